@@ -2,7 +2,7 @@
 
 import sys
 
-from pggan.cli.main import main, run_process
+from pggan.cli.main import exit_process, main
 
 if __name__ == "__main__":
-    run_process(lambda: main(["train", *sys.argv[1:]]))  # composes the configuration for `run` in pggan/run/train.py
+    exit_process(main(["train", *sys.argv[1:]]))  # composes the configuration for `run` in pggan/run/train.py

@@ -13,7 +13,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from pggan.cli.commands import COMMANDS
-from pggan.cli.compose import allow_plain_lists, compose, to_plain
+from pggan.cli.compose import compose, finished, words_for_hydra
 from pggan.config import TrainerConfig, default_trainer
 from pggan.config.describe import to_plain as to_plain_values
 from pggan.config.train import RESUME_KEYS
@@ -31,12 +31,12 @@ def composed(name: str, overrides: list[str]) -> dict[str, Any]:
         return compose(name, overrides)
     try:
         config = deepcopy(_of_files(COMMANDS[name].config_file, tuple(choices)))
-        for override in map(_parsed, allow_plain_lists(values, groups)):
+        for override in map(_parsed, words_for_hydra(COMMANDS[name], values)):
             value = override.value()
             OmegaConf.update(config, override.key_or_group, value, force_add=isinstance(value, dict))
     except Exception:
         return compose(name, overrides)  # which says what is wrong
-    return to_plain(config)
+    return finished(COMMANDS[name], config, overrides)
 
 
 def is_plain(override: str) -> bool:

@@ -4,15 +4,17 @@ import re
 import shlex
 import subprocess
 import tomllib
+from functools import reduce
 from http.server import ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from pggan.cli.commands import COMMANDS
-from pggan.cli.completion import keys_of
+from pggan.cli.compose import compose
 from pggan.cli.main import main
 from pggan.config.files import CONFIGS
 from pggan.core.next_command import NEXT
@@ -167,5 +169,11 @@ def require_next_step(said: str) -> None:
     if words[0] == "pggan":
         command = COMMANDS[words[1]]
         for word in words[2:]:
-            key, _, value = word.partition("=")
-            assert {f"{key}=", f"{key}={value}"} & {*keys_of(command, key)}, word
+            key = word.partition("=")[0]
+            assert key in command.groups or has(compose(command.name, []), key), word
+
+
+def has(values: dict[str, Any], key: str) -> bool:
+    """Whether nested tables have a full key."""
+    *tables, name = key.split(".")
+    return name in reduce(dict.__getitem__, tables, values)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pggan.cli.commands import Command
-from pggan.cli.compose import ConfigSource, compose
+from pggan.cli.compose import compose, own_config
 from pggan.cli.recipe_file import (
     RECIPE_FILE,
     RECIPE_GROUPS,
@@ -22,6 +22,7 @@ from pggan.cli.recipe_file import (
     with_recipes,
     write_recipe,
 )
+from pggan.config.describe import flatten
 from pggan.core.errors import UserError
 from pggan.core.next_command import key_of
 
@@ -87,7 +88,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str],
     A run with a checkpoint keeps its recipe; one without is chosen a new one.  Raises UserError where the hours are too
     short.
     """
-    if values.get("hours") is None or ConfigSource.of(command, overrides).changes:  # a run resumes as it was configured
+    if values.get("hours") is None or own_config(command, overrides) is not None:  # a run resumes as it was configured
         return values
     if command.name != "train":
         if values.get("device") is not None:
@@ -242,10 +243,11 @@ def differences_of(
     """
     typed = {key_of(one) for one in overrides if named_file(one) is None}
     found = []
-    for one in with_recipes(overrides, folder):
+    for one in with_recipes(overrides):
         key = key_of(one)
         is_typed = key in typed
-        if key not in chosen | (NOT_IN_RECIPES if is_typed else OF_ONE_RUN):
+        is_there = key in GROUPS or key in dict(flatten(values))  # or it is an option of another choice
+        if is_there and key not in chosen | (NOT_IN_RECIPES if is_typed else OF_ONE_RUN):
             found.append(of_override(one, values, "given" if is_typed else "of the given recipe"))
     return found
 

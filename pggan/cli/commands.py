@@ -22,6 +22,13 @@ class Command:
         return f"{self.name.title().replace(' ', '')}Config"
 
     @property
+    def schema_type(self) -> type:
+        """The dataclass itself."""
+        from pggan import config
+
+        return getattr(config, self.schema)  # type: ignore[no-any-return]
+
+    @property
     def config_file(self) -> Path:
         """Its YAML.  Commands without config groups have a folder of their own: there, `data=` is a plain key."""
         name = f"{self.name.replace(' ', '_')}.yaml"

@@ -1,50 +1,257 @@
-"""From overrides to the values of a command, with errors that name the override at fault.  Without torch."""
+"""From the words of a command to its values, by Hydra; its errors become one sentence each.  Without torch."""
 
+import argparse
+import os
 import re
-from collections.abc import Container, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pggan.cli.commands import COMMANDS, Command
-from pggan.cli.recipe_file import RECIPE_GROUPS, keys_of_recipe, options_of_choices, with_recipes
-from pggan.cli.suggestions import explanation, missing_choice, refuse_typos, unreadable
+from pggan.cli.recipe_file import named_file
+from pggan.cli.suggestions import explained
 from pggan.core.errors import UserError, nearest_name
 from pggan.core.next_command import key_of
+from pggan.core.validation import named_tables
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+# Hydra only composes: run directory, logs and working directory are this program's own.
+OWN_SETTINGS = [
+    "hydra.job.name=pggan",
+    "hydra.output_subdir=null",
+    "hydra.run.dir=.",
+    "hydra.sweep.dir=outputs/multirun",
+    "hydra.sweep.subdir=.",
+    "hydra/hydra_logging=none",
+    "hydra/job_logging=none",
+]
+SEVERAL = {"-m", "--multirun"}
+Task = Callable[[dict[str, Any], list[str]], int]  # takes composed values and the overrides that they are of
 
-@dataclass(frozen=True)
-class ConfigSource:
-    """The YAML that overrides are applied to, and the groups that it chooses files of."""
 
-    file: Path
-    groups: dict[str, str]
-    changes: list[str]  # overrides that make a configuration out of it
+def compose(name: str, overrides: list[str], folder: str | None = None) -> dict[str, Any]:
+    """The values of a command, resolved; raises UserError that names the wrong override.
 
-    @classmethod
-    def of(cls, command: Command, overrides: list[str]) -> "ConfigSource":
-        """The file of the command; or config.yaml in the run directory that training resumes in.
+    Args: folder: of configuration files of one's own; inside of a task of `run_with_flags`, Hydra knows it.
+    """
+    import hydra
+    from hydra.core.global_hydra import GlobalHydra
 
-        A run knows its configuration: `run_dir=DIR` alone resumes it, or with RESUME_KEYS beside it.  With other keys
-        the command is composed from the beginning, as it was for the first time: all ranks have to find the same, also
-        those on machines without this directory.  Raises UserError where there is no run to resume.
-        """
-        from pggan.config.train import RESUME_KEYS  # slow to import, which --help does without
+    command = COMMANDS[name]
+    with plain_errors(command, overrides, folder):
+        own = own_config(command, overrides)
+    if own is not None:
+        return own
+    words = words_for_hydra(command, overrides)
+    with plain_errors(command, words, folder):
+        if GlobalHydra.instance().is_initialized():
+            return finished(command, hydra.compose(command.config_file.stem, words), overrides)
+        with hydra.initialize_config_dir(str(command.config_file.parent), version_base="1.3", job_name="pggan"):
+            return finished(command, hydra.compose(command.config_file.stem, [*words, *searched(folder)]), overrides)
 
-        groups = command.groups
-        names = {key_of(override) for override in overrides}
-        run_dir = next((one.partition("=")[2].strip("'\"") for one in overrides if one.startswith("run_dir=")), None)
-        if command.name == "train" and run_dir and names <= RESUME_KEYS:
-            saved = Path(run_dir).absolute() / "config.yaml"
-            if saved.is_file() and "\nversions:" in saved.read_text():
-                return cls(saved, {}, ["~versions"])
-            if "resume" not in names or {"resume=auto", "resume=never"} & {*overrides}:  # or another run is resumed
-                require_run(Path(run_dir))
-        return cls(command.config_file, groups, [])
+
+def run_with_flags(command: Command, words: list[str], task: Task) -> int:
+    """Be a Hydra application, whose flags are among `words`: --multirun, --cfg, --info …; returns the exit code."""
+    import hydra
+    from hydra.core.hydra_config import HydraConfig
+
+    flags = [word for word in words if word.startswith("-")]
+    for flag in flags:
+        if "=" in flag and not flag.startswith(("--config-dir=", "--package=")):
+            raise UserError(f"'{flag}' is not how keys are given.", f"Leave out the dashes: {flag.lstrip('-')}")
+    overrides = [word for word in words if "=" in word and word not in flags]
+    own = own_config(command, overrides)
+    if own is not None and {"--cfg", "-c"} & set(flags):
+        from omegaconf import OmegaConf
+
+        print(OmegaConf.to_yaml(OmegaConf.create(own)))
+        return 0
+    is_queued = any(key_of(one) in ("hydra", "hydra/launcher") for one in overrides)
+    if is_queued and command.name == "train" and not any(one.startswith("run_dir=") for one in overrides):
+        remedy = "Add run_dir=, a different one for each job: run_dir='outputs/seeds/${seed}'"
+        raise UserError("Jobs that are queued again need a run directory to resume from.", remedy)
+
+    begun: list[bool] = []
+    files = {words_for_hydra(command, [one])[0]: one for one in overrides if named_file(one) is not None}
+
+    def run(config: "DictConfig") -> None:
+        given = [files.get(one, one) for one in HydraConfig.get().overrides.task]
+        values = finished(command, config, given)
+        begun.append(True)
+        if code := task(values, given):
+            sys.exit(code)
+
+    several = bool(SEVERAL & set(flags))
+    rest = [word for word in words if word not in overrides]
+    given = words_for_hydra(command, overrides, several=several)
+    before, sys.argv = sys.argv, [f"pggan {command.name}", *OWN_SETTINGS, *given, *rest]
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come out as they are, not as Hydra's summary of them
+    try:
+        with plain_errors(command, given, config_folder(words), several=several, begun=begun), text_of_help():
+            file = command.config_file
+            hydra.main(version_base="1.3", config_path=str(file.parent), config_name=file.stem)(run)()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0
+    finally:
+        sys.argv = before
+    return 0
+
+
+@contextmanager
+def plain_errors(
+    command: Command, words: list[str], folder: str | None, *, several: bool = False, begun: Sequence[bool] = ()
+) -> Iterator[None]:
+    """Let what Hydra raises inside for `words` be a UserError with the override at fault and what was meant.
+
+    Args: several: whether there are values of several jobs; begun: not empty once a job has begun, whose errors stay.
+    """
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    try:
+        yield
+    except YAMLError as error:
+        raise UserError(f"A configuration file is not plain YAML: {error}", "Correct it where it says.") from error
+    except RecursionError as error:
+        remedy = "Look at defaults: of the files that the command names; they must not lead back."
+        raise UserError("A configuration file is based on itself.", remedy) from error
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        if begun:
+            raise
+        raise explained(command, words, chosen_values(command, words, folder), error, several=several) from error
+
+
+def chosen_values(command: Command, words: Sequence[str], folder: str | None) -> Any:
+    """The values of the files that `words` choose, unresolved; or those of the default files, if they don't compose."""
+    import hydra
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    file = command.config_file
+    for chosen in ([word for word in words if key_of(word) in command.groups], []):
+        try:
+            with hydra.initialize_config_dir(str(file.parent), version_base="1.3", job_name="pggan"):
+                composed = hydra.compose(file.stem, [*chosen, *searched(folder)])
+            return OmegaConf.to_container(composed, resolve=False)
+        except (HydraException, OmegaConfBaseException, ValueError):
+            continue
+    return {}
+
+
+@contextmanager
+def text_of_help() -> Iterator[None]:
+    """Let argparse of Python 3.14, which formats help texts at once, take those of Hydra that become text later."""
+
+    class Parser(argparse.ArgumentParser):
+        def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
+            text = {"help": str(options["help"])} if options.get("help") else {}
+            return super().add_argument(*names, **{**options, **text})
+
+    before = argparse.ArgumentParser
+    if sys.version_info >= (3, 14):
+        argparse.ArgumentParser = Parser  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        argparse.ArgumentParser = before  # type: ignore[misc]
+
+
+def words_for_hydra(command: Command, overrides: Sequence[str], *, several: bool = False) -> list[str]:
+    """Overrides as Hydra reads them: with plain lists in brackets, unless they are values of `several` jobs.
+
+    `key={…}` may bring new entries into a mapping; `experiment=FILE.yaml` becomes a choice that Hydra knows.
+    """
+    plain = re.compile(r"([\w.]+)=([^\s,=(){}\[\]'\"]+(?:,[^\s,=(){}\[\]'\"]+)+)")
+    words = []
+    for word in overrides:
+        listed = None if several else plain.fullmatch(word)
+        if (file := named_file(word)) is not None:
+            words.append(choice_of_file(file))
+        elif listed and listed[1] not in command.groups:
+            words.append(f"{listed[1]}=[{listed[2]}]")
+        else:
+            words.append(f"++{word}" if re.match(r"[\w.]+=\s*\{", word) else word)
+    return words
+
+
+def choice_of_file(file: Path) -> str:
+    """The override that takes a recipe in a file of any place; raises UserError where it is none."""
+    from hydra.core.config_store import ConfigStore
+    from omegaconf import DictConfig, OmegaConf
+    from yaml import YAMLError
+
+    remedy = "Name the recipe.yaml of a run, or a file like those of configs/experiment/."
+    try:
+        recipe = OmegaConf.load(file)
+    except (OSError, UnicodeError, YAMLError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not plain YAML"
+        raise UserError(f"experiment={file} can't be read: {reason}.", remedy) from error
+    parts = [*recipe, *map(str, recipe.get("defaults") or ())] if isinstance(recipe, DictConfig) else ["hydra"]
+    if any(re.search(r"\bhydra\b", str(part)) for part in parts):
+        raise UserError(f"experiment={file} is no recipe: it has a part that is Hydra's.", remedy)
+    ConfigStore.instance().store("given_file", recipe, group="experiment", package="_global_", provider=str(file))
+    return "experiment=given_file"
+
+
+def finished(command: Command, composed: "DictConfig", overrides: Sequence[str]) -> dict[str, Any]:
+    """A composed configuration as plain values, without Hydra's own part.
+
+    Options that a recipe has for another choice are left out: `experiment=demo loss=wgan_gp` has no gamma.  Those in
+    `overrides` stay, and are refused by the schema.
+    """
+    from omegaconf import OmegaConf
+
+    own = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+    values: dict[str, Any] = numbered(OmegaConf.to_container(own, resolve=True))
+    typed = {key_of(one) for one in overrides}
+    for table, choices in named_tables(command.schema_type).items():
+        given, options = values.get(table), {field for one in choices.values() for field in one.__dataclass_fields__}
+        if isinstance(given, dict) and (chosen := choices.get(str(given.get("name")))) is not None:
+            foreign = options - {*chosen.__dataclass_fields__} - {key.removeprefix(f"{table}.") for key in typed}
+            values[table] = {key: value for key, value in given.items() if key not in foreign}
+    return values
+
+
+def numbered(values: Any) -> Any:
+    """`values` with the resolutions of mappings as numbers, which JSON and a saved configuration have as text."""
+    if not isinstance(values, dict):
+        return values
+    return {int(key) if str(key).isdecimal() else key: numbered(value) for key, value in values.items()}
+
+
+def own_config(command: Command, overrides: Sequence[str]) -> dict[str, Any] | None:
+    """The configuration of the run that `overrides` resume, if they say no more than where and how; else None.
+
+    A run knows its configuration: `run_dir=DIR` alone resumes it, or with RESUME_KEYS beside it.  With other keys the
+    command is composed as for the first time: all ranks have to find the same, also those on machines without this
+    directory.  It is read as plain data: nothing in it is looked up.  Raises UserError where there is no run to resume.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from omegaconf import OmegaConf
+
+    from pggan.config.files import of_earlier_version
+    from pggan.config.train import RESUME_KEYS
+
+    names = {key_of(override) for override in overrides}
+    if command.name != "train" or "run_dir" not in names or not names <= RESUME_KEYS:
+        return None
+    given = {one.key_or_group: one.value() for one in OverridesParser.create().parse_overrides([*overrides])}
+    run_dir = Path(str(given["run_dir"]))
+    saved = run_dir / "config.yaml"
+    if saved.is_file() and "\nversions:" in (text := saved.read_text()):
+        values = numbered(OmegaConf.to_container(OmegaConf.create(text), resolve=False))
+        del values["versions"]
+        return of_earlier_version(values) | given
+    if given.get("resume", "auto") in ("auto", "never"):  # or another run is resumed
+        require_run(run_dir)
+    return None
 
 
 def require_run(run_dir: Path) -> None:
@@ -60,112 +267,16 @@ def require_run(run_dir: Path) -> None:
     raise UserError(f"There is no run in run_dir={run_dir} to resume.", f"{resume} A new one needs more keys: {new}.")
 
 
-def config_folder(arguments: Sequence[str]) -> str | None:
+def config_folder(words: Sequence[str]) -> str | None:
     """The folder that `--config-dir` or `-cd` names; raises UserError if there is none of that name."""
-    words = [word for argument in arguments for word in argument.split("=", 1)]
-    folder = next((folder for flag, folder in pairwise([*words, ""]) if flag in ("--config-dir", "-cd")), None)
+    parts = [part for word in words for part in word.split("=", 1)]
+    folder = next((folder for flag, folder in pairwise([*parts, ""]) if flag in ("--config-dir", "-cd")), None)
     if folder is not None and not (folder and Path(folder).is_dir()):
         remedy = "Name the folder that experiment/, with files of your own, is in."
         raise UserError(f"--config-dir: there is no folder '{folder}'.", remedy)
     return folder
 
 
-def compose(name: str, overrides: list[str], folder: str | None = None) -> dict[str, Any]:
-    """The values of a command, resolved, with files of `folder` and recipes that `overrides` name by their paths.
-
-    Raises UserError that names the wrong override.
-    """
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
-    from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
-
-    source = ConfigSource.of(COMMANDS[name], overrides)
-    overrides = with_recipes(overrides, folder)
-    refuse_typos(overrides, sweeps=False)
-    file, groups = source.file, source.groups
-    more = [] if folder is None else [f"hydra.searchpath=['file://{Path(folder).absolute()}']"]
-    more += source.changes
-    with initialize_config_dir(str(file.parent), version_base="1.3", job_name="pggan"):
-        try:
-            given = [*allow_new_keys(allow_plain_lists(overrides, groups)), *options_of_others(overrides, folder)]
-            values = to_plain(hydra_compose(file.stem, [*given, *more]))
-            if file == COMMANDS[name].config_file:
-                return values
-            from pggan.config.files import of_earlier_version
-
-            return of_earlier_version(values)
-        except RecursionError as error:
-            if folder is None:  # the files of this program do not
-                raise
-            remedy = "Look at defaults: of the files that the command names; they must not lead back."
-            raise UserError(f"A configuration file in {folder} is based on itself.", remedy) from error
-        except YAMLError as error:
-            raise UserError(f"A configuration file is not plain YAML: {error}", "Correct it where it says.") from error
-        except OverrideParseException as error:
-            raise unreadable(str(error.override)) from error
-        except MissingConfigException as error:
-            group, _, choice = (error.missing_cfg_file or "").rpartition("/")
-            raise missing_choice(group, choice, error.options or []) from error
-        except (HydraException, OmegaConfBaseException, ValueError) as error:
-            for chosen in ([one for one in overrides if one.partition("=")[0] in groups], []):
-                try:
-                    composed = hydra_compose(file.stem, [*chosen, *more])
-                    break
-                except (HydraException, OmegaConfBaseException, ValueError):
-                    continue  # what is chosen can't be composed either
-            raise explanation(overrides, OmegaConf.to_container(composed, resolve=False), set(groups), error) from error
-
-
-def allow_new_keys(overrides: list[str]) -> list[str]:
-    """Let `key={…}` bring new entries into a mapping, which Hydra takes with `++` only; the schema checks the key."""
-    return [f"++{override}" if re.match(r"[\w.]+=\s*\{", override) else override for override in overrides]
-
-
-def allow_plain_lists(overrides: list[str], groups: Container[str]) -> list[str]:
-    """Let `key=1,5,9-12` be the list `key=[1,5,9-12]`; without --multirun, Hydra refuses it as several jobs."""
-    plain = re.compile(r"([\w.]+)=([^\s,=(){}\[\]'\"]+(?:,[^\s,=(){}\[\]'\"]+)+)")
-    found = [(override, plain.fullmatch(override)) for override in overrides]
-    return [f"{match[1]}=[{match[2]}]" if match and match[1] not in groups else given for given, match in found]
-
-
-def to_plain(composed: "DictConfig") -> dict[str, Any]:
-    """A composed configuration as plain values, interpolations resolved, without Hydra's own part.
-
-    Raises UserError for an interpolation that asks for more than another key, such as `${oc.env:HOME}`: a configuration
-    is untrusted, and what it fetches would be written into the run's files.
-    """
-    from omegaconf import OmegaConf
-
-    from pggan.config.describe import flatten
-
-    own = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
-    for key, value in flatten(OmegaConf.to_container(own, resolve=False)):  # type: ignore[arg-type]
-        if re.search(r"\$\{[^}]*:", str(value)):
-            raise UserError(f"{key}={value} can't be used.", "Write the value itself; '${key}' takes another key's.")
-    values: Any = numbered(OmegaConf.to_container(own, resolve=True))
-    return {str(key): value for key, value in values.items()}
-
-
-def options_of_others(overrides: Sequence[str], folder: str | None) -> list[str]:
-    """Overrides that delete the options that a recipe has for another choice than the one in `overrides`.
-
-    Args: folder: of configuration files of one's own.
-    `experiment=demo loss=wgan_gp` leaves out the demo's gamma, which this loss does not know.  What is typed stays, and
-    is refused by the schema.
-    """
-    own = options_of_choices(overrides, folder)
-    typed = {key_of(override) for override in overrides}
-    recipes = [(key_of(one), one.partition("=")[2]) for one in overrides if key_of(one) in RECIPE_GROUPS]
-    keys = set[str]().union(*(keys_of_recipe(group, name, folder) for group, name in recipes)) - typed
-    parts = [(key, *key.partition(".")[::2]) for key in sorted(keys)]
-    return [f"~{key}" for key, group, name in parts if name and group in own and name not in own[group]]
-
-
-def numbered(values: Any) -> Any:
-    """`values` with the resolutions of mappings as numbers, which JSON and a saved configuration have as text."""
-    if not isinstance(values, dict):
-        return values
-    return {int(key) if str(key).isdecimal() else key: numbered(value) for key, value in values.items()}
+def searched(folder: str | None) -> list[str]:
+    """The override that lets Hydra look for files in a folder of one's own, too."""
+    return [] if folder is None else [f"hydra.searchpath=['file://{Path(folder).absolute()}']"]

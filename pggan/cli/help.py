@@ -3,13 +3,11 @@
 The keys and what they mean are those of the YAML files with their comments.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from shutil import get_terminal_size
 from textwrap import fill, indent, shorten, wrap
 
 from pggan.cli.commands import COMMANDS, Command
-from pggan.cli.recipe_file import with_recipes
 from pggan.config.files import CONFIGS, choices_of, roots
 
 WIDTHS = (60, 100)  # columns: a line of fewer says too little, and one of more is hard to read
@@ -31,13 +29,11 @@ def width() -> int:
 def overview() -> str:
     """The list of commands, by stage of the work."""
     column = max(map(len, COMMANDS))
-    placed = {name for names in STAGES.values() for name in names}
     lines = ["Usage: pggan COMMAND key=value …", "", "First steps: pggan train experiment=demo run_dir=outputs/demo"]
-    for stage, names in {**STAGES, "More": tuple(name for name in COMMANDS if name not in placed)}.items():
+    for stage, names in STAGES.items():
         there = [COMMANDS[name] for name in names if name in COMMANDS]
-        if there:
-            lines += ["", stage, *(hang(f"  {command.name:<{column}}  ", command.duty) for command in there)]
-    return "\n".join([*lines, "", "pggan COMMAND --help shows its keys. pggan --version; pggan --completion bash."])
+        lines += ["", stage, *(hang(f"  {command.name:<{column}}  ", command.duty) for command in there)]
+    return "\n".join([*lines, "", "pggan COMMAND --help shows its keys. pggan --version."])
 
 
 def help_text(command: Command, arguments: Sequence[str], folder: str | None = None) -> str:
@@ -48,12 +44,12 @@ def help_text(command: Command, arguments: Sequence[str], folder: str | None = N
     if "all" in arguments:
         return full_text(command, arguments, folder)
     parts = [usage(command)]
-    defaults, keys = command.groups, list(keys_of(command.config_file.read_text()))
-    if defaults:
-        choices = (f"{group}= {' '.join(choices_of(group, folder))}" for group in defaults)
+    if command.groups:
+        choices = (f"{group}= {' '.join(choices_of(group, folder))}" for group in command.groups)
         wrapped = (fill(text, width(), initial_indent="  ", subsequent_indent="    ") for text in choices)
         places = "configs/" if folder is None else f"configs/ or {folder}"
         parts.append("\n".join([f"Choices, each a file of {places}:", *wrapped]))
+    keys = list(keys_of(command.config_file.read_text()))
     column = min(max((len(key) for key, _ in keys), default=0), 34)
     parts.append("\n".join(["Keys:", *(shorten_line(f"  {key:<{column}}  ", comment) for key, comment in keys)]))
     flags = ["--cfg job shows the composed configuration.", "--multirun key=a,b runs one job per value."]
@@ -85,36 +81,30 @@ def keys_of(text: str) -> Iterator[tuple[str, str]]:
 
     A comment holds for all keys below it up to an empty line, another comment or a section.
     """
-    comment: list[str] = []
-    before = ""
-    for line in text.splitlines():
+    comment, before = "", ""
+    for line in [one for one in text.splitlines() if not one.startswith((" ", "defaults:"))]:
         if line.startswith("#"):
-            comment = [*(comment if before.startswith("#") else []), line[1:].strip()]
-        elif not line.strip():
-            comment = []
-        elif (found := re.match(r"(\w+):(.*)", line)) and found[1] != "defaults":
-            value = found[2].strip()
-            shown = "" if value in ("null", "???") else value
-            yield (f"{found[1]}={shown}" if value else f"{found[1]}.*"), " ".join(comment)
-            comment = comment if value else []
+            comment = f"{comment} {line[1:].strip()}" if before.startswith("#") else line[1:].strip()
+        elif not line:
+            comment = ""
+        else:
+            key, _, value = (part.strip() for part in line.partition(":"))
+            yield f"{key}={'' if value in ('null', '???') else value}" if value else f"{key}.*", comment
+            comment = comment if value else ""
         before = line
 
 
 def full_text(command: Command, arguments: Sequence[str], folder: str | None) -> str:
     """Usage, and the YAML files that the configuration is composed of, with their comments."""
     parts = [usage(command)]
-    if command.name == "train":
-        parts.append("`python train.py key=value …` is the same command.")
     for file in command.config_files:
-        without_defaults = re.sub(r"^defaults:\n(?:  .*\n)+", "", file.read_text(), flags=re.MULTILINE)
-        name = file.relative_to(CONFIGS.parent)
-        parts.append(f"Keys of {name} with their defaults:\n\n{indent(without_defaults.strip(), '  ')}")
-    chosen = dict(argument.split("=", 1) for argument in with_recipes(arguments, folder) if "=" in argument)
+        text = "\n".join(line for line in file.read_text().splitlines() if not line.startswith(("defaults:", "  - ")))
+        parts.append(f"Keys of {file.relative_to(CONFIGS.parent)} with their defaults:\n\n{indent(text.strip(), '  ')}")
+    chosen = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
     for group, default in command.groups.items():
         choices, choice = choices_of(group, folder), chosen.get(group, default)
         parts.append(f"{group}={'|'.join(choices)}")
         if choice in choices:
             file = next(file for root in roots(folder) if (file := root / group / f"{choice}.yaml").is_file())
-            shown = file.relative_to(CONFIGS.parent) if file.is_relative_to(CONFIGS) else file
-            parts[-1] += f"\nKeys of {shown}:\n\n{indent(file.read_text().strip(), '  ')}"
+            parts[-1] += f"\nKeys of {file}:\n\n{indent(file.read_text().strip(), '  ')}"
     return "\n\n".join(parts)

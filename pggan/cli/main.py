@@ -6,25 +6,25 @@ Nothing here imports torch, so that --help and a typo are answered at once.
 import gc
 import os
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
+from threading import Thread
 from typing import Any, NoReturn
 
 from pggan.cli.auto_recipe import record_lengths, with_choices
 from pggan.cli.commands import COMMANDS, Command
-from pggan.cli.compose import compose, config_folder
+from pggan.cli.compose import compose, config_folder, run_with_flags
 from pggan.cli.help import help_text, overview
-from pggan.cli.output import outlive_readers
-from pggan.core.environment import COMMAND_VARIABLE, STARTED_VARIABLE
+from pggan.core.environment import COMMAND_VARIABLE, PARENT_VARIABLE, STARTED_VARIABLE, TASK_VARIABLE
 from pggan.core.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError, nearest
 from pggan.core.version import __version__
 
-# What the default installation brings. If one is missing, this is another Python than the one pggan is installed for.
-REQUIRED_MODULES = ["PIL", "hydra", "numpy", "omegaconf", "rich", "safetensors", "simplejpeg", "tensorboard"]
-REQUIRED_MODULES += ["torch", "torchvision"]
+POLL_SECONDS = 0.5
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,20 +39,26 @@ def run_arguments(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(overview())
         return 0
-    if arguments[0] in ("--completion", "--complete") or "--version" in arguments:
-        return answer(arguments)
+    if "--version" in arguments:
+        print(f"pggan {__version__}")
+        return 0
     words = 2 if " ".join(arguments[:2]) in COMMANDS else 1
     name = " ".join(arguments[:words])
     if name not in COMMANDS:
         raise UserError(f"There is no command '{name}'.", nearest(name, [*COMMANDS, "--help", "--version"]))
     command = COMMANDS[name]
     arguments = arguments[words:]
+    folder = config_folder(arguments)
     if {"--help", "-h", "help"} & {*arguments}:
-        print(help_text(command, arguments, config_folder(arguments)), flush=True)
+        print(help_text(command, arguments, folder), flush=True)
         return 0
+
+    def run(values: dict[str, Any], overrides: list[str]) -> int:
+        return run_command(command, with_choices(command, values, overrides, folder))
+
     if any(argument.startswith("-") for argument in arguments):
-        return int(import_module("pggan.cli.hydra_flags").run_with_flags(command, arguments, run_command))
-    return run_command(command, with_choices(command, compose(command.name, arguments), arguments, None))
+        return run_with_flags(command, arguments, run)
+    return run(compose(command.name, arguments), arguments)
 
 
 @contextmanager
@@ -71,38 +77,15 @@ def recorded(arguments: list[str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def answer(arguments: list[str]) -> int:
-    """Print the version, or what a shell evaluates once (--completion) or asks for in a line (--complete)."""
-    if "--version" in arguments:
-        if arguments[0] == "--version" and len(arguments) > 1:
-            raise UserError(f"--version stands alone: '{arguments[1]}' would do nothing.", "Leave one of them out.")
-        print(f"pggan {__version__}")
-        return 0
-    from pggan.cli.completion import candidates, script
-
-    value = arguments[1] if len(arguments) > 1 else ""
-    print(script(value) if arguments[0] == "--completion" else "\n".join(candidates(value)))
-    return 0
-
-
 def run_command(command: Command, values: Mapping[str, Any]) -> int:
     """Check composed `values` and call `run` of the command's module with them; returns the exit code."""
     from pggan.cli.inputs import checked_config
 
     config = checked_config(command, values)
-    with no_garbage_collection():
-        run: Callable[[object], int] = import_module(command.module).run
+    gc.disable()  # what imports make stays, and looking through it takes a sixth of them
+    run: Callable[[object], int] = import_module(command.module).run
+    gc.enable()
     return record_lengths(command, values, run(config))
-
-
-@contextmanager
-def no_garbage_collection() -> Iterator[None]:
-    """Switch garbage collection off for imports: what they make stays, and looking through it takes a sixth of them."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def guarded(run: Callable[[], int]) -> int:
@@ -112,21 +95,27 @@ def guarded(run: Callable[[], int]) -> int:
     except UserError as error:
         print(f"Error: {error}", file=sys.stderr)
         return EXIT_USER_ERROR
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in REQUIRED_MODULES:
-            raise
-        print(f"Error: the library {error.name} is not installed for {sys.executable}.", file=sys.stderr)
-        print("  After make setup: source .venv/bin/activate. Otherwise install pggan there with pip.", file=sys.stderr)
-        return EXIT_USER_ERROR
     except KeyboardInterrupt as interrupt:
         print("Stopped at once.", *interrupt.args, file=sys.stderr)
         return EXIT_INTERRUPTED
 
 
-def run_process(run: Callable[[], int]) -> NoReturn:
-    """Be the process of `run`: output may find no reader, and what `run` returns is the exit code."""
-    outlive_readers()
-    exit_process(run())
+def run_rank() -> int:
+    """Run the command that a parent put into the environment, as one of its ranks; returns the exit code."""
+    from omegaconf import OmegaConf
+
+    task = OmegaConf.to_container(OmegaConf.create(os.environ.pop(TASK_VARIABLE)))
+    assert isinstance(task, dict), "the parent writes keys and values"
+    parent = int(os.environ[PARENT_VARIABLE])
+    Thread(target=end_with_parent, args=(parent,), name="parent", daemon=True).start()
+    return guarded(partial(run_command, COMMANDS[task["command"]], task["values"]))
+
+
+def end_with_parent(parent: int) -> None:
+    """Make this process save and end when its parent is gone."""
+    while os.getppid() == parent:
+        time.sleep(POLL_SECONDS)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def exit_process(code: int) -> NoReturn:
@@ -142,5 +131,5 @@ def exit_process(code: int) -> NoReturn:
 
 
 def console() -> NoReturn:
-    """The command `pggan`."""
-    run_process(main)
+    """The command `pggan`; or a rank of it, where its parent put a command into the environment."""
+    exit_process(run_rank() if TASK_VARIABLE in os.environ else main())

@@ -10,8 +10,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any, NamedTuple
 
-from pggan.cli.suggestions import names_in
-from pggan.config.files import choices_of, roots
+from pggan.config.files import roots
 from pggan.core.atomic_io import atomic_write
 from pggan.core.errors import UserError
 from pggan.core.next_command import key_of
@@ -19,7 +18,6 @@ from pggan.core.next_command import key_of
 RECIPE_FILE = "recipe.yaml"
 WIDTH = 118
 RECIPE_GROUPS = ("experiment", "debug")  # whose files have keys of all groups
-OPTION_GROUPS = {"loss", "augmentation", "gradients"}  # whose choices have options of their own
 REMEDY = "Name the recipe.yaml of a run, or a file like those of configs/experiment/."
 
 
@@ -131,31 +129,10 @@ def named_file(override: str) -> Path | None:
     return Path(path) if key == "experiment" and path.endswith(".yaml") else None
 
 
-def with_recipes(overrides: Sequence[str], folder: str | None = None) -> list[str]:
-    """`overrides` with what stands in the file for each `experiment=FILE.yaml`; keys that are given have priority.
-
-    Args: folder: of configuration files of one's own.
-    Options of the file's loss, augmentation or gradients are left out where another is given that has no such option.
-    """
+def with_recipes(overrides: Sequence[str]) -> list[str]:
+    """`overrides` with what stands in the file for each `experiment=FILE.yaml`; keys that are given have priority."""
     found = [one for override in overrides if (file := named_file(override)) is not None for one in read_recipe(file)]
-    given = [one for one in overrides if named_file(one) is None]
-    own = options_of_choices(given, folder)
-
-    def applies(override: str) -> bool:
-        group, _, name = override.partition("=")[0].partition(".")
-        return group not in own or name in own[group]
-
-    return merged([one for one in found if applies(one)], given)
-
-
-def options_of_choices(overrides: Sequence[str], folder: str | None) -> dict[str, set[str]]:
-    """The options that each loss, augmentation and gradients has that `overrides` choose.
-
-    Args: folder: of configuration files of one's own.
-    """
-    chosen = dict(override.split("=", 1) for override in overrides if "=" in override)
-    groups = [group for group in OPTION_GROUPS if group in chosen and chosen[group] in choices_of(group, folder)]
-    return {group: names_in(group, chosen[group], folder) for group in groups}
+    return merged(found, [one for one in overrides if named_file(one) is None])
 
 
 def merged(recipe: Sequence[str], given: Sequence[str]) -> list[str]:

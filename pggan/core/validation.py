@@ -68,11 +68,23 @@ def of_key(key: str, kind: Any, value: Any) -> Any:
         raise UserError(f"{key}={value} does not work.", remedy) from error
 
 
+def named_tables(schema: type) -> dict[str, dict[str, Any]]:
+    """The fields of a dataclass that are one of several dataclasses, each with these by the names that choose them."""
+    kinds = {field: alternatives(kind) for field, kind in get_type_hints(schema).items()}
+    several = {field: kinds for field, kinds in kinds.items() if len(kinds) > 1 and all(map(is_dataclass, kinds))}
+    return {field: by_names(kinds) for field, kinds in several.items()}
+
+
+def by_names(schemas: tuple[Any, ...]) -> dict[str, Any]:
+    """Dataclasses by the words that their field `name` may be."""
+    return {word: schema for schema in schemas for word in words_of(get_type_hints(schema)["name"])}
+
+
 def chosen(key: str, schemas: tuple[Any, ...], values: Mapping[str, Any]) -> Any:
     """The one of several dataclasses whose name is in `values`; raises UserError where none is."""
     if len(schemas) == 1:
         return schemas[0]
-    by_name = {word: schema for schema in schemas for word in words_of(get_type_hints(schema)["name"])}
+    by_name = by_names(schemas)
     name = str(values.get("name"))
     if name not in by_name:
         raise withdrawal(f"{key}={name}") or UserError(f"There is no {key}={name}.", nearest(name, by_name))

@@ -48,17 +48,6 @@ def test_every_key_that_a_file_introduces_is_explained(path):
             assert explained, f"{path.name}: no comment above '{line.strip()}'"
 
 
-def test_choices_are_the_files_of_a_folder():
-    assert choices_of("gradients") == ["bf16", "dgc", "fp32"]
-    assert choices_of("nothing") == []
-
-
-def test_groups_include_those_of_a_command_whose_keys_it_has_too():
-    assert COMMANDS["train"].groups["loss"] == "wgan_gp"
-    assert COMMANDS["plan"].groups == COMMANDS["train"].groups
-    assert COMMANDS["sample"].groups == {}
-
-
 def test_the_wheel_lists_every_package():
     listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
     found = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "pggan").rglob("__init__.py")}

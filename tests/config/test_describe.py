@@ -21,7 +21,7 @@ def test_a_description_comes_back_from_json_as_it_is():
     description = describe(config("schedule.batch={4: 16, 8: 8}", "gradients=dgc"))
     assert json.loads(json.dumps(description)) == description
     assert description["schedule"]["batch"] == {"4": 16, "8": 8}
-    assert description["compute"]["convolution"] == "auto"
+    assert description["compute"]["kernels"] == "auto"
     assert description["versions"] == versions()
 
 

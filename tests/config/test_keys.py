@@ -34,7 +34,7 @@ REFUSED = {
     "train checkpoint.every_minutes=0": "above 0, or null",
     "train checkpoint.milestones=[0]": "or phases",
     "train model.latent_size=99999999999": "at most 65536",
-    "train model.features=resnet": "no model.features=resnet",
+    "train model.features=resnet": "efficientnet-lite0, or null",
     "train compute.micro_batch_size=6": "Use 4",
     "train loss=logistic loss.gamma=-1": "at least 0",
     "train gradients=bf16 elastic=true": "exact gradients",

@@ -57,7 +57,7 @@ MISTAKES = {
     "--seed=3": "Leave out the dashes: seed=3",
     "seed": "Write key=value",
     "schedule.batch.8=4": "'schedule.batch={8: …}'",
-    "name=${oc.env:HOME}": "Write the value itself",
+    "name=${oc.env:PGGAN_NO_SUCH_VARIABLE}": "PGGAN_NO_SUCH_VARIABLE",
     "data.style=toon-hat data.path=null": "toon-head",
 }
 

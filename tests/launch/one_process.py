@@ -70,7 +70,6 @@ def become_rank(environment: dict[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
 
-    from pggan.cli.main import run_process
-    from pggan.cli.worker import main
+    from pggan.cli.main import console
 
-    run_process(main)
+    console()
