@@ -30,7 +30,6 @@ OWN_SETTINGS = [
     "hydra/hydra_logging=none",
     "hydra/job_logging=none",
 ]
-SEVERAL = {"-m", "--multirun"}
 Task = Callable[[dict[str, Any], list[str]], int]  # takes composed values and the overrides that they are of
 
 
@@ -65,12 +64,15 @@ def run_with_flags(command: Command, words: list[str], task: Task) -> int:
         if "=" in flag and not flag.startswith(("--config-dir=", "--package=")):
             raise UserError(f"'{flag}' is not how keys are given.", f"Leave out the dashes: {flag.lstrip('-')}")
     overrides = [word for word in words if "=" in word and word not in flags]
-    own = own_config(command, overrides)
+    several = bool({"-m", "--multirun"} & set(flags))
+    own = None if several else own_config(command, overrides)
     if own is not None and {"--cfg", "-c"} & set(flags):
         from omegaconf import OmegaConf
 
         print(OmegaConf.to_yaml(OmegaConf.create(own)))
         return 0
+    if own is not None:
+        return task(own, overrides)
     is_queued = any(key_of(one) in ("hydra", "hydra/launcher") for one in overrides)
     if is_queued and command.name == "train" and not any(one.startswith("run_dir=") for one in overrides):
         remedy = "Add run_dir=, a different one for each job: run_dir='outputs/seeds/${seed}'"
@@ -86,7 +88,6 @@ def run_with_flags(command: Command, words: list[str], task: Task) -> int:
         if code := task(values, given):
             sys.exit(code)
 
-    several = bool(SEVERAL & set(flags))
     rest = [word for word in words if word not in overrides]
     given = words_for_hydra(command, overrides, several=several)
     before, sys.argv = sys.argv, [f"pggan {command.name}", *OWN_SETTINGS, *given, *rest]
