@@ -246,9 +246,8 @@ def differences_of(
     for one in with_recipes(overrides):
         key = key_of(one)
         is_typed = key in typed
-        is_there = key in GROUPS or any(
-            f"{one}.".startswith(f"{key}.") for one, _ in flatten(values)
-        )  # or it is an option of another choice
+        # Else it is an option of another choice.
+        is_there = key in GROUPS or any(f"{one}.".startswith(f"{key}.") for one, _ in flatten(values))
         if is_there and key not in chosen | (NOT_IN_RECIPES if is_typed else OF_ONE_RUN):
             found.append(of_override(one, values, "given" if is_typed else "of the given recipe"))
     return found

@@ -81,7 +81,7 @@ def test_a_run_of_given_hours_resumes_by_its_directory_beside_flags_of_hydra_too
     config = validated(TrainConfig, composed("train", ["experiment=demo", "hours=1", f"run_dir={tmp_path}"]))
     write_config(tmp_path, describe(config))
     asked = []
-    monkeypatch.setattr("pggan.cli.main.run_command", lambda command, values: asked.append(values["hours"]))
+    monkeypatch.setattr("pggan.cli.main.run_command", lambda command, values: asked.append(values["hours"]) or 0)
     assert main(["train", "--config-dir", str(tmp_path), f"run_dir={tmp_path}"]) == 0
     assert asked == [1]
 
