@@ -13,8 +13,7 @@ RESIDENT = {
     "pageable copy to the device in pggan/data/loader.py:get",  # the indices of a batch, 8 bytes per image
 }
 STREAMING = {  # all of it in the thread that reads ahead
-    "cudaHostAlloc in pggan/data/loader.py:_buffer",  # two buffers per phase
-    "wait: cudaEventSynchronize in pggan/data/loader.py:_buffer",  # until the copy from a buffer is complete
+    "cudaHostAlloc in pggan/data/loader.py:_load",  # a few per phase, then PyTorch uses them again
 }
 UNUSUAL = re.compile(r"without CUDA graphs|without fused kernels|Out of memory|Error|Warning|Traceback")
 
