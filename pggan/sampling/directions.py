@@ -5,7 +5,6 @@ deviation of latents is 1, and strengths are in standard deviations.
 """
 
 from math import sqrt
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -25,7 +24,6 @@ from pggan.sampling.trained_generator import load
 STEPS = 7  # images from one border of the contact sheet to the other
 OBSERVED = 4096  # latents whose features show the principal components
 SPARE, ITERATIONS = 8, 8  # components calculated beyond those asked for, and rounds, which make these exact
-HEADER = "directions"
 
 
 def run(config: DirectionsConfig) -> int:
@@ -39,7 +37,7 @@ def run(config: DirectionsConfig) -> int:
     target = output_path(config.out, config.run, "directions", ".safetensors")
     out = check_output(str(target), (".safetensors",))
     about = {**generator_keys(config), "images": generator.images}
-    save_directions(directions, out, about)
+    save_vectors("directions", directions, out, about)
     strengths = torch.linspace(-config.strength, config.strength, STEPS).tolist()
     rows = [(n, latent) for n in range(len(directions)) for latent in generator.latents(seeds)]
     moved = [move(latent[None], directions[n], by)[0] for n, latent in rows for by in strengths]
@@ -87,14 +85,9 @@ def unit(vectors: Tensor) -> Tensor:
     return scaled.float()
 
 
-def save_directions(directions: Tensor, path: Path, about: dict[str, object]) -> None:
-    """Write `directions` [K, Z] as a file that `load_directions` reads."""
-    save_vectors(HEADER, directions, path, about)
-
-
 def load_directions(path: str, size: int, key: str = "directions") -> Tensor:
     """The directions [K, Z] of a file, Z = `size`, with length 1; raises UserError unless it is a valid one."""
-    return unit(load_vectors(HEADER, path, size, key))
+    return unit(load_vectors("directions", path, size, key))
 
 
 def load_direction(given: str, size: int) -> Tensor:

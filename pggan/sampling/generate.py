@@ -64,19 +64,14 @@ def class_number(generator: LoadedGenerator, label: int | str | None) -> int | N
 
     Raises UserError when there is no such class.
     """
-    count, names = generator.network.architecture.num_classes, generator.class_names
+    count, name = generator.network.architecture.num_classes, str(label)
     if label is None:
         return 0 if count else None
-    if not count:
-        raise UserError(f"label={label}: this generator was trained without classes.", "Leave out label=.")
-    if str(label) in names:
-        return names.index(str(label))
-    if str(label).isdecimal() and int(label) < count:
-        return int(label)
-    remedy = f"It has {count} classes: take a number below that, or leave out label=."
-    if names and not str(label).isdecimal():
-        remedy = nearest(str(label), names)
-    raise UserError(f"This generator has no class for label={label}.", remedy)
+    names = [*generator.class_names, *map(str, range(count))]
+    if name not in names:
+        remedy = f"{nearest(name, names)} It has {count} classes." if count else "It was trained without classes."
+        raise UserError(f"This generator has no class for label={label}.", remedy)
+    return names.index(name) % count
 
 
 def render_each(

@@ -1,6 +1,5 @@
 """Pixels to pictures: bytes, grids, contact sheets and files.  N images, R resolution, C channels.  Without torch."""
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import BytesIO
@@ -179,6 +178,5 @@ def output_path(out: str | None, run: str, name: str, ending: str = "") -> Path:
     path = Path(run)
     places = (path, path.parent, path.parent.parent)  # a run directory, a generator file in it, a checkpoint
     home = next((place / "samples" for place in places if (place / CONFIG_FILE).is_file()), Path())
-    pattern = re.compile(rf"{re.escape(name)}-(\d+){re.escape(ending)}")
-    there = [match for file in home.glob(f"{name}-*") if (match := pattern.fullmatch(file.name))]
-    return home / f"{name}-{max([int(match[1]) for match in there], default=0) + 1:03d}{ending}"
+    taken = [file.stem.rpartition("-")[2] for file in home.glob(f"{name}-*{ending}")]
+    return home / f"{name}-{max((int(number) for number in taken if number.isdecimal()), default=0) + 1:03d}{ending}"

@@ -65,7 +65,7 @@ def film_of(grids: dict[Path, GridFacts], count: int, width: int, height: int, s
     Args: width, height: of the grids in a frame, in pixels; stamp_height: below them.
     """
     paths, facts = [*grids], [*grids.values()]
-    font = font_for([each.stamp for each in facts], width, stamp_height)
+    longest = max((each.stamp for each in facts), key=len)
     times = [each.images for each in facts]
     drawn, frame = -1, np.empty(0, np.uint8)
     for time in np.linspace(times[0], times[-1], count) if count > 1 else [times[-1]]:
@@ -73,7 +73,7 @@ def film_of(grids: dict[Path, GridFacts], count: int, width: int, height: int, s
             drawn, frame = shown, np.zeros((height + stamp_height, width, 3), np.uint8)
             with Image.open(paths[drawn]) as grid:
                 frame[:height] = np.asarray(grid.convert("RGB").resize((width, height), Image.Resampling.NEAREST))
-            frame[height:] = draw_stamp(facts[drawn].stamp, width, stamp_height, font)
+            frame[height:] = draw_stamp(facts[drawn].stamp, width, stamp_height, longest)
         yield frame
 
 
@@ -116,16 +116,12 @@ def grids_of_run(run_dir: Path) -> dict[Path, GridFacts]:
     return {path: facts for path, facts in found.items() if facts.columns == columns}
 
 
-def font_for(lines: list[str], width: int, height: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """The largest font whose `lines` fit into `width` x `height` pixels."""
+def draw_stamp(text: str, width: int, height: int, longest: str) -> Pixels:
+    """A line of white text on black, uint8 [height, width, 3], as large as lets the `longest` one fit, too."""
     size = max(height * 2 // 3, 2)
-    while size > 2 and max(ImageFont.load_default(size).getlength(line) for line in lines) > width - size:
+    while size > 2 and ImageFont.load_default(size).getlength(longest) > width - size:
         size -= 1
-    return ImageFont.load_default(size)
-
-
-def draw_stamp(text: str, width: int, height: int, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> Pixels:
-    """A line of white text on black, uint8 [height, width, 3]."""
     picture = Image.new("RGB", (width, height))
+    font = ImageFont.load_default(size)
     ImageDraw.Draw(picture).text((width / 2, height / 2), text, fill="white", font=font, anchor="mm")
     return np.asarray(picture)

@@ -1,6 +1,5 @@
 """A headless Chromium, driven over a pipe by its DevTools protocol: nothing to install beside the browser."""
 
-import base64
 import json
 import os
 import shutil
@@ -158,11 +157,6 @@ class Page:
         root = self.call("DOM.getDocument")["root"]["nodeId"]
         node = self.call("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
         self.call("DOM.setFileInputFiles", nodeId=node, files=[str(path)])
-
-    def screenshot(self, path: Path, *, whole: bool = False) -> None:
-        """Write a PNG of the window, or of the whole page."""
-        data = self.call("Page.captureScreenshot", captureBeyondViewport=whole)["data"]
-        path.write_bytes(base64.b64decode(data))
 
     def downloads_to(self, folder: Path) -> None:
         """Keep what the page saves in a folder."""

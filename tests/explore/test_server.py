@@ -8,7 +8,6 @@ import subprocess
 import sys
 from http.client import HTTPConnection
 from io import BytesIO
-from threading import Thread
 from urllib.request import urlopen
 
 import numpy as np
@@ -17,9 +16,8 @@ import torch
 from PIL import Image
 
 from pggan.cli.main import main
-from pggan.core.errors import UserError
-from pggan.sampling.directions import save_directions
-from pggan.sampling.explore import CONTENT_TYPES, MAX_IMAGES, Drawing, page_directions, page_files, to_file
+from pggan.sampling.explore import CONTENT_TYPES, MAX_IMAGES, page_directions, page_files, to_file
+from pggan.sampling.latents import save_vectors
 
 LOOK = "resolution=16&alpha=0.5&truncation=0.7&label=2"
 
@@ -78,7 +76,7 @@ def test_slips_are_refused_with_advice(generator_file, arguments, hint, capsys):
 
 
 def test_directions_of_a_file_are_those_of_the_sliders(generator, tmp_path):
-    save_directions(2 * torch.eye(3, 20), tmp_path / "d.safetensors", {})
+    save_vectors("directions", 2 * torch.eye(3, 20), tmp_path / "d.safetensors", {})
     assert torch.equal(page_directions(generator, str(tmp_path / "d.safetensors")), torch.eye(3, 20))
 
 
@@ -103,25 +101,6 @@ def test_a_film_has_all_frames_and_is_enlarged(server, generator, smooth):
     assert np.array_equal(last[16::32, 16::32], expected) is (smooth == 0)
     assert np.abs(np.diff(last, axis=0)).max() < 80 or not smooth  # no edges of pixels
     assert json.loads(ask(server, "GET", "/film")[1]) == {"done": 9, "frames": 9}
-
-
-def test_a_film_can_be_cancelled(generator):
-    drawing = Drawing(generator)
-    film = {}
-
-    def draw():
-        try:
-            drawing.film(generator.latents("0-3000"), generator.settings(), ".gif", 10, smooth=True)
-        except UserError as error:
-            film["error"] = error.problem
-
-    thread = Thread(target=draw)
-    thread.start()
-    while not drawing.progress["done"]:
-        pass
-    drawing.cancelled = True
-    thread.join()
-    assert "cancelled" in film["error"]
 
 
 def test_every_file_of_the_page_is_served_as_what_it_is(server):
@@ -182,11 +161,6 @@ def test_a_body_that_is_no_latent_is_refused(server, body, hint):
 @pytest.mark.parametrize("film", ["kind=.exe&fps=30", "kind=../../a.webp&fps=30", "kind=.webp&fps=0", "kind=.webp"])
 def test_films_that_there_are_not_are_refused(server, film):
     assert problem(server, "POST", f"/film?{LOOK}&{film}", np.ones(40, "<f4").tobytes())[0] == 400
-
-
-@pytest.mark.parametrize("seed", ["-1", "1.5", "", "x", "%C2%B2"])
-def test_what_is_no_seed_is_refused(server, seed):
-    assert problem(server, "GET", f"/latent?seed={seed}")[0] == 400
 
 
 def test_a_length_is_needed_and_a_long_request_is_not_read(server):

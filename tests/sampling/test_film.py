@@ -8,7 +8,7 @@ import pytest
 from PIL import Image, ImageSequence
 
 from pggan.core.errors import UserError
-from pggan.sampling.film import film_zoom, require_film, save_film
+from pggan.sampling.film import require_film, save_film
 
 
 def read_video(path):
@@ -89,8 +89,3 @@ def test_what_can_not_be_written_is_refused_before_anything_is_drawn(tmp_path, m
     with pytest.raises(UserError, match="PyAV") as refused:
         require_film(tmp_path / "a.mp4", 4, 4)
     assert "pggan[video]" in refused.value.remedy
-
-
-@pytest.mark.parametrize(("size", "factor"), [((32, 32), 16), ((128, 64), 4), ((1024, 1024), 1)])
-def test_small_films_are_enlarged_to_what_is_worth_looking_at(size, factor):
-    assert film_zoom(*size) == factor

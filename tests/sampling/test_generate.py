@@ -1,9 +1,6 @@
 """A generator's images: stages, truncation, classes, one face per seed; and `pggan.load`, which gives them."""
 
 import json
-import subprocess
-import sys
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -13,12 +10,11 @@ import torch
 from PIL import Image
 
 import pggan
-from pggan.checkpoints.generator_file import save_generator
 from pggan.checkpoints.read import checkpoints_of
 from pggan.cli.main import main
 from pggan.core.errors import UserError
 from pggan.data.pyramid import ImagePyramid
-from pggan.sampling.generate import PARALLEL_SIDE, RenderSettings, draw_in_batches, draw_seeds
+from pggan.sampling.generate import PARALLEL_SIDE, draw_seeds
 from pggan.sampling.latents import load_latents, seed_latents
 
 NOTEBOOK = Path(__file__).parents[2] / "docs" / "latents.ipynb"
@@ -60,13 +56,6 @@ def test_a_class_is_found_by_its_number_and_by_its_name(run_dir, generator, labe
     assert np.array_equal(np.asarray(Image.open(out)), wanted[0])
 
 
-@pytest.mark.parametrize("names", [["a", "b"], ["a", "b", "c" * 300]])
-def test_a_file_that_names_its_classes_wrongly_is_refused(generator, tmp_path, names):
-    save_generator(replace(generator.loaded, class_names=names), path := tmp_path / "generator.safetensors")
-    with pytest.raises(UserError, match="not a valid generator"):
-        pggan.load(path)
-
-
 def test_what_is_not_there_is_said(run_dir, generator):
     with pytest.raises(UserError, match="no generator"):
         pggan.load("nowhere")
@@ -74,7 +63,7 @@ def test_what_is_not_there_is_said(run_dir, generator):
         pggan.load(run_dir, device="tpu")
     with pytest.raises(UserError, match="seeds=x"):
         generator.sample("x")
-    with pytest.raises(UserError, match="without classes"):
+    with pytest.raises(UserError, match="no class"):
         pggan.load("pretrained:avatars64", "cpu").sample(1, label=3)
 
 
@@ -131,17 +120,8 @@ def test_every_level_and_alpha_can_be_drawn(generator):
     assert np.array_equal(faded_out, lower.repeat(2, 1).repeat(2, 2))
 
 
-def test_a_batch_has_the_faces_that_are_drawn_one_at_a_time(generator):
-    """To one grey level: the arithmetic of a batch may round differently."""
-    latents, classes = seed_latents([0, 1, 2, 3, 4], 8), torch.tensor([0, 1, 2, 0, 1])
-    together = draw_in_batches(generator.network, latents, classes, RenderSettings(16, 0.5), 3)
-    for number, label in enumerate(classes.tolist()):
-        alone = generator.render(latents[number : number + 1], alpha=0.5, label=label)
-        assert np.abs(together[number].astype(int) - alone[0]).max() <= 1
-
-
 def test_the_first_seeds_are_drawn_with_the_classes_in_turn(generator):
-    """To one grey level, as above; the seeds' own classes are so far apart that another one would show."""
+    """To one grey level, as a batch may round differently; another class would show."""
     drawn = draw_seeds(generator.network, 5, 16, 0.5, batch_size=2)
     assert (drawn.dtype, drawn.shape) == (np.uint8, (5, 16, 16, 3))
     for seed, label in enumerate([0, 1, 2, 0, 1]):
@@ -170,11 +150,6 @@ def test_paths_lead_through_seeds_or_latents(generator):
     for keys, kind in (([1], "slerp"), ([1, 2], "circle")):
         with pytest.raises(UserError, match="slerp, lerp, loop"):
             generator.path(keys, 5, kind)
-
-
-@pytest.mark.slow
-def test_the_package_is_imported_without_torch():
-    subprocess.run([sys.executable, "-c", "import sys, pggan; sys.exit('torch' in sys.modules)"], check=True)
 
 
 @pytest.mark.slow

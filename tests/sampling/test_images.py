@@ -26,13 +26,6 @@ def test_minus_one_is_black_plus_one_is_white_and_the_rest_is_rounded_and_clippe
     assert pixels.tolist() == [[[[0], [0], [128], [255], [255], [7], [8]]]]
 
 
-def test_bytes_survive_the_way_to_numbers_and_back():
-    from pggan.data.reals import to_float
-
-    every = torch.arange(256, dtype=torch.uint8).reshape(1, 16, 16, 1)
-    assert np.array_equal(to_bytes(to_float(every)), every.numpy())
-
-
 def test_a_grid_goes_row_by_row_and_leaves_missing_tiles_black():
     images = np.stack([np.full((2, 2, 3), value, np.uint8) for value in (10, 20, 30)])
     picture = grid(images, 2)

@@ -72,15 +72,6 @@ def test_at_constant_speed_no_step_is_much_larger_than_the_others(generator, kin
     assert unevenness[1] < 1.5
 
 
-def test_without_a_name_the_pictures_of_a_run_are_numbered_and_large_enough(run_dir):
-    before = set((run_dir / "samples").glob("interpolation-*"))
-    for _ in range(2):
-        assert main(["interpolate", f"run={run_dir}", "seeds=1,5", "frames=3", "device=cpu"]) == 0
-    made = set((run_dir / "samples").glob("interpolation-*")) - before
-    assert len(made) == 2
-    assert {np.asarray(Image.open(path)).shape for path in made} == {(128, 384, 3)}
-
-
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [

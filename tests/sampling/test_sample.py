@@ -5,9 +5,9 @@ import pytest
 from PIL import Image
 
 from pggan.cli.main import main
-from pggan.sampling.directions import move, principal_directions, save_directions
+from pggan.sampling.directions import move, principal_directions
 from pggan.sampling.images import PAPER
-from pggan.sampling.latents import save_latents, seed_latents
+from pggan.sampling.latents import save_latents, save_vectors, seed_latents
 
 
 def pixels(path):
@@ -51,7 +51,7 @@ def test_files_of_latents_are_drawn_at_several_strengths_of_a_direction(run_dir,
     for number in (0, 1):
         save_latents(latents[number : number + 1], tmp_path / f"{number}.safetensors", ["a test"])
     directions = principal_directions(generator.network, 3, 0)
-    save_directions(directions, tmp_path / "d.safetensors", {})
+    save_vectors("directions", directions, tmp_path / "d.safetensors", {})
     files = f"{tmp_path / '0.safetensors'},{tmp_path / '1.safetensors'}"
     arguments = [f"latents={files}", f"direction={tmp_path / 'd.safetensors'}:1", "strength=-2,0,2", "zoom=1"]
     assert main(["sample", f"run={run_dir}", *arguments, f"out={tmp_path / 'a.png'}", "device=cpu"]) == 0
@@ -74,18 +74,14 @@ def test_the_next_command_draws_with_the_same_generator_at_the_same_stage(run_di
     ("arguments", "hint"),
     [
         (["seeds=x"], "seeds="),
-        (["seeds=[]"], "[1,5,9]"),
         (["truncation=nan"], "truncation=nan"),
         ([f"out={__file__}/a.png"], "can't be a directory"),
-        ([f"out={__file__}/faces"], "can't be a directory"),
         (["grid=2x2"], "no room"),
         (["resolution=64"], "4, 8, 16"),
         (["out=a.tiff"], ".png or .jpg"),
-        (["run=nowhere"], "no generator"),
         (["seeds=1", "latents=a"], "both"),
         (["latents=nowhere"], "latents=nowhere has no valid latents"),
         (["direction=nowhere:3"], "No such file"),
-        (["strength=strong"], "strength=strong"),
         (["direction=a", "strength=1,2", "out=faces"], "out=FILE.png"),
         (["direction=a", "strength=1,2", "grid=1x2"], "grid="),
     ],

@@ -9,7 +9,7 @@ from PIL import Image
 import pggan
 from pggan.cli.main import main
 from pggan.sampling.images import enlarge, grid
-from pggan.sampling.timelapse import GridFacts, film_of, font_for, grids_of_run, read_facts, stored_grids
+from pggan.sampling.timelapse import GridFacts, draw_stamp, film_of, grids_of_run, read_facts, stored_grids
 
 
 def test_images_pass_evenly_and_the_film_grows_from_4x4_to_the_end_at_one_size(run_dir):
@@ -76,4 +76,6 @@ def test_a_stamp_says_images_resolution_and_hours_or_minutes_and_fits_into_the_w
     long = GridFacts(1_234_567, 1024, 1.0, 123.454, 2).stamp
     assert long == "1,234,567 images   1024x1024   123.45 h"
     for width in (128, 512):
-        assert font_for([long], width, 32).getlength(long) <= width
+        columns = np.flatnonzero(draw_stamp(long, width, 32, long).any((0, 2)))
+        assert 0 < columns[0] < width // 6  # as large as fits, and no letter is cut off
+        assert width - width // 6 < columns[-1] < width - 1
