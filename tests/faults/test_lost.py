@@ -21,7 +21,7 @@ from pggan.core.signals import StopSignal
 from pggan.core.validation import validated
 from pggan.distributed import watchdog
 from pggan.distributed.watchdog import Watchdog
-from pggan.run import open_run
+from pggan.run import compose
 from pggan.run.inspect import facts_of_run
 from pggan.run.train import run
 from pggan.training.trainer import Trainer
@@ -268,7 +268,7 @@ def hang_and_train(config):
 
     Trainer.step = hanging_step
     watchdog.time = SimpleNamespace(monotonic=monotonic)
-    open_run.Watchdog = lambda group, _, log: Watchdog(group, 20.0, log)
+    compose.Watchdog = lambda group, _, log: Watchdog(group, 20.0, log)
     run(config)
 
 
