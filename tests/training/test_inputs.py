@@ -57,15 +57,6 @@ def test_a_part_of_the_batch_has_the_random_numbers_that_its_images_have_in_the_
     assert part.spec == whole.spec
 
 
-def test_alpha_is_a_tensor_where_compiled_layers_fade_in():
-    """Each number would be compiled anew."""
-    compiled = ComputeOptions(compiled=True)
-    alpha = inputs_of(options=compiled).alpha
-    assert isinstance(alpha, torch.Tensor)
-    assert alpha.item() == 0.25
-    assert inputs_of(dataclasses.replace(PHASE, fading=False, alpha=1.0), options=compiled).alpha == 1.0
-
-
 def test_settings_become_float32_tensors():
     inputs = scalars_to_tensors(inputs_of())
     settings = inputs.alpha, inputs.learning_rate_d, inputs.learning_rate_g, inputs.ema_decay
