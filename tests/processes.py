@@ -18,7 +18,7 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
         "pggan.cli.main",
-        "pggan.distributed.agent",
+        "pggan.distributed.launch",
         "pggan.metrics.command",
         "pggan.run.tensorboard",
         "pggan.run.train",

@@ -20,7 +20,7 @@ from pggan.cli.auto_recipe import record_lengths, with_choices
 from pggan.cli.commands import COMMANDS, Command
 from pggan.cli.compose import compose, config_folder, run_with_flags
 from pggan.cli.help import help_text, overview
-from pggan.core.environment import COMMAND_VARIABLE, PARENT_VARIABLE, STARTED_VARIABLE, TASK_VARIABLE
+from pggan.core.environment import COMMAND_VARIABLE, PARENT_VARIABLE, STARTED_VARIABLE, TASK_VARIABLE, environment
 from pggan.core.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError, nearest
 from pggan.core.version import __version__
 
@@ -65,16 +65,8 @@ def run_arguments(arguments: list[str]) -> int:
 def recorded(arguments: list[str]) -> Iterator[None]:
     """Inside, the program and the ranks that it starts know the command line, and when it was given."""
     variables = {COMMAND_VARIABLE: shlex.join(["pggan", *arguments]), STARTED_VARIABLE: str(time.time())}
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
+    with environment(variables):
         yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def run_command(command: Command, values: Mapping[str, Any]) -> int:
@@ -104,11 +96,13 @@ def run_rank() -> int:
     """Run the command that a parent put into the environment, as one of its ranks; returns the exit code."""
     from omegaconf import OmegaConf
 
+    from pggan.distributed.launch import report_rank
+
     task = OmegaConf.to_container(OmegaConf.create(os.environ.pop(TASK_VARIABLE)))
     assert isinstance(task, dict), "the parent writes keys and values"
     parent = int(os.environ[PARENT_VARIABLE])
     Thread(target=end_with_parent, args=(parent,), name="parent", daemon=True).start()
-    return guarded(partial(run_command, COMMANDS[task["command"]], task["values"]))
+    return report_rank(partial(run_command, COMMANDS[task["command"]], task["values"]), guarded)
 
 
 def end_with_parent(parent: int) -> None:

@@ -248,8 +248,6 @@ class DistributedConfig:
 
     nnodes: Count
     rdzv_endpoint: str | None
-    local_addr: str | None
-    rdzv_timeout_seconds: Count
     max_restarts: Whole
     heartbeat_timeout_seconds: Annotated[float, ">=5"]
     elastic_chunks: Count

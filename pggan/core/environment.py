@@ -2,6 +2,8 @@
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ COMMAND_VARIABLE = "PGGAN_COMMAND"  # the command line, as the program and all o
 STARTED_VARIABLE = "PGGAN_STARTED"  # when it was given, in seconds since 1970
 TASK_VARIABLE = "PGGAN_TASK"  # of `python -m pggan` as a child: the command to run and its configuration, as YAML
 PARENT_VARIABLE = "PGGAN_PARENT"  # of a child: the process id of its parent, with which it ends
+RANKS_VARIABLE = "PGGAN_RANKS"  # of a rank: the folder in which it and its parent leave each other notes
 LOG_LEVEL = "ERROR"  # of torch's C++ code
 
 
@@ -18,6 +21,19 @@ def child_variables(command: str, values: dict[str, Any]) -> dict[str, str]:
 
     task = OmegaConf.to_yaml(OmegaConf.create({"command": command, "values": values}))
     return {TASK_VARIABLE: task, PARENT_VARIABLE: str(os.getpid())}
+
+
+@contextmanager
+def environment(variables: dict[str, str]) -> Iterator[None]:
+    """Set environment variables for this process, and for those that it starts inside."""
+    before = {name: os.environ[name] for name in variables if name in os.environ}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
 
 
 def cache_folder(name: str = "") -> Path:

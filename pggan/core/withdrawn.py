@@ -21,6 +21,8 @@ WITHDRAWN = {
     "compute.penalty": "Leave it out: penalties are differentiated twice.",
     "constant_speed": "Leave it out: films move at constant speed.",
     "convolutions": "Leave it out: against=true measures the plainest beside it.",
+    "distributed.local_addr": "Leave it out: it is the address by which a machine reaches the rendezvous.",
+    "distributed.rdzv_timeout_seconds": "Leave it out: the machines wait five minutes for each other.",
     "distance": "Leave it out: images are compared by Laplacian pyramids.",
     "ease": "Leave it out: films move at constant speed.",
     "gradients.clip": "Leave it out: for Adam, clipping changes little.",

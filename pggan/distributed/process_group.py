@@ -4,31 +4,29 @@ import json
 import os
 import socket
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
+from itertools import count
+from operator import mul
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import ReduceOp, TCPStore  # type: ignore[attr-defined]
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed import PrefixStore, ReduceOp  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
 from pggan.core.devices import device_of_rank, synchronize
 from pggan.core.errors import EXIT_FAILED, EXIT_PEER_LOST, EXIT_USER_ERROR, StepOutOfMemory, UserError
-from pggan.distributed.connect import call_with_timeout, connection_problem, reason
+from pggan.distributed.launch import RENDEZVOUS_SECONDS
 
-# The watchdog finds a stalled rank; these timeouts only end what no rank can be blamed for.
+# The watchdog ends ranks that stand still; these timeouts are for what it does not see.
 GRADIENT_TIMEOUT = timedelta(minutes=30)  # a slow link of CPUs is no fault
 CONTROL_TIMEOUT = timedelta(days=7)  # while one rank prepares data, the others wait
 MAX_STEPS_IN_FLIGHT = 8  # steps that the host may be ahead of a GPU: enough to keep it busy; a save waits for them
-ENDING_SECONDS = 5  # after a loss, for the agent to end this process: it knows better what has happened
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -51,57 +49,44 @@ class RankInfo:
 
 
 def rank_from_environment() -> RankInfo | None:
-    """The rank that torchrun, or a launcher that sets the same variables, gave this process; None without one.
-
-    Raises UserError when the variables are incomplete or contradict each other.
-    """
+    """The rank that torchrun, or a launcher that sets the same variables, gave this process; None without one."""
     if "RANK" not in os.environ:
         return None
     remedy = "Start with torchrun, or let devices=N start the ranks; `unset RANK` trains in one process."
     if missing := [name for name in RANK_VARIABLES if name not in os.environ]:
         raise UserError(f"A launcher of several ranks has set RANK, but not {', '.join(missing)}.", remedy)
-    values = {name: os.environ[name] for name in RANK_VARIABLES if name != "MASTER_ADDR"}
-    if all(value.isdecimal() for value in values.values()):
-        rank, world_size, local_rank, local_world_size, port = map(int, values.values())
-        if rank < world_size and local_rank < local_world_size <= world_size and port < 2**16:
-            return RankInfo(rank, world_size, local_rank, local_world_size)
-    listed = " ".join(f"{name}={value}" for name, value in values.items())
-    raise UserError(f"A launcher has set rank variables that contradict each other: {listed}.", remedy)
+    return RankInfo(*(int(os.environ[name]) for name in RANK_VARIABLES[:4]))
 
 
 class ProcessGroup:
     """All ranks of a run.  Methods that communicate are called by all of them, in the same order."""
 
-    def __init__(
-        self, info: RankInfo, device: torch.device, control: dist.ProcessGroup | None, store: TCPStore | None
-    ) -> None:
-        """Args: control: group for small values in host memory; None in a single process."""
+    def __init__(self, info: RankInfo, device: torch.device, control: Any) -> None:
+        """Args: control: torch's group for small values in host memory; None in a single process."""
         self.rank, self.world_size = info.rank, info.world_size
         self.local_rank, self.local_world_size = info.local_rank, info.local_world_size
-        self.device, self.store = device, store
-        self.is_main = info.rank == 0
+        self.device, self.is_main = device, info.rank == 0
         self.name = f"rank {info.rank} on {socket.gethostname()} (pid {os.getpid()})"
-        self.names = [f"rank {rank}" for rank in range(info.world_size)]  # `connect` completes them
-        self.waiting_since: float | None = None  # time.monotonic() seconds at which the present collective began
-        self.waits_for_device = False  # at `waiting_since`
-        self._step_events: deque[torch.cuda.Event] = deque()  # in the queue of a GPU, one per step
-        self.torch_group: dist.ProcessGroup | None = None  # of gradients; None: the default group
+        self.torch_group: Any = None  # of gradients; None: the default group
+        self.in_collective = False  # waiting for other ranks
         self._control = control
-        self._flags = torch.zeros(1, dtype=torch.int32)
-        self._raised = 0  # flags of this rank in the last call
+        self._step_events: deque[torch.cuda.Event] = deque()  # in the queue of a GPU, one per step
+        self._flags, self._raised = (
+            torch.zeros(1, dtype=torch.int32),
+            0,
+        )  # of all ranks and of this one, in the last call
         self._reduce: dist.Work | None = None
 
     @classmethod
     def single_process(cls, device: torch.device) -> "ProcessGroup":
         """The group of a run in one process."""
-        return cls(RankInfo(0, 1, 0, 1), device, None, None)
+        return cls(RankInfo(0, 1, 0, 1), device, None)
 
     @classmethod
-    def connect(cls, info: RankInfo, device: torch.device, timeout_seconds: float) -> "ProcessGroup":
-        """The group of all ranks, when they are there; raises UserError if that takes more than `timeout_seconds`."""
+    def connect(cls, info: RankInfo, device: torch.device, seconds: float = RENDEZVOUS_SECONDS) -> "ProcessGroup":
+        """The group of all ranks, when they are there; raises UserError if that takes more than `seconds`."""
         try:
-            waiting = rendezvous("env://", timeout=timedelta(seconds=timeout_seconds))
-            store, _, _ = call_with_timeout(timeout_seconds, lambda: next(waiting))
+            store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=seconds)))
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
                 store=PrefixStore("gradients", store),
@@ -109,61 +94,31 @@ class ProcessGroup:
                 world_size=info.world_size,
                 timeout=GRADIENT_TIMEOUT,
             )
-            group = cls(info, device, _new_group(backend="gloo", timeout=CONTROL_TIMEOUT), store)
-            group.names = group.all_gather_object(group.name)
-            return group
-        except (dist.DistError, RuntimeError, TimeoutError, PeerLost) as error:
-            time.sleep(1)  # if another rank was lost, the launcher ends this one, and nobody is misled
-            address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-            why = connection_problem(address) if isinstance(error, TimeoutError) else reason(error)
+            return cls(info, device, dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT))
+        except (dist.DistError, RuntimeError) as error:
+            place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}: {str(error).splitlines()[0]}"
             raise UserError(
-                f"Rank {info.rank} of {info.world_size} did not find the others at {address}: {why}.",
+                f"Rank {info.rank} of {info.world_size} did not find the others at {place}",
                 "Start as many ranks as WORLD_SIZE says, and see that all machines can reach this address.",
             ) from error
 
-    def require_own_devices(self) -> None:
-        """Raise UserError, on one rank, unless all have the same kind of device, and no two the same GPU."""
-        uuid = str(torch.cuda.get_device_properties(self.device).uuid) if self.device.type == "cuda" else None
-        everyone = self.all_gather_object([self.device.type, uuid])
-        shared = os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1"
-        with self.collective_errors():
-            kind = everyone[0][0]
-            for rank, device in enumerate(everyone):
-                if device[0] != kind:
-                    raise UserError(
-                        f"{self.names[rank]} has a device of another kind than rank 0: {device[0]}, not {kind}.",
-                        "Set devices= to the same kind everywhere; `pggan doctor` on that machine says what it has.",
-                    )
-                if uuid is not None and everyone.index(device) != rank and not shared:
-                    raise UserError(
-                        f"{self.names[rank]} has the same GPU as {self.names[everyone.index(device)]}.",
-                        "Start one rank per GPU; devices=cpu shares the CPU among any number.",
-                    )
-
-    def open_nccl(self, timeout_seconds: float) -> None:
-        """Let NCCL open its connections now, on GPUs: the first collective does, and nothing limits how long it takes.
-
-        Raises UserError, with all that NCCL says, unless that works within `timeout_seconds`.  Called by all ranks.
-        """
-        if self.world_size == 1 or self.device.type != "cuda":
-            return
+    def open_nccl(self) -> None:
+        """Let NCCL open its connections on GPUs; raises UserError, with all that NCCL says, where that fails."""
         try:
-            call_with_timeout(timeout_seconds, partial(_sum_of_ones, self.device))
-        except (RuntimeError, TimeoutError) as error:
-            why = str(error).strip() or f"no answer within {timeout_seconds:g} s"
-            raise UserError(
-                f"{self.name} can't send gradients to the other GPUs: {why}",
-                "NCCL_DEBUG=INFO tells more. NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME name the network between the "
-                "machines; a container needs room for shared memory (docker run --shm-size=1g).",
-            ) from error
+            if self.device.type == "cuda":
+                dist.all_reduce(torch.ones(1, device=self.device))
+                synchronize(self.device)
+        except RuntimeError as error:
+            remedy = "NCCL_DEBUG=INFO tells more; a container needs room for shared memory (docker run --shm-size=1g)."
+            raise UserError(f"{self.name} can't send gradients to the other GPUs: {error}", remedy) from error
 
     def subgroup(self, size: int) -> "ProcessGroup | None":
         """The group of the ranks below `size`, for gradients; None on the other ranks.  Called by all ranks."""
-        torch_group = _new_group(ranks=list(range(size))) if self.world_size > 1 else None
+        torch_group = dist.new_group(list(range(size))) if self.world_size > 1 else None
         if self.rank >= size:
             return None
         info = RankInfo(self.rank, size, self.local_rank, min(size, self.local_world_size))
-        group = ProcessGroup(info, self.device, torch_group if size > 1 else None, None)
+        group = ProcessGroup(info, self.device, torch_group if size > 1 else None)
         group.torch_group = torch_group
         return group
 
@@ -181,30 +136,17 @@ class ProcessGroup:
 
     @contextmanager
     def collective(self) -> Iterator[None]:
-        """Note since when this rank waits, around every collective; raises PeerLost when another rank is gone."""
-        self.waiting_since = time.monotonic()
+        """Around every collective: raises PeerLost when another rank is gone."""
+        self.in_collective = True
         try:
             yield
         except (torch.OutOfMemoryError, torch.AcceleratorError):  # of this rank's own device
             raise
         except RuntimeError as error:
-            raise PeerLost(f"{self.name} lost its connection to the others: {reason(error)}") from error
+            reason = str(error).partition(". ")[0].rpartition("] ")[2]  # without the place in torch's sources
+            raise PeerLost(f"{self.name} lost its connection to the others: {reason}.") from error
         finally:
-            self.waiting_since = None
-
-    def wait_for_device(self, wait: Callable[[], object] | None = None) -> None:
-        """Wait for the GPU, where the watchdog sees it: all its work so far, or what `wait` waits for.
-
-        A collective of NCCL blocks the GPU, not this thread.  Called before the host reads a value from the GPU: if
-        another rank is gone, that read would block for good, and the watchdog could not see it.  In a single process,
-        reads wait by themselves.
-        """
-        if self.device.type == "cuda" and (self.world_size > 1 or wait is not None):
-            self.waiting_since, self.waits_for_device = time.monotonic(), True
-            try:
-                (wait or partial(synchronize, self.device))()
-            finally:
-                self.waiting_since, self.waits_for_device = None, False
+            self.in_collective = False
 
     def wait(self, work: dist.Work | None) -> None:
         """Wait for an asynchronous collective, if there is one."""
@@ -249,10 +191,9 @@ class ProcessGroup:
         self, facts: Mapping[str, Any], remedy: str = "Give all ranks the same code, configuration and data."
     ) -> None:
         """Raise UserError, naming the rank and the fact, unless `facts` are the same on all ranks."""
-        everyone = self.all_gather_object(facts)
+        first, *others = self.all_gather_object(facts)
         with self.collective_errors():
-            first = everyone[0]
-            for rank, theirs in enumerate(everyone):
+            for rank, theirs in enumerate(others, 1):
                 for name in first | theirs:  # tables may have other keys
                     here, there = first.get(name, "nothing"), theirs.get(name, "nothing")
                     if here != there:
@@ -264,7 +205,7 @@ class ProcessGroup:
         if self.device.type == "cuda":
             self._step_events.append(torch.cuda.current_stream(self.device).record_event())
             if len(self._step_events) > MAX_STEPS_IN_FLIGHT:  # else the host would stop at a full queue
-                self.wait_for_device(self._step_events.popleft().synchronize)
+                self._step_events.popleft().synchronize()
 
     def all_reduce_flags(self, flags: int) -> int:
         """Start the all-reduce (bitwise OR) of `flags`; returns the result of the one before, so that no rank waits.
@@ -283,20 +224,16 @@ class ProcessGroup:
     def reset_flags(self) -> None:
         """Forget the flags of the last call of `all_reduce_flags`, whose result nobody has seen yet."""
         self.wait(self._reduce)
-        self._reduce, self._flags, self._raised = None, torch.zeros(1, dtype=torch.int32), 0
+        self._reduce, self._raised = None, 0
+        self._flags.zero_()
 
     def all_reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> Tensor:
         """The sums (or what else `operation` says) over all ranks of `values`, float64 in host memory."""
-        self.wait_for_device()
         values = values.double().cpu()
         if self._control is not None and values.numel():
             with self.collective():
                 dist.all_reduce(values, operation, group=self._control)
         return values
-
-    def all_reduce_min(self, value: int | None) -> int | None:
-        """The smallest of all ranks' values; None, which is no value, counts as the largest."""
-        return min((other for other in self.all_gather_object(value) if other is not None), default=None)
 
     def broadcast(self, tensors: list[Tensor]) -> None:
         """Overwrite `tensors` with those of rank 0."""
@@ -308,7 +245,6 @@ class ProcessGroup:
                 dist.broadcast(dense, 0)
                 if dense.data_ptr() != tensor.data_ptr():
                     tensor.copy_(dense)
-        self.wait_for_device()
 
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
         """Every rank's `tensor`, in order of rank; shapes and types are the same on all ranks."""
@@ -317,15 +253,10 @@ class ProcessGroup:
         gathered = [torch.empty_like(tensor) for _ in range(self.world_size)]
         with self.collective():
             dist.all_gather(gathered, tensor)
-        self.wait_for_device()
         return gathered
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
-        """Every rank's `tensor`, in order of rank, in host memory of rank 0; nothing on the other ranks.
-
-        Shapes and types are the same on all ranks.
-        """
-        self.wait_for_device()
+        """Every rank's `tensor`, in order of rank, in host memory of rank 0; nothing on the other ranks."""
         mine = tensor.cpu()
         if self._control is None:
             return [mine]
@@ -336,33 +267,30 @@ class ProcessGroup:
 
     def require_equal_weights(self, named: Mapping[str, list[Tensor]]) -> None:
         """Raise UserError, naming the rank, unless the weights by network name are the same bits on all ranks."""
-        if self._control is not None:
-            self.wait_for_device()
+        if self.world_size > 1:
+            sums = {name: [int(weight.detach().view(torch.int32).sum()) for weight in named[name]] for name in named}
             self.require_same(
-                {f"checksum of the weights of {name}": _checksum(weights) for name, weights in named.items()},
+                {f"checksum of the weights of {name}": sum(map(mul, sums[name], count(1))) for name in named},
                 "The same command resumes from the last checkpoint. If this comes back, the memory or the link of that "
                 "machine is at fault.",
             )
 
 
-def run_distributed(info: RankInfo, devices: str, timeout_seconds: float, run: Callable[[ProcessGroup], int]) -> int:
-    """The exit code of this rank: of `run` with its one of `devices`, or that of an error on another rank.
-
-    Raises UserError when the others are not found within `timeout_seconds`.
-    """
+def run_distributed(info: RankInfo, devices: str, run: Callable[[ProcessGroup], int]) -> int:
+    """The exit code of this rank: of `run` with its one of `devices`, or that of an error on another rank."""
     problem: UserError | None = None
     try:
         device = device_of_rank(devices, info.local_rank, info.local_world_size)
     except UserError as error:  # on all ranks, most likely: only one reports it
         problem, device = error, torch.device("cpu")
-    group = ProcessGroup.connect(info, device, timeout_seconds)
+    group = ProcessGroup.connect(info, device)
     try:
         with group.collective_errors():
             if problem is not None:
                 raise problem
-        group.require_own_devices()
+        group.require_same({"kind of device": device.type}, "`pggan doctor` on that machine says what it has.")
         with group.collective_errors():
-            group.open_nccl(timeout_seconds)
+            group.open_nccl()
         code = run(group)
         group.shutdown()
         return code
@@ -372,26 +300,5 @@ def run_distributed(info: RankInfo, devices: str, timeout_seconds: float, run: C
         print(f"{group.name}: {error.problem}", file=sys.stderr, flush=True)
         return EXIT_FAILED
     except PeerLost as error:
-        time.sleep(ENDING_SECONDS)
         print(error, file=sys.stderr, flush=True)
         return EXIT_PEER_LOST
-
-
-def _sum_of_ones(device: torch.device) -> float:
-    """The number of ranks, by their GPUs."""
-    with torch.cuda.device(device):  # of this thread
-        one = torch.ones(1, device=device)
-        dist.all_reduce(one)
-        return one.item()
-
-
-def _new_group(**settings: Any) -> dist.ProcessGroup | None:
-    """A new group of ranks; None on ranks that are not in it."""
-    made = dist.new_group(**settings)
-    return made if isinstance(made, dist.ProcessGroup) else None
-
-
-def _checksum(weights: list[Tensor]) -> list[int]:
-    """Two sums over the bits of all weights, one of which depends on their order; made on the device."""
-    sums = torch.stack([weight.detach().view(torch.int32).sum(dtype=torch.int64) for weight in weights])
-    return torch.stack([sums.sum(), (sums * torch.arange(1, len(sums) + 1, device=sums.device)).sum()]).tolist()

@@ -29,7 +29,7 @@ from pggan.core.next_command import next_command
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.data.reals import mirrored, to_float
-from pggan.distributed.agent import launch
+from pggan.distributed.launch import launch
 from pggan.distributed.process_group import ProcessGroup, rank_from_environment, run_distributed
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.reducer import GradientReducer, Handle
@@ -48,7 +48,7 @@ def run(config: BenchScalingConfig) -> int:
     """Measure every stage with every number of ranks, and print the result.  Returns the exit code."""
     info, largest = rank_from_environment(), max(config.processes)
     if info is not None:
-        return run_distributed(info, config.devices, config.distributed.rdzv_timeout_seconds, partial(measure, config))
+        return run_distributed(info, config.devices, partial(measure, config))
     for size, (_, batch) in product(config.processes, config.batches()):
         BatchPartition.of(trainer_config(config), [batch * size], size, key="batch times ranks")
     kind, there = count_devices(config.devices)
@@ -60,7 +60,7 @@ def run(config: BenchScalingConfig) -> int:
     if largest == 1:
         return measure(config, ProcessGroup.single_process(choose_device(kind)))
     values, count = {**to_plain(config), "devices": kind}, -(-largest // config.distributed.nnodes)
-    return launch("bench scaling", values, count, config.distributed, threads=config.threads or 1, log=print)
+    return launch("bench scaling", values, count, config.distributed, threads=config.threads or 1)
 
 
 def trainer_config(config: BenchScalingConfig) -> TrainerConfig:

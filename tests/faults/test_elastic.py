@@ -13,8 +13,8 @@ from pggan.checkpoints.read import checkpoints_of, open_checkpoint
 from pggan.core.errors import EXIT_INTERRUPTED, UserError
 from pggan.optim.batch_partition import BatchPartition
 from pggan.run import train
+from pggan.run.events import Events
 from pggan.run.inspect import facts_of_run
-from pggan.run.loop import Run
 from pggan.training.trainer import Trainer
 from tests.faults.test_stop import LOSSES
 from tests.processes import free_ports, in_processes, set_port, values_of
@@ -31,7 +31,7 @@ def train_and_stop(config, stops, ports):
     size = int(os.environ.get("WORLD_SIZE", "1"))
     last = int(os.environ.get("RANK", "0")) == size - 1
     early = 8 if size > 1 else 0
-    step, begin = Trainer.step, Run.begin
+    step, begin = Trainer.step, Events.begin
 
     def stop(images):
         if waiting and not told and images == waiting[0] - early:
@@ -45,20 +45,20 @@ def train_and_stop(config, stops, ports):
         stop(self.state.images)
         return metrics
 
-    def watched_begin(self):
+    def watched_begin(self, pyramid):
         told.clear()
-        begin(self)
+        begin(self, pyramid)
         if early:
-            stop(self.parts.state.images)  # to stop after one step
+            stop(self.state.images)  # to stop after one step
 
-    Trainer.step, Run.begin = watched_step, watched_begin
+    Trainer.step, Events.begin = watched_step, watched_begin
     try:
         codes = []
         for port in ports:
             set_port(port)
             codes.append(train.run(config))
     finally:
-        Trainer.step, Run.begin = step, begin
+        Trainer.step, Events.begin = step, begin
     return codes, shown
 
 
@@ -180,7 +180,7 @@ def test_without_elastic_another_number_of_ranks_sees_the_same_images(tiny_confi
 
 @pytest.mark.fault(21)
 def test_a_batch_that_can_not_be_shared_is_refused_before_anything_is_started(tiny_config, tmp_path, monkeypatch):
-    monkeypatch.setattr("pggan.distributed.agent.launch", lambda *_, **__: pytest.fail("started"))
+    monkeypatch.setattr("pggan.distributed.launch.launch", lambda *_, **__: pytest.fail("started"))
     with pytest.raises(UserError, match="which 3 ranks can't share evenly"):
         train.run(tiny_config("devices=cpu:3", f"run_dir={tmp_path / 'run'}"))
     with pytest.raises(UserError, match="has 2 chunks in elastic training"):

@@ -29,11 +29,9 @@ def run(
 
     from pggan.cli.main import main
     from pggan.config import describe
-    from pggan.distributed import agent
 
     if commit:
         describe._commit = lambda: commit
-    agent.REPORT_SECONDS = 10  # a busy machine gives a rank's watchdog its turns late
     SubprocessHandler._popen = lambda self, command, variables: ForkedRank(command[1:], variables)
     code = main(arguments)
     sys.stdout.flush()

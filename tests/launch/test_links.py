@@ -1,7 +1,6 @@
 """Two machines with a bad network between them: slow, long, lossy, cut."""
 
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ from tests.launch.cable import Cable
 from tests.launch.conftest import require_done, wait_for
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.rare,
     pytest.mark.skipif(sys.platform != "linux", reason="makes network interfaces as on Linux"),
 ]
 
@@ -44,8 +43,7 @@ def run_dir(tmp_path: Path) -> Path:
 def last_start(run_dir: Path) -> str:
     """What train.log says from the last start on, which has no false alarms."""
     log = (run_dir / "train.log").read_text().rpartition("Run directory")[2]
-    assert "Stalled" not in log
-    assert "Lost" not in log
+    assert "has taken no step" not in log
     return log
 
 
@@ -83,23 +81,19 @@ def test_over_a_lossy_link_the_rendezvous_host_is_lost_and_comes_back(
     elsewhere = tmp_path / "elsewhere" / "run"
     own = [[f"run_dir={run_dir}"], [f"run_dir={elsewhere}"]]
     impatient = [
-        *("distributed.heartbeat_timeout_seconds=5", "distributed.rdzv_timeout_seconds=10"),
+        "distributed.heartbeat_timeout_seconds=5",
         *("monitor.tick_images=8", "devices=cpu:1", "distributed.nnodes=2"),
         f"distributed.rdzv_endpoint={link.machines[0].address}:29500",
     ]
     for machine, where in zip(link.machines, own, strict=True):
-        address = f"distributed.local_addr={machine.address}"
-        launch.train(
-            *(*tiny_overrides, *impatient, *where, address), machine=machine, GLOO_SOCKET_IFNAME=machine.interface
-        )
+        launch.train(*tiny_overrides, *impatient, *where, machine=machine, GLOO_SOCKET_IFNAME=machine.interface)
     wait_for((run_dir / "metrics.jsonl").is_file, launch)
     link.cut = True
     link.machines[0].kill()
-    assert launch.processes[1].wait(60) == 1, launch.output()
+    assert launch.processes[1].wait(300) == 1, launch.output()
     output = launch.file(1).read_text()
-    assert re.search(r"Stalled: rank 0 on \S+ \(pid \d+\) has been silent for .* last seen at", output)
-    assert f"Lost: the rendezvous host at {link.machines[0].address}" in output
-    assert "The same command on all machines resumes" in output
+    assert "The machines have lost each other" in output
+    assert "The same command with run_dir=" in output
 
     link.cut = False
     require_done(ranks(*([*tiny_overrides, *where] for where in own), master_port=29501, machines=link.machines))

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from pggan.cli.main import main
 from pggan.core.signals import StopSignal
 from pggan.run.inspect import facts_of_run
 from tests.launch.conftest import SLOW, require_done, wait_for
@@ -76,12 +75,11 @@ def require_resumed(run_dir: Path, state: str) -> None:
 @stand_in
 @pytest.mark.slow
 @pytest.mark.fault(14)
-@pytest.mark.parametrize("script", ["train.sbatch", "torchrun.sbatch"])
 def test_the_batch_script_is_queued_again_when_its_time_is_over_and_resumes(
-    launch, ranks, port, job, tiny_overrides, run_dir, tmp_path, expected_state, script
+    launch, ranks, port, job, tiny_overrides, run_dir, tmp_path, expected_state
 ):
     """Slurm sends USR1 to the step, that is, to srun's processes."""
-    command = ["bash", str(SCRIPTS / script), *tiny_overrides, "seed=0"]
+    command = ["bash", str(SCRIPTS / "train.sbatch"), *tiny_overrides, "seed=0"]
     first = launch.start(*command, *SLOW, folder=tmp_path, **job)
     wait_for((run_dir / "metrics.jsonl").is_file, launch)
     [srun] = [pid for pid in children(first.pid) if "srun.py" in Path(f"/proc/{pid}/cmdline").read_text()]
@@ -91,31 +89,6 @@ def test_the_batch_script_is_queued_again_when_its_time_is_over_and_resumes(
     assert requeued(tmp_path) == ["700_3"]
     resume(ranks, tiny_overrides, run_dir, port)
     require_resumed(run_dir, expected_state(1))
-
-
-@pytest.mark.slow
-def test_the_batch_script_for_torchrun_ends_with_the_code_of_a_mistake(launch, job, tiny_overrides, tmp_path):
-    command = ["bash", str(SCRIPTS / "torchrun.sbatch"), *tiny_overrides, "schedule.batch=7"]
-    launch.start(*command, folder=tmp_path, **job)
-    assert launch.codes() == [2], launch.output()
-    assert "A batch of 7" in launch.output()
-    assert "Traceback" not in launch.output()
-    assert requeued(tmp_path) == []
-
-
-@pytest.mark.slow
-def test_the_batch_script_for_torchrun_shows_which_rank_was_lost(launch, job, tiny_overrides, run_dir, tmp_path):
-    command = ["bash", str(SCRIPTS / "torchrun.sbatch"), *tiny_overrides, *SLOW]
-    first = launch.start(*command, folder=tmp_path, **job)
-    wait_for((run_dir / "metrics.jsonl").is_file, launch)
-    pid = first.pid
-    for _ in ("srun", "torchrun", "the rank"):
-        pid = children(pid)[0]
-    os.kill(pid, signal.SIGKILL)
-    assert launch.codes() == [1], launch.output()
-    assert "SIGKILL" in launch.output()
-    assert "Traceback" not in launch.output()
-    assert requeued(tmp_path) == []
 
 
 @pytest.mark.fault(14)
@@ -151,66 +124,3 @@ def test_earlier_signal_handlers_are_called_when_everything_is_saved():
         assert heard == [signal.SIGUSR2]
     finally:
         signal.signal(signal.SIGUSR2, before)
-
-
-# ---- Hydra's launcher ------------------------------------------------------------------------------------
-
-
-def test_jobs_of_a_launcher_need_a_run_directory(capsys, tiny_overrides):
-    launcher = ["--multirun", "hydra/launcher=submitit_slurm"]
-    assert main(["train", *launcher, *tiny_overrides, "seed=1,2"]) == 2
-    assert "Add run_dir=" in capsys.readouterr().err
-
-
-SBATCH = """#!/bin/bash
-# Runs the script, and again each time that it has been queued again.
-cp "${@: -1}" {folder}/submitted.sh
-(
-    export SLURM_JOB_ID=700 SLURM_JOB_NUM_NODES=1 SLURM_NTASKS=1 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0
-    before=-1
-    while [ "$(cat {folder}/requeued.txt 2>/dev/null | wc -l)" != "$before" ]; do
-        before=$(cat {folder}/requeued.txt 2>/dev/null | wc -l)
-        bash {folder}/submitted.sh
-    done
-) > {folder}/job.txt 2>&1 &
-echo "Submitted batch job 700"
-"""
-
-
-@stand_in
-@pytest.mark.slow
-@pytest.mark.fault(14)
-def test_a_job_of_hydras_launcher_is_queued_again(launch, slurm, tiny_overrides, tmp_path, expected_state):
-    """submitit sends itself USR2 when time is nearly over: training saves first, then submitit queues the job again."""
-    pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
-    (slurm / "sbatch").write_text(SBATCH.replace("{folder}", str(tmp_path)))
-    (slurm / "sacct").write_text("#!/bin/bash\necho 'JobID|State|NodeList'\necho '700|RUNNING|localhost'\n")
-    for name in ("sbatch", "sacct"):
-        (slurm / name).chmod(0o755)
-    run_dir = tmp_path / "run-0"
-    launch.start(
-        *(sys.executable, str(ROOT / "train.py"), "--multirun", "hydra/launcher=submitit_slurm", *tiny_overrides),
-        *(*SLOW, "seed=0", f"run_dir={tmp_path}/run-${{seed}}"),
-        folder=tmp_path,
-        PATH=f"{slurm}:{os.environ['PATH']}",
-    )
-    wait_for((run_dir / "metrics.jsonl").is_file, launch)
-    [job] = [
-        int(process.name)
-        for process in Path("/proc").iterdir()
-        if process.name.isdecimal()
-        and _words(process)[1:4] == ["-u", "-m", "submitit.core._submit"]
-        and str(tmp_path) in _words(process)[4]
-    ]
-    os.kill(job, signal.SIGUSR2)
-    assert launch.codes() == [0], launch.output() + (tmp_path / "job.txt").read_text()
-    assert requeued(tmp_path) == ["700"]
-    require_resumed(run_dir, expected_state(1))
-    assert "#SBATCH --signal=USR2@120" in (tmp_path / "submitted.sh").read_text()
-
-
-def _words(process: Path) -> list[str]:
-    try:
-        return (process / "cmdline").read_text().split("\0")
-    except OSError:  # it has ended
-        return []

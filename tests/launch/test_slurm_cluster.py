@@ -17,7 +17,7 @@ from tests.processes import free_ports
 
 SCRIPTS = ROOT / "scripts" / "slurm"
 # One worker of pytest-xdist takes all of them: the jobs run beside each other, and wait for the same clock of Slurm.
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("slurm")]
+pytestmark = [pytest.mark.rare, pytest.mark.xdist_group("slurm")]
 
 
 @dataclass
@@ -97,11 +97,11 @@ class Cluster:
     def submit(self, *arguments: str) -> str:
         return self.call("sbatch", "--parsable", "--time", "60", *arguments)
 
-    def train(self, *arguments: str, script: str = "train.sbatch") -> Job:
+    def train(self, *arguments: str) -> Job:
         """Submit a script with options of sbatch, then overrides."""
         options = [argument for argument in arguments if argument.startswith("-")]
         overrides = [argument for argument in arguments if argument not in options]
-        number = self.submit(*options, str(SCRIPTS / script), *overrides)
+        number = self.submit(*options, str(SCRIPTS / "train.sbatch"), *overrides)
         return Job(self, number, [self.folder / f"slurm-{number}.out"], self.folder / "outputs" / f"slurm-{number}")
 
     def launch(self, *overrides: str) -> tuple[Job, subprocess.Popen[bytes]]:
@@ -148,10 +148,9 @@ def overrides(tiny_overrides: list[str]) -> list[str]:
 
 @dataclass
 class Jobs:
-    """Four jobs; the first three were stopped after a step, ran out of time, and are queued again."""
+    """Three jobs; the first two were stopped after a step, ran out of time, and are queued again."""
 
     two_nodes: Job
-    torchrun: Job  # on two nodes as well
     launched: Job
     launcher: subprocess.Popen[bytes]
     one_node: Job  # it was stopped after a step, too
@@ -163,9 +162,8 @@ def jobs(cluster: Cluster, overrides: list[str]) -> Iterator[Jobs]:
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
     launched, launcher = cluster.launch(*overrides)
     two_nodes = cluster.train("--nodes=2", "--cpus-per-task=40", *overrides)
-    torchrun = cluster.train("--partition=high", "--nodes=2", *overrides, script="torchrun.sbatch")
     one_node = cluster.train("--partition=high", *overrides)
-    timed = [launched, two_nodes, torchrun]
+    timed = [launched, two_nodes]
     running, end = [*timed, one_node], time.monotonic() + 2 * LIMIT
     while running:
         assert time.monotonic() < end, "".join(job.output() for job in running)
@@ -178,7 +176,7 @@ def jobs(cluster: Cluster, overrides: list[str]) -> Iterator[Jobs]:
     for job in timed:
         job.wait_for_requeue(1)
         job.update("TimeLimit=60")
-    yield Jobs(two_nodes, torchrun, launched, launcher, one_node)
+    yield Jobs(two_nodes, launched, launcher, one_node)
     launcher.kill()
     launcher.wait()
 
@@ -218,15 +216,6 @@ def test_a_job_on_two_nodes_resumes_when_its_time_is_over_and_after_preemption(c
 
 
 @pytest.mark.fault(14)
-def test_a_job_of_torchrun_resumes_when_its_time_is_over(jobs, state_of_run):
-    job = jobs.torchrun
-    state = state_of_run(2)
-    assert job.end() == "COMPLETED", job.output()
-    require_resumed(job, 1, state)
-    assert job.facts()["Restarts"] == "1"
-
-
-@pytest.mark.fault(14)
 def test_a_job_of_hydras_launcher_resumes_when_its_time_is_over(jobs, state_of_run):
     state = state_of_run(1)
     assert jobs.launcher.wait(2 * LIMIT) == 0, jobs.launched.output()
@@ -234,24 +223,12 @@ def test_a_job_of_hydras_launcher_resumes_when_its_time_is_over(jobs, state_of_r
     assert "this job is timed-out" in jobs.launched.output()
 
 
-def require_saved_when_cancelled(cluster: Cluster, job: Job) -> None:
+@pytest.mark.fault(12)
+def test_a_cancelled_job_saves_and_is_not_queued_again(cluster, jobs):
+    job = jobs.one_node
     cluster.call("scancel", job.number)
     assert job.end() == "CANCELLED"
     assert job.facts()["Restarts"] == "0"
     assert "Traceback" not in job.output()
     assert "Interrupted at" in (job.run_dir / "train.log").read_text()
     assert list(job.run_dir.glob("checkpoints/0*"))
-
-
-@pytest.mark.fault(12)
-def test_a_cancelled_job_saves_and_is_not_queued_again(cluster, jobs):
-    require_saved_when_cancelled(cluster, jobs.one_node)
-
-
-@pytest.mark.fault(12)
-def test_a_cancelled_job_of_torchrun_saves_and_is_not_queued_again(cluster, overrides):
-    """Nothing stops its clock: Slurm sometimes takes minutes to complete a job that is cancelled right after that."""
-    long = [*overrides, "schedule.stable_images=25600"]
-    job = cluster.train("--partition=high", *long, script="torchrun.sbatch")
-    job.wait_for_step()
-    require_saved_when_cancelled(cluster, job)

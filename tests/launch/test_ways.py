@@ -41,7 +41,7 @@ def agents(settings, port) -> list[str]:
     """Of each of two machines that are both this one."""
     return [
         *(*settings, "devices=cpu:1", "distributed.nnodes=2"),
-        *(f"distributed.rdzv_endpoint=127.0.0.1:{port}", "distributed.local_addr=127.0.0.1"),
+        f"distributed.rdzv_endpoint=127.0.0.1:{port}",
     ]
 
 

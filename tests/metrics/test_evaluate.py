@@ -131,7 +131,7 @@ def on_a_rank(run, data, faulty):
         found.append(evaluated(run, data, METRICS, group, 140, mirror=True, extractor=extractor).values)
         return 0
 
-    return run_distributed(info, "cpu", 60, work), found
+    return run_distributed(info, "cpu", work), found
 
 
 @pytest.mark.slow

@@ -266,7 +266,7 @@ def test_losses_of_micro_batches_add_up_and_those_of_an_aborted_step_are_forgott
 
 
 def test_the_reducer_is_chosen_by_name_and_none_is_needed_alone():
-    one, two = ProcessGroup.single_process(CPU), ProcessGroup(RankInfo(0, 2, 0, 1), CPU, None, None)
+    one, two = ProcessGroup.single_process(CPU), ProcessGroup(RankInfo(0, 2, 0, 1), CPU, None)
     kinds = {}
     for group in (one, two):
         for case in (*(Case("wgan_gp", gradients=name) for name in REDUCERS), Case("wgan_gp", elastic=True)):

@@ -1,0 +1,162 @@
+"""Starting the ranks of a command with torchrun's own launcher, which restarts all of them when one is lost."""
+
+import os
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from pggan.config import DistributedConfig
+from pggan.core.environment import RANKS_VARIABLE, child_variables, environment
+from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PEER_LOST, EXIT_USER_ERROR, UserError
+from pggan.core.signals import signal_handlers
+
+LOOPBACK = "127.0.0.1"  # not localhost, which some containers have no address for
+RENDEZVOUS_SECONDS = 300  # for all machines, and for all ranks, to be there
+IGNORED = "SIGURG"  # the one signal that torchrun handles, which has no other use: signals are handled here
+ENDED = "ended"  # the file with the exit code of the command, where ranks that are lost from now on need no restart
+
+
+def launch(
+    command: str,
+    values: dict[str, Any],
+    count: int,
+    config: DistributedConfig,
+    *,
+    threads: int,
+    then: Callable[[], str] = str,
+) -> int:
+    """Run a command on `count` ranks here, and on those of the other machines; returns the exit code.
+
+    Signals are passed on to the ranks, which save and end.
+    Args: values: the configuration of the command; threads: per rank, for arithmetic on the CPU, unless OMP_NUM_THREADS
+    says otherwise; then: says what the same command would do after an end like this.
+    Raises UserError when the machines do not find each other.
+    """
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous import RendezvousError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    with tempfile.TemporaryDirectory(prefix="pggan-") as folder:
+        ranks = Path(folder)
+
+        def relay(number: int, frame: FrameType | None) -> None:
+            (ranks / ENDED).write_text(str(EXIT_INTERRUPTED))
+            reached = False
+            for file in ranks.glob("pid-*"):
+                with suppress(ProcessLookupError, ValueError):  # it has ended; it is just being written
+                    os.kill(int(file.read_text()), number)
+                    reached = True
+            if not reached:
+                raise KeyboardInterrupt
+
+        variables = {
+            **child_variables(command, values),
+            RANKS_VARIABLE: folder,
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
+            # With the store shared by all attempts, new ranks find the addresses of dead ones there.
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+            "TORCHELASTIC_SIGNALS_TO_HANDLE": IGNORED,
+        }
+        if config.nnodes == 1 and sys.platform == "linux":  # no need for a host name that can be resolved
+            variables["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
+        with environment(variables), signal_handlers(relay):
+            own_address, is_host = meeting_place(config)
+            settings = LaunchConfig(
+                min_nodes=config.nnodes,
+                max_nodes=config.nnodes,
+                nproc_per_node=count,
+                run_id="pggan",
+                role="train",
+                rdzv_backend="c10d",
+                rdzv_endpoint=config.rdzv_endpoint or f"{LOOPBACK}:0",
+                rdzv_configs={"join_timeout": RENDEZVOUS_SECONDS, **is_host},
+                local_addr=own_address,
+                max_restarts=config.max_restarts,
+                logs_specs=DefaultLogsSpecs(log_dir=folder),
+                signals_to_handle=IGNORED,
+            )
+            try:
+                elastic_launch(settings, sys.executable)("-m", "pggan")
+                failure = ""
+            except ChildFailedError:  # which torchrun has logged
+                failure = "Ranks were lost, and no restarts are left (distributed.max_restarts)."
+            except RendezvousError as error:
+                if not any(ranks.glob("pid-*")):
+                    raise unmet(config, error) from error
+                failure = f"The machines have lost each other: {error}"
+        if (ended := ranks / ENDED).exists():
+            return int(ended.read_text())
+        if failure:
+            print(f"{failure} {then()}", file=sys.stderr)
+            return EXIT_FAILED
+        return 0
+
+
+def report_rank(run: Callable[[], int], guarded: Callable[[Callable[[], int]], int]) -> int:
+    """Be a rank that `launch` has started: the exit code for torchrun, which is 0 where a restart would not help.
+
+    Args: guarded: turns what `run` raises into an exit code.
+    """
+    if (place := os.environ.pop(RANKS_VARIABLE, None)) is None:  # another child of a command
+        return guarded(run)
+    folder, ended = Path(place), Path(place, ENDED)
+    (folder / f"pid-{os.environ['LOCAL_RANK']}").write_text(str(os.getpid()))
+    if ended.exists():
+        return 0
+
+    def unless_lost() -> int:
+        try:
+            return run()
+        except KeyboardInterrupt:
+            if ended.exists():
+                raise
+            return EXIT_PEER_LOST  # torchrun ends the ranks that are left when it has lost one
+
+    code = guarded(unless_lost)
+    if code in (EXIT_USER_ERROR, EXIT_INTERRUPTED) or (code == 0 and ended.exists()):
+        ended.write_text(str(code))
+        return 0
+    return code
+
+
+def meeting_place(config: DistributedConfig) -> tuple[str, dict[str, bool]]:
+    """The address of this machine on the way to the rendezvous, and torchrun's setting whether it is kept here.
+
+    Waits for the machine that keeps it; raises UserError when that does not come.
+    """
+    if config.rdzv_endpoint is None:
+        return LOOPBACK, {}
+    host, _, port = config.rdzv_endpoint.rpartition(":")
+    end = time.monotonic() + RENDEZVOUS_SECONDS
+    while True:
+        try:
+            family, *_, address = socket.getaddrinfo(host, int(port), type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, socket.SOCK_DGRAM) as way:  # nothing is sent
+                way.connect(address)
+                own_address = way.getsockname()[0]
+            if own_address == LOOPBACK:  # two agents of one machine, as in tests: torchrun finds out which was first
+                return own_address, {}
+            if own_address == address[0]:
+                return own_address, {"is_host": True}
+            with socket.create_connection((host, int(port)), timeout=5):
+                return own_address, {"is_host": False}
+        except OSError as error:
+            if time.monotonic() > end:
+                raise unmet(config, error) from error
+            time.sleep(1)
+
+
+def unmet(config: DistributedConfig, error: Exception) -> UserError:
+    """The UserError for an `error` from before all machines have met."""
+    return UserError(
+        f"The {config.nnodes} machines did not meet at distributed.rdzv_endpoint={config.rdzv_endpoint}: {error}",
+        "Start the same command on all of them within five minutes, with the address of one that all can reach, and a "
+        "port that is free there.",
+    )
