@@ -168,7 +168,7 @@ def test_a_docstring_begins_with_the_noun_or_the_verb(path):
 
 
 def test_only_a_run_and_its_command_open_a_run():
-    importers = [path for path in FILES if PACKAGE / "run" / "open_run.py" in imported_files(path)]
+    importers = [path for path in FILES if PACKAGE / "run" / "compose.py" in imported_files(path)]
     assert [path.relative_to(PACKAGE).as_posix() for path in importers] == ["run/train.py"]
 
 

@@ -99,12 +99,12 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str],
     from pggan.checkpoints.read import checkpoints_of, newest_checkpoint
     from pggan.config import TrainConfig
     from pggan.core.validation import validated
-    from pggan.run.lock import lock_run_dir
-    from pggan.run.run_dir import choose_run_dir
+    from pggan.run.run_dir import choose_run_dir, lock_run_dir
 
     if values["resume"] not in ("auto", "never"):
         raise UserError("hours= chooses the recipe of a new run; resume= continues one.", "Leave out one of them.")
-    run_dir = choose_run_dir(validated(TrainConfig, values))
+    config = validated(TrainConfig, values)
+    run_dir = choose_run_dir(config.run_dir, config.name)
     file = run_dir / RECIPE_FILE
     if checkpoints_of(run_dir) and not file.exists():
         problem = f"hours= chooses the recipe of a new run, and {run_dir} holds one that was given its recipe."

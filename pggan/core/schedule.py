@@ -129,3 +129,14 @@ class Schedule:
         factor = decay * (warm / self.lr_warmup_images if warm < self.lr_warmup_images else 1.0)
         rate_g, rate_d = phase.learning_rate_g * factor, phase.learning_rate_d * factor
         return replace(phase, alpha=alpha, learning_rate_g=rate_g, learning_rate_d=rate_d)
+
+
+@dataclass
+class Course:
+    """The schedule of one run as it stands now: where hours are given, what lies ahead is planned anew on the way."""
+
+    schedule: Schedule
+
+    def at(self, images: int) -> Phase:
+        """The phase in force when `images` real images have been shown."""
+        return self.schedule.at(images)

@@ -16,8 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from pggan.config import ConsoleMode
-from pggan.core.schedule import Phase, Schedule
-from pggan.run.tags import IMAGE_QUALITY
+from pggan.core.architecture import resolutions_between
+from pggan.core.schedule import Course, Phase
+from pggan.run.run_dir import IMAGE_QUALITY
 
 FRAMES_PER_SECOND = 1  # each takes 3 ms from the training
 KEPT_WARNINGS = 3  # that stay in the live view; train.log has all of them
@@ -36,10 +37,10 @@ def clock(seconds: float) -> str:
 class TrainingConsole:
     """The console of one run, as `monitor.console` asks for it."""
 
-    def __init__(self, mode: ConsoleMode, schedule: Schedule, images: int) -> None:
+    def __init__(self, mode: ConsoleMode, course: Course, images: int) -> None:
         """Args: images: shown already."""
-        self.mode, self.schedule, self.images = mode, schedule, images
-        self.phase = schedule.at(images)
+        self.mode, self.course, self.images = mode, course, images
+        self.phase = course.schedule.at(images)
         self.seconds_per_image = self.seconds_left = 0.0
         self.scalars: dict[str, float] = {}
         self.metric, self.saved, self.saved_time = "none yet", 0, 0.0
@@ -100,7 +101,7 @@ class TrainingConsole:
     def frame(self) -> RenderableType:
         """The live view, at most 80 columns wide."""
         since = time.monotonic() - self._tick_time
-        phase, schedule, spi = self.phase, self.schedule, self.seconds_per_image
+        phase, schedule, spi = self.phase, self.course.schedule, self.seconds_per_image
         end = min(phase.end, schedule.total)
         left = max(self.seconds_left - since, 0) if spi else None
         table = Table.grid(padding=(0, 2))
@@ -118,13 +119,11 @@ class TrainingConsole:
 
     def _levels(self) -> Text:
         """All resolutions of the run, that of the phase among them."""
-        text = Text()
-        side = self.schedule.first_resolution
-        while side <= self.schedule.final_resolution:
+        text, schedule = Text(), self.course.schedule
+        for side in resolutions_between(schedule.first_resolution, schedule.final_resolution):
             now = side == self.phase.resolution
             text.append(f"{side}", "bold reverse" if now else "green" if side < self.phase.resolution else "dim")
             text.append(" ")
-            side *= 2
         return text
 
     def _scalars(self) -> list[RenderableType]:

@@ -7,6 +7,7 @@ of rank 0, so those of two runs may differ; the numbers at a point do not.
 import math
 import time
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,8 +25,7 @@ from pggan.metrics.base import summary
 from pggan.metrics.evaluate import METRIC_CLASSES, evaluate, images_of, needs_extractor
 from pggan.metrics.extractors import Extractor, load_extractor
 from pggan.networks.networks import Generator
-from pggan.run.report import NullReporter
-from pggan.run.run_dir import RunContext
+from pggan.run.report import NullReporter, Reporter
 from pggan.sampling.trained_generator import TrainedGenerator
 
 KEYS = "evaluation."  # what the names of its keys begin with
@@ -89,28 +89,31 @@ class TrainingEvaluator:
     """The evaluations of one run, on one of its ranks; all ranks call it at the same steps."""
 
     def __init__(
-        self, run: RunContext, group: ProcessGroup, extractor: Extractor | None, reporter: NullReporter
+        self,
+        config: EvaluationConfig,
+        pyramid: ImagePyramid,
+        group: ProcessGroup,
+        reporter: Reporter | NullReporter,
+        *,
+        extractor: Extractor | None,
+        mirror: bool,
+        run_dir: Path,
+        images: int,
     ) -> None:
-        """Args: extractor: of the metrics that look at features."""
-        self.config, self.pyramid, self.mirror = run.config.evaluation, run.pyramid, run.config.data.mirror
-        self.run_dir, self.group, self.extractor, self.reporter = run.run_dir, group, extractor, reporter
-        self.metrics = metrics_of(self.config, run.pyramid)
+        """Args: extractor: of metrics that look at features; images: shown so far; what was found beyond is void."""
+        self.config, self.pyramid, self.mirror = config, pyramid, mirror
+        self.run_dir, self.group, self.extractor, self.reporter = run_dir, group, extractor, reporter
+        self.metrics = metrics_of(config, pyramid)
         self.budget = EvaluationBudget(self.config.max_share, time.monotonic())
         self._said: set[str] = set()  # notes, once each
         self._known: dict[Any, Any] = {}  # numbers of the reals
         for metric in [METRIC_CLASSES[name] for name in self.config.metrics if name not in self.metrics]:
-            reason = f"it needs at least {metric.least_images} images, and the data has {run.pyramid.images}"
+            reason = f"it needs at least {metric.least_images} images, and the data has {pyramid.images}"
             self._note(f"{metric.key} is left out: {reason}.")
-
-    def restart(self, images: int) -> None:
-        """Begin or continue at `images`: what was found beyond it does not count.  All ranks call it first."""
         self._evaluated_at = self._ticked_at = images
-        mark = None
-        if self.group.is_main:
-            left = [directory for directory in checkpoints_of(self.run_dir) if int(directory.name) <= images]
-            best = best_of(left)
-            mark = None if best is None else mark_of(best, BEST)
-        self._best = metric_in(self.group.broadcast_object(mark))
+        kept = [directory for directory in checkpoints_of(run_dir) if int(directory.name) <= images]
+        best = best_of(kept) if group.is_main else None
+        self._best = metric_in(group.broadcast_object(None if best is None else mark_of(best, BEST)))
         self.mark: dict[str, Any] | None = None  # of the checkpoint to be saved now, where it is the best
 
     def is_due(self, before: int, images: int) -> bool:

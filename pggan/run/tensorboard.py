@@ -1,111 +1,131 @@
-"""TensorBoard's event files, one per process that trained, without double points after a resume.
+"""TensorBoard of a run: its charts, the pages about it, its row in HParams."""
 
-`SummaryWriter` would name a file by the system clock, so that a clock set back puts a resumed run before the one that
-it continues, and would meet a full disk in a thread of its own.  Here names always sort after the existing files, and
-every error is raised where the number is written.
-"""
-
-import os
-import re
-import socket
-import time
+from collections.abc import Iterable
 from pathlib import Path
-from threading import Lock
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-from tensorboard.compat.proto.summary_pb2 import (
-    DATA_CLASS_BLOB_SEQUENCE,
-    DATA_CLASS_SCALAR,
-    DATA_CLASS_TENSOR,
-    HistogramProto,
-    Summary,
-    SummaryMetadata,
-)
-from tensorboard.compat.proto.tensor_pb2 import TensorProto
-from tensorboard.summary.writer.record_writer import RecordWriter
+from omegaconf import OmegaConf
+from torch.utils.tensorboard import SummaryWriter
+from torch.utils.tensorboard.summary import hparams
 
-from pggan.run.tags import description
-from pggan.sampling.images import Pixels, encode_png, save_png
+from pggan.config.describe import flatten
+from pggan.core.schedule import Schedule
+from pggan.data.pyramid import ImagePyramid
 
-EVENTS = "events.out.tfevents."
-BINS = 30  # of a histogram
-# The plugin that shows a kind of value, and how it stores it: without these, TensorBoard forgets what a tag means.
-PLUGINS = {
-    "simple_value": ("scalars", DATA_CLASS_SCALAR),
-    "histo": ("histograms", DATA_CLASS_TENSOR),
-    "image": ("images", DATA_CLASS_BLOB_SEQUENCE),
-    "tensor": ("text", DATA_CLASS_TENSOR),
+# The keys that people compare runs by; the others are in the text of the configuration.
+COMPARED = ("seed", "precision", "elastic", "loss", "model", "schedule", "optimizer", "ema", "augmentation")
+GROWTH = {"growth: each bend is the border of two phases": ["Multiline", ["^schedule/growth$"]]}
+# Categories of Custom Scalars, their charts, and patterns of the tags in each.
+LAYOUT: dict[str, dict[str, list[str]]] = {
+    "losses": {
+        "losses": [r"^[DG]/loss$"],
+        "terms of D": [r"^D/(wasserstein|loss_reals|loss_fakes|relativistic|class_loss_.*)$"],
+    },
+    "scores": {"scores: reals against fakes": [r"^scores/.*"]},
+    "augmentation": {"p of ADA": ["^augment/p$"], "mean sign of D": ["^augment/sign$"]},
+    "penalties": {"penalties": [r"^D/(gradient_penalty|r1|r2|drift)$"]},
+    "quality": {"metrics and their floors": [r"^metrics/.*"]},
+    "health": {
+        "gradient norms": [r"^[DG]/gradient_norm(_max)?$"],
+        "alarms, skipped updates": [r"^health/alarms$", r"^alarms/.*", r"^[DG]/skipped$"],
+        "overfitting, diversity": ["^health/reals_sign$", "^health/diversity$"],
+        "loss scale": [r"^[DG]/loss_scale$"],
+    },
+    "speed": {
+        "images per second": ["^speed/images_per_second$"],
+        "where the time goes": [r"^speed/.*_share$"],
+        "memory, bytes": ["^speed/memory_bytes$"],
+        "time left, seconds": ["^speed/eta_seconds$"],
+    },
+    "schedule": {
+        "resolution": ["^schedule/resolution$"],
+        "alpha": ["^schedule/alpha$"],
+        "batch": ["^schedule/batch$"],
+        "learning rates": ["^schedule/learning_rate_.*"],
+    },
 }
 
 
-class TensorBoardWriter(RecordWriter):  # type: ignore[misc]
+class Board(SummaryWriter):
     """An event file in `run_dir` whose points replace all earlier ones from step `first` on; for several threads."""
 
     def __init__(self, run_dir: Path, first: int) -> None:
-        self._lock = Lock()
-        self._described: set[str] = set()
-        super().__init__(_next_file(run_dir).open("xb"))
-        self._add(Event(file_version="brain.Event:2"))
-        self._add(Event(step=first, session_log=SessionLog(status=SessionLog.START)))
+        super().__init__(str(run_dir), purge_step=first)
+        self.first = first
 
-    def scalar(self, tag: str, value: float, step: int) -> None:
-        """Write one point of a curve."""
-        self._add_value(step, tag, "simple_value", value)
+    def describe(self, pages: dict[str, str], hyperparameters: dict[str, Any]) -> None:
+        """Write the layout of the charts, texts in Markdown by tag, and the beginning of a row in HParams."""
+        charts = {title: {name: ["Multiline", tags] for name, tags in parts.items()} for title, parts in LAYOUT.items()}
+        self.add_custom_scalars({title: GROWTH | parts for title, parts in charts.items()})
+        for tag, markdown in pages.items():
+            self.add_text(tag, markdown, self.first)
+        # No columns are declared, as `add_hparams` would: TensorBoard takes all numbers of all runs.
+        _, start, self._end = hparams(hyperparameters, {})  # type: ignore[no-untyped-call]
+        self._add(start, self.first)
 
-    def histogram(self, tag: str, values: NDArray[np.float32], step: int) -> None:
-        """Write the distribution of `values` [N]; those that are not finite are left out."""
-        finite = values[np.isfinite(values)].astype(np.float64)
-        if len(finite):
-            counts, edges = np.histogram(finite, BINS)
-            histogram = HistogramProto(
-                min=finite.min(), max=finite.max(), num=len(finite), sum=finite.sum(), sum_squares=(finite**2).sum()
-            )
-            histogram.bucket_limit.extend(edges)
-            histogram.bucket.extend([0, *counts])
-            self._add_value(step, tag, "histo", histogram)
+    def finish(self, images: int) -> None:
+        """Mark the row in HParams: the run has come to its end."""
+        self._add(self._end, images)
 
-    def picture(self, tag: str, picture: Pixels, path: Path | None, step: int) -> None:
-        """Write a picture [H, W, C] as PNG into the event file, and the same bytes as the file `path`, if given."""
-        content = encode_png(picture) if path is None else save_png(picture, path)
-        height, width, channels = picture.shape
-        image = Summary.Image(height=height, width=width, colorspace=channels, encoded_image_string=content)
-        self._add_value(step, tag, "image", image)
-
-    def text(self, tag: str, markdown: str, step: int) -> None:
-        """Write a text."""
-        content = TensorProto(dtype="DT_STRING", string_val=[markdown.encode()])
-        self._add_value(step, tag, "tensor", content)
-
-    def summary(self, summary: Summary, step: int) -> None:
-        """Write what has been put together elsewhere, for a plugin of TensorBoard."""
-        self._add(Event(step=step, summary=summary))
-
-    def flush(self) -> None:
-        """Hand everything written so far to the system."""
-        with self._lock:
-            super().flush()
-
-    def _add_value(self, step: int, tag: str, kind: str, content: object) -> None:
-        """Write one value, the first of a tag with what the tag means."""
-        value = Summary.Value(tag=tag, **{kind: content})
-        if tag not in self._described:
-            self._described.add(tag)
-            plugin, data_class = PLUGINS[kind]
-            about = SummaryMetadata.PluginData(plugin_name=plugin)
-            metadata = SummaryMetadata(summary_description=description(tag), plugin_data=about, data_class=data_class)
-            value.metadata.CopyFrom(metadata)
-        self._add(Event(step=step, summary=Summary(value=[value])))
-
-    def _add(self, event: Event) -> None:
-        event.wall_time = time.time()
-        with self._lock:
-            self.write(event.SerializeToString())
+    def _add(self, summary: object, step: int) -> None:
+        self.file_writer.add_summary(summary, step)  # type: ignore[attr-defined]  # its type says None
 
 
-def _next_file(run_dir: Path) -> Path:
-    """A name that TensorBoard, which reads files in the order of their names, reads last."""
-    times = [re.match(r"\d+", path.name.removeprefix(EVENTS)) for path in run_dir.glob(f"{EVENTS}*")]
-    newest = max((int(match[0]) for match in times if match), default=0)
-    return run_dir / f"{EVENTS}{max(int(time.time()), newest + 1):010d}.{socket.gethostname()}.{os.getpid()}"
+def run_pages(run_dir: Path, description: dict[str, Any], schedule: Schedule, pyramid: ImagePyramid) -> dict[str, str]:
+    """Pages about a run by their tags: how it was started, its data, its phases, its configuration."""
+    commands = {
+        "Started with": description["versions"]["command"] or "from Python",
+        "Resume": f"pggan train run_dir={run_dir}",
+        "Watch": f"pggan monitor run={run_dir}",
+        "Draw images": f"pggan sample run={run_dir} seeds=0-63",
+        "Measure": f"pggan evaluate run={run_dir}",
+    }
+    configuration = OmegaConf.to_yaml(OmegaConf.create(description)).splitlines()
+    return {
+        "run/command": table(("what", "command"), [(what, f"`{command}`") for what, command in commands.items()]),
+        "run/data": data_page(pyramid, labels=description["data"]["labels"]),
+        "run/phases": phase_page(schedule),
+        "run/configuration": "\n".join(f"    {line}" for line in configuration),
+    }
+
+
+def data_page(pyramid: ImagePyramid, *, labels: bool) -> str:
+    """The facts of a data set."""
+    rows = [
+        ("images", f"{pyramid.images:,}"),
+        ("channels", pyramid.channels),
+        ("resolutions", ", ".join(map(str, pyramid.resolutions))),
+        ("classes", ", ".join(pyramid.class_names or ()) or "none"),
+        ("labels are used", labels),
+        *((f"source: {key}", value) for key, value in flatten(pyramid.source)),
+        ("directory", pyramid.path),
+        ("fingerprint", pyramid.fingerprint),
+    ]
+    return table(("of the data set", "value"), rows)
+
+
+def phase_page(schedule: Schedule) -> str:
+    """The phases of a schedule."""
+    rows = []
+    for phase in schedule.phases:
+        if phase.start < schedule.total:
+            images = f"{phase.start:,}", f"{min(phase.end, schedule.total):,}"
+            rates = f"{phase.learning_rate_g:g}", f"{phase.learning_rate_d:g}"
+            rows.append((phase.index + 1, phase.name, *images, phase.batch, *rates))
+    return table(("phase", "name", "from image", "to image", "batch", "learning rate of G", "of D"), rows)
+
+
+def table(head: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
+    """A table in Markdown."""
+    cells = [list(head), *(list(row) for row in rows)]
+    cells.insert(1, ["---"] * len(cells[0]))
+    return "\n".join(f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in row)} |" for row in cells)
+
+
+def hyperparameters(description: dict[str, Any]) -> dict[str, Any]:
+    """The values that runs are compared by, with full keys; tables as text, and nothing that is null."""
+    return {
+        key: value
+        for key, value in flatten(description)
+        if key.split(".")[0] in COMPARED and isinstance(value, bool | int | float | str)
+    }

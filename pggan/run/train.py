@@ -1,22 +1,31 @@
 """`pggan train`: one rank per device, and the loop that each of them runs."""
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
+from pggan.checkpoints.read import newest_checkpoint
 from pggan.checkpoints.write import NonFiniteError
 from pggan.config import TrainConfig
 from pggan.config.describe import to_plain
 from pggan.core.cpu import threads_per_rank
 from pggan.core.devices import choose_device, count_devices
-from pggan.core.errors import UserError
+from pggan.core.errors import StepOutOfMemory, UserError
 from pggan.core.rng import StepRng
 from pggan.core.signals import interrupt_message
 from pggan.distributed.process_group import ProcessGroup, RankInfo, rank_from_environment, run_distributed
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.updates import ema_decay
-from pggan.run.open_run import open_run
-from pggan.run.run_dir import choose_run_dir, next_start
+from pggan.run.compose import open_run
+from pggan.run.run_dir import choose_run_dir, log_on_rank, next_start
+from pggan.run.time_limit import TimeLimit
+
+MAX_FAILURES = 3  # of one process: a run that fails more often has diverged
+REMEDY = (
+    "Lower schedule.learning_rate_g and schedule.learning_rate_d, or raise the weight of the gradient penalty "
+    "(loss.*), and give the command again: it resumes from the last checkpoint."
+)
 
 
 def run(config: TrainConfig) -> int:
@@ -32,21 +41,69 @@ def run(config: TrainConfig) -> int:
 
 
 def train(config: TrainConfig, group: ProcessGroup) -> int:
-    """Train on one rank: the step, over and over, and what is due in between; returns the exit code."""
-    with open_run(config, group) as (trainer, stream, events):
-        state = trainer.state
-        events.begin(stream.pyramid)
-        while True:
-            try:
-                while (phase := events.before_step()) is not None:
-                    rng = StepRng(config.seed, state.images, group.device)
-                    decay = ema_decay(state.images, phase.batch, **vars(config.ema))
-                    metrics = trainer.step(phase, stream.batch(phase, rng), rng, decay)
-                    events.after_step(phase, metrics)
-                events.finish()
-                return events.exit_code()
-            except NonFiniteError as problem:
-                events.roll_back(problem)
+    """Train on one rank to the end, or until it is asked to stop; returns the exit code.
+
+    After numbers that are not finite, or where memory no longer suffices, the run is opened again at its checkpoint.
+    """
+    failures: list[Failure] = []
+    while True:
+        try:
+            return train_on(config, group, failures[-1].limit if failures else None)
+        except Failure as failure:
+            config = opened_again(config, group, failure, failures)
+            failures.append(failure.with_traceback(None))  # else it would keep the run that is left
+
+
+def train_on(config: TrainConfig, group: ProcessGroup, limit: TimeLimit | None) -> int:
+    """Open the run and train: the step, over and over, and what is due in between; raises Failure."""
+    with open_run(config, group, limit) as run:
+        trainer, state = run.parts.trainer, run.parts.state
+        try:
+            while (phase := run.next_phase()) is not None:
+                rng = StepRng(config.seed, state.images, group.device)
+                decay = ema_decay(state.images, phase.batch, **vars(config.ema))
+                metrics = trainer.step(phase, run.stream.batch(phase, rng), rng, decay)
+                run.after_step(phase, metrics)
+            return run.finish()
+        except (NonFiniteError, StepOutOfMemory) as error:
+            if isinstance(error, StepOutOfMemory) and group.world_size > 1:
+                raise  # the other ranks are in the middle of a step: the launcher restarts all
+            images = getattr(error, "images", None) or state.images
+            raise Failure(error.with_traceback(None), images, run.parts.run_dir, run.parts.deadline.limit) from None
+
+
+@dataclass(eq=False)
+class Failure(Exception):
+    """A run can't go on from the state that it has at `images`."""
+
+    problem: NonFiniteError | StepOutOfMemory
+    images: int
+    run_dir: Path
+    limit: TimeLimit | None  # of a run that was given hours
+
+
+def opened_again(config: TrainConfig, group: ProcessGroup, failure: Failure, before: list[Failure]) -> TrainConfig:
+    """The configuration with which the run resumes from its last checkpoint; raises UserError where that is of no use.
+
+    The same images and random numbers come again.  So a fault of the machine is gone then, and a fault of the recipe
+    comes back at the same position.
+    """
+    problem, run_dir = failure.problem, failure.run_dir
+    with group.collective_errors():
+        if group.is_main:
+            checkpoint, _ = newest_checkpoint(run_dir)
+            again = len(before) == MAX_FAILURES or (before != [] and failure.images <= before[-1].images)
+            if isinstance(problem, StepOutOfMemory) and (checkpoint is None or again):
+                raise problem
+            what = "Numbers were NaN or infinite" if isinstance(problem, NonFiniteError) else "Memory did not suffice"
+            where, why = f"{what} at {failure.images:,} images", str(problem).partition("\n")[0].rstrip(".")
+            if checkpoint is None:
+                raise UserError(f"{where}, before the first checkpoint: {why}.", REMEDY)
+            if again:
+                raise UserError(f"{where} again, after rolling back to {checkpoint.images:,}: {why}.", REMEDY)
+            back = f"Rolling back to the checkpoint of {checkpoint.images:,} images"
+            log_on_rank(run_dir, f"{where}: {why}. {back}. If this happens here again, training ends.")
+    return replace(config, run_dir=str(run_dir), resume="auto")
 
 
 def join_ranks(config: TrainConfig, info: RankInfo) -> int:
@@ -66,7 +123,7 @@ def launch_ranks(config: TrainConfig, kind: str, count: int) -> int:
     batches = (phase.batch for phase in config.schedule.build().phases)
     BatchPartition.of(config, batches, count * config.distributed.nnodes)
     # Named here, so that ranks restarted after a loss come back to it.
-    run_dir = choose_run_dir(config)
+    run_dir = choose_run_dir(config.run_dir, config.name)
     config = replace(config, run_dir=str(run_dir), devices=f"cpu:{count}" if kind == "cpu" else str(count))
     threads = config.threads or threads_per_rank(count, elastic=config.elastic)
     then = partial(next_start, run_dir)

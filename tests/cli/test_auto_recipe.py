@@ -18,7 +18,8 @@ from pggan.core.validation import validated
 from pggan.performance.recipe import hours
 from pggan.performance.recipe.choices import Choice
 from pggan.performance.recipe.hours import MeasuredCosts
-from pggan.run import events, open_run, report
+from pggan.run import compose as composing
+from pggan.run import events, report
 from pggan.run.run_dir import write_config
 from pggan.training import timing
 from tests.composed import composed
@@ -131,7 +132,7 @@ def even_costs(monkeypatch):
         measured.append(networks)
         self.known[self._key(networks, batch)] = {}
 
-    for module in (hours, open_run):
+    for module in (hours, composing):
         monkeypatch.setattr(module, "command_seconds", lambda: 0.0)
     monkeypatch.setattr(MeasuredCosts, "measure", measure)
     monkeypatch.setattr(MeasuredCosts, "__call__", lambda *asked: dict.fromkeys(of(*asked), SECONDS_PER_IMAGE))
@@ -260,8 +261,9 @@ def even_clock(monkeypatch, after_step):
         clock.now += clock.times * 8 * SECONDS_PER_IMAGE
 
     after_step(pass_by)
-    for module in (events, open_run, report):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    for module in (events, composing, report):
+        time = SimpleNamespace(monotonic=lambda: clock.now, perf_counter=lambda: clock.now)
+        monkeypatch.setattr(module, "time", time)
     return clock
 
 

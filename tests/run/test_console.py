@@ -9,6 +9,7 @@ from rich.console import Console
 
 from pggan.cli.compose import compose
 from pggan.config import ConsoleMode, ScheduleConfig
+from pggan.core.schedule import Course
 from pggan.core.validation import validated
 from pggan.run import console, train
 from pggan.run.console import WIDTH, TrainingConsole, clock
@@ -27,6 +28,10 @@ METRICS = {"metrics/swd_floor/mean@p-512": 1.0, "metrics/swd/16@p-512": 2.0, "me
 def schedule():
     """The paper's, to 1024x1024."""
     return validated(ScheduleConfig, compose("train", ["experiment=paper_1024"])["schedule"]).build()
+
+
+def view_of(schedule, mode: str = "auto") -> TrainingConsole:
+    return TrainingConsole(ConsoleMode[mode], Course(schedule), 0)
 
 
 class Terminal(io.StringIO):
@@ -49,7 +54,7 @@ def shown(view: TrainingConsole) -> str:
 
 
 def test_a_line_per_tick_and_no_control_characters_without_a_terminal(schedule, capsys):
-    with TrainingConsole(ConsoleMode.auto, schedule, 0) as view:
+    with view_of(schedule) as view:
         images = schedule.total - 1
         view.progress(images, schedule.at(images))
         kept = view.tick(1 / 12345.6, 359_999, NUMBERS)
@@ -66,7 +71,7 @@ def test_a_terminal_gets_a_view_and_a_dumb_one_lines(schedule, monkeypatch):
     for kind in ("xterm", "dumb"):
         monkeypatch.setenv("TERM", kind)
         monkeypatch.setattr(sys, "stderr", Terminal())
-        with TrainingConsole(ConsoleMode.auto, schedule, 0) as view:
+        with view_of(schedule) as view:
             view.line("said")
             view.tick(0.1, 10.0, NUMBERS)
         found[kind] = sys.stderr.getvalue()
@@ -86,7 +91,7 @@ def test_a_terminal_gets_a_view_and_a_dumb_one_lines(schedule, monkeypatch):
     ],
 )
 def test_levels_print_more_and_more(schedule, capsys, mode, expected):
-    view = TrainingConsole(ConsoleMode[mode], schedule, 0)
+    view = view_of(schedule, mode)
     view.line("line")
     view.warn("warning")
     view.line("end", always=True)
@@ -98,7 +103,7 @@ def test_levels_print_more_and_more(schedule, capsys, mode, expected):
 
 
 def test_the_view_shows_phase_times_metric_checkpoint_and_warnings_in_80_columns(schedule, now):
-    view = TrainingConsole(ConsoleMode.auto, schedule, 0)
+    view = view_of(schedule)
     assert "time left unknown" in shown(view)
     phase = next(phase for phase in schedule.phases if phase.resolution == 1024 and phase.fading)
     images = (phase.start + phase.end) // 2

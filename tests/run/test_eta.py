@@ -13,7 +13,7 @@ from pggan.core.environment import PARENT_VARIABLE
 from pggan.core.schedule import Schedule
 from pggan.core.validation import validated
 from pggan.performance.recipe import hours
-from pggan.run import open_run
+from pggan.run import compose
 from pggan.run.eta import HALF_LIFE_SECONDS, HALF_LIFE_SHARE, TRUSTED_SECONDS, Eta, expected_end, too_long
 from pggan.training.timing import PhaseTimes
 from tests.composed import composed
@@ -288,8 +288,8 @@ def test_ranks_that_the_program_starts_itself_are_told_what_one_is(monkeypatch):
 
 @pytest.mark.parametrize("checkpoint", [None, object()])
 def test_a_run_that_resumes_is_told_nothing(checkpoint, monkeypatch, tiny_config):
-    monkeypatch.setattr(open_run, "measure_phase_times", lambda *_, **__: SLOW)
-    run = SimpleNamespace(config=tiny_config(), schedule=DEMO, architecture=None, checkpoint=checkpoint, notes=[])
-    run.description = {"versions": {"command": "pggan train"}}
-    open_run.start_eta(run, None, None, 0)
-    assert len(run.notes) == (checkpoint is None)
+    monkeypatch.setattr(compose, "measure_phase_times", lambda *_, **__: SLOW)
+    source = SimpleNamespace(schedule=DEMO, architecture=None, checkpoint=checkpoint, notes=[])
+    source.description = {"versions": {"command": "pggan train"}}
+    compose.start_eta(tiny_config(), source, None, device=None, images=0, before=None)
+    assert len(source.notes) == (checkpoint is None)

@@ -1,23 +1,21 @@
-"""What is due between two steps, and what a rollback resets."""
+"""Events of a run: what is due after a step, and opening the run again after numbers or memory failed."""
 
 import json
 import math
 import re
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from pggan.checkpoints.rollback import Rollback
-from pggan.checkpoints.write import CheckpointInterval, prune
-from pggan.core.intervals import lies_between
-from pggan.distributed.process_group import ProcessGroup
-from pggan.run import grid_recorder, health, previews, projector, time_breakdown, train
+from pggan.checkpoints.write import NonFiniteError, prune
+from pggan.core.errors import StepOutOfMemory, UserError
+from pggan.run import pictures, train
+from pggan.run.inspect import facts_of_run
 from pggan.run.report import Reporter
 from pggan.run.time_limit import TimeLimit
-from pggan.training.trainer import Trainer
 
 
 @pytest.fixture
@@ -40,10 +38,6 @@ def bad_gradients(after_step):
     return install
 
 
-def test_a_step_reaches_what_lies_after_its_first_image_up_to_its_last():
-    assert [lies_between(count, 8, 16) for count in (7, 8, 9, 16, 17)] == [False, False, True, True, False]
-
-
 @pytest.mark.slow
 def test_pictures_for_which_there_is_no_memory_are_left_out(tiny_config, tmp_path, monkeypatch, capsys):
     """Other programs may take a device's memory at any time; what a step needs, this one holds already."""
@@ -51,8 +45,7 @@ def test_pictures_for_which_there_is_no_memory_are_left_out(tiny_config, tmp_pat
     def draw_seeds(*arguments, **options):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total of 3 GiB.")
 
-    for module in (grid_recorder, health, previews, projector):
-        monkeypatch.setattr(module, "draw_seeds", draw_seeds)
+    monkeypatch.setattr(pictures, "draw_seeds", draw_seeds)
     assert train.run(tiny_config(f"run_dir={tmp_path}", "monitor.grid_images=96")) == 0
     said = (tmp_path / "train.log").read_text()
     for what in ("pictures", "measure of diversity", "grid of the timelapse", "Projector"):
@@ -61,9 +54,7 @@ def test_pictures_for_which_there_is_no_memory_are_left_out(tiny_config, tmp_pat
 
 
 @pytest.mark.slow
-def test_after_a_rollback_all_is_as_in_a_run_in_which_nothing_had_been(
-    tiny_config, tmp_path, bad_gradients, monkeypatch
-):
+def test_after_a_rollback_all_is_as_in_a_run_in_which_nothing_had_been(tiny_config, tmp_path, bad_gradients):
     """A milestone at 80 and a checkpoint due at 96 were put off while updates were being skipped: after rolling back to
     64, neither is made up for at 72; no mean has numbers of the steps taken back; the interval counts from 64; the
     diversity at 96, which was measured before the rollback at 104, is measured again.
@@ -71,14 +62,9 @@ def test_after_a_rollback_all_is_as_in_a_run_in_which_nothing_had_been(
     settings = ["checkpoint.every_images=64", "checkpoint.keep=99", "checkpoint.milestones=[80]"]
     settings += ["checkpoint.roll_back_after=5", "monitor.tick_images=32"]
     train.run(tiny_config(*settings, f"run_dir={tmp_path / 'whole'}"))
-    restart, counted_from = CheckpointInterval.restart, []
-    monkeypatch.setattr(
-        CheckpointInterval, "restart", lambda self, images: counted_from.append(images) or restart(self, images)
-    )
     bad_gradients(72, 104)
     train.run(tiny_config(*settings, f"run_dir={tmp_path / 'bad'}"))
     assert "Rolling back to the checkpoint of 64 images" in (tmp_path / "bad" / "train.log").read_text()
-    assert counted_from[-1] == 64
 
     def left(run_dir: Path) -> list[object]:
         saved = sorted(path.name for path in (run_dir / "checkpoints").iterdir())
@@ -94,28 +80,41 @@ def test_after_a_rollback_all_is_as_in_a_run_in_which_nothing_had_been(
     assert [tick[4] is not None for tick in bad[2:]] == [False, False, True, False, True]
 
 
-def test_a_rollback_within_a_phase_releases_captured_steps_before_the_next_step(
-    tiny_config, tmp_path, bad_gradients, monkeypatch
+def test_a_run_that_fails_at_one_position_after_another_is_given_up_too(tiny_config, tmp_path, after_step):
+    """Three times it is opened again, with what is left of it."""
+    failed: list[int] = []
+
+    def fail(state) -> None:
+        if state.images > 64 and state.images not in failed:
+            failed.append(state.images)
+            raise NonFiniteError("a weight")
+
+    after_step(fail)
+    with pytest.raises(UserError, match="at 96 images again, after rolling back to 64: a weight"):
+        train.run(tiny_config(f"run_dir={tmp_path}"))
+    assert failed == [72, 80, 88, 96]
+
+
+def test_where_memory_no_longer_suffices_the_run_goes_on_from_its_checkpoint_once(
+    finished_run, tiny_config, tmp_path, after_step
 ):
-    """They would go on with the moments that the checkpoint has replaced.  8x8 lasts from 64 to 96 images."""
-    done: list[str] = []
+    failed: list[int] = []
 
-    def noting(name, function):
-        def call(self, *arguments):
-            result = function(self, *arguments)
-            done.append(name)
-            return result
+    def fail(state) -> None:
+        if state.images == 80 and len(failed) < most:
+            failed.append(80)
+            raise StepOutOfMemory("Memory does not suffice for a step.", "Use a smaller batch.")
 
-        return call
-
-    monkeypatch.setattr(Trainer, "release_graphs", noting("released", Trainer.release_graphs))
-    monkeypatch.setattr(Rollback, "roll_back", noting("restored", Rollback.roll_back))
-    bad_gradients(80, 88)
-    monkeypatch.setattr(Trainer, "step", noting("step", Trainer.step))
-    settings = ["checkpoint.every_images=144", "checkpoint.roll_back_after=2", "monitor.tick_images=8"]
-    assert train.run(tiny_config(*settings, "schedule.total_images=96", f"run_dir={tmp_path}")) == 0
-    assert "Rolling back to the checkpoint of 72 images" in (tmp_path / "train.log").read_text()
-    assert done[done.index("restored") :][:3] == ["restored", "released", "step"]
+    after_step(fail)
+    most = 1
+    assert train.run(tiny_config(f"run_dir={tmp_path / 'once'}")) == 0
+    log = (tmp_path / "once" / "train.log").read_text()
+    assert "Memory did not suffice at 80 images" in log
+    assert "Rolling back to the checkpoint of 64 images" in log
+    assert facts_of_run(tmp_path / "once")["state_sha256"] == facts_of_run(finished_run)["state_sha256"]
+    most = 9
+    with pytest.raises(StepOutOfMemory, match="Use a smaller batch"):
+        train.run(tiny_config(f"run_dir={tmp_path / 'twice'}"))
 
 
 def test_only_checkpoints_that_are_on_the_disk_are_reported_as_saved(tiny_config, tmp_path, after_step, monkeypatch):
@@ -170,19 +169,23 @@ def test_rates_that_fall_faster_because_the_run_would_be_late_are_reported_once(
     assert "Done: 72 images." in log
 
 
-def test_waiting_for_a_gpu_that_is_behind_counts_as_training_steps(tiny_config, tmp_path, monkeypatch):
-    """By this clock, nothing else takes time."""
-    now = [0.0]
-    monkeypatch.setattr(time_breakdown, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    monkeypatch.setattr(ProcessGroup, "limit_steps_in_flight", lambda self: now.__setitem__(0, now[0] + 1.0))
-    words = ["schedule.first_resolution=8", "schedule.final_resolution=8", "schedule.total_images=16"]
-    assert train.run(tiny_config(*words, f"run_dir={tmp_path}")) == 0
-    last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
-    assert (last["overhead_share"], last["step_share"] > 0) == (0, True)
-
-
 def test_a_run_that_ends_before_its_networks_are_grown_says_so(tiny_config, tmp_path, plan_ends):
     plan_ends(lambda images: 32)
     assert train.run(tiny_config("hours=0.5", "monitor.tick_images=8", f"run_dir={tmp_path}")) == 0
     log = (tmp_path / "train.log").read_text()
     assert "Done: 32 images, before 16x16 was faded in: hours=0.5 were over." in log
+
+
+@pytest.mark.slow
+def test_the_asked_for_steps_of_every_phase_are_recorded(tiny_config, tmp_path):
+    """Phases of 4 updates: three are warm-up, and only the fourth is left."""
+    short = ["schedule.final_resolution=8", "evaluation.metrics=[]", "monitor.profile_steps=2"]
+    assert train.run(tiny_config(f"run_dir={tmp_path}", *short)) == 0
+    names = [f"{images:09d}-{phase}" for images, phase in ((0, "4x4-stable"), (32, "8x8-fade"), (64, "8x8-stable"))]
+    assert sorted(path.stem for path in (tmp_path / "profile").iterdir()) == names
+    events = json.loads((tmp_path / "profile" / f"{names[0]}.json").read_text())["traceEvents"]
+    assert any("conv" in str(event.get("name")) for event in events)
+    (event,) = EventAccumulator(str(tmp_path)).Reload().Tensors("profile/8x8 fade/text_summary")
+    text = event.tensor_proto.string_val[0].decode()
+    assert f"{names[1]}.json" in text
+    assert "Self CPU" in text

@@ -1,11 +1,9 @@
 """The main job, small: grow, stop, resume, and leave a run directory that keeps its promises."""
 
-import inspect as source
 import json
 import os
 import shutil
 import signal
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +13,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from pggan.checkpoints.generator_file import load_generator
 from pggan.checkpoints.read import newest_checkpoint
-from pggan.cli import main as command_line
 from pggan.core.devices import choose_device
 from pggan.core.errors import EXIT_INTERRUPTED, UserError
-from pggan.distributed.process_group import RankInfo
-from pggan.optim.updates import update_ema
 from pggan.run import train
 from pggan.run.inspect import facts_of_run
-from pggan.training import step
 
 
 def metrics_of(run_dir: Path) -> list[dict[str, float]]:
@@ -178,18 +172,6 @@ def test_labels_train_and_their_losses_are_reported(tiny_config, tmp_path, label
     assert facts_of_run(tmp_path)["architecture"]["num_classes"] == 3
 
 
-@pytest.mark.parametrize(("deterministic", "algorithms"), [("true", "^NVLS,NVLSTree"), ("false", None)])
-def test_ranks_that_repeat_every_bit_do_not_let_the_switch_between_gpus_sum(
-    tiny_config, tmp_path, monkeypatch, deterministic, algorithms
-):
-    monkeypatch.setenv("NCCL_ALGO", "")
-    monkeypatch.delenv("NCCL_ALGO")  # to be put back as it was in any case
-    monkeypatch.setattr(train, "run_distributed", lambda *_: 0)
-    config = tiny_config(f"run_dir={tmp_path}", f"compute.deterministic={deterministic}")
-    assert train.join_ranks(config, RankInfo(0, 2, 0, 2)) == 0
-    assert os.environ.get("NCCL_ALGO") == algorithms
-
-
 @pytest.mark.slow
 def test_the_same_command_really_runs_every_level_to_1024(tiny_config, make_pyramid, tmp_path):
     make_pyramid(tmp_path / "data", resolution=1024, images=2)
@@ -212,31 +194,3 @@ def test_the_same_command_really_runs_every_level_to_1024(tiny_config, make_pyra
     sides = [4, 8, 16, 32, 64, 128, 256, 512, 1024]
     assert phases == ["4x4 stable", *(f"{side}x{side} {kind}" for side in sides[1:] for kind in ("fade", "stable"))]
     assert all(np.isfinite(line["D/loss"]) and np.isfinite(line["G/loss"]) for line in metrics_of(tmp_path / "run"))
-
-
-# ---- the code that does it -------------------------------------------------------------------------------
-
-
-def test_from_the_command_line_to_the_optimizer_it_is_four_files_and_150_lines():
-    """What somebody reads who wants to know how a weight changes, from train.py down."""
-    path = [
-        command_line.main,
-        command_line.run_arguments,
-        command_line.run_command,
-        train.run,
-        train.train,
-        step.Trainer.step,
-        step.Trainer._take,
-        step.Trainer._train_step,
-        step.train_step,
-        step.update,
-    ]
-    for caller, called in pairwise(path):
-        name = "run" if called in (train.run, step.Trainer.step) else called.__name__
-        assert name.removeprefix("_") in source.getsource(caller), f"{caller.__qualname__} no longer calls {name}"
-    assert "optimizer.step()" in source.getsource(step.update)
-    assert update_ema.__name__ in source.getsource(step.train_step)
-    files = {source.getsourcefile(function) for function in path}
-    entry = (Path(train.__file__).parents[2] / "train.py").read_text().splitlines()
-    lines = len(entry) + sum(len(source.getsourcelines(function)[0]) for function in path)
-    assert (len(files) + 1, lines) <= (4, 150)

@@ -1,4 +1,4 @@
-"""One process per run directory, also when one ends while another begins."""
+"""The directory of a run: one process at a time, and the hours of training that its numbers tell."""
 
 import json
 import os
@@ -6,13 +6,13 @@ import os
 import pytest
 
 from pggan.core.errors import UserError
-from pggan.run import lock
-from pggan.run.lock import lock_run_dir
+from pggan.run import run_dir
+from pggan.run.run_dir import MetricsFile, lock_run_dir
 
 
 def test_a_lock_file_that_was_removed_before_it_was_locked_is_not_believed(tmp_path, monkeypatch):
     """The run before ends between our opening and our locking its file: then others would lock a new one."""
-    try_lock, calls = lock.try_lock, []
+    try_lock, calls = run_dir.try_lock, []
 
     def remove_and_lock(descriptor, *, without_locks):
         calls.append(descriptor)
@@ -20,20 +20,16 @@ def test_a_lock_file_that_was_removed_before_it_was_locked_is_not_believed(tmp_p
             (tmp_path / ".lock").unlink()
         return try_lock(descriptor, without_locks=without_locks)
 
-    monkeypatch.setattr(lock, "try_lock", remove_and_lock)
+    monkeypatch.setattr(run_dir, "try_lock", remove_and_lock)
     with lock_run_dir(tmp_path):
         assert len(calls) == 2
         assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
         with pytest.raises(UserError, match=f"in use by process {os.getpid()}"), lock_run_dir(tmp_path):
             pass
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_one_that_has_not_said_yet_who_it_is_is_just_starting(tmp_path):
-    with lock_run_dir(tmp_path):
         (tmp_path / ".lock").write_text("")
         with pytest.raises(UserError, match="another process that is just starting"), lock_run_dir(tmp_path):
             pass
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_directory_that_was_made_for_nothing_goes_away_again(tmp_path):
@@ -43,3 +39,14 @@ def test_a_directory_that_was_made_for_nothing_goes_away_again(tmp_path):
     with lock_run_dir(tmp_path / "c"):
         (tmp_path / "c" / "train.log").touch()
     assert [path.name for path in (tmp_path / "c").iterdir()] == ["train.log"]
+
+
+def test_lines_beyond_a_checkpoint_are_dropped_and_hours_go_on_from_the_last_that_stays(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    lines = [{"images": 8, "hours": 1.0, "D/loss": None}, {"images": 16, "hours": 2.0}]
+    path.write_text("\n".join([*map(json.dumps, lines), '{"images": 3']))
+    resumed = MetricsFile(path, 8)
+    assert resumed.hours == pytest.approx(1.0, abs=1e-3)
+    assert json.loads(path.read_text()) == lines[0]
+    resumed.append({"images": 9, "D/loss": float("nan")})
+    assert json.loads(path.read_text().splitlines()[1]) == {"images": 9, "D/loss": None}

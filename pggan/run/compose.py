@@ -1,10 +1,10 @@
-"""Opening a run on one of its ranks: check, find, restore, log a summary, and close it in the end."""
+"""Composes a run out of its parts, each of which gets values: here the configuration stops."""
 
 import errno
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from pggan.checkpoints.generator_file import CLASS_NAMES
+from pggan.checkpoints.read import Checkpoint
 from pggan.checkpoints.resume import (
     broadcast_state,
     check_networks,
@@ -21,12 +23,14 @@ from pggan.checkpoints.resume import (
     transfer,
 )
 from pggan.checkpoints.write import CheckpointWriter, refused_by_disk
-from pggan.config import TrainConfig
+from pggan.config import ReportConfig, TrainConfig
 from pggan.config.describe import code_in_use, command_seconds, describe, flatten
+from pggan.config.parse import parse_grid
+from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import clean_partials
 from pggan.core.cpu import available_cores
 from pggan.core.disk import require_free_space
-from pggan.core.schedule import Schedule
+from pggan.core.schedule import Course, Schedule
 from pggan.core.signals import StopSignal, interrupt_message
 from pggan.data.loader import budget_bytes
 from pggan.data.open import open_data
@@ -43,12 +47,14 @@ from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.state import State
 from pggan.run.eta import Eta, expected_end, too_long
 from pggan.run.evaluation import TrainingEvaluator, open_extractor, require_images
-from pggan.run.events import Events
-from pggan.run.lock import lock_run_dir
+from pggan.run.events import Deadline, Event, Fakes, Parts, Profiling, Saving, StoredGrid, Tick
+from pggan.run.loop import Run
+from pggan.run.pictures import GridRecorder, Previews
 from pggan.run.report import NullReporter, Reporter
-from pggan.run.run_dir import RunContext, choose_run_dir, log_on_rank, next_start, write_config
-from pggan.run.run_pages import hyperparameters, run_pages
+from pggan.run.run_dir import choose_run_dir, lock_run_dir, log_on_rank, next_start, write_config
+from pggan.run.tensorboard import hyperparameters, run_pages
 from pggan.run.time_limit import PLANNED, TimeLimit, with_plan
+from pggan.sampling.timelapse import FOLDER
 from pggan.training.build import build_trainer, require_device, sends_sparse_updates
 from pggan.training.precision import configure_process
 from pggan.training.timing import measure_phase_times
@@ -65,19 +71,34 @@ REFUSED_WRITES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 OWN_KEYS = ("run_dir",)
 
 
-@contextmanager
-def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer, RealBatches, Events]]:
-    """The trainer, the real images and the periodic events of a run on this rank; saves and closes them in the end.
+@dataclass(frozen=True)
+class Source:
+    """The beginning of a run: what it learns from, and the state that it starts from."""
 
+    run_dir: Path
+    description: dict[str, Any]  # of the configuration and the versions, as it is saved
+    schedule: Schedule
+    pyramid: ImagePyramid
+    architecture: Architecture
+    checkpoint: Checkpoint | None  # to resume from, on rank 0
+    notes: list[str]  # to log
+    finding_seconds: float  # until the images were there, prepared if need be
+
+
+@contextmanager
+def open_run(config: TrainConfig, group: ProcessGroup, limit: TimeLimit | None = None) -> Iterator[Run]:
+    """A run on this rank, composed of its parts, which are saved and closed in the end.
+
+    Args: limit: of the same run, as this process has opened it before, where it was given hours.
     Raises UserError, on one rank, for everything that can be refused before the first step.
     """
-    description, device = describe(config), group.device
+    description, device, schedule = describe(config), group.device, config.schedule.build()
     if group.world_size > 1:
         group.require_same(values_of_all_ranks(description))
     exact = config.compute.deterministic
     configure_process(device, config.precision, config.threads, one_thread=config.elastic, deterministic=exact)
     description["versions"]["cpu_threads"] = torch.get_num_threads()
-    partition, run_dir, extractor = check(config, group)
+    partition, run_dir, extractor = check(config, schedule, group)
     with ExitStack() as stack:
         stack.enter_context(interrupt_message(partial(next_start, run_dir)))
         interruption = stack.enter_context(StopSignal(at_once=True))
@@ -86,72 +107,107 @@ def open_run(config: TrainConfig, group: ProcessGroup) -> Iterator[tuple[Trainer
         with group.collective_errors():
             if group.is_main:
                 stack.enter_context(lock_run_dir(run_dir))
-        run = load_run(config, description, run_dir, group)
-        pyramid, schedule = run.pyramid, run.schedule
+        source = find_source(config, schedule, description, run_dir, group)
         with group.collective_errors():
-            require_images(config.evaluation, pyramid)
-        budget = budget_bytes(config.data.device_budget_mib, device, group.local_world_size)
-        trainer = build_trainer(config, run.architecture, schedule.phases, group)
+            require_images(config.evaluation, source.pyramid)
+        trainer = build_trainer(config, source.architecture, source.schedule.phases, group)
         stack.callback(trainer.release_graphs)  # they hold on to connections, which could not be closed
-        init_or_restore(run, trainer, group)
-        stack.enter_context(disk_errors(run, trainer.state, group))
-        reporter, time_limit, needs = NullReporter(), None, dict[str, str]()
+        init_or_restore(config, source, trainer, group)
+        stack.enter_context(disk_errors(config, source, trainer.state, group))
+        course, images = Course(source.schedule), trainer.state.images
+        reporter: Reporter | NullReporter = NullReporter()
         if group.is_main:
-            images = trainer.state.images
-            eta, time_limit = start_eta(run, partition, device, images)
+            eta, limit = start_eta(config, source, partition, device=device, images=images, before=limit)
+            reporter = stack.enter_context(Reporter(run_dir, course, eta, images, config.monitor.console))
             now = datetime.now()
-            needs["Time"] = expected_end(eta, images, now) if time_limit is None else time_limit.planned_end(now)
-            reporter = Reporter(run_dir, schedule, eta, device, images, console=config.monitor.console)
-            stack.enter_context(reporter)
+            end = expected_end(eta, images, now) if limit is None else limit.planned_end(now)
+            summarize(reporter, source, trainer.state, config.loss.name, end)
+            reporter.board.describe(
+                run_pages(run_dir, description, course.schedule, source.pyramid), hyperparameters(description)
+            )
         trainer.log, trainer.slow_section = reporter.warn, watchdog.slow
-        writer = stack.enter_context(CheckpointWriter(run_dir, config.checkpoint.keep, before=reporter.flush))
         if device.type == "cuda" and (reason := fused.problem()) is not None:
             reporter.warn(f"Layers are calculated without fused kernels, which is slower: {reason}")
-        log_summary(reporter, trainer.state, run, needs)
-        reporter.describe(run_pages(run), hyperparameters(run))
-        for note in [*run.notes, *few_images(run), *idle_cores(config, partition, group, available_cores())]:
+        for note in [*source.notes, *few_images(config, source), *idle_cores(config, schedule, partition, group)]:
             reporter.line(note)
-        data, indices = config.data, whole_batch if group.world_size == 1 else partition.indices
-        stream = RealBatches(
-            pyramid, config.seed, device, data.mirror, data.labels, budget=budget, phase_at=schedule.at, indices=indices
-        )
-        events = Events(
-            run,
-            trainer,
+        evaluator = TrainingEvaluator(
+            config.evaluation,
+            source.pyramid,
             group,
-            interruption=interruption,
-            watchdog=watchdog,
-            reporter=reporter,
-            writer=writer,
-            stream=stream,
-            time_limit=time_limit,
-            evaluator=TrainingEvaluator(run, group, extractor, reporter),
+            reporter,
+            extractor=extractor,
+            mirror=config.data.mirror,
+            run_dir=run_dir,
+            images=images,
         )
+        deadline = Deadline(config.hours, limit, course, group, reporter)
+        parts = Parts(run_dir, trainer, source.pyramid, course, group, reporter, evaluator, deadline)
+        writer = stack.enter_context(CheckpointWriter(run_dir, config.checkpoint.keep, before=reporter.flush))
+        names = {CLASS_NAMES: source.pyramid.class_names} if config.data.labels else {}
+        metadata = {"config": description, "data": source.pyramid.fingerprint, **names}
+        stream = RealBatches(
+            source.pyramid,
+            config.seed,
+            device,
+            config.data.mirror,
+            config.data.labels,
+            budget=budget_bytes(config.data.device_budget_mib, device, group.local_world_size),
+            phase_at=course.at,
+            indices=whole_batch if group.world_size == 1 else partition.indices,
+        )
+        saving = Saving(parts, writer, config.checkpoint, metadata)
+        run = Run(parts, stream, interruption, watchdog, *events_of(parts, saving, config.monitor))
         interruption.at_once = False
-        yield trainer, stream, events
+        run.begin()
+        yield run
 
 
-def check(config: TrainConfig, group: ProcessGroup) -> tuple[BatchPartition, Path, Extractor | None]:
+def events_of(parts: Parts, saving: Saving, monitor: ReportConfig) -> tuple[Tick, Saving, list[Event], Any, Any]:
+    """The events of a run in their order: each with when it is due; those of rank 0 alone only there."""
+    tick = Tick(parts, monitor.grid_images, saving.config.roll_back_after)
+    evaluator = parts.evaluator
+    ticks = Event(lambda step: step.reaches(monitor.tick_images) or evaluator.is_due(step.before, step.images), tick)
+    saves = Event(saving.is_due, saving)
+    if not isinstance(parts.reporter, Reporter):
+        return tick, saving, [ticks, saves], None, None
+    samples, schedule = parts.run_dir / "samples", parts.course.schedule
+    layout = parse_grid(monitor.grid, "monitor.grid")
+    fakes = Fakes(parts, Previews(layout, schedule.final_resolution, samples, parts.reporter.picture))
+    stored = StoredGrid(parts, GridRecorder(schedule, samples / FOLDER, parts.state.images))
+    grids = Event(lambda step: step.reaches(monitor.grid_images), fakes)
+    events = [ticks, grids, Event(stored.is_due, stored), saves]
+    profiling = None
+    if monitor.profile_steps > 0:
+        folder = parts.run_dir / "profile"
+        profiling = Profiling(monitor.profile_steps, folder, parts.group.device.type, parts.reporter)
+    return tick, saving, events, (fakes, stored), profiling
+
+
+def check(
+    config: TrainConfig, schedule: Schedule, group: ProcessGroup
+) -> tuple[BatchPartition, Path, Extractor | None]:
     """The partition of batches, rank 0's run directory, and the extractor of metrics.
 
     Raises UserError, on one rank, for what can't be, before anything expensive.
     """
     chosen = ""
     with group.collective_errors():
-        batches = (phase.batch for phase in config.schedule.build().phases)
+        batches = (phase.batch for phase in schedule.phases)
         partition = BatchPartition.of(config, batches, group.world_size, group.rank)
         require_device(config, group.device)
         if config.model.features is not None:
             load_backbone()
         extractor = open_extractor(config.evaluation, group.device)
         if group.is_main:
-            chosen = str(choose_run_dir(config))
+            chosen = str(choose_run_dir(config.run_dir, config.name))
     return partition, Path(group.broadcast_object(chosen)), extractor
 
 
-def load_run(config: TrainConfig, description: dict[str, Any], run_dir: Path, group: ProcessGroup) -> RunContext:
-    """The run on this rank: data, architecture and checkpoint; raises UserError when they do not go together."""
-    schedule, checkpoint, began = config.schedule.build(), None, time.monotonic()
+def find_source(
+    config: TrainConfig, schedule: Schedule, description: dict[str, Any], run_dir: Path, group: ProcessGroup
+) -> Source:
+    """Data, architecture and checkpoint; raises UserError when they do not go together."""
+    checkpoint, began = None, time.monotonic()
     notes: list[str] = []
     with group.collective_errors():
         if group.is_main:
@@ -177,7 +233,7 @@ def load_run(config: TrainConfig, description: dict[str, Any], run_dir: Path, gr
         elif config.init_from is not None and group.is_main:
             load_weights(config.init_from, architecture)  # refuses what does not fit, before anything expensive
     seconds = time.monotonic() - began
-    return RunContext(config, description, run_dir, schedule, pyramid, architecture, checkpoint, notes, seconds)
+    return Source(run_dir, description, schedule, pyramid, architecture, checkpoint, notes, seconds)
 
 
 def open_everywhere(config: TrainConfig, schedule: Schedule, group: ProcessGroup) -> ImagePyramid:
@@ -198,9 +254,9 @@ def values_of_all_ranks(description: Mapping[str, Any]) -> dict[str, Any]:
     return ours | {key: value for key, value in values.items() if key not in OWN_KEYS}
 
 
-def init_or_restore(run: RunContext, trainer: Trainer, group: ProcessGroup) -> None:
+def init_or_restore(config: TrainConfig, source: Source, trainer: Trainer, group: ProcessGroup) -> None:
     """Put the trainer into the state that the run starts from, the same on all ranks, and add notes on it."""
-    config, checkpoint, state, notes = run.config, run.checkpoint, trainer.state, run.notes
+    checkpoint, state, notes = source.checkpoint, trainer.state, source.notes
     with group.collective_errors():
         if checkpoint is not None:
             checkpoint.restore(state)
@@ -215,79 +271,90 @@ def init_or_restore(run: RunContext, trainer: Trainer, group: ProcessGroup) -> N
 
 
 @contextmanager
-def disk_errors(run: RunContext, state: State, group: ProcessGroup) -> Iterator[None]:
+def disk_errors(config: TrainConfig, source: Source, state: State, group: ProcessGroup) -> Iterator[None]:
     """Rank 0 describes the run; raises UserError if the disk has no room for two checkpoints, then or later."""
     # Of each weight there are two moments and, in G, its average; with dgc each rank has moments of its own.
-    ranks = group.world_size if sends_sparse_updates(run.config, group.world_size) else 1
+    ranks = group.world_size if sends_sparse_updates(config, group.world_size) else 1
     weights = sum(weight.nbytes for trainable in (state.g, state.d) for weight in trainable.network.weights)
     needed = (2 + 2 * ranks) * weights
     try:
         with group.collective_errors():
             if group.is_main:
                 remedy = "Make room there, choose another run_dir=, or lower checkpoint.keep."
-                require_free_space(run.run_dir, 2 * needed, remedy)
-                write_config(run.run_dir, run.description)
+                require_free_space(source.run_dir, 2 * needed, remedy)
+                write_config(source.run_dir, source.description)
         yield
     except OSError as error:
-        ours = error.filename is not None and Path(str(error.filename)).is_relative_to(run.run_dir)
+        ours = error.filename is not None and Path(str(error.filename)).is_relative_to(source.run_dir)
         if group.is_main and (error.errno in REFUSED_WRITES or ours):
-            raise refused_by_disk(run.run_dir, error, needed) from error
+            raise refused_by_disk(source.run_dir, error, needed) from error
         raise
 
 
 def start_eta(
-    run: RunContext, partition: BatchPartition, device: torch.device, images: int
+    config: TrainConfig,
+    source: Source,
+    partition: BatchPartition,
+    *,
+    device: torch.device,
+    images: int,
+    before: TimeLimit | None,
 ) -> tuple[Eta, TimeLimit | None]:
-    """The time left from `images` on, on rank 0, and the end of a run that was given hours; notes on a long new one."""
-    config, schedule = run.config, run.schedule
-    phase_times = measure_phase_times(config, run.architecture, schedule, partition, device=device, images=images)
+    """The time left from `images` on, on rank 0, and the end of a run that was given hours; notes on a long new one.
+
+    Args: before: the limit of this run as this process has opened it before; its clock goes on.
+    """
+    schedule = source.schedule
+    phase_times = measure_phase_times(config, source.architecture, schedule, partition, device=device, images=images)
     eta = Eta(schedule, phase_times, images, time.monotonic(), evaluation_share=config.evaluation.share)
     if config.hours is None:
-        if run.checkpoint is None:
-            run.notes.extend(too_long(eta, config, run.description["versions"]["command"]))
+        if source.checkpoint is None:
+            source.notes.extend(too_long(eta, config, source.description["versions"]["command"]))
         return eta, None
-    spent = 0.0 if run.checkpoint is None else float(run.checkpoint.header.get("spent_seconds", 0.0))
-    starting = command_seconds() - run.finding_seconds
+    if before is not None:
+        return eta, replace(before, eta=eta)
+    spent = 0.0 if source.checkpoint is None else float(source.checkpoint.header.get("spent_seconds", 0.0))
+    spent += command_seconds() - source.finding_seconds
     configured, most = config.schedule.build(), config.schedule.max_growth_share
-    limit = TimeLimit(config.hours, eta, time.monotonic(), spent + starting, configured, max_growth_share=most)
-    return eta, limit
+    return eta, TimeLimit(config.hours, eta, time.monotonic(), spent, configured, max_growth_share=most)
 
 
-def log_summary(reporter: NullReporter, state: State, run: RunContext, needs: dict[str, str]) -> None:
-    """Log a line about each of: command, directory, data, networks, schedule, and the `needs` by their names."""
-    schedule, pyramid, side = run.schedule, run.pyramid, run.pyramid.resolution
+def summarize(reporter: Reporter, source: Source, state: State, loss: str, end: str) -> None:
+    """Log a line about each of: command, directory, data, networks, schedule, time."""
+    schedule, pyramid, side = source.schedule, source.pyramid, source.pyramid.resolution
     g, d = count_parameters(state.g.network), count_parameters(state.d.network)
     first, final = schedule.first_resolution, schedule.final_resolution
-    features = run.architecture.features
+    features = source.architecture.features
     looks_at = "" if features is None else f", features {features}"
     lines = {
-        "Command": run.description["versions"]["command"] or "from Python",
-        "Run directory": str(run.run_dir),
+        "Command": source.description["versions"]["command"] or "from Python",
+        "Run directory": str(source.run_dir),
         "Data": f"{pyramid.images:,} images, {pyramid.channels} channels, up to {side}x{side}{left_out(pyramid.path)}",
-        "Networks": f"G {g:,}  D {d:,} parameters, {run.config.loss.name}{looks_at}",
+        "Networks": f"G {g:,}  D {d:,} parameters, {loss}{looks_at}",
         "Schedule": f"{first}x{first} to {final}x{final}, {len(schedule.phases)} phases, {schedule.total:,} images",
-        **needs,
-        "Watch": f"pggan monitor run={run.run_dir}",
+        "Time": end,
+        "Watch": f"pggan monitor run={source.run_dir}",
     }
     for name, text in lines.items():
         reporter.line(f"{name:<14} {text}")
 
 
-def few_images(run: RunContext) -> list[str]:
+def few_images(config: TrainConfig, source: Source) -> list[str]:
     """A note if a new run shows few images so often that D learns them by heart, with nothing against it."""
-    images, total = run.pyramid.images, run.schedule.total
-    if run.checkpoint is not None or run.config.augmentation.name != "none":
+    images, total = source.pyramid.images, source.schedule.total
+    if source.checkpoint is not None or config.augmentation.name != "none":
         return []
     if images >= FEW_IMAGES or total < OFTEN_SHOWN * images:
         return []
     often = f"D sees each of the {images:,} images {total // images:,} times, and may learn them by heart."
-    chooses = "; pggan train hours= chooses it for photographs" if run.config.hours is None else ""
+    chooses = "; pggan train hours= chooses it for photographs" if config.hours is None else ""
     return [f"{often} augmentation=ada keeps it from that{chooses}."]
 
 
-def idle_cores(config: TrainConfig, partition: BatchPartition, group: ProcessGroup, cores: int) -> list[str]:
-    """A note if elastic training, with its one thread per rank, could use more of this machine's `cores`."""
-    useful = min(cores, *(partition.chunks(phase.batch) for phase in config.schedule.build().phases))
+def idle_cores(config: TrainConfig, schedule: Schedule, partition: BatchPartition, group: ProcessGroup) -> list[str]:
+    """A note if elastic training, with its one thread per rank, could use more cores of this machine."""
+    cores = available_cores()
+    useful = min(cores, *(partition.chunks(phase.batch) for phase in schedule.phases))
     enough = useful <= group.world_size or torch.get_num_threads() > 1
     if not config.elastic or group.device.type != "cpu" or enough:
         return []

@@ -1,4 +1,4 @@
-"""What is found out and announced when a run is opened."""
+"""A run composed of its parts: what is found out and announced when it is opened."""
 
 from types import SimpleNamespace
 
@@ -7,7 +7,8 @@ import torch
 
 from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.batch_partition import BatchPartition
-from pggan.run.open_run import few_images, idle_cores, values_of_all_ranks
+from pggan.run import compose
+from pggan.run.compose import few_images, idle_cores, values_of_all_ranks
 
 
 def test_elastic_training_says_how_to_use_all_cores(tiny_config, monkeypatch):
@@ -15,8 +16,10 @@ def test_elastic_training_says_how_to_use_all_cores(tiny_config, monkeypatch):
     alone = ProcessGroup.single_process(torch.device("cpu"))
 
     def notes(config, cores):
-        batches = (phase.batch for phase in config.schedule.build().phases)
-        return idle_cores(config, BatchPartition.of(config, batches, 1), alone, cores)
+        monkeypatch.setattr(compose, "available_cores", lambda: cores)
+        schedule = config.schedule.build()
+        partition = BatchPartition.of(config, (phase.batch for phase in schedule.phases), 1)
+        return idle_cores(config, schedule, partition, alone)
 
     elastic = tiny_config("elastic=true", "distributed.elastic_chunks=3", "schedule.batch=16")
     (note,) = notes(elastic, 8)
@@ -25,30 +28,18 @@ def test_elastic_training_says_how_to_use_all_cores(tiny_config, monkeypatch):
     assert not notes(tiny_config("schedule.batch=16"), 8)
 
 
-@pytest.mark.parametrize(
-    ("images", "total", "augmentation", "resumed", "warns"),
-    [
-        (400, 65_000, "none", False, True),
-        (400, 65_000, "ada", False, False),
-        (400, 65_000, "none", True, False),
-        (400, 400, "none", False, False),
-        (4096, 10**6, "none", False, False),
-    ],
-)
-def test_few_images_shown_often_are_a_reason_to_augment(tiny_config, images, total, augmentation, resumed, warns):
-    run = SimpleNamespace(
-        pyramid=SimpleNamespace(images=images),
-        schedule=SimpleNamespace(total=total),
-        config=tiny_config(f"augmentation={augmentation}"),
-        checkpoint=object() if resumed else None,
-    )
-    notes = few_images(run)
-    assert len(notes) == warns
-    if warns:
-        assert "each of the 400 images 162 times" in notes[0]
-        assert notes[0].endswith("augmentation=ada keeps it from that; pggan train hours= chooses it for photographs.")
-        run.config = tiny_config("hours=1")
-        assert few_images(run)[0].endswith("augmentation=ada keeps it from that.")  # and hours= has not chosen it
+def test_few_images_shown_often_are_a_reason_to_augment(tiny_config):
+    def notes(images=400, total=65_000, augmentation="none", hours="null", checkpoint=None):
+        pyramid, schedule = SimpleNamespace(images=images), SimpleNamespace(total=total)
+        source = SimpleNamespace(pyramid=pyramid, schedule=schedule, checkpoint=checkpoint)
+        return few_images(tiny_config(f"augmentation={augmentation}", f"hours={hours}"), source)
+
+    (note,) = notes()
+    assert "each of the 400 images 162 times" in note
+    assert note.endswith("augmentation=ada keeps it from that; pggan train hours= chooses it for photographs.")
+    assert notes(hours="1")[0].endswith("augmentation=ada keeps it from that.")  # and hours= has not chosen it
+    for silent in ({"augmentation": "ada"}, {"checkpoint": object()}, {"total": 400}, {"images": 4096}):
+        assert notes(**silent) == []
 
 
 @pytest.mark.parametrize(
@@ -62,7 +53,6 @@ def test_ranks_may_differ_in_their_own_place_only(key, same):
     (there[first] if first else there)[last] = 7
     assert (values_of_all_ranks(here) == values_of_all_ranks(there)) == same
     assert values_of_all_ranks(here) != values_of_all_ranks({**here, "versions": {"torch": "3"}})
-    assert values_of_all_ranks(here) == values_of_all_ranks({**here, "versions": {"torch": "2", "pillow": "12"}})
 
 
 def test_what_the_run_will_do_is_announced(finished_run):

@@ -1,0 +1,126 @@
+"""The pictures that a run makes of itself: grids, a film, how varied fakes are, the projector."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tensorboard.plugins.projector import projector_config_pb2 as config
+
+from google.protobuf import text_format  # isort: skip - comes with tensorboard
+
+from pggan.core.rng import generator_for
+from pggan.data.pyramid import ImagePyramid
+from pggan.networks.networks import Generator
+from pggan.run import pictures, train
+from pggan.run.pictures import (
+    MAX_GRID,
+    MAX_STORED,
+    MAX_STORED_PIXELS,
+    MIN_STORED,
+    UPDATES,
+    GridRecorder,
+    Previews,
+    interval_of,
+    relative_diversity,
+)
+from pggan.sampling.timelapse import read_facts, stored_grids
+from tests.definitions import variant
+
+
+@pytest.fixture
+def g():
+    network = Generator(variant(resolution=16, fmap_max=8))
+    for number, weight in enumerate(network.weights):
+        torch.nn.init.normal_(weight, generator=generator_for(0, "weights", number))
+    return network.requires_grad_(False)
+
+
+def facts_in(folder):
+    return [read_facts(path) for path in stored_grids(folder).values()]
+
+
+def test_grids_have_fewer_images_where_these_are_large():
+    for layout, resolution, shape in (
+        ((8, 4), 4, (8, 4)),  # drawn at 128
+        ((8, 4), 512, (4, 4)),
+        ((8, 4), 1024, (2, 2)),
+        ((1, 9), 1024, (1, 4)),
+        ((8, 4), 4096, (1, 1)),
+    ):
+        columns, rows = Previews(layout, 4096, None, None).shape(resolution)
+        assert (columns, rows) == shape
+        assert columns * rows * max(resolution, 128) ** 2 <= max(MAX_GRID, resolution**2)
+
+
+@pytest.mark.parametrize("steps", [1, 99, 101, 3657, 1_234_567])
+def test_a_run_stores_enough_grids_for_a_film_and_no_more_than_their_cost_allows(steps):
+    """Of 16 images each; one per update if there are fewer. An interval of whole images is up to 1 longer."""
+    every = interval_of(SimpleNamespace(total=16 * steps, steps=lambda: (steps // 2, steps - steps // 2)))
+    grids = 16 * steps / every
+    assert grids <= min(max(steps / UPDATES, MIN_STORED), MAX_STORED)
+    assert min(grids, steps) >= min(steps, MIN_STORED) * 16 / 17
+
+
+def test_a_resumed_run_has_no_grid_twice(finished_run, tiny_config, tmp_path):
+    """Another interval after the resume, and grids beyond it: what is left are those of one training."""
+    folder = tmp_path / "samples" / "timelapse"
+    assert train.run(tiny_config(f"run_dir={tmp_path}", "schedule.total_images=96")) == 0
+    Image.new("RGB", (4, 4)).save(folder / "000000112.png")
+    assert facts_in(folder)[-1] is None  # a file of another kind
+    assert train.run(tiny_config(f"run_dir={tmp_path}", "schedule.total_images=160")) == 0
+    found = facts_in(folder)
+    assert [facts.images for facts in found] == list(range(0, 161, 8))
+    hours = [facts.hours for facts in found]
+    assert hours == sorted(hours)
+    assert hours[-1] > 0
+
+
+def test_stored_images_are_small(g, tmp_path):
+    for final in (4, 64, 128, 1024):
+        recorder = GridRecorder(SimpleNamespace(total=10, final_resolution=final, steps=lambda: (10,)), tmp_path, 0)
+        assert recorder.columns >= 2
+        assert recorder.columns**2 * recorder.side**2 <= MAX_STORED_PIXELS
+    recorder.side = 4
+    recorder.record(g, SimpleNamespace(resolution=8, alpha=1.0), 7)
+    (path,) = stored_grids(tmp_path).values()
+    facts = read_facts(path)
+    assert (facts.images, facts.resolution, facts.alpha, facts.columns) == (7, 8, 1.0, 2)
+    assert np.asarray(Image.open(path)).shape == (8, 8, 3)
+
+
+def test_the_distance_to_the_nearest_other_image_is_that_of_their_pixels_and_copies_have_none(monkeypatch):
+    def grey(*levels: int) -> np.ndarray:
+        return np.array(levels, np.uint8).repeat(8 * 8 * 3).reshape(-1, 8, 8, 3)
+
+    assert pictures._mean_nearest(grey(0, 51, 204)) == pytest.approx((51 + 51 + 153) / 3 / 255, abs=1e-6)
+    # Root of products in float64 of features in float32: see `pggan.metrics.distances`.
+    assert pictures._mean_nearest(grey(0, 255, 0, 255, 128, 128)) < 1e-6
+
+
+def test_fakes_that_are_all_the_same_have_no_diversity_and_reals_are_no_measure(
+    g, toy_data, tiny_config, make_pyramid, tmp_path
+):
+    phase, pyramid = tiny_config().schedule.build().at(159), ImagePyramid(toy_data)
+    assert relative_diversity(g, phase, pyramid) > 0.05
+    assert relative_diversity(g, phase, make_pyramid(tmp_path / "one", images=1)) is None
+    for weight in g.weights:
+        weight.zero_()
+    assert relative_diversity(g, phase, pyramid) < 1e-5
+
+
+def test_points_tables_and_pictures_of_the_projector_go_together(finished_run):
+    """48 fakes and 48 reals; latents have 8 numbers, normalised as the generator does, D's last features 8."""
+    found = text_format.Parse((finished_run / "projector_config.pbtxt").read_text(), config.ProjectorConfig())
+    assert [entry.tensor_name for entry in found.embeddings] == ["latents:00160", "features_of_D:00160"]
+    for entry, count in zip(found.embeddings, (48, 96), strict=True):
+        points = np.loadtxt(finished_run / entry.tensor_path)
+        assert points.shape == (count, 8)
+        head, *rows = (finished_run / entry.metadata_path).read_text().splitlines()
+        assert head == "name\tkind\tscore"
+        assert [row.split("\t")[1] for row in rows] == (["fake"] * 48 + ["real"] * 48)[:count]
+        assert all(np.isfinite(float(row.split("\t")[2])) for row in rows)
+        assert list(entry.sprite.single_image_dim) == [16, 16]
+    latents = np.loadtxt(finished_run / found.embeddings[0].tensor_path)
+    np.testing.assert_allclose((latents**2).mean(1), 1.0, rtol=1e-3)
