@@ -39,7 +39,8 @@ from pggan.checkpoints.write import CheckpointWriter
 from pggan.cli.compose import compose
 from pggan.config import TrainConfig
 from pggan.core.validation import validated
-from pggan.data.writer import write_pyramid
+from pggan.data.prepare import Options, prepare
+from pggan.data.sources import open_source
 from pggan.run import train
 from pggan.training.trainer import Trainer
 
@@ -251,8 +252,10 @@ def remains(run_dir: Path) -> dict[str, Any]:
 def write_data(path: Path) -> None:
     """A pyramid of 24 pictures of noise at 8x8."""
     source = np.random.default_rng(0)
-    pixels = [source.integers(0, 256, (8, 8, 3)).astype(np.uint8) for _ in range(24)]
-    write_pyramid(path, pixels, {"kind": "noise"})
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(24):
+            Image.fromarray(source.integers(0, 256, (8, 8, 3)).astype(np.uint8)).save(Path(folder, f"{number}.png"))
+        prepare(open_source(Path(folder)), path, Options(), 1)
 
 
 def main() -> int:

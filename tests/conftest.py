@@ -16,8 +16,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 from pggan.cli import main
 from pggan.config import TrainConfig
 from pggan.core.validation import validated
-from pggan.data import writer
 from pggan.data.pyramid import ImagePyramid
+from tests import pyramids
 from tests.composed import composed
 
 settings.register_profile("fixed", deadline=None, derandomize=True)  # the same examples on every machine, however slow
@@ -100,7 +100,7 @@ def write_pyramid(
         noise = random.integers(-20, 20, (resolution, resolution, channels))
         blobs.append((corners + noise).clip(0, 255).astype(np.uint8))
     labels = [number % classes for number in range(images)] if classes else ()
-    return writer.write_pyramid(path, blobs, {"kind": "test"}, class_names=names, labels=labels)
+    return pyramids.write_pyramid(path, blobs, {"kind": "test"}, class_names=names, labels=labels)
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ import json
 from functools import cache, partial
 from importlib.metadata import version
 from importlib.resources import files
-from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,21 +15,20 @@ from pggan.data.source import Entry, Source
 # Without colours of their own most styles leave the background empty, and all images alike there.
 BACKGROUNDS = ["b6e3f4", "c0aede", "d1d4f9", "ffd5dc", "ffdfbf", "a3c4a8", "e8b4a0", "8fb8de"]
 MIN_DRAWN_SIDE = 64  # thin lines vanish when the renderer draws smaller
-PACKAGES = {"dicebear": "dicebear-core", "dicebear_styles": "dicebear-styles", "resvg_py": "resvg-py"}
+PACKAGES = ("dicebear-core", "dicebear-styles", "resvg-py")
 
 
 def avatar_styles() -> list[str]:
     """The names of all styles.  Raises UserError without the optional packages, and what these need."""
-    remedy = 'Install them with: pip install "pggan[avatars]"'
-    if missing := [name for name in PACKAGES if find_spec(name) is None]:
-        raise UserError(f"Drawing avatars needs packages that are not installed: {', '.join(missing)}.", remedy)
     try:
         import dicebear  # noqa: F401
         import resvg_py  # noqa: F401
-    except ImportError as error:  # what they need is missing: every image would be called damaged
-        raise UserError(f"Drawing avatars needs packages that do not work: {error}.", remedy) from error
-    definitions = (Path(entry.name) for entry in files("dicebear_styles").iterdir())
-    return sorted(definition.stem for definition in definitions if definition.suffix == ".json")
+
+        found = [Path(entry.name) for entry in files("dicebear_styles").iterdir()]
+    except ImportError as error:
+        problem = f"Drawing avatars needs packages that are not installed, or do not work: {error}."
+        raise UserError(problem, 'Install them with: pip install "pggan[avatars]"') from error
+    return sorted(path.stem for path in found if path.suffix == ".json")
 
 
 def _draw(style: str, resolution: int, number: int) -> BinaryIO:
@@ -63,7 +61,7 @@ class AvatarSource(Source):
 
     def entries(self) -> list[Entry]:
         """All avatars, by number."""
-        drawn_by = "-".join(version(package) for package in PACKAGES.values())
+        drawn_by = "-".join(version(package) for package in PACKAGES)
         side = self._resolution
         return [
             Entry(

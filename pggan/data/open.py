@@ -12,8 +12,7 @@ from pggan.data.avatars import AvatarSource
 from pggan.data.index import levels_up_to
 from pggan.data.prepare import Options, digest_of, prepare
 from pggan.data.pyramid import INDEX_FILE, ImagePyramid
-from pggan.data.sources import open_sources
-from pggan.data.torchvision_sets import NamedSet
+from pggan.data.sources import open_for_training
 
 MIN_IMAGES = 2
 KEYS = {"max_resolution=": "schedule.final_resolution=", "channels=": "data.channels=", "labels=": "data.labels="}
@@ -29,7 +28,7 @@ def open_data(config: DataConfig, resolution: int, batch: int = 1) -> ImagePyram
         pyramid = ImagePyramid(Path(config.path))
     else:
         with _in_keys_of_training():
-            pyramid = _avatars(config, resolution) if config.path is None else _prepared(config, resolution)
+            pyramid = _prepared(config, config.path, resolution) if config.path else _avatars(config, resolution)
     name = config.path or pyramid.path  # as the user calls it
     if pyramid.resolution < resolution:
         raise UserError(
@@ -61,17 +60,15 @@ def _avatars(config: DataConfig, resolution: int) -> ImagePyramid:
     return ImagePyramid(cached)
 
 
-def _prepared(config: DataConfig, resolution: int) -> ImagePyramid:
+def _prepared(config: DataConfig, path: str, resolution: int) -> ImagePyramid:
     """The pyramid of images that are not prepared, named after what they are so that a change is noticed."""
     crop, channels, labels = config.crop, config.channels, config.labels
     options = Options(max_resolution=resolution, crop=crop, channels=channels, labels=labels)
-    source = open_sources(config.path, NamedSet(Path(config.cache) / "downloads", "train", download=True))
-    entries = source.entries()
-    digest = digest_of(entries, options)[:12]
+    source = open_for_training(path, config.cache)
+    digest = digest_of(source.some_entries(), options)[:12]
     cached = Path(config.cache) / f"{Path(str(source.description['name'])).name}-{resolution}px-{digest}"
     if not cached.exists():
-        if entries:
-            print(f"Preparing {config.path}, once, into {cached}.", file=sys.stderr)
+        print(f"Preparing {path}, once, into {cached}.", file=sys.stderr)
         prepare(source, cached, options)
     return ImagePyramid(cached)
 

@@ -27,8 +27,8 @@ from pggan.data.image_file import MODES, BadImage, ImageSpec, load_image, too_sm
 from pggan.data.labels import classes_of
 from pggan.data.levels import all_levels
 from pggan.data.pyramid import ImagePyramid
-from pggan.data.report import MADE_GREY, REPORT_FILE, Findings, examine, read_report
-from pggan.data.source import Entry, Source, no_images
+from pggan.data.report import REPORT_FILE, Findings, examine, read_report
+from pggan.data.source import Entry, Source
 from pggan.data.sources import open_sources
 from pggan.data.torchvision_sets import NamedSet
 from pggan.data.workers import Workers
@@ -126,9 +126,7 @@ def check(source: Source, options: Options, workers: int | None = None, report: 
 
     Raises UserError for no usable image, and with on_bad=stop for unusable ones.
     """
-    entries = source.entries()
-    if not entries:
-        raise no_images(source.description["name"])
+    entries = source.some_entries()
     target = ImageSpec(options.max_resolution or MIN_RESOLUTION, options.channels or 3, options.crop, options.keep)
     with Workers(workers) as pool:
         found = examine(source, entries, pool, options.landmarks)
@@ -149,9 +147,7 @@ def prepare(source: Source, destination: Path, options: Options, workers: int | 
     Raises UserError for no usable image, too little disk space, an existing destination that holds something else, and
     with on_bad=stop for unusable files.
     """
-    entries = source.entries()
-    if not entries:
-        raise no_images(source.description["name"])
+    entries = source.some_entries()
     digest = digest_of(entries, options)
     try:
         if not os.path.lexists(destination):
@@ -185,8 +181,6 @@ def _make(
         channels = options.channels or _common_channels([found.headers[entry.name].channels for entry in good])
         form = ImageSpec(resolution, channels, options.crop, options.keep)
         class_names, classes = classes_of(options.labels, str(source.description["name"]), good)
-        if form.channels == 1:
-            found.note(MADE_GREY, [entry.name for entry in good if found.headers[entry.name].channels > 1])
         with _temporary_folder(destination) as directory:
             if directory is None:
                 return
@@ -218,31 +212,17 @@ def _temporary_folder(destination: Path) -> Iterator[Path | None]:
     """
     path = destination.with_name(f".{destination.name}.lock")
     destination.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(path, f"Another process is preparing {destination}; this one waits for it."):
+    with path.open("ab") as lock:
+        if not try_lock(lock.fileno(), without_locks=True):
+            print(f"Another process is preparing {destination}; this one waits for it.", file=sys.stderr, flush=True)
+        while not try_lock(lock.fileno(), without_locks=True):
+            time.sleep(SECONDS_BETWEEN_LOOKS)
         if os.path.lexists(destination):
             yield None
         else:
             with atomic_directory(destination) as directory:
                 yield directory
-
-
-@contextmanager
-def _locked(path: Path, waiting: str) -> Iterator[None]:
-    """Hold the lock file `path`, which is removed at the end, after waiting for its holder, which `waiting` tells."""
-    while True:
-        with path.open("ab") as lock:
-            if not try_lock(lock.fileno(), without_locks=True):
-                print(waiting, file=sys.stderr, flush=True)
-                while not try_lock(lock.fileno(), without_locks=True):
-                    time.sleep(SECONDS_BETWEEN_LOOKS)
-            # Whoever held it before may have removed it meanwhile: then a third process can hold a new one.
-            if not (path.exists() and os.path.samestat(os.fstat(lock.fileno()), path.stat())):
-                continue
-            try:
-                yield
-            finally:
-                path.unlink()
-            return
+        path.unlink(missing_ok=True)  # not after an error: who waits would then work beside whoever comes next
 
 
 def _decode_all(found: Findings, form: ImageSpec, layout: Layout | None, pool: Workers) -> None:

@@ -101,10 +101,6 @@ class ImagePyramid:
         """Bytes on disk of one level."""
         return sum(shard.bytes for shard in self._index.levels[resolution])
 
-    def shard_paths(self, resolution: int) -> list[Path]:
-        """The files of one level, in order."""
-        return [self.path / shard.file for shard in self._index.levels[resolution]]
-
     def verify(self, resolutions: Iterable[int] | None = None) -> None:
         """Read every file of these levels (all if None) and the labels, and compare their checksums.
 
@@ -126,7 +122,7 @@ class ImagePyramid:
         if resolution not in self._mapped:
             maps = [
                 np.memmap(path, np.uint8, "r").reshape(-1, resolution, resolution, self.channels).view(np.ndarray)
-                for path in self.shard_paths(resolution)
+                for path in (self.path / shard.file for shard in self._index.levels[resolution])
             ]
             self._mapped[resolution] = maps, np.cumsum([0, *map(len, maps[:-1])], dtype=np.int64)
         return self._mapped[resolution]

@@ -23,7 +23,6 @@ NAMED_PER_NOTE = 20
 NAMED_ON_CONSOLE = 3
 REPORT_FILE = "report.json"  # of a pyramid, beside its index
 DUPLICATE = "the same bytes as another file"
-MADE_GREY = "in colour, made grey"
 
 
 @dataclass
@@ -123,11 +122,6 @@ def left_out(dataset: Path) -> str:
     """How many files its preparation left out, for the end of a line; nothing if there were none, or no report."""
     count = len(read_report(dataset).get("left_out", ()))
     return f"; {count:,} files left out ({dataset / REPORT_FILE})" if count else ""
-
-
-def noted(dataset: Path, text: str) -> int:
-    """The number of a pyramid's files that a note is about."""
-    return int(read_report(dataset).get("noted", {}).get(text, {}).get("count", 0))
 
 
 def examine(source: Source, entries: Sequence[Entry], workers: Workers, landmarks: str | None = None) -> Findings:

@@ -4,9 +4,10 @@ import os
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, NoReturn
 
 from pggan.core.errors import UserError
 from pggan.data.image_file import EXTENSIONS, BadImage, ImageFile, ImageHeader
@@ -49,16 +50,18 @@ class Source(ABC):
     def entries(self) -> list[Entry]:
         """All image files, in the order of the dataset.  Raises UserError when the source can't be read."""
 
+    def some_entries(self) -> list[Entry]:
+        """All image files; raises UserError where there are none, too."""
+        return self.entries() or self.refuse_empty()
+
+    def refuse_empty(self) -> NoReturn:
+        """Raise the UserError for a source without images."""
+        remedy = f"Images are files ending in {', '.join(EXTENSIONS)}; linked folders are not entered."
+        raise UserError(f"There are no images in {self.description['name']}.", remedy)
+
     def loaded(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """The given entries, perhaps in another order, ready to be opened in another process."""
         return iter(entries)
-
-
-def no_images(name: object) -> UserError:
-    """The error for a source called `name` that has no images."""
-    endings = ", ".join(EXTENSIONS)
-    remedy = f"Images are files ending in {endings}; linked folders are not entered."
-    return UserError(f"There are no images in {name}.", remedy)
 
 
 def is_image_name(name: str) -> bool:
@@ -74,14 +77,6 @@ def first_folder(name: str) -> str | None:
     return folder if slash else None
 
 
-# ---- folders
-
-
-def disk_file(path: Path, root: Path) -> ImageFile:
-    """A file below the folder `root`, which has no links in its path."""
-    return ImageFile(path, partial(_open_below, path, root))
-
-
 def _open_below(path: Path, root: Path) -> BinaryIO:
     # A folder from elsewhere must not draw other files of this machine into the dataset.
     if path.is_symlink():
@@ -95,13 +90,12 @@ def _open_below(path: Path, root: Path) -> BinaryIO:
 
 
 def disk_entry(path: Path, root: Path, name: str, label: str | None) -> Entry:
-    """The entry of a file below `root`; a link has changed when the file that it leads to has."""
-    try:
+    """The entry of a file below `root`, which has no links in its path; a link has the stamp of its target."""
+    stamp, size = "missing", 0
+    with suppress(OSError):  # of a link that leads nowhere, or a file that a data set only lists
         status = path.stat()
-    except OSError:  # a link that leads nowhere
-        status = path.lstat()
-    stamp = f"{status.st_size}-{status.st_mtime_ns}"
-    return Entry(name, stamp, status.st_size, disk_file(path, root), label=label)
+        stamp, size = f"{status.st_size}-{status.st_mtime_ns}", status.st_size
+    return Entry(name, stamp, size, ImageFile(path, partial(_open_below, path, root)), label=label)
 
 
 class FolderSource(Source):
@@ -113,8 +107,7 @@ class FolderSource(Source):
 
     def require_images(self) -> None:
         """Raise UserError where no file is named like an image."""
-        if next(self._paths(), None) is None:
-            raise no_images(self.description["name"])
+        next(self._paths(), None) or self.refuse_empty()
 
     def entries(self) -> list[Entry]:
         """All image files, sorted by path."""

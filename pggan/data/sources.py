@@ -19,25 +19,6 @@ from pggan.data.torchvision_sets import NamedSet, NamedSource, named_set
 ADDRESS = re.compile(r"[a-z0-9]{2,}:/", re.IGNORECASE)  # https://…, of which a path keeps one slash
 
 
-def open_source(path: Path) -> Source:
-    """The folder, archive or pyramid at `path`.  Raises UserError when there is none."""
-    if path.is_dir():
-        return PyramidSource(path) if (path / INDEX_FILE).is_file() else FolderSource(path)
-    if not path.exists():
-        remedy = "Give the path of the folder or archive that holds the images."
-        if ADDRESS.match(str(path)):
-            remedy = "Addresses are not downloaded: get the archive first, and give its path."
-        raise UserError(f"{path} does not exist.", remedy)
-    if path.is_file() and path.suffix.lower() == ".zip":
-        return ZipSource(path)
-    if path.is_file() and path.suffix.lower() in ARCHIVES:
-        return TarSource(path)
-    raise UserError(
-        f"{path} is neither a folder nor an archive.",
-        f"Give a folder of images, or an archive ending in {', '.join(ARCHIVES)}.",
-    )
-
-
 def open_sources(paths: object, named: NamedSet) -> Source:
     """The source that `paths` names: a path, the name of a known set, or a list of these.  Raises UserError."""
     if isinstance(paths, list):
@@ -48,6 +29,11 @@ def open_sources(paths: object, named: NamedSet) -> Source:
     return open_source(Path(str(paths))) if name is None else NamedSource(name, named)
 
 
+def open_for_training(path: str, cache: str) -> Source:
+    """The source at `path`, or the known set of that name, which is downloaded into `cache`.  Raises UserError."""
+    return open_sources(path, NamedSet(Path(cache, "downloads"), "train", download=True))
+
+
 def require_source(path: str) -> None:
     """Raise UserError for a path that `open_sources` refuses, or a folder without images; a known set is not opened."""
     source = open_source(Path(path)) if named_set(path) is None else None
@@ -55,7 +41,19 @@ def require_source(path: str) -> None:
         source.require_images()
 
 
-# ---- pyramids
+def open_source(path: Path) -> Source:
+    """The folder, archive or pyramid at `path`.  Raises UserError when there is none."""
+    if path.is_dir():
+        return PyramidSource(path) if (path / INDEX_FILE).is_file() else FolderSource(path)
+    if not path.exists():
+        remedy = "Give the path of the folder or archive that holds the images."
+        if ADDRESS.match(str(path)):
+            remedy = "Addresses are not downloaded: get the archive first, and give its path."
+        raise UserError(f"{path} does not exist.", remedy)
+    if path.is_file() and path.suffix.lower() in ARCHIVES:
+        return ZipSource(path) if path.suffix.lower() == ".zip" else TarSource(path)
+    problem = f"{path} is neither a folder nor an archive."
+    raise UserError(problem, f"Give a folder of images, or an archive ending in {', '.join(ARCHIVES)}.")
 
 
 @lru_cache(maxsize=4)

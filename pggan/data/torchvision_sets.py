@@ -9,11 +9,11 @@ from typing import Any, BinaryIO, NamedTuple
 
 from pggan.core.errors import UserError, nearest
 from pggan.data.image_file import ImageFile, png_file
-from pggan.data.source import Entry, Source, disk_entry, disk_file
+from pggan.data.source import Entry, Source, disk_entry
 
 PREFIX = "torchvision:"
 CLASSES = {"cifar10": "CIFAR10", "mnist": "MNIST", "fashion_mnist": "FashionMNIST"}
-NAMES = ("celeba", "lfw", "lsun", *CLASSES)
+NAMES = ("celeba", "lsun", *CLASSES)
 
 
 class NamedSet(NamedTuple):
@@ -45,8 +45,6 @@ def _opened(name: str, wanted: NamedSet) -> Any:
     root, split, download = wanted
     if name == "celeba":
         return datasets.CelebA(root, split, target_type="identity", download=download)
-    if name == "lfw":
-        return datasets.LFWPeople(root, "10fold" if split == "all" else split, "funneled")
     if name == "lsun":
         # It keeps an index of keys in the working directory, in a format that can run code: not read from there.
         with TemporaryDirectory() as empty, chdir(empty):
@@ -80,12 +78,10 @@ class NamedSource(Source):
     def entries(self) -> list[Entry]:
         """All images, in the order of the set."""
         name, wanted, dataset = self._name, self._wanted, self._dataset
-        if name == "lfw":
-            return [self._file_entry(path, path.parent.name) for path in map(Path, dataset.data)]
-        if name == "celeba":
+        if name == "celeba":  # as files, which are checked more strictly than torchvision does
             folder = Path(dataset.root, dataset.base_folder, "img_align_celeba")
             people = zip(dataset.filename, dataset.identity[:, 0].tolist(), strict=True)
-            return [self._file_entry(folder / file, str(person)) for file, person in people]
+            return [disk_entry(folder / file, folder, file, str(person)) for file, person in people]
         if name == "lsun":
             labels = [label for label, part in zip(dataset.classes, dataset.dbs, strict=True) for _ in range(len(part))]
         else:
@@ -100,9 +96,3 @@ class NamedSource(Source):
             )
             for number, label in enumerate(labels)
         ]
-
-    def _file_entry(self, path: Path, label: str) -> Entry:
-        root, name = self._wanted.root, path.relative_to(self._wanted.root).as_posix()
-        if path.exists():
-            return disk_entry(path, root, name, label)
-        return Entry(name, "missing", 0, disk_file(path, root), "listed, but missing", label)

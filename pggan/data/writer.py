@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pggan.core.atomic_io import file_sha256
 from pggan.data.index import LABEL_BYTES, Index, StoredFile, levels_up_to
-from pggan.data.levels import Images, all_levels
-from pggan.data.pyramid import INDEX_FILE, ImagePyramid
+from pggan.data.levels import Images
+from pggan.data.pyramid import INDEX_FILE
 
 SHARD_BYTES = 2**30  # a part of the format: images are found in existing datasets by it
 MAX_OPEN_FILES = 512
@@ -138,25 +137,3 @@ def write_index(
         source=source,
     )
     (layout.directory / INDEX_FILE).write_bytes(index.to_json())
-
-
-def write_pyramid(
-    destination: Path,
-    images: Sequence[Images],
-    source: dict[str, Any],
-    *,
-    class_names: Sequence[str] | None = None,
-    labels: Sequence[int] = (),
-) -> ImagePyramid:
-    """Write images, each [R, R, C], as a new dataset, for tests and measurements; `prepare` is for files of images.
-
-    source, class_names, labels: as for `write_index`.
-    """
-    destination.mkdir(parents=True)
-    layout = Layout(destination, images[0].shape[0], images[0].shape[2], len(images))
-    layout.resize()
-    for slot, image in enumerate(images):
-        layout.write(slot, all_levels(image))
-    checksums = (file_sha256(shard.path) for shard in layout.shards())
-    write_index(layout, checksums, source, class_names=class_names, labels=labels)
-    return ImagePyramid(destination)

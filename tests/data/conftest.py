@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from pggan.data.writer import write_pyramid
 from tests.data.images import FILES, png, random_images
+from tests.pyramids import write_pyramid
 
 
 @pytest.fixture

@@ -108,11 +108,3 @@ def test_impossible_numbers_are_refused(tmp_path, count, resolution):
     with pytest.raises(UserError):
         draw(tmp_path / "set", count=count, resolution=resolution)
     assert not (tmp_path / "set").exists()
-
-
-def test_a_missing_package_is_named_with_the_way_to_install_it(monkeypatch):
-    monkeypatch.delitem(sys.modules, "resvg_py", raising=False)
-    monkeypatch.setattr("importlib.machinery.PathFinder.find_spec", lambda *arguments: None)
-    with pytest.raises(UserError, match="resvg_py") as raised:
-        AvatarSource("toon-head", 1, 4)
-    assert 'pip install "pggan[avatars]"' in raised.value.remedy

@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw
 from pggan.core.errors import UserError
 from pggan.data.face_crop import align_face, face_side, face_square, landmarks_from, read_landmarks
 from pggan.data.image_file import BadImage, ImageSpec, load_image
-from pggan.data.source import disk_file
+from pggan.data.source import disk_entry
 from tests.data.images import prepared
 
 # An upright face: eyes 40 apart, the mouth 50 below them.
@@ -149,7 +149,8 @@ def test_faces_are_prepared_and_images_without_landmarks_are_left_out(tmp_path):
 
 def test_small_faces_and_wild_landmarks_make_bad_images(tmp_path):
     Image.fromarray(draw(UPRIGHT)).save(tmp_path / "a.png")
+    file = disk_entry(tmp_path / "a.png", tmp_path, "a.png", None).file
     far = np.array([(1e6, 0.0), (2e6, 0.0), (1e6, 1e6), (2e6, 1e6)])
     for landmarks, reason in ((UPRIGHT, "smaller than 256x256"), (far, "far outside"), (None, "no landmarks")):
         with pytest.raises(BadImage, match=reason):
-            load_image(disk_file(tmp_path / "a.png", tmp_path), ImageSpec(256, 3, "face"), landmarks)
+            load_image(file, ImageSpec(256, 3, "face"), landmarks)

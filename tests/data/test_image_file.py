@@ -12,15 +12,15 @@ from PIL import Image
 
 from pggan.data import image_file
 from pggan.data.image_file import BadImage, ImageSpec
-from pggan.data.source import disk_file
+from pggan.data.source import disk_entry
 
 
 def load_image(path, target):
-    return image_file.load_image(disk_file(path, path.parent), target)
+    return image_file.load_image(disk_entry(path, path.parent, path.name, None).file, target)
 
 
 def read_header(path):
-    return image_file.read_header(disk_file(path, path.parent))
+    return image_file.read_header(disk_entry(path, path.parent, path.name, None).file)
 
 
 def noise(height, width, channels=3, seed=0):

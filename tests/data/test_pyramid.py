@@ -15,8 +15,9 @@ from pggan.core.errors import UserError
 from pggan.data import writer
 from pggan.data.levels import all_levels, block_sums, rounded_mean
 from pggan.data.pyramid import ImagePyramid
-from pggan.data.writer import Layout, close_files, write_pyramid
+from pggan.data.writer import Layout, close_files
 from tests.data.images import edit_index, random_images
+from tests.pyramids import write_pyramid
 
 
 @pytest.fixture

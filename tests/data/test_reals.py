@@ -10,8 +10,8 @@ import torch
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Schedule
 from pggan.data.reals import RealBatches, epoch_order, indices_at
-from pggan.data.writer import write_pyramid
 from pggan.performance.bench import phase_of
+from tests.pyramids import write_pyramid
 
 CPU = torch.device("cpu")
 SCHEDULE = Schedule(

@@ -100,28 +100,6 @@ def test_celeba(datasets, tmp_path, monkeypatch):
     assert pyramid.class_names == ["5", "12"]  # the third picture is missing
 
 
-def test_lfw(datasets, tmp_path, monkeypatch):
-    base = tmp_path / "lfw-py"
-    for seed, (person, number) in enumerate([("Ann_A", 1), ("Ann_A", 2), ("Bob_B", 1)]):
-        path = base / "lfw_funneled" / person / f"{person}_{number:04d}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(noise(seed)).save(path, quality=95)
-    (base / "peopleDevTrain.txt").write_text("2\nAnn_A\t2\nBob_B\t1\n")
-    (base / "lfw-names.txt").write_text("Ann_A\t2\nBob_B\t1\n")
-    (base / "lfw-funneled.tgz").write_bytes(b"")
-    kind = datasets.LFWPeople
-    sums = {name: md5(base / name) for name in ("peopleDevTrain.txt", "lfw-names.txt")}
-    monkeypatch.setattr(kind, "checksums", sums)
-    monkeypatch.setattr(
-        kind, "file_dict", {"funneled": ("lfw_funneled", "lfw-funneled.tgz", md5(base / "lfw-funneled.tgz"))}
-    )
-    source = open_sources("lfw", wanted(tmp_path))
-    pyramid = prepared(source, tmp_path / "set", labels=True)
-    assert pyramid.class_names == ["Ann_A", "Bob_B"]
-    assert pyramid.labels.tolist() == [0, 0, 1]
-    assert all(Path(entry.file.path).suffix == ".jpg" for entry in source.entries())
-
-
 @pytest.mark.filterwarnings("ignore:unclosed file", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_lsun(datasets, tmp_path, monkeypatch):
     lmdb = pytest.importorskip("lmdb")
@@ -160,7 +138,7 @@ def test_an_image_of_a_known_set_is_opened_in_another_process(datasets, tmp_path
 
 
 def test_what_is_not_there_is_told_without_a_traceback(datasets, tmp_path):
-    for name in ("cifar10", "mnist", "celeba", "lfw", "lsun"):
+    for name in ("cifar10", "mnist", "celeba", "lsun"):
         with pytest.raises(UserError, match=f"{name} can't be opened"):
             NamedSource(name, wanted(tmp_path))
 

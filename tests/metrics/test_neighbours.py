@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from pggan.data.writer import write_pyramid
 from pggan.metrics.images import RealImages, feed
 from pggan.metrics.neighbours import NearestNeighbours, nearest_different
+from tests.pyramids import write_pyramid
 
 
 def gray(level):

@@ -8,10 +8,10 @@ from pggan.cli.auto_recipe import GivenKeys
 from pggan.config import TrainConfig
 from pggan.core.errors import UserError
 from pggan.core.validation import validated
-from pggan.data.writer import write_pyramid
 from pggan.performance.recipe.data_facts import facts_of
 from pggan.performance.recipe.hours import find_recipe
 from tests.composed import composed
+from tests.pyramids import write_pyramid
 
 
 def configured(*overrides):

@@ -11,9 +11,8 @@ from pggan.core.errors import UserError
 from pggan.data.image_file import BadImage, ImageHeader, read_header, usable_side
 from pggan.data.prepare import are_mixed
 from pggan.data.pyramid import INDEX_FILE, ImagePyramid
-from pggan.data.source import Entry, no_images
-from pggan.data.sources import open_sources
-from pggan.data.torchvision_sets import NamedSet
+from pggan.data.source import Entry
+from pggan.data.sources import open_for_training
 
 MAX_HEADERS = 200  # that are read: a second, and the twentieth part of them is still ten images
 SMALL_SHARE = 0.2  # of the images may be smaller than the final resolution: half of the pixels of all others weigh more
@@ -58,9 +57,7 @@ def facts_of(config: DataConfig) -> DataFacts:
 def facts_of_files(config: DataConfig) -> DataFacts:
     """The files of a folder, an archive or a known set that are not prepared yet."""
     assert config.path is not None, "avatars have no files"
-    entries = open_sources(config.path, NamedSet(Path(config.cache) / "downloads", "train", download=True)).entries()
-    if not entries:
-        raise no_images(config.path)
+    entries = open_for_training(config.path, config.cache).some_entries()
     found = [entry for entry in entries if entry.problem is None]
     sample = found[:: -(-len(found) // MAX_HEADERS) or 1]
     headers = headers_of(sample)

@@ -1,0 +1,21 @@
+"""Small pyramids of given images, written in one call."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pggan.core.atomic_io import file_sha256
+from pggan.data.levels import Images, all_levels
+from pggan.data.pyramid import ImagePyramid
+from pggan.data.writer import Layout, write_index
+
+
+def write_pyramid(destination: Path, images: Sequence[Images], source: dict[str, Any], **labels: Any) -> ImagePyramid:
+    """Write images, each [R, R, C]; `labels` as for `write_index`."""
+    destination.mkdir(parents=True)
+    layout = Layout(destination, images[0].shape[0], images[0].shape[2], len(images))
+    layout.resize()
+    for slot, image in enumerate(images):
+        layout.write(slot, all_levels(image))
+    write_index(layout, (file_sha256(shard.path) for shard in layout.shards()), source, **labels)
+    return ImagePyramid(destination)
