@@ -9,6 +9,7 @@ import traceback
 import webbrowser
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from math import isfinite
@@ -31,7 +32,7 @@ from pggan.core.version import __version__
 from pggan.sampling.directions import load_directions, principal_directions
 from pggan.sampling.film import ANIMATED, VIDEO, film_zoom, save_film
 from pggan.sampling.generate import RenderSettings
-from pggan.sampling.images import Pixels, enlarge, to_pil
+from pggan.sampling.images import Pixels, to_pil
 from pggan.sampling.trained_generator import TrainedGenerator, load
 
 STATIC = Path(__file__).parent / "static"
@@ -82,16 +83,10 @@ def listen(generator: TrainedGenerator, name: str, directions: str | None, port:
     files = page_files() | {"directions.bin": to_file(page_directions(generator, directions))}
     films = [kind for kind in ANIMATED if kind != VIDEO or find_spec("av") is not None]
     files["model.json"] = json.dumps(describe_page(generator, name, "server", films)).encode()
-    if port is None:
-        try:
-            return Server(PORT, generator, files)
-        except OSError:
-            port = 0
-    try:
-        return Server(port, generator, files)
-    except OSError as error:
-        remedy = "Set another port=, or leave it out."
-        raise UserError(f"The page can't be served at port={port}: {error.strerror or error}.", remedy) from error
+    for number in (PORT, 0) if port is None else (port,):
+        with suppress(OSError):
+            return Server(number, generator, files)
+    raise UserError(f"The page can't be served at port={port}.", "Set another port=, or leave it out.")
 
 
 def page_files() -> dict[str, bytes]:
@@ -117,7 +112,7 @@ def page_name(run: str) -> str:
 
 
 def page_directions(generator: TrainedGenerator, given: str | None) -> Tensor:
-    """The directions [K, Z] of the sliders: those of a file, else principal ones of the first features.
+    """The directions [K, Z] of the sliders: of a file, else principal ones of the first features.
 
     Raises UserError when the file has no directions for this generator.
     """
@@ -152,13 +147,14 @@ class Drawing:
         return self._thread.submit(draw).result()
 
     def film(self, latents: Tensor, settings: RenderSettings, kind: str, fps: int, *, smooth: bool) -> bytes:
-        """A film of `latents` [N, Z] as a file, enlarged as those of `pggan interpolate`, or smoothly.
+        """A film of `latents` [N, Z] as a file, enlarged as `pggan interpolate` does, or smoothly.
 
         Raises UserError for another kind, and once `cancelled` is set.
         """
         if kind not in ANIMATED or not 1 <= fps <= 120:
             raise UserError(f"There are no films of kind '{kind}' with {fps} frames per second.", "Reload the page.")
         side = settings.resolution * film_zoom(settings.resolution, settings.resolution)
+        method = Image.Resampling.BICUBIC if smooth else Image.Resampling.NEAREST
 
         def draw() -> Iterator[Pixels]:
             for start in range(0, len(latents), BLOCK):
@@ -166,7 +162,7 @@ class Drawing:
                     raise UserError("The film was cancelled.", "Export it again.")
                 images = self.images(latents[start : start + BLOCK], settings)
                 for image in images:
-                    yield enlarge_smoothly(image, side) if smooth else enlarge(image[None], side // len(image))[0]
+                    yield np.asarray(to_pil(image).resize((side, side), method)).reshape(side, side, -1)
                 self.progress["done"] = start + len(images)
 
         self.cancelled, self.progress = False, {"done": 0, "frames": len(latents)}
@@ -174,12 +170,6 @@ class Drawing:
             path = Path(folder) / f"film{kind}"
             save_film(draw(), len(latents), fps, path)
             return path.read_bytes()
-
-
-def enlarge_smoothly(image: Pixels, side: int) -> Pixels:
-    """An image [R, R, C] with `side` pixels a side, by bicubic interpolation; of C other than 1, 3 or 4, the first."""
-    larger = np.asarray(to_pil(image).resize((side, side), Image.Resampling.BICUBIC))
-    return larger.reshape(side, side, -1)
 
 
 class Server(ThreadingHTTPServer):

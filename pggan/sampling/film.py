@@ -23,7 +23,7 @@ SAMPLED_PIXELS = 2**18  # of these
 # Nearly lossless: below a constant rate factor of about 17, people see no difference (FFmpeg's guide).
 H264 = {"crf": "12", "preset": "medium"}
 BT709 = 1  # the number of ITU-R BT.709 in streams: how RGB becomes luma and chroma
-LIMITED = 1  # that of luma from 16 to 235
+LIMITED = 1  # its number of luma from 16 to 235
 
 
 def save_film(frames: Iterable[Pixels], count: int, fps: int, path: Path) -> None:

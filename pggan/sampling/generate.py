@@ -13,8 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pggan.checkpoints.generator_file import LoadedGenerator
-from pggan.core.errors import UserError, nearest
 from pggan.networks.layers import ComputeOptions, use_options
 from pggan.networks.networks import Generator
 from pggan.sampling.images import Pixels, to_bytes
@@ -33,45 +31,6 @@ class RenderSettings:
     alpha: float
     truncation: float = 1.0
     label: int | None = None
-
-
-def render_settings(
-    generator: LoadedGenerator,
-    *,
-    resolution: int | None = None,
-    alpha: float | None = None,
-    truncation: float = 1.0,
-    label: int | str | None = None,
-) -> RenderSettings:
-    """The settings asked for, or for None those of the newest level trained; raises UserError for impossible ones.
-
-    Args: label: number or name of a class; None for the first one, where there are any.
-    """
-    architecture = generator.network.architecture
-    if resolution is not None and resolution not in architecture.resolutions:
-        levels = ", ".join(map(str, architecture.resolutions))
-        raise UserError(f"This generator has no level for resolution={resolution}.", f"Choose one of {levels}.")
-    if alpha is None:
-        alpha = generator.alpha if resolution in (None, generator.resolution) else 1.0
-    if not 0 <= alpha <= 1:
-        raise UserError(f"alpha={alpha} is not a weight.", "Take a number from 0 (old layers) to 1 (new layers).")
-    number = class_number(generator, label)
-    return RenderSettings(resolution or generator.resolution, alpha, truncation, number)
-
-
-def class_number(generator: LoadedGenerator, label: int | str | None) -> int | None:
-    """The number of the class `label`, given by number or name; None for a generator without classes.
-
-    Raises UserError when there is no such class.
-    """
-    count, name = generator.network.architecture.num_classes, str(label)
-    if label is None:
-        return 0 if count else None
-    names = [*generator.class_names, *map(str, range(count))]
-    if name not in names:
-        remedy = f"{nearest(name, names)} It has {count} classes." if count else "It was trained without classes."
-        raise UserError(f"This generator has no class for label={label}.", remedy)
-    return names.index(name) % count
 
 
 def render_each(
@@ -106,7 +65,7 @@ def render_each(
                 while waiting:
                     yield waiting.popleft().result()
         finally:
-            torch.set_num_threads(threads)  # the initializer's number is also that of threads still to come
+            torch.set_num_threads(threads)  # the initializer has set it for threads still to come, too
 
 
 @torch.no_grad()

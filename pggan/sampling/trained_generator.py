@@ -15,7 +15,8 @@ from pggan.checkpoints.generator_file import LoadedGenerator, load_generator
 from pggan.checkpoints.read import choose_checkpoint
 from pggan.config.parse import NEWEST, parse_seeds
 from pggan.core.devices import choose_device
-from pggan.sampling.generate import RenderSettings, mean_features, render_each, render_settings
+from pggan.core.errors import UserError, nearest
+from pggan.sampling.generate import RenderSettings, mean_features, render_each
 from pggan.sampling.images import Pixels, to_pil
 from pggan.sampling.latents import load_latents, path_through, seed_latents
 from pggan.sampling.projection import STEPS, Picture, Projection, project, read_target
@@ -66,32 +67,41 @@ class TrainedGenerator:
         wanted = [seed + 1000 * number for seed in parse_seeds(seeds)]
         return seed_latents(wanted, self.latent_size), [f"seed-{seed:06d}" for seed in wanted]
 
-    def settings(self, **stage: Any) -> RenderSettings:
-        """The settings that `stream` takes besides latents, checked; the arguments are those of `render`."""
-        return render_settings(self.loaded, **stage)
-
-    def sample(self, seeds: Seeds, **stage: Any) -> list[Image.Image]:
-        """One picture per seed; the other arguments are those of `render`."""
-        return [to_pil(image) for image in self.stream(self.latents(seeds), self.settings(**stage))]
-
-    def render(
+    def settings(
         self,
-        latents: Tensor,
         *,
         resolution: int | None = None,
         alpha: float | None = None,
         truncation: float = 1.0,
         label: int | str | None = None,
-    ) -> Pixels:
-        """Images uint8 [N, R, R, C] of `latents` [N, Z].
+    ) -> RenderSettings:
+        """How images are drawn; raises UserError for what this generator does not have.
 
         Args: resolution, alpha: the stage of the growth, None for the newest one trained; truncation: below 1, images
-        are pulled towards the average one; label: number or name of the class, None for the first
-        one where there are any.
-        Raises UserError for what this generator does not have.
+        are pulled towards the average one; label: number or name of the class, None for the first one.
         """
-        settings = self.settings(resolution=resolution, alpha=alpha, truncation=truncation, label=label)
-        return np.stack(list(self.stream(latents, settings)))
+        if resolution is not None and resolution not in self.resolutions:
+            levels = ", ".join(map(str, self.resolutions))
+            raise UserError(f"This generator has no level for resolution={resolution}.", f"Choose one of {levels}.")
+        if alpha is None:
+            alpha = self.alpha if resolution in (None, self.resolution) else 1.0
+        if not 0 <= alpha <= 1:
+            raise UserError(f"alpha={alpha} is not a weight.", "Take a number from 0 (old layers) to 1 (new layers).")
+        names = [*self.class_names, *map(str, range(self.num_classes))]
+        name = names[0] if label is None and names else str(label)
+        if label is not None and name not in names:
+            remedy = f"{nearest(name, names)} It has {self.num_classes} classes." if names else "It has no classes."
+            raise UserError(f"This generator has no class for label={label}.", remedy)
+        number = names.index(name) % self.num_classes if names else None
+        return RenderSettings(resolution or self.resolution, alpha, truncation, number)
+
+    def sample(self, seeds: Seeds, **stage: Any) -> list[Image.Image]:
+        """One picture per seed; other arguments as of `settings`."""
+        return [to_pil(image) for image in self.stream(self.latents(seeds), self.settings(**stage))]
+
+    def render(self, latents: Tensor, **stage: Any) -> Pixels:
+        """Images uint8 [N, R, R, C] of `latents` [N, Z]; other arguments as of `settings`."""
+        return np.stack(list(self.stream(latents, self.settings(**stage))))
 
     def stream(self, latents: Iterable[Tensor], settings: RenderSettings) -> Iterator[Pixels]:
         """Images uint8 [R, R, C] of `latents` [Z], one after the other."""
@@ -110,7 +120,7 @@ class TrainedGenerator:
     def project(self, picture: Picture, *, steps: int = STEPS, **stage: Any) -> Projection:
         """The latent whose image is nearest to a picture: a file, a PIL image, or bytes [H, W, C].
 
-        Args: steps: of the optimisation; resolution, alpha and label as in `render`.
+        Args: steps: of the optimisation; other arguments as of `settings`.
         Raises UserError for what is no image, or smaller than the generator's.
         """
         settings = self.settings(**stage)
