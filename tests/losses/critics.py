@@ -3,43 +3,23 @@
 import torch
 
 from pggan.core.batch import Reals
-from pggan.core.rng import StepRng
-from pggan.core.schedule import Phase
-from pggan.losses.base import PenaltyContext, PenaltyResolution
+from pggan.losses.base import PenaltyContext, PenaltyResolution, Transforms
 from pggan.losses.logistic import Logistic
 from pggan.losses.relativistic import Relativistic
 from pggan.losses.wgan_gp import WganGp
-from pggan.networks.layers import ComputeOptions
-from pggan.training.inputs import draw_inputs
 
-CPU = torch.device("cpu")
 WGAN_GP = WganGp(
     penalty_weight=10.0, target=1.0, drift=0.001, penalty_resolution=PenaltyResolution.current, reg_interval=1
 )
 LOGISTIC = Logistic(gamma=3.0, reg_interval=1)
 RELATIVISTIC = Relativistic(gamma=3.0, reg_interval=1)
-ALL = [WGAN_GP, LOGISTIC, RELATIVISTIC]
+ALL = {"wgan_gp": WGAN_GP, "logistic": LOGISTIC, "relativistic": RELATIVISTIC}
 REAL, FAKE = torch.tensor([1.0, 2.0]), torch.tensor([3.0, -1.0])
-ROUNDING = {"atol": 1e-6, "rtol": 1e-6}  # of a few operations in float32, whose rounding is 6e-8
+HALFWAY = torch.full((2, 1, 1, 1), 0.5)
 
 
-def phase(missing_levels=0, batch=2, resolution=4):
-    return Phase(0, resolution, False, 1.0, 0, 1000, batch, 0.001, 0.001, missing_levels)
-
-
-def rng(images=0, seed=0):
-    return StepRng(seed, images, CPU)
-
-
-def for_d(loss, critic, reals, fakes, phase, rng):
-    """The terms of D in the step that begins at the images of `rng`."""
-    drawn = draw_inputs(phase, reals, loss, rng, latent_size=1, ema_decay=0.9, options=ComputeOptions())
-    context = PenaltyContext(drawn.spec.due, phase.missing_levels, drawn.mix, None, False)
-    return loss.for_d(critic, reals, fakes, context)
-
-
-def reals_of(images, labels=None, fake_labels=None):
-    return Reals(images, labels, fake_labels)
+def normal(*shape, seed=0, dtype=torch.float64):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
 def no_logits(scores):
@@ -51,16 +31,46 @@ def linear_critic(weights):
     return lambda images, *, sub_batches=1: no_logits((images * weights).flatten(1).sum(1))
 
 
-def watched_critic(weights):
-    """A linear critic that remembers the batches that it was shown, one by one or joined."""
-    seen = []
-
-    def critic(images, *, sub_batches=1):
-        seen.extend(images.detach().clone().chunk(sub_batches))
-        return linear_critic(weights)(images)
-
-    return critic, seen
+def quadratic_critic(curvature):
+    """Score: curvature / 2 * |x|^2, so that the gradient is curvature * x."""
+    return lambda images, *, sub_batches=1: no_logits(curvature / 2 * images.square().flatten(1).sum(1))
 
 
-def close(found, expected, **tolerances):
-    torch.testing.assert_close(found.detach().double(), torch.as_tensor(expected, dtype=torch.float64), **tolerances)
+class TanhCritic:
+    """A smooth network of two layers, in float64, for images of 48 numbers."""
+
+    def __init__(self):
+        self.first, self.second = (normal(48, 5, seed=1) / 4).requires_grad_(), normal(5, seed=2).requires_grad_()
+
+    def __call__(self, images, *, sub_batches=1):
+        return no_logits(torch.tanh(images.flatten(1) @ self.first).square() @ self.second)
+
+
+def for_d(loss, critic, reals, fakes, missing=0, mix=HALFWAY, due=None, transforms=Transforms(), labels=None):  # noqa: B008
+    """The terms of D; its penalties are due unless others are."""
+    context = PenaltyContext(loss.penalties() if due is None else due, missing, mix, None)
+    return loss.for_d(critic, Reals(reals.clone(), labels, labels), fakes.clone(), context, transforms)
+
+
+def slope(score, image, step=1e-6):
+    """The gradient of a number at an image, by central differences."""
+    found = torch.zeros_like(image)
+    for place in range(image.numel()):
+        away = torch.zeros_like(image).flatten()
+        away[place] = step
+        ahead, behind = score(image + away.view_as(image)), score(image - away.view_as(image))
+        found.view(-1)[place] = (ahead - behind) / (2 * step)
+    return found
+
+
+def require_slopes(total, critic):
+    """The gradient of `total()` in the weights of a `TanhCritic` is that of finite differences, in one direction."""
+    weights = [critic.first, critic.second]
+    for weight, gradient in zip(weights, torch.autograd.grad(total(), weights), strict=True):
+        direction, before, values = normal(*weight.shape, seed=9), weight.detach().clone(), []
+        for step in (1e-5, -1e-5):
+            weight.data = before + step * direction
+            values.append(total().detach())
+        weight.data = before
+        expected = (values[0] - values[1]) / 2e-5
+        torch.testing.assert_close((gradient * direction).sum(), expected, rtol=1e-5, atol=1e-7)

@@ -1,47 +1,205 @@
-"""Losses by name: their files, their YAML files and the options they take."""
+"""Losses against formulas written out, and what all of them share: the images that D is shown, and the label terms."""
 
-import dataclasses
+import math
+from dataclasses import fields
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from omegaconf import OmegaConf
 
-import pggan.losses
+from pggan.core.batch import Reals
 from pggan.losses import LOSSES, build_loss
-from pggan.losses.base import PenaltyResolution
+from pggan.losses.base import GradientPenalty, PenaltyResolution, class_loss
 from pggan.losses.wgan_gp import WganGp
+from pggan.networks.networks import Discriminator
+from tests.definitions import variant
+from tests.losses.critics import ALL, FAKE, LOGISTIC, REAL, RELATIVISTIC, WGAN_GP, for_d, linear_critic, normal
+from tests.networks.naive import Naive, ready
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "loss"
+EACH = pytest.mark.parametrize("name", LOSSES)
 
 
-def options_of(name):
-    return dict(OmegaConf.load(CONFIGS / f"{name}.yaml"))
+def softplus(x):
+    return math.log1p(math.exp(x))
 
 
-def test_every_loss_file_has_a_yaml_and_every_yaml_a_file():
-    files = {path.stem for path in Path(pggan.losses.__file__).parent.glob("*.py")} - {
-        "__init__",
-        "base",
-        "gradient_penalty",
-    }
-    assert files == set(LOSSES) == {path.stem for path in CONFIGS.glob("*.yaml")}
-    assert files
+def close(found, expected):
+    torch.testing.assert_close(
+        found.detach().double(), torch.tensor(expected, dtype=torch.float64), atol=1e-6, rtol=1e-6
+    )
 
 
-@pytest.mark.parametrize("name", LOSSES)
-def test_the_yaml_of_a_loss_has_exactly_its_fields(name):
-    options = options_of(name)
+# ---- formulas -----------------------------------------------------------------------------------------------
+
+OF_D = {  # of reals with scores 1 and 2, fakes with 3 and -1
+    "wgan_gp": {"D/wasserstein": [2.0, -3.0], "D/drift": [0.001, 0.004]},
+    "logistic": {"D/loss_reals": [softplus(-1), softplus(-2)], "D/loss_fakes": [softplus(3), softplus(-1)]},
+    "relativistic": {"D/relativistic": [softplus(3 - 1), softplus(-1 - 2)]},
+}
+OF_G = {
+    "wgan_gp": {"G/wasserstein": [-3.0, 1.0]},
+    "logistic": {"G/loss_fakes": [softplus(-3), softplus(1)]},
+    "relativistic": {"G/relativistic": [softplus(1 - 3), softplus(2 + 1)]},
+}
+
+
+@EACH
+def test_terms_are_those_of_the_formulas(name):
+    loss = ALL[name]
+    for found, expected in ((loss.d_terms(REAL, FAKE), OF_D[name]), (loss.g_terms(REAL, FAKE), OF_G[name])):
+        assert set(found) == set(expected)
+        for term, values in expected.items():
+            close(found[term], values)
+
+
+@EACH
+def test_terms_of_extreme_scores_are_finite_and_pull_scores_the_right_way(name):
+    loss, far = ALL[name], torch.tensor([1e4, -1e4])
+    for terms in (loss.d_terms(far, -far), loss.d_terms(-far, far), loss.g_terms(far, -far)):
+        assert all(torch.isfinite(term).all() for term in terms.values())
+    real, fake = REAL.clone().requires_grad_(), FAKE.clone().requires_grad_()
+    of_reals, of_fakes = torch.autograd.grad(sum(t.sum() for t in loss.d_terms(real, fake).values()), (real, fake))
+    assert (of_reals < 0).all()
+    assert (of_fakes > 0).all()
+    (of_fakes,) = torch.autograd.grad(sum(term.sum() for term in loss.g_terms(REAL, fake).values()), fake)
+    assert (of_fakes < 0).all()
+
+
+def test_the_whole_wgan_gp_loss_of_a_linear_critic_is_the_sum_worked_by_hand():
+    weights = torch.zeros(1, 4, 4)
+    weights[0, 0, 0] = 3.0
+    reals, fakes = torch.zeros(2, 1, 4, 4), torch.zeros(2, 1, 4, 4)
+    reals[:, 0, 0, 0], fakes[:, 0, 0, 0] = torch.tensor([1.0, 2.0]), torch.tensor([0.0, -1.0])
+    terms = for_d(WGAN_GP, linear_critic(weights), reals, fakes)
+    total = sum(term.mean() for term in terms.loss.values())
+    # Scores 3, 6 and 0, -3: critic -3 and -9, drift .009 and .036, penalty 10 * (3 - 1)^2 = 40.
+    assert total.item() == pytest.approx((-3 - 9) / 2 + (0.009 + 0.036) / 2 + 40, rel=1e-6)
+    assert terms.metrics["scores/reals"].tolist() == [3, 6]
+    assert terms.metrics["scores/fakes"].tolist() == [0, -3]
+
+
+@EACH
+def test_the_yaml_of_a_loss_has_its_fields(name):
+    options = dict(OmegaConf.load(CONFIGS / f"{name}.yaml"))
     assert options["name"] == name
-    loss = build_loss(options)
-    assert set(options) == {"name", *(field.name for field in dataclasses.fields(loss))}
-    assert type(loss).__module__ == f"pggan.losses.{name}"
-    for key, value in options.items():
-        if key != "name":
-            found = getattr(loss, key)
-            assert getattr(found, "value", found) == value
+    assert set(options) == {"name", *(field.name for field in fields(build_loss(options)))}
+    assert set(LOSSES) == {path.stem for path in CONFIGS.glob("*.yaml")}
 
 
 def test_the_default_wgan_gp_is_that_of_the_official_code():
-    assert build_loss(options_of("wgan_gp")) == WganGp(
+    assert build_loss(dict(OmegaConf.load(CONFIGS / "wgan_gp.yaml"))) == WganGp(
         penalty_weight=10.0, target=1.0, drift=0.001, penalty_resolution=PenaltyResolution.final, reg_interval=1
     )
+
+
+# ---- signs, by which ADA adapts p --------------------------------------------------------------------------
+
+
+def test_signs_of_reals_are_those_of_scores_where_0_has_a_meaning_and_of_differences_elsewhere():
+    real, fake = torch.tensor([3.0, -1.0, 2.0, 0.0]), torch.tensor([4.0, -2.0, 0.0, 0.0])
+    assert LOGISTIC.signs(real, fake).tolist() == [1, -1, 1, 0]
+    for loss in (RELATIVISTIC, WGAN_GP):
+        assert loss.signs(real, fake).tolist() == [-1, 1, 1, 0]
+
+
+def test_the_mean_sign_of_differences_is_that_of_equally_separated_normal_scores():
+    assert LOGISTIC.mean_sign(0.6) == 0.6
+    for target in (0.0, 0.3, 0.6):
+        middle = torch.special.ndtri(torch.tensor((1 + target) / 2, dtype=torch.float64))  # so that P(score > 0) fits
+        real, fake = normal(100_000) + middle, normal(100_000, seed=1) - middle
+        assert real.sign().mean().item() == pytest.approx(target, abs=5 / math.sqrt(100_000))
+        found = RELATIVISTIC.signs(real, fake).mean().item()
+        assert found == pytest.approx(RELATIVISTIC.mean_sign(target), abs=5 / math.sqrt(100_000))
+
+
+# ---- what D is shown ----------------------------------------------------------------------------------------
+
+
+@EACH
+@pytest.mark.parametrize("residual", [False, True], ids=["plain", "residual"])
+@pytest.mark.parametrize("due", [None, ()], ids=["penalties", "none"])
+def test_scores_of_reals_and_fakes_are_those_of_two_separate_batches(name, residual, due):
+    """Minibatch stddev must not see reals and fakes as one batch."""
+    sizes = {"resolution": 8, "channels": 2, "latent_size": 4, "fmap_base": 8, "fmap_max": 4, "stddev_group": 2}
+    d = ready(Discriminator, variant(**sizes, residual=residual)).double()
+    reals, fakes, naive = normal(4, 2, 8, 8), 3 * normal(4, 2, 8, 8, seed=1), Naive(d)
+    mix = torch.rand(4, 1, 1, 1, dtype=torch.float64)
+    terms = for_d(ALL[name], lambda images, **more: d(images, 8, **more), reals, fakes, mix=mix, due=due)
+    for key, images in (("scores/reals", reals), ("scores/fakes", fakes)):
+        np.testing.assert_allclose(terms.metrics[key], naive.scores(images.numpy(), 8)[:, 0], atol=2e-5, rtol=1e-5)
+    assert ({*terms.loss} > {penalty.name for penalty in ALL[name].penalties()}) == (due is None)
+    assert all(term.shape == (4,) for term in (*terms.loss.values(), *terms.metrics.values()))
+
+
+def test_mixed_points_lie_between_each_real_and_its_fake_where_they_are_drawn():
+    seen, weights, mix = [], normal(3, 4, 4), torch.tensor([0.0, 0.25, 1.0], dtype=torch.float64).view(3, 1, 1, 1)
+
+    def critic(images, *, sub_batches=1):
+        seen.append(images.detach().clone())
+        return linear_critic(weights)(images)
+
+    reals, fakes = normal(3, 3, 4, 4), normal(3, 3, 4, 4, seed=1)
+    for_d(WGAN_GP, critic, reals, fakes, mix=mix)
+    assert torch.equal(seen[0], torch.cat([reals, fakes]))
+    torch.testing.assert_close(seen[1], (1 - mix) * reals + mix * fakes)
+
+
+@EACH
+def test_only_a_relativistic_generator_looks_at_reals(name):
+    loss, critic = ALL[name], linear_critic(normal(1, 4, 4))
+    fakes = normal(2, 1, 4, 4, seed=1).requires_grad_()
+    terms = [loss.for_g(critic, Reals(factor * normal(2, 1, 4, 4), None, None), fakes).loss for factor in (1, 10)]
+    assert all(torch.equal(terms[0][key], terms[1][key]) for key in terms[0]) == (name != "relativistic")
+    sum(term.sum() for term in terms[0].values()).backward()
+    assert fakes.grad.abs().sum() > 0
+
+
+# ---- labels -------------------------------------------------------------------------------------------------
+
+
+def test_label_terms_are_cross_entropies_with_the_labels_of_reals_in_d_and_drawn_ones_in_g():
+    def critic(images, *, sub_batches=1):  # the logits are the first three pixels
+        return images.flatten(1).sum(1), images.flatten(1)[:, :3]
+
+    e, labels = math.e, torch.eye(3)
+    reals, fakes = torch.zeros(1, 1, 4, 4), torch.zeros(1, 1, 4, 4)
+    reals[0, 0, 0, :3], fakes[0, 0, 0, :3] = torch.tensor([2.0, 1.0, 0.0]), torch.tensor([0.0, 1.0, 3.0])
+    terms = for_d(WGAN_GP, critic, reals, fakes, labels=labels[:1], mix=torch.rand(1, 1, 1, 1)).loss
+    close(terms["D/class_loss_reals"], [math.log(e**2 + e + 1) - 2])
+    close(terms["D/class_loss_fakes"], [math.log(1 + e + e**3)])
+    of_g = WGAN_GP.for_g(critic, Reals(reals, labels[:1], labels[2:]), fakes).loss
+    close(of_g["G/class_loss_fakes"], [math.log(1 + e + e**3) - 3])
+    assert set(of_g) == set(WGAN_GP.terms_of_g)
+    close(class_loss(torch.zeros(1, 3), labels[:1]), [math.log(3)])
+    assert set(for_d(WGAN_GP, critic, reals, fakes, due=()).loss) == {"D/wasserstein", "D/drift"}
+
+
+# ---- gradient penalties, by definition -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", [1.0, 750.0])
+def test_the_target_is_aimed_at_and_its_square_divides_the_penalty(target):
+    penalty = GradientPenalty(name="p", at=None, weight=10.0, target=target)
+    gradient = normal(2, 3, 4, 4)
+    norm = gradient.square().sum((1, 2, 3)).sqrt()
+    torch.testing.assert_close(penalty.of(gradient, 3), 10 * (norm / target - 1) ** 2)
+    assert penalty.of(gradient * (target / norm).view(2, 1, 1, 1), 0).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("missing", [0, 1, 8])
+def test_the_official_norm_is_that_at_the_final_resolution(missing):
+    """The official critic sees the image upsampled to the final resolution and pools it back down."""
+    weights, points, factor = 3 * normal(1, 4, 4), normal(1, 1, 4, 4, seed=1), 2**missing
+    upsampled = points.repeat_interleave(factor, 2).repeat_interleave(factor, 3).requires_grad_()
+    pooled = upsampled.reshape(1, 1, 4, factor, 4, factor).mean((3, 5))
+    (gradient,) = torch.autograd.grad((pooled * weights).sum(), upsampled)
+    norm = gradient.norm()
+    for resolution, expected in ((PenaltyResolution.final, norm), (PenaltyResolution.current, weights.norm())):
+        loss = WganGp(penalty_weight=10.0, target=1.0, drift=0.0, penalty_resolution=resolution, reg_interval=1)
+        terms = for_d(
+            loss, linear_critic(weights), points, points, missing, mix=0.3 * torch.ones(1, 1, 1, 1, dtype=torch.float64)
+        )
+        torch.testing.assert_close(terms.loss["D/gradient_penalty"], (10 * (expected - 1) ** 2)[None])

@@ -1,0 +1,231 @@
+"""ADA: what each transformation does, by its definition, and how often; how p is adapted."""
+
+import math
+
+import pytest
+import torch
+
+from pggan.augmentation.ada import ANGLES, INTERVAL, PARAMETERS, PLACES, Ada, AdaptiveP
+from pggan.augmentation.geometry import resample
+from pggan.core.rng import StepRng
+
+CPU = torch.device("cpu")
+C, S = math.cos(0.2), math.sin(0.2)
+# Coordinates up to 1 are rounded by 2^-24 about ten times, which moves a sample by 8 * 2^-24 of 16 pixels each time;
+# bicubic samples of values up to 1 change by less than 10 per pixel.
+MOVED = 10 * 10 * 8 * 2**-24
+
+
+def ada(p=None):
+    return Ada(p=p, target=0.6, rampup_images=1000)
+
+
+def images_of(channels=3, side=16, count=2, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand(count, channels, side, side, generator=generator, dtype=dtype) * 2 - 1
+
+
+def transformed(images, **values):
+    """The images with these parameters, and no others."""
+    numbers = torch.zeros(len(images), 2, len(PARAMETERS), dtype=torch.float64)
+    for name, value in values.items():
+        numbers[:, 1, PLACES[name]] = value
+    return ada(0.5).apply(images, numbers, None)
+
+
+def close(found, expected, tolerance=MOVED):
+    torch.testing.assert_close(found, expected, atol=tolerance, rtol=0)
+
+
+# ---- what each does ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, 5])
+def test_images_stay_as_they_are_where_p_is_0(channels):
+    images = images_of(channels)
+    numbers = ada().draw(StepRng(0, 0, CPU), 2)[:, 0]
+    close(ada().apply(images, numbers, torch.tensor(0.0)), images)
+
+
+@pytest.mark.parametrize("side", [4, 16])
+def test_flips_and_quarter_turns_move_pixels_to_pixels(side):
+    images = images_of(side=side)
+    close(transformed(images, flip=1), images.flip(3))
+    found = [transformed(images, turn=turn) for turn in range(4)]
+    turns = [images.rot90(turn, (2, 3)) for turn in range(4)]
+    assert any(torch.allclose(found[1], turn, atol=MOVED) for turn in (turns[1], turns[3]))
+    close(found[2], turns[2])
+    close(transformed(found[1], turn=1), found[2])
+    close(transformed(found[1], turn=3), images)
+    # Both at once are one of the eight symmetries of a square, none of them twice.
+    both = [transformed(images, turn=turn, flip=flip) for turn in range(4) for flip in (0, 1)]
+    assert min((a - b).abs().max() for i, a in enumerate(both) for b in both[:i]) > 0.1
+
+
+def test_shifts_are_whole_pixels_and_mirror_the_image_at_its_border():
+    images = images_of()
+    found = transformed(images, shift_x=1 / 8 - 0.01, shift_y=-1 / 8)  # of 16 pixels: 1.84 and -2
+    rows = torch.cat([images[:, :, :2].flip(2), images[:, :, :-2]], 2)
+    close(found, torch.cat([rows[..., 2:], rows[..., -2:].flip(3)], 3))
+    close(transformed(images, shift_x=0.4 / 16), images)
+
+
+@pytest.mark.parametrize(
+    ("values", "matrix"),
+    [
+        ({"move_x": 0.07, "move_y": -0.03}, lambda x, y: (x + 2 * 0.07, y - 2 * 0.03)),
+        ({"scale": -0.5}, lambda x, y: (x * 2**-0.5, y * 2**-0.5)),
+        ({"stretch": -0.3}, lambda x, y: (x * 2**-0.3, y * 2**0.3)),
+        *(({angle: 0.2}, lambda x, y: (C * x - S * y, S * x + C * y)) for angle in ANGLES),
+        ({"stretch": -0.4, "angle_after": math.pi / 2}, lambda x, y: (-(2**-0.4) * y, 2**0.4 * x)),
+        (  # in their order: the last is undone first
+            {"angle_before": math.pi / 2, "stretch": -0.4, "scale": -0.5, "move_y": 0.04},
+            lambda x, y: (-(2**-0.1) * (y + 2 * 0.04), 2**-0.9 * x),
+        ),
+    ],
+)
+def test_a_plane_is_sampled_where_the_transformation_says(values, matrix):
+    """Bicubic samples lie on the plane, away from the border, to within a twentieth of a pixel.
+
+    With PyTorch's a = -3/4, a sample at t between two pixels is off by (2a + 1) t (1 - t) (2t - 1) times the slope
+    per pixel in each direction, which is at most sqrt(3) / 36 of it.
+    """
+    along = (2 * torch.arange(32, dtype=torch.float64) + 1) / 32 - 1
+    y, x = torch.meshgrid(along, along, indexing="ij")
+    images = (0.5 * x - 0.2 * y + 0.1).expand(1, 1, 32, 32)
+    u, v = matrix(x, y)
+    inside = (u.abs() < 0.85) & (v.abs() < 0.85)
+    assert inside.float().mean() > 0.4
+    found = transformed(images, **values)[0, 0]
+    close(found[inside], (0.5 * u - 0.2 * v + 0.1)[inside], 1.001 * (0.5 + 0.2) / 16 * math.sqrt(3) / 36)
+
+
+def test_brightness_contrast_and_inversion_are_those_of_the_formulas():
+    gray, colors = images_of(1), images_of(3)
+    close(transformed(gray, brightness=0.3), gray + 0.3)
+    close(transformed(colors, contrast=0.7, brightness=0.3), 2**0.7 * (colors + 0.3))
+    close(transformed(gray, invert=1), -gray)
+    luma = colors.mean(1, keepdim=True)
+    close(transformed(colors, invert=1), colors - 2 * luma)
+
+
+def test_hue_turns_colours_around_the_grey_axis():
+    """A third of a turn exchanges the primaries, and half a turn leaves only the grey value."""
+    images = images_of()
+    third = transformed(images, hue=2 * math.pi / 3)
+    assert any(torch.allclose(third, images.roll(shift, 1), atol=MOVED) for shift in (1, 2))
+    close(transformed(images, hue=math.pi), 2 * images.mean(1, keepdim=True) - images)
+    angle = transformed(images, hue=0.7)
+    close(angle.mean(1), images.mean(1))
+    close(angle.square().sum(1), images.square().sum(1))
+
+
+def test_saturation_moves_colours_away_from_grey():
+    images = images_of()
+    gray = images.mean(1, keepdim=True)
+    close(transformed(images, saturation=1.5), gray + 2**1.5 * (images - gray))
+    close(transformed(gray, saturation=1.5), gray)
+
+
+def test_opacity_keeps_its_values_and_channels_of_unknown_meaning_all_of_theirs():
+    values = {"brightness": 0.5, "contrast": 1, "hue": 1, "saturation": 1}
+    for channels, kept in ((2, slice(1, 2)), (4, slice(3, 4)), (5, slice(0, 5))):
+        images = images_of(channels)
+        found = transformed(images, **values)
+        close(found[:, kept], images[:, kept])
+        colors = slice(0, kept.start)
+        close(found[:, colors], transformed(images[:, colors], **values))
+
+
+# ---- how often ---------------------------------------------------------------------------------------------
+
+
+def test_every_transformation_takes_effect_with_probability_p_and_one_of_two_rotations():
+    least, _ = ada().draw(StepRng(0, 0, CPU), 5000).flatten(0, 1).unbind(1)
+    deviation = 0.5 / math.sqrt(len(least))
+    for p in (0.2, 0.7):
+        for name, place in PLACES.items():
+            wanted = 1 - math.sqrt(1 - p) if name in ANGLES else p
+            assert (least[:, place] < p).float().mean().item() == pytest.approx(wanted, abs=5 * deviation), name
+        one, other = (least[:, PLACES[name]] < p for name in ANGLES)
+        assert (one | other).float().mean().item() == pytest.approx(p, abs=5 * deviation)
+        for pair in (("shift_x", "shift_y"), ("move_x", "move_y")):  # of one transformation
+            one, other = (least[:, PLACES[name]] < p for name in pair)
+            assert torch.equal(one, other)
+
+
+def test_parameters_have_the_distributions_of_the_paper():
+    _, values = ada().draw(StepRng(0, 0, CPU), 5000).flatten(0, 1).unbind(1)
+    count = len(values)
+    bounds = dict.fromkeys(("shift_x", "shift_y"), 1 / 8) | dict.fromkeys((*ANGLES, "hue"), math.pi)
+    for name, bound in bounds.items():
+        column = values[:, PLACES[name]]
+        assert bound * 0.99 < column.max() < bound * 1.0001
+        assert column.mean().item() == pytest.approx(0, abs=5 * bound / math.sqrt(3 * count))
+    deviations = {"scale": 0.2, "stretch": 0.2, "move_x": 0.125, "move_y": 0.125}
+    deviations |= {"brightness": 0.2, "contrast": 0.5, "saturation": 1}
+    for name, deviation in deviations.items():
+        column = values[:, PLACES[name]]
+        assert column.std().item() == pytest.approx(deviation, rel=5 / math.sqrt(2 * count))
+    choices = {"flip": 2, "turn": 4, "invert": 2}
+    for name, ways in choices.items():
+        shares = torch.bincount(values[:, PLACES[name]].long()) / count
+        assert shares.tolist() == pytest.approx([1 / ways] * ways, abs=2.5 / math.sqrt(count))
+    assert {*bounds, *deviations, *choices} == set(PARAMETERS)
+
+
+# ---- derivatives -------------------------------------------------------------------------------------------
+
+
+def test_derivatives_of_resampling_of_both_orders_are_those_of_finite_differences_and_adjoint():
+    matrix = torch.tensor([[[0.9, 0.3, 0.1], [-0.2, 1.1, -0.3]], [[-1.3, 0.2, 0.6], [0.1, 0.7, 0.2]]]).double()
+    x, y = (images_of(2, 4, dtype=torch.float64) * factor for factor in (1, 2))
+    x.requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: resample(x, matrix), x, fast_mode=True)
+    assert torch.autograd.gradgradcheck(lambda x: resample(x, matrix).square(), x, fast_mode=True)
+    found = resample(x, matrix)  # <A x, y> = <x, A' y>
+    torch.testing.assert_close((found * y).sum(), (x * torch.autograd.grad(found, x, y, retain_graph=True)[0]).sum())
+
+
+# ---- p -----------------------------------------------------------------------------------------------------
+
+
+def follow(adaptive, *signs, batch=10):
+    return [adaptive.follow(torch.tensor(sign), batch).item() for sign in signs]
+
+
+def new(rampup_images=1000):
+    return AdaptiveP(CPU, target=0.6, rampup_images=rampup_images)
+
+
+def test_p_moves_by_the_images_shown_once_per_interval_towards_the_target():
+    adaptive = new()
+    assert INTERVAL == 4
+    assert follow(adaptive, *[0.9] * 8) == pytest.approx([0, 0, 0, 0.04, 0.04, 0.04, 0.04, 0.08])
+    assert follow(adaptive, *[0.1] * 4) == pytest.approx([0.08, 0.08, 0.08, 0.04])
+
+
+def test_the_signs_of_an_interval_count_by_their_images_and_those_that_are_no_numbers_not_at_all():
+    adaptive = new()
+    follow(adaptive, *[1.0] * 4)
+    follow(adaptive, 1.0, batch=10)
+    follow(adaptive, 0.5, math.nan, math.nan, batch=30)  # 0.625 in the mean, of 40 images
+    assert adaptive.p.item() == pytest.approx(0.08)
+    assert follow(adaptive, *[math.nan] * 4)[-1] == pytest.approx(0.08)
+    follow(adaptive, 1.0, 0.5, 0.5, 0.5, batch=10)
+    assert adaptive.p.item() == pytest.approx(0.12)
+
+
+def test_p_stays_between_0_and_the_limit():
+    adaptive = new(rampup_images=60)
+    assert follow(adaptive, *[-1.0] * 4, *[1.0] * 8)[3::4] == pytest.approx([0, 2 / 3, 0.85])
+
+
+def test_p_goes_on_in_the_middle_of_an_interval_and_begins_at_0_where_nothing_was_saved():
+    one, other = new(), new()
+    follow(one, 1.0, 1.0, 1.0, 1.0, 1.0, -1.0)
+    other.load_state_dict({name: tensor.clone() for name, tensor in one.state_dict().items()})
+    assert follow(one, -1.0, -0.9) == follow(other, -1.0, -0.9) == pytest.approx([0.04, 0.0])
+    follow(one, 1.0)
+    one.load_state_dict({})
+    assert all(float(tensor) == 0 for tensor in one.state_dict().values())

@@ -1,0 +1,166 @@
+"""Gradient penalties: R1 and R2, finite differences through the augmentation, lazy, degenerate, half precision."""
+
+import dataclasses
+import itertools
+
+import pytest
+import torch
+
+from pggan.augmentation.ada import Ada
+from pggan.core.batch import Reals
+from pggan.core.rng import StepRng
+from pggan.core.schedule import Phase
+from pggan.losses.base import GradientPenalty, PenaltyAt, PenaltyContext, Transforms
+from pggan.networks.layers import ComputeOptions
+from pggan.networks.networks import Discriminator
+from pggan.training.inputs import draw_inputs
+from tests.definitions import variant
+from tests.losses.critics import (
+    ALL,
+    LOGISTIC,
+    RELATIVISTIC,
+    WGAN_GP,
+    TanhCritic,
+    for_d,
+    linear_critic,
+    no_logits,
+    normal,
+    quadratic_critic,
+    require_slopes,
+    slope,
+)
+
+CPU = torch.device("cpu")
+EACH = pytest.mark.parametrize("name", ALL)
+MIX = torch.tensor([0.3, 0.8], dtype=torch.float64).view(2, 1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("loss", "name", "at_reals"),
+    [(LOGISTIC, "D/r1", True), (RELATIVISTIC, "D/r1", True), (RELATIVISTIC, "D/r2", False)],
+)
+def test_r1_and_r2_are_half_gamma_times_the_squared_gradient_whatever_levels_are_missing(loss, name, at_reals):
+    reals, fakes = normal(2, 1, 4, 4), 2 * normal(2, 1, 4, 4, seed=1)
+    terms = for_d(loss, quadratic_critic(2.0), reals, fakes, missing=5)
+    expected = 3 / 2 * (2 * (reals if at_reals else fakes)).square().sum((1, 2, 3))
+    torch.testing.assert_close(terms.loss[name].detach(), expected)
+
+
+def transforms_of(augmented):
+    """What D is shown: each image changed by ADA, or as it is."""
+    if not augmented:
+        return Transforms()
+    augmentation = Ada(p=0.8, target=0.6, rampup_images=1000)
+    draws = augmentation.draw(StepRng(1, 0, CPU), 2)
+    shown = [lambda images, of=of: augmentation.apply(images, draws[:, of], None) for of in (0, 1)]
+    for function in shown:
+        image = normal(2, 3, 4, 4)
+        assert ((function(image) - image).abs().flatten(1).amax(1) > 0.1).all()
+    return Transforms(*shown)
+
+
+@EACH
+@pytest.mark.parametrize("augmented", [False, True])
+def test_penalties_and_their_gradients_are_those_of_finite_differences(name, augmented):
+    """At reals and fakes through the augmentation, at interpolated images between what D is shown."""
+    loss, critic, transforms = ALL[name], TanhCritic(), transforms_of(augmented)
+    reals, fakes = normal(2, 3, 4, 4, seed=3), normal(2, 3, 4, 4, seed=4)
+    between = torch.lerp(transforms.reals(reals), transforms.fakes(fakes), MIX)
+    images = {PenaltyAt.reals: reals, PenaltyAt.fakes: fakes, PenaltyAt.interpolated: between}
+    seen = {PenaltyAt.reals: transforms.reals, PenaltyAt.fakes: transforms.fakes, PenaltyAt.interpolated: lambda x: x}
+
+    def terms():
+        return for_d(loss, critic, reals, fakes, mix=MIX, transforms=transforms).loss
+
+    found = terms()
+    for penalty in loss.penalties():
+        with torch.no_grad():
+            gradient = slope(lambda x, at=penalty.at: critic(seen[at](x))[0].sum(), images[penalty.at])
+        torch.testing.assert_close(found[penalty.name].detach(), penalty.of(gradient, 0), rtol=1e-6, atol=1e-8)
+    for term, expected in loss.d_terms(critic(transforms.reals(reals))[0], critic(transforms.fakes(fakes))[0]).items():
+        torch.testing.assert_close(found[term], expected)
+    require_slopes(lambda: sum(term.sum() for term in terms().values()), critic)
+
+
+@EACH
+def test_g_gets_its_gradient_through_the_augmentation(name):
+    critic, transforms, reals, fakes = TanhCritic(), transforms_of(True), normal(2, 3, 4, 4), normal(2, 3, 4, 4, seed=4)
+
+    def total(images):
+        return sum(
+            term.sum() for term in ALL[name].for_g(critic, Reals(reals, None, None), images, transforms).loss.values()
+        )
+
+    at = fakes.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(total(at), at)
+    with torch.no_grad():
+        torch.testing.assert_close(gradient, slope(total, fakes), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("loss", [*ALL.values(), dataclasses.replace(WGAN_GP, target=0.0)])
+def test_critics_without_slope_get_finite_gradients(loss):
+    dead = Discriminator(variant(resolution=8, channels=2, latent_size=4, fmap_base=8, fmap_max=4, stddev_group=2))
+    flat, same = torch.zeros(2, 8, 8, requires_grad=True), normal(1, 2, 8, 8, dtype=torch.float32).repeat(2, 1, 1, 1)
+    for parameter in dead.parameters():
+        parameter.data.zero_()
+    for critic, weights in (
+        (linear_critic(flat), [flat]),
+        (lambda images, **more: dead(images, 8, **more), dead.parameters()),
+    ):
+        sum(term.mean() for term in for_d(loss, critic, same, same).loss.values()).backward()
+        assert all(weight.grad is None or weight.grad.isfinite().all() for weight in weights)
+
+
+# ---- lazy penalties -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("interval", [1, 2, 8])
+@pytest.mark.parametrize("batch", [3, 16])
+def test_a_lazy_penalty_is_due_at_the_first_update_of_a_run_and_at_every_interval_th_one(interval, batch):
+    loss, phase = (
+        dataclasses.replace(LOGISTIC, reg_interval=interval),
+        Phase(0, 4, False, 1.0, 0, 10**6, batch, 0, 0, 0),
+    )
+    reals = Reals(torch.zeros(batch, 1, 4, 4), None, None)
+
+    def is_due(images):
+        rng = StepRng(0, images, CPU)
+        return bool(draw_inputs(phase, reals, loss, rng, 0.9, latent_size=1, options=ComputeOptions()).spec.due)
+
+    for start in (0, batch * 1000, 100_001):  # a phase may begin at any image count
+        due = [number for number in range(5 * interval) if is_due(start + batch * number)]
+        assert len(due) == 5
+        assert {later - earlier for earlier, later in itertools.pairwise(due)} == {interval}
+        assert start > 0 or due[0] == 0
+
+
+@EACH
+def test_a_lazy_penalty_counts_interval_times_as_much(name):
+    lazy, critic, images = dataclasses.replace(ALL[name], reg_interval=4), TanhCritic(), normal(2, 3, 4, 4)
+    eager, found = (for_d(loss, critic, images, 2 * images, mix=MIX).loss for loss in (ALL[name], lazy))
+    for term, value in eager.items():
+        factor = 4 if term in {penalty.name for penalty in lazy.penalties()} else 1
+        torch.testing.assert_close(found[term], factor * value)
+
+
+# ---- half precision -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", [0.0, 750.0])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_penalty_of_a_gradient_in_half_precision_is_computed_in_float32(dtype, target):
+    gradient = (30 * normal(2, 3, 16, 16)).to(dtype)  # the sum of its squares is beyond float16
+    norms = gradient.double().flatten(1).norm(dim=1)
+    expected = 10 * ((norms / target - 1) ** 2 if target else norms**2)
+    found = GradientPenalty(name="p", at=PenaltyAt.reals, weight=10.0, target=target).of(gradient, 0)
+    torch.testing.assert_close(found, expected.float(), rtol=1e-5, atol=0)
+
+
+def test_the_loss_scale_is_taken_out_of_the_gradient_in_float32():
+    """The gradient is w / 2^10, too small for float16 until it is scaled, which is exact."""
+    w, images = (1e-4 * normal(1, 4, 4)).half(), normal(2, 1, 4, 4).half().requires_grad_()
+    penalty = GradientPenalty(name="p", at=PenaltyAt.reals, weight=1e9)
+    scores, _ = no_logits((images * w).flatten(1).sum(1) / 2**10)
+    found = penalty.of_scores(images, scores, PenaltyContext((penalty,), 0, None, torch.tensor(2.0**12)))
+    expected = 1e9 * (w.double() / 2**10).square().sum()
+    torch.testing.assert_close(found, expected.float().expand(2), rtol=1e-5, atol=0)
