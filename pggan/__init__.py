@@ -2,7 +2,7 @@
 
 from pggan.core.environment import set_library_defaults
 from pggan.core.version import __version__ as __version__
-from pggan.interop.load import from_pretrained as from_pretrained
-from pggan.interop.load import load as load
+from pggan.interop import from_pretrained as from_pretrained
+from pggan.interop import load as load
 
 set_library_defaults()

@@ -28,8 +28,6 @@ SUBPACKAGES = [
     "training",
     "checkpoints",
     "sampling",
-    "interop/export",
-    "interop/importers",
     "interop",
     "metrics",
     "run",
@@ -240,7 +238,7 @@ def test_nothing_is_unpickled():
     """Of files that other programs wrote with `torch.save`, tensors are read, by the reader that runs no code."""
     for path in FILES:
         source = SOURCES[path].replace('torch.load(path, map_location="cpu", weights_only=True)', "")
-        pickle = () if subpackage_of(path) == "interop/importers" else ("pickle",)
+        pickle = () if subpackage_of(path) == "interop" else ("pickle",)
         for forbidden in ("torch.load", "_target_", "instantiate", "eval(", "exec(", *pickle):
             assert forbidden not in source, f"{path}: {forbidden}"
 
@@ -250,4 +248,4 @@ def test_one_parser_of_pickles_looks_up_names_in_a_list_of_its_own():
     assert {name: found for name, found in users.items() if found} == {"restricted_pickle.py": ["pickle.Unpickler"]}
     importers = [path.name for path in FILES if re.search(r"^\s*(import|from) (pickle|dill)\b", SOURCES[path], re.M)]
     assert importers == ["restricted_pickle.py"]
-    assert "def find_class(" in SOURCES[PACKAGE / "interop" / "importers" / "restricted_pickle.py"]
+    assert "def find_class(" in SOURCES[PACKAGE / "interop" / "restricted_pickle.py"]

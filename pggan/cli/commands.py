@@ -114,14 +114,14 @@ COMMANDS = {
         ),
         Command(
             "export",
-            "Write a generator for other programs: ONNX, torch.export, a folder for Hugging Face or the web.",
-            "pggan.interop.export.command",
+            "Write a generator for other programs: ONNX, a folder for Hugging Face or the web.",
+            "pggan.interop.export",
             "pggan export run=outputs/faces format=onnx out=faces.onnx",
         ),
         Command(
             "import",
             "Turn weights of the official networks, pytorch_GAN_zoo or pro-gan-pth into a generator file.",
-            "pggan.interop.importers.command",
+            "pggan.interop.importing",
             "pggan import source=network-final.pkl out=faces.safetensors",
         ),
         Command(

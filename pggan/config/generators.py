@@ -15,7 +15,7 @@ WITH_WEIGHTS = ("inception", "torchvision")
 ALL = "all"  # as checkpoint= of evaluate
 
 InterpolationPath = StrEnum("InterpolationPath", "slerp lerp loop walk")  # from one latent to the next
-ExportFormat = StrEnum("ExportFormat", "safetensors onnx torch hf web")
+ExportFormat = StrEnum("ExportFormat", "safetensors onnx hf web")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,13 +150,11 @@ class ExportConfig:
     license: str | None
     data_statement: str | None
     evaluation: str | None
-    push: str | None
-    private: bool
     directions: str | None
     runtime: str | None
 
     def __post_init__(self) -> None:
-        of_the_folder = ("license", "data_statement", "evaluation", "push")
+        of_the_folder = ("license", "data_statement", "evaluation")
         given = [name for name in of_the_folder if getattr(self, name) is not None]
         if given and self.format is not ExportFormat.hf:
             raise UserError(f"{given[0]}= belongs to a model card.", "Add format=hf, or leave it out.")

@@ -35,6 +35,8 @@ WITHDRAWN = {
     "modes": "Leave it out: steps are captured where there are CUDA graphs (compute.cuda_graphs).",
     "penalties": "Leave it out: penalties are differentiated twice.",
     "precisions": "Give one precision=.",
+    "private": "Upload the folder with hf upload --private.",
+    "push": "Upload the folder: hf upload USER/NAME FOLDER.",
     "scaling": "Leave it out: pixels are repeated.",
     "smoothness": "Leave it out: a walk is smoothed over 15 frames.",
     "starts": "Leave it out: four latents are moved.",

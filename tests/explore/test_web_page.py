@@ -6,25 +6,19 @@ import shutil
 import numpy as np
 import pytest
 
-from pggan.core.errors import UserError
-from pggan.interop.export import web_runtime
-from pggan.interop.export.web import write_web
-from pggan.sampling.explore import page_directions
+from pggan.core.environment import cache_folder
+from pggan.interop.web import ARCHIVE, write_web
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
 
 @pytest.fixture(scope="module")
 def folder(browser, generator, tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(web_runtime.shutil, "which", lambda _: None)  # tests fetch nothing
-        try:
-            place = web_runtime._fetched()
-        except UserError:  # a damaged one fails below
-            pytest.skip("needs ONNX Runtime Web in the cache, where pggan export format=web puts it")
-        runtime = web_runtime.read_runtime(str(place))
+    runtime = cache_folder() / ARCHIVE
+    if not runtime.is_file():  # tests fetch nothing
+        pytest.skip("needs ONNX Runtime Web in the cache, where pggan export format=web puts it")
     folder = tmp_path_factory.mktemp("web") / "page"
-    write_web(generator, folder, "faces", page_directions(generator, None), runtime)
+    write_web(generator, folder, "faces", None, str(runtime))
     return folder
 
 

@@ -1,4 +1,7 @@
-"""Imported generators draw what the programs that they come from draw."""
+"""Imported generators draw what the programs that they come from draw; nothing that a file names is run."""
+
+import os
+import pickle
 
 import numpy as np
 import pytest
@@ -7,8 +10,10 @@ import torch.nn.functional as F
 
 import pggan
 from pggan.cli.main import main
-from pggan.interop.importers.command import read_foreign
-from tests.importers import definitions as theirs
+from pggan.core.errors import UserError
+from pggan.interop.importing import read_foreign
+from pggan.interop.restricted_pickle import ALLOWED, read_foreign_file
+from tests.interop import definitions as theirs
 
 # Rounding, as a share of the largest number in an image: a float has 24 bits, and errors of sums of up to 9 * 8 + 1
 # numbers, in both calculations, add up over 7 layers between which norms keep the scale.
@@ -70,10 +75,8 @@ def test_pro_gan_pth(tmp_path, scaled):
     assert same(found, theirs.pro_gan_images(state, latents_of(), scaled=scaled))
 
 
-@pytest.mark.parametrize("program", ["zoo", "pro_gan"])
-def test_what_is_imported_is_a_generator_like_any_other(tmp_path, capsys, program):
-    state = getattr(theirs, f"{program}_state")(torch.Generator().manual_seed(0))
-    torch.save(state if program == "zoo" else {"conf": {}, "state_dict": state}, tmp_path / "a.pth")
+def test_what_is_imported_is_a_generator_like_any_other(tmp_path, capsys):
+    torch.save(theirs.zoo_state(torch.Generator().manual_seed(0)), tmp_path / "a.pth")
     assert main(["import", f"source={tmp_path / 'a.pth'}", f"out={tmp_path / 'faces.safetensors'}"]) == 0
     shown = capsys.readouterr().out
     assert "16x16, alpha 1" in shown
@@ -122,3 +125,68 @@ def test_any_other_file_is_refused(tmp_path, capsys):
     for source, hint in (("a.pth", "can't be imported"), ("b.pth", "names of none"), ("c.pth", "no file")):
         assert main(["import", f"source={tmp_path / source}", f"out={tmp_path / 'a.safetensors'}"]) == 2
         assert hint in capsys.readouterr().err
+
+
+class Calls:
+    """Pickles as a call."""
+
+    def __init__(self, function, *arguments):
+        self.reduced = (function, arguments)
+
+    def __reduce__(self):
+        return self.reduced
+
+
+HOSTILE = {
+    "a shell": lambda place: Calls(os.system, f"touch {place}"),
+    "Python": lambda place: Calls(exec, f"open({str(place)!r}, 'w')"),
+    "a file": lambda place: Calls(open, str(place), "w"),
+    "inside": lambda place: [{"a": (1, Calls(os.mkdir, str(place)))}],
+    "an import": lambda place: Calls(__import__, "this"),
+    "an attribute": lambda place: Calls(getattr, dict, "clear"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_calls_are_refused_in_every_protocol_and_in_files_of_torch(tmp_path, kind):
+    place, path = tmp_path / "executed", tmp_path / "a.pth"
+    for protocol in range(6):
+        path.write_bytes(pickle.dumps(HOSTILE[kind](place), protocol))
+        with pytest.raises(ValueError, match="not on the list"):
+            read_foreign_file(path)
+    for archive in (True, False):
+        content = {"a": torch.zeros(2), "b": HOSTILE[kind](place)}
+        torch.save(content, path, _use_new_zipfile_serialization=archive)
+        with pytest.raises(UserError, match="can't be imported"):
+            read_foreign(path)
+    assert not place.exists()
+
+
+def test_names_inside_of_harmless_ones_are_refused(tmp_path):
+    """Protocol 4 can name attributes of attributes: here, of a class that is on the list."""
+    (tmp_path / "a.pkl").write_bytes(b"\x80\x04\x8c\x0bcollections\x8c\x14OrderedDict.__init__\x93.")
+    with pytest.raises(ValueError, match="not on the list"):
+        read_foreign_file(tmp_path / "a.pkl")
+    modules = {module.partition(".")[0] for module, _ in ALLOWED}
+    assert modules == {"collections", "_codecs", "__builtin__", "numpy", "tfutil"}
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4])  # what Python 3 wrote by default, or was told for Python 2
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.dtype(">f4"), np.int64])
+def test_arrays_and_numbers_are_read_as_they_are(tmp_path, dtype, protocol):
+    array = np.arange(12, dtype=dtype).reshape(3, 4)
+    for given in (array, np.asfortranarray(array), array[:, :0], np.float32(1.5)):
+        (tmp_path / "a.pkl").write_bytes(pickle.dumps({"a": [1, given, None]}, protocol))
+        found = read_foreign_file(tmp_path / "a.pkl")["a"][1]
+        assert np.array_equal(found, given)
+        assert found.dtype == given.dtype.newbyteorder("=")  # as NumPy reads them
+
+
+@pytest.mark.parametrize("archive", [True, False])
+def test_a_file_that_is_cut_short_is_refused(tmp_path, archive):
+    torch.save({"a": torch.zeros(1000)}, tmp_path / "a.pth", _use_new_zipfile_serialization=archive)
+    content = (tmp_path / "a.pth").read_bytes()
+    for length in (0, 1, 100, len(content) // 2, len(content) - 1):
+        (tmp_path / "b.pth").write_bytes(content[:length])
+        with pytest.raises(UserError, match="can't be imported"):
+            read_foreign(tmp_path / "b.pth")

@@ -1,12 +1,14 @@
-"""Whether an exported generator draws what the network draws."""
+"""Whether an exported generator draws what the network draws, and whether there is a place for it."""
 
 from collections.abc import Callable
 from copy import deepcopy
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pggan.core.errors import UserError
 from pggan.networks.networks import Generator
 
 TOLERANCE = 1e-4  # between two images in [-1, 1]: an eightieth of a step of 8 bits
@@ -21,19 +23,10 @@ class DifferenceError(Exception):
     """An exported generator that does not draw what the network draws: a fault of this program, not of the user."""
 
 
-def example_inputs(network: Generator, count: int) -> Inputs:
-    """Random latents [N, Z], always the same, and labels [N, L] where there are any."""
-    a, random = network.architecture, torch.Generator().manual_seed(count)
-    latents = torch.randn(count, a.latent_size, generator=random)
-    if not a.num_classes:
-        return (latents,)
-    return latents, F.one_hot(torch.arange(count) % a.num_classes, a.num_classes).float()
-
-
-def draw(network: Generator, inputs: Inputs, resolution: int, alpha: float) -> Tensor:
-    """Images [N, C, R, R] of the network itself."""
-    with torch.no_grad():
-        return network(inputs[0], inputs[1] if len(inputs) > 1 else None, resolution, alpha)  # type: ignore[no-any-return]
+def require_empty(folder: Path) -> None:
+    """Raise UserError unless `folder`, given as out=, is new or empty: what is there is never replaced."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"out={folder} exists.", "Name a new or empty directory, or remove it first.")
 
 
 def largest_difference(
@@ -43,15 +36,16 @@ def largest_difference(
 
     Raises DifferenceError beyond TOLERANCE, or beyond ROUNDINGS where the network's own rounding is larger.
     """
-    differences, allowed, exact = [], TOLERANCE, deepcopy(network).double()
+    differences, allowed, exact, a = [], TOLERANCE, deepcopy(network).double(), network.architecture
     for count in BATCHES:
-        inputs = example_inputs(network, count)
-        ours, theirs = draw(network, inputs, resolution, alpha), exported(inputs)
-        wide = draw(exact, tuple(tensor.double() for tensor in inputs), resolution, alpha)
-        allowed = max(allowed, ROUNDINGS * float((ours - wide).abs().max()))
-        if theirs.shape != ours.shape:
-            raise DifferenceError(f"The export draws {tuple(theirs.shape)}, the network {tuple(ours.shape)}.")
-        differences.append((theirs - ours).abs().max())
+        inputs: Inputs = (torch.randn(count, a.latent_size, generator=torch.Generator().manual_seed(count)),)
+        if a.num_classes:
+            inputs = (*inputs, F.one_hot(torch.arange(count) % a.num_classes, a.num_classes).float())
+        wide, labels = [each.double() for each in inputs], (None,) * (2 - len(inputs))
+        with torch.no_grad():
+            ours, best = network(*inputs, *labels, resolution, alpha), exact(*wide, *labels, resolution, alpha)
+        allowed = max(allowed, ROUNDINGS * float((ours - best).abs().max()))
+        differences.append((exported(inputs) - ours).abs().max())
     largest = float(torch.stack(differences).max())  # NaN where there is one
     if not largest <= allowed:  # a NaN is refused, too
         raise DifferenceError(f"The export draws images that differ from the network's by {largest:.1e}.")

@@ -1,1 +1,0 @@
-"""Generators that other programs trained, as generators of this one."""

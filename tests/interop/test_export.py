@@ -1,0 +1,279 @@
+"""Exported generators draw what the network draws: ONNX files, folders for Hugging Face, pages for browsers."""
+
+import io
+import json
+import sys
+import tarfile
+from hashlib import sha256
+
+import huggingface_hub
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+import yaml
+from PIL import Image
+
+import pggan
+from pggan.checkpoints.generator_file import LoadedGenerator, save_generator
+from pggan.cli.main import main
+from pggan.core.architecture import Resampling
+from pggan.core.errors import UserError
+from pggan.interop import web
+from pggan.interop.comparison import BATCHES, TOLERANCE, DifferenceError, largest_difference
+from pggan.interop.export import write_onnx
+from pggan.interop.onnx_graph import build_level, session_of
+from pggan.sampling.generate import mean_features
+from pggan.sampling.trained_generator import TrainedGenerator
+
+STAGES = [(4, 1.0), (8, 0.0), (8, 0.5), (16, 1.0), (16, 0.25)]
+RUNTIME = {name: f"// {name}".encode() for name in web.FILES}
+
+
+def images_of(path, **inputs):
+    (images,) = session_of(path.read_bytes()).run(["images"], {name: value.numpy() for name, value in inputs.items()})
+    return images
+
+
+def generator_at(network, resolution, alpha=1.0):
+    return TrainedGenerator(LoadedGenerator(network, resolution, alpha, 4000))
+
+
+# ---- ONNX ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("resolution", "alpha"), STAGES)
+def test_every_stage_is_drawn_as_by_the_network(make_network, tmp_path, resolution, alpha):
+    network, latents = make_network(), torch.randn(5, 6)
+    reported = write_onnx(generator_at(network, resolution, alpha), tmp_path / "a.onnx")
+    found = images_of(tmp_path / "a.onnx", latents=latents)
+    assert np.abs(found - network(latents, None, resolution, alpha).numpy()).max() < 1e-4
+    assert 0 <= reported < 1e-4
+    assert [path.name for path in tmp_path.iterdir()] == ["a.onnx"]
+
+
+@pytest.mark.parametrize("resampling", Resampling)
+@pytest.mark.parametrize(("channels", "layers"), [(1, {"blur": True}), (3, {"bilateral": 3})])
+def test_labels_channels_layers_and_both_kinds_of_resampling(make_network, tmp_path, resampling, channels, layers):
+    network = make_network(3, resampling, channels, **layers)
+    latents, labels = torch.randn(4, 6), F.one_hot(torch.tensor([0, 1, 2, 0]), 3).float()
+    write_onnx(generator_at(network, 16), tmp_path / "a.onnx")
+    found = images_of(tmp_path / "a.onnx", latents=latents, labels=labels)
+    assert found.shape == (4, channels, 16, 16)
+    assert np.abs(found - network(latents, labels, 16).numpy()).max() < 1e-4
+
+
+def test_what_draws_something_else_or_no_numbers_is_refused(make_network):
+    network = make_network()
+    for wrong, words in ((1e-3, r"1\.0e-03"), (float("nan"), "by nan")):
+        for broken in BATCHES:
+
+            def exported(inputs, wrong=wrong, broken=broken):
+                return network(*inputs, None, 8, 1.0) + wrong * (len(inputs[0]) == broken)
+
+            with pytest.raises(DifferenceError, match=words):
+                largest_difference(network, 8, 1.0, exported)
+
+
+def test_the_command_exports_the_stage_that_was_saved_and_its_configuration(generator_file, tmp_path, capsys):
+    import onnx
+
+    out = tmp_path / "new" / "faces.onnx"
+    assert main(["export", f"run={generator_file}", f"out={out}"]) == 0
+    assert "16x16, alpha 0.25; at most" in capsys.readouterr().out
+    model = onnx.load(out)
+    about = json.loads({entry.key: entry.value for entry in model.metadata_props}["pggan"])
+    assert (about["resolution"], about["alpha"], about["architecture"]["latent_size"]) == (16, 0.25, 6)
+    generator = pggan.load(generator_file, "cpu")
+    found = images_of(out, latents=generator.latents([7]))[0].transpose(1, 2, 0)
+    bytes_found = np.clip(np.round(found * 127.5 + 127.5), 0, 255)
+    assert np.abs(bytes_found - generator.render(generator.latents([7]))[0]).max() <= 1  # where rounding turns
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["out=a.pt2"], ".onnx"),
+        (["out=a.onnx", "resolution=64"], "4, 8, 16"),
+        (["out=a.onnx", "alpha=2"], "alpha"),
+        (["out=a.onnx", "format=safetensors"], ".safetensors"),
+        (["out=a.onnx", "license=mit"], "format=hf"),
+        (["out=a.onnx", "format=caffe"], "safetensors"),
+        (["out=a.onnx", "run=nowhere"], "no generator"),
+        (["out=page", "format=web", "runtime=nowhere.tgz"], "npm pack"),
+        (["out=a.onnx", "runtime=a.tgz"], "format=web"),
+        (["out=faces", "format=hf", "push=me/faces"], "hf upload"),
+        (["out=faces", "format=hf", "license='CC BY 4.0'"], "license=other"),
+        (["out=faces", "format=hf", "evaluation=nowhere.json"], "not an evaluation"),
+    ],
+)
+def test_slips_are_refused_with_advice(generator_file, arguments, hint, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", f"run={generator_file}", *arguments]) == 2
+    assert hint in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_safetensors_file_is_the_generator_at_that_stage(generator_file, tmp_path):
+    out = tmp_path / "eight.safetensors"
+    assert main(["export", f"run={generator_file}", "format=safetensors", f"out={out}", "resolution=8"]) == 0
+    there, before = pggan.load(out, "cpu"), pggan.load(generator_file, "cpu")
+    assert (there.resolution, there.alpha, there.resolutions) == (8, 1.0, before.resolutions)
+    wanted = before.render(before.latents([7]), resolution=8, alpha=1.0)
+    assert np.array_equal(there.render(there.latents([7])), wanted)
+
+
+def test_without_the_libraries_the_extra_is_named(generator_file, capsys, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert main(["export", f"run={generator_file}", f"out={tmp_path / 'a.onnx'}"]) == 2
+    assert "pggan[export]" in capsys.readouterr().err
+
+
+# ---- Hugging Face ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, generator_file):
+    place = tmp_path_factory.mktemp("folder")
+    stage = {"images": 4000, "resolution": 16, "alpha": 0.25}
+    others = [{**stage, **other, "metrics": {"kid": 9.0}} for other in ({"images": 8}, {"resolution": 8}, {"alpha": 1})]
+    found = [{**stage, "metrics": {"kid": 0.0123, "swd_16": -0.5}}, *others]
+    (place / "evaluation.json").write_text(json.dumps({"evaluations": found, "data": {"images": 70000}}))
+    facts = ["license=cc-by-4.0", "data_statement='Drawn by a program: nobody is shown.'"]
+    facts += [f"evaluation={place / 'evaluation.json'}", f"out={place / 'faces'}"]
+    assert main(["export", f"run={generator_file}", "format=hf", *facts]) == 0
+    return place / "faces"
+
+
+def test_a_folder_gives_the_same_images_as_the_run(folder, generator_file):
+    original = pggan.load(generator_file, "cpu")
+    expected = original.render(original.latents("0-15"))
+    for copy in (pggan.load(folder, "cpu"), pggan.from_pretrained(folder, device="cpu")):
+        assert (copy.resolution, copy.alpha, copy.images) == (16, 0.25, 4000)
+        assert np.array_equal(copy.render(copy.latents("0-15")), expected)
+    samples = np.asarray(Image.open(folder / "samples.png"))
+    side = samples.shape[0] // 4
+    assert np.array_equal(samples[:: side // 16, :: side // 16][16:32, 32:48], expected[6])
+    about = json.loads((folder / "config.json").read_text())
+    assert about["architecture"]["resolution"] == about["resolution"] == 16
+
+
+def test_the_card_has_what_a_reader_needs_and_a_file_states_it_again(folder, tmp_path):
+    card = (folder / "README.md").read_text()
+    front = yaml.safe_load(card.split("---\n")[1])
+    assert (front["license"], front["tags"]) == ("cc-by-4.0", ["gan", "progressive-gan"])
+    assert front["pipeline_tag"] == "unconditional-image-generation"
+    assert "nobody is shown" in card.split("## Training data")[1]
+    assert "| kid | 0.0123 |\n| swd_16 | -0.5 |" in card
+    assert "9" not in card.split("## Quality")[1].split("## Training")[0]  # of another checkpoint or stage
+    assert "70,000 images" in card
+    assert "| images shown in training | 4,000 |" in card
+    again = tmp_path / "again"
+    assert main(["export", f"run={folder}", "format=hf", f"out={again}", "resolution=8", "license=other"]) == 0
+    card = (again / "README.md").read_text()
+    assert "license: other\n" in card
+    assert "nobody is shown" in card
+    assert "Not measured." in card
+
+
+def test_the_card_of_the_generator_that_comes_with_the_package_names_the_artist(tmp_path):
+    assert main(["export", "run=pretrained:avatars64", "format=hf", f"out={tmp_path / 'card'}"]) == 0
+    card = (tmp_path / "card" / "README.md").read_text()
+    assert "license: apache-2.0\n" in card.split("---\n")[1]
+    assert '"Toon Head" by Johan Melin' in card.split("## Training data")[1]
+
+
+def test_a_folder_that_holds_something_is_left_alone(generator_file, tmp_path, capsys):
+    (tmp_path / "mine").write_text("mine")
+    for form in ("hf", "web"):
+        assert main(["export", f"run={generator_file}", f"format={form}", f"out={tmp_path}"]) == 2
+        assert "exists" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_repository_of_the_hub_is_loaded_by_its_name(folder, monkeypatch):
+    def download(name, file, revision=None):
+        if name != "me/faces":
+            raise huggingface_hub.errors.LocalEntryNotFoundError(f"no {name} at {revision}")
+        return str(folder / file)
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    assert pggan.from_pretrained("me/faces", device="cpu").resolution == 16
+    with pytest.raises(UserError, match="no generator at me/other"):
+        pggan.from_pretrained("me/other", revision="main", device="cpu")
+
+
+# ---- a page for browsers ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def runtime(tmp_path, monkeypatch):
+    """A .tgz that is taken for the package."""
+    monkeypatch.setattr(web, "FILES", {name: sha256(content).hexdigest() for name, content in RUNTIME.items()})
+    return archive(tmp_path / "runtime.tgz", RUNTIME)
+
+
+def archive(path, files):
+    with tarfile.open(path, "w:gz") as made:
+        for name, content in files.items():
+            member = tarfile.TarInfo(f"package/dist/{name}")
+            member.size = len(content)
+            made.addfile(member, io.BytesIO(content))
+    return path
+
+
+@pytest.mark.parametrize(("num_classes", "layers"), [(0, {}), (3, {"bilateral": 2})])
+def test_levels_draw_what_the_network_draws_truncated_or_not(make_network, num_classes, layers):
+    network = make_network(num_classes, **layers)
+    latents, classes = torch.randn(4, 6), torch.tensor([0, 1, 2, 1])
+    one_hot = F.one_hot(classes, num_classes).float() if num_classes else None
+    sessions = {level: session_of(build_level(network, level)) for level in network.architecture.resolutions}
+    for truncation in (0.0, 0.7, 1.3):
+        values = {"latents": latents.numpy(), "truncation": np.array([truncation], np.float32)}
+        values |= {"labels": one_hot.numpy()} if num_classes else {}
+        centers = [mean_features(network, int(label) if num_classes else None) for label in classes]
+        features = torch.lerp(torch.cat(centers), network.features(latents, one_hot), truncation)
+        for level, session in sessions.items():
+            feed = {given.name: values[given.name] for given in session.get_inputs()}
+            values["below"], images = session.run(["features", "images"], feed)
+            assert np.abs(images - network.grow(features, level).numpy()).max() < TOLERANCE
+
+
+def test_the_command_writes_a_folder_of_levels_that_were_trained(make_network, runtime, tmp_path, capsys):
+    save_generator(LoadedGenerator(make_network(), 8, 0.25, 4000), tmp_path / "generator.safetensors")
+    out = tmp_path / "new" / "page"
+    arguments = [f"run={tmp_path / 'generator.safetensors'}", f"out={out}", f"runtime={runtime}"]
+    assert main(["export", "format=web", *arguments]) == 0
+    assert "http.server" in capsys.readouterr().out
+    about = json.loads((out / "model.json").read_text())
+    assert about["renderer"] == "browser"
+    assert (about["resolutions"], about["resolution"], about["alpha"]) == ([4, 8], 8, 0.25)
+    assert {path.name for path in out.glob("*.onnx")} == {"level-4.onnx", "level-8.onnx"}
+    assert (out / "ort-wasm-simd-threaded.wasm").read_bytes() == RUNTIME["ort-wasm-simd-threaded.wasm"]
+    assert len((out / "directions.bin").read_bytes()) == 4 * 6 * 6
+    assert "<canvas" in (out / "index.html").read_text()
+
+
+def test_what_is_not_the_runtime_is_refused(runtime, tmp_path):
+    assert web.read_runtime(str(runtime)) == RUNTIME
+    (tmp_path / "text").write_text("no archive")
+    changed = archive(tmp_path / "changed.tgz", RUNTIME | {"ort-wasm-simd-threaded.wasm": b"something else"})
+    part = archive(tmp_path / "part.tgz", {"ort.wasm.bundle.min.mjs": RUNTIME["ort.wasm.bundle.min.mjs"]})
+    for place in (changed, part, tmp_path / "text", tmp_path / "none"):
+        with pytest.raises(UserError, match="npm pack"):
+            web.read_runtime(str(place))
+
+
+def test_npm_fetches_the_runtime_once_or_the_way_round_is_named(runtime, tmp_path, monkeypatch):
+    """By a stand-in for npm that is found first, and by none."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    with pytest.raises(UserError, match="npm could not fetch") as caught:
+        web.read_runtime(None)
+    assert "runtime=" in caught.value.remedy
+    npm = tmp_path / "bin" / "npm"
+    npm.parent.mkdir()
+    npm.write_text(f"#!/bin/sh\n/bin/cp {runtime} {web.ARCHIVE}\n/bin/rm -- $0\n")
+    npm.chmod(0o755)
+    monkeypatch.setenv("PATH", str(npm.parent))
+    assert web.read_runtime(None) == web.read_runtime(None) == RUNTIME
