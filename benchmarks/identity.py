@@ -47,7 +47,7 @@ RANKS = {
     "2 elastic": ["devices=cpu:2", "elastic=true"],
 }
 WIDE = ["model.fmap_base=8192", "model.fmap_max=128", "schedule.final_resolution=8", "schedule.total_images=112"]
-FACES = ["schedule.final_resolution=32", "model.latent_size=16", "schedule.total_images=304", "loss=logistic"]
+FACES = ["schedule.final_resolution=32", "schedule.total_images=304", "loss=logistic"]
 OTHERS = {
     "fading": ["schedule.total_images=200"],
     "labels": ["data.labels=true"],

@@ -33,8 +33,6 @@ LOSSES: dict[str, dict[str, Any]] = {
     "wgan_gp": {
         "penalty_weight": 10.0,
         "target": 1.0,
-        "drift": 0.001,
-        "penalty_resolution": "final",
         "reg_interval": 1,
     },
     "logistic": {"gamma": 1.0, "reg_interval": 1},

@@ -27,7 +27,7 @@ REFUSED = {
 }
 
 # Keys that decide which images the data set has; they may change as long as its fingerprint stays.
-DATA_KEYS = ("data.path", "data.style", "data.count", "data.cache", "data.crop", "data.channels", "data.labels")
+DATA_KEYS = ("data.path", "data.count", "data.cache", "data.crop", "data.channels", "data.labels")
 
 # Values that two networks must share for the weights of one to fit the other.
 KIND_FIELDS = ("latent_size", "fmap_base", "fmap_decay", "fmap_max", "resampling", "blur", "stem")

@@ -22,7 +22,6 @@ from pggan.config import (
     TrainConfig,
 )
 from pggan.config.generators import ALL, DrawConfig
-from pggan.core.errors import UserError
 from pggan.core.validation import validated
 
 
@@ -59,10 +58,6 @@ def require_training_inputs(config: TrainConfig) -> None:
         from pggan.data.sources import require_source
 
         require_source(config.data.path)
-    files = {"evaluation.weights": config.evaluation.weights}
-    for key, path in files.items():
-        if path is not None and not Path(path).is_file():
-            raise UserError(f"{key}={path} is not a file.", "Name the file of the weights, or leave it out.")
     if config.run_dir is not None and has_checkpoints(Path(config.run_dir)):
         return  # where the run began may be gone by now
     if config.resume not in ("auto", "never"):

@@ -43,7 +43,6 @@ from pggan.config.train import (
     Kernels,
     ModelConfig,
     NoAugmentationConfig,
-    OptimizerConfig,
     PlainGradientsConfig,
     Precision,
     R1Config,

@@ -4,8 +4,8 @@ Defaults and comments are in the YAML files.
 """
 
 from dataclasses import dataclass, replace
-from enum import Enum, StrEnum
-from typing import Annotated, Literal
+from enum import StrEnum
+from typing import Annotated, ClassVar, Literal
 
 from pggan.config.generators import MetricName, require_extractor
 from pggan.config.parse import RawPerResolution, parse_grid, per_resolution
@@ -23,18 +23,10 @@ ConsoleMode = StrEnum("ConsoleMode", "auto plain quiet verbose")  # what is prin
 
 RESUME_KEYS = {"run_dir", "resume", "devices", "threads"}  # say where and how a run resumes, not what it is
 PHASES = "phases"  # as checkpoint.milestones: the end of every phase
-AUTO = "auto"  # as loss.gamma, and as evaluation.best: the first of the metrics that has an order
+AUTO = "auto"  # as loss.gamma
 # Metrics by which generators are put in order, and their numbers of which the lowest is the best.
 ORDERED = {"swd": "swd/mean", "kid": "kid", "fid": "fid"}
 MIN_GAMMA = 1.0  # of loss.gamma=auto: less was worse wherever it was tried, up to 64x64 (lab book)
-
-
-class LearningRateScaling(Enum):
-    """The power of `batch_factor` that multiplies the learning rates."""
-
-    constant = 0.0
-    sqrt = 0.5
-    linear = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +34,6 @@ class DataConfig:
     """The training images."""
 
     path: str | None
-    style: str
     count: Count
     cache: str
     crop: Crop
@@ -57,9 +48,7 @@ class DataConfig:
 class ModelConfig:
     """Generator and discriminator."""
 
-    latent_size: Annotated[int, f">=1 <={LIMITS['latent_size']}"] | None
     fmap_base: Annotated[int, f">=1 <={LIMITS['fmap_base']}"]
-    fmap_decay: Annotated[float, ">=0"]
     fmap_max: Annotated[int, f">=1 <={LIMITS['fmap_max']}"]
     stddev_group: Annotated[int, f">=1 <={LIMITS['stddev_group']}"]
     resampling: Resampling
@@ -91,7 +80,7 @@ class ModelConfig:
 
         Raises UserError where D is to look at features, and can't.
         """
-        sizes = vars(self) | {"latent_size": self.latent_size or min(self.fmap_base, self.fmap_max)}
+        sizes = vars(self) | {"latent_size": min(self.fmap_base, self.fmap_max), "fmap_decay": 1.0}
         if self.features is not None:
             if channels not in (1, 3):
                 problem = f"model.features={self.features} sees images of 1 or 3 channels; these have {channels}."
@@ -116,7 +105,6 @@ class ScheduleConfig:
     learning_rate_g: RawPerResolution
     learning_rate_d: RawPerResolution
     batch_factor: Count
-    learning_rate_scaling: LearningRateScaling
     lr_warmup_images: Whole
     lr_decay_images: Whole
     total_images: Count | None
@@ -146,7 +134,7 @@ class ScheduleConfig:
             learning_rate_g=per_resolution("schedule.learning_rate_g", self.learning_rate_g, first, least=0),
             learning_rate_d=per_resolution("schedule.learning_rate_d", self.learning_rate_d, first, least=0),
             batch_factor=self.batch_factor,
-            learning_rate_factor=float(self.batch_factor**self.learning_rate_scaling.value),
+            learning_rate_factor=self.batch_factor**0.5,
             lr_warmup_images=self.lr_warmup_images,
             lr_decay_images=self.lr_decay_images,
             total_images=self.total_images,
@@ -160,8 +148,6 @@ class WganGpConfig:
     name: Literal["wgan_gp"]
     penalty_weight: Annotated[float, ">=0"]
     target: Annotated[float, ">=0"]
-    drift: Annotated[float, ">=0"]
-    penalty_resolution: Literal["final", "current"]
     reg_interval: Count
 
 
@@ -218,16 +204,6 @@ class ComputeConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimizerConfig:
-    """Adam, for both networks."""
-
-    beta1: Annotated[float, ">=0 <1"]
-    beta2: Annotated[float, ">=0 <1"]
-    epsilon: Positive
-    reset_at_phase: bool
-
-
-@dataclass(frozen=True, kw_only=True)
 class EmaConfig:
     """The averaged generator."""
 
@@ -280,27 +256,20 @@ class ReportConfig:
 class EvaluationConfig:
     """Metrics of the averaged generator during training."""
 
+    max_share: ClassVar[float] = 0.05  # of the training time that evaluations take without an interval
+
     metrics: list[MetricName]
     extractor: str
-    weights: str | None
     count: Annotated[int, ">=2"]
     interval_images: Count | None
-    max_share: Annotated[float, ">0 <1"]
-    best: str | None
 
     def __post_init__(self) -> None:
-        require_extractor("evaluation.", self.extractor, self.weights)
-        ordered = [name for name in self.metrics if name in ORDERED]
-        wanted = f"{AUTO}, null" + "".join(f" or {name}" for name in ordered)
-        wanted += f": one of {', '.join(ORDERED)} that evaluation.metrics names, too"
-        require(self.best in (None, AUTO, *ordered), "evaluation.best", self.best, wanted)
+        require_extractor("evaluation.", self.extractor, None)
 
     @property
     def best_metric(self) -> str | None:
         """The number that decides which checkpoint is the best; None where none does."""
-        ordered = [name for name in self.metrics if name in ORDERED]
-        name = next(iter(ordered), None) if self.best == AUTO else self.best
-        return None if name is None else ORDERED[name]
+        return next((ORDERED[name] for name in self.metrics if name in ORDERED), None)
 
     @property
     def share(self) -> float:
@@ -333,7 +302,6 @@ class TrainerConfig:
     gradients: PlainGradientsConfig | DgcConfig
     precision: Precision
     compute: ComputeConfig
-    optimizer: OptimizerConfig
     seed: int
     threads: Count | None
     elastic: bool

@@ -5,7 +5,7 @@ Bounds are text beside a type, `Annotated[int, ">=1"]`.  Defaults are in the YAM
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from math import isfinite
 from operator import ge, gt, le, lt
@@ -37,12 +37,18 @@ def validated(schema: type[Conf], values: Mapping[str, Any], prefix: str = "") -
     Raises UserError that names the first key that is unknown, missing, of the wrong type or out of bounds; `prefix`
     leads its name.
     """
-    kinds = get_type_hints(schema, include_extras=True)
+    kinds = kinds_of(schema)
     for key in values:
         if key not in kinds:
             remedy = nearest(f"{prefix}{key}", [f"{prefix}{name}" for name in kinds])
             raise withdrawal(f"{prefix}{key}") or UserError(f"There is no key '{prefix}{key}'.", remedy)
     return schema(**{name: of_key(f"{prefix}{name}", kind, values.get(name, MISSING)) for name, kind in kinds.items()})
+
+
+def kinds_of(schema: type) -> dict[str, Any]:
+    """The types of the fields of a dataclass, with their bounds."""
+    hints = get_type_hints(schema, include_extras=True)
+    return {field.name: hints[field.name] for field in fields(schema)}
 
 
 def of_key(key: str, kind: Any, value: Any) -> Any:
@@ -70,14 +76,14 @@ def of_key(key: str, kind: Any, value: Any) -> Any:
 
 def named_tables(schema: type) -> dict[str, dict[str, Any]]:
     """The fields of a dataclass that are one of several dataclasses, each with these by the names that choose them."""
-    kinds = {field: alternatives(kind) for field, kind in get_type_hints(schema).items()}
+    kinds = {field: alternatives(kind) for field, kind in kinds_of(schema).items()}
     several = {field: kinds for field, kinds in kinds.items() if len(kinds) > 1 and all(map(is_dataclass, kinds))}
     return {field: by_names(kinds) for field, kinds in several.items()}
 
 
 def by_names(schemas: tuple[Any, ...]) -> dict[str, Any]:
     """Dataclasses by the words that their field `name` may be."""
-    return {word: schema for schema in schemas for word in words_of(get_type_hints(schema)["name"])}
+    return {word: schema for schema in schemas for word in words_of(kinds_of(schema)["name"])}
 
 
 def chosen(key: str, schemas: tuple[Any, ...], values: Mapping[str, Any]) -> Any:

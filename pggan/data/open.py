@@ -17,6 +17,8 @@ from pggan.data.sources import open_for_training
 MIN_IMAGES = 2
 KEYS = {"max_resolution=": "schedule.final_resolution=", "channels=": "data.channels=", "labels=": "data.labels="}
 
+STYLE = "toon-head"  # of avatars, DiceBear's
+
 
 def open_data(config: DataConfig, resolution: int, batch: int = 1) -> ImagePyramid:
     """The pyramid to train on up to `resolution`, with at least `batch` images.
@@ -53,9 +55,9 @@ def open_data(config: DataConfig, resolution: int, batch: int = 1) -> ImagePyram
 
 
 def _avatars(config: DataConfig, resolution: int) -> ImagePyramid:
-    cached = Path(config.cache) / f"avatars-{config.style}-{config.count}-{resolution}px"
+    cached = Path(config.cache) / f"avatars-{STYLE}-{config.count}-{resolution}px"
     if not cached.exists():
-        source = AvatarSource(config.style, config.count, resolution)
+        source = AvatarSource(STYLE, config.count, resolution)
         prepare(source, cached, Options(max_resolution=resolution, channels=3))
     return ImagePyramid(cached)
 

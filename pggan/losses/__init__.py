@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pggan.losses.base import Loss, PenaltyResolution
+from pggan.losses.base import Loss
 from pggan.losses.logistic import Logistic
 from pggan.losses.relativistic import Relativistic
 from pggan.losses.wgan_gp import WganGp
@@ -13,7 +13,4 @@ LOSSES: dict[str, Callable[..., Loss]] = {"logistic": Logistic, "relativistic": 
 
 def build_loss(options: Mapping[str, Any]) -> Loss:
     """The loss of the name in the checked `options`, the others of which are its fields."""
-    fields = {key: value for key, value in options.items() if key != "name"}
-    if "penalty_resolution" in fields:
-        fields["penalty_resolution"] = PenaltyResolution(fields["penalty_resolution"])
-    return LOSSES[options["name"]](**fields)
+    return LOSSES[options["name"]](**{key: value for key, value in options.items() if key != "name"})

@@ -16,8 +16,8 @@ class WganGp(Loss):
 
     penalty_weight: float
     target: float  # gradient norm aimed at; 1, or 750 in the paper's CIFAR-10 run
-    drift: float  # keeps the real scores near 0
-    penalty_resolution: PenaltyResolution
+    drift: float = 0.001  # keeps the real scores near 0
+    penalty_resolution: PenaltyResolution = PenaltyResolution.final  # as in the official code
 
     def d_terms(self, real_scores: Tensor, fake_scores: Tensor) -> dict[str, Tensor]:
         return {"D/wasserstein": fake_scores - real_scores, "D/drift": self.drift * real_scores.square()}

@@ -148,7 +148,6 @@ def plain_data(path: str, channels: int) -> DataConfig:
     """The images at `path`, as `pggan train` would take them without further keys."""
     return DataConfig(
         path=path,
-        style="",
         count=1,
         cache="data",
         crop=Crop.center,

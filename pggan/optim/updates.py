@@ -19,9 +19,9 @@ ALIGNMENT = 16  # numbers; vector instructions and tensor cores are slower where
 class AdamOptions:
     """The decay of the mean gradient and of its square, and the epsilon of Adam."""
 
-    beta1: float
-    beta2: float
-    epsilon: float
+    beta1: float = 0.0  # the paper's
+    beta2: float = 0.99
+    epsilon: float = 1e-8
 
 
 class Adam:

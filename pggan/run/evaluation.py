@@ -199,7 +199,7 @@ def open_extractor(config: EvaluationConfig, device: torch.device) -> Extractor 
     """The extractor that the metrics need; raises UserError where something of it is missing."""
     if not needs_extractor(config.metrics):
         return None
-    return load_extractor(config.extractor, config.weights, device)
+    return load_extractor(config.extractor, None, device)
 
 
 def require_images(config: EvaluationConfig, pyramid: ImagePyramid) -> None:

@@ -41,7 +41,7 @@ def build_trainer(
     require_device(config, device)
     loss, augmentation, dtype = build_loss(vars(config.loss)), build_augmentation(config), DTYPES.get(precision)
     partition = BatchPartition.of(config, (phase.batch for phase in phases), group.world_size, group.rank)
-    adam = AdamOptions(config.optimizer.beta1, config.optimizer.beta2, config.optimizer.epsilon)
+    adam = AdamOptions()
     state = new_state(architecture, adam, config.seed, device, half=dtype is torch.float16)
     state.d.adaptive_p = AdaptiveP.of(augmentation, loss.mean_sign, device)
     if isinstance(state.d.network, ProjectedDiscriminator):
@@ -58,7 +58,6 @@ def build_trainer(
         reducer=build_reducer(config, adam, state, group, partition),
         indices=indices.get,
         chunk_size=partition.micro_batch_size,
-        reset_at_phase=config.optimizer.reset_at_phase,
         scalars_as_tensors=device.type == "cuda",
         capture=device.type == "cuda" and config.compute.cuda_graphs is not Switch.off and not sparse,
         any_rank=lambda here: any(group.all_gather_object(here)),

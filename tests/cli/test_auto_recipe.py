@@ -48,12 +48,12 @@ def test_a_recipe_gives_what_it_sets_to_the_default_and_what_its_base_sets(tmp_p
     own.write_text("# @package _global_\ndefaults:\n  - demo\n  - _self_\nprecision: bf16\n")
     given = GivenKeys.of(["+experiment=mine", "debug=profile"], str(tmp_path))
     assert all(map(given.has, ("precision", "schedule.batch", "monitor.profile_steps")))
-    assert not given.has("optimizer.beta1")
+    assert not given.has("monitor.grid")
 
 
 def test_an_option_of_a_loss_holds_the_loss_that_has_it():
     assert GivenKeys.of(["experiment=cifar10_32"]).has("loss.name")  # it sets the target of wgan_gp, the default
-    assert GivenKeys.of(["loss.drift=0"]).has("loss.name")
+    assert GivenKeys.of(["loss.target=1"]).has("loss.name")
     assert not GivenKeys.of(["schedule.batch=8"]).has("loss.name")
 
 

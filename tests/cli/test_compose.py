@@ -61,14 +61,14 @@ def test_options_of_a_recipe_file_go_with_its_augmentation(tmp_path):
 
 
 TYPOS = {
-    "modle.latent_size=5": "model.latent_size",
-    "+model.latnet_size=5": "model.latent_size",
-    "++model.latnet_size=5": "model.latent_size",
+    "modle.fmap_base=5": "model.fmap_base",
+    "+model.fmap_bsae=5": "model.fmap_base",
+    "++model.fmap_bsae=5": "model.fmap_base",
     "schedule.bach=5": "schedule.batch",
     "schedule.bach={4: 5}": "schedule.batch",
     "sead=1": "seed",
     "loss=wgangp": "wgan_gp",
-    "+loss.penalty_resolutoin=current": "loss.penalty_resolution",
+    "+loss.penalty_wieght=3": "loss.penalty_weight",
     "experiment=dmo": "demo",
     "data=avatar": "avatars",
     "~sead": "seed",

@@ -13,7 +13,6 @@ MISSING = {
     "train data.path=nowhere": "nowhere does not exist",
     "train data.path=empty": "There are no images in empty",
     "train data.path=empty/file": "neither a folder nor an archive",
-    "train evaluation.extractor=inception evaluation.weights=nowhere hours=1": "weights=nowhere is not a file",
     "train resume=nowhere": "resume=nowhere has no checkpoint",
     "train init_from=nowhere": "init_from=nowhere has no generator",
     "train data.path=nowhere hours=1": "nowhere does not exist",

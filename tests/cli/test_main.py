@@ -45,7 +45,7 @@ def test_an_unknown_command_is_refused_with_the_nearest_one(capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [["--help"], ["modle.latent_size=5"], ["model.fmap_max=0"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["modle.fmap_base=5"], ["model.fmap_max=0"]])
 def test_the_script_answers_mistakes_without_importing_torch_and_help_without_hydra(arguments):
     code = (
         "import runpy, sys\n"
@@ -98,10 +98,10 @@ def test_threads_spin_for_a_while_only_in_every_process(monkeypatch):
 
 @pytest.mark.slow
 def test_a_typo_ends_the_process_with_2_and_without_traceback():
-    result = python("train.py", "modle.latent_size=5")
+    result = python("train.py", "modle.fmap_base=5")
     assert result.returncode == 2
     assert "Traceback" not in result.stderr
-    assert "Did you mean 'model.latent_size'?" in result.stderr
+    assert "Did you mean 'model.fmap_base'?" in result.stderr
 
 
 def test_the_module_and_the_script_are_the_same_program():

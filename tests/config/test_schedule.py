@@ -40,7 +40,6 @@ def test_every_key_of_the_schedule_reaches_it():
         "learning_rate_g": 0.5,
         "learning_rate_d": 0.25,
         "batch_factor": 1,
-        "learning_rate_scaling": "constant",
         "lr_warmup_images": 8,
         "lr_decay_images": 10,
         "total_images": 100,
@@ -62,14 +61,13 @@ def test_a_schedule_without_images_is_refused():
         schedule_of("schedule.stable_images=0", "schedule.fade_images=0")
 
 
-@pytest.mark.parametrize(("rule", "factor"), [("constant", 1), ("sqrt", 2), ("linear", 4)])
-def test_larger_batches_take_larger_learning_rates_by_the_rule(rule, factor):
+def test_larger_batches_take_learning_rates_larger_by_their_root():
     base = schedule_of()
-    larger = schedule_of("schedule.batch_factor=4", f"schedule.learning_rate_scaling={rule}")
+    larger = schedule_of("schedule.batch_factor=4")
     for before, now in zip(base.phases, larger.phases, strict=True):
         assert now.batch == 4 * before.batch
-        assert now.learning_rate_g == pytest.approx(factor * before.learning_rate_g)
-        assert now.learning_rate_d == pytest.approx(factor * before.learning_rate_d)
+        assert now.learning_rate_g == pytest.approx(2 * before.learning_rate_g)
+        assert now.learning_rate_d == pytest.approx(2 * before.learning_rate_d)
         assert (now.start, now.end) == (before.start, before.end)  # images are the clock
 
 

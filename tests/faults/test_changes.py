@@ -52,7 +52,7 @@ ALLOWED = {
     "schedule.total_images=168": "schedule.total_images: None -> 168 (allowed)",
     "schedule.batch={4: 8, 16: 4}": "schedule.batch: 8 -> {'4': 8, '16': 4} (allowed)",
     "ema.rampup=0.1": "ema.rampup: 0.05 -> 0.1 (allowed)",
-    "loss.drift=0.01": "loss.drift: 0.001 -> 0.01 (allowed)",
+    "loss.penalty_weight=5": "loss.penalty_weight: 10.0 -> 5.0 (allowed)",
 }
 
 REFUSED = {

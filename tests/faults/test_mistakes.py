@@ -58,7 +58,6 @@ MISTAKES = {
     "seed": "Write key=value",
     "schedule.batch.8=4": "'schedule.batch={8: …}'",
     "name=${oc.env:PGGAN_NO_SUCH_VARIABLE}": "PGGAN_NO_SUCH_VARIABLE",
-    "data.style=toon-hat data.path=null": "toon-head",
 }
 
 
