@@ -184,7 +184,7 @@ def choose_checkpoint(run: str, choice: str | int) -> str:
         there = ", ".join(str(int(one.name)) for one in found) or "none"
         remedy = f"Its checkpoints: {there}."
         if choice == BEST:
-            remedy += " Evaluations mark the best: evaluation.metrics= and evaluation.best= say by which number."
+            remedy += " Evaluations mark the best: the first of evaluation.metrics= says by which number."
         raise UserError(f"run={run} has no checkpoint={choice}.", remedy)
     return str(chosen)
 
