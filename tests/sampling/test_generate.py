@@ -29,14 +29,9 @@ def test_a_run_a_checkpoint_and_a_file_give_the_same_generator(run_dir, generato
     assert "16x16, alpha 0.96875, 96 images, latents of 8 numbers" in repr(generator)
 
 
-@pytest.mark.parametrize("seeds", [[3, 4, 5], "3-5", range(3, 6), np.arange(3, 6), (seed for seed in (3, 4, 5))])
-def test_seeds_can_be_written_in_many_ways(generator, seeds):
-    assert torch.equal(generator.latents(seeds), generator.latents([3, 4, 5]))
-
-
 def test_pictures_are_those_of_the_latents(generator):
-    pictures = generator.sample([7, 8], resolution=8, truncation=0.5, label=2)
-    arrays = generator.render(generator.latents([7, 8]), resolution=8, truncation=0.5, label=2)
+    pictures = generator.sample("7-8", resolution=8, truncation=0.5, label=2)
+    arrays = generator.render(generator.latents(np.arange(7, 9)), resolution=8, truncation=0.5, label=2)
     assert [picture.size for picture in pictures] == [(8, 8), (8, 8)]
     assert np.array_equal(np.stack([np.asarray(picture) for picture in pictures]), arrays)
 
@@ -111,13 +106,10 @@ def test_images_are_drawn_as_they_are_asked_for(generator):
     assert len(taken) < 3 + 2 * torch.get_num_threads() + 2
 
 
-def test_every_level_and_alpha_can_be_drawn(generator):
+def test_a_level_faded_out_is_the_level_below(generator):
     latents = seed_latents([0, 1], 8)
-    for resolution in (4, 8, 16):
-        assert generator.render(latents, resolution=resolution, alpha=0.5).shape == (2, resolution, resolution, 3)
     lower = generator.render(latents, resolution=8)
-    faded_out = generator.render(latents, resolution=16, alpha=0.0)
-    assert np.array_equal(faded_out, lower.repeat(2, 1).repeat(2, 2))
+    assert np.array_equal(generator.render(latents, resolution=16, alpha=0.0), lower.repeat(2, 1).repeat(2, 2))
 
 
 def test_the_first_seeds_are_drawn_with_the_classes_in_turn(generator):

@@ -62,14 +62,6 @@ def test_files_of_latents_are_drawn_at_several_strengths_of_a_direction(run_dir,
     assert np.array_equal(pixels(tmp_path / "a.png"), np.concatenate(rows))
 
 
-def test_the_next_command_draws_with_the_same_generator_at_the_same_stage(run_dir, tmp_path, capsys):
-    given = [f"run={run_dir}", "checkpoint=96", "resolution=8", "alpha=0.5", "label=1"]
-    assert main(["sample", *given, "seeds=1", f"out={tmp_path / 'a.png'}", "device=cpu"]) == 0
-    assert (
-        capsys.readouterr().out.splitlines()[-1] == f"Next: pggan interpolate {' '.join(given)} path=loop out=loop.webp"
-    )
-
-
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
