@@ -75,7 +75,6 @@ def test_at_constant_speed_no_step_is_much_larger_than_the_others(generator, kin
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
-        (["run=nowhere"], "no generator"),
         (["seeds=3"], "at least two"),
         (["path=walk", "seeds=null", "latents=a.safetensors"], "no images of latents="),
         (["latents=a.safetensors"], "both say what"),
