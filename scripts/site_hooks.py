@@ -13,7 +13,8 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from pggan import config as schemas
-from pggan.cli.commands import COMMANDS, CONFIGS, Command, choices_of
+from pggan.cli.commands import COMMANDS, Command
+from pggan.config.files import CONFIGS, choices_of
 
 ROOT = Path(__file__).parents[1]
 PAGES = {"README.md": "index.md", "outputs/README.md": "outputs.md"}  # of files outside docs/
