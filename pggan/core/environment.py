@@ -57,5 +57,6 @@ def set_library_defaults() -> None:
     # registered, NCCL waits for ever (https://github.com/NVIDIA/nccl/issues/2389).
     os.environ.setdefault("NCCL_GRAPH_REGISTER", "0")
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # a profile needs no log of its own
+    os.environ.setdefault("LOGLEVEL", "ERROR")  # torchrun warns of each signal that it sends
     # A rank that loses another one prints a C++ stack per connection; the watchdog says what matters in one line.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", LOG_LEVEL)

@@ -48,9 +48,7 @@ def agents(settings, port) -> list[str]:
 def require_one_run(run_dir: Path, output: str, *, starts: int = 1) -> None:
     """One directory with one file of events per start; no line, point or message twice."""
     assert [path.name for path in run_dir.parent.iterdir()] == [run_dir.name]
-    names = sorted(path.name.split(".tfevents.")[0] for path in run_dir.iterdir())
-    files = ["config.yaml", *starts * ["events.out"], "generator.safetensors", "metrics.jsonl"]
-    assert names == ["checkpoints", *files, "projector_config.pbtxt", "samples", "train.log"]
+    assert len(list(run_dir.glob("events.out.tfevents.*"))) == starts
     metrics = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     images = [point["images"] for point in metrics]
     assert images == sorted(set(images))
