@@ -66,37 +66,39 @@ def launch(
         }
         if config.nnodes == 1 and sys.platform == "linux":  # no need for a host name that can be resolved
             variables["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
+        failure = ""
         with environment(variables), signal_handlers(relay):
-            own_address, is_host = meeting_place(config)
-            settings = LaunchConfig(
-                min_nodes=config.nnodes,
-                max_nodes=config.nnodes,
-                nproc_per_node=count,
-                run_id="pggan",
-                role="train",
-                rdzv_backend="c10d",
-                rdzv_endpoint=config.rdzv_endpoint or f"{LOOPBACK}:0",
-                rdzv_configs={"join_timeout": RENDEZVOUS_SECONDS, **is_host},
-                local_addr=own_address,
-                max_restarts=config.max_restarts,
-                logs_specs=DefaultLogsSpecs(log_dir=folder),
-                signals_to_handle=IGNORED,
-            )
             try:
+                own_address, is_host = meeting_place(config.rdzv_endpoint)
+                settings = LaunchConfig(
+                    min_nodes=config.nnodes,
+                    max_nodes=config.nnodes,
+                    nproc_per_node=count,
+                    run_id="pggan",
+                    rdzv_backend="c10d",
+                    rdzv_endpoint=config.rdzv_endpoint or f"{LOOPBACK}:0",
+                    rdzv_configs={"join_timeout": RENDEZVOUS_SECONDS, **is_host},
+                    local_addr=own_address,
+                    max_restarts=config.max_restarts,
+                    logs_specs=DefaultLogsSpecs(log_dir=folder),
+                    signals_to_handle=IGNORED,
+                )
                 elastic_launch(settings, sys.executable)("-m", "pggan")
-                failure = ""
             except ChildFailedError:  # which torchrun has logged
                 failure = "Ranks were lost, and no restarts are left (distributed.max_restarts)."
-            except RendezvousError as error:
+            except (RendezvousError, OSError) as error:
                 if not any(ranks.glob("pid-*")):
-                    raise unmet(config, error) from error
+                    raise UserError(
+                        f"The machines did not meet at distributed.rdzv_endpoint={config.rdzv_endpoint}: {error}",
+                        f"Start the same command on all {config.nnodes} within five minutes, with the address of one, "
+                        "which all can reach, and a port that is free there.",
+                    ) from error
                 failure = f"The machines have lost each other: {error}"
         if (ended := ranks / ENDED).exists():
             return int(ended.read_text())
         if failure:
             print(f"{failure} {then()}", file=sys.stderr)
-            return EXIT_FAILED
-        return 0
+        return EXIT_FAILED if failure else 0
 
 
 def report_rank(run: Callable[[], int], guarded: Callable[[Callable[[], int]], int]) -> int:
@@ -126,14 +128,14 @@ def report_rank(run: Callable[[], int], guarded: Callable[[Callable[[], int]], i
     return code
 
 
-def meeting_place(config: DistributedConfig) -> tuple[str, dict[str, bool]]:
+def meeting_place(endpoint: str | None) -> tuple[str, dict[str, bool]]:
     """The address of this machine on the way to the rendezvous, and torchrun's setting whether it is kept here.
 
-    Waits for the machine that keeps it; raises UserError when that does not come.
+    Waits for the machine that keeps it; raises OSError when that does not come.
     """
-    if config.rdzv_endpoint is None:
+    if endpoint is None:
         return LOOPBACK, {}
-    host, _, port = config.rdzv_endpoint.rpartition(":")
+    host, _, port = endpoint.rpartition(":")
     end = time.monotonic() + RENDEZVOUS_SECONDS
     while True:
         try:
@@ -143,20 +145,10 @@ def meeting_place(config: DistributedConfig) -> tuple[str, dict[str, bool]]:
                 own_address = way.getsockname()[0]
             if own_address == LOOPBACK:  # two agents of one machine, as in tests: torchrun finds out which was first
                 return own_address, {}
-            if own_address == address[0]:
-                return own_address, {"is_host": True}
-            with socket.create_connection((host, int(port)), timeout=5):
-                return own_address, {"is_host": False}
-        except OSError as error:
+            if own_address != address[0]:
+                socket.create_connection((host, int(port)), timeout=5).close()
+            return own_address, {"is_host": own_address == address[0]}
+        except OSError:
             if time.monotonic() > end:
-                raise unmet(config, error) from error
+                raise
             time.sleep(1)
-
-
-def unmet(config: DistributedConfig, error: Exception) -> UserError:
-    """The UserError for an `error` from before all machines have met."""
-    return UserError(
-        f"The {config.nnodes} machines did not meet at distributed.rdzv_endpoint={config.rdzv_endpoint}: {error}",
-        "Start the same command on all of them within five minutes, with the address of one that all can reach, and a "
-        "port that is free there.",
-    )

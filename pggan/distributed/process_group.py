@@ -50,11 +50,8 @@ class RankInfo:
 
 def rank_from_environment() -> RankInfo | None:
     """The rank that torchrun, or a launcher that sets the same variables, gave this process; None without one."""
-    if "RANK" not in os.environ:
+    if not os.environ.keys() >= {*RANK_VARIABLES}:
         return None
-    remedy = "Start with torchrun, or let devices=N start the ranks; `unset RANK` trains in one process."
-    if missing := [name for name in RANK_VARIABLES if name not in os.environ]:
-        raise UserError(f"A launcher of several ranks has set RANK, but not {', '.join(missing)}.", remedy)
     return RankInfo(*(int(os.environ[name]) for name in RANK_VARIABLES[:4]))
 
 
@@ -126,7 +123,7 @@ class ProcessGroup:
         """Wait for all ranks."""
         if self.world_size > 1:
             with self.collective():
-                dist.barrier(self._control or self.torch_group)
+                dist.barrier(self._control)
 
     def shutdown(self) -> None:
         """Wait for all ranks to end, and close the connections."""
@@ -243,8 +240,7 @@ class ProcessGroup:
             for tensor in tensors:
                 dense = tensor.contiguous()
                 dist.broadcast(dense, 0)
-                if dense.data_ptr() != tensor.data_ptr():
-                    tensor.copy_(dense)
+                tensor.copy_(dense)
 
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
         """Every rank's `tensor`, in order of rank; shapes and types are the same on all ranks."""

@@ -122,13 +122,6 @@ def test_what_the_parent_refuses(settings, run_dir, capsys, given, words):
     assert not run_dir.parent.exists()
 
 
-def test_what_a_launcher_has_left_out(settings, run_dir, capsys, monkeypatch):
-    monkeypatch.setenv("RANK", "0")
-    assert main(["train", *settings]) == EXIT_USER_ERROR
-    assert "WORLD_SIZE, LOCAL_RANK" in capsys.readouterr().err
-    assert not run_dir.parent.exists()
-
-
 def test_copies_of_the_command_under_srun(settings, run_dir, capsys, monkeypatch):
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
     assert main(["train", *settings]) == 2
