@@ -12,9 +12,7 @@ from pggan.cli.compose import compose
 from pggan.config import TrainConfig
 from pggan.core.schedule import PerResolution
 from pggan.core.validation import validated
-from pggan.performance.recipe.chooser import choose_recipe
-from pggan.performance.recipe.data_facts import DataFacts
-from pggan.performance.recipe.situation import Machine, NetworkSizes, Situation
+from pggan.performance.recipe import DataFacts, NetworkSizes, Situation, choose_recipe
 
 STEP_SECONDS = {4: 0.0010, 8: 0.0031, 16: 0.0056, 32: 0.0050}  # of an image with 64 feature maps, on two cores
 AVATARS = DataFacts(4096, 256, 3, 0, drawn=True, note="avatars")
@@ -50,7 +48,7 @@ def main() -> None:
             return {side: width * STEP_SECONDS.get(side, 0.005 * 3 ** (side.bit_length() - 6)) for side in sides}
 
         for each in hours:
-            situation = Situation(config, NothingGiven(), facts, Machine(kind, 1), costs, 0.94 * 3600 * each)
+            situation = Situation(config, NothingGiven(), facts, kind, 1, costs, 0.94 * 3600 * each)
             chosen = {choice.key: choice.value for choice in choose_recipe(situation).choices}
             print(f"{name}, {each} h\t{json.dumps(chosen, sort_keys=True)}")
 

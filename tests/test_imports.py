@@ -31,7 +31,6 @@ SUBPACKAGES = [
     "interop",
     "metrics",
     "run",
-    "performance/recipe",
     "performance",
     "cli",
 ]

@@ -29,7 +29,7 @@ from pggan.core.next_command import key_of
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from pggan.performance.recipe.choices import Choice
+    from pggan.performance.recipe import Choice
 
 OF_ONE_RUN = {"run_dir", "resume", "hours"}  # where it is, and how long it may take: a recipe says nothing about them
 NOT_IN_RECIPES = OF_ONE_RUN | {"devices", "threads"}  # nor about the machine, unless a recipe does that was given
@@ -111,7 +111,6 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str],
         raise UserError(problem, "Choose another run_dir=, or leave out hours=.")
     checkpoint, _ = newest_checkpoint(run_dir)
     header = None if checkpoint is None else checkpoint.header
-    refuse_more_hours(run_dir, header, values["hours"])
     with lock_run_dir(run_dir):
         if not checkpoints_of(run_dir):  # a recipe without any is of a command that was refused, or stopped early
             write_recipe(file, *recipe_for(command, values, overrides, folder))
@@ -131,19 +130,6 @@ def as_configured(recipe: Sequence[str], header: Mapping[str, Any] | None) -> li
     return [written.get(key_of(one), one) for one in recipe]
 
 
-def refuse_more_hours(run_dir: Path, header: Mapping[str, Any] | None, hours: float) -> None:
-    """Raise UserError where the run in `run_dir` has ended after fewer `hours`: its learning rates have fallen.
-
-    Args: header: of its newest checkpoint.
-    """
-    if header is None or header["images"] < header.get("total_images", header["images"] + 1):
-        return
-    before = header["config"]["hours"]
-    if hours > before:
-        remedy = f"init_from={run_dir} with a new run_dir= starts another run from its weights."
-        raise UserError(f"The run in {run_dir} has ended, after hours={before:g}: hours= can't prolong it.", remedy)
-
-
 def record_lengths(command: Command, values: Mapping[str, Any], code: int) -> int:
     """Write into the recipe of a run that was given hours, and ended with `code`, the lengths that it had in the end.
 
@@ -153,32 +139,17 @@ def record_lengths(command: Command, values: Mapping[str, Any], code: int) -> in
     if code or command.name != "train" or values.get("hours") is None or "RANK" in os.environ:  # its parent does it
         return code
     from pggan.checkpoints.read import checkpoints_of, read_header
+    from pggan.config import ScheduleConfig
+    from pggan.core.validation import validated
+    from pggan.run.eta import with_plan
 
     file = Path(values["run_dir"], RECIPE_FILE)
     if file.exists():
         header = read_header(checkpoints_of(file.parent)[-1])
-        # A run that had ended before this command keeps the hours that it took.
-        within = f"hours={header['config']['hours']:g}"
-        set_schedule(file, {"total_images": int(header["total_images"])}, f"shown in {within}")
-        configured = values["schedule"]["lr_decay_images"]
-        if (fall := header.get("lr_decay_images", configured)) != configured:
-            set_schedule(file, {"lr_decay_images": fall}, "the chosen share of the last phase, as long as it became")
-        if shorter := shorter_growth(values, header):
-            set_schedule(file, shorter, f"of a machine that was too slow for longer ones in {within}")
+        schedule = with_plan(validated(ScheduleConfig, values["schedule"]).build(), header)
+        shown = {name: getattr(schedule, name) or 0 for name in LENGTHS}
+        set_schedule(file, shown, f"in the end, within hours={header['config']['hours']:g}")
     return code
-
-
-def shorter_growth(values: Mapping[str, Any], header: Mapping[str, Any]) -> dict[str, Any]:
-    """The lengths of the phases that a run of `values` had in the end, where its growth became shorter; else none."""
-    from pggan.config import ScheduleConfig
-    from pggan.core.validation import validated
-
-    schedule = validated(ScheduleConfig, values["schedule"]).build()
-    growth = header.get("growth_images")
-    if growth is None or tuple(growth) == schedule.growth_images:
-        return {}
-    shorter = schedule.with_growth(growth)
-    return {"stable_images": shorter.stable_images, "fade_images": shorter.fade_images}
 
 
 def recipe_for(command: Command, values: dict[str, Any], overrides: list[str], folder: str | None) -> Recipe:
@@ -203,7 +174,7 @@ def recipe_for(command: Command, values: dict[str, Any], overrides: list[str], f
     if TOTAL in given.command_keys and values["schedule"]["total_images"] is not None:
         raise UserError(f"hours= and {TOTAL}= both say when to end.", "Leave out one of them.")
     require_training_inputs(composed([]))
-    from pggan.performance.recipe.hours import find_recipe  # and torch
+    from pggan.performance.hours import find_recipe  # and torch
 
     console = Console(stderr=True, highlight=False)
     with console.status("Choosing a recipe") as status:

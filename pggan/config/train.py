@@ -108,7 +108,6 @@ class ScheduleConfig:
     lr_warmup_images: Whole
     lr_decay_images: Whole
     total_images: Count | None
-    max_growth_share: Annotated[float, ">0 <=1"] | None
 
     def __post_init__(self) -> None:
         first, final = self.first_resolution, self.final_resolution

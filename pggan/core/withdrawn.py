@@ -7,6 +7,7 @@ from pggan.core.errors import UserError
 
 # A key, or group=choice, of any command: one short sentence that says what to do instead.
 WITHDRAWN = {
+    "schedule.max_growth_share": "Leave it out: with hours=, growth becomes shorter where it would be late.",
     "augmentation.blit": "Leave it out: ADA has all of its transformations.",
     "augmentation.colors": "Leave it out: ADA has all of its transformations.",
     "augmentation.geometry": "Leave it out: ADA has all of its transformations.",

@@ -45,7 +45,7 @@ from pggan.networks.networks import count_parameters
 from pggan.ops import fused
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.state import State
-from pggan.run.eta import Eta, expected_end, too_long
+from pggan.run.eta import PLANNED, Eta, TimeLimit, expected_end, too_long, until, with_plan
 from pggan.run.evaluation import TrainingEvaluator, open_extractor, require_images
 from pggan.run.events import Deadline, Event, Fakes, Parts, Profiling, Saving, StoredGrid, Tick
 from pggan.run.loop import Run
@@ -53,7 +53,6 @@ from pggan.run.pictures import GridRecorder, Previews
 from pggan.run.report import NullReporter, Reporter
 from pggan.run.run_dir import choose_run_dir, lock_run_dir, log_on_rank, next_start, write_config
 from pggan.run.tensorboard import hyperparameters, run_pages
-from pggan.run.time_limit import PLANNED, TimeLimit, with_plan
 from pggan.sampling.timelapse import FOLDER
 from pggan.training.build import build_trainer, require_device, sends_sparse_updates
 from pggan.training.precision import configure_process
@@ -120,7 +119,9 @@ def open_run(config: TrainConfig, group: ProcessGroup, limit: TimeLimit | None =
             eta, limit = start_eta(config, source, partition, device=device, images=images, before=limit)
             reporter = stack.enter_context(Reporter(run_dir, course, eta, images, config.monitor.console))
             now = datetime.now()
-            end = expected_end(eta, images, now) if limit is None else limit.planned_end(now)
+            end = expected_end(eta, images, now)
+            if limit is not None:
+                end = f"{until(max(limit.seconds, 0.0), now)}, as hours={config.hours:g} asks for"
             summarize(reporter, source, trainer.state, config.loss.name, end)
             reporter.board.describe(
                 run_pages(run_dir, description, course.schedule, source.pyramid), hyperparameters(description)
@@ -309,14 +310,13 @@ def start_eta(
     eta = Eta(schedule, phase_times, images, time.monotonic(), evaluation_share=config.evaluation.share)
     if config.hours is None:
         if source.checkpoint is None:
-            source.notes.extend(too_long(eta, config, source.description["versions"]["command"]))
+            source.notes.extend(too_long(eta))
         return eta, None
     if before is not None:
         return eta, replace(before, eta=eta)
     spent = 0.0 if source.checkpoint is None else float(source.checkpoint.header.get("spent_seconds", 0.0))
     spent += command_seconds() - source.finding_seconds
-    configured, most = config.schedule.build(), config.schedule.max_growth_share
-    return eta, TimeLimit(config.hours, eta, time.monotonic(), spent, configured, max_growth_share=most)
+    return eta, TimeLimit(config.hours, eta, time.monotonic(), spent, config.schedule.build())
 
 
 def summarize(reporter: Reporter, source: Source, state: State, loss: str, end: str) -> None:

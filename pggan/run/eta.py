@@ -1,30 +1,28 @@
-"""How long a run still takes: what its updates are expected to take, corrected by what they have taken."""
+"""How long a run still takes, and where it ends if it was given hours: by what its steps were measured to take.
 
-import os
-import shlex
+A run of given hours is planned anew at every tick: growth that would leave the final resolution too little time becomes
+shorter, and the last image is that for which there is time.  Phases that have begun stay as they are.  Once the
+learning rates fall, the end decides which rates follow; it stays, unless the run would be late.
+"""
+
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from pathlib import Path
+from functools import cached_property
+from typing import Any
 
-from pggan.config import TrainConfig
-from pggan.config.train import RESUME_KEYS
-from pggan.core.environment import PARENT_VARIABLE
 from pggan.core.formatting import duration
-from pggan.core.next_command import key_of
 from pggan.core.schedule import Schedule
-from pggan.data.pyramid import INDEX_FILE
 from pggan.training.timing import PhaseTimes
 
-# Of what a run has taken, the last part counts most: the level in training says most about those to come, and other
-# work on the machine comes and goes.  What was half of the run ago counts half, but never less than a minute: ticks of
-# seconds differ much.
-HALF_LIFE_SECONDS = 60.0
-HALF_LIFE_SHARE = 0.5
-# A measured time counts as much as so many seconds of training.  With more, a machine that is five times slower than
-# it was while it was measured is not believed within a minute.
-TRUSTED_SECONDS = 3.0
+# What a run took before half of its time counts half, since the level in training says most about those to come, and
+# other work comes and goes; but not what it took a minute ago: ticks of seconds differ much.
+HALF_LIFE_SECONDS, HALF_LIFE_SHARE = 60.0, 0.5
+TRUSTED_SECONDS = 3.0  # of training count as much as a measured time: a slow machine is to be believed within a minute
 LONG_SECONDS = 86_400.0  # a day: what takes longer is said before it starts, and how it could be shorter
-WORKING_HOURS = 8  # which is proposed instead
-NOT_BESIDE_HOURS = ("run_dir", "resume", "hours", "schedule.total_images")  # keys of a command
+TRAINING_SHARE = 0.98  # of the hours; in the rest, the run saves its end
+LATE_SHARE = 1.05  # of the hours; where training would take more, its end comes nearer even while the rates fall
+KNOWN_SHARE = 0.1  # of the hours; before, the lowest levels say too little about a machine to shorten growth by it
+PLANNED = ("growth_images", "lr_decay_images", "total_images")  # on the way, as state.json has it
 
 
 class Eta:
@@ -58,8 +56,7 @@ class Eta:
     def observe(self, images: int, now: float) -> None:
         """Take in that `images` have been shown at `now`."""
         took, expected = now - self._time, self.phase_times.seconds(self.schedule, self._images, images)
-        half_life = max(HALF_LIFE_SECONDS, HALF_LIFE_SHARE * (now - self._began))
-        kept = 0.5 ** (took / half_life)
+        kept = 0.5 ** (took / max(HALF_LIFE_SECONDS, HALF_LIFE_SHARE * (now - self._began)))
         self._took, self._expected = self._took * kept + took, self._expected * kept + expected
         self.restart(images, now)
 
@@ -69,19 +66,109 @@ class Eta:
         ratio = self._took / self._expected if self._expected > 0 else 1.0
         return ratio / (1 - self.evaluation_share)
 
+    def seconds_between(self, before: int, after: int) -> float:
+        """The seconds from one image count to another, as the run goes."""
+        return self.correction * self.phase_times.seconds(self.schedule, before, after)
+
     def seconds_left(self, images: int) -> float:
         """Seconds from `images` to the end of the schedule."""
-        return self.correction * self.phase_times.seconds(self.schedule, images, self.schedule.total)
+        return self.seconds_between(images, self.schedule.total)
 
     def images_after(self, seconds: float, images: int) -> int:
         """The image count that is reached `seconds` after `images`; the last phase is prolonged if need be."""
-        expected = max(seconds, 0.0) / self.correction
-        for phase, each in zip(self.schedule.phases, self.phase_times.seconds_per_image, strict=True):
-            left = max(phase.end - images, 0)
-            if left * each > expected or phase is self.schedule.phases[-1]:
+        last = self.schedule.phases[-1]
+        for phase in self.schedule.phases:
+            end = max(phase.end, images)
+            needed = self.seconds_between(images, end)
+            if needed > seconds or phase is last:
                 break
-            expected, images = expected - left * each, images + left
-        return images + int(max(expected, 0.0) / each)
+            seconds, images = seconds - needed, end
+        one = self.seconds_between(phase.start, phase.start + 1)
+        return images + int(max(seconds, 0.0) / one)
+
+
+@dataclass(frozen=True)
+class TimeLimit:
+    """The wall-clock budget of a run, which includes starting up and all commands that have resumed it.
+
+    Args: eta: of this run; began: when this process began to train, by the clock of `eta`; spent: seconds before that;
+    configured: the schedule as the configuration has it.
+    """
+
+    hours: float
+    eta: Eta
+    began: float
+    spent: float
+    configured: Schedule
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that this process has."""
+        return 3600 * self.hours - self.spent
+
+    def spent_seconds(self, now: float) -> float:
+        """Seconds of training until `now`."""
+        return self.spent + now - self.began
+
+    @cached_property
+    def max_growth_share(self) -> float:
+        """The share of the hours that growth may take: so much that the last phase keeps half of its planned time."""
+        last, times = self.configured.phases[-1], self.eta.phase_times
+        planned = times.seconds(self.configured, 0, last.start) / times.seconds(self.configured, 0, last.end)
+        return (1 + planned) / 2
+
+    @property
+    def planned(self) -> dict[str, Any]:
+        """The part of the schedule that is planned on the way, as plain values."""
+        schedule = self.eta.schedule
+        return dict(zip(PLANNED, ([*schedule.growth_images], schedule.lr_decay_images, schedule.total), strict=True))
+
+    def plan(self, images: int, now: float, reserve: float = 0.0) -> None:
+        """Give `eta` the schedule that ends in time, after `images` shown at `now`.
+
+        Args: reserve: seconds of what comes after the last image, besides saving.
+        """
+        eta, whole = self.eta, 3600 * self.hours
+        eta.observe(images, now)
+        spent = self.spent_seconds(now)
+        if images >= eta.schedule.total - eta.schedule.decay_images:
+            latest = eta.images_after(LATE_SHARE * whole - spent - reserve, images)
+            eta.schedule = replace(eta.schedule, total_images=min(eta.schedule.total, max(latest, images + 1)))
+            return
+        if spent > KNOWN_SHARE * whole:
+            eta.schedule = self._with_growth_in_time(images, self.max_growth_share * whole - spent)
+        reached = eta.images_after(TRAINING_SHARE * whole - spent - reserve, images)
+        last, configured = eta.schedule.phases[-1], self.configured.phases[-1]  # the fall keeps its share of the last
+        share = max(reached - last.start, 0) / max(configured.end - configured.start, 1)
+        decay = int(share * self.configured.lr_decay_images)
+        # The rates shown so far stay as they were: the fall begins with the next image at the earliest.
+        total = max(reached, images + 1 + min(decay, images))
+        eta.schedule = replace(eta.schedule, lr_decay_images=decay, total_images=total)
+
+    def _with_growth_in_time(self, images: int, seconds: float) -> Schedule:
+        """The schedule whose phases to come are as configured, or shorter, so that growth ends in so many seconds."""
+        schedule, eta = self.eta.schedule, self.eta
+        to_come = [phase.index for phase in schedule.phases[:-1] if phase.start >= images]
+        growth = [*schedule.growth_images]
+        for index in to_come:
+            growth[index] = self.configured.growth_images[index]
+        eta.schedule = whole = schedule.with_growth(growth)
+        late = eta.seconds_between(images, whole.phases[-1].start) - seconds
+        if not to_come or late <= 0:
+            return whole
+        kept = max(1 - late / eta.seconds_between(whole.phases[to_come[0]].start, whole.phases[-1].start), 0)
+        for index in to_come:
+            growth[index] = max(int(kept * growth[index]), min(schedule.phases[index].batch, growth[index]))
+        return whole.with_growth(growth)
+
+
+def with_plan(schedule: Schedule, plan: dict[str, Any]) -> Schedule:
+    """`schedule` with the part that a time limit has planned, as a checkpoint has it; other parts stay."""
+    growth, decay, total = (plan.get(key) for key in PLANNED)
+    if growth is not None and len(growth) == len(schedule.growth_images):
+        schedule = schedule.with_growth(growth)
+    decay = schedule.lr_decay_images if decay is None else decay
+    return replace(schedule, lr_decay_images=decay, total_images=total or schedule.total_images)
 
 
 def expected_end(eta: Eta, images: int, now: datetime) -> str:
@@ -95,55 +182,15 @@ def expected_end(eta: Eta, images: int, now: datetime) -> str:
 def until(seconds: float, now: datetime) -> str:
     """So many seconds from `now`, and the time of day at which they end."""
     end = now + timedelta(seconds=min(seconds, 3e9))  # a century
-    clock = f"{end:%H:%M}" if end.date() == now.date() else f"{end:%H:%M on %d %B}"
-    return f"about {duration(seconds)}, until {clock}" + (f" {end.year}" if end.year != now.year else "")
+    clock = f"{end:%H:%M}" if end.date() == now.date() else f"{end:%H:%M on %d %B %Y}"
+    return f"about {duration(seconds)}, until {clock}"
 
 
-def too_long(eta: Eta, config: TrainConfig, command: str | None) -> list[str]:
-    """One note on a new run of `config` that takes longer than a day, which `command` started; else none."""
-    seconds = eta.seconds_left(0)
-    if seconds <= LONG_SECONDS:
+def too_long(eta: Eta) -> list[str]:
+    """One note on a new run that takes longer than a day; else none."""
+    if (seconds := eta.seconds_left(0)) <= LONG_SECONDS:
         return []
-    if ranks_start_elsewhere(config):
-        shorter = f"{fewer_images(eta)} Or choose a recipe on one machine (hours={WORKING_HOURS}), and give all ranks "
-        shorter += "experiment= with the recipe.yaml of that run."
-    elif command is None or resumes(command) or not suits_a_choice(config):
-        shorter = fewer_images(eta)
-    else:
-        shorter = f"A recipe that ends in {WORKING_HOURS} hours, with the keys that you gave: {with_hours(command)}"
-    return [f"This run takes about {duration(seconds)} here. {shorter}"]
-
-
-def ranks_start_elsewhere(config: TrainConfig) -> bool:
-    """Whether a launcher or several machines start the ranks, so that hours= can't choose before they start."""
-    return config.distributed.nnodes > 1 or ("RANK" in os.environ and PARENT_VARIABLE not in os.environ)
-
-
-def resumes(command: str) -> bool:
-    """Whether `command` takes the configuration of a run, which has no checkpoint yet, from its directory."""
-    keys = {word.partition("=")[0] for word in shlex.split(command) if "=" in word}
-    return "run_dir" in keys and keys <= RESUME_KEYS
-
-
-def suits_a_choice(config: TrainConfig) -> bool:
-    """Whether hours= may choose networks for `config`: weights do not fit all, and it has to know the classes."""
-    data = config.data
-    knows_classes = not data.labels or data.path is None or Path(data.path, INDEX_FILE).is_file()
-    return knows_classes and config.init_from is None
-
-
-def fewer_images(eta: Eta) -> str:
-    """A sentence on how many images the new run of `eta` shows in WORKING_HOURS."""
-    images, final = eta.images_after(3600 * WORKING_HOURS, 0), eta.schedule.phases[-1]
-    images = max(images - images % 10 ** max(len(str(images)) - 2, 0), 1)
-    early = f", before {final.resolution}x{final.resolution} is faded in" if images < final.start else ""
-    return f"schedule.total_images={images} ends it in {WORKING_HOURS} hours{early}."
-
-
-def with_hours(command: str) -> str:
-    """`command` with WORKING_HOURS instead of the keys that say where a run is and when it ends."""
-    words = {word: key_of(word) for word in shlex.split(command)}
-    kept = [word for word, key in words.items() if key not in NOT_BESIDE_HOURS]
-    if "schedule" in words.values():  # its file may have an end, too
-        kept.append("schedule.total_images=null")
-    return shlex.join([*kept, f"hours={WORKING_HOURS}"])
+    images = eta.images_after(8 * 3600, 0)
+    images -= images % 10 ** max(len(str(images)) - 2, 0)
+    remedy = f"hours=8 chooses a recipe that ends in 8 hours, schedule.total_images={images} ends this one then."
+    return [f"This run takes about {duration(seconds)} here. {remedy}"]

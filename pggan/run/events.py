@@ -27,7 +27,7 @@ from pggan.run.alarms import DIVERSITY, REALS_SIGN, Alarms
 from pggan.run.evaluation import TrainingEvaluator
 from pggan.run.pictures import GridRecorder, Previews, relative_diversity
 from pggan.run.report import MetricAccumulator, NullReporter, Reporter, Scores, TimeBreakdown
-from pggan.run.time_limit import TimeLimit, with_plan
+from pggan.run.eta import TimeLimit, with_plan
 from pggan.training.trainer import Trainer
 
 PROFILED_AFTER = 3  # steps of a phase: they try kernels and capture graphs

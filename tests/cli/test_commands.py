@@ -15,7 +15,7 @@ from pggan.cli.main import main
 from pggan.config.files import CONFIGS, choices_of
 from pggan.core.validation import validated
 from pggan.core.version import __version__
-from pggan.performance.recipe.lengths import FALLING_SHARE
+from pggan.performance.recipe import FALLING_SHARE
 from tests.composed import composed
 
 ROOT = Path(__file__).parents[2]

@@ -2,14 +2,15 @@
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from pggan.cli.auto_recipe import GivenKeys
 from pggan.config import TrainConfig
 from pggan.core.errors import UserError
 from pggan.core.validation import validated
-from pggan.performance.recipe.data_facts import facts_of
-from pggan.performance.recipe.hours import find_recipe
+from pggan.performance.hours import MeasuredCosts, facts_of, find_recipe
+from pggan.performance.recipe import NetworkSizes, Recipe, Situation
 from tests.composed import composed
 from tests.pyramids import write_pyramid
 
@@ -100,3 +101,43 @@ def test_a_folder_whose_image_files_are_all_broken_or_tiny_is_refused(tmp_path):
     save(tmp_path / "tiny.png", 3, 3)
     with pytest.raises(UserError, match=r"Of the 2 image files in .*, none can be used"):
         facts_of(configured(f"data.path={tmp_path}").data)
+
+
+# ---- measuring -------------------------------------------------------------------------------------------
+
+
+def test_measured_updates_are_believed_and_scale_those_of_other_networks(toy_data):
+    config = configured(f"data.path={toy_data}", "schedule.final_resolution=16", "model.fmap_max=16")
+    facts, batch = facts_of(config.data), {4: 8}
+    costs = MeasuredCosts(config, facts, torch.device("cpu"), ranks=1)
+    narrow, wide = (NetworkSizes(16, 256, 16), NetworkSizes(16, 512, 32))
+    before = costs(wide, batch)
+    situation = Situation(config, GivenKeys.of([]), facts, "cpu", 1, costs, 60.0)
+    assert costs.measure(config, recipe := Recipe(situation, narrow, batch), 100.0)
+    assert not costs.measure(config, recipe, 100.0)  # they are known
+    (known,) = costs.known.values()
+    assert costs(narrow, batch) == pytest.approx({side: seconds / 8 for side, seconds in known.items()})
+    after = costs(wide, batch)
+    assert [after[side] / before[side] for side in after] == pytest.approx([costs.ratio] * 3)
+    assert costs(narrow, {4: 16})[16] != costs(narrow, batch)[16]
+
+
+def test_features_cost_more_where_they_are_not_measured(toy_data):
+    config = configured(f"data.path={toy_data}", "schedule.final_resolution=64")
+    costs = MeasuredCosts(config, facts_of(config.data), torch.device("cpu"), ranks=1)
+    plain, projected = (costs(NetworkSizes(64, 512, 64, features), {4: 8}) for features in (False, True))
+    assert [projected[side] / plain[side] for side in (32, 64)] == pytest.approx([1.0, 1.6])
+
+
+def test_ranks_of_a_launcher_are_refused(monkeypatch):
+    for name, value in {
+        "RANK": 0,
+        "WORLD_SIZE": 2,
+        "LOCAL_RANK": 0,
+        "LOCAL_WORLD_SIZE": 2,
+        "MASTER_ADDR": "x",
+        "MASTER_PORT": 1,
+    }.items():
+        monkeypatch.setenv(name, str(value))
+    with pytest.raises(UserError, match="before the ranks start"):
+        find_recipe(configured(), 1.0, GivenKeys.of([]), pytest.fail, pytest.fail)

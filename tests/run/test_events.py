@@ -15,7 +15,7 @@ from pggan.core.errors import StepOutOfMemory, UserError
 from pggan.run import pictures, train
 from pggan.run.inspect import facts_of_run
 from pggan.run.report import Reporter
-from pggan.run.time_limit import TimeLimit
+from pggan.run.eta import TimeLimit
 
 
 @pytest.fixture

@@ -1,0 +1,186 @@
+"""`hours=`: looks at the images, and finds the recipe that fits, with steps measured on the device here."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+
+from pggan.config import DataConfig, TrainConfig
+from pggan.config.describe import command_seconds
+from pggan.core.architecture import MIN_RESOLUTION, resolutions_between
+from pggan.core.cpu import threads_per_rank
+from pggan.core.devices import choose_device, count_devices
+from pggan.core.errors import UserError
+from pggan.core.formatting import Log, duration
+from pggan.core.schedule import PerResolution, value_at
+from pggan.data.image_file import BadImage, ImageHeader, read_header, usable_side
+from pggan.data.prepare import are_mixed
+from pggan.data.pyramid import INDEX_FILE, ImagePyramid
+from pggan.data.source import Entry
+from pggan.data.sources import open_for_training
+from pggan.distributed.process_group import rank_from_environment
+from pggan.networks.features import efficientnet_lite0
+from pggan.performance.recipe import (
+    FEATURES_FROM,
+    Choice,
+    DataFacts,
+    GivenKeys,
+    NetworkSizes,
+    Recipe,
+    Situation,
+    choose_recipe,
+)
+from pggan.run.eta import TRAINING_SHARE
+from pggan.run.evaluation import open_extractor
+from pggan.training.precision import configure_process
+from pggan.training.timing import StepTimes, speed_of
+
+MAX_SECONDS, MAX_SHARE = 60.0, 0.02  # that measuring steps may take, and of the hours
+FEATURES_COST = 1.6  # of a step at 64x64 with pretrained features, times one without (one CPU thread, ORL's recipe)
+ATTEMPTS = 3  # what is measured for one choice can lead to another one, which is measured, too
+MAX_HEADERS = 200  # of images that are read: a second, and the twentieth part of them is still ten images
+SMALL_SHARE = 0.2  # of the images may be smaller than the final resolution: half of the pixels of all others weigh more
+MAX_AVATAR = 256  # pixels: drawings have no more detail to show
+
+
+@dataclass
+class MeasuredCosts:
+    """The seconds of images with any networks: measured, or expected and scaled to the steps that were measured."""
+
+    config: TrainConfig
+    facts: DataFacts
+    device: torch.device
+    ranks: int
+    # Seconds of a step by resolution, of networks with so many images per batch.
+    known: dict[tuple[NetworkSizes, tuple[int, ...]], dict[int, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.speed, self.ratio = speed_of(self.config, self.device), 1.0
+
+    def __call__(self, networks: NetworkSizes, batch: PerResolution) -> dict[int, float]:
+        """Seconds of an image at every level of `networks`."""
+        batches = self._local(networks, batch)
+        known = self.known.get((networks, tuple(batches.values())), {})
+        found = self._times(self.config, networks).all_seconds(batches, known)
+        for side in found:
+            if networks.features and side >= FEATURES_FROM and side not in known:
+                found[side] *= FEATURES_COST
+        return {side: seconds / value_at(batch, side) for side, seconds in found.items()}
+
+    def measure(self, config: TrainConfig, recipe: Recipe, seconds: float) -> bool:
+        """Measure the steps of `recipe`, which is that of `config`, for so many seconds; False if they are known."""
+        networks, batches = recipe.sizes, self._local(recipe.sizes, recipe.batch)
+        if (networks, tuple(batches.values())) in self.known:
+            return False
+        times, stable = self._times(config, networks), {one.resolution: one for one in config.schedule.build().phases}
+        found = times.measured([replace(phase, batch=batches[side]) for side, phase in stable.items()], seconds)
+        self.known[networks, tuple(batches.values())] = found
+        if found:
+            self.ratio = found[max(found)] / times.expected(max(found), batches[max(found)])
+        return True
+
+    def _local(self, networks: NetworkSizes, batch: PerResolution) -> dict[int, int]:
+        levels = resolutions_between(self.config.schedule.first_resolution, networks.resolution)
+        return {side: -(-int(value_at(batch, side)) // self.ranks) for side in levels}
+
+    def _times(self, config: TrainConfig, networks: NetworkSizes) -> StepTimes:
+        model = replace(config.model, fmap_base=networks.fmap_base, fmap_max=networks.fmap_max)
+        architecture = model.architecture(networks.resolution, self.facts.channels, self.facts.num_classes)
+        return StepTimes(config, architecture, self.device, self.speed, self.ratio)
+
+
+def find_recipe(
+    config: TrainConfig,
+    hours: float,
+    given: GivenKeys,
+    compose: Callable[[list[Choice]], TrainConfig],
+    log: Log,
+) -> tuple[list[Choice], str]:
+    """The choices for `hours`, and images, machine and time in words.
+
+    Args: config: without choices; compose: the configuration with choices; log: told what is measured.
+    """
+    if rank_from_environment() is not None or config.distributed.nnodes > 1:
+        problem = "hours= measures and chooses before the ranks start, on one machine."
+        raise UserError(problem, "Choose there, and give all ranks experiment= with the recipe.yaml of that run.")
+    facts, final = facts_of(config.data), config.schedule.final_resolution
+    if given.has("schedule.final_resolution") and facts.largest is not None and final > facts.largest:
+        problem = f"schedule.final_resolution={final} is too much: the largest image allows {facts.largest} pixels."
+        raise UserError(problem, f"Choose schedule.final_resolution={facts.largest}, or leave it out.")
+    kind, ranks = count_devices(config.devices)
+    device = choose_device(kind)
+    threads = config.threads or (threads_per_rank(ranks, elastic=config.elastic) if ranks > 1 else None)
+    configure_process(device, config.precision, threads, one_thread=config.elastic)
+    open_extractor(config.evaluation, device)  # what it lacks is missed here
+    costs, seconds = MeasuredCosts(config, facts, device, ranks), 3600 * hours
+
+    def choose() -> Recipe:
+        left, has_features = TRAINING_SHARE * seconds - command_seconds(), efficientnet_lite0.is_installed()
+        training = (1 - config.evaluation.share) * left
+        return choose_recipe(
+            Situation(config, given, facts, kind, ranks, costs, training, seconds - left, has_features=has_features)
+        )
+
+    for _ in range(ATTEMPTS):
+        recipe = choose()
+        log(f"Measuring steps up to {recipe.sizes.resolution}x{recipe.sizes.resolution}")
+        if not costs.measure(compose(recipe.choices), recipe, min(MAX_SECONDS, MAX_SHARE * seconds) / ATTEMPTS):
+            break
+    threads = torch.get_num_threads()
+    where = f"{ranks} x {kind}" if ranks > 1 else f"cpu with {threads} threads" if kind == "cpu" else kind
+    return choose().choices, f"{facts.note}; {where}; {duration(seconds)}"
+
+
+def facts_of(config: DataConfig) -> DataFacts:
+    """The images that `config` names; of files that are not prepared, headers of a sample are read.
+
+    Raises UserError where there is no image, or the classes of files that are not prepared are asked for.
+    """
+    if config.path is None:
+        note = f"{config.count:,} avatars, drawn at any size"
+        return DataFacts(config.count, MAX_AVATAR, config.channels or 3, 0, drawn=True, note=note)
+    if Path(config.path, INDEX_FILE).is_file():
+        pyramid = ImagePyramid(Path(config.path))
+        num_classes, side = len(pyramid.class_names or ()) if config.labels else 0, pyramid.resolution
+        note, drawn = f"{pyramid.images:,} images, prepared at {side}x{side}", pyramid.source.get("kind") == "avatars"
+        return DataFacts(pyramid.images, side, pyramid.channels, num_classes, drawn=drawn, note=note, largest=side)
+    if config.labels:
+        problem = "hours= has to know the classes of data.labels=true before the images are prepared."
+        raise UserError(problem, "Prepare the data first (pggan prepare … labels=true), and give it as data.path=.")
+    return facts_of_files(config, config.path)
+
+
+def facts_of_files(config: DataConfig, path: str) -> DataFacts:
+    """The files of a folder, an archive or a known set that are not prepared yet."""
+    entries = open_for_training(path, config.cache).some_entries()
+    found = [entry for entry in entries if entry.problem is None]
+    sample = found[:: -(-len(found) // MAX_HEADERS) or 1]
+    headers = headers_of(sample)
+    sides = sorted(usable_side(header.width, header.height, config.crop, 1.0, None) for header in headers)
+    sides = [side for side in sides if side >= MIN_RESOLUTION]
+    if not sides:
+        problem = f"Of the {len(entries):,} image files in {path}, none can be used."
+        needed = f"Give PNG, JPEG or WebP images of at least {MIN_RESOLUTION}x{MIN_RESOLUTION} pixels."
+        raise UserError(problem, f"{needed} pggan prepare source={path} dest=NEW tells what is wrong with each.")
+    side = sides[int(SMALL_SHARE * len(sides))]
+    resolution, kinds = 1 << (side.bit_length() - 1), Counter(header.channels for header in headers)
+    large = sum(side >= resolution for side in sides)
+    note = f"{len(entries):,} image files, {large / len(sides):.0%} of them at least {resolution} pixels wide and high"
+    note += "; images smaller than the final resolution are left out" * (large < len(sides))
+    channels, images = config.channels or (1 if set(kinds) == {1} else 3), len(found) * large // len(sample)
+    largest = 1 << (sides[-1].bit_length() - 1) if len(sample) == len(found) else None
+    mixed = are_mixed(kinds)
+    return DataFacts(images, resolution, channels, 0, drawn=False, note=note, largest=largest, mixed=mixed)
+
+
+def headers_of(entries: Sequence[Entry]) -> list[ImageHeader]:
+    """The headers of those files that can be read."""
+    found = []
+    for entry in entries:
+        try:
+            found.append(entry.header or read_header(entry.file))
+        except BadImage:  # preparing the images names it
+            continue
+    return found

@@ -1,1 +1,0 @@
-"""`hours=`: the recipe that fits images, machine and time; rules, each with its reason."""
