@@ -24,10 +24,10 @@ from pggan.distributed.process_group import ProcessGroup
 from pggan.networks.networks import Generator
 from pggan.optim.state import State
 from pggan.run.alarms import DIVERSITY, REALS_SIGN, Alarms
+from pggan.run.eta import TimeLimit, with_plan
 from pggan.run.evaluation import TrainingEvaluator
 from pggan.run.pictures import GridRecorder, Previews, relative_diversity
 from pggan.run.report import MetricAccumulator, NullReporter, Reporter, Scores, TimeBreakdown
-from pggan.run.eta import TimeLimit, with_plan
 from pggan.training.trainer import Trainer
 
 PROFILED_AFTER = 3  # steps of a phase: they try kernels and capture graphs

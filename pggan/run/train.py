@@ -18,8 +18,8 @@ from pggan.distributed.process_group import ProcessGroup, RankInfo, rank_from_en
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.updates import ema_decay
 from pggan.run.compose import open_run
+from pggan.run.eta import TimeLimit
 from pggan.run.run_dir import choose_run_dir, log_on_rank, next_start
-from pggan.run.time_limit import TimeLimit
 
 MAX_FAILURES = 3  # of one process: a run that fails more often has diverged
 REMEDY = (

@@ -13,9 +13,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from pggan.checkpoints.write import NonFiniteError, prune
 from pggan.core.errors import StepOutOfMemory, UserError
 from pggan.run import pictures, train
+from pggan.run.eta import TimeLimit
 from pggan.run.inspect import facts_of_run
 from pggan.run.report import Reporter
-from pggan.run.eta import TimeLimit
 
 
 @pytest.fixture
