@@ -57,8 +57,11 @@ class Choice(NamedTuple):
 class GivenKeys(Protocol):
     """Which keys stay as they are: those of the command line, and those of a recipe that it names, too."""
 
-    def in_command(self, key: str) -> bool: ...
-    def has(self, key: str) -> bool: ...
+    def in_command(self, key: str) -> bool:
+        """Whether the command line has `key`."""
+
+    def has(self, key: str) -> bool:
+        """Whether the command line has `key`, or a recipe that it names."""
 
 
 class DataFacts(NamedTuple):
