@@ -1,7 +1,7 @@
 """`pggan evaluate`: metrics of a checkpoint, or of all of them, as tables or as JSON."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,9 @@ from rich.progress import TimeElapsedColumn, TimeRemainingColumn
 
 from pggan.checkpoints.generator_file import load_generator
 from pggan.checkpoints.read import checkpoints_of_run, choose_checkpoint
-from pggan.config import Crop, DataConfig, EvaluateConfig, Precision
+from pggan.config import DataConfig, EvaluateConfig, Precision
 from pggan.config.describe import versions
+from pggan.config.files import default_values, of_earlier_version
 from pggan.config.generators import ALL
 from pggan.config.parse import generator_keys
 from pggan.core.atomic_io import atomic_write
@@ -27,8 +28,8 @@ from pggan.core.validation import validated
 from pggan.data.open import open_data
 from pggan.data.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup
-from pggan.metrics.evaluate import METRIC_CLASSES, evaluate, images_of, needs_extractor
-from pggan.metrics.extractors import Extractor, load_extractor
+from pggan.metrics.evaluate import evaluate, needs_extractor
+from pggan.metrics.extractors import load_extractor
 from pggan.metrics.images import Progress
 from pggan.sampling.images import new_folder, save_png
 from pggan.sampling.trained_generator import TrainedGenerator
@@ -46,11 +47,9 @@ def run(config: EvaluateConfig) -> int:
     places = checkpoints_of_run(config.run) if every else [Path(choose_checkpoint(config.run, config.checkpoint))]
     newest = TrainedGenerator(load_generator(str(places[-1]), torch.device("cpu")))
     side = newest.settings(resolution=config.resolution, alpha=config.alpha).resolution
-    require_defined(config.metrics, side)
-    extractor = open_extractor(config.metrics, config.extractor, config.weights, group.device)
+    wanted = needs_extractor(config.metrics)
+    extractor = load_extractor(config.extractor, config.weights, group.device) if wanted else None
     pyramid, mirror = open_images(config.run, config.data, newest.network.architecture.channels, side)
-    for metric in config.metrics:
-        images_of(METRIC_CLASSES[metric], config.count, pyramid)
     result: dict[str, Any] = {
         "run": config.run,
         "data": {"path": str(pyramid.path), "images": pyramid.images, "fingerprint": pyramid.fingerprint},
@@ -77,7 +76,8 @@ def run(config: EvaluateConfig) -> int:
                 known=known,
                 progress=progress,
             )
-            about = {"generator": str(place), "images": generator.images, "resolution": side, "alpha": settings.alpha}
+            about = {"generator": str(place), "images": generator.images, "alpha": settings.alpha}
+            about["resolution"] = settings.resolution
             pictures = []
             if folder is not None:  # after each, so that it is there when a later one is not finished
                 for name, picture in found.pictures.items():
@@ -91,26 +91,6 @@ def run(config: EvaluateConfig) -> int:
     return 0
 
 
-def require_defined(metrics: Sequence[str], side: int) -> None:
-    """Raise UserError unless some of `metrics` exist at a resolution."""
-    reasons = [METRIC_CLASSES[name].undefined(side) for name in metrics]
-    if all(reasons):
-        problem = f"metrics={[*metrics]} do not exist at {side}x{side}: {reasons[0]}."
-        raise UserError(problem, "Choose other metrics=, or another resolution=.")
-
-
-def open_extractor(
-    metrics: Sequence[str], extractor: str, weights: str | None, device: torch.device
-) -> Extractor | None:
-    """The extractor that `metrics` need, None without any; raises UserError where something of it is missing."""
-    if needs_extractor(metrics):
-        return load_extractor(extractor, weights, device)
-    if weights is not None:
-        problem = f"weights= is for an extractor=, and metrics=[{','.join(metrics)}] need none."
-        raise UserError(problem, "Leave it out, or add a metric of features, such as kid.")
-    return None
-
-
 def open_images(run: str, data: str | None, channels: int, resolution: int) -> tuple[ImagePyramid, bool]:
     """The images to compare with, which are prepared if need be, and whether training mirrored them.
 
@@ -118,7 +98,8 @@ def open_images(run: str, data: str | None, channels: int, resolution: int) -> t
     """
     trained = images_of_run(run)
     if data is not None:
-        pyramid = open_data(plain_data(data, channels), resolution)
+        values = default_values({})["data"] | {"path": data, "channels": channels}
+        pyramid = open_data(validated(DataConfig, values, "data."), resolution)
     elif trained is not None:
         pyramid = open_data(*trained)
     else:
@@ -138,25 +119,11 @@ def images_of_run(run: str) -> tuple[DataConfig, int] | None:
         values: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
         if "${" in str(values["data"]):  # an interpolation could ask for more than the file holds
             raise ValueError("it has an interpolation")
+        values = of_earlier_version(values)
         return validated(DataConfig, values["data"], "data."), int(values["schedule"]["final_resolution"])
     except Exception as error:  # a damaged YAML raises anything
         problem = f"{file} does not tell what images to compare with: {error}"
         raise UserError(problem, "Name the images to compare with: data=DIRECTORY.") from error
-
-
-def plain_data(path: str, channels: int) -> DataConfig:
-    """The images at `path`, as `pggan train` would take them without further keys."""
-    return DataConfig(
-        path=path,
-        count=1,
-        cache="data",
-        crop=Crop.center,
-        channels=channels,
-        labels=False,
-        mirror=False,
-        verify=True,
-        device_budget_mib=None,
-    )
 
 
 @contextmanager

@@ -102,6 +102,9 @@ def evaluate(
         if images < (count or metric.paper_images):
             notes.append(f"{name} compares {images:,} images, all that the data has.")
         found.append(metric(task, images))
+    if not found:
+        problem = f"metrics={[*metrics]}: {notes[-1]}"
+        raise UserError(problem, "Choose other metrics=, or another resolution=.")
     collectors: list[Collector] = []
     for one in found:  # the fakes are drawn once for all metrics
         collectors += [collector for collector in one.collectors() if collector not in collectors]

@@ -119,14 +119,6 @@ def test_a_zoo_generator_that_is_not_whole_is_refused(tmp_path, change, capsys):
     assert expected[change] in error
 
 
-def test_any_other_file_is_refused(tmp_path, capsys):
-    (tmp_path / "a.pth").write_bytes(b"nothing")
-    torch.save({"weights": torch.zeros(2)}, tmp_path / "b.pth")
-    for source, hint in (("a.pth", "can't be imported"), ("b.pth", "names of none"), ("c.pth", "no file")):
-        assert main(["import", f"source={tmp_path / source}", f"out={tmp_path / 'a.safetensors'}"]) == 2
-        assert hint in capsys.readouterr().err
-
-
 class Calls:
     """Pickles as a call."""
 

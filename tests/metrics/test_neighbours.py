@@ -70,20 +70,6 @@ def test_data_of_one_image_has_copies_and_no_numbers_that_are_nan(task_of, tmp_p
             assert all(np.isfinite(value) for value in found.values())
 
 
-def test_a_copy_is_closer_than_nearly_all_training_images_are_to_each_other(task_of, tmp_path):
-    """Of 22 grey images two are 1 apart, the others 10, as is their median; fakes are 4 beside one of them."""
-    levels = [0, 1, *range(11, 202, 10)]
-    pyramid = write_pyramid(tmp_path / "data", [gray(level) for level in levels], {})
-
-    class Beside:
-        def read(self, indices):
-            return np.stack([gray(levels[2 + number % 20] + 4) for number in indices])
-
-    _, found = measured(task_of(Beside(), pyramid), 22)
-    assert found["copies@pixels-22"] == 0
-    assert found["neighbour_distance@pixels-22"] == pytest.approx(0.4 * found["neighbour_distance_reals@pixels-22"])
-
-
 def test_a_mirrored_training_image_is_a_copy_where_training_mirrors(task_of, make_pyramid, tmp_path):
     """And a real's own mirror is no other real."""
     pyramid = make_pyramid(tmp_path / "data", images=40)
