@@ -6,7 +6,6 @@ Each one is raised once, when it has held for some ticks in a row, and again whe
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
@@ -31,32 +30,27 @@ P_MARGIN = 0.99  # share of its limit at which p counts as being there
 REALS_SIGN, DIVERSITY, P = "health/reals_sign", "health/diversity", "augment/p"
 
 
-@dataclass(frozen=True)
-class Rule:
-    """One alarm: how many ticks in a row it has to hold before it is raised, and what to do then."""
-
-    ticks: int
-    remedy: str
-
-
+# Of each alarm, how many ticks in a row it has to hold before it is raised, and what to do then.
 RULES = {
-    "gradient_spike": Rule(
-        1, "A single one is harmless. If they come often, lower schedule.learning_rate_g and schedule.learning_rate_d"
+    "gradient_spike": (
+        1,
+        "A single one is harmless. If they come often, lower schedule.learning_rate_g and schedule.learning_rate_d",
     ),
-    "skipped_updates": Rule(
+    "skipped_updates": (
         1,
         "This is normal in fp16 while the loss scale is found. Otherwise lower the learning rates, or raise the weight "
         "of the gradient penalty (loss.*)",
     ),
-    "overfitting": Rule(
+    "overfitting": (
         3,
         "D knows the reals by heart, or is far ahead of G. Give more images, take augmentation=ada (or a lower "
         "augmentation.rampup_images), or stop here and take checkpoint=best",
     ),
-    "mode_collapse": Rule(
-        1, "G draws few different images. Go back{back}, with lower learning rates or a larger gradient penalty"
+    "mode_collapse": (
+        1,
+        "G draws few different images. Go back{back}, with lower learning rates or a larger gradient penalty",
     ),
-    "augmentation": Rule(
+    "augmentation": (
         5,
         "Augmentation alone no longer keeps D from overfitting. Give more images, take smaller networks "
         "(model.fmap_max), or stop here and take checkpoint=best",
@@ -97,11 +91,11 @@ class Alarms:
         raised: dict[str, float] = {}
         texts = []
         for name, what in found.items():
-            rule = RULES[name]
+            ticks, remedy = RULES[name]
             self._held[name] = self._held[name] + 1 if what else 0
-            holds = self._held[name] >= rule.ticks
+            holds = self._held[name] >= ticks
             if holds and self._gone[name] >= CLEAR_TICKS:
-                texts.append(f"{what}. {rule.remedy.format(back=self._way_back())}.")
+                texts.append(f"{what}. {remedy.format(back=self._way_back())}.")
             self._gone[name] = 0 if holds else self._gone[name] + 1
             raised[f"alarms/{name}"] = float(holds)
         return {**raised, "health/alarms": sum(raised.values())}, texts

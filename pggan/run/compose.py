@@ -28,7 +28,6 @@ from pggan.config.describe import code_in_use, command_seconds, describe, flatte
 from pggan.config.parse import parse_grid
 from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import clean_partials
-from pggan.core.cpu import available_cores
 from pggan.core.disk import require_free_space
 from pggan.core.schedule import Course, Schedule
 from pggan.core.signals import StopSignal, interrupt_message
@@ -123,13 +122,11 @@ def open_run(config: TrainConfig, group: ProcessGroup, limit: TimeLimit | None =
             if limit is not None:
                 end = f"{until(max(limit.seconds, 0.0), now)}, as hours={config.hours:g} asks for"
             summarize(reporter, source, trainer.state, config.loss.name, end)
-            reporter.board.describe(
-                run_pages(run_dir, description, course.schedule, source.pyramid), hyperparameters(description)
-            )
+            reporter.board.describe(run_pages(run_dir, description), hyperparameters(description))
         trainer.log, trainer.slow_section = reporter.warn, watchdog.slow
         if device.type == "cuda" and (reason := fused.problem()) is not None:
             reporter.warn(f"Layers are calculated without fused kernels, which is slower: {reason}")
-        for note in [*source.notes, *few_images(config, source), *idle_cores(config, schedule, partition, group)]:
+        for note in [*source.notes, *few_images(config, source)]:
             reporter.line(note)
         evaluator = TrainingEvaluator(
             config.evaluation,
@@ -349,14 +346,3 @@ def few_images(config: TrainConfig, source: Source) -> list[str]:
     often = f"D sees each of the {images:,} images {total // images:,} times, and may learn them by heart."
     chooses = "; pggan train hours= chooses it for photographs" if config.hours is None else ""
     return [f"{often} augmentation=ada keeps it from that{chooses}."]
-
-
-def idle_cores(config: TrainConfig, schedule: Schedule, partition: BatchPartition, group: ProcessGroup) -> list[str]:
-    """A note if elastic training, with its one thread per rank, could use more cores of this machine."""
-    cores = available_cores()
-    useful = min(cores, *(partition.chunks(phase.batch) for phase in schedule.phases))
-    enough = useful <= group.world_size or torch.get_num_threads() > 1
-    if not config.elastic or group.device.type != "cpu" or enough:
-        return []
-    more = f"devices=cpu:{useful} would use {useful} of the {cores} cores here, and not change a bit"
-    return [f"Elastic training takes one thread per rank: {more}."]

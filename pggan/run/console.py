@@ -6,8 +6,9 @@ Without a terminal (a file, a pipe, a notebook) there are lines alone, without c
 import re
 import time
 from collections import deque
+from contextlib import suppress
 from textwrap import wrap
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -18,8 +19,8 @@ from rich.text import Text
 from pggan.config import ConsoleMode
 from pggan.core.architecture import resolutions_between
 from pggan.core.schedule import Course, Phase
-from pggan.run.run_dir import IMAGE_QUALITY
 
+IMAGE_QUALITY = r"metrics/(?![a-z_]+_(floor|reals))[a-z_]+(/[a-z]+)?@.*"  # neither of reals nor of one level
 FRAMES_PER_SECOND = 1  # each takes 3 ms from the training
 KEPT_WARNINGS = 3  # that stay in the live view; train.log has all of them
 BAR_WIDTH = 26
@@ -32,6 +33,17 @@ def clock(seconds: float) -> str:
     minutes, second = divmod(round(seconds), 60)
     hour, minute = divmod(minutes, 60)
     return f"{hour}:{minute:02}:{second:02}" if hour < 100 else f"{hour // 24} d {hour % 24} h"
+
+
+class LastingConsole(Console):
+    """A console whose reader may leave, by the end of a pipe or a closed terminal: then it is quiet."""
+
+    def print(self, *objects: Any, **settings: Any) -> None:
+        with suppress(OSError):
+            super().print(*objects, **settings)
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
 
 
 class TrainingConsole:
@@ -47,7 +59,7 @@ class TrainingConsole:
         self._tick_time = time.monotonic()
         self.warnings: deque[str] = deque(maxlen=KEPT_WARNINGS)
         # Not the display of a notebook: a view in it would grow with every frame.
-        self._console = Console(stderr=True, highlight=False, force_jupyter=False)
+        self._console = LastingConsole(stderr=True, highlight=False, force_jupyter=False)
         capable = self._console.is_terminal and not self._console.is_dumb_terminal
         self.is_live = mode is ConsoleMode.auto and capable
         self._live = Live(get_renderable=self.frame, console=self._console, refresh_per_second=FRAMES_PER_SECOND)
@@ -59,7 +71,8 @@ class TrainingConsole:
 
     def __exit__(self, *_: object) -> None:
         if self.is_live:
-            self._live.stop()
+            with suppress(OSError):
+                self._live.stop()
 
     def line(self, text: str, *, always: bool = False) -> None:
         """Print a line; with monitor.console=quiet only if `always`."""

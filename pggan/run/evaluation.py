@@ -6,7 +6,6 @@ of rank 0, so those of two runs may differ; the numbers at a point do not.
 
 import math
 import time
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,34 +32,15 @@ MAX_POINTS = 100  # of a whole run, unless an interval is given: enough for a cu
 FIRST_SEED = 10_000  # of the fakes: that of `pggan evaluate`, whose numbers are the same
 
 
-@dataclass(frozen=True)
-class BestMetric:
-    """The number by which a checkpoint may be the best, and the stage of growth at which it was found."""
-
-    metric: str
-    value: float
-    resolution: int
-    fading: bool = False
-
-    @property
-    def stage(self) -> tuple[int, bool]:
-        """How far the networks have grown; larger is further."""
-        return self.resolution, not self.fading
-
-    def is_better_than(self, other: "BestMetric | None") -> bool:
-        """Whether this is the better one: grown further, or the lower number; other metrics do not compare."""
-        if other is None or self.stage != other.stage:
-            return other is None or self.stage > other.stage
-        return self.metric != other.metric or self.value < other.value
-
-
-def metric_in(mark: Any) -> BestMetric | None:
-    """The metric that a checkpoint is marked with; None for anything else."""
+def is_better(mark: dict[str, Any], best: Any) -> bool:
+    """Whether the number that marks a checkpoint is better than the best: grown further, or the lower of one metric."""
     try:
-        fading = bool(mark.get("fading", False))
-        return BestMetric(str(mark["metric"]), float(mark["value"]), int(mark["resolution"]), fading)
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return None
+        stage, reached = ((one["resolution"], not one.get("fading", False)) for one in (mark, best))
+        if stage != reached:
+            return bool(stage > reached)
+        return bool(mark["metric"] != best["metric"] or mark["value"] < best["value"])
+    except (AttributeError, KeyError, TypeError):  # there is none
+        return True
 
 
 class EvaluationBudget:
@@ -113,7 +93,7 @@ class TrainingEvaluator:
         self._evaluated_at = self._ticked_at = images
         kept = [directory for directory in checkpoints_of(run_dir) if int(directory.name) <= images]
         best = best_of(kept) if group.is_main else None
-        self._best = metric_in(group.broadcast_object(None if best is None else mark_of(best, BEST)))
+        self._best = group.broadcast_object(None if best is None else mark_of(best, BEST))
         self.mark: dict[str, Any] | None = None  # of the checkpoint to be saved now, where it is the best
 
     def is_due(self, before: int, images: int) -> bool:
@@ -178,9 +158,10 @@ class TrainingEvaluator:
         """Report the values, and mark the checkpoint of this step if it is the best so far."""
         metric = self.config.best_metric
         name = next((name for name in values if metric is not None and name.startswith(f"{metric}@")), None)
-        found = None if name is None else BestMetric(name, values[name], phase.resolution, phase.alpha < 1)
-        if found is not None and math.isfinite(found.value) and found.is_better_than(self._best):
-            self._best, self.mark = found, asdict(found)
+        if name is not None and math.isfinite(values[name]):
+            mark = {"metric": name, "value": values[name], "resolution": phase.resolution, "fading": phase.alpha < 1}
+            if is_better(mark, self._best):
+                self._best = self.mark = mark
         best = "; the best so far" * (self.mark is not None)
         self.reporter.line(f"Evaluation: {', '.join(summary(values))}{best}")
 

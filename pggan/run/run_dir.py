@@ -19,9 +19,6 @@ from pggan.core.errors import UserError
 from pggan.core.file_lock import try_lock
 
 LOCK_FILE = ".lock"
-IMAGE_QUALITY = (
-    r"metrics/(?![a-z_]+_(floor|reals))[a-z_]+(/[a-z]+)?@.*"  # tags of metrics neither of reals nor of one level
-)
 
 
 def choose_run_dir(run_dir: str | None, name: str) -> Path:
@@ -85,12 +82,6 @@ class MetricsFile:
         finite = {key: None if isinstance(of, float) and not math.isfinite(of) else of for key, of in values.items()}
         with self.path.open("a") as file:
             file.write(json.dumps(finite, allow_nan=False) + "\n")
-
-
-def last_values(path: Path) -> dict[str, Any]:
-    """The values of the last whole line of a metrics.jsonl, by tag; none where there is no such line or file."""
-    lines = path.read_text().splitlines() if path.is_file() else []
-    return next((json.loads(line) for line in reversed(lines) if _images_of(line) < sys.maxsize), {})
 
 
 def _images_of(line: str) -> int:

@@ -1,6 +1,5 @@
 """TensorBoard of a run: its charts, the pages about it, its row in HParams."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +8,6 @@ from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
 from pggan.config.describe import flatten
-from pggan.core.schedule import Schedule
-from pggan.data.pyramid import ImagePyramid
 
 # The keys that people compare runs by; the others are in the text of the configuration.
 COMPARED = ("seed", "precision", "elastic", "loss", "model", "schedule", "optimizer", "ema", "augmentation")
@@ -71,8 +68,8 @@ class Board(SummaryWriter):
         self.file_writer.add_summary(summary, step)  # type: ignore[attr-defined]  # its type says None
 
 
-def run_pages(run_dir: Path, description: dict[str, Any], schedule: Schedule, pyramid: ImagePyramid) -> dict[str, str]:
-    """Pages about a run by their tags: how it was started, its data, its phases, its configuration."""
+def run_pages(run_dir: Path, description: dict[str, Any]) -> dict[str, str]:
+    """Pages about a run by their tags, in Markdown: commands to go on with, and its configuration."""
     commands = {
         "Started with": description["versions"]["command"] or "from Python",
         "Resume": f"pggan train run_dir={run_dir}",
@@ -82,44 +79,9 @@ def run_pages(run_dir: Path, description: dict[str, Any], schedule: Schedule, py
     }
     configuration = OmegaConf.to_yaml(OmegaConf.create(description)).splitlines()
     return {
-        "run/command": table(("what", "command"), [(what, f"`{command}`") for what, command in commands.items()]),
-        "run/data": data_page(pyramid, labels=description["data"]["labels"]),
-        "run/phases": phase_page(schedule),
+        "run/command": "\n\n".join(f"{what}: `{command}`" for what, command in commands.items()),
         "run/configuration": "\n".join(f"    {line}" for line in configuration),
     }
-
-
-def data_page(pyramid: ImagePyramid, *, labels: bool) -> str:
-    """The facts of a data set."""
-    rows = [
-        ("images", f"{pyramid.images:,}"),
-        ("channels", pyramid.channels),
-        ("resolutions", ", ".join(map(str, pyramid.resolutions))),
-        ("classes", ", ".join(pyramid.class_names or ()) or "none"),
-        ("labels are used", labels),
-        *((f"source: {key}", value) for key, value in flatten(pyramid.source)),
-        ("directory", pyramid.path),
-        ("fingerprint", pyramid.fingerprint),
-    ]
-    return table(("of the data set", "value"), rows)
-
-
-def phase_page(schedule: Schedule) -> str:
-    """The phases of a schedule."""
-    rows = []
-    for phase in schedule.phases:
-        if phase.start < schedule.total:
-            images = f"{phase.start:,}", f"{min(phase.end, schedule.total):,}"
-            rates = f"{phase.learning_rate_g:g}", f"{phase.learning_rate_d:g}"
-            rows.append((phase.index + 1, phase.name, *images, phase.batch, *rates))
-    return table(("phase", "name", "from image", "to image", "batch", "learning rate of G", "of D"), rows)
-
-
-def table(head: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
-    """A table in Markdown."""
-    cells = [list(head), *(list(row) for row in rows)]
-    cells.insert(1, ["---"] * len(cells[0]))
-    return "\n".join(f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in row)} |" for row in cells)
 
 
 def hyperparameters(description: dict[str, Any]) -> dict[str, Any]:

@@ -95,14 +95,6 @@ def test_training_does_not_wait_while_the_disk_keeps_up():
     assert (training.waits, training.saves) == (19, 40)
 
 
-def test_an_interval_of_one_step_is_waited_for_every_time():
-    training = Training(8)
-    for _ in range(10):
-        training.step(8, 1.0, 0.1)
-    assert training.waits == 9
-    assert CheckpointInterval(0, 1, None).between == 1
-
-
 def test_without_minutes_only_images_count():
     training = Training(100)
     Clock.now = math.inf

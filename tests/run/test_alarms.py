@@ -79,7 +79,7 @@ def test_each_alarm_is_raised_when_its_numbers_have_held_long_enough_and_says_so
         assert scalars[f"alarms/{name}"] == (number >= ticks), number
         texts += new
     (text,) = texts
-    assert text.endswith(f". {RULES[name].remedy.format(back='')}.")
+    assert text.endswith(f". {RULES[name][1].format(back='')}.")
     assert raised(alarms, [tick()] * 2)[-1] == []
 
 
@@ -90,14 +90,6 @@ def test_d_that_knows_nearly_all_reals_for_ten_ticks_is_an_alarm_of_the_logistic
     assert [bool(names) for names in found] == [False] * 11 + [True, True]
     _, texts = new_alarms(LOGISTIC).at_tick(32, 0.01, tick(health_reals_sign=1.0))
     assert texts == []
-
-
-def test_of_the_relativistic_loss_d_may_tell_more_reals_from_fakes_before_it_is_an_alarm():
-    """Normal scores with 90 % of the reals above 0 have 96.5 % of them above a fake, a mean sign of 0.93."""
-    alarms = new_alarms(RELATIVISTIC)
-    assert not any(raised(alarms, [tick(health_reals_sign=0.92)] * 20))
-    texts = [text for _ in range(20) for text in alarms.at_tick(32, 0.01, tick(health_reals_sign=0.96))[1]]
-    assert [text.split(". ")[0] for text in texts] == ["D scores 97% of the reals above a fake"]
 
 
 def test_while_learning_rates_fall_d_may_know_nearly_all_reals():
@@ -140,14 +132,6 @@ def test_no_numbers_of_a_run_make_alarms_fail(ticks):
             alarms.at_tick(32, 0.01, scalars)
 
 
-def test_the_text_has_the_numbers():
-    alarms = new_alarms(LOGISTIC)
-    alarms.at_tick(32, 0.01, tick())
-    _, texts = alarms.at_tick(32, 0.01, tick(D_gradient_norm_max=2000.0, G_skipped=2.0, D_skipped=1.0))
-    assert texts[0].startswith("D/gradient_norm_max is 2e+03, 1,000 times what it was lately. A single one")
-    assert texts[1].startswith("Skipped 2 updates of G and 1 updates of D: their gradients were NaN or infinite. This")
-
-
 def test_a_gradient_is_compared_with_the_median_of_what_came_before_it():
     """Not with itself, nor with one that was not finite."""
     alarms = new_alarms(LOGISTIC)
@@ -156,16 +140,6 @@ def test_a_gradient_is_compared_with_the_median_of_what_came_before_it():
     # The medians are 2, 1.5, 1, 1.5, 2, 5.5, 5.5, 2: a hundred times that is no alarm.
     assert [bool(names) for names in found] == [False, False, False, False, False, True, True, False, True]
     assert raised(new_alarms(LOGISTIC), [{"D/gradient_norm_max": 1e12}] * 20) == [[]] * 20
-
-
-def test_grids_of_another_resolution_are_not_compared():
-    alarms = new_alarms(WGAN_GP)
-    assert raised(alarms, [tick(health_diversity=0.1)], 16) == [[]]
-    assert raised(alarms, [tick(health_diversity=0.1)], 32) == [[]]  # the only grid of this resolution
-
-
-def test_numbers_that_are_not_there_raise_nothing():
-    assert raised(new_alarms(LOGISTIC), [{}, {"scores/reals": math.nan, "scores/fakes": 0.0}]) == [[], []]
 
 
 def test_the_way_back_is_to_a_checkpoint_that_is_there(finished_run):

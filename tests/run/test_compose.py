@@ -3,29 +3,8 @@
 from types import SimpleNamespace
 
 import pytest
-import torch
 
-from pggan.distributed.process_group import ProcessGroup
-from pggan.optim.batch_partition import BatchPartition
-from pggan.run import compose
-from pggan.run.compose import few_images, idle_cores, values_of_all_ranks
-
-
-def test_elastic_training_says_how_to_use_all_cores(tiny_config, monkeypatch):
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    alone = ProcessGroup.single_process(torch.device("cpu"))
-
-    def notes(config, cores):
-        monkeypatch.setattr(compose, "available_cores", lambda: cores)
-        schedule = config.schedule.build()
-        partition = BatchPartition.of(config, (phase.batch for phase in schedule.phases), 1)
-        return idle_cores(config, schedule, partition, alone)
-
-    elastic = tiny_config("elastic=true", "distributed.elastic_chunks=3", "schedule.batch=16")
-    (note,) = notes(elastic, 8)
-    assert "devices=cpu:2" in note  # of 4 groups, at most 2 in each of 3 chunks
-    assert not notes(elastic, 1)
-    assert not notes(tiny_config("schedule.batch=16"), 8)
+from pggan.run.compose import few_images, values_of_all_ranks
 
 
 def test_few_images_shown_often_are_a_reason_to_augment(tiny_config):

@@ -12,7 +12,7 @@ from pggan.config import ConsoleMode, ScheduleConfig
 from pggan.core.schedule import Course
 from pggan.core.validation import validated
 from pggan.run import console, train
-from pggan.run.console import WIDTH, TrainingConsole, clock
+from pggan.run.console import WIDTH, TrainingConsole
 
 NUMBERS = {
     "D/loss": -1234.5,
@@ -134,8 +134,3 @@ def test_training_leaves_stdout_empty(tiny_config, tmp_path, capfd):
     out, err = capfd.readouterr()
     assert out == ""
     assert err.splitlines()[-2:] == ["Done: 32 images.", f"Next: pggan sample run={tmp_path} seeds=0-63"]
-
-
-def test_times_are_written_as_on_a_clock():
-    times = {0: "0:00:00", 59.4: "0:00:59", 59.6: "0:01:00", 3600: "1:00:00", 360_061: "4 d 4 h"}
-    assert {seconds: clock(seconds) for seconds in times} == times

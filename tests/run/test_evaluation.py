@@ -1,24 +1,19 @@
 """Evaluations during training: when they come, what they leave, and that training does not notice them."""
 
 import json
-import math
 import os
 import sys
-from dataclasses import asdict
-from io import BytesIO
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from pggan.checkpoints.read import choose_checkpoint, mark_of
 from pggan.cli.main import main
 from pggan.core.errors import UserError
 from pggan.run import train
-from pggan.run.evaluation import BestMetric, EvaluationBudget, metric_in
+from pggan.run.evaluation import EvaluationBudget, is_better
 from pggan.run.inspect import facts_of_run
 from tests.processes import in_processes, values_of
 
@@ -75,30 +70,6 @@ def test_evaluations_keep_to_their_share_by_what_the_last_one_took():
 
 def test_training_does_not_notice_evaluations(evaluated_run, finished_run):
     assert facts_of_run(evaluated_run)["state_sha256"] == facts_of_run(finished_run)["state_sha256"]
-
-
-def test_numbers_are_in_the_ticks_of_metrics_and_in_tensorboard_with_their_floors(evaluated_run):
-    found = evaluations_in(evaluated_run)
-    assert list(found) == POINTS
-    for images, side in ((96, 8), (160, 16)):
-        names = {f"swd{floor}/{level}" for floor in ("", "_floor") for level in (side, "mean")}
-        assert set(found[images]) == {f"metrics/{name}@patches-16" for name in names}
-    assert [line["images"] for line in metrics_of(evaluated_run)] == [32, 48, 64, 96, 128, 144, 160]
-    points = EventAccumulator(str(evaluated_run)).Reload().Scalars(MEAN)
-    assert [(point.step, point.value) for point in points] == [
-        (images, pytest.approx(values[MEAN])) for images, values in found.items()
-    ]
-    assert "Evaluation: swd/mean@patches-16 " in (evaluated_run / "train.log").read_text()
-
-
-def test_the_picture_of_an_evaluation_is_in_tensorboard_and_among_the_samples(tiny_config, tmp_path):
-    words = ["evaluation.metrics=[neighbours]", "evaluation.extractor=pixels", "evaluation.interval_images=80"]
-    assert train.run(tiny_config(f"run_dir={tmp_path}", *words, "evaluation.count=20")) == 0
-    board = EventAccumulator(str(tmp_path), size_guidance={"images": 0}).Reload()
-    shown = board.Images("images/neighbours")
-    assert [event.step for event in shown] == [80, 160]
-    here, there = (tmp_path / "samples" / "neighbours.png", BytesIO(shown[-1].encoded_image_string))
-    assert np.array_equal(*(np.asarray(Image.open(picture)) for picture in (here, there)))
 
 
 def test_the_best_checkpoint_is_that_of_the_lowest_number_at_the_highest_resolution(evaluated_run):
@@ -227,45 +198,14 @@ def _train_with_modules_of(folder, config) -> None:
     train.run(config)
 
 
-@pytest.mark.slow
-def test_what_keeps_another_rank_from_evaluating_is_in_the_log(tiny_config, tmp_path):
-    short = ["schedule.first_resolution=8", "schedule.final_resolution=8", "schedule.total_images=56"]
-    (tmp_path / "faulty_on_one_rank.py").write_text(FAULTY)
-    fid = ["evaluation.metrics=[fid]", "evaluation.extractor=faulty_on_one_rank:build", "evaluation.count=80"]
-    often = ["evaluation.interval_images=48", f"run_dir={tmp_path / 'run'}"]
-    config = tiny_config(*often, *fid, *short)
-    values_of(in_processes(2, _train_with_modules_of, tmp_path, config))
-    log = (tmp_path / "run" / "train.log").read_text()
-    assert "No evaluation at 48 images: Rank 1: Extractor faulty_on_one_rank.build gives" in log
-    assert evaluations_in(tmp_path / "run") == {}
+def test_numbers_compare_at_one_stage_and_with_one_metric():
+    def mark(value: float, resolution: int = 32, metric: str = "swd", fading: bool = False) -> dict:
+        return {"metric": metric, "value": value, "resolution": resolution, "fading": fading}
 
-
-# ---- which is best ---------------------------------------------------------------------------------------
-
-
-def test_scores_compare_at_one_resolution_and_with_one_metric():
-    old = BestMetric("swd/mean@patches-512", 5.0, 32)
-    assert old.is_better_than(None)
-    assert BestMetric("swd/mean@patches-512", 4.9, 32).is_better_than(old)
-    assert not BestMetric("swd/mean@patches-512", 5.0, 32).is_better_than(old)
-    assert BestMetric("swd/mean@patches-512", 50.0, 64).is_better_than(old)
-    assert not BestMetric("swd/mean@patches-512", 1.0, 16).is_better_than(old)
-    assert BestMetric("kid@pixels-512", 50.0, 32).is_better_than(old)  # another metric was chosen since then
-    assert not BestMetric("swd/mean@patches-512", math.nan, 32).is_better_than(old)
-    fading = BestMetric("swd/mean@patches-512", 1.0, 32, fading=True)
-    assert not fading.is_better_than(old)
-    assert old.is_better_than(fading)
-    assert fading.is_better_than(BestMetric("swd/mean@patches-512", 0.1, 16))
-
-
-@pytest.mark.parametrize("mark", [None, True, "best", {"value": 1.0}, {"metric": "a", "value": "x", "resolution": 4}])
-def test_a_mark_that_is_none_is_no_score(mark):
-    assert metric_in(mark) is None
-
-
-def test_a_mark_says_whether_its_level_was_still_fading_in():
-    mark = {"metric": "kid@pixels-8", "value": 2.0, "resolution": 8}
-    assert metric_in(mark) == BestMetric("kid@pixels-8", 2.0, 8, fading=False)  # written before it said so
-    for one in (True, False):
-        best = BestMetric("kid@pixels-8", 2.0, 8, one)
-        assert metric_in(asdict(best)) == best
+    old = mark(5.0)
+    for better in (mark(4.9), mark(50.0, 64), mark(50.0, metric="kid")):  # another metric was chosen since then
+        assert is_better(better, old)
+    for worse in (mark(5.0), mark(1.0, 16), mark(1.0, fading=True)):
+        assert not is_better(worse, old)
+    assert is_better(old, mark(1.0, fading=True))
+    assert all(is_better(old, none) for none in (None, True, "best", {"value": 1.0}))

@@ -8,12 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import pggan
 from pggan.cli.main import main
-from pggan.data.pyramid import ImagePyramid
-from pggan.networks.networks import count_parameters
 from pggan.run import train
-from pggan.run.inspect import SHEET_COLUMNS, SHEET_IMAGES, data_sheet
+from pggan.run.inspect import SHEET_COLUMNS, SHEET_IMAGES
 
 
 def test_it_counts_levels_bytes_and_classes(labelled_data, capsys):
@@ -50,13 +47,6 @@ def test_the_contact_sheet_shows_images_spread_over_the_set_and_the_levels_of_on
     np.testing.assert_array_equal(pixels[-16:, 32:48], pyramid.read(16, shown[:1])[0])
 
 
-def test_a_sheet_of_a_few_grey_images_and_one_of_a_wrong_kind(make_pyramid, tmp_path, capsys):
-    make_pyramid(tmp_path / "grey", images=3, channels=1)
-    assert data_sheet(ImagePyramid(tmp_path / "grey")).shape == (32, 16 * SHEET_COLUMNS, 1)
-    assert main(["inspect", f"data={tmp_path / 'grey'}", f"sheet={tmp_path / 'a.txt'}"]) == 2
-    assert ".png" in capsys.readouterr().err
-
-
 @pytest.fixture(scope="module")
 def labelled_run(tmp_path_factory, tiny_config, labelled_data):
     """A run stopped while fading in 16x16, with three classes."""
@@ -72,14 +62,6 @@ def test_inspect_prints_the_licence_and_the_data_that_a_file_states(capsys):
     facts = json.loads(capsys.readouterr().out)
     assert facts["license"] == "apache-2.0"
     assert "Johan Melin" in facts["data_statement"]
-
-
-def test_inspect_prints_what_the_file_of_a_generator_holds(labelled_run, capsys):
-    assert main(["inspect", f"run={labelled_run / 'generator.safetensors'}", "json=true"]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert (facts["images"], facts["resolution"], facts["alpha"]) == (128, 16, 31 / 32)
-    assert facts["parameters"]["generator"] == count_parameters(pggan.load(labelled_run, "cpu").network)
-    assert facts["architecture"]["resolution"] == 16
 
 
 def test_inspect_prints_what_a_run_and_a_data_set_hold(labelled_run, labelled_data, capsys):
@@ -116,9 +98,3 @@ def test_inspect_looks_at_one_thing_that_is_there(tmp_path, capsys):
     assert main(["inspect"]) == 2
     assert main(["inspect", f"run={tmp_path}"]) == 2
     assert "no checkpoint" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("word", ["sheet=a.png", "verify=true"])
-def test_what_is_for_data_sets_is_refused_beside_a_run(word, tmp_path, capsys):
-    assert main(["inspect", f"run={tmp_path}", word]) == 2
-    assert "are for a data set" in capsys.readouterr().err

@@ -34,13 +34,11 @@ def test_the_borders_of_the_phases_are_curve_and_text(board):
 
 
 def test_the_texts_say_how_to_go_on_and_what_the_run_is(board, finished_run):
-    command, data, phases, configuration = (
+    command, configuration = (
         board.Tensors(f"run/{page}/text_summary")[0].tensor_proto.string_val[0].decode()
-        for page in ("command", "data", "phases", "configuration")
+        for page in ("command", "configuration")
     )
     assert f"`pggan train run_dir={finished_run}`" in command
-    assert "| images | 48 |" in data
-    assert "| 4 | 16x16 fade | 96 | 128 | 8 | 0.001 | 0.001 |" in phases
     assert "\n    seed: 0\n" in configuration
 
 
