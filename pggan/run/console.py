@@ -39,10 +39,12 @@ class LastingConsole(Console):
     """A console whose reader may leave, by the end of a pipe or a closed terminal: then it is quiet."""
 
     def print(self, *objects: Any, **settings: Any) -> None:
+        """Print what there is a reader for."""
         with suppress(OSError):
             super().print(*objects, **settings)
 
     def on_broken_pipe(self) -> None:
+        """Go on without a reader, where rich would end the program."""
         self.quiet = True
 
 
