@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from pggan.checkpoints.read import newest_checkpoint
+from pggan.checkpoints.read import checkpoints_of, newest_checkpoint
 from pggan.checkpoints.write import NonFiniteError
 from pggan.config import TrainConfig
 from pggan.config.describe import to_plain
@@ -21,6 +21,7 @@ from pggan.run.compose import open_run
 from pggan.run.eta import TimeLimit
 from pggan.run.run_dir import choose_run_dir, log_on_rank, next_start
 
+SMALLER_FILE = ".micro_batch_size"  # in the directory of a run whose ranks restart because memory did not suffice
 MAX_FAILURES = 3  # of one process: a run that fails more often has diverged
 REMEDY = (
     "Lower schedule.learning_rate_g and schedule.learning_rate_d, or raise the weight of the gradient penalty "
@@ -67,9 +68,12 @@ def train_on(config: TrainConfig, group: ProcessGroup, limit: TimeLimit | None) 
             return run.finish()
         except (NonFiniteError, StepOutOfMemory) as error:
             if isinstance(error, StepOutOfMemory) and group.world_size > 1:
-                raise  # the other ranks are in the middle of a step: the launcher restarts all
+                if error.smaller is not None:  # the other ranks are in the middle of a step: the launcher restarts all
+                    Path(run.parts.run_dir, SMALLER_FILE).write_text(str(error.smaller))
+                raise
+            error.__cause__ = error.__context__ = error.__traceback__ = None  # they keep the memory of the run
             images = getattr(error, "images", None) or state.images
-            raise Failure(error.with_traceback(None), images, run.parts.run_dir, run.parts.deadline.limit) from None
+            raise Failure(error, images, run.parts.run_dir, run.parts.deadline.limit) from None
 
 
 @dataclass(eq=False)
@@ -86,23 +90,27 @@ def opened_again(config: TrainConfig, group: ProcessGroup, failure: Failure, bef
     """The configuration with which the run resumes from its last checkpoint; raises UserError where that is of no use.
 
     The same images and random numbers come again.  So a fault of the machine is gone then, and a fault of the recipe
-    comes back at the same position.
+    comes back at the same position.  Where memory did not suffice, half as many images are in each pass.
     """
     problem, run_dir = failure.problem, failure.run_dir
+    if isinstance(problem, StepOutOfMemory):
+        if problem.smaller is None:
+            raise problem
+        log_on_rank(run_dir, f"{problem.problem} Opening the run again, with {problem.smaller} in each.")
+        compute = replace(config.compute, micro_batch_size=problem.smaller)
+        resume = "auto" if checkpoints_of(run_dir) else config.resume
+        return replace(config, run_dir=str(run_dir), resume=resume, compute=compute)
     with group.collective_errors():
         if group.is_main:
             checkpoint, _ = newest_checkpoint(run_dir)
-            again = len(before) == MAX_FAILURES or (before != [] and failure.images <= before[-1].images)
-            if isinstance(problem, StepOutOfMemory) and (checkpoint is None or again):
-                raise problem
-            what = "Numbers were NaN or infinite" if isinstance(problem, NonFiniteError) else "Memory did not suffice"
-            where, why = f"{what} at {failure.images:,} images", str(problem).partition("\n")[0].rstrip(".")
+            earlier = [one.images for one in before if isinstance(one.problem, NonFiniteError)]
+            where = f"Numbers were NaN or infinite at {failure.images:,} images"
             if checkpoint is None:
-                raise UserError(f"{where}, before the first checkpoint: {why}.", REMEDY)
-            if again:
-                raise UserError(f"{where} again, after rolling back to {checkpoint.images:,}: {why}.", REMEDY)
+                raise UserError(f"{where}, before the first checkpoint: {problem}.", REMEDY)
+            if len(earlier) == MAX_FAILURES or failure.images <= max(earlier, default=-1):
+                raise UserError(f"{where} again, after rolling back to {checkpoint.images:,}: {problem}.", REMEDY)
             back = f"Rolling back to the checkpoint of {checkpoint.images:,} images"
-            log_on_rank(run_dir, f"{where}: {why}. {back}. If this happens here again, training ends.")
+            log_on_rank(run_dir, f"{where}: {problem}. {back}. If this happens here again, training ends.")
     return replace(config, run_dir=str(run_dir), resume="auto")
 
 
@@ -112,6 +120,9 @@ def join_ranks(config: TrainConfig, info: RankInfo) -> int:
         raise UserError("Ranks that are restarted need a run directory to resume from.", "Add run_dir=DIR.")
     if config.compute.deterministic:  # NVSwitch sums in any order: https://github.com/NVIDIA/nccl/issues/1497
         os.environ.setdefault("NCCL_ALGO", "^NVLS,NVLSTree")
+    smaller = Path(config.run_dir or "", SMALLER_FILE)
+    if config.run_dir is not None and smaller.is_file():
+        config = replace(config, compute=replace(config.compute, micro_batch_size=int(smaller.read_text())))
     return run_distributed(info, config.devices, partial(train, config))
 
 
@@ -124,6 +135,7 @@ def launch_ranks(config: TrainConfig, kind: str, count: int) -> int:
     BatchPartition.of(config, batches, count * config.distributed.nnodes)
     # Named here, so that ranks restarted after a loss come back to it.
     run_dir = choose_run_dir(config.run_dir, config.name)
+    (run_dir / SMALLER_FILE).unlink(missing_ok=True)
     config = replace(config, run_dir=str(run_dir), devices=f"cpu:{count}" if kind == "cpu" else str(count))
     threads = config.threads or threads_per_rank(count, elastic=config.elastic)
     then = partial(next_start, run_dir)

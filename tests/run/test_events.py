@@ -14,7 +14,6 @@ from pggan.checkpoints.write import NonFiniteError, prune
 from pggan.core.errors import StepOutOfMemory, UserError
 from pggan.run import pictures, train
 from pggan.run.eta import TimeLimit
-from pggan.run.inspect import facts_of_run
 from pggan.run.report import Reporter
 
 
@@ -95,26 +94,31 @@ def test_a_run_that_fails_at_one_position_after_another_is_given_up_too(tiny_con
     assert failed == [72, 80, 88, 96]
 
 
-def test_where_memory_no_longer_suffices_the_run_goes_on_from_its_checkpoint_once(
-    finished_run, tiny_config, tmp_path, after_step
+def test_where_memory_no_longer_suffices_the_run_goes_on_with_half_of_the_images_per_pass(
+    tiny_config, tmp_path, after_step
 ):
+    """At the first step, before there is a checkpoint, and once more later."""
     failed: list[int] = []
 
     def fail(state) -> None:
-        if state.images == 80 and len(failed) < most:
-            failed.append(80)
-            raise StepOutOfMemory("Memory does not suffice for a step.", "Use a smaller batch.")
+        if state.images in (8, 80) and state.images not in failed:
+            failed.append(state.images)
+            raise StepOutOfMemory("Out of memory.", "Use less.", smaller=4)
 
     after_step(fail)
-    most = 1
-    assert train.run(tiny_config(f"run_dir={tmp_path / 'once'}")) == 0
-    log = (tmp_path / "once" / "train.log").read_text()
-    assert "Memory did not suffice at 80 images" in log
-    assert "Rolling back to the checkpoint of 64 images" in log
-    assert facts_of_run(tmp_path / "once")["state_sha256"] == facts_of_run(finished_run)["state_sha256"]
-    most = 9
-    with pytest.raises(StepOutOfMemory, match="Use a smaller batch"):
-        train.run(tiny_config(f"run_dir={tmp_path / 'twice'}"))
+    assert train.run(tiny_config(f"run_dir={tmp_path / 'run'}", "resume=never")) == 0
+    assert failed == [8, 80]
+    log = (tmp_path / "run" / "train.log").read_text()
+    assert log.count("Opening the run again, with 4 in each") == 2
+    assert log.count("Resuming from 64 images") == 1
+    assert "micro_batch_size: 4" in (tmp_path / "run" / "config.yaml").read_text()
+
+    def fail_for_good(state) -> None:
+        raise StepOutOfMemory("Out of memory.", "Use less.")
+
+    after_step(fail_for_good)
+    with pytest.raises(StepOutOfMemory, match="Use less"):
+        train.run(tiny_config(f"run_dir={tmp_path / 'other'}"))
 
 
 def test_only_checkpoints_that_are_on_the_disk_are_reported_as_saved(tiny_config, tmp_path, after_step, monkeypatch):
