@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -35,20 +36,14 @@ def save_film(frames: Iterable[Pixels], count: int, fps: int, path: Path) -> Non
     with writing(path) as temporary:
         if path.suffix.lower() == VIDEO:
             write_video(shown, fps, temporary)
-        elif path.suffix.lower() == ".gif":
-            first, *others = with_one_palette([to_pil(frame).convert("RGB") for frame in shown])
-            shown_for = durations(count, fps, 10)
-            first.save(temporary, "GIF", save_all=True, append_images=others, loop=0, duration=shown_for)
-        else:
-            first, *others = [to_pil(frame) for frame in shown]
-            how = {"duration": durations(count, fps, 1), "loop": 0, "lossless": True, "method": 0}
-            first.save(temporary, "WEBP", save_all=True, append_images=others, **how)
-
-
-def durations(count: int, fps: int, unit: int) -> list[int]:
-    """How many milliseconds each frame is shown, in multiples of `unit`; their sum is exact."""
-    borders = (round(number * 1000 / unit / fps) * unit for number in range(count + 1))
-    return [after - before for before, after in pairwise(borders)]
+            return
+        pictures, unit = [to_pil(frame) for frame in shown], 1
+        if path.suffix.lower() == ".gif":
+            pictures, unit = with_one_palette([picture.convert("RGB") for picture in pictures]), 10
+        borders = (round(number * 1000 / unit / fps) * unit for number in range(count + 1))  # the sum stays exact
+        milliseconds = [after - before for before, after in pairwise(borders)]
+        how: dict[str, Any] = {"save_all": True, "loop": 0, "lossless": True, "method": 0}
+        pictures[0].save(temporary, append_images=pictures[1:], duration=milliseconds, **how)
 
 
 def with_one_palette(pictures: list[Image.Image]) -> list[Image.Image]:

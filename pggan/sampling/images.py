@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 Pixels = npt.NDArray[np.uint8]
 
 STILLS = (".png", ".jpg", ".jpeg", ".webp")  # the kinds of files that hold one picture
-# In a JPEG, colours at full resolution: else the edges of enlarged pixels are blurred.
-SAVING: dict[str, dict[str, Any]] = {".png": {"format": "PNG"}, ".webp": {"format": "WEBP", "lossless": True}}
-SAVING_JPEG: dict[str, Any] = {"format": "JPEG", "quality": 95, "subsampling": 0}
 
 MIN_TILE = 128  # pixels: in grids, images of early levels are enlarged to min(final resolution, this)
 WIDEST = 2048  # pixels, of sheets whose images are enlarged
@@ -116,7 +113,8 @@ def save_png(picture: Pixels, path: Path) -> bytes:
 def save_picture(picture: Pixels, path: Path) -> None:
     """Write one picture [H, W, C] atomically; raises UserError where the kind that `path` names can't hold it."""
     with writing(path) as temporary:
-        to_pil(picture).save(temporary, **SAVING.get(path.suffix.lower(), SAVING_JPEG))
+        # In a JPEG, colours at full resolution: else the edges of enlarged pixels are blurred.
+        to_pil(picture).save(temporary, lossless=True, quality=95, subsampling=0)
 
 
 @contextmanager
