@@ -23,8 +23,7 @@ from torch import Tensor, nn
 from pggan.config.generators import require_extractor
 from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError
-from pggan.networks.features.efficientnet_lite0 import SIDE, load_efficientnet_lite0, weights_file
-from pggan.networks.features.weights import read_weights
+from pggan.networks.efficientnet_lite0 import SIDE, load_efficientnet_lite0, read_weights, weights_file
 from pggan.training.precision import full_float32
 
 CHUNK = 32  # images in one forward pass

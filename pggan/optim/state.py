@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from pggan.augmentation.ada import AdaptiveP
 from pggan.core.architecture import Architecture
-from pggan.networks.features.discriminator import new_discriminator
 from pggan.networks.layers import ProgressiveNetwork
 from pggan.networks.networks import Generator, initialize
+from pggan.networks.projected import new_discriminator
 from pggan.optim.updates import Adam, AdamOptions, flatten_storage
 
 # Loss scaling for float16 (Micikevicius et al. 2018, section 3.2), as torch.amp.GradScaler does it.

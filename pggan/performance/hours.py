@@ -21,7 +21,7 @@ from pggan.data.pyramid import INDEX_FILE, ImagePyramid
 from pggan.data.source import Entry
 from pggan.data.sources import open_for_training
 from pggan.distributed.process_group import rank_from_environment
-from pggan.networks.features import efficientnet_lite0
+from pggan.networks import efficientnet_lite0
 from pggan.performance.recipe import (
     FEATURES_FROM,
     Choice,

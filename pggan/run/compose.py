@@ -39,7 +39,7 @@ from pggan.data.report import left_out
 from pggan.distributed.process_group import ProcessGroup
 from pggan.distributed.watchdog import Watchdog
 from pggan.metrics.extractors import Extractor
-from pggan.networks.features.backbone import load_backbone
+from pggan.networks.backbone import load_backbone
 from pggan.networks.networks import count_parameters
 from pggan.ops import fused
 from pggan.optim.batch_partition import BatchPartition

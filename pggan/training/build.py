@@ -12,9 +12,9 @@ from pggan.core.formatting import Log
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import build_loss
-from pggan.networks.features.backbone import load_backbone
-from pggan.networks.features.discriminator import ProjectedDiscriminator
+from pggan.networks.backbone import load_backbone
 from pggan.networks.layers import ComputeOptions
+from pggan.networks.projected import ProjectedDiscriminator
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.dgc import DgcOptions, DgcReducer
 from pggan.optim.reducer import AllReduce, ElasticReducer, GradientReducer

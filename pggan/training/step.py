@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from pggan.losses.base import SIGN, LossTerms, PenaltyContext, Transforms
-from pggan.networks.features.discriminator import ProjectedDiscriminator
 from pggan.networks.layers import use_options
+from pggan.networks.projected import ProjectedDiscriminator
 from pggan.optim.reducer import GradientReducer
 from pggan.optim.state import State, Trainable
 from pggan.optim.updates import update_ema

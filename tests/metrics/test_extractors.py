@@ -13,7 +13,7 @@ from pggan.core.errors import UserError
 from pggan.metrics import extractors
 from pggan.metrics.extractors import Extractor, load_extractor
 from pggan.metrics.neighbours import rounding_of
-from pggan.networks.features.efficientnet_lite0 import load_efficientnet_lite0, weights_file
+from pggan.networks.efficientnet_lite0 import load_efficientnet_lite0, weights_file
 
 CPU = torch.device("cpu")
 # Of the weights' own package (efficientnet-lite-pytorch 0.1.0) on the two images of the test below.

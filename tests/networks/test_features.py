@@ -9,11 +9,11 @@ from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.losses.logistic import Logistic
-from pggan.networks.features import efficientnet_lite0
-from pggan.networks.features.backbone import SIDE, Backbone, load_backbone
-from pggan.networks.features.discriminator import FeatureProjection, new_discriminator
+from pggan.networks import efficientnet_lite0
+from pggan.networks.backbone import SIDE, Backbone, load_backbone
 from pggan.networks.layers import ComputeOptions
 from pggan.networks.networks import Discriminator, initialize
+from pggan.networks.projected import FeatureProjection, new_discriminator
 from pggan.optim.state import new_state
 from pggan.training.trainer import Trainer
 from tests.definitions import ADAM, variant

@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any
 
 from pggan.config import Switch
-from pggan.networks.features import efficientnet_lite0
+from pggan.networks import efficientnet_lite0
 from pggan.ops import fused
 from pggan.training import cuda_graphs
 from pggan.training.trainer import Trainer

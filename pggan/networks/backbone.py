@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pggan.core.atomic_io import file_sha256
-from pggan.networks.features import efficientnet_lite0
-from pggan.networks.features.efficientnet_lite0 import EfficientNetLite0
+from pggan.networks import efficientnet_lite0
+from pggan.networks.efficientnet_lite0 import EfficientNetLite0
 
 LITE0 = "efficientnet-lite0"
 STRIDES = (4, 8, 16, 32)

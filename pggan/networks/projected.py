@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pggan.core.architecture import Architecture, Rescaling
-from pggan.networks.features.backbone import CHANNELS, SIDE, STRIDES, Backbone
+from pggan.networks.backbone import CHANNELS, SIDE, STRIDES, Backbone
 from pggan.networks.layers import Equalized, OutputLinear, minibatch_stddev
 from pggan.networks.networks import Discriminator
 from pggan.ops.elementwise import activate, to_float32, upsample

@@ -1,1 +1,0 @@
-"""Pretrained feature networks, and the discriminator that judges images by them."""
