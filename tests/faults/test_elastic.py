@@ -4,16 +4,13 @@ import os
 import signal
 from functools import cache
 from hashlib import sha256
-from pathlib import Path
 
 import pytest
-import torch
 
 from pggan.checkpoints.read import checkpoints_of, open_checkpoint
-from pggan.core.errors import EXIT_INTERRUPTED, UserError
+from pggan.core.errors import EXIT_INTERRUPTED
 from pggan.optim.batch_partition import BatchPartition
 from pggan.run import train
-from pggan.run.inspect import facts_of_run
 from pggan.run.loop import Run
 from pggan.training.trainer import Trainer
 from tests.faults.test_stop import LOSSES
@@ -154,35 +151,3 @@ def test_another_number_of_ranks_changes_no_bit_and_no_image_with_elastic(
     assert shown == wanted
     expected, found = digests(run_dir), digests(tmp_path)
     assert {images: found[images] for images in expected} == expected
-
-
-@pytest.mark.fault(20)
-def test_without_elastic_another_number_of_ranks_sees_the_same_images(tiny_config, whole, tmp_path, monkeypatch):
-    """And gets to nearly the same place as one process with it: sums are rounded in another order."""
-    run_dir, wanted = whole("wgan_gp", 160)
-    config = tiny_config(*settings_of("wgan_gp", 160), f"run_dir={tmp_path}")
-    codes, shown = alone(monkeypatch, config, [40])
-    for stops in ([96], []):
-        codes, found = several(2, config, stops)
-        shown |= found
-    assert codes == [0]
-    assert shown == wanted
-
-    def weights(folder: Path, images: int) -> torch.Tensor:
-        checkpoint = open_checkpoint(folder / "checkpoints" / f"{images:09}")
-        return torch.cat([weight.flatten().double() for weight in checkpoint.load("generator").values()])
-
-    # Rounding turns few updates of Adam round; a rank that learnt from other images would share hardly any of the way.
-    way, apart = weights(run_dir, 160) - weights(run_dir, 64), weights(tmp_path, 160) - weights(run_dir, 160)
-    assert apart.norm() < 0.01 * way.norm()
-    assert facts_of_run(tmp_path)["images"] == 160
-
-
-@pytest.mark.fault(21)
-def test_a_batch_that_can_not_be_shared_is_refused_before_anything_is_started(tiny_config, tmp_path, monkeypatch):
-    monkeypatch.setattr("pggan.distributed.launch.launch", lambda *_, **__: pytest.fail("started"))
-    with pytest.raises(UserError, match="which 3 ranks can't share evenly"):
-        train.run(tiny_config("devices=cpu:3", f"run_dir={tmp_path / 'run'}"))
-    with pytest.raises(UserError, match="has 2 chunks in elastic training"):
-        train.run(tiny_config("devices=cpu:3", "elastic=true", f"run_dir={tmp_path / 'run'}"))
-    assert not (tmp_path / "run").exists()

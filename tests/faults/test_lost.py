@@ -10,20 +10,16 @@ import torch
 
 from benchmarks.ranks import Victim, command_of, settings_of
 from benchmarks.soak import remains, write_data
-from pggan.checkpoints import write as saving
 from pggan.checkpoints.read import checkpoints_of, newest_checkpoint
 from pggan.cli.main import guarded
 from pggan.config import TrainConfig
-from pggan.core.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR
-from pggan.core.signals import StopSignal
+from pggan.core.errors import EXIT_USER_ERROR
 from pggan.core.validation import validated
 from pggan.run.inspect import facts_of_run
 from pggan.run.train import run
 from pggan.training.trainer import Trainer
 from tests.composed import composed
-from tests.launch import one_process
 from tests.launch.conftest import Forked
-from tests.launch.one_process import run as one_process_run
 from tests.processes import in_processes, values_of
 
 pytestmark = [
@@ -167,42 +163,6 @@ def test_ranks_whose_parent_is_killed_save_and_end(victims):
     assert facts_of_run(victim.run_dir)["images"] > 0
     assert "Traceback" not in victim.log.read_text()
     assert [path.name for path in checkpoints_of(victim.run_dir) if path.name.startswith(".")] == []
-
-
-def save_slowly(*given):
-    """As `one_process.run`; the ranks note a signal in a file, and a checkpoint after it takes more than a minute."""
-    handle, write, folder = StopSignal._handle, saving.write_checkpoint, Path(given[3])
-
-    def noted(*arguments):
-        handle(*arguments)
-        (folder / f"signalled-{os.environ['RANK']}").touch()
-
-    def slow(*arguments):
-        if (folder / "signalled-0").exists():
-            time.sleep(90)
-        write(*arguments)
-
-    StopSignal._handle, saving.write_checkpoint = noted, slow
-    one_process_run(*given)
-
-
-@pytest.mark.fault(13)
-def test_a_second_interrupt_ends_all_ranks_at_once_and_the_last_checkpoint_is_valid(victims, tmp_path, monkeypatch):
-    monkeypatch.setattr(one_process, "run", save_slowly)
-    victim = victims(ForkedVictim, "interrupted", "schedule.total_images=80000", "checkpoint.every_images=64")
-    workers = training(victim, 12)
-    victim.process.send_signal(signal.SIGINT)
-    # Two pending signals of one kind would arrive as one.
-    until(victim, lambda: all((tmp_path / f"signalled-{rank}").exists() for rank in range(2)))
-    victim.process.send_signal(signal.SIGINT)
-    assert victim.process.wait(60) == EXIT_INTERRUPTED
-    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
-    output = victim.log.read_text()
-    assert "Stopped at once." in output
-    assert "Traceback" not in output
-    valid, corrupt = newest_checkpoint(victim.run_dir)
-    assert valid is not None
-    assert corrupt == []
 
 
 # ---- in ranks that are cheap to start --------------------------------------------------------------------

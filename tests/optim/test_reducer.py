@@ -1,7 +1,6 @@
 """Gradients of several ranks are those of one process, whatever the loss, the labels, the precision."""
 
 import dataclasses
-import math
 from unittest import mock
 
 import pytest
@@ -21,7 +20,7 @@ from pggan.optim.reducer import AllReduce, ElasticReducer, FlatBuffer, GradientR
 from pggan.optim.state import new_state
 from pggan.training.build import build_reducer, build_trainer
 from tests.composed import trainer_config
-from tests.definitions import ADAM, LOSSES, adds_up_in_half, before_step, variant
+from tests.definitions import ADAM, LOSSES, before_step, variant
 from tests.processes import in_processes, values_of
 
 pytestmark = pytest.mark.slow  # starts processes
@@ -140,32 +139,9 @@ def alone(case):
     return step(case, ProcessGroup.single_process(CPU))
 
 
-# In float32, each of `roundings_of` is a sum of up to 24 images of 8x8, whose order is free.
-TERMS = 24 * 8 * 8
-
-
-def roundings_of(name, *, in_sums):
-    """By how many independent roundings, which add in squares, the gradients of two computations of one step differ.
-
-    D has 6 layers here (two from_rgb, for the fade; two in the block, two in the head), each of which rounds its
-    kernel, its result and its gradient, and all once more in a penalty's second derivative; G has 6, which also round
-    the pixel norm and its gradient, and then come those of D.  A processor may round the gradient of a weight after
-    each of 24 (D) or 8 (G) images: half as many roundings of the whole in variance.
-
-    Args: in_sums: the processor rounds all partial sums: of up to 16 maps times 4x4 in a result and its gradient, and
-    of images of 8x8 in the gradient of a kernel.
-    """
-    images = {"D": 24, "G": 8}[name]
-    of_products, of_kernel = (16 * 4 * 4 / 2, images * 8 * 8 / 2) if in_sums else (0, images / 2)
-    of_layers = {"D": 2 * 6 * (3 + 2 * of_products), "G": 6 * (5 + 3 + 4 * of_products)}[name]
-    return 2 * (of_layers + of_kernel)
-
-
-def rounding_of(precision, name):
-    """The relative error that two roundings of one step may differ by."""
-    if precision is Precision.fp16:
-        return math.sqrt(roundings_of(name, in_sums=adds_up_in_half(torch.float16))) * 2**-11
-    return math.sqrt(roundings_of(name, in_sums=False) * TERMS) * 2**-24
+# The relative error that two orders of the sums in a step may make: about 100 independent roundings, of sums of 1536
+# numbers in float32; in half precision of sums of 16 maps of 4x4, where a processor rounds every partial sum.
+ROUNDING = {Precision.fp32: 3e-5, Precision.fp16: 0.05}
 
 
 def off(gradients, wanted):
@@ -178,7 +154,7 @@ def test_two_ranks_have_the_gradients_of_one_process(of_two, case):
     wanted = alone(dataclasses.replace(case, elastic=False))
     for found in of_two[case]:
         for name in "DG":
-            tolerance = rounding_of(case.precision, name)
+            tolerance = ROUNDING[case.precision]
             assert wanted["gradients"][name].abs().max() > 1e-4
             assert off(found["gradients"][name], wanted["gradients"][name]) < tolerance
             for metric in (f"{name}/loss", f"{name}/gradient_norm"):
