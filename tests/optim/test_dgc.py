@@ -170,7 +170,7 @@ def trainer_of(group, precision=Precision.fp32):
         precision=precision,
         gradients={"name": "dgc", "ratio": 0.1, "warmup_images": 8},
     )
-    return build_trainer(config, SMALL, [FIRST, SECOND], group, check_memory=False)
+    return build_trainer(config, SMALL, [FIRST, SECOND], group)
 
 
 def take(trainer, phase, count):

@@ -76,7 +76,7 @@ def flat(trainable):
 def step(case, group):
     """Gradients of both networks (before the update), the metrics, and the weights before and afterwards."""
     architecture = dataclasses.replace(ARCHITECTURE, num_classes=case.num_classes)
-    trainer = build_trainer(case.config(), architecture, [PHASE], group, check_memory=False)
+    trainer = build_trainer(case.config(), architecture, [PHASE], group)
     state, gradients = trainer.state, {}
     for name, trainable in both(state):
 
@@ -248,7 +248,7 @@ def test_the_reducer_is_chosen_by_name_and_none_is_needed_alone():
         for case in (*(Case("wgan_gp", gradients=name) for name in REDUCERS), Case("wgan_gp", elastic=True)):
             partition = BatchPartition.of(case.config(), [BATCH], group.world_size)
             state = new_state(ARCHITECTURE, ADAM, 0, CPU)
-            kinds[group.world_size, case] = type(build_reducer(case.config(), state, group, partition))
+            kinds[group.world_size, case] = type(build_reducer(case.config(), ADAM, state, group, partition))
     assert [kind for (size, _), kind in kinds.items() if size == 1] == [*[GradientReducer] * 3, ElasticReducer]
     expected = [AllReduce, AllReduce, DgcReducer, ElasticReducer]
     assert [kind for (size, _), kind in kinds.items() if size == 2] == expected
