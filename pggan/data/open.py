@@ -9,9 +9,8 @@ from pathlib import Path
 from pggan.config import DataConfig
 from pggan.core.errors import UserError
 from pggan.data.avatars import AvatarSource
-from pggan.data.index import levels_up_to
 from pggan.data.prepare import Options, digest_of, prepare
-from pggan.data.pyramid import INDEX_FILE, ImagePyramid
+from pggan.data.pyramid import INDEX_FILE, ImagePyramid, levels_up_to
 from pggan.data.sources import open_for_training
 
 MIN_IMAGES = 2

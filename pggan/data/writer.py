@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pggan.data.index import LABEL_BYTES, Index, StoredFile, levels_up_to
 from pggan.data.levels import Images
-from pggan.data.pyramid import INDEX_FILE
+from pggan.data.pyramid import INDEX_FILE, LABEL_BYTES, Index, StoredFile, levels_up_to
 
 SHARD_BYTES = 2**30  # a part of the format: images are found in existing datasets by it
 MAX_OPEN_FILES = 512
