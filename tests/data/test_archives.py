@@ -35,13 +35,6 @@ def test_every_compression_of_tars_is_read_in_any_order(tmp_path, kind):
         np.testing.assert_array_equal(load_image(entry.file, ImageSpec(16, 3, "center")), noise(FILES[name]))
 
 
-def test_first_folders_are_classes_in_archives_too(tmp_path):
-    files = [("dog/0.png", png(0)), ("cat/x/0.png", png(1))]
-    for archive in (write_zip(tmp_path / "a.zip", files), write_tar(tmp_path / "a.tgz", files)):
-        pyramid = prepared(archive, tmp_path / f"set-{archive.suffix[1:]}", labels=True)
-        assert (pyramid.class_names, pyramid.labels.tolist()) == (["cat", "dog"], [0, 1])
-
-
 OUTSIDE = ["../evil.png", "a/../../evil.png", "/tmp/evil.png"]
 
 
@@ -133,14 +126,6 @@ def test_an_encrypted_member_is_named(tmp_path):
     content[content.index(b"PK\x01\x02") + 8] |= 1
     archive.write_bytes(content)
     assert [entry.problem for entry in open_source(archive).entries()] == ["encrypted"]
-
-
-def test_a_zip_member_with_a_wrong_checksum_is_a_bad_image(tmp_path):
-    archive = write_zip(tmp_path / "a.zip", [("x.png", png(0)), ("y.png", png(1)), ("z.png", png(2))])
-    content = bytearray(archive.read_bytes())
-    content[content.index(b"IDAT") + 50] ^= 1
-    archive.write_bytes(content)
-    assert prepared(archive, tmp_path / "set").images == 2
 
 
 def test_damaged_members_of_the_same_size_are_bad_images_and_nothing_worse(tmp_path):

@@ -54,12 +54,6 @@ def test_the_dataset_names_the_artist_and_the_licence(faces):
     assert faces.source["credit"]["license"]["name"] == "CC BY 4.0"
 
 
-@pytest.mark.slow
-def test_another_style_can_be_drawn(tmp_path):
-    pyramid = draw(tmp_path / "set", style="avataaars", count=1, resolution=4)
-    assert pyramid.source["credit"]["creator"]["name"] == "Pablo Stanley"
-
-
 def test_a_mistyped_style_is_answered_with_the_nearest_and_how_to_list_all():
     assert "toon-head" in avatar_styles()
     with pytest.raises(UserError, match="no avatar style 'toonhead'") as raised:

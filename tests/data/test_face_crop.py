@@ -91,11 +91,6 @@ def test_a_face_at_the_edge_is_filled_up_with_its_background():
     np.testing.assert_allclose(center_of(face, 1), [110 / 180, 85 / 180], atol=0.02)
 
 
-def test_grey_faces_are_aligned_too():
-    grey = draw(UPRIGHT)[:, :, :1].copy()
-    assert align_face(grey, UPRIGHT, 16).shape == (16, 16, 1)
-
-
 def test_68_and_5_and_4_points_are_the_same_landmarks():
     points = np.zeros((68, 2))
     around = np.array([[-5, 0], [-2, -3], [2, -3], [5, 0], [2, 3], [-2, 3]])

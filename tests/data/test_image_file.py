@@ -110,61 +110,51 @@ UPRIGHT = {
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("extension", ["png", "webp"])
+@pytest.mark.parametrize("extension", ["png", "webp", "jpg"])
 def test_exif_orientation_is_applied_to_pixels_and_header(tmp_path, orientation, extension):
-    pixels = noise(8, 16)
-    exif = Image.Exif()
+    pixels, exif = noise(8, 16), Image.Exif()
     exif[0x0112] = orientation
     path = save(tmp_path / f"a.{extension}", pixels, exif=exif, lossless=True)
-    expected = UPRIGHT[orientation](pixels)
-    assert read_header(path)[:2] == expected.shape[1::-1]
-    np.testing.assert_array_equal(load_image(path, ImageSpec(8, 3, "resize")), blocks_mean(expected, 8))
-
-
-@pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("channels", [1, 3, 4])
-def test_exif_orientation_is_applied_to_jpegs_decoded_as_they_are_or_converted(tmp_path, orientation, channels):
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    target = ImageSpec(16, channels, "center")
-    plain = load_image(save(tmp_path / "plain.jpg", noise(16, 16)), target)
-    turned = load_image(save(tmp_path / "turned.jpg", noise(16, 16), exif=exif), target)
-    np.testing.assert_array_equal(turned, UPRIGHT[orientation](plain))
+    plain = save(tmp_path / f"plain.{extension}", pixels, lossless=True)
+    upright = UPRIGHT[orientation](np.asarray(Image.open(plain)))
+    assert read_header(path)[:2] == upright.shape[1::-1]
+    for channels in (1, 3, 4):  # JPEGs are decoded as they are, or converted
+        expected = Image.fromarray(upright).convert({1: "L", 3: "RGB", 4: "RGBA"}[channels])
+        expected = np.asarray(expected).reshape(*upright.shape[:2], channels)
+        np.testing.assert_array_equal(load_image(path, ImageSpec(8, channels, "resize")), blocks_mean(expected, 8))
 
 
 # ---- modes
 
 
-def test_transparency_is_laid_on_white(tmp_path):
-    pixels = np.zeros((8, 8, 4), np.uint8)
-    pixels[:, :4] = (200, 100, 0, 255)
-    pixels[:, 4:] = (200, 100, 0, 51)  # one fifth
-    path = save(tmp_path / "a.png", pixels)
-    loaded = load_image(path, ImageSpec(8, 3, "center"))
-    assert loaded[0, 0].tolist() == [200, 100, 0]
-    assert loaded[0, 7].tolist() == [244, 224, 204]
-    np.testing.assert_array_equal(load_image(path, ImageSpec(8, 4, "center")), pixels)
-
-
-@pytest.mark.parametrize("channels", [1, 3, 4])
-def test_grey_with_transparency_is_laid_on_white(tmp_path, channels):
-    image = Image.merge("LA", [Image.new("L", (8, 8), 100), Image.new("L", (8, 8), 0)])
-    expected = {1: [255], 3: [255, 255, 255], 4: [100, 100, 100, 0]}[channels]
-    assert load_image(save(tmp_path / "a.png", image), ImageSpec(8, channels, "center"))[3, 3].tolist() == expected
-
-
-def test_a_palette_becomes_its_colours_and_its_transparent_entry_white(tmp_path):
+def palette():
     image = Image.new("P", (8, 8), 1)
     image.putpalette([9, 9, 9, 10, 20, 30])
-    image.putpixel((0, 0), 0)
-    loaded = load_image(save(tmp_path / "a.png", image, transparency=0), ImageSpec(8, 3, "center"))
-    assert loaded[7, 7].tolist() == [10, 20, 30]
-    assert loaded[0, 0].tolist() == [255, 255, 255]
+    image.putpixel((7, 7), 0)
+    return image
 
 
-def test_a_transparent_colour_without_an_alpha_channel_becomes_white(tmp_path):
-    path = save(tmp_path / "a.png", np.full((8, 8, 3), (1, 2, 3), np.uint8), transparency=(1, 2, 3))
-    assert (load_image(path, ImageSpec(8, 3, "center")) == 255).all()
+MODES = {  # the image, how it is saved, and the first pixel by the number of channels
+    "a fifth of a colour": (
+        Image.new("RGBA", (8, 8), (200, 100, 0, 51)),
+        {},
+        {3: [244, 224, 204], 4: [200, 100, 0, 51]},
+    ),
+    "transparent grey": (Image.new("LA", (8, 8), (100, 0)), {}, {1: [255], 3: [255] * 3, 4: [100, 100, 100, 0]}),
+    "a palette": (palette(), {}, {3: [10, 20, 30]}),
+    "a transparent entry": (palette(), {"transparency": 1}, {3: [255] * 3}),
+    "a transparent colour": (Image.new("RGB", (8, 8), (1, 2, 3)), {"transparency": (1, 2, 3)}, {3: [255] * 3}),
+    "one bit": (Image.new("1", (8, 8), 1), {}, {1: [255], 3: [255] * 3}),
+    "grey": (Image.new("L", (8, 8), 7), {}, {1: [7], 3: [7] * 3, 4: [7, 7, 7, 255]}),
+    "red": (Image.new("RGB", (8, 8), "red"), {}, {1: [76], 3: [255, 0, 0]}),  # 0.299 * 255
+}
+
+
+@pytest.mark.parametrize(("image", "options", "expected"), MODES.values(), ids=MODES)
+def test_every_mode_is_converted_and_transparency_laid_on_white(tmp_path, image, options, expected):
+    path = save(tmp_path / "a.png", image, **options)
+    for channels, pixel in expected.items():
+        assert load_image(path, ImageSpec(8, channels, "center"))[0, 0].tolist() == pixel
 
 
 def test_sixteen_bits_are_scaled_to_eight(tmp_path):
@@ -175,25 +165,10 @@ def test_sixteen_bits_are_scaled_to_eight(tmp_path):
     assert load_image(path, ImageSpec(8, 3, "center"))[0, :, 2].tolist() == expected
 
 
-def test_one_bit_becomes_black_and_white(tmp_path):
-    path = save(tmp_path / "a.png", (np.arange(64).reshape(8, 8) % 2 * 255).astype(np.uint8), "1")
-    assert load_image(path, ImageSpec(8, 1, "center"))[0, :, 0].tolist() == [0, 255] * 4
-
-
 def test_cmyk_becomes_rgb(tmp_path):
     cyan = Image.new("CMYK", (8, 8), (255, 0, 0, 0))
     loaded = load_image(save(tmp_path / "a.jpg", cyan, quality=100), ImageSpec(8, 3, "center"))
     np.testing.assert_allclose(loaded[0, 0], [0, 255, 255], atol=3)
-
-
-def test_grey_and_colour_are_converted_to_the_channels_asked_for(tmp_path):
-    grey = noise(8, 8, 1)
-    np.testing.assert_array_equal(
-        load_image(save(tmp_path / "grey.png", grey), ImageSpec(8, 3, "center")), np.repeat(grey[..., None], 3, axis=2)
-    )
-    red = load_image(save(tmp_path / "red.png", Image.new("RGB", (8, 8), "red")), ImageSpec(8, 1, "center"))
-    assert red.shape == (8, 8, 1)
-    assert red[0, 0, 0] == 76  # 0.299 * 255
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "I;16", "RGB", "RGBA", "P"])

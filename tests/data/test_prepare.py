@@ -162,10 +162,10 @@ def wait_for(condition):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=lambda number: number.name)
 def test_a_signal_leaves_nothing_under_the_name_and_the_next_preparation_succeeds(tmp_path, number):
     """It goes to all processes of the command, as a terminal or a scheduler sends it."""
-    for seed in range(400):
+    for seed in range(200):
         save(tmp_path / f"photos/{seed:03d}.png", seed, side=128)
     process = command(tmp_path / "photos")
     wait_for(lambda: list(tmp_path.glob(".partial-set/r0128*")))
@@ -179,7 +179,7 @@ def test_a_signal_leaves_nothing_under_the_name_and_the_next_preparation_succeed
         return
     pyramid = prepared(tmp_path / "photos", tmp_path / "set")
     pyramid.verify()
-    assert pyramid.images == 400
+    assert pyramid.images == 200
     assert names(tmp_path) == ["photos", "set"]
 
 

@@ -1,8 +1,5 @@
 """Batches of real images against their definition, from every place that they can come from."""
 
-import threading
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -128,20 +125,6 @@ def test_labels_belong_to_their_images(pyramid):
     assert batch.labels.argmax(1).tolist() == pyramid.labels[indices].tolist()
     unlabelled = RealBatches(pyramid, 2, CPU, False, False).batch(phase, StepRng(2, 40, CPU))
     assert (unlabelled.labels, unlabelled.fake_labels) == (None, None)
-
-
-def test_no_thread_outlives_the_stream(pyramid):
-    before = set(threading.enumerate())
-    stream = RealBatches(pyramid, 0, CPU, True, False, budget=0, phase_at=lambda images: replace(phase, batch=4))
-    phase = phase_of(16, 4)
-    for step in range(3):
-        stream.batch(phase, StepRng(0, 4 * step, CPU))
-    new = set(threading.enumerate()) - before
-    assert new
-    del stream
-    for thread in new:
-        thread.join(60)
-        assert not thread.is_alive()
 
 
 def test_labels_for_the_generator_are_as_frequent_as_in_the_whole_training_set(tmp_path):
