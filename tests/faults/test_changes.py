@@ -69,14 +69,6 @@ def test_the_same_command_has_no_changes_to_report(stopped, tiny_config):
     assert changed_lines(stopped) == []
 
 
-def test_tables_per_level_are_not_mistaken_for_changes(tiny_config, tmp_path):
-    """In JSON their keys are text."""
-    config = tiny_config(f"run_dir={tmp_path}", "schedule.batch={4: 8, 16: 4}")
-    train.run(config)
-    train.run(config)
-    assert changed_lines(tmp_path) == []
-
-
 def test_changes_that_are_allowed_are_named_and_nothing_else_is(stopped, tiny_config):
     assert train.run(tiny_config(f"run_dir={stopped}", *ALLOWED)) == 0
     assert sorted(changed_lines(stopped)) == sorted(ALLOWED.values())
@@ -106,11 +98,6 @@ def test_a_change_that_is_refused_is_named_with_the_reason_beside_those_allowed(
     assert sorted(path.name for path in stopped.iterdir()) == before
     assert train.run(tiny_config(*settings, f"allow_changes=[{name}]")) == 0
     assert any("allowed by allow_changes" in line for line in changed_lines(stopped))
-
-
-def test_a_mistyped_allowance_is_refused(stopped, tiny_config):
-    with pytest.raises(UserError, match="Did you mean 'seed'"):
-        train.run(tiny_config(f"run_dir={stopped}", "allow_changes=[sead]"))
 
 
 @pytest.mark.fault(25)
@@ -143,18 +130,6 @@ def test_resume_with_a_path_continues_in_the_new_directory(stopped, tiny_config,
     assert "Resuming from 128 images" in log
     assert "this run has checkpoints of its own" in log
     assert facts_of_run(stopped)["images"] == 104
-
-
-def test_going_back_inside_a_run_is_refused(finished_run, tiny_config):
-    older = finished_run / "checkpoints" / "000000128"
-    with pytest.raises(UserError, match=r"(?s)not the newest.*new run_dir="):
-        train.run(tiny_config(f"run_dir={finished_run}", f"resume={older}"))
-
-
-def test_a_corrupt_checkpoint_asked_for_by_name_is_an_error(stopped, tiny_config, tmp_path):
-    (stopped / "checkpoints" / "000000104" / "weights.safetensors").unlink()
-    with pytest.raises(UserError, match=r"(?s)not a valid checkpoint.*weights"):
-        train.run(tiny_config(f"run_dir={tmp_path / 'new'}", f"resume={stopped / 'checkpoints' / '000000104'}"))
 
 
 @pytest.mark.parametrize("kind", ["run", "checkpoint", "file"])
@@ -195,9 +170,3 @@ def test_init_from_grows_further_with_new_layers_on_top(finished_run, tiny_confi
     count = len(trained.load("generator"))
     taken, total = map(int, re.search(r"generator: (\d+) of (\d+) tensors", log).groups())
     assert taken == count < total
-
-
-def test_init_from_refuses_networks_of_another_kind(finished_run, tiny_config, tmp_path):
-    with pytest.raises(UserError, match=r"(?s)networks of another kind \(.*fmap_max: 8 -> 4"):
-        train.run(tiny_config(f"run_dir={tmp_path / 'run'}", f"init_from={finished_run}", "model.fmap_max=4"))
-    assert not (tmp_path / "run").exists()

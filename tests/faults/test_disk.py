@@ -11,7 +11,6 @@ import pytest
 from pggan.checkpoints.read import COMPONENTS, newest_checkpoint
 from pggan.checkpoints.write import Snapshot, write_checkpoint
 from pggan.cli.main import main
-from pggan.core import atomic_io
 from pggan.core.errors import UserError
 from pggan.run import train
 from pggan.run.inspect import facts_of_run
@@ -182,10 +181,3 @@ def test_the_disk_is_looked_at_before_the_first_step(tiny_config, tmp_path, smal
     with pytest.raises(UserError, match=r"needs .* MB more; the disk is .* MB short"):
         train.run(tiny_config(f"run_dir={small_disk / 'run'}"))
     assert not (small_disk / "run").exists()
-
-
-def test_a_new_directory_is_durable_too(tmp_path, monkeypatch):
-    synced = []
-    monkeypatch.setattr(atomic_io, "fsync_path", synced.append)
-    assert atomic_io.make_directory(tmp_path / "a" / "b") == [tmp_path / "a" / "b", tmp_path / "a"]
-    assert synced == [tmp_path, tmp_path / "a"]

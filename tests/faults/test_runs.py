@@ -15,7 +15,6 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from pggan.cli.main import main
-from pggan.core.errors import UserError
 from pggan.run import train
 from pggan.run.inspect import facts_of_run
 from pggan.run.run_dir import lock_run_dir
@@ -82,28 +81,6 @@ def test_a_run_resumes_on_another_host(finished_run, tiny_config, tmp_path, monk
     assert train.run(tiny_config(f"run_dir={tmp_path / 'moved'}")) == 0
     assert facts_of_run(tmp_path / "moved")["state_sha256"] == facts_of_run(finished_run)["state_sha256"]
     assert steps_of(tmp_path / "moved") == TICKS
-
-
-@pytest.mark.fault(31)
-def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
-    (tmp_path / "precious").write_text("precious")
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "precious")
-    with pytest.raises(UserError, match="can't be written"), lock_run_dir(tmp_path / "run"):
-        pass
-    assert (tmp_path / "precious").read_text() == "precious"
-
-
-def test_a_file_system_without_locks_is_used_without(tmp_path, monkeypatch):
-    import errno
-    import fcntl
-
-    def no_locks(*_):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", no_locks)
-    with lock_run_dir(tmp_path):
-        assert (tmp_path / ".lock").exists()
 
 
 # ---- clocks ----------------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from pggan.core.errors import EXIT_INTERRUPTED
 from pggan.core.signals import SIGNALS, StopSignal
 from pggan.run import compose, train
 from pggan.run.inspect import facts_of_run
-from pggan.run.pictures import Previews
 from tests.launch.conftest import CONTEXT
 
 # Steps of 8 images over 4x4, 8x8 and 16x16; phases change at 32, 64, 96 and 128; 48 images of data.
@@ -129,23 +128,6 @@ def test_a_signal_before_training_begins_stops_at_once_and_leaves_nothing(
     assert not (tmp_path / "run").exists()
     there_is_none = f"Stopped at once. The same command with run_dir={tmp_path / 'run'} begins again: there is no "
     assert there_is_none in capsys.readouterr().err
-
-
-@pytest.mark.fault(12)
-def test_a_signal_before_the_first_update_is_no_end_either(finished_run, tiny_config, tmp_path, monkeypatch):
-    """While the first pictures are drawn, say, which can take long."""
-    show_final_reals = Previews.show_final_reals
-
-    def stop(previews, pyramid):
-        os.kill(os.getpid(), signal.SIGTERM)
-        show_final_reals(previews, pyramid)
-
-    config = tiny_config(f"run_dir={tmp_path / 'stopped'}")
-    with monkeypatch.context() as patch:
-        patch.setattr(Previews, "show_final_reals", stop)
-        assert train.run(config) == EXIT_INTERRUPTED
-    assert train.run(config) == 0
-    assert facts_of_run(tmp_path / "stopped")["state_sha256"] == facts_of_run(finished_run)["state_sha256"]
 
 
 @pytest.mark.fault(12)
