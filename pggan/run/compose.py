@@ -52,7 +52,7 @@ from pggan.run.pictures import GridRecorder, Previews
 from pggan.run.report import NullReporter, Reporter
 from pggan.run.run_dir import choose_run_dir, lock_run_dir, log_on_rank, next_start, write_config
 from pggan.run.tensorboard import hyperparameters, run_pages
-from pggan.sampling.timelapse import FOLDER
+from pggan.sampling.images import FOLDER
 from pggan.training.build import build_trainer, require_device, sends_sparse_updates
 from pggan.training.precision import configure_process
 from pggan.training.timing import measure_phase_times

@@ -25,9 +25,18 @@ from pggan.ops.elementwise import pixel_norm
 from pggan.optim.state import State
 from pggan.run.tensorboard import Board
 from pggan.sampling.generate import draw_seeds
-from pggan.sampling.images import MIN_TILE, Pixels, contact_sheet, grid, shrink
+from pggan.sampling.images import (
+    MIN_TILE,
+    GridFacts,
+    Pixels,
+    contact_sheet,
+    grid,
+    read_facts,
+    save_grid,
+    shrink,
+    stored_grids,
+)
 from pggan.sampling.latents import seed_latents
-from pggan.sampling.timelapse import GridFacts, read_facts, save_grid, stored_grids
 
 MAX_GRID = 2**22  # pixels: about a second of encoding, and more than a screen shows
 MAX_STORED = 300  # stored grids of a whole run: ten seconds of film without one shown twice

@@ -1,16 +1,22 @@
-"""Pixels to pictures: bytes, grids, contact sheets and files.  N images, R resolution, C channels.  Without torch."""
+"""Pixels to pictures: bytes, grids, sheets and files, and the grids that a run stores.  Imported without torch.
 
+N images, R resolution, C channels.
+"""
+
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, UnidentifiedImageError
+from PIL.PngImagePlugin import PngInfo
 
-from pggan.core.atomic_io import atomic_write
+from pggan.core.atomic_io import atomic_write, parse_json
 from pggan.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -25,6 +31,8 @@ WIDEST = 2048  # pixels, of sheets whose images are enlarged
 PAPER, INK = 232, 40  # grey levels of what no image covers, and of captions
 CAPTION_HEIGHT, FONT_SIZE = 16, 11  # pixels
 CONFIG_FILE = "config.yaml"  # of a run directory
+FOLDER = "timelapse"  # of the small grids that a run stores for a film, in its samples/
+TEXT_KEY = "pggan"  # of the PNG's text that holds their numbers
 
 
 def to_bytes(images: "Tensor") -> Pixels:
@@ -178,3 +186,59 @@ def output_path(out: str | None, run: str, name: str, ending: str = "") -> Path:
     home = next((place / "samples" for place in places if (place / CONFIG_FILE).is_file()), Path())
     taken = [file.stem.rpartition("-")[2] for file in home.glob(f"{name}-*{ending}")]
     return home / f"{name}-{max((int(number) for number in taken if number.isdecimal()), default=0) + 1:03d}{ending}"
+
+
+@dataclass(frozen=True)
+class GridFacts:
+    """Facts about a grid when it was drawn: images shown, resolution, alpha, hours trained, and images side by side."""
+
+    images: int
+    resolution: int
+    alpha: float
+    hours: float
+    columns: int
+
+    @property
+    def stamp(self) -> str:
+        """The line that is written below the grid: images shown, resolution and time."""
+        time = f"{self.hours:.2f} h" if self.hours >= 1 else f"{60 * self.hours:.1f} min"
+        return f"{self.images:,} images   {self.resolution}x{self.resolution}   {time}"
+
+
+def stored_grids(folder: Path) -> dict[int, Path]:
+    """The grids in `folder` by the images shown, the oldest first."""
+    found = {int(path.stem): path for path in folder.glob("*.png") if path.stem.isdecimal()}
+    return dict(sorted(found.items()))
+
+
+def save_grid(picture: Pixels, facts: GridFacts, folder: Path) -> None:
+    """Write a grid [H, W, C] with its numbers as text, atomically."""
+    text = PngInfo()
+    text.add_text(TEXT_KEY, json.dumps(asdict(facts)))
+    with atomic_write(folder / f"{facts.images:09d}.png") as temporary:
+        to_pil(picture).save(temporary, format="PNG", pnginfo=text)
+
+
+def read_facts(path: Path) -> GridFacts | None:
+    """The numbers in a stored grid; None for any other file."""
+    try:
+        with Image.open(path) as picture:
+            facts = GridFacts(**parse_json(picture.info[TEXT_KEY]))
+        numbers = (facts.images, facts.resolution, facts.alpha, facts.hours, facts.columns)
+        whole = all(type(number) is int for number in (facts.images, facts.resolution, facts.columns))
+        return facts if whole and all(number >= 0 for number in numbers) and facts.columns else None
+    except (OSError, UnidentifiedImageError, ValueError, KeyError, TypeError):
+        return None
+
+
+def grids_of_run(run_dir: Path) -> dict[Path, GridFacts]:
+    """The grids that a run has stored in its last layout, with their numbers, the oldest first.
+
+    Raises UserError if there are none.
+    """
+    folder = run_dir / "samples" / FOLDER
+    found = {path: facts for path in stored_grids(folder).values() if (facts := read_facts(path)) is not None}
+    if not found:
+        raise UserError(f"{folder} has no grids that a run has stored.", "Name a run directory.")
+    columns = [*found.values()][-1].columns
+    return {path: facts for path, facts in found.items() if facts.columns == columns}

@@ -25,7 +25,7 @@ from pggan.run.pictures import (
     interval_of,
     relative_diversity,
 )
-from pggan.sampling.timelapse import read_facts, stored_grids
+from pggan.sampling.images import read_facts, stored_grids
 from tests.definitions import variant
 
 

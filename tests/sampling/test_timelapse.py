@@ -8,8 +8,8 @@ from PIL import Image
 
 import pggan
 from pggan.cli.main import main
-from pggan.sampling.images import enlarge, grid
-from pggan.sampling.timelapse import GridFacts, draw_stamp, film_of, grids_of_run, read_facts, stored_grids
+from pggan.sampling.images import GridFacts, enlarge, grid, grids_of_run, read_facts, stored_grids
+from pggan.sampling.timelapse import draw_stamp, film_of
 
 
 def test_images_pass_evenly_and_the_film_grows_from_4x4_to_the_end_at_one_size(run_dir):
