@@ -9,8 +9,6 @@ from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from importlib.metadata import PackageNotFoundError, requires, version
-from importlib.util import find_spec
-from io import BytesIO
 from math import isfinite
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -19,7 +17,6 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 from packaging.requirements import Requirement
-from PIL import Image
 
 from pggan.config import DoctorConfig, Precision, R1Config, default_trainer
 from pggan.config.describe import PACKAGE, versions
@@ -67,6 +64,11 @@ class Finding(NamedTuple):
     remedy: str = ""
 
 
+def judged(found: str, remedy: str, *, good: bool, otherwise: Verdict = Verdict.limited) -> Finding:
+    """What was `found`, with a remedy where it is not `good`."""
+    return Finding(found) if good else Finding(found, otherwise, remedy)
+
+
 def run(config: DoctorConfig) -> int:
     """Print what this machine has and what works on it; returns the exit code: 0 when training can run."""
     device = choose_device(config.device, "device")
@@ -99,46 +101,29 @@ def checks(device: torch.device) -> dict[str, Callable[[torch.device], Finding]]
     precisions = [Precision.fp32, *[Precision.tf32] * cuda, Precision.bf16, Precision.fp16]
     return {
         "program": program,
-        "PyTorch": pytorch,
         "libraries": libraries,
         "extras": extras,
-        "images": images,
         "CPU": processor,
         "memory": memory,
         "disk": disk,
         "GPU": gpu,
         **{str(precision): partial(products, precision) for precision in precisions},
         **({"kernels": fused_kernels} if cuda else {}),
-        "ranks": collectives,
         "training": training_steps,
     }
 
 
 def program(device: torch.device) -> Finding:
-    """The versions of this program, of Python and of the system."""
-    code = str(versions()["code"] or "")[:10]
-    system = f"{platform.system()} {platform.machine()}"
-    return Finding(f"{versions()['pggan']}{code and f' at {code}'}, Python {platform.python_version()}, {system}")
-
-
-def pytorch(device: torch.device) -> Finding:
-    """PyTorch's version, what it was built for, and whether torchvision was built for it."""
-    built = (
-        f"{torch.__version__}, for CUDA {torch.version.cuda}"
-        if torch.version.cuda
-        else f"{torch.__version__}, for CPUs"
-    )
-    wanted = next((one for one in requirements_of("torchvision") if one.name == "torch"), None)
-    if wanted is None or fits(wanted):
-        return Finding(built)
-    remedy = 'Install the two together: pip install "pggan[datasets]"'
-    return Finding(f"{built}; torchvision wants {wanted}", Verdict.limited, remedy)
+    """The versions of this program, of Python, of PyTorch and of the system."""
+    here, built = versions(), f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPUs"
+    code = f"{here['pggan']} at {str(here['code'] or 'no commit')[:10]}, Python {platform.python_version()}"
+    return Finding(f"{code}, PyTorch {torch.__version__} for {built}, {platform.system()} {platform.machine()}")
 
 
 def libraries(device: torch.device) -> Finding:
     """Whether all libraries that the program imports are there, in versions that fit."""
     needed = [one for one in requirements_of("pggan") if one.marker is None]
-    wrong = [str(one) for one in needed if not fits(one)]
+    wrong = [str(one) for one in [*needed, *requirements_of("torchvision")] if one.marker is None and not fits(one)]
     if not wrong:
         return Finding(f"all {len(needed)} that training needs, in versions that fit")
     wanted = " ".join(f'"{one}"' for one in wrong)
@@ -147,13 +132,11 @@ def libraries(device: torch.device) -> Finding:
 
 def extras(device: torch.device) -> Finding:
     """Which optional parts of the installation are complete."""
-    optional = [one for one in requirements_of("pggan") if one.marker is not None]
-    parts = dict.fromkeys(str(one.marker).split('"')[1] for one in optional)
-    missing = dict.fromkeys(str(one.marker).split('"')[1] for one in optional if not fits(one))
-    there = ", ".join(name for name in parts if name not in missing) or "none"
-    if not missing:
-        return Finding(there)
-    return Finding(f"{there}; not {', '.join(missing)}", Verdict.none, f'pip install "pggan[{",".join(missing)}]"')
+    optional = [(str(one.marker).split('"')[1], one) for one in requirements_of("pggan") if one.marker is not None]
+    missing = dict.fromkeys(name for name, one in optional if not fits(one))
+    there = ", ".join(name for name in dict.fromkeys(name for name, _ in optional) if name not in missing) or "none"
+    found, remedy = there + f"; not {', '.join(missing)}" * bool(missing), f'pip install "pggan[{",".join(missing)}]"'
+    return judged(found, remedy, good=not missing, otherwise=Verdict.none)
 
 
 def requirements_of(name: str) -> list[Requirement]:
@@ -178,29 +161,12 @@ def fits(requirement: Requirement) -> bool:
         return False
 
 
-def images(device: torch.device) -> Finding:
-    """Whether image files can be written and read."""
-    import simplejpeg  # which may be missing
-
-    pixels = Image.new("RGB", (8, 8), (200, 100, 50))
-    contents = {}
-    for kind in ("PNG", "JPEG", "WEBP"):
-        pixels.save(file := BytesIO(), kind)
-        contents[kind] = file.getvalue()
-        with Image.open(file) as again:
-            again.load()
-    simplejpeg.decode_jpeg(contents["JPEG"])
-    return Finding("PNG, JPEG and WebP written and read")
-
-
 def processor(device: torch.device) -> Finding:
     """The CPU, its vector instructions as PyTorch uses them, cores that this process may use, and its threads."""
     name, instructions = processor_facts()["model name"], torch.backends.cpu.get_cpu_capability()
     count, cores = torch.get_num_threads(), available_cores()
     found = f"{name}, {instructions}, {cores} of {os.cpu_count()} cores, {count} threads"
-    if count > cores:
-        return Finding(found, Verdict.limited, f"Set OMP_NUM_THREADS={cores}, or threads={cores}.")
-    return Finding(found)
+    return judged(found, f"Set OMP_NUM_THREADS={cores}, or threads={cores}.", good=count <= cores)
 
 
 def memory(device: torch.device) -> Finding:
@@ -208,46 +174,36 @@ def memory(device: torch.device) -> Finding:
     free = free_memory(torch.device("cpu"))
     if free is None:
         return Finding("the system does not say how much is free", Verdict.none)
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    found = f"{free / GIB:.1f} of {total / GIB:.1f} GiB free"
-    if free >= ENOUGH_MEMORY:
-        return Finding(found)
-    return Finding(found, Verdict.limited, "End other programs, or take a smaller model.fmap_max.")
+    remedy = "End other programs, or take a smaller model.fmap_max."
+    return judged(f"{free / GIB:.1f} GiB free", remedy, good=free >= ENOUGH_MEMORY)
 
 
 def disk(device: torch.device) -> Finding:
     """The disk of the default run directories, which is written to."""
     with TemporaryFile(dir=existing_parent(OUTPUTS)) as file:
         file.write(b"pggan")
-        file.flush()
-        os.fsync(file.fileno())
-    free = free_bytes(OUTPUTS)
-    found = f"{free / GIB:.1f} GiB free at {OUTPUTS}/"
-    if free >= ENOUGH_DISK:
-        return Finding(found)
-    return Finding(found, Verdict.limited, "Name a place with more space: run_dir=/…/run.")
+    free, remedy = free_bytes(OUTPUTS), "Name a place with more space: run_dir=/…/run."
+    return judged(f"{free / GIB:.1f} GiB free at {OUTPUTS}/", remedy, good=free >= ENOUGH_DISK)
 
 
 def gpu(device: torch.device) -> Finding:
-    """The GPUs that PyTorch finds."""
+    """The GPUs that PyTorch finds, and what several ranks would send their gradients with."""
     if device.type == "mps":
         return Finding("Apple silicon, through MPS")
     if not torch.cuda.is_available():
         if not Path("/proc/driver/nvidia/version").exists():
             return Finding("PyTorch finds none: training runs on the CPU", Verdict.none)
-        built = torch.version.cuda is not None
-        remedy = (
-            "Update the driver, or install a PyTorch for its CUDA." if built else "Install PyTorch's build for CUDA."
-        )
+        remedy = "Update the driver, or install a PyTorch for its CUDA."
         return Finding("there is a driver for one, but PyTorch finds none", Verdict.limited, remedy)
     try:
         for index in range(torch.cuda.device_count()):
             require_kernels(index, f"GPU {index}")
     except UserError as error:
         return Finding(error.problem, Verdict.limited, error.remedy)
-    properties, (free, total) = torch.cuda.get_device_properties(0), torch.cuda.mem_get_info(0)
-    capability = f"capability {properties.major}.{properties.minor}, {free / GIB:.1f} of {total / GIB:.1f} GiB free"
-    return Finding(f"{torch.cuda.device_count()} x {properties.name}, {capability}")
+    one, (free, total) = torch.cuda.get_device_properties(0), torch.cuda.mem_get_info(0)
+    found = f"{torch.cuda.device_count()} x {one.name}, capability {one.major}.{one.minor}"
+    nccl = "NCCL" if dist.is_nccl_available() else "no NCCL, which several GPUs need"
+    return Finding(f"{found}, {free / GIB:.1f} of {total / GIB:.1f} GiB free, {nccl}")
 
 
 def products(precision: Precision, device: torch.device) -> Finding:
@@ -273,22 +229,9 @@ def products(precision: Precision, device: torch.device) -> Finding:
 
 def fused_kernels(device: torch.device) -> Finding:
     """Whether Triton is there and compiles the fused kernels; `training` takes steps with them."""
-    if find_spec("triton") is None:
-        return Finding("no Triton: layers take longer", Verdict.limited, "pip install triton")
-    if (reason := fused.problem()) is not None:
-        return Finding(f"not used: {reason}", Verdict.limited, "Training is slower.")
-    return Finding(f"Triton {version('triton')}")
-
-
-def collectives(device: torch.device) -> Finding:
-    """The library that several ranks would send their gradients with; nothing is sent."""
-    if device.type == "cuda" and dist.is_nccl_available():
-        return Finding(f"NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}")  # type: ignore[no-untyped-call]
-    if dist.is_available() and dist.is_gloo_available():
-        if device.type != "cuda":
-            return Finding("gloo, on the CPU")
-        return Finding("gloo only, no NCCL", Verdict.limited, "Install a PyTorch with NCCL for several GPUs.")
-    return Finding("neither NCCL nor gloo", Verdict.limited, "One rank only; install another build of PyTorch.")
+    reason = fused.problem()
+    found = "Triton's, compiled" if reason is None else f"not used: {reason}"
+    return judged(found, "pip install triton, or train without: layers take longer.", good=reason is None)
 
 
 def training_steps(device: torch.device) -> Finding:
@@ -301,4 +244,4 @@ def training_steps(device: torch.device) -> Finding:
         metrics = trainer.step(phase, reals, StepRng(0, number * phase.batch, device), 0.9)
     if not all(isfinite(metrics[name].item()) for name in ("D/loss", "G/loss")):
         return Finding("losses are not finite", Verdict.broken, "Try precision=fp32 compute.cuda_graphs=off.")
-    return Finding("; ".join(notices) or "taken, losses are finite", *[Verdict.limited] * bool(notices))
+    return judged("; ".join(notices) or "taken, losses are finite", "Training is slower.", good=not notices)
