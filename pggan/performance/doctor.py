@@ -65,7 +65,7 @@ class Finding(NamedTuple):
 
 
 def judged(found: str, remedy: str, *, good: bool, otherwise: Verdict = Verdict.limited) -> Finding:
-    """What was `found`, with a remedy where it is not `good`."""
+    """A finding, with a remedy where it is not `good`."""
     return Finding(found) if good else Finding(found, otherwise, remedy)
 
 
