@@ -40,8 +40,6 @@ class DataConfig:
     channels: int | None
     labels: bool
     mirror: bool
-    verify: bool
-    device_budget_mib: Whole | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,13 +36,11 @@ class Loaded(NamedTuple):
     done: torch.cuda.Event | None
 
 
-def budget_bytes(budget_mib: int | None, device: torch.device, processes: int = 1) -> int:
-    """How many bytes of levels may be kept on `device`; None: a quarter of a GPU's free memory, or 1 GiB on a CPU.
+def budget_bytes(device: torch.device, processes: int = 1) -> int:
+    """How many bytes of levels may be kept on `device`: a quarter of a GPU's free memory, or 1 GiB on a CPU.
 
     The latter is for all `processes` of the machine together, each of which keeps a level of its own.
     """
-    if budget_mib is not None:
-        return budget_mib * MIB
     free = free_memory(device) if device.type == "cuda" else None
     return CPU_BUDGET_BYTES // processes if free is None else int(GPU_BUDGET_SHARE * free)
 

@@ -149,7 +149,7 @@ def open_run(config: TrainConfig, group: ProcessGroup, limit: TimeLimit | None =
             device,
             config.data.mirror,
             config.data.labels,
-            budget=budget_bytes(config.data.device_budget_mib, device, group.local_world_size),
+            budget=budget_bytes(device, group.local_world_size),
             phase_at=course.at,
             indices=whole_batch if group.world_size == 1 else partition.indices,
         )
@@ -236,12 +236,12 @@ def find_source(
 
 def open_everywhere(config: TrainConfig, schedule: Schedule, group: ProcessGroup) -> ImagePyramid:
     """The images, prepared if need be: once on a disk that machines share, and checked by one rank per machine."""
-    largest_batch, unchecked = max(phase.batch for phase in schedule.phases), replace(config.data, verify=False)
+    largest_batch = max(phase.batch for phase in schedule.phases)
     first = group.is_main and group.world_size > group.local_world_size  # before other machines find nothing, too
-    for is_mine, data in ((first, unchecked), (group.local_rank == 0, config.data), (group.local_rank > 0, unchecked)):
+    for is_mine, verify in ((first, False), (group.local_rank == 0, True), (group.local_rank > 0, False)):
         with group.collective_errors():
             if is_mine:
-                pyramid = open_data(data, schedule.final_resolution, largest_batch)
+                pyramid = open_data(config.data, schedule.final_resolution, largest_batch, verify=verify)
     return pyramid  # type: ignore[possibly-undefined]
 
 

@@ -100,10 +100,7 @@ def test_on_a_gpu_the_step_waits_for_the_copy_from_pinned_memory(pyramid, monkey
     assert log == ["pinned True", "on the copy stream", "step waits until copied", True]
 
 
-def test_the_budget_is_in_mebibytes_or_a_share_of_what_is_there(monkeypatch):
-    assert budget_bytes(3, CPU) == 3 * 2**20
-    assert budget_bytes(0, CPU) == 0
-    assert budget_bytes(None, CPU) == 4 * budget_bytes(None, CPU, 4) == CPU_BUDGET_BYTES
-    assert budget_bytes(3, CPU, 4) == 3 * 2**20  # what the user says is for each of them
+def test_the_budget_is_a_share_of_what_is_there(monkeypatch):
+    assert budget_bytes(CPU) == 4 * budget_bytes(CPU, 4) == CPU_BUDGET_BYTES
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (80 * 2**30, 90 * 2**30))
-    assert budget_bytes(None, torch.device("cuda")) == 20 * 2**30
+    assert budget_bytes(torch.device("cuda")) == 20 * 2**30

@@ -54,7 +54,7 @@ def test_a_prepared_pyramid_is_opened_where_it_is(toy_data, tmp_path):
 
 @pytest.mark.parametrize(
     ("override", "resolution", "key"),
-    [("data.verify=true", 64, "schedule.final_resolution=64"), ("data.channels=2", 16, "data.channels=1")],
+    [("data.mirror=true", 64, "schedule.final_resolution=64"), ("data.channels=2", 16, "data.channels=1")],
 )
 def test_what_can_not_be_prepared_is_told_in_keys_of_training(photos, tmp_path, override, resolution, key):
     with pytest.raises(UserError) as refused:
@@ -82,7 +82,7 @@ def test_a_damaged_shard_is_found_before_training_unless_told_not_to_look(tmp_pa
     with pytest.raises(UserError, match=r"r0008-00000\.bin was changed or damaged"):
         open_data(config, 16)
     assert open_data(config, 4).images == 48  # that level is not used
-    assert open_data(data_config(tmp_path, f"data.path={tmp_path / 'set'}", "data.verify=false"), 16).images == 48
+    assert open_data(config, 16, verify=False).images == 48
 
 
 BAD_INPUT = [
