@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_IMODE
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from safetensors import SafetensorError, safe_open
@@ -95,8 +96,6 @@ def describe_generator(generator: LoadedGenerator) -> dict[str, Any]:
 
 def save_generator(generator: LoadedGenerator, path: Path) -> None:
     """Write a file that `load_generator` reads; raises OSError."""
-    from pggan.core.tensor_file import save_tensors
-
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in generator.network.state_dict().items()}
     with atomic_write(path) as temporary:
         save_tensors(tensors, temporary, {HEADER_KEY: json.dumps(describe_generator(generator))})
@@ -203,3 +202,22 @@ def stored_tensors(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
     with safe_open(path, "np") as file:
         slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - not a dictionary
         return {name: (found.get_dtype(), tuple(found.get_shape())) for name, found in slices.items()}
+
+
+def save_tensors(tensors: dict[str, "torch.Tensor"], path: Path, metadata: dict[str, str]) -> None:
+    """Write a safetensors file, with `metadata` in its header; raises OSError for what the system refuses.
+
+    The library writes to a temporary file with mode 0600, and raises SafetensorError for I/O errors.
+    """
+    from safetensors.torch import save_file
+
+    path.touch()
+    mode = S_IMODE(path.stat().st_mode)  # set by the umask, which can't be read without changing it for all threads
+    try:
+        save_file(tensors, path, metadata)
+    except SafetensorError as error:
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), str(error)) from error
+    path.chmod(mode)

@@ -16,14 +16,12 @@ from torch import Tensor
 
 from pggan.checkpoints import generator_file as generators
 from pggan.checkpoints import read
+from pggan.checkpoints.generator_file import save_tensors
 from pggan.core.architecture import Architecture
-from pggan.core.atomic_io import atomic_directory, atomic_write, file_sha256, remove_directory
+from pggan.core.atomic_io import atomic_directory, atomic_write, file_sha256, free_bytes, free_files, remove_directory
 from pggan.core.devices import synchronize
-from pggan.core.disk import free_bytes, free_files
 from pggan.core.errors import UserError
-from pggan.core.intervals import is_due
-from pggan.core.schedule import Phase
-from pggan.core.tensor_file import save_tensors
+from pggan.core.schedule import Phase, is_due
 from pggan.optim.state import State, StateDicts, state_sha256
 
 # A checkpoint is written while training continues, so it is begun before the interval is over.  Images: at halves, so

@@ -20,9 +20,15 @@ from pggan.cli.auto_recipe import record_lengths, with_choices
 from pggan.cli.commands import COMMANDS, Command
 from pggan.cli.compose import compose, config_folder, run_with_flags
 from pggan.cli.help import help_text, overview
-from pggan.core.environment import COMMAND_VARIABLE, PARENT_VARIABLE, STARTED_VARIABLE, TASK_VARIABLE, environment
+from pggan.core.environment import (
+    COMMAND_VARIABLE,
+    PARENT_VARIABLE,
+    STARTED_VARIABLE,
+    TASK_VARIABLE,
+    __version__,
+    environment,
+)
 from pggan.core.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError, nearest
-from pggan.core.version import __version__
 
 POLL_SECONDS = 0.5
 

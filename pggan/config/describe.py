@@ -14,8 +14,7 @@ from pathlib import Path
 from subprocess import DEVNULL, CalledProcessError, check_output
 from typing import Any
 
-from pggan.core.environment import COMMAND_VARIABLE, STARTED_VARIABLE
-from pggan.core.version import __version__
+from pggan.core.environment import COMMAND_VARIABLE, STARTED_VARIABLE, __version__
 from pggan.core.withdrawn import WITHDRAWN
 
 LIBRARIES = ("torch", "numpy", "pillow", "safetensors", "hydra-core", "omegaconf", "tensorboard")

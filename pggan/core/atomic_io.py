@@ -1,18 +1,22 @@
-"""Atomic writes, and strict reading of untrusted files.
+"""Files: atomic writes, strict reading of untrusted ones, space on a disk, locks.
 
 A write goes to a temporary name in the same directory: fsync of the content, rename, fsync of the directory.  So a
 kill or a power failure leaves the old content or the new one, never a part.
 """
 
+import fcntl
 import json
 import os
 import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from errno import ENOLCK, EOPNOTSUPP
 from hashlib import file_digest
 from pathlib import Path
 from typing import Any
+
+from pggan.core.errors import UserError
 
 TEMPORARY = ".partial-"  # an unfinished write; `clean_partials` removes it
 REPLACED = ".replaced-"  # the old directory until the new one has its name; `clean_partials` restores or removes it
@@ -144,3 +148,39 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> float:
     raise ValueError(f"it has a number that is {name}")
+
+
+def free_bytes(path: Path) -> int:
+    """The bytes that are free on the disk of `path`, which need not exist yet."""
+    return shutil.disk_usage(existing_parent(path)).free
+
+
+def free_files(path: Path) -> int | None:
+    """The files (inodes) that the disk of `path` still has room for; None where the file system does not count them."""
+    facts = os.statvfs(existing_parent(path))
+    return facts.f_favail if facts.f_files else None
+
+
+def require_free_space(path: Path, needed: int, remedy: str) -> int:
+    """The bytes that are free on the disk of `path`; raises a UserError with the megabytes missing below `needed`."""
+    free = free_bytes(path)
+    if needed > free:
+        problem = f"{path} needs {needed / 1e6:,.1f} MB more; the disk is {(needed - free) / 1e6:,.1f} MB short."
+        raise UserError(problem, remedy)
+    return free
+
+
+def try_lock(descriptor: int, *, without_locks: bool) -> bool:
+    """Take the exclusive lock of an open file; returns False when another process has it, however that one ends.
+
+    Some network file systems have no locks: there the answer is `without_locks`.  Raises OSError for anything else.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in (ENOLCK, EOPNOTSUPP):
+            raise
+        return without_locks
+    return True

@@ -7,11 +7,8 @@ import sys
 from pathlib import Path
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's mallopt: free memory kept at the top; blocks mapped one by one
-# The numbers of Linux's system calls sched_setattr and sched_getattr: its C library has them from glibc 2.41 on only.
-SCHED_CALLS = {"x86_64": (314, 315), "aarch64": (274, 275), "riscv64": (274, 275)}
 MEMORY_FACTS = Path("/proc/meminfo")
 CONTROL_GROUPS, OWN_CONTROL_GROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-SHORT_TIME_SLICE = 100_000  # nanoseconds: the shortest that Linux grants
 
 
 def available_cores() -> int:
@@ -73,43 +70,6 @@ def processor_facts() -> dict[str, str]:
 def threads_per_rank(ranks: int, *, elastic: bool) -> int:
     """CPU threads for each of the `ranks` on this machine; 1 if `elastic`: several would add up in another order."""
     return 1 if elastic else max(1, available_cores() // ranks)
-
-
-class SchedAttr(ctypes.Structure):
-    """The scheduling of one thread, as sched_setattr(2) names it."""
-
-    _fields_ = (
-        ("size", ctypes.c_uint32),
-        ("policy", ctypes.c_uint32),
-        ("flags", ctypes.c_uint64),
-        ("nice", ctypes.c_int32),
-        ("priority", ctypes.c_uint32),
-        ("runtime", ctypes.c_uint64),  # of the usual policy: the time slice in nanoseconds, before Linux 6.12 always 0
-        ("deadline", ctypes.c_uint64),
-        ("period", ctypes.c_uint64),
-    )
-
-
-def scheduling() -> SchedAttr | None:
-    """The scheduling of this thread, where its policy is Linux's usual one, and the time slice can be chosen."""
-    calls = SCHED_CALLS.get(platform.machine()) if sys.platform == "linux" else None
-    attributes, size = SchedAttr(), ctypes.sizeof(SchedAttr)
-    if calls is None or ctypes.CDLL(None).syscall(calls[1], 0, ctypes.byref(attributes), size, 0):
-        return None
-    return attributes if attributes.policy == os.SCHED_OTHER and attributes.runtime else None
-
-
-def set_time_slice(nanoseconds: int) -> None:
-    """Let Linux run this thread, and those it starts later, for so long at a time; 0 for the system's own time slice.
-
-    The share of time stays the same.  A thread with a shorter slice is interrupted more often and resumed sooner, so
-    threads that wait for one another in every operation lose less beside other processes (docs/performance.md).
-    Source: sched_setattr(2).  Before Linux 6.12, and under another policy than the usual one, nothing changes.
-    """
-    attributes = scheduling()
-    if attributes is not None:
-        attributes.runtime = nanoseconds
-        ctypes.CDLL(None).syscall(SCHED_CALLS[platform.machine()][0], 0, ctypes.byref(attributes), 0)
 
 
 def keep_freed_memory() -> None:

@@ -1,4 +1,4 @@
-"""Environment variables: what libraries read when they are loaded, and what all processes of a command know of it."""
+"""The version, and environment variables: what libraries read when loaded, what all processes of a command know."""
 
 import os
 import tempfile
@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+__version__ = "0.1.0"
 
 COMMAND_VARIABLE = "PGGAN_COMMAND"  # the command line, as the program and all of its ranks have it
 STARTED_VARIABLE = "PGGAN_STARTED"  # when it was given, in seconds since 1970

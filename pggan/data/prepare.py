@@ -15,11 +15,9 @@ from pathlib import Path
 
 from pggan.config import PrepareConfig
 from pggan.core.architecture import MIN_RESOLUTION, is_power_of_two
-from pggan.core.atomic_io import atomic_directory, atomic_write, file_sha256
+from pggan.core.atomic_io import atomic_directory, atomic_write, file_sha256, require_free_space, try_lock
 from pggan.core.cpu import keep_freed_memory
-from pggan.core.disk import require_free_space
 from pggan.core.errors import UserError
-from pggan.core.file_lock import try_lock
 from pggan.core.next_command import given_words, next_command
 from pggan.core.signals import StopSignal
 from pggan.data.face_crop import Landmarks

@@ -6,9 +6,9 @@ from typing import Any
 
 from pggan.checkpoints.generator_file import GENERATOR_FILE, describe_generator, save_generator
 from pggan.core.atomic_io import atomic_directory
+from pggan.core.environment import __version__
 from pggan.core.errors import UserError
 from pggan.core.formatting import three_digits
-from pggan.core.version import __version__
 from pggan.interop.comparison import require_empty
 from pggan.networks.networks import count_parameters
 from pggan.sampling.images import contact_sheet, save_png

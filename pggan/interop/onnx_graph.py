@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
 from pggan.core.architecture import MIN_RESOLUTION, Rescaling, Stem
-from pggan.core.version import __version__
+from pggan.core.environment import __version__
 from pggan.networks.networks import Generator
 from pggan.ops.bilateral import FACTOR
 from pggan.ops.convolution import fuse_resampling

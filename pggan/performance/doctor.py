@@ -20,11 +20,10 @@ from packaging.requirements import Requirement
 
 from pggan.config import DoctorConfig, Precision, R1Config, default_trainer
 from pggan.config.describe import PACKAGE, versions
-from pggan.core.atomic_io import existing_parent
+from pggan.core.atomic_io import existing_parent, free_bytes
 from pggan.core.batch import Reals
 from pggan.core.cpu import available_cores, processor_facts
 from pggan.core.devices import choose_device, free_memory, require_kernels
-from pggan.core.disk import free_bytes
 from pggan.core.errors import EXIT_FAILED, UserError
 from pggan.core.formatting import three_digits
 from pggan.core.next_command import next_command

@@ -16,8 +16,7 @@ from pggan.checkpoints.read import best_of, checkpoints_of, mark_of
 from pggan.config import EvaluationConfig
 from pggan.config.parse import BEST
 from pggan.core.errors import UserError
-from pggan.core.intervals import is_due
-from pggan.core.schedule import Phase
+from pggan.core.schedule import Phase, is_due
 from pggan.data.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup, RemoteUserError
 from pggan.metrics.base import summary

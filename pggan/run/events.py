@@ -17,8 +17,7 @@ from pggan.config import CheckpointConfig
 from pggan.config.parse import BEST
 from pggan.core.atomic_io import atomic_write, make_directory
 from pggan.core.devices import memory_problem
-from pggan.core.intervals import is_due, lies_between
-from pggan.core.schedule import Course, Phase
+from pggan.core.schedule import Course, Phase, is_due, lies_between
 from pggan.data.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup
 from pggan.networks.networks import Generator

@@ -14,9 +14,8 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from pggan.checkpoints.read import checkpoints_of
-from pggan.core.atomic_io import atomic_write, make_directory
+from pggan.core.atomic_io import atomic_write, make_directory, try_lock
 from pggan.core.errors import UserError
-from pggan.core.file_lock import try_lock
 
 LOCK_FILE = ".lock"
 

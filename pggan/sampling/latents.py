@@ -14,10 +14,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from pggan.checkpoints.generator_file import save_tensors
 from pggan.core.atomic_io import atomic_write
 from pggan.core.errors import UserError
 from pggan.core.rng import generator_for
-from pggan.core.tensor_file import save_tensors
 
 HEADER_KEY = "pggan"
 # Positions [F] from 0 to 1 along the path, to latents [F, Z]: calculated in float64, so that ends are exact in float32.

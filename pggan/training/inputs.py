@@ -8,9 +8,8 @@ from torch import Tensor
 
 from pggan.augmentation.ada import Ada
 from pggan.core.batch import Reals
-from pggan.core.intervals import is_nth_update
 from pggan.core.rng import StepRng
-from pggan.core.schedule import Phase
+from pggan.core.schedule import Phase, is_nth_update
 from pggan.losses.base import GradientPenalty, Loss, PenaltyAt
 from pggan.networks.layers import ComputeOptions
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import torch
 
 from pggan.config import Precision
-from pggan.core.cpu import SHORT_TIME_SLICE, keep_freed_memory, set_time_slice
+from pggan.core.cpu import keep_freed_memory
 from pggan.core.devices import set_threads
 
 DTYPES = {Precision.bf16: torch.bfloat16, Precision.fp16: torch.float16}
@@ -34,7 +34,6 @@ def configure_process(
     set_float32(device, precision)
     if device.type == "cpu":
         keep_freed_memory()
-        set_time_slice(SHORT_TIME_SLICE)  # before the first operation, which starts the threads
 
 
 def choose_deterministic_algorithms() -> None:

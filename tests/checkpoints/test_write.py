@@ -37,7 +37,7 @@ def test_a_failed_save_keeps_what_was_there(run_dir, snapshot_of, monkeypatch):
     def full_disk(*arguments, **options):
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr("pggan.core.tensor_file.save_file", full_disk)
+    monkeypatch.setattr("safetensors.torch.save_file", full_disk)
     with pytest.raises(OSError, match="No space") as caught:
         write_checkpoint(run_dir, snapshot)
     assert caught.value.errno == 28

@@ -1,6 +1,5 @@
 """Atomic writes: at every system call, what a kill or a power failure would leave is the old content or the new one."""
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -13,15 +12,14 @@ from pggan.core.atomic_io import (
     atomic_directory,
     atomic_write,
     clean_partials,
-    directory_bytes,
-    existing_parent,
-    file_sha256,
-    is_plain,
-    make_directory,
+    free_bytes,
     parse_json,
     read_json,
     remove_directory,
+    require_free_space,
+    try_lock,
 )
+from pggan.core.errors import UserError
 
 CALLS = ("fsync", "rename", "replace", "unlink", "rmdir")
 
@@ -149,27 +147,6 @@ def test_a_kill_at_any_call_leaves_the_old_directory_or_the_new_one(tmp_path, re
     assert content(path) == new
 
 
-@pytest.mark.parametrize("replacing", [False, True])
-def test_a_directory_that_can_not_be_finished_leaves_what_was_there(tmp_path, replacing):
-    path = tmp_path / "set"
-    if replacing:
-        path.mkdir()
-        write_two(path, "old")
-    with pytest.raises(InterruptedError), atomic_directory(path) as temporary:
-        write_and_fail(temporary / "a")
-    assert [item.name for item in tmp_path.iterdir()] == ["set"] * replacing
-    assert not replacing or content(path) == {"a": "old", "b": "old"}
-
-
-def test_an_earlier_attempt_is_no_part_of_the_next_one(tmp_path):
-    leftover = tmp_path / f"{TEMPORARY}set"
-    leftover.mkdir()
-    (leftover / "stale").write_text("x")
-    with atomic_directory(tmp_path / "set") as temporary:
-        write_two(temporary, "new")
-    assert content(tmp_path / "set") == {"a": "new", "b": "new"}
-
-
 def test_a_removed_directory_loses_its_name_before_its_files(tmp_path, recorded):
     path = tmp_path / "set"
     path.mkdir()
@@ -213,45 +190,7 @@ def test_unfinished_writes_are_removed_and_links_are_not_followed(tmp_path):
 # ---- making and measuring --------------------------------------------------------------------------------
 
 
-def test_directories_are_made_durably_and_told_deepest_first(tmp_path, recorded):
-    path = tmp_path / "a" / "b" / "c"
-    assert make_directory(path) == [path, path.parent, path.parent.parent]
-    assert path.is_dir()
-    assert recorded == [("fsync", tmp_path.name), ("fsync", "a"), ("fsync", "b")]
-    assert make_directory(path) == []
-
-
-def test_the_deepest_directory_that_exists_is_found(tmp_path):
-    assert existing_parent(tmp_path) == tmp_path
-    assert existing_parent(tmp_path / "no" / "such") == tmp_path
-
-
-def test_only_regular_files_are_plain_and_counted(tmp_path):
-    (tmp_path / "below").mkdir()
-    (tmp_path / "below" / "file").write_bytes(bytes(1000))
-    (tmp_path / "file").write_bytes(bytes(10))
-    (tmp_path / "link").symlink_to(tmp_path / "file")
-    os.mkfifo(tmp_path / "pipe")
-    plain = {name: is_plain(tmp_path / name) for name in ("file", "link", "pipe", "below", "missing")}
-    assert plain == {"file": True, "link": False, "pipe": False, "below": False, "missing": False}
-    assert directory_bytes(tmp_path) == 1010
-
-
-def test_the_checksum_is_the_published_one_of_abc(tmp_path):
-    (tmp_path / "abc").write_text("abc")  # FIPS 180-2, appendix B.1
-    assert file_sha256(tmp_path / "abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-
-
 # ---- JSON ------------------------------------------------------------------------------------------------
-
-
-def test_a_json_object_of_the_largest_size_is_read(tmp_path):
-    value = {"a": [1, 2.5, None, True], "b": {"c": "ü"}}
-    (tmp_path / "file").write_text(json.dumps(value))
-    size = (tmp_path / "file").stat().st_size
-    assert read_json(tmp_path / "file", size) == value
-    with pytest.raises(ValueError, match=f"larger than {size - 1}"):
-        read_json(tmp_path / "file", size - 1)
 
 
 def test_a_link_or_a_pipe_is_not_read(tmp_path):
@@ -280,3 +219,17 @@ def test_a_link_or_a_pipe_is_not_read(tmp_path):
 def test_json_that_is_not_strict_is_refused(text, reason):
     with pytest.raises(ValueError, match=reason):
         parse_json(text)
+
+
+def test_a_lock_is_held_by_one_descriptor(tmp_path):
+    with (tmp_path / "lock").open("w") as one, (tmp_path / "lock").open("w") as other:
+        assert try_lock(one.fileno(), without_locks=False)
+        assert not try_lock(other.fileno(), without_locks=False)
+        one.close()
+        assert try_lock(other.fileno(), without_locks=False)
+
+
+def test_space_that_is_missing_is_told_in_megabytes(tmp_path):
+    with pytest.raises(UserError, match="MB short"):
+        require_free_space(tmp_path / "set", 2**60, "Free some.")
+    assert require_free_space(tmp_path / "not" / "there", 1, "") == free_bytes(tmp_path)

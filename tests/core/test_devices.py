@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from pggan.core import cpu, devices
-from pggan.core.cpu import available_cores, threads_per_rank
-from pggan.core.devices import choose_device, count_devices, device_of_rank, set_threads
+from pggan.core.devices import choose_device, count_devices, device_of_rank
 from pggan.core.errors import UserError
 
 
@@ -24,16 +23,6 @@ def machine(monkeypatch):
 
     make()
     return make
-
-
-def test_auto_takes_cuda_then_mps_then_the_cpu(machine):
-    assert choose_device("auto").type == "cpu"
-    machine(mps=True)
-    assert choose_device("auto").type == "mps"
-    machine(cuda=1, mps=True)
-    assert choose_device("auto").type == "cuda"
-    for name in ("cpu", "cuda", "mps"):
-        assert choose_device(name).type == name
 
 
 @pytest.mark.parametrize(
@@ -74,24 +63,6 @@ def test_a_device_that_is_not_here_is_refused_with_its_key(machine, name):
 
 
 @pytest.mark.parametrize(
-    ("cuda", "choice", "expected"),
-    [
-        (0, "auto", ("cpu", 1)),
-        (4, "auto", ("cuda", 4)),
-        (4, "cuda", ("cuda", 1)),
-        (4, "3", ("cuda", 3)),
-        (4, "4", ("cuda", 4)),
-        (4, "cpu", ("cpu", 1)),
-        (4, "cpu:8", ("cpu", 8)),
-        (0, "cpu:2", ("cpu", 2)),
-    ],
-)
-def test_a_choice_is_so_many_devices(machine, cuda, choice, expected):
-    machine(cuda=cuda)
-    assert count_devices(choice) == expected
-
-
-@pytest.mark.parametrize(
     ("choice", "hint"),
     [
         ("3", "this machine has 2 CUDA devices.*\n.*cpu:3"),
@@ -123,14 +94,6 @@ def test_ranks_get_a_device_each_and_share_the_cpu(machine):
     assert device_of_rank("auto", 2, 4) == torch.device("cuda", 0)
 
 
-@pytest.mark.parametrize("choice", ["auto", "mps"])
-def test_ranks_do_not_share_what_apple_has(machine, choice):
-    machine(mps=True)
-    assert device_of_rank(choice, 0, 1) == torch.device("mps")
-    with pytest.raises(UserError, match="2 ranks were started"):
-        device_of_rank(choice, 0, 2)
-
-
 @pytest.mark.parametrize(
     ("choice", "ranks"), [("auto", 4), ("cuda", 4), ("2", 3), ("3", 2), ("cpu:2", 3), ("cpu:3", 2)]
 )
@@ -138,14 +101,6 @@ def test_more_ranks_than_devices_and_other_numbers_than_asked_for_are_refused(ma
     machine(cuda=3)
     with pytest.raises(UserError, match=f"{ranks} ranks were started"):
         device_of_rank(choice, 0, ranks)
-
-
-def test_ranks_share_the_cores_unless_elastic(monkeypatch):
-    cores = available_cores()
-    assert cores >= 1
-    monkeypatch.setattr("pggan.core.cpu.available_cores", lambda: 8)
-    assert [threads_per_rank(ranks, elastic=False) for ranks in (1, 2, 3, 8, 9)] == [8, 4, 2, 1, 1]
-    assert {threads_per_rank(ranks, elastic=True) for ranks in (1, 2, 8)} == {1}
 
 
 def test_free_memory_is_a_share_of_what_the_system_says(monkeypatch, tmp_path):
@@ -158,30 +113,3 @@ def test_free_memory_is_a_share_of_what_the_system_says(monkeypatch, tmp_path):
     assert devices.free_memory(torch.device("cpu"), 3) == 1000 * 1024
     meminfo.write_text("MemTotal: 9000 kB\n")
     assert devices.free_memory(torch.device("cpu")) is None
-
-
-@pytest.mark.parametrize(
-    ("threads", "one", "variable", "cores", "expected"),
-    [
-        (3, False, None, 4, 3),
-        (3, True, "5", 4, 3),
-        (None, True, None, 4, 1),
-        (None, True, "5", 4, None),
-        (None, False, None, 4, None),
-        (None, False, None, 2, 2),  # PyTorch counts the cores of a container's machine, not its share of time
-        (None, False, "4", 2, None),
-    ],
-)
-def test_threads_are_those_of_the_key_else_of_the_variable_else_the_default(
-    monkeypatch, threads, one, variable, cores, expected
-):
-    called = []
-    monkeypatch.setattr(torch, "set_num_threads", called.append)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
-    monkeypatch.setattr(devices, "available_cores", lambda: cores)
-    if variable is None:
-        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    else:
-        monkeypatch.setenv("OMP_NUM_THREADS", variable)
-    set_threads(threads, one=one)
-    assert called == ([] if expected is None else [expected])

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from pggan.cli.main import main
+from pggan.core.atomic_io import try_lock
 from pggan.core.errors import EXIT_INTERRUPTED, UserError
-from pggan.core.file_lock import try_lock
 from pggan.data.pyramid import ImagePyramid
 from tests.data.images import EXPECTED, cut, everything, noise, prepared, save
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from pggan.core.tensor_file import save_tensors
+from pggan.checkpoints.generator_file import save_tensors
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o027, 0o077])
