@@ -27,8 +27,7 @@ from pggan.config import ReportConfig, TrainConfig
 from pggan.config.describe import code_in_use, command_seconds, describe, flatten
 from pggan.config.parse import parse_grid
 from pggan.core.architecture import Architecture
-from pggan.core.atomic_io import clean_partials
-from pggan.core.atomic_io import require_free_space
+from pggan.core.atomic_io import clean_partials, require_free_space
 from pggan.core.schedule import Course, Schedule
 from pggan.core.signals import StopSignal, interrupt_message
 from pggan.data.loader import budget_bytes

@@ -15,7 +15,6 @@ from pggan.cli.main import main
 from pggan.config.files import CONFIGS, choices_of
 from pggan.core.environment import __version__
 from pggan.core.validation import validated
-from pggan.core.environment import __version__
 from pggan.performance.recipe import FALLING_SHARE
 from tests.composed import composed
 
