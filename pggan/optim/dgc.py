@@ -1,8 +1,8 @@
 """Deep gradient compression for Adam: of every update only the largest entries are sent, the rest is sent later.
 
 Each rank makes Adam's updates of its own gradients; they wait in its residual until they are sent.  The mean of what
-all ranks have sent is subtracted from the weights.  Source: Lin et al. 2018 (residuals, momentum correction, factor
-masking, warmup), made for SGD; what becomes of it with Adam is derived in docs/scaling.md.
+all ranks have sent is subtracted from the weights.  Source: Lin et al. 2018 (residuals, warmup), made for SGD; what becomes of it
+with Adam without momentum (beta1 = 0) is derived in docs/scaling.md.
 
 P parameters of the levels in use of one network, k entries sent, n ranks, S sums (reducer.py).
 """
@@ -35,13 +35,10 @@ class DgcOptions:
 
     ratio: float
     warmup_images: int
-    clip: float | None = None  # largest norm of the mean gradient
 
 
 class DgcReducer(GradientReducer):
     """Sends the entries that matter most; what a checkpoint needs of the rest is in `extra_state`."""
-
-    gradient_copies = 2  # what sending is worth, and the update
 
     def __init__(self, group: ProcessGroup, state: State, adam: AdamOptions, dgc: DgcOptions) -> None:
         """Replaces the optimizers of `state`: Adam's work is done here."""
@@ -127,17 +124,15 @@ class Descent(Adam):
 
 
 class Compressor:
-    """The updates of one network that one rank has not sent yet, and the moments that make updates of gradients."""
+    """The updates of one network that one rank has not sent yet, and the moment that makes updates of gradients."""
 
     def __init__(self, size: int, adam: AdamOptions, device: torch.device) -> None:
         self.residual = torch.zeros(size, device=device)  # updates not sent yet, in units of the learning rate
         self.adam = Adam([self.residual], adam)
         self.adam.learning_rate = -1.0  # uphill: the residual is what is to be subtracted
         moments = self.adam.state[self.residual] = new_moments(self.residual)
-        self.exp_avg, self.exp_avg_sq = moments["exp_avg"], moments["exp_avg_sq"]
+        self.exp_avg_sq = moments["exp_avg_sq"]
         self.tensors = {"residual": self.residual, "exp_avg_sq": self.exp_avg_sq, "steps": moments["step"]}
-        if adam.beta1:  # else it is the last gradient
-            self.tensors["exp_avg"] = self.exp_avg
 
     def select(self, gradient: Tensor, count: int, finite: Tensor, divisor: Tensor) -> Tensor:
         """Take in this rank's gradient / `divisor`; returns the message that all are to be sent.
@@ -156,8 +151,6 @@ class Compressor:
         sent = waiting.clamp(-MAX_FP8, MAX_FP8).to(SENT_AS)
         # What rounding left out waits, too: nothing is ever lost.  An update that is not finite is not made, nor sent.
         self.residual[indices] = torch.where(finite, waiting - sent.float(), waiting)
-        if count < len(self.residual):
-            self.exp_avg.index_fill_(0, indices, 0)  # factor masking: what is sent must not be carried on by momentum
         return pack(indices, sent, len(self.residual))
 
 

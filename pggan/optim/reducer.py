@@ -54,8 +54,6 @@ class FlatBuffer:
 class GradientReducer:
     """The reducer of a single process, whose gradients are the whole batch's; subclasses are for several ranks."""
 
-    gradient_copies = 0  # copies of all gradients that are kept at most, besides the gradients
-
     def __init__(self) -> None:
         self._sums: dict[int, Tensor] = {}
         self._buffers: dict[int, FlatBuffer] = {}
@@ -99,7 +97,6 @@ class AllReduce(GradientReducer):
     def __init__(self, group: ProcessGroup, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.group, self.dtype = group, dtype
-        self.gradient_copies = 1 if dtype is torch.float32 else 2
 
     def start_all_reduce(self, trainable: Trainable, batch: int) -> Handle:
         buffer = self.filled_buffer(trainable)
@@ -125,7 +122,6 @@ class ElasticReducer(GradientReducer):
     def __init__(self, group: ProcessGroup, partition: BatchPartition) -> None:
         super().__init__()
         self.group, self.partition = group, partition
-        self.gradient_copies = partition.most_chunks.bit_length() + 1  # sums of chunks
         self._node_sums: dict[int, NodeSums] = {}
 
     def accumulate(self, trainable: Trainable, sums: Tensor, batch: int) -> None:

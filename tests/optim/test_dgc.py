@@ -1,6 +1,5 @@
 """Deep gradient compression: against Adam, by hand, and on two ranks over checkpoints and phases."""
 
-import dataclasses
 import math
 from types import SimpleNamespace
 
@@ -27,8 +26,8 @@ FINITE, ONE = torch.tensor(True), torch.tensor(1.0)
 ROUNDING = 2.0**-4  # relative, of what is sent
 
 
-def compressor(size, **changes):
-    return Compressor(size, dataclasses.replace(ADAM, **changes), CPU)
+def compressor(size):
+    return Compressor(size, ADAM, CPU)
 
 
 def select(ours, gradient, count, finite=FINITE):
@@ -46,10 +45,10 @@ def decoded(*messages, count, size):
     return set_mean(torch.empty(size), torch.stack(messages), count)
 
 
-def adam(size, all_gradients, beta1):
+def adam(size, all_gradients):
     """What Adam with learning rate 1 takes away from weights in all these steps, in float64."""
     weights = torch.zeros(size, dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.Adam([weights], lr=1.0, betas=(beta1, 0.99), eps=1e-8)
+    optimizer = torch.optim.Adam([weights], lr=1.0, betas=(0, 0.99), eps=1e-8)
     for gradient in all_gradients:
         weights.grad = gradient.double()
         optimizer.step()
@@ -70,33 +69,14 @@ def test_two_steps_by_hand():
     torch.testing.assert_close(sent + ours.residual, torch.tensor([2.3384, 0.3437, 1.3436, 0]), rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize("beta1", [0.0, 0.9])
-def test_what_was_sent_and_what_waits_add_up_to_adam(beta1):
+@pytest.mark.parametrize("count", [20, 1000])
+def test_what_was_sent_and_what_waits_add_up_to_adam(count):
     size, all_gradients = 1000, gradients(1000, 30)
-    ours, sent = compressor(size, beta1=beta1), torch.zeros(1000, dtype=torch.float64)
+    ours, sent = compressor(size), torch.zeros(1000, dtype=torch.float64)
     for gradient in all_gradients:
-        count = 20 if beta1 == 0 else 0  # with momentum, what is sent is masked
         sent += decoded(select(ours, gradient, count), count=count, size=size)
-    torch.testing.assert_close(sent + ours.residual, adam(size, all_gradients, beta1), rtol=1e-5, atol=1e-4)
-
-
-@pytest.mark.parametrize("beta1", [0.0, 0.9])
-def test_sending_all_is_adam(beta1):
-    size, all_gradients = 500, gradients(500, 10)
-    ours, sent = compressor(size, beta1=beta1), torch.zeros(500, dtype=torch.float64)
-    for gradient in all_gradients:
-        sent += decoded(select(ours, gradient, size), count=size, size=size)
-    torch.testing.assert_close(sent + ours.residual, adam(size, all_gradients, beta1), rtol=1e-5, atol=1e-4)
-    assert ours.residual.abs().max() < 4 * ROUNDING  # of the last message
-
-
-def test_momentum_of_what_is_sent_is_forgotten_and_of_what_waits_is_kept():
-    ours = compressor(2, beta1=0.5)
-    select(ours, torch.tensor([8.0, 1.0]), 1)
-    assert ours.exp_avg.tolist() == [0, 0.5]
-    select(ours, torch.tensor([0.0, 0.0]), 0)
-    # Adam's mean of (1, 0) at beta1 = 0.5 is 1/3, its root of the mean square sqrt(0.99 / 1.99); the sent entry rests.
-    torch.testing.assert_close(ours.residual, torch.tensor([0, 1 + (1 / 3) / (0.99 / 1.99) ** 0.5]))
+    torch.testing.assert_close(sent + ours.residual, adam(size, all_gradients), rtol=1e-5, atol=1e-4)
+    assert count < size or ours.residual.abs().max() < 4 * ROUNDING  # of the last message
 
 
 def test_worth_is_between_the_update_and_what_the_loss_falls_by():
@@ -116,9 +96,8 @@ def test_entries_too_large_for_a_message_are_sent_in_parts():
     assert parts == [448, 448, 104, 0]
 
 
-@pytest.mark.parametrize("beta1", [0.0, 0.9])
-def test_a_gradient_that_is_not_finite_leaves_no_trace(beta1):
-    ours, other = compressor(50, beta1=beta1), compressor(50, beta1=beta1)
+def test_a_gradient_that_is_not_finite_leaves_no_trace():
+    ours, other = compressor(50), compressor(50)
     first, second = gradients(50, 2)
     for each in (ours, other):
         select(each, first, 5)
