@@ -1,8 +1,8 @@
 """Deep gradient compression for Adam: of every update only the largest entries are sent, the rest is sent later.
 
 Each rank makes Adam's updates of its own gradients; they wait in its residual until they are sent.  The mean of what
-all ranks have sent is subtracted from the weights.  Source: Lin et al. 2018 (residuals, warmup), made for SGD; what becomes of it
-with Adam without momentum (beta1 = 0) is derived in docs/scaling.md.
+all ranks have sent is subtracted from the weights.  Source: Lin et al. 2018 (residuals, warmup), made for SGD; what
+becomes of it with Adam is derived in docs/scaling.md, for beta1 = 0.
 
 P parameters of the levels in use of one network, k entries sent, n ranks, S sums (reducer.py).
 """

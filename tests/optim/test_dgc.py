@@ -48,7 +48,7 @@ def decoded(*messages, count, size):
 def adam(size, all_gradients):
     """What Adam with learning rate 1 takes away from weights in all these steps, in float64."""
     weights = torch.zeros(size, dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.Adam([weights], lr=1.0, betas=(0, 0.99), eps=1e-8)
+    optimizer = torch.optim.Adam([weights], lr=1.0, betas=(0.0, 0.99), eps=1e-8)
     for gradient in all_gradients:
         weights.grad = gradient.double()
         optimizer.step()
