@@ -14,30 +14,20 @@ import torch
 from tests.cuda.null_gpu.build import build, started
 
 TABLE = Path(__file__).with_suffix(".json")
-WRITE = "python -m tests.cuda.launches"
 
 
-def count(library: Path) -> dict[str, dict[str, int]]:
-    """The counts of `programs/launches.py`."""
-    with started(library, "tests.cuda.programs.launches", stdout=subprocess.PIPE) as program:
-        rows: dict[str, dict[str, int]] = json.load(program.stdout)
-    return rows
-
-
-def read() -> dict[str, Any]:
-    """The table: the version of PyTorch, and counts by row."""
-    table: dict[str, Any] = json.loads(TABLE.read_text())
-    return table
-
-
-def write(rows: dict[str, dict[str, int]]) -> None:
-    """Write the table, a line per row so that a difference shows what has changed."""
-    lines = [f"    {json.dumps(name)}: {json.dumps(row)}" for name, row in rows.items()]
-    text = ",\n".join(lines)
-    TABLE.write_text(f'{{\n  "torch": {json.dumps(torch.__version__)},\n  "rows": {{\n{text}\n  }}\n}}\n')
+def run(library: Path, *words: str) -> Any:
+    """What a program of `programs.py` prints on the null GPU."""
+    program = started(library, "tests.cuda.programs", *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    said, errors = program.communicate()
+    assert program.returncode == 0, errors[-8000:]
+    return json.loads(said)
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as cache:
-        write(count(build(Path(cache))))
+        rows = run(build(Path(cache)), "launches")
+    # A line per row, so that a difference shows what has changed.
+    lines = ",\n".join(f"    {json.dumps(name)}: {json.dumps(row)}" for name, row in rows.items())
+    TABLE.write_text(f'{{\n  "torch": {json.dumps(torch.__version__)},\n  "rows": {{\n{lines}\n  }}\n}}\n')
     print(f"{TABLE} is written; the commit says why it differs.")

@@ -67,8 +67,6 @@ def environment(library: Path) -> dict[str, str]:
         "CUDA_VISIBLE_DEVICES": "0",
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": path,
-        # By default, torch.compile's workers look in site-packages first, where other packages leave a module `tests`.
-        "TORCH_CUSTOM_PYTHONPATH": path,
     }
     return os.environ | ours
 

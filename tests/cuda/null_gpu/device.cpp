@@ -38,7 +38,7 @@ struct Event {
 };
 
 std::mutex mutex;  // of everything below
-std::map<std::string, long> counts, kernels;
+std::map<std::string, long> counts;
 std::map<const char*, std::size_t> device_memory, pinned_memory;  // bytes by first address
 std::size_t used = 0;
 std::size_t total = std::getenv("NULL_GPU_BYTES") ? std::strtoull(std::getenv("NULL_GPU_BYTES"), nullptr, 10) : H200_BYTES;
@@ -150,14 +150,6 @@ cudaError_t enqueue(cudaStream_t stream, const std::string& what) {
         ++capture->clocks[stream][stream];
     }
     return cudaSuccess;
-}
-
-cudaError_t enqueue_kernel(cudaStream_t stream, const std::string& what, const std::string& name) {
-    {
-        Guard guard(mutex);
-        ++kernels[name];
-    }
-    return enqueue(stream, what);
 }
 
 cudaError_t enqueue_collective(cudaStream_t stream, const std::string& what, const void* communicator) {
@@ -321,16 +313,14 @@ EXPORT void null_gpu_set_total_bytes(std::size_t bytes) {
 EXPORT void null_gpu_reset() {
     Guard guard(mutex);
     counts.clear();
-    kernels.clear();
 }
 
-// Lines of "c NAME\tNUMBER" for counts and "k NAME\tNUMBER" for kernels; valid until the next call.
+// Lines of "NAME\tNUMBER"; valid until the next call.
 EXPORT const char* null_gpu_report() {
     static std::string lines;
     Guard guard(mutex);
     lines.clear();
-    for (auto& [name, number] : counts) lines += "c" + name + "\t" + std::to_string(number) + "\n";
-    for (auto& [name, number] : kernels) lines += "k" + name + "\t" + std::to_string(number) + "\n";
+    for (auto& [name, number] : counts) lines += name + "\t" + std::to_string(number) + "\n";
     return lines.c_str();
 }
 

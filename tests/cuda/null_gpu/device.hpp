@@ -42,7 +42,6 @@ bool is_pinned(const void* address);
 // ---- streams: nothing is queued, because nothing takes time, except in a capture, where it is counted ------------
 
 cudaError_t enqueue(cudaStream_t stream, const std::string& what);  // a node of the graph, where the stream captures
-cudaError_t enqueue_kernel(cudaStream_t stream, const std::string& what, const std::string& name);
 cudaError_t enqueue_collective(cudaStream_t stream, const std::string& what, const void* communicator);
 bool is_in_graphs(const void* communicator);  // whether a graph that can be launched has a collective of it
 cudaError_t record(cudaEvent_t event, cudaStream_t stream);

@@ -1,30 +1,19 @@
-// The functions of the CUDA driver that Triton and torch.compile call: kernels are loaded by name, their launches counted.
+// The functions of the CUDA driver that Triton calls: launches of kernels are counted.
 
 #include "device.hpp"
 
 #include <cuda.h>
 
-#include <map>
-#include <mutex>
-
 using namespace null_gpu;
 
 namespace {
 
-std::mutex mutex;
-std::map<std::string, CUfunction> functions;
-std::map<CUfunction, std::string> function_names;
-
 const auto CONTEXT = reinterpret_cast<CUcontext>(1);
 const auto MODULE = reinterpret_cast<CUmodule>(1);
+const auto FUNCTION = reinterpret_cast<CUfunction>(1);
 
-CUresult launch(CUfunction function, CUstream stream) {
-    std::string name;
-    {
-        std::lock_guard<std::mutex> guard(mutex);
-        name = function_names[function];
-    }
-    return enqueue_kernel(stream, "triton kernel", name) == cudaSuccess ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
+CUresult launch(CUstream stream) {
+    return enqueue(stream, "triton kernel") == cudaSuccess ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
 }
 
 }  // namespace
@@ -82,11 +71,8 @@ EXPORT CUresult cuModuleLoadData(CUmodule* module, const void*) {
 }
 EXPORT CUresult cuModuleLoad(CUmodule* module, const char*) { return cuModuleLoadData(module, nullptr); }
 EXPORT CUresult cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }
-EXPORT CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char* name) {
-    std::lock_guard<std::mutex> guard(mutex);
-    auto added = functions.emplace(name, reinterpret_cast<CUfunction>(functions.size() + 1));
-    *function = added.first->second;
-    function_names[*function] = name;
+EXPORT CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char*) {
+    *function = FUNCTION;
     return CUDA_SUCCESS;
 }
 EXPORT CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction) {
@@ -101,12 +87,12 @@ EXPORT CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction, const CU
     *clusters = MULTIPROCESSORS;
     return CUDA_SUCCESS;
 }
-EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void**, void**) {
-    return launch(function, config->hStream);
+EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction, void**, void**) {
+    return launch(config->hStream);
 }
-EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+EXPORT CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                                CUstream stream, void**, void**) {
-    return launch(function, stream);
+    return launch(stream);
 }
 EXPORT CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
     *status = static_cast<CUstreamCaptureStatus>(capture_status(stream));

@@ -9,8 +9,6 @@
 #include <atomic>
 #include <cstdio>
 #include <cstring>
-#include <map>
-#include <mutex>
 
 // The header renames these two to versions of their own.
 #undef cudaGetDeviceProperties
@@ -20,8 +18,6 @@ using namespace null_gpu;
 
 namespace {
 
-std::mutex mutex;
-std::map<const void*, std::string> kernel_names;  // by the host's function that stands for the kernel
 thread_local int current_device = 0;
 
 // Streams, events and graphs are told apart by numbers alone.
@@ -30,16 +26,6 @@ cudaError_t create(Handle* handle) {
     static std::atomic<std::size_t> last{0x1000};
     *handle = reinterpret_cast<Handle>(last += 16);
     return cudaSuccess;
-}
-
-cudaError_t launch(const void* function, cudaStream_t stream) {
-    std::string name;
-    {
-        std::lock_guard<std::mutex> guard(mutex);
-        auto found = kernel_names.find(function);
-        name = found == kernel_names.end() ? "?" : found->second;
-    }
-    return enqueue_kernel(stream, "kernel", name);
 }
 
 cudaError_t refuse_host_memory(cudaStream_t stream, const std::string& what) {
@@ -65,11 +51,7 @@ EXPORT void** __cudaRegisterFatBinary(void*) {
 EXPORT void __cudaRegisterFatBinaryEnd(void**) {}
 EXPORT void __cudaUnregisterFatBinary(void**) {}
 EXPORT void __cudaRegisterVar(void**, char*, char*, const char*, int, std::size_t, int, int) {}
-EXPORT void __cudaRegisterFunction(void**, const char* function, char*, const char* name, int, uint3*, uint3*, dim3*,
-                                   dim3*, int*) {
-    std::lock_guard<std::mutex> guard(mutex);
-    kernel_names[function] = name;
-}
+EXPORT void __cudaRegisterFunction(void**, const char*, char*, const char*, int, uint3*, uint3*, dim3*, dim3*, int*) {}
 EXPORT unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, std::size_t shared_memory, void* stream) {
     pushed = {grid, block, shared_memory, stream};
     return 0;
@@ -85,14 +67,14 @@ EXPORT cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
     *kernel = reinterpret_cast<cudaKernel_t>(const_cast<void*>(function));
     return cudaSuccess;
 }
-EXPORT cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3, dim3, void**, std::size_t, cudaStream_t stream) {
-    return launch(kernel, stream);
+EXPORT cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3, dim3, void**, std::size_t, cudaStream_t stream) {
+    return enqueue(stream, "kernel");
 }
-EXPORT cudaError_t cudaLaunchKernel(const void* function, dim3, dim3, void**, std::size_t, cudaStream_t stream) {
-    return launch(function, stream);
+EXPORT cudaError_t cudaLaunchKernel(const void*, dim3, dim3, void**, std::size_t, cudaStream_t stream) {
+    return enqueue(stream, "kernel");
 }
-EXPORT cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function, void**) {
-    return launch(function, config->stream);
+EXPORT cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void*, void**) {
+    return enqueue(config->stream, "kernel");
 }
 EXPORT cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
     function(data);

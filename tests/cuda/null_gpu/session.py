@@ -35,17 +35,8 @@ def reset() -> None:
 
 def counts() -> Counter[str]:
     """What was asked of the device since the last `reset`, by name; README.md lists the names."""
-    return _report("c")
-
-
-def kernels() -> Counter[str]:
-    """Launches of kernels since the last `reset`, by the mangled name of PyTorch's or the name of Triton's."""
-    return _report("k")
-
-
-def _report(kind: str) -> Counter[str]:
-    lines = (line for line in _gpu.null_gpu_report().decode().splitlines() if line[0] == kind)
-    return Counter({name: int(number) for name, number in (line[1:].rsplit("\t", 1) for line in lines)})
+    lines = (line.rsplit("\t", 1) for line in _gpu.null_gpu_report().decode().splitlines())
+    return Counter({name: int(number) for name, number in lines})
 
 
 @contextmanager

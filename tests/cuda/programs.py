@@ -1,0 +1,247 @@
+"""Programs that run on the null GPU, and print as JSON what happened: `python -m tests.cuda.programs NAME`.
+
+test_steps.py says what has to happen.
+"""
+
+import gc
+import json
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from pggan.core.batch import Reals
+from pggan.core.errors import StepOutOfMemory
+from pggan.core.rng import StepRng
+from pggan.core.schedule import Phase, Schedule
+from pggan.distributed.process_group import ProcessGroup
+from pggan.networks.features import efficientnet_lite0
+from pggan.training import trainer as trainer_module
+from pggan.training.build import build_trainer
+from pggan.training.precision import configure_process
+from pggan.training.trainer import Trainer
+from tests.composed import trainer_config
+from tests.cuda.null_gpu import session
+from tests.definitions import LOSSES
+
+CUDA = torch.device("cuda")
+AUGMENTATIONS: dict[str, dict[str, Any]] = {"none": {}, "ada": {"p": None, "target": 0.6, "rampup_images": 1000}}
+MIB = 2**20
+Found = dict[str, Any]
+
+
+def new_trainer(
+    phases: Sequence[Phase],
+    *,
+    width: int = 16,
+    loss: str = "wgan_gp",
+    reg_interval: int = 1,
+    augmentation: str = "none",
+    precision: str = "fp32",
+    num_classes: int = 0,
+    features: str | None = None,
+    **compute: object,
+) -> tuple[Trainer, list[str]]:
+    """A trainer as the commands build it, of networks `width` feature maps wide, and the list of what it logs."""
+    notices: list[str] = []
+    config = trainer_config(
+        model={"fmap_base": 16 * width, "fmap_max": width, "features": features},
+        loss={"name": loss, **LOSSES[loss], "reg_interval": reg_interval},
+        augmentation={"name": augmentation, **AUGMENTATIONS[augmentation]},
+        precision=precision,
+        compute=compute,
+    )
+    configure_process(CUDA, config.precision)
+    architecture = config.model.architecture(max(phase.resolution for phase in phases), 3, num_classes)
+    group = ProcessGroup.single_process(CUDA)
+    return build_trainer(config, architecture, phases, group, log=notices.append), notices
+
+
+def growth(final: int, batch: int, *names: str) -> list[Phase]:
+    """Phases from 4 to `final` pixels, of these names or all."""
+    lengths = {"stable_images": {4: 1 << 20}, "fade_images": {4: 1 << 20}}
+    rates = {"learning_rate_g": {4: 0.001}, "learning_rate_d": {4: 0.001}}
+    schedule = Schedule(first_resolution=4, final_resolution=final, batch={4: batch}, **lengths, **rates)
+    return [phase for phase in schedule.phases if not names or phase.name in names]
+
+
+def take_steps(trainer: Trainer, phase: Phase, count: int = 1) -> None:
+    """Steps of `phase`, with images that are on the device already, as those of a resident level are."""
+    images = torch.empty(phase.batch, 3, phase.resolution, phase.resolution, device=CUDA)
+    classes = trainer.state.g_ema.architecture.num_classes
+    labels = torch.empty(phase.batch, classes, device=CUDA) if classes else None
+    for _ in range(count):
+        trainer.step(phase, Reals(images, labels, labels), StepRng(0, trainer.state.images, CUDA), 0.99)
+
+
+def attempt(function: Any, *arguments: Any) -> Found:
+    """What `function` returns, or the error that it raises."""
+    try:
+        return function(*arguments)  # type: ignore[no-any-return]
+    except Exception:
+        return {"error": traceback.format_exc()}
+
+
+# ---- steps while networks grow -------------------------------------------------------------------------------------
+
+
+def configurations(every: bool) -> list[Found]:
+    """One, or every loss in every precision, with other options in turn; pretrained features where they are there."""
+    found: list[Found] = [{"loss": "logistic", "precision": "bf16", "augmentation": "ada", "reg_interval": 2}]
+    if every:
+        for number, loss in enumerate(LOSSES):
+            for place, precision in enumerate(("fp32", "tf32", "bf16", "fp16")):
+                one = {"loss": loss, "precision": precision, "reg_interval": 1 + (number + place) % 2}
+                more = {"num_classes": 3 * (place % 2), "micro_batch_size": (None, 4)[(number + place // 2) % 2]}
+                found.append({**one, **more, "augmentation": ("none", "ada")[number % 2]})
+        if efficientnet_lite0.is_installed():
+            found += [found[0] | {"features": "efficientnet-lite0", "precision": name} for name in ("fp32", "bf16")]
+    return found
+
+
+def grow(configuration: Found, cuda_graphs: str) -> Found:
+    """Train through three phases until every kind of step was captured, and replayed once more while it is watched."""
+    phases = growth(16, 8, "4x4 stable", "8x8 fade", "16x16 stable")
+    trainer, notices = new_trainer(phases, **configuration, cuda_graphs=cuda_graphs)
+    kinds, replays = configuration["reg_interval"], []
+    steady: Counter[tuple[str, str]] = Counter()
+    for phase in phases:
+        take_steps(trainer, phase, 3 * kinds)
+        session.reset()
+        with session.watched(steady):
+            take_steps(trainer, phase, kinds)
+        replays.append(session.counts()["graph launch"])
+    places = sorted(f"{what} in {where}" for what, where in steady)
+    return {"notices": notices, "replays": replays, "steady": places}
+
+
+def steps(every: str = "") -> list[Found]:
+    """What became of every configuration, with CUDA graphs and without."""
+    trainer_module.WARMUP_STEPS = 1  # instead of three: each costs as much as a capture
+    found = []
+    for number, one in enumerate(configurations(bool(every))):
+        for graphs in ("on", "off") if number % 5 == 0 else ("on",):
+            found.append({"about": one | {"graphs": graphs}, **attempt(grow, one, graphs)})
+            gc.collect()
+    return found
+
+
+# ---- cards that are too small, captures that fail --------------------------------------------------------------------
+
+
+def graphs_that_do_not_fit() -> Found:
+    """The card suffices for eager steps of a phase, but not for a graph besides; in the next phase for both."""
+    first, second = growth(64, 32, "32x32 stable", "64x64 stable")
+    trainer, _ = new_trainer([first], cuda_graphs="off")
+    take_steps(trainer, first, 2)
+    smallest = torch.cuda.max_memory_reserved(CUDA)
+    try:
+        while True:  # until it is too small, by what PyTorch takes at a time
+            torch.cuda.empty_cache()
+            session.set_card_bytes(smallest - 2 * MIB)
+            take_steps(trainer, first)
+            smallest -= 2 * MIB
+    except StepOutOfMemory as error:
+        smaller = error.smaller
+    del trainer
+    gc.collect()
+    torch.cuda.empty_cache()
+    session.set_card_bytes(2**37)
+    trainer, notices = new_trainer([first, second])
+    session.set_card_bytes(smallest)
+    take_steps(trainer, first, 4)
+    session.set_card_bytes(2**37)
+    session.reset()
+    take_steps(trainer, second, 4)
+    return {"notices": notices, "smaller": smaller, "replays": session.counts()["graph launch"]}
+
+
+def waits_inside_a_capture() -> Found:
+    """The step reads a number from the device, which no capture allows."""
+    (phase,) = growth(4, 8)
+    trainer, notices = new_trainer([phase])
+    step, stream = trainer.eager_step, torch.cuda.current_stream()
+
+    def waits(inputs: Any) -> Any:
+        metrics = step(inputs)
+        metrics["D/loss"].item()
+        return metrics
+
+    trainer.eager_step = waits  # type: ignore[method-assign]
+    take_steps(trainer, phase, 5)
+    reserved = torch.cuda.memory_reserved(CUDA)
+    take_steps(trainer, phase, 3)
+    grown = torch.cuda.memory_reserved(CUDA) - reserved
+    return {"notices": notices, "same_stream": torch.cuda.current_stream() == stream, "grown_bytes": grown}
+
+
+def memory() -> dict[str, Found]:
+    """What became of both."""
+    return {case.__name__: attempt(case) for case in (graphs_that_do_not_fit, waits_inside_a_capture)}
+
+
+# ---- launches of a step ----------------------------------------------------------------------------------------------
+
+BATCHES = {4: 128, 16: 128, 64: 32, 256: 8, 1024: 4}  # the official ones for one GPU, at every other resolution
+
+
+def launches() -> dict[str, dict[str, int]]:
+    """Counts by row: stages of the paper's networks in the default way; every other way at 16x16, 64 wide."""
+    trainer_module.WARMUP_STEPS = 2  # instead of three: the second one finds Adam's moments, as all later ones do
+    phases = {phase.name: phase for phase in growth(1024, 4)}
+    trainer, _ = new_trainer([*phases.values()], width=512, precision="bf16")
+    found = {}
+    for name in (*(f"{side}x{side} stable" for side in BATCHES), "1024x1024 fade"):
+        phase = replace(phases[name], batch=BATCHES[phases[name].resolution])
+        found[f"{phase.resolution} {name.split()[1]} wgan_gp bf16"] = counts_of(trainer, phase)
+    del trainer
+    phase = replace(phases["16x16 stable"], batch=128, missing_levels=0)
+    for loss in LOSSES:
+        for precision in ("fp32", "bf16", "fp16"):  # tf32 takes other units for the launches of fp32
+            gc.collect()  # the trainer before refers to itself
+            trainer, _ = new_trainer([phase], width=64, loss=loss, precision=precision)
+            found[f"16 stable {loss} {precision}, 64 wide"] = counts_of(trainer, phase)
+            del trainer
+    return found
+
+
+def counts_of(trainer: Trainer, phase: Phase) -> dict[str, int]:
+    """The counts of an eager step, those of its graph, and those of a step that replays the graph."""
+    take_steps(trainer, phase)
+    torch.cuda.reset_peak_memory_stats()
+    counted = []
+    for _ in range(3):  # eager, captured, replayed
+        session.reset()
+        take_steps(trainer, phase)
+        counted.append(session.counts())
+        if len(counted) == 1:
+            peak = torch.cuda.max_memory_allocated(CUDA)
+    (eager, captured, replay), copies, waits = counted, ("copy ",), ("wait: ", "pageable ")
+    launched = replay["kernel"] + replay["triton kernel"] + replay["memset"] + replay["graph launch"]
+    return {
+        "kernels": eager["kernel"],
+        "triton": eager["triton kernel"],
+        "products": eager["product"],
+        "memsets": eager["memset"],
+        "copies": total(eager, copies),
+        "waits": total(eager, waits),
+        "peak_mib": -(-peak // MIB),  # the most memory of all tensors at a time
+        "graph_nodes": captured["graph nodes"],
+        "replay_launches": launched,
+        "replay_copies": total(replay, copies),
+        "replay_waits": total(replay, waits),
+    }
+
+
+def total(counts: Counter[str], beginnings: tuple[str, ...]) -> int:
+    """The sum of all counts whose names begin so."""
+    return sum(number for name, number in counts.items() if name.startswith(beginnings))
+
+
+if __name__ == "__main__":
+    programs = {function.__name__: function for function in (steps, memory, launches)}
+    print(json.dumps(programs[sys.argv[1]](*sys.argv[2:])))
