@@ -1,5 +1,6 @@
 """`pggan train`: one rank per device, and the loop that each of them runs."""
 
+import gc
 import os
 from dataclasses import dataclass, replace
 from functools import partial
@@ -53,6 +54,7 @@ def train(config: TrainConfig, group: ProcessGroup) -> int:
         except Failure as failure:
             config = opened_again(config, group, failure, failures)
             failures.append(failure.with_traceback(None))  # else it would keep the run that is left
+        gc.collect()  # a trainer and its CUDA graphs refer to each other, and would keep their memory
 
 
 def train_on(config: TrainConfig, group: ProcessGroup, limit: TimeLimit | None) -> int:

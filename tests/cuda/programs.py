@@ -19,7 +19,7 @@ from pggan.core.errors import StepOutOfMemory
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase, Schedule
 from pggan.distributed.process_group import ProcessGroup
-from pggan.networks.features import efficientnet_lite0
+from pggan.networks import efficientnet_lite0
 from pggan.training import trainer as trainer_module
 from pggan.training.build import build_trainer
 from pggan.training.precision import configure_process
