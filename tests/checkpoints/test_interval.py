@@ -84,17 +84,6 @@ def test_no_kill_loses_more_minutes_than_the_interval(save_seconds):
     assert 60 < training.most_seconds <= 120
 
 
-def test_training_does_not_wait_while_the_disk_keeps_up():
-    """Half the interval, in images, is what writing may take."""
-    training = Training(1000, 60)
-    for _ in range(1000):
-        training.step(10, 1.0, 49.0)
-    assert (training.waits, training.saves) == (0, 20)
-    for _ in range(1000):
-        training.step(10, 1.0, 60.0)
-    assert (training.waits, training.saves) == (19, 40)
-
-
 def test_without_minutes_only_images_count():
     training = Training(100)
     Clock.now = math.inf

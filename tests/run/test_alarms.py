@@ -83,15 +83,6 @@ def test_each_alarm_is_raised_when_its_numbers_have_held_long_enough_and_says_so
     assert raised(alarms, [tick()] * 2)[-1] == []
 
 
-def test_d_that_knows_nearly_all_reals_for_ten_ticks_is_an_alarm_of_the_logistic_loss():
-    """The mean of the last ten has to lie above 0.8: after nine of 0.87 beside one of 0.5 it does, with 0.833."""
-    alarms = new_alarms(LOGISTIC)
-    found = raised(alarms, [tick(), *[tick(health_reals_sign=0.87)] * 12])
-    assert [bool(names) for names in found] == [False] * 11 + [True, True]
-    _, texts = new_alarms(LOGISTIC).at_tick(32, 0.01, tick(health_reals_sign=1.0))
-    assert texts == []
-
-
 def test_while_learning_rates_fall_d_may_know_nearly_all_reals():
     rising, falling = [0.1 * step for step in range(1, 11)], [1 - 0.05 * step for step in range(1, 21)]
     ticks = [tick(health_reals_sign=0.6, rate=rate) for rate in [*rising, *[1.0] * 20]]
@@ -101,7 +92,7 @@ def test_while_learning_rates_fall_d_may_know_nearly_all_reals():
     assert raised(new_alarms(LOGISTIC), constant)[-1] == ["overfitting"]
     alarms = new_alarms(LOGISTIC)
     raised(alarms, constant, 16)
-    lower = [tick(health_reals_sign=0.95, rate=0.5)] * 12  # that of another resolution
+    lower = [tick(health_reals_sign=0.95, rate=0.5)] * 12  # a rate of another resolution
     assert raised(alarms, lower, 32)[-1] == ["overfitting"]
 
 

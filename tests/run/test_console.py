@@ -11,7 +11,7 @@ from pggan.cli.compose import compose
 from pggan.config import ConsoleMode, ScheduleConfig
 from pggan.core.schedule import Course
 from pggan.core.validation import validated
-from pggan.run import console, train
+from pggan.run import console
 from pggan.run.console import WIDTH, TrainingConsole
 
 NUMBERS = {
@@ -127,10 +127,3 @@ def test_the_view_shows_phase_times_metric_checkpoint_and_warnings_in_80_columns
     ):
         assert part in text, part
     assert "warning 1" not in text
-
-
-def test_training_leaves_stdout_empty(tiny_config, tmp_path, capfd):
-    assert train.run(tiny_config(f"run_dir={tmp_path}", "schedule.total_images=32", "evaluation.metrics=[]")) == 0
-    out, err = capfd.readouterr()
-    assert out == ""
-    assert err.splitlines()[-2:] == ["Done: 32 images.", f"Next: pggan sample run={tmp_path} seeds=0-63"]

@@ -153,18 +153,6 @@ def test_what_an_evaluation_needs_is_missed_before_the_start(tiny_config, tmp_pa
     assert not (tmp_path / "metrics.jsonl").exists()
 
 
-def test_a_run_on_too_few_images_for_a_metric_trains_without_it_and_says_so_once(make_pyramid, tiny_config, tmp_path):
-    few = make_pyramid(tmp_path / "few", images=19, resolution=16).path
-    words = [f"run_dir={tmp_path / 'run'}", f"data.path={few}", *EVERY, "evaluation.extractor=pixels"]
-    assert train.run(tiny_config(*words, "evaluation.metrics=[precision_recall,kid]")) == 0
-    log = (tmp_path / "run" / "train.log").read_text()
-    assert log.count("precision_recall is left out: it needs at least 20 images, and the data has 19.") == 1
-    assert {name.split("@")[0] for name in evaluations_in(tmp_path / "run")[160]} == {
-        "metrics/kid",
-        "metrics/kid_floor",
-    }
-
-
 def _train_where_only_rank_0_has_time(config) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(EvaluationBudget, "allows", lambda *_, **__: os.environ["RANK"] == "0")

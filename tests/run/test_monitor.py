@@ -26,18 +26,6 @@ def test_the_newest_run_is_the_one_written_to_last(tmp_path):
     assert monitor.run_to_show(tmp_path) == tmp_path
 
 
-def test_it_ends_with_ctrl_c_and_says_what_comes_next(tmp_path, monkeypatch, capsys):
-    class Interrupted:
-        def wait(self):
-            raise KeyboardInterrupt
-
-    run_at(tmp_path, "a", 1.0)
-    monkeypatch.setattr(monitor, "serve", lambda *_: "http://here/")
-    monkeypatch.setattr(monitor.threading, "Event", Interrupted)
-    assert monitor.run(MonitorConfig(run=str(tmp_path), host="127.0.0.1", port=None, open=False)) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == f"Next: pggan sample run={tmp_path / 'a'} seeds=0-63"
-
-
 @pytest.mark.parametrize(("name", "problem"), [("nothing", "no directory"), ("empty", "There is no run in")])
 def test_what_is_no_run_is_refused(tmp_path, name, problem):
     (tmp_path / "empty").mkdir()

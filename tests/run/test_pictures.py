@@ -17,10 +17,8 @@ from pggan.run import pictures, train
 from pggan.run.pictures import (
     MAX_GRID,
     MAX_STORED,
-    MAX_STORED_PIXELS,
     MIN_STORED,
     UPDATES,
-    GridRecorder,
     Previews,
     interval_of,
     relative_diversity,
@@ -75,19 +73,6 @@ def test_a_resumed_run_has_no_grid_twice(finished_run, tiny_config, tmp_path):
     hours = [facts.hours for facts in found]
     assert hours == sorted(hours)
     assert hours[-1] > 0
-
-
-def test_stored_images_are_small(g, tmp_path):
-    for final in (4, 64, 128, 1024):
-        recorder = GridRecorder(SimpleNamespace(total=10, final_resolution=final, steps=lambda: (10,)), tmp_path, 0)
-        assert recorder.columns >= 2
-        assert recorder.columns**2 * recorder.side**2 <= MAX_STORED_PIXELS
-    recorder.side = 4
-    recorder.record(g, SimpleNamespace(resolution=8, alpha=1.0), 7)
-    (path,) = stored_grids(tmp_path).values()
-    facts = read_facts(path)
-    assert (facts.images, facts.resolution, facts.alpha, facts.columns) == (7, 8, 1.0, 2)
-    assert np.asarray(Image.open(path)).shape == (8, 8, 3)
 
 
 def test_the_distance_to_the_nearest_other_image_is_that_of_their_pixels_and_copies_have_none(monkeypatch):

@@ -7,12 +7,9 @@ import json
 import os
 import re
 import signal
-from io import BytesIO
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from pggan.core.errors import EXIT_INTERRUPTED
 from pggan.run import train
@@ -142,30 +139,6 @@ def test_every_point_is_there_once_and_none_is_lost(board, steps, recorded):
         assert points == pytest.approx(expected, rel=1e-6), tag  # float32
 
 
-def test_every_chart_of_the_layout_has_curves(board):
-    def has_curves(pattern: str, run: str) -> bool:
-        return any(board.ask("custom_scalars/scalars", run=run, tag=pattern)["tag_to_events"].values())
-
-    charts = [chart for category in board.ask("custom_scalars/layout")["category"] for chart in category["chart"]]
-    assert len(charts) == CHARTS
-    patterns = {pattern for chart in charts for pattern in chart["multiline"]["tag"]}
-    runs = ("resumed", "unfinished")
-    assert [pattern for pattern in patterns if not any(has_curves(pattern, run) for run in runs)] == []
-
-
-def test_the_projector_has_points_with_faces(board):
-    sets = {entry["tensorName"]: entry for entry in board.ask("projector/info", run="resumed")["embeddings"]}
-    assert [*sets] == ["latents:00160", "features_of_D:00160"]
-    for (name, about), count, columns in zip(sets.items(), (48, 96), (7, 10), strict=True):
-        assert (about["tensorShape"], about["sprite"]["singleImageDim"]) == ([count, 8], [16, 16])
-        query = {"run": "resumed", "name": name}
-        points = np.frombuffer(board.read("plugin/projector/tensor", **query), np.float32)
-        assert (len(points), np.isfinite(points).all()) == (8 * count, True)
-        assert len(board.read("plugin/projector/metadata", **query).splitlines()) == 1 + count
-        with Image.open(BytesIO(board.read("plugin/projector/sprite_image", **query))) as sprite:
-            assert sprite.size == (16 * columns, 16 * -(-count // columns))
-
-
 def test_hparams_compare_the_runs_with_their_final_metrics(board, recorded):
     trials = board.trials()
     chosen = {name: (trial["hparams"]["loss.name"], trial["hparams"]["precision"]) for name, trial in trials.items()}
@@ -185,10 +158,6 @@ def page(tmp_path_factory):
         pytest.skip("needs Chromium: apt-get install chromium")
     with open_browser(tmp_path_factory.mktemp("profile")) as page:
         yield page
-
-
-def test_there_is_no_other_tab(board):
-    assert board.active_plugins() == {*TABS}
 
 
 def show(page: Page, board: Board, tab: str) -> None:
