@@ -52,7 +52,7 @@ class PenaltyAt(Enum):
 
 
 class PenaltyResolution(Enum):
-    """The resolution at which a gradient norm is taken: that of the phase, or as in the official code the final one.
+    """The resolution at which a gradient norm is taken: the phase's, or the final one, as in the official code.
 
     Official networks see every image upsampled to the final resolution: the norm halves per missing level.
     """

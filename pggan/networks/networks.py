@@ -170,7 +170,7 @@ class Discriminator(ProgressiveNetwork):
     ) -> tuple[Tensor, Tensor]:
         """Scores [N] and class logits [N, L] of `images` [N, C, R, R], in float32; R = `resolution`.
 
-        `alpha`: weight of the features of the image against those of the pooled image.
+        `alpha`: weight of the features of the image; the rest is the weight of the features of the pooled image.
         `sub_batches`: equal batches that `images` is made of, whose scores don't depend on each other.
         """
         x = self.from_rgb[str(resolution)](images)

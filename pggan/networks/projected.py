@@ -20,7 +20,7 @@ from pggan.ops.elementwise import activate, to_float32, upsample
 
 WIDTH = 64  # maps after a projection, as in the paper's code at the finest scale
 COARSE = 4  # side that the maps of all scales, where they are larger, are halved to, for images of SIDE
-# Of the heads' scores: the gradient of new heads at images is 15 to 34 times that of the plain D (lab book).
+# Of the heads' scores: at images, new heads have 15 to 34 times the gradient of the plain D (lab book).
 HEADS_WEIGHT = 1 / 8
 LAST_FEATURES = 64  # numbers that a score depends on, directly
 

@@ -69,7 +69,7 @@ class Bilateral(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        """With y = x + p / t, p the weighted sum of differences and t that of the weights."""
+        """With y = x + p / t, p the weighted sum of differences and t the sum of the weights."""
         images, filtered, total = ctx.saved_tensors
         of_pull = gradient / total
         of_total = (of_pull * (images - filtered)).sum(1, keepdim=True)

@@ -66,7 +66,7 @@ def fuse_resampling(kernel: Tensor, rescaling: Rescaling, scale: float) -> Tenso
 
 @cache  # on a GPU, its ten operations start slower than they run
 def resampling_box(rescaling: Rescaling, scale: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The matrix [16, 9] from the taps of a 3x3 kernel to those of the fused 4x4 kernel, times `scale`."""
+    """The matrix [16, 9] from the taps of a 3x3 kernel to the taps of the fused 4x4 kernel, times `scale`."""
     shifts = torch.eye(4, 3, dtype=dtype, device=device)
     shifts = shifts + shifts.roll(1, 0)
     box = torch.kron(shifts, shifts) * scale

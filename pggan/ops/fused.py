@@ -136,7 +136,7 @@ class BiasAct(torch.autograd.Function):
 
 
 class BiasActGradient(torch.autograd.Function):
-    """The gradient [N, C, …] of x from that of y and, of the type `sums`, the bias gradient [C], or None.
+    """The gradient [N, C, …] of x from the gradient of y, and the bias gradient [C] of the type `sums`, or None.
 
     Linear in the gradient and its own adjoint, and y counts by its sign only: so the derivative is the function itself.
     """

@@ -38,7 +38,7 @@ class Trainable:
 
     @property
     def weights_in_use(self) -> list[nn.Parameter]:
-        """The weights that have gradients: those of the levels in use."""
+        """The weights that have gradients: the weights of the levels in use."""
         return [weight for weight in self.network.weights if weight.grad is not None]
 
     def uses(self, weights: list[nn.Parameter]) -> bool:

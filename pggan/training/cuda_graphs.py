@@ -73,7 +73,7 @@ def undo_capture(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: A
     """Go back to `stream`, and let the allocator use and release memory again, after a capture that failed."""
     torch.cuda.set_stream(stream)
     graph.reset()
-    torch._C._cuda_clearCublasWorkspaces()  # that of the capture's stream has up to 32 MiB
+    torch._C._cuda_clearCublasWorkspaces()  # the workspace of the capture's stream has up to 32 MiB
     try:
         torch._C._cuda_endAllocateToPool(stream.device_index, pool)
     except RuntimeError:  # the capture came to its end, or reset() has done so: not in PyTorch 2.11

@@ -116,9 +116,9 @@ def half_micro_batch(size: int, stddev_group: int) -> int:
 
 
 def micro_batch_indices(count: int, size: int, stddev_group: int, device: torch.device) -> list[Tensor]:
-    """The positions in a batch of `count` images of those of each micro-batch, of at most `size`.
+    """The positions in a batch of `count` images, micro-batch by micro-batch, each of at most `size` images.
 
-    A micro-batch is made of whole groups of minibatch stddev: the gradients of all add up to that of the batch.
+    A micro-batch is made of whole groups of minibatch stddev: their gradients add up to the gradient of the batch.
     """
     group = min(stddev_group, count)
     members = torch.arange(count, device=device).view(group, -1)  # [group, groups]: groups are strided
