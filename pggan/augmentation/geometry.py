@@ -32,7 +32,7 @@ def power_of_two(exponents: Tensor) -> Tensor:
 
 
 def sampling_matrix(parameters: Mapping[str, Tensor], side: int) -> Tensor:
-    """The affine maps [N, 2, 3] from the pixels of a result to the pixels of an image of `side` pixels, both from -1 to 1.
+    """The affine maps [N, 2, 3] from the pixels of a result to the pixels of an image of `side`, both from -1 to 1.
 
     Args: parameters: [N] each, as `Ada` draws them.  They belong to the inverse transformations, which have the same
     distributions.
@@ -63,7 +63,7 @@ def resample(images: Tensor, matrix: Tensor) -> Tensor:
 class ResampleFunction(torch.autograd.Function):
     """The images sampled at a grid, or the adjoint of that: both are linear, and each is the derivative of the other.
 
-    PyTorch's own second derivative is not in every version that may be installed, and also makes the derivative in the grid.
+    PyTorch's own second derivative is not in every version that may be installed, and differentiates the grid, too.
     """
 
     @staticmethod

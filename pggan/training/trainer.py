@@ -45,7 +45,7 @@ class Trainer:
     _: KW_ONLY
     augmentation: Ada | None = None
     reducer: GradientReducer = field(default_factory=GradientReducer)
-    indices: Callable[[int], Tensor | None] = lambda batch: None  # positions in a batch of this rank's images; None: all
+    indices: Callable[[int], Tensor | None] = lambda batch: None  # places of this rank's images; None: all
     chunk_size: Callable[[int], int | None] = lambda batch: None  # images per pass of a batch; None: as `options` say
     reset_at_phase: bool = True  # forget Adam's moments when a phase begins
     scalars_as_tensors: bool = False  # settings are tensors in eager steps, too: the bits of replayed ones
