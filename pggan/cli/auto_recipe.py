@@ -27,8 +27,6 @@ from pggan.core.errors import UserError
 from pggan.core.next_command import key_of
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from pggan.performance.recipe import Choice
 
 OF_ONE_RUN = {"run_dir", "resume", "hours"}  # where it is, and how long it may take: a recipe says nothing about them
@@ -157,6 +155,7 @@ def recipe_for(command: Command, values: dict[str, Any], overrides: list[str], f
     from dataclasses import fields
 
     from rich.console import Console
+    from rich.table import Table
 
     from pggan.cli.inputs import require_training_inputs
     from pggan.config import TrainConfig
@@ -168,7 +167,7 @@ def recipe_for(command: Command, values: dict[str, Any], overrides: list[str], f
     keys = [one for one in overrides if key_of(one).split(".")[0] in known]
 
     def composed(choices: list["Choice"]) -> TrainConfig:
-        found = overrides_of([difference(choice) for choice in choices])
+        found = overrides_of([Difference(*choice, is_group=choice.key in GROUPS) for choice in choices])
         return validated(TrainConfig, compose("train", merged(found, keys), folder))
 
     if TOTAL in given.command_keys and values["schedule"]["total_images"] is not None:
@@ -180,36 +179,17 @@ def recipe_for(command: Command, values: dict[str, Any], overrides: list[str], f
     with console.status("Choosing a recipe") as status:
         choices, about = find_recipe(composed([]), values["hours"], given, composed, status.update)
     title = f"Chosen for {about}. The command was: {shlex.join(['pggan', command.name, *overrides])}"
-    console.print(table_of(choices, about))
-    given_keys = differences_of(keys, values, {choice.key for choice in choices}, folder)
-    return Recipe(title, [*given_keys, *(difference(choice) for choice in choices)])
-
-
-def table_of(choices: Sequence["Choice"], about: str) -> "Table":
-    """The choices and their reasons, for the console."""
-    from rich.table import Table
-
-    table = Table(box=None, title=f"For {about}:", title_justify="left", title_style="", pad_edge=False)
-    table.show_header = False
-    table.add_column(max_width=34, overflow="fold")
-    table.add_column()
-    for choice in choices:
-        (override,) = overrides_of([difference(choice)])
+    table = Table("", "", box=None, title=f"For {about}:", title_justify="left", title_style="", show_header=False)
+    chosen = [Difference(*choice, is_group=choice.key in GROUPS) for choice in choices]
+    for override, choice in zip(overrides_of(chosen), choices, strict=True):
         table.add_row(override, choice.reason)
-    return table
+    console.print(table)
+    return Recipe(title, [*differences_of(keys, values, {choice.key for choice in choices}), *chosen])
 
 
-def difference(choice: "Choice") -> Difference:
-    """A choice as a line of a recipe."""
-    return Difference(*choice, is_group=choice.key in GROUPS)
-
-
-def differences_of(
-    overrides: Sequence[str], values: dict[str, Any], chosen: Set[str], folder: str | None
-) -> list[Difference]:
+def differences_of(overrides: Sequence[str], values: dict[str, Any], chosen: Set[str]) -> list[Difference]:
     """The lines of a recipe for `overrides`, without the keys that are `chosen`; `values` are composed.
 
-    Args: folder: of configuration files of one's own.
     Recipes that they name by their paths are written out, so that it can do without their files.
     """
     typed = {key_of(one) for one in overrides if named_file(one) is None}

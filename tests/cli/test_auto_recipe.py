@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from pggan.checkpoints.read import MILESTONE, checkpoints_of, mark_of, newest_checkpoint
-from pggan.cli.auto_recipe import TOTAL, GivenKeys, with_choices
+from pggan.cli.auto_recipe import GivenKeys, with_choices
 from pggan.cli.commands import COMMANDS
 from pggan.cli.compose import compose
 from pggan.cli.main import main
@@ -37,20 +37,6 @@ def test_keys_are_given_by_the_command_line_and_by_recipes():
     assert not given.has("precision")
 
 
-def test_a_recipe_gives_what_it_sets_to_the_default_and_what_its_base_sets(tmp_path):
-    values = composed("train", ["experiment=avatars_64"])
-    # Or hours= would choose another.
-    assert values["schedule"]["final_resolution"] == composed("train", [])["schedule"]["final_resolution"]
-    assert GivenKeys.of(["experiment=avatars_64"]).has("schedule.final_resolution")
-    assert GivenKeys.of(["experiment=avatars_64"]).has("loss.reg_interval")  # of avatars_32
-    own = tmp_path / "experiment" / "mine.yaml"
-    own.parent.mkdir()
-    own.write_text("# @package _global_\ndefaults:\n  - demo\n  - _self_\nprecision: bf16\n")
-    given = GivenKeys.of(["+experiment=mine", "debug=profile"], str(tmp_path))
-    assert all(map(given.has, ("precision", "schedule.batch", "monitor.profile_steps")))
-    assert not given.has("monitor.grid")
-
-
 def test_an_option_of_a_loss_holds_the_loss_that_has_it():
     assert GivenKeys.of(["experiment=cifar10_32"]).has("loss.name")  # it sets the target of wgan_gp, the default
     assert GivenKeys.of(["loss.target=1"]).has("loss.name")
@@ -75,16 +61,6 @@ def test_without_hours_and_for_a_run_that_resumes_nothing_is_chosen(monkeypatch,
     values = composed("train", resumed)
     assert values["hours"] == 1.0
     assert with_choices(train, values, resumed, None) is values
-
-
-def test_a_run_of_given_hours_resumes_by_its_directory_beside_flags_of_hydra_too(tmp_path, monkeypatch):
-    (tmp_path / "checkpoints" / "000000008").mkdir(parents=True)
-    config = validated(TrainConfig, composed("train", ["experiment=demo", "hours=1", f"run_dir={tmp_path}"]))
-    write_config(tmp_path, describe(config))
-    asked = []
-    monkeypatch.setattr("pggan.cli.main.run_command", lambda command, values: asked.append(values["hours"]) or 0)
-    assert main(["train", "--config-dir", str(tmp_path), f"run_dir={tmp_path}"]) == 0
-    assert asked == [1]
 
 
 def test_hours_choose_nothing_for_a_run_that_exists(tmp_path, capsys):
@@ -153,12 +129,6 @@ def chosen(even_costs, monkeypatch):
     return values_of
 
 
-def test_steps_are_measured_once_where_the_choice_stays(chosen, even_costs, toy_data):
-    values = chosen("plan", "hours=0.01", f"data.path={toy_data}")
-    ((side, *_),) = even_costs
-    assert side == values["schedule"]["final_resolution"]
-
-
 def test_typed_lengths_stay_in_the_recipe_and_what_is_shown(chosen, tmp_path, capsys):
     typed = ["schedule.fade_images={8: 200, 16: 300, 32: 400}", "schedule.lr_decay_images=77"]
     values = chosen("train", "hours=0.01", "experiment=avatars_32", "data.count=64", f"run_dir={tmp_path}", *typed)
@@ -196,14 +166,6 @@ def recipe_file(tmp_path):
     return path
 
 
-def test_the_keys_of_a_file_are_those_of_a_recipe(recipe_file):
-    for word in (f"experiment={recipe_file}", f"+experiment='{recipe_file}'"):
-        given = GivenKeys.of([word, "seed=3"])
-        assert all(map(given.has, ("loss.gamma", "loss.reg_interval", "schedule.total_images")))  # some of its base's
-        assert not any(map(given.in_command, ("loss.gamma", "schedule.total_images")))
-        assert given.in_command("seed")
-
-
 def test_the_lengths_of_a_file_are_scaled_and_the_new_recipe_needs_it_no_more(recipe_file, chosen, tmp_path):
     run_dir = tmp_path / "run"
     words = ["hours=0.01", f"experiment={recipe_file}", "data.count=64", "seed=3", f"run_dir={run_dir}"]
@@ -226,28 +188,6 @@ def test_a_run_from_a_file_resumes_with_its_recipe_by_the_same_command(recipe_fi
     (tmp_path / "run" / "checkpoints" / "000000008").mkdir(parents=True)
     monkeypatch.setattr(hours, "find_recipe", None)
     assert chosen("train", *words) == values
-
-
-def test_a_plan_of_a_file_with_hours_scales_its_lengths_too(recipe_file, chosen):
-    values = chosen("plan", "hours=0.01", f"experiment={recipe_file}", "data.count=64", "loss=wgan_gp")
-    assert values["schedule"]["stable_images"][32] == 2100
-    assert values["schedule"]["total_images"] is None
-    assert "gamma" not in values["loss"]
-
-
-def test_a_file_beside_flags_of_hydra_is_a_recipe_too(recipe_file, tmp_path, monkeypatch):
-    asked = []
-
-    def find_recipe(config, time, given, *_):
-        asked.append((given.in_command(TOTAL), given.has(TOTAL), config.seed))
-        return [Choice(TOTAL, None, "a test")], "a test"
-
-    monkeypatch.setattr(hours, "find_recipe", find_recipe)
-    monkeypatch.setattr("pggan.cli.main.run_command", lambda command, values: asked.append(values["loss"]["gamma"]))
-    words = [f"experiment={recipe_file}", "hours=1", "seed=3", f"run_dir={tmp_path / 'run'}"]
-    assert main(["train", "--config-dir", str(tmp_path), *words]) == 0
-    assert asked == [(False, True, 3), 2.5]
-    assert f"{TOTAL}=null" in read_recipe(tmp_path / "run" / "recipe.yaml")
 
 
 # ---- whole runs --------------------------------------------------------------------------------------------

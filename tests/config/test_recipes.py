@@ -20,7 +20,7 @@ def test_paper_is_as_published():
     assert (schedule.learning_rate_g, schedule.stable_images, schedule.fade_images) == (0.001, 800_000, 800_000)
     assert paper.ema.decay_per_update == 0.999
     assert paper.augmentation.name == "none"
-    assert not paper.model.layers_beyond_paper
+    assert not any((paper.model.blur, paper.model.bilateral, paper.model.residual, paper.model.features))
 
 
 @pytest.mark.parametrize(

@@ -135,30 +135,6 @@ def test_few_photographs_are_augmented_and_many_are_not(config):
     assert not {"augmentation", "augmentation.rampup_images"} & set(choose(config, 0.25, PORTRAITS, given=kept)[0])
 
 
-@pytest.mark.parametrize("facts", [AVATARS, PORTRAITS, PORTRAITS._replace(images=FEW_IMAGES)])
-def test_ada_that_is_given_can_rise_within_the_run_too(config, facts):
-    ada = replace(config, augmentation=validated(TrainConfig, composed("train", ["augmentation=ada"])).augmentation)
-    found = choose(ada, 0.25, facts, given=GivenKeys("augmentation.name"))[0]
-    images = sum(sum(found[f"schedule.{key}_images"].values()) for key in ("stable", "fade"))
-    assert 2 * found["augmentation.rampup_images"] == pytest.approx(images, rel=0.05)
-    assert "augmentation" not in found
-    for typed in (
-        GivenKeys("augmentation.name", "augmentation.rampup_images"),
-        GivenKeys(recipe=["augmentation.name"]),
-    ):
-        held = choose(ada, 0.25, facts, given=typed)[0]
-        assert ("augmentation.rampup_images" in held) is not typed.has("augmentation.rampup_images")
-    constant = replace(ada, augmentation=replace(ada.augmentation, p=0.2))
-    assert "augmentation.rampup_images" not in choose(constant, 0.25, facts, given=GivenKeys("augmentation.name"))[0]
-
-
-def test_in_a_long_run_p_rises_as_fast_as_in_stylegan2_ada(config):
-    """At half of the images of the run, it would take millions of them."""
-    found = choose(config, 100, PORTRAITS, costs=fast(100))[0]
-    images = sum(sum(found[f"schedule.{key}_images"].values()) for key in ("stable", "fade"))
-    assert images > 2 * 500_000 == 2 * found["augmentation.rampup_images"]
-
-
 @pytest.mark.parametrize(("given", "chosen"), [((), {"g": 0.02, "d": 0.01}), (("g",), {}), (("d",), {"g": 0.02})])
 def test_d_follows_a_rate_of_g_that_is_given(config, given, chosen):
     found = choose(config, 0.083, given=GivenKeys(*(f"schedule.learning_rate_{one}" for one in given)))[0]
@@ -222,7 +198,6 @@ def test_features_are_given_up_before_a_resolution(config):
     assert {*chosen} == {(32, False), (64, False), (64, True)}
     for choices, sizes, _ in found:
         assert ("model.features_from" in choices) is sizes.features
-        assert ("model.features" in choices) is (sizes.resolution == 64)
         assert choices.get("model.features") == ("efficientnet-lite0" if sizes.features else None)
 
 
@@ -290,41 +265,6 @@ def test_given_lengths_decide_the_resolution_and_how_the_rest_is_divided(config)
     assert lengths[1] in alone
 
 
-def test_the_last_level_of_given_lengths_is_said_to_last_as_long_as_the_hours(config):
-    def ends(seconds, images):
-        schedule = replace(config.schedule, stable_images=images)
-        given = GivenKeys("schedule.stable_images", "schedule.final_resolution")
-        situation = Situation(replace(config, schedule=schedule), given, AVATARS, *CPU, two_cores, seconds)
-        return next(choice for choice in choose_recipe(situation).choices if choice.key == "schedule.total_images")
-
-    assert ends(1000, 500)[1:] == (None, "64x64 lasts until the hours are over, however many images it is given")
-    assert "schedule.total_images" not in choose(config, 0.25)[0]
-    limited = replace(config, schedule=replace(config.schedule, total_images=100))  # by a recipe
-    assert choose(limited, 0.25)[0]["schedule.total_images"] is None
-
-
-def test_given_feature_maps_are_named_as_the_networks_have_them(config):
-    given = GivenKeys("model.fmap_max", "schedule.final_resolution")
-    narrow = replace(config, model=replace(config.model, fmap_max=16))
-    choices = choose_recipe(Situation(narrow, given, AVATARS, *CPU, two_cores, 3600)).choices
-    reason = next(choice.reason for choice in choices if choice.key == "model.fmap_base")
-    assert reason == "16 feature maps at 4x4, 4 at 64x64"
-
-
-def test_a_width_that_is_given_as_it_would_be_chosen_changes_nothing(config):
-    """The other one is still chosen, unless a recipe, whose networks stay as they are, has one of them."""
-    free = choose(config, 0.5, PORTRAITS)
-    base, most = free[1].fmap_base, free[1].fmap_max
-    for key, value in (("fmap_max", most), ("fmap_base", base)):
-        same = replace(config, model=replace(config.model, **{key: value}))
-        found = choose(same, 0.5, PORTRAITS, given=GivenKeys(f"model.{key}"))
-        assert found[1:] == free[1:]
-        assert found[0] == {name: one for name, one in free[0].items() if name != f"model.{key}"}
-        recipe = GivenKeys(recipe=[f"model.{key}"])
-        networks = choose(same, 0.5, PORTRAITS, given=recipe)[1]
-        assert (networks.fmap_base, networks.fmap_max) == (same.model.fmap_base, same.model.fmap_max)
-
-
 def test_the_gamma_of_photographs_is_that_of_the_loss_that_was_tried_on_them(config):
     assert choose(config, 0.5, PORTRAITS)[0]["loss.gamma"] == 12
     relativistic = replace(config, loss=replace(config.loss, name="relativistic"))
@@ -366,11 +306,6 @@ def test_the_lengths_of_a_recipe_are_scaled_to_the_time(avatars_32):
 
 
 LENGTHS = [f"schedule.{key}_images" for key in ("stable", "fade", "lr_decay")]
-
-
-def test_the_lengths_of_a_recipe_hold_its_resolution_however_short_the_time(avatars_32):
-    found, networks, _ = choose(avatars_32, 0.005, given=GivenKeys(recipe=["schedule.stable_images"]))
-    assert networks.resolution == avatars_32.schedule.final_resolution == max(found["schedule.stable_images"])
 
 
 def test_a_run_that_never_grows_is_possible(config):

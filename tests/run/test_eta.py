@@ -2,13 +2,11 @@
 
 from dataclasses import replace
 from datetime import datetime
-from types import SimpleNamespace
 
 import pytest
 
 from pggan.core.schedule import Schedule
-from pggan.run import compose
-from pggan.run.eta import HALF_LIFE_SECONDS, HALF_LIFE_SHARE, TRUSTED_SECONDS, Eta, expected_end, too_long
+from pggan.run.eta import Eta, expected_end, too_long
 from pggan.training.timing import PhaseTimes
 
 TABLES = {key: {4: 16} for key in ("batch", "learning_rate_g", "learning_rate_d")}
@@ -131,25 +129,6 @@ def test_recorded_runs_are_predicted(load, times, one, three):
     assert worst(found, end, 180) < three
 
 
-def test_what_was_long_ago_counts_little():
-    """After a half-life the first minutes, and the trust in the measurement, weigh half as much as what came since."""
-    eta = Eta(DEMO, phase_times(dict.fromkeys(SECONDS, 1.0)), 0, 0.0)
-    eta.observe(10, 10.0)
-    eta.observe(10 + 30, 10.0 + HALF_LIFE_SECONDS)  # 30 images took 60 s
-    kept = 0.5 * (TRUSTED_SECONDS * 0.5 ** (10 / HALF_LIFE_SECONDS) + 10)
-    assert eta.correction == pytest.approx((kept + 60) / (kept + 30))
-
-
-def test_the_half_life_of_a_long_run_grows_with_it():
-    eta = Eta(DEMO, phase_times(dict.fromkeys(SECONDS, 1.0), measured=False), 0, 0.0)
-    eta.observe(1000, 1000.0)
-    later = 1000.0 + 1000.0 / HALF_LIFE_SHARE
-    half_life = HALF_LIFE_SHARE * later
-    eta.observe(2000, later)  # half as fast
-    kept = 1000 * 0.5 ** ((later - 1000.0) / half_life)
-    assert eta.correction == pytest.approx((kept + later - 1000.0) / (kept + 1000.0))
-
-
 def test_evaluations_with_a_share_of_the_time_are_planned_and_not_taken_for_slow_steps():
     seconds, share = phase_times(SECONDS).seconds(DEMO, 0, DEMO.total), 0.05
     eta = Eta(DEMO, phase_times(SECONDS), 0, 0.0, evaluation_share=share)
@@ -170,13 +149,6 @@ def test_a_rollback_and_a_resume_count_what_is_trained_from_there():
     eta.observe(1010, 405.0)
     assert eta.correction == pytest.approx(1.0)
     assert eta.seconds_left(1010) == pytest.approx(0.5 * (DEMO.total - 1010))
-
-
-def test_the_time_left_ends_with_the_run_in_the_middle_of_a_phase():
-    eta = Eta(DEMO, phase_times(SECONDS), 0, 0.0)
-    assert eta.seconds_left(DEMO.total - 10) == pytest.approx(10 * SECONDS[32])
-    shorter = Eta(replace(DEMO, total_images=1450), phase_times(SECONDS), 0, 0.0)
-    assert shorter.seconds_left(1400) == pytest.approx(50 * SECONDS[4])
 
 
 @pytest.mark.parametrize("images", [0, 1499, 1500, 9000, 58_000])
@@ -220,12 +192,3 @@ def test_a_run_of_more_than_a_day_is_told_how_it_could_end_in_hours():
     shorter = replace(DEMO, total_images=int(proposed.partition("=")[2]))
     assert 7.2 < Eta(shorter, SLOW, 0, 0.0).seconds_left(0) / 3600 <= 8
     assert too_long(Eta(DEMO, phase_times(SECONDS), 0, 0.0)) == []
-
-
-@pytest.mark.parametrize("checkpoint", [None, object()])
-def test_a_run_that_resumes_is_told_nothing(checkpoint, monkeypatch, tiny_config):
-    monkeypatch.setattr(compose, "measure_phase_times", lambda *_, **__: SLOW)
-    source = SimpleNamespace(schedule=DEMO, architecture=None, checkpoint=checkpoint, notes=[])
-    source.description = {"versions": {"command": "pggan train"}}
-    compose.start_eta(tiny_config(), source, None, device=None, images=0, before=None)
-    assert len(source.notes) == (checkpoint is None)

@@ -106,12 +106,6 @@ def test_a_run_that_has_no_time_left_takes_one_more_step():
     assert last_image(TimeLimit(HOURS, eta, 0.0, 1000.0, SCHEDULE), 500, 1.0) == 501
 
 
-def test_the_end_comes_as_much_earlier_as_something_after_it_takes():
-    """Here, 20 s: 500 images of 0.04 s."""
-    limit = TimeLimit(HOURS, Eta(SCHEDULE, PHASE_TIMES, 3000, 0.0), 0.0, 100.0, SCHEDULE)
-    assert last_image(limit, 3000, 0.0) - last_image(limit, 3000, 0.0, reserve=20.0) == 500
-
-
 def test_the_end_stays_from_where_the_learning_rate_falls():
     """So a run of as many images, without hours, has the same learning rates, and repeats every bit."""
     schedule = replace(SCHEDULE, lr_decay_images=3000)
@@ -157,18 +151,6 @@ def test_the_fall_of_the_rates_keeps_its_share_of_the_last_phase(times):
     assert min(falls) == pytest.approx(end.total - end.lr_decay_images, abs=16)
 
 
-@pytest.mark.parametrize("times", [0.5, 2.5])
-def test_the_fall_keeps_its_share_where_nothing_grows_too(times):
-    """As configured 1,500 of 8,000 images."""
-    at_4 = replace(SCHEDULE, final_resolution=4, stable_images={4: 8000}, fade_images={}, lr_decay_images=1500)
-    _, seconds, limit = train(times, at_4, each=PhaseTimes((0.05,), measured=frozenset({4})))
-    end = limit.eta.schedule
-    assert seconds == pytest.approx(400, rel=0.1)
-    assert end.lr_decay_images / end.total == pytest.approx(1500 / 8000, rel=0.1)
-    assert limit.planned["growth_images"] == []
-    assert with_plan(at_4, limit.planned) == replace(end, stable_images=at_4.stable_images)
-
-
 def test_growth_is_as_configured_again_where_the_machine_was_slow_for_a_while():
     """With three times what was expected of 1,600 images, 48 s, it would leave no time for 8x8."""
     schedule = replace(GROWING, stable_images={4: 12_000, 8: 5500}, fade_images={8: 1000})
@@ -181,19 +163,6 @@ def test_growth_is_as_configured_again_where_the_machine_was_slow_for_a_while():
     _, seconds, limit = train(times, schedule)
     assert limit.eta.schedule.growth_images == schedule.growth_images
     assert seconds == pytest.approx(TRAINING_SHARE * 400, rel=0.07)
-
-
-def test_growth_stays_as_long_as_a_machine_is_not_known():
-    """The first tenth of the hours is 40 s."""
-    assert train(3.0, GROWING, stop=1280)[2].eta.schedule.growth_images == GROWING.growth_images
-    assert train(3.0, GROWING, stop=1440)[2].eta.schedule.growth_images < GROWING.growth_images
-
-
-def test_a_phase_keeps_an_update_where_no_time_is_left_for_it():
-    limit = TimeLimit(HOURS, Eta(GROWING, PHASE_TIMES, 0, 0.0), 0.0, 0.0, GROWING)
-    limit.plan(16, 390.0)
-    assert limit.eta.schedule.growth_images == (2000, 16)
-    assert limit.eta.schedule.lr_decay_images == 0
 
 
 def test_a_checkpoint_has_the_plan_and_a_run_resumes_with_it():
