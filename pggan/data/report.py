@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -41,12 +41,6 @@ class Findings:
     def good(self) -> list[Entry]:
         """The files that can be used as far as is known, in their order."""
         return [entry for entry in self.entries if entry.name not in self.reasons]
-
-    def note(self, text: str, names: Iterable[str]) -> None:
-        """Add a note to some files."""
-        for name in names:
-            header = self.headers[name]
-            self.headers[name] = header._replace(notes=(*header.notes, text))
 
     def refuse(self, on_bad: str) -> None:
         """Raise a UserError that names bad files if no good one is left, or if on_bad=stop and there are bad ones."""
@@ -139,7 +133,10 @@ def examine(source: Source, entries: Sequence[Entry], workers: Workers, landmark
         else:
             found.headers[name], digests[name] = header, digest or name
     first = {digests[entry.name]: entry.name for entry in reversed(found.good())}  # archives are read in another order
-    found.note(DUPLICATE, [name for name, digest in digests.items() if first[digest] != name])
+    for name, digest in digests.items():
+        if first[digest] != name:
+            header = found.headers[name]
+            found.headers[name] = header._replace(notes=(*header.notes, DUPLICATE))
     return found
 
 
