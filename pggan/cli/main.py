@@ -28,7 +28,7 @@ from pggan.core.environment import (
     __version__,
     environment,
 )
-from pggan.core.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError, nearest
+from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError, nearest
 
 POLL_SECONDS = 0.5
 
@@ -93,6 +93,9 @@ def guarded(run: Callable[[], int]) -> int:
     except UserError as error:
         print(f"Error: {error}", file=sys.stderr)
         return EXIT_USER_ERROR
+    except BrokenPipeError:  # whoever reads the output, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
     except KeyboardInterrupt as interrupt:
         print("Stopped at once.", *interrupt.args, file=sys.stderr)
         return EXIT_INTERRUPTED

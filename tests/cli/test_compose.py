@@ -12,7 +12,6 @@ from pggan.config.describe import describe
 from pggan.core.errors import UserError
 from pggan.core.validation import validated
 from pggan.run.run_dir import write_config
-from tests.composed import composed
 
 
 @pytest.fixture
@@ -33,11 +32,6 @@ def test_overrides_and_groups_are_composed_and_interpolations_resolved():
     assert "experiment" not in values
 
 
-def test_an_experiment_changes_other_groups_and_overrides_come_last():
-    values = compose("train", ["experiment=demo", "schedule.batch=8"])
-    assert (values["loss"]["name"], values["name"], values["schedule"]["batch"]) == ("logistic", "demo", 8)
-
-
 def test_options_of_a_recipe_go_with_the_choice_that_they_are_for():
     """The demo's gamma is one of the logistic loss; a typed one is refused, even so."""
     values = compose("train", ["experiment=demo", "loss=wgan_gp"])
@@ -48,16 +42,6 @@ def test_options_of_a_recipe_go_with_the_choice_that_they_are_for():
     assert values["loss"]["gamma"] == 3
     with pytest.raises(UserError, match=r"no key 'loss\.gamma'"):
         validated(TrainConfig, values)
-
-
-def test_options_of_a_recipe_file_go_with_its_augmentation(tmp_path):
-    (tmp_path / "experiment").mkdir()
-    (tmp_path / "experiment/mine.yaml").write_text(
-        "# @package _global_\ndefaults:\n  - override /augmentation: ada\naugmentation:\n  rampup_images: 500\n"
-    )
-    assert compose("train", ["experiment=mine"], str(tmp_path))["augmentation"]["rampup_images"] == 500
-    values = compose("train", ["experiment=mine", "augmentation=none"], str(tmp_path))
-    assert values["augmentation"] == compose("train", ["augmentation=none"])["augmentation"]
 
 
 TYPOS = {
@@ -204,10 +188,6 @@ def test_a_file_that_no_run_has_written_is_not_taken(tmp_path):
     assert compose("train", [f"run_dir={tmp_path}"])["seed"] == 0
 
 
-def test_a_run_may_be_resumed_from_a_checkpoint_of_another(tmp_path):
-    assert compose("train", ["resume=elsewhere", f"run_dir={tmp_path}"])["resume"] == "elsewhere"
-
-
 def test_a_run_that_began_before_there_was_a_key_resumes_with_its_default(saved_run):
     run_dir, config = saved_run
     file = run_dir / "config.yaml"
@@ -215,28 +195,3 @@ def test_a_run_that_began_before_there_was_a_key_resumes_with_its_default(saved_
     file.write_text("".join(line for line in lines if "max_growth_share" not in line))
     assert "max_growth_share" not in file.read_text()
     assert validated(TrainConfig, compose("train", [f"run_dir={run_dir}"])) == config
-
-
-# ---- what most tests take instead --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        ["loss=logistic", "schedule.learning_rate_g=0.5", "run_dir=out"],
-        ["monitor.grid=2x2", "experiment=demo", "seed=1,2", "data.path='a, b'", "schedule.total_images=null"],
-        ["schedule.batch=8", "schedule=official_1gpu", "schedule.batch={4: 64}", "schedule.batch={4: 16, 16: 4}"],
-        ["schedule.stable_images=8", "schedule=official_1gpu", "schedule.batch=12", "schedule.fade_images={4: 2}"],
-    ],
-)
-def test_composing_from_files_that_were_kept_gives_the_same(given):
-    first, second = (composed("train", given) for _ in range(2))
-    assert first == second == compose("train", given)
-
-
-def test_composing_from_files_that_were_kept_refuses_the_same():
-    with pytest.raises(UserError) as caught:
-        composed("train", ["sead=1"])
-    with pytest.raises(UserError) as expected:
-        compose("train", ["sead=1"])
-    assert str(caught.value) == str(expected.value)

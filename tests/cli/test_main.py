@@ -96,14 +96,6 @@ def test_threads_spin_for_a_while_only_in_every_process(monkeypatch):
     assert python("-c", UNTIL_TORCH, *modules).stdout == "None 100000\n" * len(modules)
 
 
-@pytest.mark.slow
-def test_a_typo_ends_the_process_with_2_and_without_traceback():
-    result = python("train.py", "modle.fmap_base=5")
-    assert result.returncode == 2
-    assert "Traceback" not in result.stderr
-    assert "Did you mean 'model.fmap_base'?" in result.stderr
-
-
 def test_the_module_and_the_script_are_the_same_program():
     for command in (["-m", "pggan", "train"], ["train.py"]):
         result = python(*command, "--help", "all")

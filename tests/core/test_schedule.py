@@ -90,16 +90,6 @@ def updates(schedule, repeats):
 # ---- the presets -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_growing_to_1024_takes_17_phases(name):
-    phases = preset(name).phases
-    assert len(phases) == 17
-    assert [phase.index for phase in phases] == list(range(17))
-    assert [phase.fading for phase in phases] == [False, *[True, False] * 8]
-    assert [phase.resolution for phase in phases] == [4, *(r for r in RESOLUTIONS[1:] for _ in range(2))]
-    assert [phase.missing_levels for phase in phases] == [8, 7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0]
-
-
 @pytest.mark.parametrize(
     ("images", "resolution", "alpha", "fading"),
     [
@@ -246,31 +236,6 @@ def test_an_entry_of_a_table_holds_up_to_the_next_one_listed(entries, resolution
 # ---- single cases ----------------------------------------------------------------------------------------
 
 
-def test_a_fade_is_run_with_the_batch_and_rates_of_the_higher_resolution():
-    schedule = make(batch={4: 8, 8: 4}, learning_rate_g={4: 0.1, 8: 0.2}, learning_rate_d={4: 0.3, 8: 0.4})
-    before, fading = schedule.at(99), schedule.at(100)
-    assert (before.batch, before.learning_rate_g, before.learning_rate_d) == (8, 0.1, 0.3)
-    assert (fading.fading, fading.batch, fading.learning_rate_g, fading.learning_rate_d) == (True, 4, 0.2, 0.4)
-
-
-def test_lengths_of_fade_and_stable_phase_are_those_of_their_resolution():
-    schedule = make(stable_images={4: 100, 16: 7}, fade_images={4: 0, 8: 50, 16: 20})
-    assert [(p.name, p.start, p.end) for p in schedule.phases] == [
-        ("4x4 stable", 0, 100),
-        ("8x8 fade", 100, 150),
-        ("8x8 stable", 150, 250),
-        ("16x16 fade", 250, 270),
-        ("16x16 stable", 270, 277),
-    ]
-
-
-def test_fades_of_length_0_are_left_out():
-    schedule = make(fade_images={4: 0})
-    assert [phase.name for phase in schedule.phases] == ["4x4 stable", "8x8 stable", "16x16 stable"]
-    assert schedule.at(100).alpha == 1
-    assert [phase.index for phase in schedule.phases] == [0, 1, 2]
-
-
 def test_a_total_beyond_the_sum_prolongs_the_last_phase():
     schedule = make(total_images=1000)
     assert schedule.total == schedule.phases[-1].end == 1000
@@ -302,12 +267,6 @@ def test_learning_rates_rise_evenly_over_the_first_images_of_every_phase():
         shares = [phase.batch / 40, 1, 1, 1]
         assert [now.learning_rate_g / phase.learning_rate_g for now in at] == pytest.approx(shares)
         assert [now.learning_rate_d / phase.learning_rate_d for now in at] == pytest.approx(shares)
-
-
-def test_learning_rates_fall_over_half_of_a_training_at_most():
-    schedule = make(lr_decay_images=300, total_images=400)
-    rates = {0: 1, 199: 1, 200: 1, 300: 0.5, 400: 0}
-    assert {images: schedule.at(images).learning_rate_g / 0.001 for images in rates} == pytest.approx(rates)
 
 
 @given(st.integers(1, 60), st.integers(0, 60), st.integers(1, 9), st.integers(1, 9), st.integers(1, 400))
