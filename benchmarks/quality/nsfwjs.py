@@ -60,7 +60,7 @@ def archive() -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         output_of(["npm", "pack", PACKAGE, "--ignore-scripts", "--silent", "--pack-destination", str(folder)], folder)
     if file_sha256(path) != SHA256:
-        raise UserError(f"{path} is not that of {PACKAGE}.", f"Fetch it anew: npm pack {PACKAGE}")
+        raise UserError(f"{path} is not {PACKAGE}.", f"Fetch it anew: npm pack {PACKAGE}")
     return path
 
 

@@ -1,4 +1,4 @@
-"""Trained generators for other programs, and those of other programs; torch is loaded by the calls only."""
+"""Trained generators to and from other programs; torch is loaded by the calls only."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

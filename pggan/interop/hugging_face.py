@@ -29,7 +29,7 @@ The generator of a progressive GAN ([Karras et al., ICLR 2018](https://arxiv.org
 
 ![Images of seeds 0 to 15](samples.png)
 
-These images are not selected: they are those of the seeds 0 to 15.
+These images are not selected: they have the seeds 0 to 15.
 
 ## Use
 

@@ -23,7 +23,7 @@ from pggan.ops.elementwise import EPSILON, LEAKY_SLOPE, low_pass_filter
 from pggan.sampling.generate import mean_features
 
 CENTER = 4  # of the nine places of a 3x3 neighbourhood
-OPSET = 17  # of 2022: each runtime of today has it, those of browsers too
+OPSET = 17  # of 2022: each runtime of today has it, in browsers, too
 IR_VERSION = 8  # the file format that belongs to this opset
 Shapes = dict[str, list[str | int]]  # of values by their names; a text stands for any number
 
@@ -163,7 +163,7 @@ def stem(graph: Graph, network: Generator) -> str:
 
 
 def block(graph: Graph, x: str, network: Generator, level: int) -> str:
-    """Features of the level below to those of `level`."""
+    """Features of the level below to features of `level`."""
     layers: Any = network.blocks[str(level)]
     return convolved(graph, convolved(graph, x, layers.up_conv, Rescaling.up, level), layers.conv)
 

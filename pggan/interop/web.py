@@ -36,7 +36,7 @@ def write_web(
 ) -> float:
     """Write the page of a generator, on the CPU, of `run`; returns the largest difference of its images.
 
-    Args: directions: a file with those of the sliders; runtime: as of `read_runtime`.
+    Args: directions: a file with directions for the sliders; runtime: as of `read_runtime`.
     Levels above the one that was trained are left out.
     Raises UserError for wrong files, DifferenceError when the images differ, OSError; then nothing is kept.
     """
@@ -70,7 +70,7 @@ def write_web(
 def read_runtime(given: str | None) -> dict[str, bytes]:
     """The content of each of FILES, from a .tgz of the package; where none is given, npm fetches it once.
 
-    Raises UserError unless the files are those of the release.
+    Raises UserError unless the files belong to the release.
     """
     path = Path(given) if given is not None else _fetched()
     remedy = f"Get it with `npm pack {PACKAGE}`, and give runtime={ARCHIVE}."
@@ -81,7 +81,7 @@ def read_runtime(given: str | None) -> dict[str, bytes]:
                 file = archive.extractfile(f"package/dist/{name}")
                 found[name] = b"" if file is None else file.read()
                 if sha256(found[name]).hexdigest() != digest:
-                    raise UserError(f"{name} in {path} is not that of {PACKAGE}.", remedy)
+                    raise UserError(f"{name} in {path} does not belong to {PACKAGE}.", remedy)
     except (OSError, tarfile.TarError, KeyError, EOFError) as error:
         raise UserError(f"{path} has no ONNX Runtime Web: {error}", remedy) from error
     return found

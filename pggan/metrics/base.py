@@ -11,6 +11,7 @@ from pggan.metrics.extractors import Extractor
 from pggan.metrics.images import Collector, Images, Progress, RankPartition, RealImages, RowCollector, feed
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Collector)
 
 
 def label(metric: str, extractor: str, count: int) -> str:
@@ -19,7 +20,7 @@ def label(metric: str, extractor: str, count: int) -> str:
 
 
 def summary(values: Mapping[str, float]) -> Iterator[str]:
-    """The numbers of an evaluation in few words: without those of single levels."""
+    """The numbers of an evaluation in few words, without the numbers of single levels."""
     for name, value in values.items():
         if not name.partition("@")[0].partition("/")[2].isdecimal():
             yield f"{name} {value:.3g}"
@@ -37,6 +38,7 @@ class Task:
     progress: Progress
     mirror: bool = False  # whether training mirrors images at random
     known: dict[Any, Any] = field(default_factory=dict)  # of the reals, kept from one evaluation to the next
+    collectors: list[Collector] = field(default_factory=list)  # that have to see the fakes
     # By the name of an extractor, and whether the images are mirrored:
     _fakes: dict[tuple[str, bool], RowCollector] = field(default_factory=dict)
     _reals: dict[tuple[str, bool], int] = field(default_factory=dict)
@@ -61,10 +63,17 @@ class Task:
         shown = (lambda images: extractor.features(images.flip(-1))) if mirrored else extractor.features
         return RowCollector(shown, count, self.partition)
 
+    def shown_fakes(self, collector: C) -> C:
+        """The collector, which will be shown the fakes."""
+        self.collectors.append(collector)
+        return collector
+
     def want_features(self, extractor: Extractor, *, fakes: int, reals: int, mirrored: bool = False) -> RowCollector:
         """Announce that the features of so many images will be asked for; returns the collector of the fakes."""
         key = extractor.name, mirrored
-        known = self._fakes.setdefault(key, self.collector(extractor, 0, mirrored=mirrored))
+        if key not in self._fakes:
+            self._fakes[key] = self.shown_fakes(self.collector(extractor, 0, mirrored=mirrored))
+        known = self._fakes[key]
         known.count = max(known.count, fakes)
         self._reals[key] = max(self._reals.get(key, 0), reals)
         return known
@@ -81,7 +90,7 @@ class Task:
         return self.once(("features", extractor.name, mirrored, images), calculate)[:count]
 
     def once(self, what: tuple[Any, ...], calculate: Callable[[], T]) -> T:
-        """Numbers of the reals at this resolution: those of an earlier evaluation, or calculated by all ranks."""
+        """Numbers of the reals at this resolution, from an earlier evaluation or calculated by all ranks."""
         key = (self.resolution, *what)
         if key not in self.known:
             self.known[key] = calculate()
@@ -90,7 +99,7 @@ class Task:
 
 
 class Metric(ABC):
-    """One metric of an evaluation: shown images by its collectors, then asked for its numbers."""
+    """One metric: it gives the task its collectors, and has its numbers when they have seen the fakes."""
 
     key: ClassVar[str]  # as metrics= and the file name it
     paper_images: ClassVar[int]  # that the paper compares, on each side
@@ -114,24 +123,17 @@ class Metric(ABC):
         return ""
 
     @abstractmethod
-    def collectors(self) -> list[Collector]:
-        """The collectors that have to see the fakes; the same one may serve several metrics."""
-
-    @abstractmethod
     def values(self) -> dict[str, float]:
         """The numbers by name, on rank 0.  Called by all ranks, when the fakes have been shown."""
 
 
 class FeatureMetric(Metric):
-    """A metric of the features of fakes beside those of as many reals, or of all if there are fewer."""
+    """A metric that compares features of fakes with features of as many reals, or of all if there are fewer."""
 
     def __init__(self, task: Task, count: int) -> None:
         super().__init__(task, count)
         self.real_count = min(count, task.reals.pyramid.images)
         self.fakes = task.want_features(self.extractor, fakes=count, reals=self.real_count)
-
-    def collectors(self) -> list[Collector]:
-        return [self.fakes]
 
     def values(self) -> dict[str, float]:
         fakes, reals = self.fakes.rows()[: self.count], self.task.real_features(self.extractor, self.real_count)

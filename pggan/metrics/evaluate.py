@@ -1,6 +1,6 @@
 """One evaluation: a generator's images beside those of a data set, by any number of metrics at once.
 
-Training calls `evaluate` with the averaged generator as it is, `pggan evaluate` with that of a checkpoint.
+Training calls `evaluate` with its averaged generator, `pggan evaluate` with the generator of a checkpoint.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from pggan.distributed.process_group import ProcessGroup
 from pggan.metrics.base import Metric, Task
 from pggan.metrics.extractors import Extractor
 from pggan.metrics.features import FrechetInceptionDistance, KernelInceptionDistance, PrecisionRecall
-from pggan.metrics.images import Collector, FakeImages, Progress, RankPartition, RealImages, feed
+from pggan.metrics.images import FakeImages, Progress, RankPartition, RealImages, feed
 from pggan.metrics.ms_ssim import MultiScaleSimilarity
 from pggan.metrics.neighbours import NearestNeighbours
 from pggan.metrics.swd import SlicedWasserstein
@@ -76,15 +76,15 @@ def evaluate(
 ) -> Evaluation:
     """The numbers of `metrics`; all ranks call it, and each draws and reads its share.
 
-    Args: settings: what the generator draws; reals are those of the same resolution, not faded; extractor: of the
-    metrics that look at features, None without any; count: images on each side, None for those of each paper;
-    first_seed: fakes are those of this seed and the following ones; mirror: whether training mirrors images at random;
+    Args: settings: what the generator draws; reals have the same resolution and are not faded; extractor: of the
+    metrics that look at features, None without any; count: images on each side, None for the count of each paper;
+    first_seed: seed of the first fake, the others follow; mirror: whether training mirrors images at random;
     known: numbers of these reals, kept for the next evaluation; progress: called on every rank.
     Raises UserError, before anything is drawn, for too few images and for channels that differ.
     """
     channels, features = generator.network.architecture.channels, generator.network.architecture.features
     if channels != pyramid.channels:
-        problem = f"The generator draws images of {channels} channels; those of {pyramid.path} have {pyramid.channels}."
+        problem = f"The generator draws images of {channels} channels; {pyramid.path} has images of {pyramid.channels}."
         raise UserError(problem, "Give data= the images that it was trained with, or like them.")
     side, notes, found = settings.resolution, [], list[Metric]()
     partition, reals = RankPartition.at(side, group), RealImages(pyramid, side)
@@ -105,10 +105,7 @@ def evaluate(
     if not found:
         problem = f"metrics={[*metrics]}: {notes[-1]}"
         raise UserError(problem, "Choose other metrics=, or another resolution=.")
-    collectors: list[Collector] = []
-    for one in found:  # the fakes are drawn once for all metrics
-        collectors += [collector for collector in one.collectors() if collector not in collectors]
-    feed(fakes, collectors, partition, "drawing fakes", progress)
+    feed(fakes, task.collectors, partition, "drawing fakes", progress)  # once for all metrics
     values = group.broadcast_object({name: value for one in found for name, value in one.values().items()})
     pictures = {one.key: one.picture() for one in found if isinstance(one, NearestNeighbours) and group.is_main}
     return Evaluation(values, notes, pictures)

@@ -48,7 +48,7 @@ class RealImages(Images):
 
 
 class FakeImages(Images):
-    """Images of a generator: image n is that of seed `first_seed` + n, as `pggan sample` draws it.
+    """Images of a generator: image n has the seed `first_seed` + n, as `pggan sample` draws it.
 
     Of a generator with classes, image n has the class of real n (of a set without classes: n modulo their number).
     """
@@ -96,7 +96,7 @@ class RankPartition:
         return blocks[self.group.rank :: self.group.world_size]
 
     def all_gather(self, blocks: Sequence[Tensor]) -> Tensor:
-        """The rows of all blocks, in order, on every rank; `blocks` holds those of this rank's blocks.
+        """The rows of all blocks, in order, on every rank; `blocks` holds the rows of this rank's blocks.
 
         The number of rows may differ from block to block.
         """

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pggan.metrics.base import Metric, Task, label
-from pggan.metrics.images import Collector, RowCollector, feed, separable_filter
+from pggan.metrics.images import RowCollector, feed, separable_filter
 
 WEIGHTS = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
 WINDOW = 11
@@ -81,10 +81,7 @@ class MultiScaleSimilarity(Metric):
 
     def __init__(self, task: Task, count: int) -> None:
         super().__init__(task, count - count % 2)
-        self.pairs = RowCollector(of_pairs, self.count, task.partition)
-
-    def collectors(self) -> list[Collector]:
-        return [self.pairs]
+        self.pairs = task.shown_fakes(RowCollector(of_pairs, self.count, task.partition))
 
     def values(self) -> dict[str, float]:
         count, scales = min(self.count, self.task.reals.pyramid.images // 2 * 2), scales_of(self.task.resolution)

@@ -9,7 +9,7 @@ A training image at a distance of rounding is the same image, stored twice, and 
 pairs would have no distance among training images that a copy could be below.
 
 Where training mirrors images at random (data.mirror=true), both orientations of an image count as the same one: its
-distance to a training image is the lesser of that of the image as it is and that of the image mirrored.  Images that
+distance to a training image is the lesser one of the image as it is and of the image mirrored.  Images that
 are compared are mirrored, rather than all training images, which are more; by pixels it is the same.  This holds for
 fakes and for training images alike, and an image's own mirror is no different training image, stored or not.
 """
@@ -25,7 +25,6 @@ from torch import Tensor
 from pggan.metrics.base import Metric, Task, label
 from pggan.metrics.extractors import Extractor, pixel_extractor
 from pggan.metrics.features import distance_blocks
-from pggan.metrics.images import Collector
 from pggan.sampling.images import Pixels, enlarge
 
 QUANTILE = 0.05  # of the distances between training images, below which a fake is a copy
@@ -49,7 +48,7 @@ class Neighbours:
 
 
 def rounding_of(features: Tensor) -> float:
-    """The distance up to which two of `features` [N, F] are those of the same image."""
+    """The distance up to which two of `features` [N, F] belong to the same image."""
     return SAME_IMAGE * float(torch.linalg.vector_norm(features, dim=1).mean())
 
 
@@ -107,9 +106,6 @@ class NearestNeighbours(Metric):
             for name, one in self.extractors.items():
                 self.fakes[name].append(task.want_features(one, fakes=count, reals=count, mirrored=True))
         self.found: dict[str, Neighbours] = {}  # of the fakes, SHOWN each, on rank 0
-
-    def collectors(self) -> list[Collector]:
-        return [one for orientations in self.fakes.values() for one in orientations]
 
     def values(self) -> dict[str, float]:
         numbers: dict[str, float] = {}

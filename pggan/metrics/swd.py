@@ -194,14 +194,11 @@ class SlicedWasserstein(Metric):
 
     def __init__(self, task: Task, count: int) -> None:
         super().__init__(task, count)
-        self.patches = self._collector(count)
+        self.patches = task.shown_fakes(self._collector(count))
 
     @classmethod
     def undefined(cls, resolution: int) -> str:
         return "" if resolution >= SMALL_IMAGE_MIN_LEVEL else f"patches of {SIDE}x{SIDE} do not fit"
-
-    def collectors(self) -> list[Collector]:
-        return [self.patches]
 
     def values(self) -> dict[str, float]:
         found = self._named("swd", self._distances(self.patches, self._shown(self.count, 0)), self.count)

@@ -32,7 +32,7 @@ class Noise:
 
 def measured(task, count):
     metric = NearestNeighbours(task, count)
-    feed(task.fakes, metric.collectors(), task.partition, "", task.progress)
+    feed(task.fakes, task.collectors, task.partition, "", task.progress)
     return metric, metric.values()
 
 

@@ -101,7 +101,7 @@ def test_equal_sets_have_no_distance_and_a_blank_generator_has_a_number(task_of,
     for fakes, is_right in ((RealImages(pyramid, 16), lambda v: v == 0), (Blank(), lambda v: 100 < v < 2000)):
         task = task_of(fakes, pyramid)
         metric = SlicedWasserstein(task, 4)
-        feed(task.fakes, metric.collectors(), task.partition, "", task.progress)
+        feed(task.fakes, task.collectors, task.partition, "", task.progress)
         assert is_right(metric.values()["swd/16@patches-4"])
 
 
