@@ -116,17 +116,10 @@ def open_run(config: TrainConfig, group: ProcessGroup, limit: TimeLimit | None =
         if group.is_main:
             eta, limit = start_eta(config, source, partition, device=device, images=images, before=limit)
             reporter = stack.enter_context(Reporter(run_dir, course, eta, images, config.monitor.console))
-            now = datetime.now()
-            end = expected_end(eta, images, now)
-            if limit is not None:
-                end = f"{until(max(limit.seconds, 0.0), now)}, as hours={config.hours:g} asks for"
-            summarize(reporter, source, trainer.state, config.loss.name, end)
-            reporter.board.describe(run_pages(run_dir, description), hyperparameters(description))
+            introduce(reporter, config, source, trainer.state, limit)
         trainer.log, trainer.slow_section = reporter.warn, watchdog.slow
         if device.type == "cuda" and (reason := fused.problem()) is not None:
             reporter.warn(f"Layers are calculated without fused kernels, which is slower: {reason}")
-        for note in [*source.notes, *few_images(config, source)]:
-            reporter.line(note)
         evaluator = TrainingEvaluator(
             config.evaluation,
             source.pyramid,
@@ -153,31 +146,34 @@ def open_run(config: TrainConfig, group: ProcessGroup, limit: TimeLimit | None =
             indices=whole_batch if group.world_size == 1 else partition.indices,
         )
         saving = Saving(parts, writer, config.checkpoint, metadata)
-        run = Run(parts, stream, interruption, watchdog, *events_of(parts, saving, config.monitor))
+        tick = Tick(parts, config.monitor.tick_images, config.monitor.grid_images, config.checkpoint.roll_back_after)
+        pictures = pictures_of(parts, config.monitor)
+        events: list[Event] = [*profiling_of(parts, config.monitor.profile_steps), tick, *pictures, saving]
+        run = Run(parts, stream, interruption, watchdog, tick, saving, events, pictures)
         interruption.at_once = False
         run.begin()
         yield run
 
 
-def events_of(parts: Parts, saving: Saving, monitor: ReportConfig) -> tuple[Tick, Saving, list[Event], Any, Any]:
-    """The events of a run in their order: each with when it is due; those of rank 0 alone only there."""
-    tick = Tick(parts, monitor.grid_images, saving.config.roll_back_after)
-    evaluator = parts.evaluator
-    ticks = Event(lambda step: step.reaches(monitor.tick_images) or evaluator.is_due(step.before, step.images), tick)
-    saves = Event(saving.is_due, saving)
+def pictures_of(parts: Parts, monitor: ReportConfig) -> tuple[Fakes, StoredGrid] | tuple[()]:
+    """The pictures of a run, on rank 0."""
     if not isinstance(parts.reporter, Reporter):
-        return tick, saving, [ticks, saves], None, None
-    samples, schedule = parts.run_dir / "samples", parts.course.schedule
-    layout = parse_grid(monitor.grid, "monitor.grid")
-    fakes = Fakes(parts, Previews(layout, schedule.final_resolution, samples, parts.reporter.picture))
-    stored = StoredGrid(parts, GridRecorder(schedule, samples / FOLDER, parts.state.images))
-    grids = Event(lambda step: step.reaches(monitor.grid_images), fakes)
-    events = [ticks, grids, Event(stored.is_due, stored), saves]
-    profiling = None
-    if monitor.profile_steps > 0:
-        folder = parts.run_dir / "profile"
-        profiling = Profiling(monitor.profile_steps, folder, parts.group.device.type, parts.reporter)
-    return tick, saving, events, (fakes, stored), profiling
+        return ()
+    samples, schedule, layout = (
+        parts.run_dir / "samples",
+        parts.course.schedule,
+        parse_grid(monitor.grid, "monitor.grid"),
+    )
+    previews = Previews(layout, schedule.final_resolution, samples, parts.reporter.picture)
+    recorder = GridRecorder(schedule, samples / FOLDER, parts.state.images)
+    return Fakes(parts, monitor.grid_images, previews), StoredGrid(parts, recorder)
+
+
+def profiling_of(parts: Parts, steps: int) -> list[Profiling]:
+    """The profiler of `steps` of each phase, on rank 0 where it is asked for."""
+    if steps == 0 or not isinstance(parts.reporter, Reporter):
+        return []
+    return [Profiling(steps, parts.run_dir / "profile", parts.group.device.type, parts.reporter)]
 
 
 def check(
@@ -315,24 +311,27 @@ def start_eta(
     return eta, TimeLimit(config.hours, eta, time.monotonic(), spent, config.schedule.build())
 
 
-def summarize(reporter: Reporter, source: Source, state: State, loss: str, end: str) -> None:
-    """Log a line about each of: command, directory, data, networks, schedule, time."""
-    schedule, pyramid, side = source.schedule, source.pyramid, source.pyramid.resolution
+def introduce(reporter: Reporter, config: TrainConfig, source: Source, state: State, limit: TimeLimit | None) -> None:
+    """Log a line about each of: command, directory, data, networks, schedule, time; notes; pages for TensorBoard."""
+    schedule, pyramid, now, run_dir = source.schedule, source.pyramid, datetime.now(), source.run_dir
     g, d = count_parameters(state.g.network), count_parameters(state.d.network)
-    first, final = schedule.first_resolution, schedule.final_resolution
-    features = source.architecture.features
-    looks_at = "" if features is None else f", features {features}"
+    first, final, side = schedule.first_resolution, schedule.final_resolution, pyramid.resolution
+    features = "" if source.architecture.features is None else f", features {source.architecture.features}"
+    end = expected_end(reporter.eta, state.images, now)
+    if limit is not None:
+        end = f"{until(max(limit.seconds, 0.0), now)}, as hours={config.hours:g} asks for"
     lines = {
         "Command": source.description["versions"]["command"] or "from Python",
-        "Run directory": str(source.run_dir),
+        "Run directory": str(run_dir),
         "Data": f"{pyramid.images:,} images, {pyramid.channels} channels, up to {side}x{side}{left_out(pyramid.path)}",
-        "Networks": f"G {g:,}  D {d:,} parameters, {loss}{looks_at}",
+        "Networks": f"G {g:,}  D {d:,} parameters, {config.loss.name}{features}",
         "Schedule": f"{first}x{first} to {final}x{final}, {len(schedule.phases)} phases, {schedule.total:,} images",
         "Time": end,
-        "Watch": f"pggan monitor run={source.run_dir}",
+        "Watch": f"pggan monitor run={run_dir}",
     }
-    for name, text in lines.items():
-        reporter.line(f"{name:<14} {text}")
+    for line in [*(f"{name:<14} {text}" for name, text in lines.items()), *source.notes, *few_images(config, source)]:
+        reporter.line(line)
+    reporter.board.describe(run_pages(run_dir, source.description), hyperparameters(source.description))
 
 
 def few_images(config: TrainConfig, source: Source) -> list[str]:

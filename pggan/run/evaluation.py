@@ -100,10 +100,6 @@ class TrainingEvaluator:
         every = self.config.interval_images
         return every is not None and bool(self.metrics) and is_due(every, before, images)
 
-    def seconds_at_end(self) -> float:
-        """Seconds that the evaluation at the end is expected to take: those of the last one."""
-        return self.budget.took
-
     def at_tick(self, g_ema: Generator, phase: Phase, images: int, total: int) -> dict[str, float]:
         """The numbers of an evaluation, by tag, if one is due at this tick of a run of `total` images; on all ranks."""
         metrics = [name for name in self.metrics if not METRIC_CLASSES[name].undefined(phase.resolution)]
@@ -124,12 +120,9 @@ class TrainingEvaluator:
                 mirror=self.mirror,
                 known=self._known,
             )
-        except (UserError, torch.OutOfMemoryError) as error:  # a full disk or device is nothing to end a training for
+        except (UserError, RemoteUserError, torch.OutOfMemoryError) as error:  # nothing to end a training for
             if isinstance(error, torch.OutOfMemoryError) and self.group.world_size > 1:
                 raise  # the other ranks are in the middle of it
-            self._note(f"No evaluation at {images:,} images: {error}")
-            return {}
-        except RemoteUserError as error:
             self._note(f"No evaluation at {images:,} images: {error}")
             return {}
         finally:

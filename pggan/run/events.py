@@ -1,12 +1,12 @@
 """Events of a run: each is something to do after a step at which it is due, by the images shown."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Protocol
 
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
@@ -91,11 +91,14 @@ class Step:
         return self.is_last or is_due(every, self.before, self.images)
 
 
-class Event(NamedTuple):
+class Event(Protocol):
     """Something that happens after the steps at which it is due."""
 
-    is_due: Callable[[Step], bool]
-    action: Callable[[Step], object]
+    def is_due(self, step: Step) -> bool:
+        """Whether it is to happen after this step."""
+
+    def __call__(self, step: Step) -> None:
+        """Happen."""
 
 
 @dataclass
@@ -103,6 +106,7 @@ class Tick:
     """Report the scalars since the last tick, with an evaluation where one is due, and look for alarms in them."""
 
     parts: Parts
+    tick_images: int
     grid_images: int  # between two measures of diversity
     most_skipped: int  # updates in a row
 
@@ -110,6 +114,10 @@ class Tick:
         self.accumulator, self.time_breakdown = MetricAccumulator(), TimeBreakdown()
         self.alarms = Alarms(self.parts.trainer.loss, self.parts.run_dir)
         self._ticked_at = self.parts.state.images
+
+    def is_due(self, step: Step) -> bool:
+        """Whether it is time for numbers, or for an evaluation."""
+        return step.reaches(self.tick_images) or self.parts.evaluator.is_due(step.before, step.images)
 
     def __call__(self, step: Step) -> None:
         """Raises NonFiniteError, on all ranks, after too many updates without finite gradients."""
@@ -122,7 +130,7 @@ class Tick:
             del scalars[terms[0]]
         clock.end("step")
         if not step.is_last:
-            parts.deadline.replan(step.images, parts.evaluator.seconds_at_end())
+            parts.deadline.replan(step.images, parts.evaluator.budget.took)
         schedule, texts = parts.course.schedule, list[str]()
         if not (int(state.g.skipped) or int(state.d.skipped)):  # or the best checkpoint could not be saved here
             shown = schedule.at(step.images - 1)  # as a checkpoint of these images has it
@@ -204,7 +212,12 @@ class Fakes:
     """Show a grid of fakes, of the generator in training and of the averaged one."""
 
     parts: Parts
+    grid_images: int
     previews: Previews
+
+    def is_due(self, step: Step) -> bool:
+        """Whether the step reaches the next grid, or the end."""
+        return step.reaches(self.grid_images)
 
     def __call__(self, step: Step) -> None:
         parts = self.parts
@@ -296,6 +309,10 @@ class Profiling:
         self.activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] * (device_type == "cuda"))]
         self._phase_index = -1
         self._profile: profile | None = None
+
+    def is_due(self, step: Step) -> bool:
+        """After each step."""
+        return True
 
     def __call__(self, step: Step) -> None:
         if step.phase.index == self._phase_index and self._profile is not None:

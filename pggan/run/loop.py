@@ -11,7 +11,7 @@ from pggan.core.schedule import Phase
 from pggan.core.signals import StopSignal
 from pggan.data.reals import RealBatches
 from pggan.distributed.watchdog import Watchdog
-from pggan.run.events import Event, Fakes, Parts, Profiling, Saving, Step, StoredGrid, Tick
+from pggan.run.events import Event, Fakes, Parts, Saving, Step, StoredGrid, Tick
 from pggan.run.pictures import show_projector
 from pggan.run.report import Reporter
 
@@ -30,8 +30,7 @@ class Run:
     tick: Tick
     saving: Saving
     events: list[Event]
-    pictures: tuple[Fakes, StoredGrid] | None = None  # on rank 0
-    profiling: Profiling | None = None  # where it is asked for
+    pictures: tuple[Fakes, StoredGrid] | tuple[()]  # on rank 0
 
     def __post_init__(self) -> None:
         self._announced = -1  # the phase that was reported last
@@ -41,7 +40,7 @@ class Run:
         """Show the first grids, if the run is new; called before the first step."""
         self.parts.group.reset_flags()
         self.watchdog.begin()
-        if self.parts.state.images == 0 and self.pictures is not None:
+        if self.parts.state.images == 0 and self.pictures:
             self.pictures[0].previews.show_final_reals(self.parts.pyramid)
             for picture in self.pictures:
                 picture(Step(self.parts.course.schedule.at(0), 0, 0, is_last=False))
@@ -87,7 +86,7 @@ class Run:
         if is_new:
             parts.trainer.release_graphs()  # the next level of images may need their memory
         before = parts.course.schedule.phases[phase.index - 1].resolution if phase.index else 0
-        if is_new and self.pictures is not None and phase.resolution != before:
+        if is_new and self.pictures and phase.resolution != before:
             self.pictures[0].previews.show_reals(parts.pyramid, phase.resolution, state.images)
 
     def after_step(self, phase: Phase, metrics: dict[str, Tensor]) -> None:
@@ -101,12 +100,10 @@ class Run:
         self.tick.accumulator.add(metrics)
         self.parts.reporter.progress(images, phase)
         self.watchdog.stepped()
-        if self.profiling is not None:
-            self.profiling(step)
         for event in self.events:
             if event.is_due(step):
                 with self.watchdog.slow():
-                    event.action(step)
+                    event(step)
 
     def finish(self) -> int:
         """Save what is not saved, and wait for it; returns the exit code.
