@@ -22,7 +22,6 @@ PHASE, STEPS = Phase(3, 8, True, 0.4, 0, 10_000, 8, 0.001, 0.002, 0), 4
 OVERRIDES = [
     "model.fmap_base=64",
     "model.fmap_max=8",
-    "model.latent_size=8",
     "model.stddev_group=2",
     "augmentation=ada",
     "augmentation.rampup_images=80",

@@ -36,7 +36,6 @@ STREAMING = [
     "model.bilateral=2",
     "precision=fp16",
     "augmentation=ada",
-    "data.device_budget_mib=0",
 ]
 
 
