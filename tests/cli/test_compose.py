@@ -192,6 +192,6 @@ def test_a_run_that_began_before_there_was_a_key_resumes_with_its_default(saved_
     run_dir, config = saved_run
     file = run_dir / "config.yaml"
     lines = file.read_text().splitlines(keepends=True)
-    file.write_text("".join(line for line in lines if "max_growth_share" not in line))
-    assert "max_growth_share" not in file.read_text()
+    file.write_text("".join(line for line in lines if "lr_warmup_images" not in line))
+    assert "lr_warmup_images" not in file.read_text()
     assert validated(TrainConfig, compose("train", [f"run_dir={run_dir}"])) == config
