@@ -100,10 +100,6 @@ def recovered(victim: Victim, before: list[int]) -> list[int]:
     return victim.workers()
 
 
-def log_of(victim: Victim) -> str:
-    return (victim.run_dir / "train.log").read_text()
-
-
 LONGER = (
     *("schedule.total_images=320", "schedule.stable_images=64", "schedule.fade_images=64"),
     "checkpoint.every_images=32",

@@ -43,11 +43,10 @@ class Forked:
         environment: dict[str, str],
         *,
         folder: Path = ROOT,
-        commit: str = "",
         machine: Machine | None = None,
     ) -> None:
-        """Args: commit: the one that its code says it has; machine: whose network it is on."""
-        given = (list(arguments), str(output), environment, str(folder), commit, machine.name if machine else "")
+        """Args: machine: whose network it is on."""
+        given = (list(arguments), str(output), environment, str(folder), machine.name if machine else "")
         self.process = CONTEXT.Process(target=one_process.run, args=given)
         self.process.start()
         self.pid = int(self.process.pid or 0)
@@ -140,14 +139,13 @@ def port() -> Iterator[int]:
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Ended]]:
     """Start one rank per list of overrides, as a launcher would, and wait for them.
 
-    Their folders can differ, the commits that their code says it has, and their machines.
+    Their folders can differ, and their machines.
     """
 
     def run(
         *overrides: list[str],
         master_port: int,
         size: int = 0,
-        commits: tuple[str, ...] = (),
         folders: tuple[Path, ...] = (),
         machines: Sequence[Machine] = (),
         alone: bool = False,
@@ -173,7 +171,6 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Ended]
                     ["train", *own],
                     environment,
                     folder=folders[rank] if folders else folder,
-                    commit=commits[rank] if commits else "",
                     machine=machines[rank] if machines else None,
                 )
             )

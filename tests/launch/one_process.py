@@ -13,9 +13,7 @@ NEW_NETWORK = 0x40000000  # CLONE_NEWNET
 STANDARD_STREAMS = 3
 
 
-def run(
-    arguments: list[str], output: str, environment: dict[str, str], folder: str, commit: str, namespace: str
-) -> None:
+def run(arguments: list[str], output: str, environment: dict[str, str], folder: str, namespace: str) -> None:
     """Run `pggan` with `arguments`; the others are as in `Forked`."""
     os.setsid()
     if namespace:
@@ -28,10 +26,7 @@ def run(
         os.dup2(file.fileno(), 2)
 
     from pggan.cli.main import main
-    from pggan.config import describe
 
-    if commit:
-        describe._commit = lambda: commit
     SubprocessHandler._popen = lambda self, command, variables: ForkedRank(command[1:], variables)
     code = main(arguments)
     sys.stdout.flush()

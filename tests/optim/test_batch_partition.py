@@ -93,13 +93,6 @@ def test_elastic_passes_are_the_same_images_on_any_number_of_ranks(case):
         assert max(map(len, wanted)) <= max(parts[0].configured_micro_batch_size, min(parts[0].stddev_group, batch))
 
 
-def test_three_ranks_share_four_chunks_unevenly():
-    parts = [BatchPartition(rank, 3, 4, True, None) for rank in range(3)]
-    assert [len(part.chunks_of(part.rank, 16)) for part in parts] == [1, 1, 2]
-    assert [part.indices(16).tolist() for part in parts] == [[0, 4, 8, 12], [1, 5, 9, 13], [2, 3, 6, 7, 10, 11, 14, 15]]
-    assert parts[0].largest_local_batch(16) == 8
-
-
 @pytest.mark.fault(21)
 def test_a_number_of_ranks_that_does_not_divide_the_groups_is_refused_with_those_that_do():
     with pytest.raises(UserError) as caught:
