@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pggan.config import DataConfig
 from pggan.core.errors import UserError
-from pggan.data.avatars import AvatarSource
+from pggan.data.avatars import STYLE, AvatarSource
 from pggan.data.prepare import Options, digest_of, prepare
 from pggan.data.pyramid import INDEX_FILE, ImagePyramid, levels_up_to
 from pggan.data.sources import open_for_training
@@ -16,14 +16,13 @@ from pggan.data.sources import open_for_training
 MIN_IMAGES = 2
 KEYS = {"max_resolution=": "schedule.final_resolution=", "channels=": "data.channels=", "labels=": "data.labels="}
 
-STYLE = "toon-head"  # of avatars, DiceBear's
-
 
 def open_data(config: DataConfig, resolution: int, batch: int = 1, *, verify: bool = True) -> ImagePyramid:
     """The pyramid to train on up to `resolution`, with at least `batch` images.
 
-    Args: verify: whether all files are compared with their checksums, which takes about a second per 2 GB.
     Images that are not prepared yet are prepared, and avatars drawn, once, into the cache.
+
+    Args: verify: whether all files are compared with their checksums, which takes about a second per 2 GB.
     Raises UserError when the path is wrong, and for images that are too small, too few, or damaged since.
     """
     if config.path is not None and (Path(config.path) / INDEX_FILE).is_file():
@@ -57,7 +56,7 @@ def open_data(config: DataConfig, resolution: int, batch: int = 1, *, verify: bo
 def _avatars(config: DataConfig, resolution: int) -> ImagePyramid:
     cached = Path(config.cache) / f"avatars-{STYLE}-{config.count}-{resolution}px"
     if not cached.exists():
-        source = AvatarSource(STYLE, config.count, resolution)
+        source = AvatarSource(config.count, resolution)
         prepare(source, cached, Options(max_resolution=resolution, channels=3))
     return ImagePyramid(cached)
 
