@@ -46,11 +46,10 @@ def run(config: ExportConfig) -> int:
             latents = f"latents [N, {generator.latent_size}] from N(0, 1){labels}"
             print(f"{NEXT} in another program, {latents} give the images")
         case ExportFormat.hf:
-            from pggan.interop.hugging_face import read_evaluation, write_folder
+            from pggan.interop.hugging_face import write_folder
 
-            evaluation = None if config.evaluation is None else read_evaluation(Path(config.evaluation))
             stated = provenance({name: getattr(config, name) for name in PROVENANCE})
-            write_folder(TrainedGenerator(replace(generator.loaded, **stated)), Path(config.out), evaluation)
+            write_folder(TrainedGenerator(replace(generator.loaded, **stated)), Path(config.out), config.evaluation)
             print(f"{config.out}: weights, configuration, samples and model card")
             print(f"{NEXT} hf upload USER/NAME {shlex.quote(config.out)}")
         case ExportFormat.web:

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 from pggan.checkpoints.generator_file import GENERATOR_FILE, describe_generator, save_generator
 from pggan.core.atomic_io import atomic_directory
@@ -17,6 +16,7 @@ from pggan.sampling.trained_generator import TrainedGenerator, load
 SAMPLES = "samples.png"
 SEEDS = "0-15"  # of the samples
 COLUMNS = 4
+NOT_MEASURED = "Not measured."
 CARD = """---
 library_name: pggan
 pipeline_tag: unconditional-image-generation
@@ -58,18 +58,19 @@ A seed always gives the same image. `generator.safetensors` holds no code.
 """
 
 
-def write_folder(generator: TrainedGenerator, folder: Path, evaluation: dict[str, Any] | None) -> None:
+def write_folder(generator: TrainedGenerator, folder: Path, evaluation: str | None) -> None:
     """Write weights, configuration, samples and model card of a generator; all files or none.
 
-    Args: evaluation: of `read_evaluation`.
+    Args: evaluation: an evaluation.json of `pggan evaluate`.
     """
     require_empty(folder)
+    quality = NOT_MEASURED if evaluation is None else measured(Path(evaluation), generator)
     samples = contact_sheet(generator.render(generator.latents(SEEDS)), COLUMNS, generator.resolutions[-1])
     with atomic_directory(folder) as temporary:
         save_generator(generator.loaded, temporary / GENERATOR_FILE)
         about = {"library_name": "pggan", "pggan_version": __version__, **describe_generator(generator.loaded)}
         (temporary / "config.json").write_text(json.dumps(about, indent=1) + "\n")
-        (temporary / "README.md").write_text(model_card(generator, folder.name, evaluation), encoding="utf-8")
+        (temporary / "README.md").write_text(model_card(generator, folder.name, quality), encoding="utf-8")
         save_png(samples, temporary / SAMPLES)
 
 
@@ -90,24 +91,29 @@ def from_pretrained(name: str | Path, *, revision: str | None = None, device: st
     return load(path, device)
 
 
-def read_evaluation(path: Path) -> dict[str, Any]:
-    """An evaluation.json of `pggan evaluate`; raises UserError unless it is one."""
+def measured(path: Path, generator: TrainedGenerator) -> str:
+    """The table of an evaluation.json of `pggan evaluate`, for the checkpoint and stage of `generator`.
+
+    Raises UserError unless it is one.
+    """
+    stage = {"images": generator.images, "resolution": generator.resolution, "alpha": generator.alpha}
     try:
-        found: dict[str, Any] = json.loads(path.read_text())
-        int(found["data"]["images"])
-        for one in found["evaluations"]:
-            int(one["images"]), int(one["resolution"]), float(one["alpha"])
-            [float(value) for value in one["metrics"].values()]
+        found = json.loads(path.read_text())
+        same = [one["metrics"] for one in found["evaluations"] if all(one[key] == stage[key] for key in stage)]
+        rows = [f"| {key} | {'-' * (value < 0)}{three_digits(abs(value))} |" for key, value in same[-1].items()]
+        about = f"Measured with `pggan evaluate` beside {found['data']['images']:,} images of the data set."
+    except IndexError:
+        return NOT_MEASURED
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         remedy = "Give the evaluation.json that `pggan evaluate out=…` has written."
         raise UserError(f"evaluation={path} is not an evaluation: {error}.", remedy) from error
-    return found
+    return "\n".join([about, "", "| metric | value |", "|---|---|", *rows])
 
 
-def model_card(generator: TrainedGenerator, name: str, evaluation: dict[str, Any] | None) -> str:
+def model_card(generator: TrainedGenerator, name: str, quality: str) -> str:
     """The README.md of a folder, for a generator called `name`: Markdown with the front matter of Hugging Face.
 
-    Args: evaluation: of `read_evaluation`.
+    Args: quality: what is known of it.
     """
     loaded, a = generator.loaded, generator.network.architecture
     names = f": {', '.join(generator.class_names)}" if generator.class_names else ""
@@ -120,14 +126,6 @@ def model_card(generator: TrainedGenerator, name: str, evaluation: dict[str, Any
         "parameters": f"{count_parameters(generator.network):,}",
         "images shown in training": f"{generator.images:,}" if generator.images else "not known",
     }
-    stage = {"images": generator.images, "resolution": generator.resolution, "alpha": generator.alpha}
-    quality = "Not measured."
-    for one in (evaluation or {"evaluations": []})["evaluations"]:
-        if evaluation is not None and stage.items() <= one.items():  # of the checkpoint and stage that are exported
-            signed = {key: "-" * (value < 0) + three_digits(abs(value)) for key, value in one["metrics"].items()}
-            rows = [f"| {key} | {value} |" for key, value in signed.items()]
-            about = f"Measured with `pggan evaluate` beside {evaluation['data']['images']:,} images of the data set."
-            quality = "\n".join([about, "", "| metric | value |", "|---|---|", *rows])
     return CARD.format(
         name=name,
         licence=f"license: {loaded.license}\n" if loaded.license else "",
