@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError, safe_open
 
 from pggan.checkpoints.generator_file import STATE_FILE, WEIGHTS_FILE, check_stage, require_count, stored_tensors
-from pggan.config.parse import BEST, NEWEST
 from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import file_sha256, is_plain, read_json
 from pggan.core.errors import UserError
@@ -33,6 +32,7 @@ STATE_TENSORS_FILE = "state.safetensors"
 CHECKSUM = "sha256"  # of everything else in state.json
 NETWORKS = ("generator", "discriminator", "generator_ema")
 COMPONENTS = (*NETWORKS, "optimizer_g", "optimizer_d", "grad_scaler")
+NEWEST, BEST = "newest", "best"  # as checkpoint=; the second one marks a checkpoint in state.json
 MILESTONE = "milestone"  # in state.json: marks a checkpoint that is kept for good
 MAX_STATE_BYTES = 4 * 2**20  # of state.json, which takes some kilobytes
 

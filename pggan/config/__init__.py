@@ -33,7 +33,6 @@ from pggan.config.train import (
     AdaConfig,
     CheckpointConfig,
     ComputeConfig,
-    ConsoleMode,
     Crop,
     DataConfig,
     DgcConfig,

@@ -11,7 +11,6 @@ from pggan.core.validation import require
 
 MAX_TILES = 10_000
 MAX_SEEDS = 1_000_000  # 2 GiB of latents of 512 numbers
-NEWEST, BEST = "newest", "best"  # as checkpoint=
 Checkpoint = int | Literal["newest", "best"]  # the images that it was saved at, or a word
 RawPerResolution = Any  # one number for all resolutions, or {resolution: number}
 
@@ -47,7 +46,7 @@ def listed(value: Any) -> list[Any]:
 def generator_keys(config: object) -> dict[str, Any]:
     """The keys of a command's `config` that choose a generator, its stage and its class, as far as they are given."""
     values = {name: getattr(config, name, None) for name in ("run", "checkpoint", "resolution", "alpha", "label")}
-    return {name: value for name, value in values.items() if value not in (None, NEWEST)}
+    return {name: value for name, value in values.items() if value not in (None, "newest")}
 
 
 def per_resolution(

@@ -19,7 +19,6 @@ Precision = StrEnum("Precision", "auto fp32 tf32 bf16 fp16")
 Kernels = StrEnum("Kernels", "auto reference")  # fast operations, or their plain twins
 Switch = StrEnum("Switch", "auto on off")
 Crop = StrEnum("Crop", "center resize pad")  # how an image becomes square
-ConsoleMode = StrEnum("ConsoleMode", "auto plain quiet verbose")  # what is printed
 
 RESUME_KEYS = {"run_dir", "resume", "devices", "threads"}  # say where and how a run resumes, not what it is
 PHASES = "phases"  # as checkpoint.milestones: the end of every phase
@@ -237,7 +236,7 @@ class ReportConfig:
     tick_images: Count
     grid_images: Count
     grid: str
-    console: ConsoleMode
+    console: Literal["auto", "plain", "quiet", "verbose"]
     profile_steps: Whole
 
     def __post_init__(self) -> None:

@@ -16,7 +16,6 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from pggan.config import ConsoleMode
 from pggan.core.architecture import resolutions_between
 from pggan.core.schedule import Course, Phase
 
@@ -51,8 +50,8 @@ class LastingConsole(Console):
 class TrainingConsole:
     """The console of one run, as `monitor.console` asks for it."""
 
-    def __init__(self, mode: ConsoleMode, course: Course, images: int) -> None:
-        """Args: images: shown already."""
+    def __init__(self, mode: str, course: Course, images: int) -> None:
+        """Args: mode: auto, plain, quiet or verbose; images: shown already."""
         self.mode, self.course, self.images = mode, course, images
         self.phase = course.schedule.at(images)
         self.seconds_per_image = self.seconds_left = 0.0
@@ -63,7 +62,7 @@ class TrainingConsole:
         # Not the display of a notebook: a view in it would grow with every frame.
         self._console = LastingConsole(stderr=True, highlight=False, force_jupyter=False)
         capable = self._console.is_terminal and not self._console.is_dumb_terminal
-        self.is_live = mode is ConsoleMode.auto and capable
+        self.is_live = mode == "auto" and capable
         self._live = Live(get_renderable=self.frame, console=self._console, refresh_per_second=FRAMES_PER_SECOND)
 
     def __enter__(self) -> Self:
@@ -78,7 +77,7 @@ class TrainingConsole:
 
     def line(self, text: str, *, always: bool = False) -> None:
         """Print a line; with monitor.console=quiet only if `always`."""
-        if always or self.mode is not ConsoleMode.quiet:
+        if always or self.mode != "quiet":
             self._console.print(text, markup=False, soft_wrap=True)
 
     def warn(self, text: str) -> None:
@@ -103,7 +102,7 @@ class TrainingConsole:
         text += f" {clock(seconds_left):>8} left"
         if not self.is_live:
             self.line(text)
-        if self.mode is ConsoleMode.verbose:
+        if self.mode == "verbose":
             for row in wrap("  ".join(f"{name} {value:.4g}" for name, value in scalars.items()), WIDTH - 4):
                 self.line(f"    {row}")
         return text

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 
 from pggan.checkpoints.generator_file import LoadedGenerator
-from pggan.checkpoints.read import best_of, checkpoints_of, mark_of
+from pggan.checkpoints.read import BEST, best_of, checkpoints_of, mark_of
 from pggan.config import EvaluationConfig
-from pggan.config.parse import BEST
 from pggan.core.errors import UserError
 from pggan.core.schedule import Phase, is_due
 from pggan.data.pyramid import ImagePyramid

@@ -11,10 +11,9 @@ from typing import Any, Protocol
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from pggan.checkpoints.read import MILESTONE
+from pggan.checkpoints.read import BEST, MILESTONE
 from pggan.checkpoints.write import CheckpointInterval, CheckpointWriter, NonFiniteError, Snapshot, take_snapshot
 from pggan.config import CheckpointConfig
-from pggan.config.parse import BEST
 from pggan.core.atomic_io import atomic_write, make_directory
 from pggan.core.devices import memory_problem
 from pggan.core.schedule import Course, Phase, is_due, lies_between

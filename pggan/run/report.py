@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed import ReduceOp
 
-from pggan.config import ConsoleMode
 from pggan.core.architecture import MIN_RESOLUTION
 from pggan.core.devices import peak_memory
 from pggan.core.schedule import Course, Phase
@@ -129,7 +128,7 @@ class NullReporter:
 class Reporter:
     """The one place where a run's scalars, lines and pictures are written; a context."""
 
-    def __init__(self, run_dir: Path, course: Course, eta: Eta, images: int, console: ConsoleMode) -> None:
+    def __init__(self, run_dir: Path, course: Course, eta: Eta, images: int, console: str) -> None:
         """Continue the files of the run from `images`; what was written beyond it is dropped."""
         self.run_dir, self.course, self.eta = run_dir, course, eta
         self.console = TrainingConsole(console, course, images)

@@ -12,8 +12,8 @@ from PIL import Image
 from torch import Tensor
 
 from pggan.checkpoints.generator_file import LoadedGenerator, load_generator
-from pggan.checkpoints.read import choose_checkpoint
-from pggan.config.parse import NEWEST, parse_seeds
+from pggan.checkpoints.read import NEWEST, choose_checkpoint
+from pggan.config.parse import parse_seeds
 from pggan.core.devices import choose_device
 from pggan.core.errors import UserError, nearest
 from pggan.sampling.generate import RenderSettings, mean_features, render_each

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from pggan.cli.compose import compose
-from pggan.config import ConsoleMode, ScheduleConfig
+from pggan.config import ScheduleConfig
 from pggan.core.schedule import Course
 from pggan.core.validation import validated
 from pggan.run import console
@@ -31,7 +31,7 @@ def schedule():
 
 
 def view_of(schedule, mode: str = "auto") -> TrainingConsole:
-    return TrainingConsole(ConsoleMode[mode], Course(schedule), 0)
+    return TrainingConsole(mode, Course(schedule), 0)
 
 
 class Terminal(io.StringIO):

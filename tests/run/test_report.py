@@ -12,7 +12,6 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from pggan.checkpoints import write as saving
-from pggan.config import ConsoleMode
 from pggan.core.schedule import Course
 from pggan.distributed.process_group import ProcessGroup
 from pggan.run import report, train
@@ -56,7 +55,7 @@ def new_reporter(tiny_config, tmp_path):
     def new(images: int = 0) -> Reporter:
         schedule = tiny_config().schedule.build()
         eta = Eta(schedule, PhaseTimes((1.0,) * len(schedule.phases), measured=frozenset()), images, 0.0)
-        return Reporter(tmp_path, Course(schedule), eta, images, ConsoleMode.plain)
+        return Reporter(tmp_path, Course(schedule), eta, images, "plain")
 
     return new
 
