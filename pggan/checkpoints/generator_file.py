@@ -102,7 +102,7 @@ def save_generator(generator: LoadedGenerator, path: Path) -> None:
 
 
 def averaged(named: dict[str, Value]) -> dict[str, Value]:
-    """The tensors of the averaged generator: a part of those of a checkpoint, all of those of any other file."""
+    """The tensors of the averaged generator: some of a checkpoint's, all of any other file."""
     found = {name.removeprefix(AVERAGED): value for name, value in named.items() if name.startswith(AVERAGED)}
     return found or named
 

@@ -168,7 +168,7 @@ def best_of(directories: Sequence[Path]) -> Path | None:
 
 
 def choose_checkpoint(run: str, choice: str | int) -> str:
-    """The place of a generator: `run` itself (NEWEST), its best checkpoint (BEST), or that of `choice` images.
+    """The place of a generator: `run` itself (NEWEST), its best checkpoint (BEST), or the one at `choice` images.
 
     Raises UserError where `run` has no such checkpoint.
     """
@@ -176,7 +176,7 @@ def choose_checkpoint(run: str, choice: str | int) -> str:
         return run
     path = Path(run)
     if not path.is_dir() or is_checkpoint(path):
-        problem = f"run={run} is one generator, and checkpoint={choice} chooses among those of a run."
+        problem = f"run={run} is one generator, and checkpoint={choice} chooses among the checkpoints of a run."
         raise UserError(problem, "Give the run directory, or leave out checkpoint=.")
     found = checkpoints_of(path)
     chosen = best_of(found) if choice == BEST else next((one for one in found if int(one.name) == choice), None)

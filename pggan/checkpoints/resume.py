@@ -18,7 +18,7 @@ from pggan.optim.dgc import EXTRA_STATE
 from pggan.optim.reducer import GradientReducer
 from pggan.optim.state import State, StateDicts
 
-# Keys that must be those of the checkpoint unless `allow_changes` names them, and why.
+# Keys that must be as in the checkpoint unless `allow_changes` names them, and why.
 REFUSED = {
     "seed": "from here on other images would be drawn, some of them a second time in this epoch",
     "loss.name": "under another loss the discriminator's scores mean something else",
@@ -58,7 +58,7 @@ def find_resume_point(resume: str, run_dir: Path) -> tuple[Checkpoint | None, li
 
 
 def check_networks(checkpoint: Checkpoint, architecture: Architecture) -> None:
-    """Raise UserError unless the networks of `checkpoint` are those of `architecture`."""
+    """Raise UserError unless the networks of `checkpoint` have this `architecture`."""
     if found := list(architecture.differences(checkpoint.architecture)):
         alone = f"pggan train run_dir={checkpoint.directory.parent.parent}, without other keys, resumes it as it was."
         remedy = f"{alone} For other networks, choose a new run_dir=; init_from= takes over what fits."
@@ -118,7 +118,7 @@ def _refusals(checkpoint: Checkpoint, changed: list[str], data: str, schedule: S
 def transfer(path: str, state: State) -> Iterator[str]:
     """Take over the weights of the run, checkpoint or generator file at `path` into a new `state`; gives lines to log.
 
-    Layers that `path` has not, those of a higher resolution or of other image channels and classes, stay new.
+    Layers that `path` has not stay new: of a higher resolution, of other image channels or classes.
     """
     state_dicts = load_weights(path, state.g_ema.architecture)
     yield f"Weights taken over from {path}; nothing else: optimizers, images shown and schedule start anew."
@@ -154,7 +154,7 @@ def load_weights(path: str, architecture: Architecture) -> StateDicts:
 
 
 def broadcast_state(state: State, reducer: GradientReducer, checkpoint: Checkpoint | None, group: ProcessGroup) -> None:
-    """Make `state` that of rank 0, bit by bit, on all ranks; reducers get the extra state in rank 0's `checkpoint`."""
+    """Copy rank 0's `state` to all ranks, bit by bit; reducers get the extra state in rank 0's `checkpoint`."""
     if group.world_size > 1:
         state_dicts = _broadcast_state_dicts(state.state_dict(), group)
         images, phase_index = group.broadcast_object([state.images, state.phase_index])
@@ -169,7 +169,7 @@ def broadcast_state(state: State, reducer: GradientReducer, checkpoint: Checkpoi
 
 
 def _broadcast_state_dicts(state_dicts: StateDicts, group: ProcessGroup) -> StateDicts:
-    """The tensors of rank 0, on all ranks; `state_dicts` are those of this rank, and only rank 0's count."""
+    """The tensors of rank 0, on all ranks; only rank 0's `state_dicts` count."""
     forms = group.broadcast_object(
         {
             component: {

@@ -34,7 +34,7 @@ class NonFiniteError(Exception):
     """A state with a number that is NaN or infinite: training can't resume from it."""
 
     def __init__(self, what: str, images: int | None = None) -> None:
-        """Args: images: those of the state, where that is not the one in training."""
+        """Args: images: of the state, where it is not the one in training."""
         super().__init__(what)
         self.images = images
 
@@ -62,7 +62,7 @@ def take_snapshot(
 ) -> Snapshot:
     """Copy `state` as it is now; training may continue while the copy is being written.
 
-    Args: phase: that of the last image shown; metadata: plain values for state.json, the configuration among them;
+    Args: phase: of the last image shown; metadata: plain values for state.json, the configuration among them;
     extra_state: of the gradient reducer; memory: an earlier snapshot that is no longer needed, whose memory is used
     again, because new memory is much slower.
     """

@@ -159,11 +159,8 @@ def pictures_of(parts: Parts, monitor: ReportConfig) -> tuple[Fakes, StoredGrid]
     """The pictures of a run, on rank 0."""
     if not isinstance(parts.reporter, Reporter):
         return ()
-    samples, schedule, layout = (
-        parts.run_dir / "samples",
-        parts.course.schedule,
-        parse_grid(monitor.grid, "monitor.grid"),
-    )
+    samples, schedule = parts.run_dir / "samples", parts.course.schedule
+    layout = parse_grid(monitor.grid, "monitor.grid")
     previews = Previews(layout, schedule.final_resolution, samples, parts.reporter.picture)
     recorder = GridRecorder(schedule, samples / FOLDER, parts.state.images)
     return Fakes(parts, monitor.grid_images, previews), StoredGrid(parts, recorder)

@@ -132,7 +132,7 @@ class TrainingConsole:
         return Group(*rows)
 
     def _levels(self) -> Text:
-        """All resolutions of the run, that of the phase among them."""
+        """All resolutions of the run; the resolution of the phase stands out."""
         text, schedule = Text(), self.course.schedule
         for side in resolutions_between(schedule.first_resolution, schedule.final_resolution):
             now = side == self.phase.resolution

@@ -1,7 +1,7 @@
 """Evaluations during training: when one is due, what it finds, and whether its checkpoint is the best so far.
 
 An evaluation draws no random number of training and changes nothing of its state.  Points in time come from the clock
-of rank 0, so those of two runs may differ; the numbers at a point do not.
+of rank 0, so two runs may be evaluated at other points; the numbers at a point do not differ.
 """
 
 import math
@@ -27,7 +27,7 @@ from pggan.sampling.trained_generator import TrainedGenerator
 
 KEYS = "evaluation."  # what the names of its keys begin with
 MAX_POINTS = 100  # of a whole run, unless an interval is given: enough for a curve
-FIRST_SEED = 10_000  # of the fakes: that of `pggan evaluate`, whose numbers are the same
+FIRST_SEED = 10_000  # of the fakes, as `pggan evaluate` has it: its numbers are the same
 
 
 def is_better(mark: dict[str, Any], best: Any) -> bool:

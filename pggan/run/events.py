@@ -258,7 +258,7 @@ class Saving:
         self._snapshot: Snapshot | None = None  # the last one taken, whose memory the next one uses again
 
     def is_due(self, step: Step) -> bool:
-        """Whether a checkpoint is to be begun after this step; that of the end is `finish`."""
+        """Whether a checkpoint is to be begun after this step; `finish` writes the last one."""
         counts = self.config.milestone_images(self.parts.course.schedule)
         self.is_milestone |= any(lies_between(count, step.before, step.images) for count in counts)
         self.is_wanted |= self.interval.is_due(step.before, step.images) or self.is_asked or self.is_milestone
@@ -274,7 +274,7 @@ class Saving:
             self.save()
 
     def save(self) -> None:
-        """Begin to write a checkpoint; its phase is that of the last image shown."""
+        """Begin to write a checkpoint; its phase is the phase of the last image shown."""
         parts, state = self.parts, self.parts.state
         marks = {MILESTONE: self.is_milestone, BEST: parts.evaluator.mark}
         self.is_wanted, self.is_milestone, parts.evaluator.mark = False, False, None

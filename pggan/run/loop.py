@@ -21,7 +21,7 @@ STOP, SAVE, GO_BACK = 1, 2, 4
 
 @dataclass
 class Run:
-    """The parts of a run; `events` come after each step, in their order, those of rank 0 alone only there."""
+    """The parts of a run; `events` come after each step, in their order."""
 
     parts: Parts
     stream: RealBatches
@@ -78,7 +78,7 @@ class Run:
         return phase
 
     def _begin_phase(self, phase: Phase) -> None:
-        """Report the phase of the next step, which is another one than that of the last step, or resumed."""
+        """Report the phase of the next step: a new one, or one that is resumed."""
         parts, state, self._announced = self.parts, self.parts.state, phase.index
         self.watchdog.expect_slow_step()
         is_new = phase.index != state.phase_index

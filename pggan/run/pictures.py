@@ -130,9 +130,9 @@ def interval_of(schedule: Schedule) -> int:
 
 
 def relative_diversity(g: Generator, phase: Phase, pyramid: ImagePyramid) -> float | None:
-    """The mean distance from a fake to the nearest other fake, divided by that of reals; about 1 of a perfect G.
+    """The mean distance from a fake to the nearest other fake, divided by the same of reals; about 1 of a perfect G.
 
-    Distances are those of pixels, averaged to 32x32 at most.  Fakes that are copies of a few images have 0, even where
+    Distances are between pixels, averaged to 32x32 at most.  Fakes that are copies of a few images have 0, even where
     these few differ as much as reals do.  None where the reals are too few, or all the same.
     """
     count = min(COMPARED, pyramid.images)

@@ -104,7 +104,7 @@ class TimeBreakdown:
         self._began = time.perf_counter()
 
     def end(self, part: str, *, data: float = 0.0) -> None:
-        """Count the time since the last call as that of `part`, but for the seconds of `data` in it."""
+        """Count the time since the last call for `part`, but the seconds of `data` in it for the data."""
         now = time.perf_counter()
         self._seconds[part] += now - self._began - data
         self._seconds["data"] += data
@@ -249,5 +249,5 @@ class Reporter:
 
 
 def growth(phase: Phase) -> float:
-    """Doublings of 4x4 so far; those of a fade count by its alpha."""
+    """Doublings of 4x4 so far; the doubling of a fade counts by its alpha."""
     return phase.resolution.bit_length() - MIN_RESOLUTION.bit_length() - 1 + phase.alpha
