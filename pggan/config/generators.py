@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pggan.config.parse import Checkpoint
 from pggan.core.errors import UserError, nearest
 from pggan.core.validation import Count, Positive, Whole, require
 
 MetricName = Literal["swd", "ms_ssim", "kid", "fid", "precision_recall", "neighbours"]
-METRICS = MetricName.__args__  # type: ignore[attr-defined]
+METRICS = get_args(MetricName)
 EXTRACTORS = ("efficientnet-lite0", "inception", "pixels")  # besides MODULE:FUNCTION
 ALL = "all"  # as checkpoint= of evaluate
 
