@@ -39,7 +39,7 @@ LENGTHS = ("stable_images", "fade_images", "lr_decay_images", "total_images")  #
 
 @dataclass(frozen=True)
 class GivenKeys:
-    """Which keys are not left to the program: those of the command line, and of the recipes that it names."""
+    """Which keys are not left to the program: keys of the command line, and of the recipes that it names."""
 
     command_keys: frozenset[str]
     recipe_keys: frozenset[str]

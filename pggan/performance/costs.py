@@ -1,6 +1,6 @@
 """The cost of a training step, without taking one: operations, weights in use, memory; and cards that need not be here.
 
-Floating-point operations are those of convolutions and matrix products, two per multiply-add, as PyTorch's
+Convolutions and matrix products count as floating-point operations, two per multiply-add, as PyTorch's
 `FlopCounterMode` counts them in passes of the networks on the device "meta", which has no memory.
 N batch, C channels, R resolution, Z latent size.
 """
@@ -90,7 +90,7 @@ class CostCounter:
         return StepCost(Flops(*flops), used[0], used[1], self._memory(phase, sum(used)))
 
     def _memory(self, phase: Phase, used: int) -> float:
-        """Bytes: all weights, G's average, gradients and two moments of those in use, and activations."""
+        """Bytes: all weights, G's average, gradients and two moments of weights in use, and activations."""
         weights = 2 * numel(self.g) + numel(self.d) + 3 * used
         activations = phase.batch * self.architecture.activations_up_to(phase.resolution)
         return 4 * weights + ACTIVATION_COPIES * self.activation_bytes * activations
@@ -119,7 +119,7 @@ def in_use(network: nn.Module) -> int:
 class Card(NamedTuple):
     """A graphics card by its data sheet.
 
-    Rates are those of dense products with sums in float32; data sheets that count zeros as work give twice as much.
+    Its rates are for dense products with sums in float32; data sheets that count zeros as work give twice as much.
     """
 
     name: str  # as PyTorch gives it
@@ -130,7 +130,7 @@ class Card(NamedTuple):
 
     @property
     def memory_bytes(self) -> int | None:
-        """Its memory, as `free_memory` gives that of a device here."""
+        """Its memory."""
         return int(self.gib * 2**30)
 
     def precision(self, asked: Precision) -> Precision:

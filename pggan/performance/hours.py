@@ -70,7 +70,7 @@ class MeasuredCosts:
         return {side: seconds / value_at(batch, side) for side, seconds in found.items()}
 
     def measure(self, config: TrainConfig, recipe: Recipe, seconds: float) -> bool:
-        """Measure the steps of `recipe`, which is that of `config`, for so many seconds; False if they are known."""
+        """Measure the steps of `recipe`, which `config` has, for so many seconds; False if they are known."""
         networks, batches = recipe.sizes, self._local(recipe.sizes, recipe.batch)
         if (networks, tuple(batches.values())) in self.known:
             return False

@@ -1,7 +1,7 @@
 """The recipe that `hours=` chooses: sizes and lengths that fill the time, and a table of rules, each with its evidence.
 
-From 64 feature maps on CPUs, the rules are those of the lab book (docs/lab.md); from 512x512 on, of the official preset
-for one GPU; between them, of StyleGAN2-ADA's automatic configuration (Karras et al. 2020).
+For 64 feature maps on CPUs, the rules come from the lab book (docs/lab.md); from 512x512 on, from the official preset
+for one GPU; between them, from StyleGAN2-ADA's automatic configuration (Karras et al. 2020).
 """
 
 from collections.abc import Callable, Mapping
@@ -16,10 +16,10 @@ from pggan.core.errors import UserError
 from pggan.core.formatting import duration
 from pggan.core.schedule import PerResolution, value_at
 
-# Images of the levels on the way: those of avatars_32 and of the ORL run, above 64x64 twice as many at every level.
+# Images of the levels on the way, as in avatars_32 and the ORL run; above 64x64 twice as many at every level.
 STABLE = {4: 1500, 8: 2500, 16: 5000, 32: 8000, 64: 16_000, 128: 32_000, 256: 64_000, 512: 128_000}
 FADE = {8: 1500, 16: 3000, 32: 5000, 64: 8000, 128: 16_000, 256: 32_000, 512: 64_000, 1024: 128_000}
-MAX_IMAGES = 600_000  # of a phase on the way, those of the official presets
+MAX_IMAGES = 600_000  # of a phase on the way, as in the official presets
 GROWTH_SHARE = 0.3  # of the time, as in the demo; in longer runs the phases on the way have more images
 LONGER_FROM = 1.5  # times the lengths above; below, those stay: five minutes begin with the demo's bits
 # Images at a final resolution that are worth choosing it: half of what avatars_32 and the ORL run show; above 64x64
@@ -40,7 +40,7 @@ SHORT_RUN, SHORT_RUN_BATCH, LONG_RUN_BATCH = 200_000, 8, 16
 GPU_BATCH = {4: 128, 32: 64, 64: 32, 128: 16, 256: 8, 512: 4}
 FEATURES, FEATURES_FROM = "efficientnet-lite0", 64  # pretrained ones won on photographs of 64x64, and lost below
 FALLING_SHARE = 0.14  # of the images at the final resolution, over which the rates fall to 0, as in the demo
-PUBLISHED_FROM = 512  # final resolution from which loss and rates are those of the official preset
+PUBLISHED_FROM = 512  # final resolution from which the official preset says loss and rates
 RATES = {64: 0.006, 128: 0.005, 256: 0.0035, 512: 0.0025}  # by maps: the ORL run's, StyleGAN2-ADA's, and between them
 FEW_IMAGES = 5000  # fewer photographs are augmented
 STABLE_KEY, FADE_KEY, DECAY_KEY = "schedule.stable_images", "schedule.fade_images", "schedule.lr_decay_images"
@@ -55,7 +55,7 @@ class Choice(NamedTuple):
 
 
 class GivenKeys(Protocol):
-    """Which keys stay as they are: those of the command line, and those of a recipe that it names, too."""
+    """Which keys stay as they are: keys of the command line, and of a recipe that it names."""
 
     def in_command(self, key: str) -> bool:
         """Whether the command line has `key`."""
@@ -177,7 +177,7 @@ def choose_by_rules(recipe: Recipe, images: int) -> None:
         (loss != "wgan_gp", {"loss__gamma": gamma}, f"0.0002 x {side}^2 / {batch}, at least {least:g}: less was worse"),
         (loss == "logistic", {"loss__reg_interval": 8}, "as in the demo and the ORL run"),
         (
-            not given.has("schedule.learning_rate_g"),  # that of D follows a given one of G
+            not given.has("schedule.learning_rate_g"),  # the rate of D follows a given rate of G
             {"schedule__learning_rate_g": rate_g, "schedule__learning_rate_d": rate_d},
             rates_by,
         ),

@@ -31,7 +31,7 @@ class Link(NamedTuple):
     source: str
 
 
-# Of line rates, 92 % are left for the data.  Latencies are those of NCCL's cost model (ring, Simple: 3.6, 5.7 and 15
+# Of line rates, 92 % are left for the data.  Latencies are from NCCL's cost model (ring, Simple: 3.6, 5.7 and 15
 # microseconds for NVLink, PCIe and network cards with RDMA); through sockets 55, half of a round trip measured at
 # 1 Gbit/s, and a guess of 30 for faster cards.
 LINKS = {

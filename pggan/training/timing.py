@@ -123,7 +123,7 @@ class StepTimes:
         return self.speed.step_seconds(self.architecture, resolution, batch, interval)
 
     def measured(self, phases: list[Phase], seconds: float) -> dict[int, float]:
-        """The seconds of a step by resolution, of those of `phases` that are measured in so many seconds in all.
+        """The seconds of a step by resolution, for as many of `phases` as can be measured in so many seconds.
 
         The lowest one comes first, whose steps are the cheapest, then from the highest one down all that there is time
         for.  A phase has the images of this device in its batch.
