@@ -1,13 +1,10 @@
 """Composing: values of a command, typos and slips refused with what was meant."""
 
-import shutil
-
 import pytest
 
-from pggan.cli import commands
 from pggan.cli.compose import compose
 from pggan.cli.main import main
-from pggan.config import TrainConfig, files
+from pggan.config import TrainConfig
 from pggan.config.describe import describe
 from pggan.core.errors import UserError
 from pggan.core.validation import validated
@@ -15,11 +12,11 @@ from pggan.run.run_dir import write_config
 
 
 @pytest.fixture
-def own_configs(tmp_path, monkeypatch):
-    """A copy of configs/, in which the commands are looked up."""
-    shutil.copytree(files.CONFIGS, tmp_path / "configs")
-    monkeypatch.setattr(commands, "CONFIGS", tmp_path / "configs")
-    return tmp_path / "configs"
+def own(tmp_path):
+    """A folder of configuration files of one's own, with an empty experiment/ and model/."""
+    for group in ("experiment", "model"):
+        (tmp_path / "conf" / group).mkdir(parents=True)
+    return tmp_path / "conf"
 
 
 def test_overrides_and_groups_are_composed_and_interpolations_resolved():
@@ -76,19 +73,18 @@ def test_a_typo_is_refused_with_the_nearest_valid_name(typo, meant, capsys, tmp_
     assert not (tmp_path / "run").exists()
 
 
-def test_a_typo_in_a_yaml_file_is_refused(own_configs, capsys):
-    with (own_configs / "model" / "paper.yaml").open("a") as file:
-        file.write("fmap_maximum: 3\n")
-    assert main(["train", "data.path=nowhere"]) == 2
+def test_a_typo_in_a_yaml_file_is_refused(own, capsys):
+    (own / "model" / "mine.yaml").write_text("defaults:\n  - paper\nfmap_maximum: 3\n")
+    assert main(["train", "--config-dir", str(own), "model=mine", "data.path=nowhere"]) == 2
     assert "'model.fmap_maximum'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     "text", ["defaults: [override /lss: logistic]", "defaults: [/loss: logistic]", "- a", "checkpoint: [1, 2]", "a: [1"]
 )
-def test_an_experiment_that_can_not_be_composed_is_refused(text, own_configs, capsys):
-    (own_configs / "experiment" / "mine.yaml").write_text(f"# @package _global_\n{text}\n")
-    assert main(["train", "experiment=mine", "data.path=nowhere"]) == 2
+def test_an_experiment_that_can_not_be_composed_is_refused(text, own, capsys):
+    (own / "experiment" / "mine.yaml").write_text(f"# @package _global_\n{text}\n")
+    assert main(["train", "--config-dir", str(own), "experiment=mine", "data.path=nowhere"]) == 2
     shown = capsys.readouterr().err
     assert shown.startswith("Error: ")
     assert "nowhere" not in shown
