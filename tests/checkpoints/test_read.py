@@ -126,7 +126,6 @@ def test_a_run_is_asked_for_its_best_checkpoint_or_that_of_an_image_count(run_di
     for place, choice, hint in (
         ("", "best", "Its checkpoints: 128, 160. Evaluations mark the best"),
         ("", 130, "Its checkpoints: 128, 160"),
-        ("", "worst", "newest, best, or the number of images"),
         ("generator.safetensors", "best", "leave out checkpoint="),
         ("checkpoints/000000160", 128, "leave out checkpoint="),
     ):

@@ -18,7 +18,6 @@ OTHER_KIND = {
     "fmap_max": 4,
     "resampling": Resampling.unfused,
     "blur": True,
-    "noise": True,
     "stem": Stem.unit_bias,
 }
 SAME_KIND = {
@@ -58,7 +57,7 @@ def test_weights_of_networks_that_differ_in_anything_else_are_taken(finished_run
     assert set(found) == {"generator", "discriminator", "generator_ema"}
 
 
-@pytest.mark.parametrize("key", ["path", "style", "count", "cache", "crop", "channels", "labels"])
+@pytest.mark.parametrize("key", ["path", "count", "cache", "crop", "channels", "labels"])
 def test_a_key_that_has_changed_the_images_is_refused_by_its_name(checkpoint, tiny_config, key):
     schedule, changed = tiny_config().schedule.build(), [f"data.{key}", "data.mirror", "monitor.tick_images"]
     assert list(_refusals(checkpoint, changed, "other images", schedule)) == [(f"data.{key}", "data")]
