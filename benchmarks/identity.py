@@ -9,6 +9,10 @@ Covers all losses, precisions and gradient reductions, elastic training, labels,
 augmentation, a resumed run, a prepared pyramid, `sample`, `interpolate`, `evaluate`, an ONNX file and the recipes that
 `hours=` chooses; on one rank and on two.  Five to ten minutes on two cores.  Bits depend on the processor and on the
 versions of the libraries, so both files come from one machine.
+
+`benchmarks/results/2026-11-27_identity_5cf4f79_xeon_avx512.json` has the digests of 5cf4f79 (Intel Xeon with AVX-512,
+PyTorch 2.15).  On purpose, these differ since: `reference` (the plain twins), `recipes` and `walk.gif` (equal frames
+are one, shown for longer).
 """
 
 import argparse
