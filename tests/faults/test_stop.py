@@ -123,7 +123,7 @@ def test_under_nohup_a_closed_terminal_stops_nothing():
 def test_a_signal_before_training_begins_stops_at_once_and_leaves_nothing(
     tiny_overrides, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(compose, "open_data", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(compose, "open_data", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM))
     assert main(["train", *tiny_overrides, f"run_dir={tmp_path / 'run'}"]) == 75
     assert not (tmp_path / "run").exists()
     there_is_none = f"Stopped at once. The same command with run_dir={tmp_path / 'run'} begins again: there is no "
