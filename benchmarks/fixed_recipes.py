@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 from pggan.cli.compose import compose
 from pggan.config import TrainConfig
+from pggan.config.validation import validated
 from pggan.core.schedule import PerResolution
-from pggan.core.validation import validated
 from pggan.performance.recipe import DataFacts, NetworkSizes, Situation, choose_recipe
 
 STEP_SECONDS = {4: 0.0010, 8: 0.0031, 16: 0.0056, 32: 0.0050}  # of an image with 64 feature maps, on two cores

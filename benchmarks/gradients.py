@@ -19,12 +19,12 @@ from torch import Tensor
 
 from pggan.cli.compose import compose
 from pggan.config import Precision, TrainConfig
-from pggan.core.batch import Reals
+from pggan.config.validation import validated
 from pggan.core.rng import StepRng, generator_for
 from pggan.core.schedule import Phase
-from pggan.core.validation import validated
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import LOSSES
+from pggan.losses.base import Reals
 from pggan.training.build import build_trainer
 from pggan.training.precision import set_float32
 

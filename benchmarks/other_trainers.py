@@ -26,11 +26,11 @@ from torch import Tensor
 from benchmarks.reporting import report
 from pggan.cli.compose import compose
 from pggan.config import TrainConfig
-from pggan.core.batch import Reals
+from pggan.config.validation import validated
 from pggan.core.cpu import available_cores, processor_facts
 from pggan.core.rng import StepRng
-from pggan.core.validation import validated
 from pggan.distributed.process_group import ProcessGroup
+from pggan.losses.base import Reals
 from pggan.performance.bench import phase_of
 from pggan.training.build import build_trainer
 from pggan.training.precision import configure_process

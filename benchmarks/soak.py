@@ -38,7 +38,7 @@ from pggan.checkpoints.read import checkpoints_of, newest_checkpoint, open_check
 from pggan.checkpoints.write import CheckpointWriter
 from pggan.cli.compose import compose
 from pggan.config import TrainConfig
-from pggan.core.validation import validated
+from pggan.config.validation import validated
 from pggan.data.prepare import Options, prepare
 from pggan.data.sources import open_source
 from pggan.run import train

@@ -17,8 +17,8 @@ from pggan.cli.compose import compose, finished, words_for_hydra
 from pggan.config import TrainerConfig, default_trainer
 from pggan.config.describe import to_plain as to_plain_values
 from pggan.config.train import RESUME_KEYS
+from pggan.config.validation import validated
 from pggan.core.architecture import Architecture
-from pggan.core.validation import validated
 
 
 def composed(name: str, overrides: list[str]) -> dict[str, Any]:

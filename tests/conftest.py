@@ -15,7 +15,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 from pggan.cli import main
 from pggan.config import TrainConfig
-from pggan.core.validation import validated
+from pggan.config.validation import validated
 from pggan.data.pyramid import ImagePyramid
 from tests import pyramids
 from tests.composed import composed

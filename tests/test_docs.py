@@ -18,7 +18,7 @@ from pggan.cli.commands import COMMANDS
 from pggan.cli.compose import compose, numbered, words_for_hydra
 from pggan.cli.main import main
 from pggan.cli.recipe_file import named_file
-from pggan.core.validation import validated
+from pggan.config.validation import validated
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

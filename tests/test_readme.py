@@ -17,7 +17,7 @@ from pggan.cli.commands import COMMANDS
 from pggan.cli.compose import compose
 from pggan.cli.main import main
 from pggan.config.files import CONFIGS
-from pggan.core.next_command import NEXT
+from pggan.core.text import NEXT
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

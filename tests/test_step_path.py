@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
+from pggan.losses.base import Reals
 from pggan.networks.layers import ComputeOptions
 from pggan.optim.reducer import GradientReducer
 from pggan.optim.state import Trainable, new_state

@@ -24,7 +24,7 @@ from pggan.cli.recipe_file import (
 )
 from pggan.config.describe import flatten
 from pggan.core.errors import UserError
-from pggan.core.next_command import key_of
+from pggan.core.text import key_of
 
 if TYPE_CHECKING:
     from pggan.performance.recipe import Choice
@@ -96,7 +96,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str],
         return compose(command.name, merged(overrides_of(recipe.differences), overrides), folder)
     from pggan.checkpoints.read import checkpoints_of, newest_checkpoint
     from pggan.config import TrainConfig
-    from pggan.core.validation import validated
+    from pggan.config.validation import validated
     from pggan.run.run_dir import choose_run_dir, lock_run_dir
 
     if values["resume"] not in ("auto", "never"):
@@ -138,7 +138,7 @@ def record_lengths(command: Command, values: Mapping[str, Any], code: int) -> in
         return code
     from pggan.checkpoints.read import checkpoints_of, read_header
     from pggan.config import ScheduleConfig
-    from pggan.core.validation import validated
+    from pggan.config.validation import validated
     from pggan.run.eta import with_plan
 
     file = Path(values["run_dir"], RECIPE_FILE)
@@ -159,7 +159,7 @@ def recipe_for(command: Command, values: dict[str, Any], overrides: list[str], f
 
     from pggan.cli.inputs import require_training_inputs
     from pggan.config import TrainConfig
-    from pggan.core.validation import validated
+    from pggan.config.validation import validated
 
     given = GivenKeys.of(overrides, folder)
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from pggan.cli.commands import COMMANDS, Command
 from pggan.cli.recipe_file import named_file
 from pggan.cli.suggestions import explained
+from pggan.config.validation import named_tables
 from pggan.core.errors import UserError, nearest_name
-from pggan.core.next_command import key_of
-from pggan.core.validation import named_tables
+from pggan.core.text import key_of
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

@@ -22,7 +22,7 @@ from pggan.config import (
     TrainConfig,
 )
 from pggan.config.generators import ALL, DrawConfig
-from pggan.core.validation import validated
+from pggan.config.validation import validated
 
 
 def checked_config(command: Command, values: Mapping[str, Any]) -> object:

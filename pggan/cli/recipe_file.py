@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from pggan.config.files import roots
 from pggan.core.atomic_io import atomic_write
 from pggan.core.errors import UserError
-from pggan.core.next_command import key_of
+from pggan.core.text import key_of
 
 RECIPE_FILE = "recipe.yaml"
 WIDTH = 118

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from pggan.cli.commands import Command
 from pggan.config.files import choices_of
+from pggan.config.validation import named_tables
+from pggan.config.withdrawn import withdrawal  # WITHDRAWN is the table there
 from pggan.core.errors import UserError, nearest, nearest_name
-from pggan.core.validation import named_tables
-from pggan.core.withdrawn import withdrawal  # WITHDRAWN is the table there
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override

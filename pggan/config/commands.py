@@ -15,10 +15,10 @@ from pggan.config.train import (
     TrainConfig,
     WganGpConfig,
 )
+from pggan.config.validation import Count, Positive, Whole, require
 from pggan.core.architecture import MIN_RESOLUTION, is_power_of_two
 from pggan.core.errors import UserError
 from pggan.core.schedule import value_at
-from pggan.core.validation import Count, Positive, Whole, require
 
 PrepareCrop = StrEnum("PrepareCrop", "center resize pad face")  # as of training, and by landmarks of faces
 OnBad = StrEnum("OnBad", "report stop")  # what to do about files that can't be used

@@ -14,8 +14,8 @@ from pathlib import Path
 from subprocess import DEVNULL, CalledProcessError, check_output
 from typing import Any
 
+from pggan.config.withdrawn import WITHDRAWN
 from pggan.core.environment import COMMAND_VARIABLE, STARTED_VARIABLE, __version__
-from pggan.core.withdrawn import WITHDRAWN
 
 LIBRARIES = ("torch", "numpy", "pillow", "safetensors", "hydra-core", "omegaconf", "tensorboard")
 PACKAGE = Path(__file__).parents[1]

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from pggan.config.train import TrainerConfig
-from pggan.core.validation import validated
-from pggan.core.withdrawn import without_withdrawn
+from pggan.config.validation import validated
+from pggan.config.withdrawn import without_withdrawn
 
 # In a checkout, configs/ lies beside the package; in an installed wheel, inside it.
 CONFIGS = next(folder / "configs" for folder in Path(__file__).parents[2:0:-1] if (folder / "configs").is_dir())

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any, Literal
 
+from pggan.config.validation import require
 from pggan.core.architecture import MIN_RESOLUTION, is_power_of_two
 from pggan.core.errors import UserError
 from pggan.core.schedule import PerResolution
-from pggan.core.validation import require
 
 MAX_TILES = 10_000
 MAX_SEEDS = 1_000_000  # 2 GiB of latents of 512 numbers

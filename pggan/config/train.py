@@ -9,10 +9,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pggan.config.generators import MetricName, require_extractor
 from pggan.config.parse import RawPerResolution, parse_grid, per_resolution
+from pggan.config.validation import Count, Positive, Whole, require
 from pggan.core.architecture import LIMITS, MIN_RESOLUTION, Architecture, Resampling, is_power_of_two
 from pggan.core.errors import UserError
 from pggan.core.schedule import Schedule
-from pggan.core.validation import Count, Positive, Whole, require
 
 # The type of activations and kernels; weights, losses and penalties stay in float32.
 Precision = StrEnum("Precision", "auto fp32 tf32 bf16 fp16")

@@ -18,8 +18,8 @@ from pggan.core.architecture import MIN_RESOLUTION, is_power_of_two
 from pggan.core.atomic_io import atomic_directory, atomic_write, file_sha256, require_free_space, try_lock
 from pggan.core.cpu import keep_freed_memory
 from pggan.core.errors import UserError
-from pggan.core.next_command import given_words, next_command
 from pggan.core.signals import StopSignal
+from pggan.core.text import given_words, next_command
 from pggan.data.face_crop import Landmarks
 from pggan.data.image_file import MODES, BadImage, ImageSpec, load_image, too_small, usable_side
 from pggan.data.labels import classes_of

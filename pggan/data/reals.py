@@ -9,11 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pggan.core.batch import Reals
 from pggan.core.rng import StepRng, counter_seed
 from pggan.core.schedule import Phase
 from pggan.data.loader import Loader, Request
 from pggan.data.pyramid import ImagePyramid
+from pggan.losses.base import Reals
 from pggan.ops.elementwise import downsample, fade, upsample
 
 Indices = NDArray[np.int64]

@@ -14,7 +14,7 @@ from threading import Event, Thread
 from typing import Any
 
 from pggan.core.errors import EXIT_PEER_LOST
-from pggan.core.formatting import Log
+from pggan.core.text import Log
 from pggan.distributed.process_group import ProcessGroup
 
 SLOW_FACTOR = 20  # a checkpoint, an evaluation, a slow step of another rank may take this many times the timeout

@@ -19,7 +19,7 @@ from pggan.checkpoints.generator_file import (
 from pggan.config import ExportConfig, ExportFormat
 from pggan.core.atomic_io import atomic_write, directory_bytes
 from pggan.core.errors import UserError
-from pggan.core.next_command import NEXT, next_command
+from pggan.core.text import NEXT, next_command
 from pggan.interop.comparison import Inputs, largest_difference
 from pggan.sampling.images import check_output
 from pggan.sampling.trained_generator import TrainedGenerator, load

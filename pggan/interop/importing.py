@@ -17,7 +17,7 @@ from pggan.checkpoints.generator_file import LoadedGenerator, save_generator
 from pggan.config import ImportConfig
 from pggan.core.architecture import Architecture, Resampling, Stem
 from pggan.core.errors import UserError
-from pggan.core.next_command import next_command
+from pggan.core.text import next_command
 from pggan.interop.restricted_pickle import Instance, PickledNetwork, read_foreign_file
 from pggan.networks.networks import Generator, count_parameters
 from pggan.sampling.images import check_output

@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pggan.core.batch import Reals
 from pggan.ops.convolution import input_gradients_only
 from pggan.ops.elementwise import to_float32
 
@@ -27,6 +26,18 @@ CLASS_LOSS_OF_G = "G/class_loss_fakes"  # the term of labels in G's loss
 def unchanged(images: Tensor) -> Tensor:
     """The images as they are."""
     return images
+
+
+class Reals(NamedTuple):
+    """Real images and the labels that go with them."""
+
+    images: Tensor  # [N, C, R, R] in [-1, 1], faded like the generator's output
+    labels: Tensor | None  # [N, L] one-hot, of these images; also given to the fakes of the D step
+    fake_labels: Tensor | None  # [N, L] one-hot, drawn from the training set for the fakes of the G step
+
+    def select(self, indices: Tensor) -> "Reals":
+        """The images and labels at `indices` [M]."""
+        return Reals(*(None if part is None else part[indices] for part in self))  # type: ignore[arg-type]
 
 
 class Transforms(NamedTuple):

@@ -19,12 +19,11 @@ from pggan.config.describe import versions
 from pggan.config.files import default_values, of_earlier_version
 from pggan.config.generators import ALL
 from pggan.config.parse import generator_keys
+from pggan.config.validation import validated
 from pggan.core.atomic_io import atomic_write
 from pggan.core.devices import choose_device
 from pggan.core.errors import UserError
-from pggan.core.formatting import new_table, three_digits
-from pggan.core.next_command import next_command
-from pggan.core.validation import validated
+from pggan.core.text import new_table, next_command, three_digits
 from pggan.data.open import open_data
 from pggan.data.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup

@@ -13,13 +13,12 @@ from rich.console import Console
 from pggan.config import BenchConfig, Kernels, Precision, Switch, TrainerConfig, default_trainer
 from pggan.config.describe import versions
 from pggan.core.architecture import Architecture
-from pggan.core.batch import Reals
 from pggan.core.devices import choose_device, synchronize
-from pggan.core.formatting import new_table, three_digits
-from pggan.core.next_command import next_command
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
+from pggan.core.text import new_table, next_command, three_digits
 from pggan.distributed.process_group import ProcessGroup
+from pggan.losses.base import Reals
 from pggan.training.build import build_trainer
 from pggan.training.precision import configure_process
 from pggan.training.timing import EMA_DECAY, WARMUP, hardware

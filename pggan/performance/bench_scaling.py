@@ -21,16 +21,15 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from pggan.config import BenchScalingConfig, Switch, TrainerConfig, default_trainer
 from pggan.config.describe import to_plain, versions
-from pggan.core.batch import Reals
 from pggan.core.devices import choose_device, count_devices, synchronize
 from pggan.core.errors import UserError
-from pggan.core.formatting import new_table, three_digits
-from pggan.core.next_command import next_command
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
+from pggan.core.text import new_table, next_command, three_digits
 from pggan.data.reals import mirrored, to_float
 from pggan.distributed.launch import launch
 from pggan.distributed.process_group import ProcessGroup, rank_from_environment, run_distributed
+from pggan.losses.base import Reals
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.reducer import GradientReducer, Handle
 from pggan.optim.state import Trainable

@@ -21,14 +21,13 @@ from packaging.requirements import Requirement
 from pggan.config import DoctorConfig, Precision, R1Config, default_trainer
 from pggan.config.describe import PACKAGE, versions
 from pggan.core.atomic_io import existing_parent, free_bytes
-from pggan.core.batch import Reals
 from pggan.core.cpu import available_cores, processor_facts
 from pggan.core.devices import choose_device, free_memory, require_kernels
 from pggan.core.errors import EXIT_FAILED, UserError
-from pggan.core.formatting import three_digits
-from pggan.core.next_command import next_command
 from pggan.core.rng import StepRng
+from pggan.core.text import next_command, three_digits
 from pggan.distributed.process_group import ProcessGroup
+from pggan.losses.base import Reals
 from pggan.ops import fused
 from pggan.performance.bench import phase_of
 from pggan.training.build import build_trainer

@@ -13,8 +13,8 @@ from pggan.core.architecture import MIN_RESOLUTION, resolutions_between
 from pggan.core.cpu import threads_per_rank
 from pggan.core.devices import choose_device, count_devices
 from pggan.core.errors import UserError
-from pggan.core.formatting import Log, duration
 from pggan.core.schedule import PerResolution, value_at
+from pggan.core.text import Log, duration
 from pggan.data.image_file import BadImage, ImageHeader, read_header, usable_side
 from pggan.data.prepare import are_mixed
 from pggan.data.pyramid import INDEX_FILE, ImagePyramid

@@ -14,8 +14,8 @@ from pggan.config import DataConfig, DgcConfig, PlanConfig, Precision, TrainConf
 from pggan.config.describe import versions
 from pggan.core.devices import choose_device, count_devices, free_memory
 from pggan.core.errors import UserError, nearest
-from pggan.core.next_command import given_words, next_command
 from pggan.core.schedule import Phase
+from pggan.core.text import given_words, next_command
 from pggan.data.pyramid import INDEX_FILE, ImagePyramid
 from pggan.losses import build_loss
 from pggan.optim.batch_partition import BatchPartition

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from pggan.core.formatting import duration, new_table, three_digits
+from pggan.core.text import duration, new_table, three_digits
 from pggan.performance.scaling import Reduction, Scaling
 
 

@@ -13,8 +13,8 @@ from pggan.config import TrainConfig
 from pggan.config.train import MIN_GAMMA, gamma_by_rule
 from pggan.core.architecture import MIN_RESOLUTION, resolutions_between
 from pggan.core.errors import UserError
-from pggan.core.formatting import duration
 from pggan.core.schedule import PerResolution, value_at
+from pggan.core.text import duration
 
 # Images of the levels on the way, as in avatars_32 and the ORL run; above 64x64 twice as many at every level.
 STABLE = {4: 1500, 8: 2500, 16: 5000, 32: 8000, 64: 16_000, 128: 32_000, 256: 64_000, 512: 128_000}

@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
 
-from pggan.core.formatting import duration
 from pggan.core.schedule import Schedule
+from pggan.core.text import duration
 from pggan.training.timing import PhaseTimes
 
 # What a run took before half of its time counts half, since the level in training says most about those to come, and

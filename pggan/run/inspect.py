@@ -20,7 +20,7 @@ from pggan.checkpoints.generator_file import (
 from pggan.checkpoints.read import Checkpoint, best_of, checkpoints_of, resolve_checkpoint
 from pggan.config import InspectConfig
 from pggan.core.atomic_io import file_sha256
-from pggan.core.next_command import next_command
+from pggan.core.text import next_command
 from pggan.data.pyramid import ImagePyramid
 from pggan.sampling.images import STILLS, Pixels, check_output, enlarge, grid, save_picture
 

@@ -6,9 +6,9 @@ from torch import Tensor
 
 from pggan.checkpoints.write import NonFiniteError, prune
 from pggan.core.errors import EXIT_INTERRUPTED
-from pggan.core.next_command import next_command
 from pggan.core.schedule import Phase
 from pggan.core.signals import StopSignal
+from pggan.core.text import next_command
 from pggan.data.reals import RealBatches
 from pggan.distributed.watchdog import Watchdog
 from pggan.run.events import Event, Fakes, Parts, Saving, Step, StoredGrid, Tick

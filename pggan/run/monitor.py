@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pggan.config import MonitorConfig
 from pggan.core.errors import UserError
-from pggan.core.next_command import next_command
+from pggan.core.text import next_command
 
 OUTPUTS = Path("outputs")
 EVENTS = "events.out.tfevents.*"

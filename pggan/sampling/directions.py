@@ -13,8 +13,8 @@ from pggan.config import DirectionsConfig
 from pggan.config.parse import generator_keys, parse_seeds
 from pggan.core.devices import set_threads
 from pggan.core.errors import UserError
-from pggan.core.next_command import next_command
 from pggan.core.rng import generator_for
+from pggan.core.text import next_command
 from pggan.networks.networks import Generator
 from pggan.sampling.generate import observed_features
 from pggan.sampling.images import check_output, output_path, save_png, sheet, sheet_zoom

@@ -28,7 +28,7 @@ from pggan.config.parse import generator_keys
 from pggan.core.devices import set_threads
 from pggan.core.environment import __version__
 from pggan.core.errors import UserError
-from pggan.core.next_command import next_command
+from pggan.core.text import next_command
 from pggan.sampling.directions import load_directions, principal_directions
 from pggan.sampling.film import ANIMATED, VIDEO, film_zoom, save_film
 from pggan.sampling.generate import RenderSettings

@@ -11,7 +11,7 @@ from rich.progress import Progress
 from pggan.config import ProjectConfig
 from pggan.config.parse import generator_keys, listed
 from pggan.core.devices import set_threads
-from pggan.core.next_command import next_command
+from pggan.core.text import next_command
 from pggan.sampling.images import new_folder, output_path, save_png, sheet, sheet_zoom
 from pggan.sampling.latents import save_latents
 from pggan.sampling.projection import project, read_target

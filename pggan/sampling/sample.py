@@ -8,7 +8,7 @@ from pggan.config import SampleConfig
 from pggan.config.parse import generator_keys, parse_grid
 from pggan.core.devices import set_threads
 from pggan.core.errors import UserError
-from pggan.core.next_command import next_command
+from pggan.core.text import next_command
 from pggan.sampling.directions import load_direction, move
 from pggan.sampling.film import tracked
 from pggan.sampling.images import (

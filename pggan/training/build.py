@@ -8,8 +8,8 @@ from pggan.augmentation.ada import Ada, AdaptiveP
 from pggan.config import DgcConfig, Kernels, Precision, Switch, TrainerConfig
 from pggan.core.architecture import Architecture
 from pggan.core.errors import UserError
-from pggan.core.formatting import Log
 from pggan.core.schedule import Phase
+from pggan.core.text import Log
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import build_loss
 from pggan.networks.backbone import load_backbone

@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 
 from pggan.augmentation.ada import Ada
-from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase, is_nth_update
-from pggan.losses.base import GradientPenalty, Loss, PenaltyAt
+from pggan.losses.base import GradientPenalty, Loss, PenaltyAt, Reals
 from pggan.networks.layers import ComputeOptions
 
 

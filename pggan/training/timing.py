@@ -12,12 +12,12 @@ import torch
 
 from pggan.config import PlainGradientsConfig, Precision, TrainerConfig
 from pggan.core.architecture import Architecture
-from pggan.core.batch import Reals
 from pggan.core.cpu import processor_facts
 from pggan.core.devices import synchronize
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase, Schedule
 from pggan.distributed.process_group import ProcessGroup
+from pggan.losses.base import Reals
 from pggan.optim.batch_partition import BatchPartition
 from pggan.training.build import build_trainer
 from pggan.training.precision import DTYPES, precision_on, set_float32

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from pggan.augmentation.ada import Ada
-from pggan.core.batch import Reals
 from pggan.core.errors import StepOutOfMemory
-from pggan.core.formatting import Log
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
-from pggan.losses.base import Loss
+from pggan.core.text import Log
+from pggan.losses.base import Loss, Reals
 from pggan.networks.layers import ComputeOptions
 from pggan.optim.reducer import GradientReducer
 from pggan.optim.state import State

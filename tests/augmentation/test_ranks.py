@@ -5,11 +5,11 @@ import torch
 
 from pggan.cli.compose import compose
 from pggan.config import TrainConfig
-from pggan.core.batch import Reals
+from pggan.config.validation import validated
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
-from pggan.core.validation import validated
 from pggan.distributed.process_group import ProcessGroup, rank_from_environment
+from pggan.losses.base import Reals
 from pggan.optim.state import state_sha256
 from pggan.training.build import build_trainer
 from tests.definitions import variant

@@ -10,7 +10,7 @@ from benchmarks.quality import measure, table
 from benchmarks.quality.__main__ import RESULTS, is_measured
 from benchmarks.quality.rows import ROWS, Row
 from pggan.config import TrainConfig
-from pggan.core.validation import validated
+from pggan.config.validation import validated
 from tests.composed import composed
 
 ROOT = Path(__file__).parents[2]

@@ -13,8 +13,8 @@ from pggan.cli.main import main
 from pggan.cli.recipe_file import Difference, read_recipe, write_recipe
 from pggan.config import TrainConfig
 from pggan.config.describe import describe
+from pggan.config.validation import validated
 from pggan.core.errors import UserError
-from pggan.core.validation import validated
 from pggan.performance import hours
 from pggan.performance.hours import MeasuredCosts
 from pggan.performance.recipe import Choice

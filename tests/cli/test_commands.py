@@ -13,8 +13,8 @@ from pggan import config
 from pggan.cli.commands import COMMANDS
 from pggan.cli.main import main
 from pggan.config.files import CONFIGS, choices_of
+from pggan.config.validation import validated
 from pggan.core.environment import __version__
-from pggan.core.validation import validated
 from pggan.performance.recipe import FALLING_SHARE
 from tests.composed import composed
 

@@ -6,8 +6,8 @@ from pggan.cli.compose import compose
 from pggan.cli.main import main
 from pggan.config import TrainConfig
 from pggan.config.describe import describe
+from pggan.config.validation import validated
 from pggan.core.errors import UserError
-from pggan.core.validation import validated
 from pggan.run.run_dir import write_config
 
 

@@ -5,8 +5,8 @@ import pytest
 from pggan.cli import main as cli
 from pggan.cli.inputs import require_inputs
 from pggan.config import TrainConfig
+from pggan.config.validation import validated
 from pggan.core.errors import UserError
-from pggan.core.validation import validated
 from tests.composed import composed
 
 MISSING = {

@@ -4,7 +4,7 @@ import json
 
 from pggan.config import TrainConfig
 from pggan.config.describe import COMMAND_VARIABLE, changes, describe, flatten, to_plain, versions
-from pggan.core.validation import validated
+from pggan.config.validation import validated
 from tests.composed import composed
 
 

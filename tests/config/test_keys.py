@@ -8,8 +8,8 @@ from pggan import config
 from pggan.cli.commands import COMMANDS
 from pggan.config import TrainConfig
 from pggan.config.files import CONFIGS, choices_of, of_earlier_version
+from pggan.config.validation import kinds_of, validated
 from pggan.core.errors import UserError
-from pggan.core.validation import kinds_of, validated
 from tests.composed import composed
 
 GROUPS = ("augmentation", "data", "debug", "gradients", "loss", "model", "schedule")

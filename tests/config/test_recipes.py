@@ -3,7 +3,7 @@
 import pytest
 
 from pggan.config import TrainConfig
-from pggan.core.validation import validated
+from pggan.config.validation import validated
 from tests.composed import composed
 
 

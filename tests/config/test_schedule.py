@@ -3,8 +3,8 @@
 import pytest
 
 from pggan.config import ScheduleConfig, TrainConfig
+from pggan.config.validation import validated
 from pggan.core.errors import UserError
-from pggan.core.validation import validated
 from tests.composed import composed
 
 

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 import pytest
 
+from pggan.config.validation import Positive, Whole, validated
 from pggan.core.errors import UserError
-from pggan.core.validation import Positive, Whole, validated
 
 Colour = StrEnum("Colour", "red blue")
 

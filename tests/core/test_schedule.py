@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pggan.config import TrainConfig
+from pggan.config.validation import validated
 from pggan.core.schedule import Schedule, is_due, is_nth_update, lies_between, multiples_between, value_at
-from pggan.core.validation import validated
 from tests.composed import composed
 
 RESOLUTIONS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)

@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from pggan.core.batch import Reals
 from pggan.core.errors import StepOutOfMemory
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase, Schedule
 from pggan.distributed.process_group import ProcessGroup
+from pggan.losses.base import Reals
 from pggan.networks import efficientnet_lite0
 from pggan.training import trainer as trainer_module
 from pggan.training.build import build_trainer

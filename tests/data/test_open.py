@@ -6,8 +6,8 @@ from PIL import Image
 
 from pggan.cli.main import main
 from pggan.config import TrainConfig
+from pggan.config.validation import validated
 from pggan.core.errors import UserError
-from pggan.core.validation import validated
 from pggan.data.open import open_data
 from tests.composed import composed
 

@@ -13,8 +13,8 @@ from benchmarks.soak import remains, write_data
 from pggan.checkpoints.read import checkpoints_of, newest_checkpoint
 from pggan.cli.main import guarded
 from pggan.config import TrainConfig
+from pggan.config.validation import validated
 from pggan.core.errors import EXIT_USER_ERROR
-from pggan.core.validation import validated
 from pggan.run.inspect import facts_of_run
 from pggan.run.train import run
 from pggan.training.trainer import Trainer

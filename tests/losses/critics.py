@@ -2,8 +2,7 @@
 
 import torch
 
-from pggan.core.batch import Reals
-from pggan.losses.base import PenaltyContext, PenaltyResolution, Transforms
+from pggan.losses.base import PenaltyContext, PenaltyResolution, Reals, Transforms
 from pggan.losses.logistic import Logistic
 from pggan.losses.relativistic import Relativistic
 from pggan.losses.wgan_gp import WganGp

@@ -9,9 +9,8 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from pggan.core.batch import Reals
 from pggan.losses import LOSSES, build_loss
-from pggan.losses.base import GradientPenalty, PenaltyResolution, class_loss
+from pggan.losses.base import GradientPenalty, PenaltyResolution, Reals, class_loss
 from pggan.losses.wgan_gp import WganGp
 from pggan.networks.networks import Discriminator
 from tests.definitions import variant

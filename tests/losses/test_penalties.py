@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from pggan.augmentation.ada import Ada
-from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
-from pggan.losses.base import GradientPenalty, PenaltyAt, PenaltyContext, Transforms
+from pggan.losses.base import GradientPenalty, PenaltyAt, PenaltyContext, Reals, Transforms
 from pggan.networks.layers import ComputeOptions
 from pggan.networks.networks import Discriminator
 from pggan.training.inputs import draw_inputs

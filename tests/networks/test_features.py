@@ -5,9 +5,9 @@ from copy import deepcopy
 import pytest
 import torch
 
-from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
+from pggan.losses.base import Reals
 from pggan.losses.logistic import Logistic
 from pggan.networks import efficientnet_lite0
 from pggan.networks.backbone import SIDE, Backbone, load_backbone

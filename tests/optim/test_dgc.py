@@ -9,10 +9,10 @@ import torch
 from pggan.checkpoints.read import newest_checkpoint
 from pggan.checkpoints.resume import broadcast_state
 from pggan.config import Precision
-from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup, rank_from_environment
+from pggan.losses.base import Reals
 from pggan.optim.dgc import EXTRA_STATE, SENT_AS, Compressor, largest, pack, set_mean, share_to_send
 from pggan.optim.state import INIT_SCALE, state_sha256
 from pggan.run import train

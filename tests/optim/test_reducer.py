@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pggan.config import Precision
-from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup, RankInfo, rank_from_environment
+from pggan.losses.base import Reals
 from pggan.ops import elementwise as activation
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.dgc import DgcReducer

@@ -6,9 +6,9 @@ from copy import deepcopy
 import pytest
 import torch
 
-from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
+from pggan.losses.base import Reals
 from pggan.networks.layers import ComputeOptions
 from pggan.optim.state import GROWTH_INTERVAL, INIT_SCALE, MAX_SCALE, new_state, state_sha256
 from pggan.training.trainer import Trainer

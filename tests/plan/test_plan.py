@@ -8,11 +8,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pggan.cli.main import main
 from pggan.config import TrainConfig
-from pggan.core.batch import Reals
+from pggan.config.validation import validated
 from pggan.core.rng import StepRng
-from pggan.core.validation import validated
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import build_loss
+from pggan.losses.base import Reals
 from pggan.performance.costs import CostCounter, watts_of
 from pggan.training.build import build_trainer
 from tests.composed import composed

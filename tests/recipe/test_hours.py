@@ -7,8 +7,8 @@ from PIL import Image
 
 from pggan.cli.auto_recipe import GivenKeys
 from pggan.config import TrainConfig
+from pggan.config.validation import validated
 from pggan.core.errors import UserError
-from pggan.core.validation import validated
 from pggan.performance.hours import MeasuredCosts, facts_of, find_recipe
 from pggan.performance.recipe import NetworkSizes, Recipe, Situation
 from tests.composed import composed

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from pggan.config import TrainConfig
+from pggan.config.validation import validated
 from pggan.core.errors import UserError
 from pggan.core.schedule import value_at
-from pggan.core.validation import validated
 from pggan.performance.recipe import (
     FADE,
     FALLING_SHARE,

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from pggan.cli.compose import compose
 from pggan.config import ScheduleConfig
+from pggan.config.validation import validated
 from pggan.core.schedule import Course
-from pggan.core.validation import validated
 from pggan.run import console
 from pggan.run.console import WIDTH, TrainingConsole
 

@@ -2,9 +2,9 @@
 
 import torch
 
-from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Schedule
+from pggan.losses.base import Reals
 from pggan.networks.layers import ComputeOptions
 from pggan.optim.state import new_state, state_sha256
 from pggan.training.trainer import Trainer

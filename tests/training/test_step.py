@@ -9,9 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pggan.core.batch import Reals
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
+from pggan.losses.base import Reals
 from pggan.losses.logistic import Logistic
 from pggan.losses.relativistic import Relativistic
 from pggan.losses.wgan_gp import WganGp

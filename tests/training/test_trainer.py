@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from pggan.config import Precision, TrainConfig
-from pggan.core.batch import Reals
+from pggan.config.validation import validated
 from pggan.core.errors import StepOutOfMemory, UserError
 from pggan.core.rng import StepRng
-from pggan.core.validation import validated
 from pggan.distributed.process_group import ProcessGroup, RankInfo
+from pggan.losses.base import Reals
 from pggan.losses.logistic import Logistic
 from pggan.networks.layers import ComputeOptions
 from pggan.optim.reducer import AllReduce, GradientReducer

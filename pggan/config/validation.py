@@ -12,8 +12,8 @@ from operator import ge, gt, le, lt
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from pggan.config.withdrawn import withdrawal
 from pggan.core.errors import UserError, nearest, nearest_name
-from pggan.core.withdrawn import withdrawal
 
 Conf = TypeVar("Conf")
 MISSING = "???"  # as YAML files have it

@@ -6,7 +6,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from pggan.core.environment import COMMAND_VARIABLE
-from pggan.core.next_command import given_words, next_command
+from pggan.core.text import given_words, next_command
 
 
 def test_plain_values_stand_as_they_are_before_the_other_words():
