@@ -56,7 +56,7 @@ LONG = (
     "test_readme.py",
     "launch",
     "faults",
-    "test_tensorboard_browser.py",
+    "test_tensorboard_served.py",
     "explore",
     "test_docs.py",
     "test_first_gpu.py",

@@ -56,9 +56,3 @@ def test_a_generator_of_the_package_is_small_and_draws_faces_that_differ(name):
     # An untrained generator draws grey noise, and a collapsed one the same face for every seed.
     assert images.std((1, 2, 3)).min() > 20
     assert images.std(0).mean() > 10
-
-
-def test_other_names_are_refused_with_those_that_there_are():
-    with pytest.raises(UserError, match="no such generator") as refused:
-        pggan.load("pretrained:celebahq")
-    assert "pretrained:avatars64" in refused.value.remedy

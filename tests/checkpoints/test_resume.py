@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 import pytest
 
 from pggan.checkpoints.read import newest_checkpoint
-from pggan.checkpoints.resume import _refusals, find_resume_point, load_weights
+from pggan.checkpoints.resume import find_resume_point, load_weights
 from pggan.core.architecture import Architecture, Resampling, Stem
 from pggan.core.errors import UserError
 
@@ -55,13 +55,6 @@ def test_weights_of_networks_that_differ_in_anything_else_are_taken(finished_run
         assert getattr(checkpoint.architecture, field) != value
     found = load_weights(str(finished_run), replace(checkpoint.architecture, **SAME_KIND))
     assert set(found) == {"generator", "discriminator", "generator_ema"}
-
-
-@pytest.mark.parametrize("key", ["path", "count", "cache", "crop", "channels", "labels"])
-def test_a_key_that_has_changed_the_images_is_refused_by_its_name(checkpoint, tiny_config, key):
-    schedule, changed = tiny_config().schedule.build(), [f"data.{key}", "data.mirror", "monitor.tick_images"]
-    assert list(_refusals(checkpoint, changed, "other images", schedule)) == [(f"data.{key}", "data")]
-    assert list(_refusals(checkpoint, changed, checkpoint.header["data"], schedule)) == []
 
 
 @pytest.fixture

@@ -1,10 +1,15 @@
 """Checkpoints are written as a whole or not at all, and removed when they are no longer needed."""
 
-import pytest
-from safetensors import SafetensorError
+import os
+import stat
+import time
 
-from pggan.checkpoints.read import COMPONENTS, checkpoints_of, choose_checkpoint, newest_checkpoint
-from pggan.checkpoints.write import NonFiniteError, prune, write_checkpoint
+import pytest
+import torch
+
+from pggan.checkpoints.generator_file import save_tensors
+from pggan.checkpoints.read import checkpoints_of, choose_checkpoint, newest_checkpoint
+from pggan.checkpoints.write import CheckpointInterval, NonFiniteError, prune, write_checkpoint
 from pggan.core.atomic_io import clean_partials
 from pggan.run.inspect import facts_of_run
 
@@ -30,23 +35,7 @@ def test_a_checkpoint_killed_while_its_successor_takes_its_name_is_put_back(run_
     assert facts_of_run(run_dir) == before
 
 
-def test_a_failed_save_keeps_what_was_there(run_dir, snapshot_of, monkeypatch):
-    before, snapshot = facts_of_run(run_dir), snapshot_of(run_dir, 199)
-    generator = (run_dir / "generator.safetensors").read_bytes()
-
-    def full_disk(*arguments, **options):
-        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
-
-    monkeypatch.setattr("safetensors.torch.save_file", full_disk)
-    with pytest.raises(OSError, match="No space") as caught:
-        write_checkpoint(run_dir, snapshot)
-    assert caught.value.errno == 28
-    assert facts_of_run(run_dir) == before
-    assert (run_dir / "generator.safetensors").read_bytes() == generator
-    assert not list(run_dir.rglob(".partial-*"))
-
-
-@pytest.mark.parametrize("component", COMPONENTS)
+@pytest.mark.parametrize("component", ["generator", "optimizer_d"])
 def test_numbers_that_are_not_finite_are_never_written(run_dir, snapshot_of, component):
     snapshot = snapshot_of(run_dir, 199)
     tensors = snapshot.state_dicts[component]
@@ -84,6 +73,26 @@ def test_the_best_is_kept_until_a_better_one_is_durable(run_dir, snapshot_of):
     assert choose_checkpoint(str(run_dir), "best").endswith("000000168")
 
 
-def test_whoever_may_read_one_file_of_a_run_may_read_all(run_dir, newest):
-    files = [run_dir / "generator.safetensors", *newest.iterdir()]
-    assert len({file.stat().st_mode for file in files}) == 1
+def test_a_checkpoint_is_late_and_training_waits_for_it_before_the_minutes_are_over():
+    interval = CheckpointInterval(0, 10**9, 0.01)
+    assert not interval.is_late
+    assert not interval.must_wait(8)
+    time.sleep(0.7)
+    assert interval.is_late
+    interval.begin(8)
+    assert interval.must_wait(16)  # what was begun is not on the disk
+    interval.saved()
+    assert not interval.is_late
+    assert not CheckpointInterval(0, 100, None).is_late
+
+
+def test_files_have_the_permissions_of_any_new_file_and_keep_those_that_they_had(tmp_path):
+    before = os.umask(0o027)
+    try:
+        save_tensors({"a": torch.arange(3)}, tmp_path / "new.safetensors", {"about": "x"})
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "new.safetensors").stat().st_mode) == 0o640
+    (tmp_path / "new.safetensors").chmod(0o604)
+    save_tensors({"a": torch.zeros(1)}, tmp_path / "new.safetensors", {})
+    assert stat.S_IMODE((tmp_path / "new.safetensors").stat().st_mode) == 0o604

@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -169,21 +168,6 @@ def test_two_ranks_evaluate_together_when_the_clock_of_one_says_so(tiny_config, 
     assert facts_of_run(two)["state_sha256"] == facts_of_run(one)["state_sha256"]
     assert list(evaluations_in(two)) == [64, 96]  # at 4x4 there is no SWD
     assert not evaluations_in(one)
-
-
-FAULTY = """
-import os
-import sys
-
-def build():
-    fault = float("nan") if os.environ["RANK"] == "1" else 1
-    return lambda images: images.float().mean((2, 3)) * fault
-"""
-
-
-def _train_with_modules_of(folder, config) -> None:
-    sys.path.insert(0, str(folder))
-    train.run(config)
 
 
 def test_numbers_compare_at_one_stage_and_with_one_metric():

@@ -3,7 +3,6 @@
 import json
 import math
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from pggan.checkpoints.write import NonFiniteError, prune
 from pggan.core.errors import StepOutOfMemory, UserError
 from pggan.run import pictures, train
-from pggan.run.eta import TimeLimit
-from pggan.run.report import Reporter
 
 
 @pytest.fixture
@@ -119,65 +116,6 @@ def test_where_memory_no_longer_suffices_the_run_goes_on_with_half_of_the_images
     after_step(fail_for_good)
     with pytest.raises(StepOutOfMemory, match="Use less"):
         train.run(tiny_config(f"run_dir={tmp_path / 'other'}"))
-
-
-def test_only_checkpoints_that_are_on_the_disk_are_reported_as_saved(tiny_config, tmp_path, after_step, monkeypatch):
-    """That of 80 images is refused at first, because a weight is infinite from 72 on; after the rollback it is not."""
-    reported, spoilt = [], []
-
-    def spoil(state) -> None:
-        if state.images == 72 and not spoilt:
-            spoilt.append(72)
-            with torch.no_grad():
-                next(state.g_ema.parameters()).view(-1)[0] = math.inf
-
-    def saved(self, images: int) -> None:
-        reported.append((images, (tmp_path / "checkpoints" / f"{images:09d}").is_dir()))
-
-    after_step(spoil)
-    monkeypatch.setattr(Reporter, "saved", saved)
-    settings = ["checkpoint.every_images=32", "checkpoint.keep=99", "schedule.total_images=96"]
-    assert train.run(tiny_config(*settings, f"run_dir={tmp_path}")) == 0
-    log = (tmp_path / "train.log").read_text()
-    assert "Numbers were NaN or infinite at 80 images: generator_ema/" in log
-    assert "Rolling back to the checkpoint of 64 images" in log
-    assert sorted({*reported}) == [(images, True) for images in (16, 32, 48, 64, 80, 96)]
-
-
-@pytest.fixture
-def plan_ends(monkeypatch):
-    """Makes runs of given hours plan their last image with a function of the images shown; lists the reserves."""
-    reserves = []
-
-    def with_ends(last_image):
-        def plan(self, images, now, reserve):
-            reserves.append(reserve)
-            self.eta.schedule = replace(self.eta.schedule, total_images=last_image(images))
-
-        monkeypatch.setattr(TimeLimit, "plan", plan)
-        return reserves
-
-    return with_ends
-
-
-def test_rates_that_fall_faster_because_the_run_would_be_late_are_reported_once(tiny_config, tmp_path, plan_ends):
-    """The rates of 96 images would fall over the last 48."""
-    ends = {40: 96, 48: 96, 56: 80, 64: 72}
-    plan_ends(lambda images: ends.get(images, 72))
-    words = ["schedule.first_resolution=8", "schedule.final_resolution=8", "schedule.total_images=96"]
-    words += ["schedule.lr_decay_images=48", "hours=1", "monitor.tick_images=8", f"run_dir={tmp_path}"]
-    assert train.run(tiny_config(*words)) == 0
-    log = (tmp_path / "train.log").read_text()
-    assert log.count("The machine is slower than planned: the rates fall faster, to 0 at") == 1
-    assert "to 0 at 80 images." in log
-    assert "Done: 72 images." in log
-
-
-def test_a_run_that_ends_before_its_networks_are_grown_says_so(tiny_config, tmp_path, plan_ends):
-    plan_ends(lambda images: 32)
-    assert train.run(tiny_config("hours=0.5", "monitor.tick_images=8", f"run_dir={tmp_path}")) == 0
-    log = (tmp_path / "train.log").read_text()
-    assert "Done: 32 images, before 16x16 was faded in: hours=0.5 were over." in log
 
 
 @pytest.mark.slow

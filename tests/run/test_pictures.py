@@ -1,7 +1,5 @@
 """The pictures that a run makes of itself: grids, a film, how varied fakes are, the projector."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -13,16 +11,8 @@ from google.protobuf import text_format  # isort: skip - comes with tensorboard
 from pggan.core.rng import generator_for
 from pggan.data.pyramid import ImagePyramid
 from pggan.networks.networks import Generator
-from pggan.run import pictures, train
-from pggan.run.pictures import (
-    MAX_GRID,
-    MAX_STORED,
-    MIN_STORED,
-    UPDATES,
-    Previews,
-    interval_of,
-    relative_diversity,
-)
+from pggan.run import train
+from pggan.run.pictures import MAX_GRID, Previews, relative_diversity
 from pggan.sampling.images import read_facts, stored_grids
 from tests.definitions import variant
 
@@ -52,15 +42,6 @@ def test_grids_have_fewer_images_where_these_are_large():
         assert columns * rows * max(resolution, 128) ** 2 <= max(MAX_GRID, resolution**2)
 
 
-@pytest.mark.parametrize("steps", [1, 99, 101, 3657, 1_234_567])
-def test_a_run_stores_enough_grids_for_a_film_and_no_more_than_their_cost_allows(steps):
-    """Of 16 images each; one per update if there are fewer. An interval of whole images is up to 1 longer."""
-    every = interval_of(SimpleNamespace(total=16 * steps, steps=lambda: (steps // 2, steps - steps // 2)))
-    grids = 16 * steps / every
-    assert grids <= min(max(steps / UPDATES, MIN_STORED), MAX_STORED)
-    assert min(grids, steps) >= min(steps, MIN_STORED) * 16 / 17
-
-
 def test_a_resumed_run_has_no_grid_twice(finished_run, tiny_config, tmp_path):
     """Another interval after the resume, and grids beyond it: what is left are those of one training."""
     folder = tmp_path / "samples" / "timelapse"
@@ -73,15 +54,6 @@ def test_a_resumed_run_has_no_grid_twice(finished_run, tiny_config, tmp_path):
     hours = [facts.hours for facts in found]
     assert hours == sorted(hours)
     assert hours[-1] > 0
-
-
-def test_the_distance_to_the_nearest_other_image_is_that_of_their_pixels_and_copies_have_none(monkeypatch):
-    def grey(*levels: int) -> np.ndarray:
-        return np.array(levels, np.uint8).repeat(8 * 8 * 3).reshape(-1, 8, 8, 3)
-
-    assert pictures._mean_nearest(grey(0, 51, 204)) == pytest.approx((51 + 51 + 153) / 3 / 255, abs=1e-6)
-    # Root of products in float64 of features in float32: see `pggan.metrics.distances`.
-    assert pictures._mean_nearest(grey(0, 255, 0, 255, 128, 128)) < 1e-6
 
 
 def test_fakes_that_are_all_the_same_have_no_diversity_and_reals_are_no_measure(

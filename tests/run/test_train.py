@@ -3,11 +3,13 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from pggan.run import train
+from pggan.run.compose import few_images
 from pggan.run.inspect import facts_of_run
 
 
@@ -131,3 +133,33 @@ def test_the_same_command_really_runs_every_level_to_1024(tiny_config, make_pyra
     sides = [4, 8, 16, 32, 64, 128, 256, 512, 1024]
     assert phases == ["4x4 stable", *(f"{side}x{side} {kind}" for side in sides[1:] for kind in ("fade", "stable"))]
     assert all(np.isfinite(line["D/loss"]) and np.isfinite(line["G/loss"]) for line in metrics_of(tmp_path / "run"))
+
+
+# ---- what is said at the start ---------------------------------------------------------------------------
+
+
+def test_few_images_shown_often_are_a_reason_to_augment(tiny_config):
+    def notes(images=400, total=65_000, augmentation="none", hours="null", checkpoint=None):
+        pyramid, schedule = SimpleNamespace(images=images), SimpleNamespace(total=total)
+        source = SimpleNamespace(pyramid=pyramid, schedule=schedule, checkpoint=checkpoint)
+        return few_images(tiny_config(f"augmentation={augmentation}", f"hours={hours}"), source)
+
+    (note,) = notes()
+    assert "each of the 400 images 162 times" in note
+    assert note.endswith("augmentation=ada keeps it from that; pggan train hours= chooses it for photographs.")
+    assert notes(hours="1")[0].endswith("augmentation=ada keeps it from that.")  # and hours= has not chosen it
+    for silent in ({"augmentation": "ada"}, {"checkpoint": object()}, {"total": 400}, {"images": 4096}):
+        assert notes(**silent) == []
+
+
+def test_what_the_run_will_do_is_announced(finished_run):
+    log = (finished_run / "train.log").read_text()
+    for line in (
+        f"Run directory  {finished_run}",
+        "Data           48 images, 3 channels, up to 16x16",
+        "Schedule       4x4 to 16x16, 5 phases, 160 images",
+        f"Watch          pggan monitor run={finished_run}",
+        "Phase 1 of 5: 4x4 stable, batch 8",
+        "Done: 160 images.",
+    ):
+        assert log.count(line) == 1, line

@@ -1,24 +1,90 @@
 """What TensorBoard shows of a run that was stopped and broken off on its way, beside one that has not come to its end.
 
-What its page asks for is looked at over HTTP, and that the page shows it, in a real browser.
+TensorBoard is asked over HTTP for what its page asks for.
 """
 
 import json
 import os
 import re
 import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
 
 import pytest
 
 from pggan.core.errors import EXIT_INTERRUPTED
 from pggan.run import train
-from pggan.run.tensorboard import GROWTH, LAYOUT
 from tests.conftest import watch_steps
-from tests.explore.browser import CHROMIUM, Page, open_browser
-from tests.run.served_board import Board, served, wait_for
 
 pytestmark = pytest.mark.rare
+
+STATUSES = ["STATUS_UNKNOWN", "STATUS_SUCCESS", "STATUS_FAILURE", "STATUS_RUNNING"]
+
+
+class Board:
+    """The data of one TensorBoard."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def read(self, path: str, **query: object) -> bytes:
+        """The answer to a request for `path`, below /data/."""
+        with urlopen(f"{self.address}data/{path}?{urlencode(query)}") as answer:
+            return answer.read()
+
+    def ask(self, plugin: str, **query: object) -> Any:
+        """The answer of a plugin: `ask("text/tags")`."""
+        return json.loads(self.read(f"plugin/{plugin}", **query))
+
+    def active_plugins(self) -> set[str]:
+        """The names of the tabs that have something to show."""
+        return {name for name, about in json.loads(self.read("plugins_listing")).items() if about["enabled"]}
+
+    def trials(self) -> dict[str, Any]:
+        """The rows of HParams by the names of their runs."""
+        wanted = {"allowedStatuses": STATUSES, "startIndex": 0, "sliceSize": 100}
+        address = f"{self.address}data/plugin/hparams/session_groups"
+        with urlopen(Request(address, json.dumps(wanted).encode(), {"Content-Type": "application/json"})) as answer:
+            return {group["name"]: group for group in json.load(answer)["sessionGroups"]}
+
+    def steps(self, run: str) -> dict[str, list[int]]:
+        """The steps of all points of a run, by tag."""
+        found = {}
+        for kind, is_list in (("scalars", True), ("histograms", True), ("images", False), ("text", False)):
+            for tag in self.ask(f"{kind}/tags")[run]:
+                points = self.ask(f"{kind}/{kind}", run=run, tag=tag)
+                found[tag] = [point[1] if is_list else point["step"] for point in points]
+        return found
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[Board]:
+    """TensorBoard on a folder of runs, in a process of its own."""
+    words = [sys.executable, "-m", "pggan", "monitor", f"run={folder}", "port=0"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        line = process.stdout.readline()
+        yield Board(re.search(r"http://127\.0\.0\.1:\d+/", line)[0])
+    finally:
+        process.terminate()
+        process.wait()
+        process.stdout.close()
+
+
+def wait_for(holds: Callable[[], bool], what: str, seconds: float = 0.2) -> None:
+    """Ask every few `seconds` whether something holds."""
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end, what
+        time.sleep(seconds)
+
 
 RESUMED = ["monitor.grid_images=32", "checkpoint.every_images=1000"]
 RESUMED += ["evaluation.metrics=[swd]", "evaluation.interval_images=48", "evaluation.count=16"]
@@ -29,40 +95,17 @@ TICKS = sorted({32, 64, 128, *EVALUATIONS})
 STARTS = [0, 41]  # the first image of each process: the second, which broke off, and the third have the same
 BORDERS = {1: 0.0, 33: 0.0, 65: 1.0, 97: 1.0, 129: 2.0}  # the first image of each phase, and the growth there
 MEAN = "metrics/swd/mean@patches-16"
-CHARTS = sum(len([*GROWTH, *charts]) for charts in LAYOUT.values())
 
-# Elements of a page, also in the shadow trees and frames that TensorBoard is made of; and all text that can be seen.
-FIND = """
-window.find = (selector, node = document) => [...node.querySelectorAll("*")].flatMap((element) => [
-  ...(element.matches(selector) ? [element] : []),
-  ...[element.shadowRoot, element.contentDocument].flatMap((inner) => inner ? window.find(selector, inner) : []),
-]);
-window.charts = (selector, line) => find(selector).filter(
-  (chart) => find(line, chart.shadowRoot).some((path) => path.getAttribute("d"))
-).length;
-window.words = () => {
-  const found = [];
-  const read = (node) => {
-    if (node.nodeType == Node.TEXT_NODE) found.push(node.data);
-    if (node.nodeType == Node.ELEMENT_NODE && (node.matches("style, script") || !node.checkVisibility())) return;
-    for (const inner of [node.shadowRoot, node.contentDocument]) if (inner) read(inner);
-    node.childNodes.forEach(read);
-  };
-  read(document.body);
-  return found.join(" ").replace(/\\s+/g, " ");
-};
-"""
-NOTHING = r"No (?:dashboards are active|[\w ]+ data was found|matches for|metrics are enabled|runs are in)"
 TABS = {
-    "timeseries": r"/resumed [-\d.e]+ [-\d.e]+ 160 /.test(words())",
-    "scalars": "charts('tf-scalar-card', 'path.line') > 8",
-    "custom_scalars": f"charts('tf-custom-scalar-multi-line-chart-card', 'path.line') == {CHARTS}",
-    "images": "find('img').filter((image) => image.naturalWidth == 48 && image.naturalHeight == 32).length == 8",
-    "histograms": "charts('vz-histogram-timeseries', 'path.outline') == 5",
-    "distributions": "charts('vz-distribution-chart', 'path.area') == 5",
-    "text": "words().includes('Phase 5 of 5: 16x16 stable')",
-    "hparams": "/Trial ID .* resumed .* unfinished /.test(words())",
-    "projector": "find('canvas').length > 0 && words().includes('Points: 96')",
+    "timeseries",
+    "scalars",
+    "custom_scalars",
+    "images",
+    "histograms",
+    "distributions",
+    "text",
+    "hparams",
+    "projector",
 }
 
 
@@ -114,7 +157,7 @@ def board(runs):
 
     with served(runs) as board:
         # TensorBoard already answers while it still reads the files.
-        wait_for(lambda: {*TABS} <= board.active_plugins(), "the plugins")
+        wait_for(lambda: board.active_plugins() >= TABS, "the plugins")
         wait_for(lambda: last("resumed") >= 160 and last("unfinished") >= 96, "the last numbers")
         yield board
 
@@ -123,9 +166,6 @@ def board(runs):
 def steps(board) -> dict[str, list[int]]:
     """Those of all points of the resumed run, by tag."""
     return board.steps("resumed")
-
-
-# ---- what the page asks for ------------------------------------------------------------------------------
 
 
 def test_every_point_is_there_once_and_none_is_lost(board, steps, recorded):
@@ -147,29 +187,3 @@ def test_hparams_compare_the_runs_with_their_final_metrics(board, recorded):
     assert ends == {"resumed": ["STATUS_SUCCESS"], "unfinished": ["STATUS_UNKNOWN"]}
     (final,) = (value for value in trials["resumed"]["metricValues"] if value["name"]["tag"] == MEAN)
     assert (final["trainingStep"], final["value"]) == (160, pytest.approx(recorded[MEAN][160], rel=1e-6))
-
-
-# ---- what the page shows ---------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def page(tmp_path_factory):
-    if CHROMIUM is None:
-        pytest.skip("needs Chromium: apt-get install chromium")
-    with open_browser(tmp_path_factory.mktemp("profile")) as page:
-        yield page
-
-
-def show(page: Page, board: Board, tab: str) -> None:
-    page.open(f"{board.address}#{tab}", 1400, 1000)
-    page.wait("location.href.startsWith('http') && document.readyState == 'complete'")
-    page.run(FIND)
-    wait_for(lambda: page.run(TABS[tab]), tab, seconds=0.5)  # to search such a page takes it long
-
-
-@pytest.mark.parametrize("tab", TABS)
-def test_every_tab_is_filled(board, page, tab):
-    show(page, board, tab)
-    assert re.findall(NOTHING, page.run("words()")) == []
-    assert [line for line in page.log if board.address in line] == []
-    assert tab != "projector" or any("/sprite_image?" in address for address in page.requests)
