@@ -92,7 +92,7 @@ RESUMED += ["evaluation.metrics=[swd]", "evaluation.interval_images=48", "evalua
 UNFINISHED = ["loss=logistic", "augmentation=ada", "precision=fp16"]
 EVALUATIONS = [48, 96, 144, 160]
 TICKS = sorted({32, 64, 128, *EVALUATIONS})
-STARTS = [0, 41]  # the first image of each process: the second, which broke off, and the third have the same
+STARTS = [0, 41, 97]  # the first image of each process
 BORDERS = {1: 0.0, 33: 0.0, 65: 1.0, 97: 1.0, 129: 2.0}  # the first image of each phase, and the growth there
 MEAN = "metrics/swd/mean@patches-16"
 
@@ -113,8 +113,8 @@ TABS = {
 def runs(tmp_path_factory, tiny_config) -> Path:
     """A folder of two runs.
 
-    `resumed` was told to stop at 40 images, and broke off at 136, from where it went back to 40.  `unfinished` was told
-    to stop at 104.
+    `resumed` was told to stop at 40 images, and broke off at 136, from where it went back to its evaluation at 96.
+    `unfinished` was told to stop at 104.
     """
 
     def break_off() -> None:
