@@ -187,9 +187,6 @@ def test_unfinished_writes_are_removed_and_links_are_not_followed(tmp_path):
     assert content(outside) == {"a": "precious", "b": "precious"}
 
 
-# ---- making and measuring --------------------------------------------------------------------------------
-
-
 # ---- JSON ------------------------------------------------------------------------------------------------
 
 
@@ -206,14 +203,11 @@ def test_a_link_or_a_pipe_is_not_read(tmp_path):
     ("text", "reason"),
     [
         ("[]", "not a JSON object"),
-        ("3", "not a JSON object"),
         ('{"a": 1, "a": 2}', "a key twice"),
-        ('{"b": {"a": 1, "a": 1}}', "a key twice"),
         ('{"a": NaN}', "NaN"),
         ('{"a": [-Infinity]}', "Infinity"),
         ('{"a": ' + "[" * 100_000, "nested too deeply"),
         ('{"a": 1', "delimiter"),
-        ("", "Expecting value"),
     ],
 )
 def test_json_that_is_not_strict_is_refused(text, reason):

@@ -78,10 +78,3 @@ def test_with_rampup_the_first_update_takes_over_the_generator():
 def test_the_papers_decay_per_update_does_not_depend_on_the_batch(batch):
     assert ema_decay(0, batch, **half_life(per_update=0.999)) == 0.999
     assert ema_decay(10**6, batch, **half_life(per_update=0.999)) == 0.999
-
-
-def test_the_papers_decay_has_a_half_life_of_693_updates():
-    decay = ema_decay(0, 4, **half_life(per_update=0.999))
-    assert decay**693 == pytest.approx(0.5, abs=1e-3)
-    # 89 thousand images at batch 128, 2.8 thousand at batch 4.
-    assert ema_decay(0, 128, **half_life(693 * 128.0)) == pytest.approx(decay, abs=1e-6)

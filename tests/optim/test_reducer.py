@@ -11,14 +11,12 @@ from hypothesis import strategies as st
 from pggan.config import Precision
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
-from pggan.distributed.process_group import ProcessGroup, RankInfo, rank_from_environment
+from pggan.distributed.process_group import ProcessGroup, rank_from_environment
 from pggan.losses.base import Reals
 from pggan.ops import elementwise as activation
-from pggan.optim.batch_partition import BatchPartition
-from pggan.optim.dgc import DgcReducer
-from pggan.optim.reducer import AllReduce, ElasticReducer, FlatBuffer, GradientReducer, add_chunk, nodes_of, tree_sum
+from pggan.optim.reducer import FlatBuffer, GradientReducer, add_chunk, nodes_of, tree_sum
 from pggan.optim.state import new_state
-from pggan.training.build import build_reducer, build_trainer
+from pggan.training.build import build_trainer
 from tests.composed import trainer_config
 from tests.definitions import ADAM, LOSSES, before_step, variant
 from tests.processes import in_processes, values_of
@@ -239,19 +237,6 @@ def test_losses_of_micro_batches_add_up_and_those_of_an_aborted_step_are_forgott
     for part in (1.0, 2.0):
         reducer.accumulate(trainable, torch.tensor(part), 4)
     assert float(reducer.start_all_reduce(trainable, 4)()) == 3.0
-
-
-def test_the_reducer_is_chosen_by_name_and_none_is_needed_alone():
-    one, two = ProcessGroup.single_process(CPU), ProcessGroup(RankInfo(0, 2, 0, 1), CPU, None)
-    kinds = {}
-    for group in (one, two):
-        for case in (*(Case("wgan_gp", gradients=name) for name in REDUCERS), Case("wgan_gp", elastic=True)):
-            partition = BatchPartition.of(case.config(), [BATCH], group.world_size)
-            state = new_state(ARCHITECTURE, ADAM, 0, CPU)
-            kinds[group.world_size, case] = type(build_reducer(case.config(), ADAM, state, group, partition))
-    assert [kind for (size, _), kind in kinds.items() if size == 1] == [*[GradientReducer] * 3, ElasticReducer]
-    expected = [AllReduce, AllReduce, DgcReducer, ElasticReducer]
-    assert [kind for (size, _), kind in kinds.items() if size == 2] == expected
 
 
 # ---- elastic sums ----------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from pggan.losses.base import Reals
 from pggan.networks.layers import ComputeOptions
 from pggan.optim.state import GROWTH_INTERVAL, INIT_SCALE, MAX_SCALE, new_state, state_sha256
 from pggan.training.trainer import Trainer
-from tests.definitions import ADAM, WGAN_GP, before_step, variant
+from tests.definitions import ADAM, WGAN_GP, variant
 
 CPU = torch.device("cpu")
 ARCHITECTURE = variant(resolution=16, latent_size=6, fmap_base=24, fmap_max=6)
@@ -70,25 +70,9 @@ def trained():
 # ---- a new state -----------------------------------------------------------------------------------------
 
 
-def test_a_new_state_has_shown_no_images_and_has_no_moments():
-    state = state_of()
-    assert (state.images, state.phase_index) == (0, -1)
-    state_dicts = state.state_dict()
-    assert set(state_dicts) == COMPONENTS
-    assert state_dicts["optimizer_g"] == state_dicts["optimizer_d"] == {}
-
-
 def test_new_states_of_one_seed_are_equal_and_of_two_seeds_are_not():
     assert digest(state_of(0)) == digest(state_of(0))
     assert digest(state_of(0)) != digest(state_of(1))
-
-
-def test_the_average_starts_as_the_generator():
-    state_dicts = state_of().state_dict()
-    assert state_dicts["generator_ema"].keys() == state_dicts["generator"].keys()
-    assert all(
-        torch.equal(state_dicts["generator_ema"][name], tensor) for name, tensor in state_dicts["generator"].items()
-    )
 
 
 def test_generator_and_discriminator_start_with_unrelated_weights():
@@ -99,19 +83,6 @@ def test_generator_and_discriminator_start_with_unrelated_weights():
 
 
 # ---- optimizers ------------------------------------------------------------------------------------------
-
-
-def test_optimizers_are_given_gradients_in_the_order_of_memory():
-    """PyTorch's fused ones copy others."""
-    state, seen = state_of(), []
-    for trainable in (state.g, state.d):
-        before_step(
-            trainable.optimizer,
-            lambda params=trainable.optimizer.params: seen.extend(one.grad for one in params if one.grad is not None),
-        )
-    train(state, 1)
-    assert any(gradient.ndim == 4 and gradient.shape[1:3] == (3, 3) for gradient in seen)
-    assert all(gradient.is_contiguous() for gradient in seen)
 
 
 def test_weights_that_have_moved_in_memory_are_updated_all_the_same():
@@ -153,11 +124,6 @@ def scaled():
     weight = trainable.network.weights[0]
     weight.grad = torch.ones_like(weight)
     return trainable
-
-
-def test_losses_are_scaled_in_half_precision_only(scaled):
-    assert float(scaled.scale) == INIT_SCALE
-    assert state_of().d.scale is None
 
 
 def test_a_skipped_update_changes_no_weight_halves_the_loss_scale_and_is_counted(scaled):
@@ -235,14 +201,7 @@ def test_tensors_hold_every_weight_and_every_moment(trained):
             assert state_dicts[component][f"{name}/exp_avg"].shape == trainable.network.get_parameter(name).shape
 
 
-def test_loading_gives_back_what_was_saved(trained):
-    state_dicts = saved(trained)
-    other = restored(state_dicts, trained)
-    assert same(other.state_dict(), state_dicts)
-    assert digest(other) == digest(trained)
-
-
-@pytest.mark.parametrize(("resolution", "alpha"), [(8, 0.6), (8, 1.0), (16, 0.0), (16, 0.5)])
+@pytest.mark.parametrize(("resolution", "alpha"), [(8, 0.6), (16, 0.0)])
 def test_going_on_after_loading_is_going_on_without_it(resolution, alpha):
     straight = train(state_of(), 2)
     through = restored(saved(straight), straight)
@@ -250,15 +209,6 @@ def test_going_on_after_loading_is_going_on_without_it(resolution, alpha):
         train(state, 3, resolution, alpha)
     assert same(straight.state_dict(), through.state_dict())
     assert digest(straight) == digest(through)
-
-
-def test_going_on_after_loading_uses_the_moments():
-    straight = train(state_of(), 2)
-    state_dicts = saved(straight)
-    without = restored({**state_dicts, "optimizer_g": {}, "optimizer_d": {}}, straight)
-    for state in (straight, without):
-        train(state, 1)
-    assert not same({"g": straight.state_dict()["generator"]}, {"g": without.state_dict()["generator"]})
 
 
 def test_loading_forgets_the_moments_that_were_there(trained):
@@ -274,13 +224,6 @@ def test_a_state_loaded_from_another_one_shares_no_memory_with_it():
     before = deepcopy(saved(source))
     train(other, 2)
     assert same(saved(source), before)
-
-
-def test_loading_does_not_change_what_was_given(trained):
-    state_dicts = saved(trained)
-    before = deepcopy(state_dicts)
-    train(restored(state_dicts, trained), 2)
-    assert same(state_dicts, before)
 
 
 @pytest.mark.parametrize("component", ["generator", "discriminator", "generator_ema"])
@@ -365,16 +308,3 @@ def test_the_digest_changes_with_names_shapes_and_types():
     ]
     digests = {state_sha256(state_dicts, 0, 0) for state_dicts in [plain, *others]}
     assert len(digests) == len(others) + 1
-
-
-def test_the_digest_changes_when_two_tensors_change_places():
-    one, two = torch.zeros(4), torch.ones(4)
-    assert state_sha256({"a": {"x": one, "y": two}}, 0, 0) != state_sha256({"a": {"x": two, "y": one}}, 0, 0)
-
-
-def test_the_digest_changes_with_training(trained):
-    before = digest(trained)
-    assert digest(trained) == before
-    other = restored(saved(trained), trained)
-    train(other, 1)
-    assert digest(other) != before
