@@ -7,7 +7,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from pggan.core.errors import UserError
-from pggan.data.face_crop import align_face, face_side, face_square, landmarks_from, read_landmarks
+from pggan.data.face_crop import align_face, face_square, landmarks_from, read_landmarks
 from pggan.data.image_file import BadImage, ImageSpec, load_image
 from pggan.data.source import disk_entry
 from tests.data.images import prepared
@@ -37,14 +37,6 @@ def center_of(image, channel):
     weight = np.clip(image[:, :, channel].astype(float) - image[:, :, others].max(2) - 60, 0, None)
     rows, columns = np.indices(weight.shape) + 0.5
     return np.array([(columns * weight).sum(), (rows * weight).sum()]) / weight.sum() / len(image)
-
-
-def test_the_square_of_an_upright_face_is_the_worked_example():
-    # across (40, 0), down (0, 50); x = (40, 0) + (50, 0), scaled to max(2 * 40, 1.8 * 50) = 90;
-    # the middle lies a tenth of 50 below the eyes' (100, 100).
-    expected = [[10, 15], [10, 195], [190, 195], [190, 15]]
-    np.testing.assert_allclose(face_square(UPRIGHT), expected, atol=1e-9)
-    assert face_side(UPRIGHT) == pytest.approx(180)
 
 
 def test_the_square_is_that_of_the_published_script():

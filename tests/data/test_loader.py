@@ -7,64 +7,57 @@ import numpy as np
 import pytest
 import torch
 
-from pggan.data import loader as loading
 from pggan.data.loader import CPU_BUDGET_BYTES, Loader, Request, budget_bytes
 from pggan.data.pyramid import ImagePyramid
 
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(scope="module")
-def pyramid(make_pyramid, tmp_path_factory):
-    return make_pyramid(tmp_path_factory.mktemp("reals") / "set", classes=3, images=50)
+class Noting(ImagePyramid):
+    """Notes of every read whether the training's own thread reads, and how many images."""
+
+    def read(self, resolution, indices, out=None):
+        self.reads.append((threading.current_thread() is threading.main_thread(), len(indices)))
+        return super().read(resolution, indices, out)
+
+
+class NoMemory(Loader):
+    """For no level does the memory suffice."""
+
+    def _level(self, resolution):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
 
 
 @pytest.fixture
-def reads(monkeypatch):
-    """Whether the training's own thread reads, and how many images, for every read."""
-    found, read = [], ImagePyramid.read
-
-    def noting(self, resolution, indices, out=None):
-        found.append((threading.current_thread() is threading.main_thread(), len(indices)))
-        return read(self, resolution, indices, out)
-
-    monkeypatch.setattr(ImagePyramid, "read", noting)
-    return found
+def pyramid(make_pyramid, tmp_path):
+    noting = Noting(make_pyramid(tmp_path / "set", classes=3, images=50).path)
+    noting.reads = []
+    return noting
 
 
-def test_a_level_lives_on_the_device_when_it_fits_the_budget_and_travels_in_pieces(pyramid, reads, monkeypatch):
-    monkeypatch.setattr(loading, "PIECE_BYTES", 20 * 8 * 8 * 3 + 100)
+def test_a_level_lives_on_the_device_when_it_fits_the_budget(pyramid):
     loader = Loader(pyramid, CPU, budget=pyramid.level_bytes(8))
     assert [loader.fits(level) for level in (4, 8, 16)] == [True, True, False]
-    for indices in ([4, 9, 4], [49, 0]):
-        found = loader.get(Request(8, np.array(indices)))
-        assert reads[:3] == [(True, 20), (True, 20), (True, 10)]
-        assert np.array_equal(found.numpy(), pyramid.read(8, np.array(indices)))
-    assert len(reads) == 3 + 2  # the level once, and what the test compares with
+    found = [loader.get(Request(8, np.array(indices))) for indices in ([4, 9, 4], [49, 0])]
+    assert pyramid.reads == [(True, 50)]
+    assert np.array_equal(torch.cat(found).numpy(), pyramid.read(8, np.array([4, 9, 4, 49, 0])))
 
 
-def test_a_level_for_which_the_memory_does_not_suffice_is_read_batch_by_batch(pyramid, monkeypatch):
-    loader, tried = Loader(pyramid, CPU, budget=pyramid.level_bytes(16)), []
-
-    def no_memory(resolution):
-        tried.append(resolution)
-        raise torch.OutOfMemoryError("CUDA out of memory.")
-
-    monkeypatch.setattr(loader, "_level", no_memory)
+def test_a_level_for_which_the_memory_does_not_suffice_is_read_batch_by_batch(pyramid):
+    loader = NoMemory(pyramid, CPU, budget=pyramid.level_bytes(16))
     for numbers in ([4, 9, 4], [1, 2]):
         request = Request(16, np.array(numbers))
         assert np.array_equal(loader.get(request).numpy(), pyramid.read(16, request.indices))
-    assert tried == [16]
     assert [loader.fits(level) for level in (8, 16)] == [True, False]
 
 
-def test_what_is_read_ahead_is_not_read_again_and_what_was_not_asked_for_is_dropped(pyramid, reads):
+def test_what_is_read_ahead_is_not_read_again_and_what_was_not_asked_for_is_dropped(pyramid):
     loader = Loader(pyramid, CPU, budget=0)
     loader.prefetch(Request(16, np.array([1, 2])))
     loader.get(Request(16, np.array([1, 2])))
     loader.prefetch(Request(16, np.array([3, 4, 5])))
     found = loader.get(Request(8, np.array([5])))
-    assert reads == [(False, 2), (False, 3), (False, 1)]
+    assert pyramid.reads == [(False, 2), (False, 3), (False, 1)]
     assert np.array_equal(found.numpy(), pyramid.read(8, np.array([5])))
 
 

@@ -170,15 +170,6 @@ def test_check_finds_the_same_and_writes_nothing(photos, tmp_path, capsys):
     assert f"{100 + len(NOTED)} of {100 + len(NOTED) + len(LEFT_OUT)} images can be used." in shown.out
 
 
-def test_files_left_out_for_one_reason_are_one_line(tmp_path, capsys):
-    for number in range(4):
-        (tmp_path / f"{number}.png").touch()
-    photo().save(tmp_path / "good.png")
-    prepare(tmp_path, tmp_path / "set")
-    first = ", ".join(str(tmp_path / f"{number}.png") for number in range(3))
-    assert f"Left out 4 of 5 images:\n  empty file: 4 ({first}, …)\n" in capsys.readouterr().err
-
-
 MEMORY = """
 import resource, sys
 from pathlib import Path

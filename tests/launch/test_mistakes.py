@@ -58,11 +58,6 @@ def test_a_batch_that_the_ranks_of_a_launcher_cannot_share(ranks, settings, port
     require_reported_once(ended, "A batch of 8 (schedule.batch) has 2 groups of 4 images", "Use 1, 2 ranks")
 
 
-def test_more_ranks_than_devices(ranks, settings, port):
-    ended = ranks(*2 * [[*settings, "devices=cpu:1"]], master_port=port)
-    require_reported_once(ended, "2 ranks were started on this machine for 1 devices (devices=cpu:1)")
-
-
 @pytest.mark.fault(29)
 def test_data_that_is_not_there(ranks, settings, run_dir, port, tmp_path):
     ended = ranks(*2 * [[*settings, f"data.path={tmp_path / 'nothing'}"]], master_port=port)
