@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from pggan.core.architecture import Architecture, Resampling
-from pggan.losses.base import PenaltyResolution
 from pggan.losses.wgan_gp import WganGp
 from pggan.networks.networks import Generator, initialize
 from pggan.optim.updates import AdamOptions
@@ -25,9 +24,7 @@ PAPER = Architecture(
     resampling=Resampling.fused,
 )
 ADAM = AdamOptions(beta1=0.0, beta2=0.99, epsilon=1e-8)
-WGAN_GP = WganGp(
-    penalty_weight=10.0, target=1.0, drift=0.001, penalty_resolution=PenaltyResolution.final, reg_interval=1
-)
+WGAN_GP = WganGp(penalty_weight=10.0, target=1.0, reg_interval=1)
 # The options of each loss, as a configuration has them.
 LOSSES: dict[str, dict[str, Any]] = {
     "wgan_gp": {

@@ -62,16 +62,6 @@ class PenaltyAt(Enum):
     interpolated = "interpolated"  # on the line between a real and a fake, uniformly
 
 
-class PenaltyResolution(Enum):
-    """The resolution at which a gradient norm is taken: the phase's, or the final one, as in the official code.
-
-    Official networks see every image upsampled to the final resolution: the norm halves per missing level.
-    """
-
-    current = "current"
-    final = "final"
-
-
 class PenaltyContext(NamedTuple):
     """The settings and random numbers of the penalties of one pass."""
 
@@ -95,13 +85,14 @@ class GradientPenalty:
     weight: float
     target: float = 0.0
     reg_interval: int = 1  # updates from one evaluation to the next; the weight is multiplied by it (lazy penalty)
-    resolution: PenaltyResolution = PenaltyResolution.current
+    # Take the norm as the official networks have it, which see every image upsampled to the final resolution.
+    at_final_resolution: bool = False
 
     def of(self, gradient: Tensor, missing_levels: int) -> Tensor:
         """The penalty [N] of the scores' `gradient` [N, C, R, R], `missing_levels` below the final resolution."""
         gradient = to_float32(gradient).flatten(1)
-        if self.resolution is PenaltyResolution.final:
-            gradient = gradient / 2**missing_levels
+        if self.at_final_resolution:
+            gradient = gradient / 2**missing_levels  # the norm halves per level
         weight = self.weight * self.reg_interval
         if self.target == 0:
             return weight * gradient.square().sum(1)  # no root: its derivative at 0 is not a number

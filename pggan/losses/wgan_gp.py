@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from pggan.losses.base import GradientPenalty, Loss, PenaltyAt, PenaltyResolution
+from pggan.losses.base import GradientPenalty, Loss, PenaltyAt
+
+DRIFT = 0.001  # keeps the real scores near 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,11 +18,9 @@ class WganGp(Loss):
 
     penalty_weight: float
     target: float  # gradient norm aimed at; 1, or 750 in the paper's CIFAR-10 run
-    drift: float = 0.001  # keeps the real scores near 0
-    penalty_resolution: PenaltyResolution = PenaltyResolution.final  # as in the official code
 
     def d_terms(self, real_scores: Tensor, fake_scores: Tensor) -> dict[str, Tensor]:
-        return {"D/wasserstein": fake_scores - real_scores, "D/drift": self.drift * real_scores.square()}
+        return {"D/wasserstein": fake_scores - real_scores, "D/drift": DRIFT * real_scores.square()}
 
     def g_terms(self, real_scores: Tensor | None, fake_scores: Tensor) -> dict[str, Tensor]:
         return {"G/wasserstein": -fake_scores}
@@ -32,6 +32,6 @@ class WganGp(Loss):
             weight=self.penalty_weight,
             target=self.target,
             reg_interval=self.reg_interval,
-            resolution=self.penalty_resolution,
+            at_final_resolution=True,
         )
         return (penalty,)

@@ -46,7 +46,6 @@ class Trainer:
     reducer: GradientReducer = field(default_factory=GradientReducer)
     indices: Callable[[int], Tensor | None] = lambda batch: None  # places of this rank's images; None: all
     chunk_size: Callable[[int], int | None] = lambda batch: None  # images per pass of a batch; None: as `options` say
-    reset_at_phase: bool = True  # forget Adam's moments when a phase begins
     scalars_as_tensors: bool = False  # settings are tensors in eager steps, too: the bits of replayed ones
     capture: bool = False  # replay CUDA graphs
     any_rank: Callable[[bool], bool] = bool  # whether something is so on any of the ranks
@@ -63,8 +62,7 @@ class Trainer:
         Raises StepOutOfMemory when the memory does not suffice: then the state is no longer worth keeping.
         """
         if phase.index != self.state.phase_index:
-            if self.reset_at_phase:
-                self.state.reset_optimizers()
+            self.state.reset_optimizers()  # as in the official code
             self.release_graphs()  # they hold the moments of the phase before
         self.reducer.begin_step(phase, self.state.images)
         size = self.chunk_size(phase.batch) or self.options.micro_batch_size

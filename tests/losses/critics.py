@@ -2,14 +2,12 @@
 
 import torch
 
-from pggan.losses.base import PenaltyContext, PenaltyResolution, Reals, Transforms
+from pggan.losses.base import PenaltyContext, Reals, Transforms
 from pggan.losses.logistic import Logistic
 from pggan.losses.relativistic import Relativistic
 from pggan.losses.wgan_gp import WganGp
 
-WGAN_GP = WganGp(
-    penalty_weight=10.0, target=1.0, drift=0.001, penalty_resolution=PenaltyResolution.current, reg_interval=1
-)
+WGAN_GP = WganGp(penalty_weight=10.0, target=1.0, reg_interval=1)
 LOGISTIC = Logistic(gamma=3.0, reg_interval=1)
 RELATIVISTIC = Relativistic(gamma=3.0, reg_interval=1)
 ALL = {"wgan_gp": WGAN_GP, "logistic": LOGISTIC, "relativistic": RELATIVISTIC}

@@ -26,7 +26,8 @@ def state_of(seed=0, **changes):
 
 def train(state, steps, resolution=8, alpha=0.6):
     phase = Phase(1, resolution, alpha < 1, alpha, 0, 1000, 4, 0.001, 0.002, 1)
-    trainer = Trainer(state, WGAN_GP, ComputeOptions(), reset_at_phase=False)
+    trainer = Trainer(state, WGAN_GP, ComputeOptions())
+    state.phase_index = phase.index  # moments are kept
     for _ in range(steps):
         images = torch.randn(4, 3, resolution, resolution, generator=torch.Generator().manual_seed(state.images))
         trainer.step(phase, Reals(images, None, None), StepRng(0, state.images, CPU), 0.9)

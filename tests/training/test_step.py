@@ -59,10 +59,11 @@ def state_of(dtype=torch.float32, **changes):
 
 
 def step(state, phase=None, reals=None, loss=WGAN_GP, options=ComputeOptions(), rng=StepRng, decay=0.9, **more):  # noqa: B008
-    """One step of a trainer of its own, which keeps moments unless asked otherwise; returns the metrics."""
+    """One step of a trainer of its own, which keeps moments; returns the metrics."""
     phase = phase or phase_at()
     reals = reals or reals_at(phase.resolution, seed=state.images, count=phase.batch)
-    trainer = Trainer(state, loss, options, **{"reset_at_phase": False, **more})
+    trainer = Trainer(state, loss, options, **more)
+    state.phase_index = phase.index
     return trainer.step(phase, reals, rng(0, state.images, CPU), decay)
 
 
