@@ -6,61 +6,23 @@ from types import SimpleNamespace
 import pytest
 
 from pggan.checkpoints.read import MILESTONE, checkpoints_of, mark_of, newest_checkpoint
-from pggan.cli.auto_recipe import GivenKeys, with_choices
+from pggan.cli.auto_recipe import with_choices
 from pggan.cli.commands import COMMANDS
 from pggan.cli.compose import compose
 from pggan.cli.main import main
 from pggan.cli.recipe_file import Difference, read_recipe, write_recipe
-from pggan.config import TrainConfig
-from pggan.config.describe import describe
-from pggan.config.validation import validated
 from pggan.core.errors import UserError
 from pggan.performance import hours
 from pggan.performance.hours import MeasuredCosts
 from pggan.performance.recipe import Choice
 from pggan.run import compose as composing
 from pggan.run import events, report
-from pggan.run.run_dir import write_config
 from pggan.training import timing
 from tests.composed import composed
 
 SECONDS = 4
 SECONDS_PER_IMAGE = 0.01
 HOURS = f"hours={SECONDS / 3600}"
-
-
-def test_keys_are_given_by_the_command_line_and_by_recipes():
-    given = GivenKeys.of(["experiment=avatars_32", "loss.gamma=3", "model=paper", "schedule.batch={4: 16}"])
-    assert all(map(given.in_command, ("loss.gamma", "model.fmap_max", "schedule.batch")))
-    assert not any(map(given.in_command, ("loss.name", "schedule.stable_images", "seed")))
-    assert all(map(given.has, ("loss.gamma", "loss.name", "schedule.stable_images", "schedule.final_resolution")))
-    assert not given.has("precision")
-
-
-def test_an_option_of_a_loss_holds_the_loss_that_has_it():
-    assert GivenKeys.of(["experiment=cifar10_32"]).has("loss.name")  # it sets the target of wgan_gp, the default
-    assert GivenKeys.of(["loss.target=1"]).has("loss.name")
-    assert not GivenKeys.of(["schedule.batch=8"]).has("loss.name")
-
-
-def test_a_loss_that_is_chosen_leaves_its_options_free():
-    given = GivenKeys.of(["loss=logistic"])
-    assert given.in_command("loss.name")
-    assert not given.in_command("loss.gamma")
-    assert not GivenKeys.of(["augmentation=ada"]).has("augmentation.rampup_images")
-    assert GivenKeys.of(["experiment=small_data", "augmentation=ada"]).has("augmentation.rampup_images")
-
-
-def test_without_hours_and_for_a_run_that_resumes_nothing_is_chosen(monkeypatch, tmp_path):
-    monkeypatch.setattr(hours, "find_recipe", None)
-    train = COMMANDS["train"]
-    given, resumed = ["seed=1", f"run_dir={tmp_path}"], [f"run_dir={tmp_path}", "devices=cpu"]
-    values = composed("train", given)
-    assert with_choices(train, values, given, None) is values
-    write_config(tmp_path, describe(validated(TrainConfig, values | {"hours": 1.0})))
-    values = composed("train", resumed)
-    assert values["hours"] == 1.0
-    assert with_choices(train, values, resumed, None) is values
 
 
 def test_hours_choose_nothing_for_a_run_that_exists(tmp_path, capsys):
@@ -268,13 +230,3 @@ def test_growth_that_became_shorter_on_a_slow_machine_is_in_the_recipe_and_repea
     assert main(words) == 0
     assert newest_checkpoint(run_dir)[0].header["growth_images"] == [stable, fade]
     assert "Changed since then" not in (run_dir / "train.log").read_text()
-
-
-@pytest.mark.slow
-def test_a_plan_with_hours_is_that_of_the_recipe(toy_data, even_costs, capsys):
-    words = ["plan", f"data.path={toy_data}", "devices=cpu", "schedule.final_resolution=4", "model.fmap_max=8"]
-    assert main([*words, HOURS]) == 0
-    shown = capsys.readouterr()
-    assert len(even_costs) == 1
-    assert "schedule.stable_images={4: " in shown.err
-    assert "4 stable" in shown.out

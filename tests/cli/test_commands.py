@@ -3,14 +3,12 @@
 import re
 import tomllib
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import yaml
 
 from pggan import config
-from pggan.cli.commands import COMMANDS
 from pggan.cli.main import main
 from pggan.config.files import CONFIGS, choices_of
 from pggan.config.validation import validated
@@ -20,13 +18,6 @@ from tests.composed import composed
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(CONFIGS.rglob("*.yaml"))
-
-
-@pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)
-def test_every_command_has_a_module_and_an_example_of_itself(command):
-    assert find_spec(command.module)
-    assert command.example.startswith(f"pggan {command.name} ")
-    assert command.duty.endswith(".")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(CONFIGS)))

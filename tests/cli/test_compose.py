@@ -43,15 +43,11 @@ def test_options_of_a_recipe_go_with_the_choice_that_they_are_for():
 
 TYPOS = {
     "modle.fmap_base=5": "model.fmap_base",
-    "+model.fmap_bsae=5": "model.fmap_base",
     "++model.fmap_bsae=5": "model.fmap_base",
     "schedule.bach=5": "schedule.batch",
-    "schedule.bach={4: 5}": "schedule.batch",
-    "sead=1": "seed",
     "loss=wgangp": "wgan_gp",
     "+loss.penalty_wieght=3": "loss.penalty_weight",
     "experiment=dmo": "demo",
-    "data=avatar": "avatars",
     "~sead": "seed",
 }
 
@@ -79,9 +75,7 @@ def test_a_typo_in_a_yaml_file_is_refused(own, capsys):
     assert "'model.fmap_maximum'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "text", ["defaults: [override /lss: logistic]", "defaults: [/loss: logistic]", "- a", "checkpoint: [1, 2]", "a: [1"]
-)
+@pytest.mark.parametrize("text", ["defaults: [override /lss: logistic]", "- a", "a: [1"])
 def test_an_experiment_that_can_not_be_composed_is_refused(text, own, capsys):
     (own / "experiment" / "mine.yaml").write_text(f"# @package _global_\n{text}\n")
     assert main(["train", "--config-dir", str(own), "experiment=mine", "data.path=nowhere"]) == 2
@@ -95,15 +89,12 @@ def test_an_experiment_that_can_not_be_composed_is_refused(text, own, capsys):
     [
         ("schedule.batch.8=4", "'schedule.batch={8: …}'"),
         ("data.path=a=b (1)", "\"data.path='a=b (1)'\""),
-        ("data.path=Straße", "\"data.path='Straße'\""),
         ("data.path=~/photos", "data.path=$HOME/photos"),
         ("data.path='photos", "quote"),
         ("seed", "key=value"),
         ("devices=cray", "auto"),
         ("data.path=nowhere", "nowhere"),
-        ("loss=3", "Valid names: logistic"),
         ("loss=null", "Valid names: logistic"),
-        ("loss=wgan_gp,logistic", "--multirun"),
     ],
 )
 def test_other_slips_are_refused_with_advice(argument, hint, capsys, no_image):
@@ -174,14 +165,6 @@ def test_the_configuration_of_a_run_is_plain_data(saved_run, monkeypatch):
     text = (run_dir / "config.yaml").read_text()
     (run_dir / "config.yaml").write_text(text.replace("name: demo", "name: ${oc.env:HOME}"))
     assert compose("train", [f"run_dir={run_dir}"])["name"] == "${oc.env:HOME}"
-
-
-def test_a_file_that_no_run_has_written_is_not_taken(tmp_path):
-    (tmp_path / "config.yaml").write_text("seed: 3\n")
-    with pytest.raises(UserError, match="There is no run"):
-        compose("train", [f"run_dir={tmp_path}"])
-    (tmp_path / "checkpoints" / "000000008").mkdir(parents=True)
-    assert compose("train", [f"run_dir={tmp_path}"])["seed"] == 0
 
 
 def test_a_run_that_began_before_there_was_a_key_resumes_with_its_default(saved_run):

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from pggan.cli.commands import COMMANDS
-from pggan.cli.help import STAGES, help_text, keys_of, overview, width
+from pggan.cli.help import STAGES, help_text, overview
 
 SCREEN = 50  # lines of a terminal window that is not small
 
@@ -28,13 +28,6 @@ def test_the_overview_lists_every_command_once_with_its_duty_by_stage(columns):
     assert max(map(len, lines)) <= columns
 
 
-@pytest.mark.parametrize(("given", "expected"), [("72", 72), ("250", 100), ("10", 60)])
-def test_lines_are_as_wide_as_the_terminal_within_limits(given, expected, monkeypatch):
-    monkeypatch.setenv("COLUMNS", given)
-    assert width() == expected
-    assert max(map(len, help_text(COMMANDS["train"], []).splitlines())) in range(expected - 5, expected + 1)
-
-
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)
 def test_help_fits_a_screen_with_an_example_first_and_a_line_per_key(command, columns):
     shown = help_text(command, [])
@@ -50,12 +43,6 @@ def test_help_fits_a_screen_with_an_example_first_and_a_line_per_key(command, co
 def as_the_shell_reads(text: str) -> str:
     """`text` with lines that end in a backslash joined, and single spaces."""
     return re.sub(" +", " ", text.replace("\\\n", ""))
-
-
-def test_a_key_is_shown_with_its_default_and_the_comment_above_it_which_holds_for_the_next_key_too():
-    text = "# About a.\n#  More.\na: 1\ne: 2\n# Of f.\nf: 3\n\n# Of b.\nb:\n  # Inside.\n  c: 2\nd: null\n"
-    of_a = "About a. More."
-    assert list(keys_of(text)) == [("a=1", of_a), ("e=2", of_a), ("f=3", "Of f."), ("b.*", "Of b."), ("d=", "")]
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)

@@ -71,7 +71,6 @@ def test_multirun_trains_once_per_value(tiny_overrides, tmp_path, monkeypatch, c
     [
         ("--multirun lr=1,2", "schedule.learning_rate_g"),
         ("--multirun seed=1,2 loss=wgan,logistic", "'wgan_gp'"),
-        ("--cfg job sead=1", "'seed'"),
         ("--seed=3", "Leave out the dashes: seed=3"),
         ("--config-dir nope experiment=demo", "there is no folder 'nope'"),
         ("--multirun hydra=slurm seed=1,2", "Add run_dir="),

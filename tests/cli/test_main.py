@@ -31,12 +31,6 @@ def test_the_version_is_that_of_the_package(arguments, capsys):
     assert capsys.readouterr().out == f"pggan {__version__}\n"
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_is_that_of_the_command(name, capsys):
-    assert main([*name.split(), "--help"]) == 0
-    assert " ".join(capsys.readouterr().out.split()).startswith(COMMANDS[name].duty)
-
-
 def test_an_unknown_command_is_refused_with_the_nearest_one(capsys):
     slips = {"smaple": "sample", "train.py seed=1": "train", "benchscaling": "bench scaling", "--hlp": "--help"}
     for words, meant in slips.items():

@@ -6,7 +6,6 @@ from pggan.cli.compose import compose
 from pggan.cli.main import main
 from pggan.cli.recipe_file import (
     Difference,
-    merged,
     overrides_of,
     read_recipe,
     set_schedule,
@@ -42,13 +41,6 @@ def test_a_recipe_is_read_as_it_was_written_with_a_reason_on_each_line(recipe):
     assert all(" # " in line for line in lines[2:] if not line.endswith(":"))
 
 
-def test_of_a_key_that_is_given_twice_the_last_one_is_written(tmp_path):
-    twice = [Difference("data.count", count, "given", is_group=False) for count in (4096, 64)]
-    write_recipe(tmp_path / "recipe.yaml", "Given twice.", [*twice, *DIFFERENCES])
-    words = read_recipe(tmp_path / "recipe.yaml")
-    assert [word for word in words if word.startswith("data.count")] == ["data.count=64"]
-
-
 def test_a_recipe_composes_and_given_keys_have_priority(recipe):
     values = compose("train", with_recipes([f"experiment={recipe}", "seed=9", "loss.gamma=3"]))
     assert (values["seed"], values["loss"]["name"], values["loss"]["gamma"]) == (9, "relativistic", 3)
@@ -56,13 +48,6 @@ def test_a_recipe_composes_and_given_keys_have_priority(recipe):
     assert values["schedule"]["total_images"] is None
     assert (values["data"]["path"], values["data"]["mirror"]) == ("it's [mine], yes", True)
     assert values["model"]["fmap_base"] == 256  # of the experiment
-
-
-def test_options_of_a_recipe_go_with_the_loss_that_they_are_for(recipe):
-    values = compose("train", [f"experiment={recipe}", "loss=wgan_gp"])
-    assert values["loss"] == compose("train", ["experiment=avatars_32", "loss=wgan_gp"])["loss"]
-    assert values["seed"] == 7
-    assert "loss.gamma=3" in with_recipes([f"experiment={recipe}", "loss=wgan_gp", "loss.gamma=3"])  # to be refused
 
 
 def test_a_recipe_is_an_experiment_of_ones_own_too(recipe, tmp_path):
@@ -93,7 +78,3 @@ def test_what_is_no_recipe_is_refused(tmp_path, capsys):
             read_recipe(tmp_path / name)
     assert main(["train", f"experiment={tmp_path}/none.yaml"]) == 2
     assert "recipe.yaml" in capsys.readouterr().err
-
-
-def test_an_override_replaces_its_key_alone():
-    assert merged(["a=1", "b.c=2"], ["+b.c=3", "d=4"]) == ["a=1", "+b.c=3", "d=4"]

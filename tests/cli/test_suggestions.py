@@ -3,24 +3,17 @@
 import pytest
 
 from pggan.cli.main import main
-from pggan.cli.suggestions import SYNONYMS
-from pggan.config import SampleConfig, TrainConfig
 
 SLIPS = {
     "lr=0.1": "schedule.learning_rate_g",
     "batch=16": "schedule.batch",
-    "gamma=3": "loss.gamma",
     "loss.gamma=3": "It is a key of loss=logistic and loss=relativistic.",
     "loss.gama=3": "Did you mean 'loss.gamma', of loss=logistic and loss=relativistic?",
     "los.gamma=3": "Here it is loss.gamma=",
     "loss.lambda=3": "Here it is loss.penalty_weight=",
     "schedule.lr=3": "Here it is schedule.learning_rate_g=",
-    "batch_siz=3": "Here it is schedule.batch=",
-    "checkpoint.every=3": "Did you mean 'checkpoint.every_images'?",
-    "augmentation.targt=0.5": "'augmentation.target', of augmentation=ada?",
     "kimg=25000": "schedule.total_images",
     "data=photos": "data.path=photos",
-    "data=avatar": "Did you mean 'avatars'?",
     "run_dir=": "not set",
     "compute.compile=true": "no longer there",
     "augmentation=diffaugment": "augmentation=ada takes its place",
@@ -37,12 +30,6 @@ def test_a_slip_is_refused_with_what_to_write(slip, hint, capsys, tmp_path, monk
     assert message.startswith("Error: ")
     assert hint in message
     assert not list(tmp_path.iterdir())
-
-
-def test_names_of_other_programs_lead_to_keys_that_exist():
-    fields = {**TrainConfig.__dataclass_fields__, **SampleConfig.__dataclass_fields__}
-    for text in SYNONYMS.values():
-        assert text.partition("=")[0].partition(".")[0] in fields
 
 
 def test_names_of_other_programs_lead_to_keys_of_the_same_command(capsys):

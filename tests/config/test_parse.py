@@ -46,12 +46,6 @@ def test_an_entry_that_is_no_finite_number_in_range_is_refused(wrong):
             per_resolution("rate", value, 4, least=0)
 
 
-def test_whole_numbers_are_asked_for_where_they_are_needed():
-    assert per_resolution("rate", 1.5, 4, least=0) == {4: 1.5}
-    with pytest.raises(UserError, match="whole number of at least 1"):
-        per_resolution("batch", 1.5, 4, least=1, whole=True)
-
-
 @pytest.mark.parametrize("entries", [{8: 1}, {}])
 def test_a_table_covers_the_first_resolution(entries):
     with pytest.raises(UserError, match="no entry for 4x4"):

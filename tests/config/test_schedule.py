@@ -65,15 +65,7 @@ def test_larger_batches_take_learning_rates_larger_by_their_root():
         assert (now.start, now.end) == (before.start, before.end)  # images are the clock
 
 
-@pytest.mark.parametrize("key", ["stable_images", "batch", "learning_rate_g", "learning_rate_d"])
-def test_a_table_has_to_begin_at_the_first_resolution(key):
-    values = composed("train", [])["schedule"]
-    with pytest.raises(UserError, match=rf"schedule\.{key}.* 4x4"):
-        validated(ScheduleConfig, {**values, key: {8: 1}}, "schedule.")
-    validated(ScheduleConfig, {**values, "first_resolution": 8, key: {8: 1}}, "schedule.")
-
-
-@pytest.mark.parametrize("wrong", [{"4": 1}, {5: 1, 4: 1}, {4: -1}, {4: 1.5}, {4: True}, "many", -1])
+@pytest.mark.parametrize("wrong", [{"4": 1}, {5: 1, 4: 1}, {4: -1}, {4: 1.5}, "many"])
 def test_tables_of_the_configuration_hold_whole_numbers_by_resolution(wrong):
     values = composed("train", [])["schedule"]
     with pytest.raises(UserError, match=r"schedule\.stable_images"):

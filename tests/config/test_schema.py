@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from math import inf, nan
+from math import inf
 from typing import Annotated, Literal
 
 import pytest
@@ -68,26 +68,19 @@ def test_values_take_the_types_of_the_fields():
     [
         ({"naem": "a"}, "There is no key 'top.naem'.\n  Did you mean 'top.name'?"),
         ({"inner": {"size": 1, "rate": 0, "siez": 2}}, "Did you mean 'top.inner.size'?"),
-        ({"inner": {"rate": 0}}, "'top.inner.size' needs a value.\n  Add top.inner.size=… to the command."),
         ({"inner": 5}, "'top.inner.size' needs a value"),
         ({"inner": {"size": "many", "rate": 0}}, "It has to be a whole number at least 1 and at most 9."),
         ({"inner": {"size": 1.5, "rate": 0}}, "top.inner.size=1.5 does not work"),
-        ({"inner": {"size": True, "rate": 0}}, "top.inner.size=True does not work"),
         ({"inner": {"size": 0, "rate": 0}}, "top.inner.size=0 does not work"),
-        ({"inner": {"size": 10, "rate": 0}}, "top.inner.size=10 does not work"),
         ({"inner": {"size": 1, "rate": 1}}, "It has to be a number at least 0 and below 1."),
         ({"limit": inf}, "It has to be a number, or null."),
-        ({"limit": nan}, "top.limit=nan does not work"),
         ({"shape": {"name": "bal", "radius": 2}}, "There is no top.shape=bal.\n  Did you mean 'ball'?"),
         ({"shape": {"name": "square", "radius": 2}}, "There is no key 'top.shape.radius'"),
-        ({"shape": {"name": "ball", "radius": 0}}, "It has to be a number above 0."),
-        ({"colour": "violet"}, "It has to be red or blue."),
         ({"colour": "bleu"}, "Did you mean 'blue'?"),
         ({"colour": ["red", "blue"]}, "For one run with each value: --multirun."),
         ({"name": None}, "top.name=None does not work.\n  It has to be text."),
         ({"name": ""}, "If a shell variable was meant, it is not set"),
         ({"sizes": [1, -1]}, "It has to be a list, each a whole number at least 0."),
-        ({"sizes": {"a": 1}}, "top.sizes={'a': 1} does not work"),
     ],
 )
 def test_the_first_key_that_does_not_fit_is_named(changes, hint):

@@ -13,7 +13,7 @@ from pggan.core.rng import StepRng
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import build_loss
 from pggan.losses.base import Reals
-from pggan.performance.costs import CostCounter, watts_of
+from pggan.performance.costs import CostCounter
 from pggan.training.build import build_trainer
 from tests.composed import composed
 
@@ -49,7 +49,7 @@ class Everything:
     __enter__ = __exit__ = lambda self, *_: None
 
 
-@pytest.mark.parametrize("loss", ["wgan_gp", "logistic", "relativistic"])
+@pytest.mark.parametrize("loss", ["wgan_gp", "relativistic"])
 @pytest.mark.parametrize("number", [0, 1])
 def test_operations_are_those_of_real_steps(loss, number):
     keys = [*TINY, f"loss={loss}", "model.fmap_max=32"]
@@ -119,8 +119,6 @@ def test_runs_on_many_devices_are_those_that_were_asked_for(plan_of):
         (["device=h10"], "h100"),
         (["device=t4", "precision=bf16"], "no units"),
         (["device=h100", "calibrate=true"], "Leave out one"),
-        (["interconnect=nvlnk"], "nvlink"),
-        (["processes=[]"], "numbers of ranks"),
         (["data.labels=true"], "Prepare the data"),
         (["tflops=200"], "calibrate=true"),
     ],
@@ -137,12 +135,6 @@ def test_tables_fit_into_80_columns(capsys, monkeypatch):
     assert not [line for line in lines if "…" in line]
     assert any(line.startswith("1024 stable") for line in lines)
     assert lines[-1] == "Next: pggan train experiment=celebahq_1024"
-
-
-def test_the_power_of_a_device_is_looked_up_by_its_name_or_guessed():
-    assert watts_of("cuda", "NVIDIA A100-SXM4-80GB")[0] == 400
-    assert watts_of("cuda", "NVIDIA B300")[1].startswith("a guess")
-    assert watts_of("cpu", "NVIDIA L4 beside a CPU")[0] == 100
 
 
 def test_the_images_of_a_prepared_folder_say_how_many_channels_they_have(plan_of, labelled_data):

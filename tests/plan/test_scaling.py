@@ -21,10 +21,6 @@ FREE = Interconnect(Link(bytes_per_second=1e30, latency_seconds=0.0, source="a w
 SLOW = Interconnect(Link(bytes_per_second=10e6, latency_seconds=0.0, source="a slow one"), Reduction.fp32, 1.0)
 
 
-def test_a_part_of_a_batch_takes_its_part_of_the_time_and_the_fixed_part():
-    assert [LOAD.compute_seconds(n) for n in (1, 2, 4)] == pytest.approx([1.0, 0.6, 0.4])
-
-
 def test_whole_groups_stay_together():
     assert LOAD.compute_seconds(3) == LOAD.compute_seconds(2)  # 2, 1 and 1 groups: as slow as the first
     assert LOAD.compute_seconds(16) == LOAD.compute_seconds(4)
@@ -52,18 +48,6 @@ def test_every_update_adds_up_the_gradients_of_both_networks():
     assert split([LOAD], SLOW, 2, Scaling.strong) == pytest.approx((60, 40))
     assert split([LOAD], SLOW, 2, Scaling.weak) == pytest.approx((50, 20))
     assert scaled([LOAD], SLOW, 2, Scaling.strong)["communication"] == pytest.approx(0.4)
-
-
-def test_idle_devices_take_no_part_in_the_reduction():
-    """Four groups: the fifth device and all after it have no images, and the others do not wait for them."""
-    slow_messages = SLOW._replace(link=Link(10e6, 0.01, "slow, and late"))
-    compute, communication = split([LOAD], slow_messages, 4, Scaling.strong)
-    # 2 * 3 messages of 1 MB (0.1 s and 0.01 s each) per step; in two gradients, so twice the latency.
-    assert communication == pytest.approx(100 * (6 * 0.1 + 2 * 6 * 0.01))
-    for devices in (5, 16, 1000):
-        assert split([LOAD], slow_messages, devices, Scaling.strong) == (compute, communication)
-        run = scaled([LOAD], slow_messages, devices, Scaling.strong)
-        assert run["device_hours"] == pytest.approx(devices * run["hours"])  # they are paid for all the same
 
 
 def test_communication_dominates_where_it_takes_more_than_half():

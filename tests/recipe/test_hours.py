@@ -96,13 +96,6 @@ def test_folders_without_images_and_classes_that_are_not_known_are_refused(tmp_p
             facts_of(configured(f"data.path={tmp_path}", *overrides).data)
 
 
-def test_a_folder_whose_image_files_are_all_broken_or_tiny_is_refused(tmp_path):
-    (tmp_path / "broken.png").write_bytes(b"no image")
-    save(tmp_path / "tiny.png", 3, 3)
-    with pytest.raises(UserError, match=r"Of the 2 image files in .*, none can be used"):
-        facts_of(configured(f"data.path={tmp_path}").data)
-
-
 # ---- measuring -------------------------------------------------------------------------------------------
 
 
@@ -120,13 +113,6 @@ def test_measured_updates_are_believed_and_scale_those_of_other_networks(toy_dat
     after = costs(wide, batch)
     assert [after[side] / before[side] for side in after] == pytest.approx([costs.ratio] * 3)
     assert costs(narrow, {4: 16})[16] != costs(narrow, batch)[16]
-
-
-def test_features_cost_more_where_they_are_not_measured(toy_data):
-    config = configured(f"data.path={toy_data}", "schedule.final_resolution=64")
-    costs = MeasuredCosts(config, facts_of(config.data), torch.device("cpu"), ranks=1)
-    plain, projected = (costs(NetworkSizes(64, 512, 64, features), {4: 8}) for features in (False, True))
-    assert [projected[side] / plain[side] for side in (32, 64)] == pytest.approx([1.0, 1.6])
 
 
 def test_ranks_of_a_launcher_are_refused(monkeypatch):

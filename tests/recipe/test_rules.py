@@ -9,20 +9,12 @@ from pggan.config.validation import validated
 from pggan.core.errors import UserError
 from pggan.core.schedule import value_at
 from pggan.performance.recipe import (
-    FADE,
-    FALLING_SHARE,
     FEW_IMAGES,
     GPU_BATCH,
     MAX_IMAGES,
-    SHORT_RUN,
-    STABLE,
     DataFacts,
     Situation,
     choose_recipe,
-    growth_seconds,
-    one_two_five,
-    plain,
-    two_digits,
 )
 from pggan.run.eta import TRAINING_SHARE
 from tests.composed import composed
@@ -100,7 +92,7 @@ def test_five_minutes_of_avatars_are_the_recipe_made_by_hand(config, avatars_32)
     assert "model.residual" not in choose(config, 0.083, PORTRAITS)[0]
 
 
-@pytest.mark.parametrize("hours", [0.02, 0.083, 0.25, 0.5, 2, 24])
+@pytest.mark.parametrize("hours", [0.02, 0.25, 24])
 @pytest.mark.parametrize("facts", [AVATARS, PORTRAITS])
 def test_the_recipe_takes_the_hours(config, facts, hours):
     found, networks, _ = choose(config, hours, facts)
@@ -114,13 +106,6 @@ def test_more_hours_never_give_a_lower_resolution_and_data_is_never_enlarged(con
     small = DataFacts(400, 16, 3, 0, drawn=False, note="small")
     assert choose(config, 100, small)[1].resolution == 16
     assert choose(config, 10**6)[1].resolution == AVATARS.resolution
-
-
-def test_wider_networks_are_for_those_who_have_time(config):
-    widths = [choose(config, hours, DataFacts(400, 32, 3, 0, drawn=False, note=""))[1] for hours in (0.1, 1, 10, 100)]
-    assert [each.fmap_max for each in widths] == sorted(each.fmap_max for each in widths)
-    assert widths[0].fmap_max == 64 < widths[-1].fmap_max == 512
-    assert {each.fmap_base * 2 // 32 * 64 // each.fmap_max for each in widths} == {16}
 
 
 def test_few_photographs_are_augmented_and_many_are_not(config):
@@ -188,19 +173,6 @@ def test_without_their_package_the_recipe_has_no_features_and_says_so(config):
     assert not FEATURES & set(choose(published, 1, PORTRAITS, given=given)[0])
 
 
-def test_features_are_given_up_before_a_resolution(config):
-    def costs(networks, batch):
-        return {side: (1.6 if networks.features else 1) * each for side, each in two_cores(networks, batch).items()}
-
-    found = [choose(config, percent / 100, PORTRAITS, costs=costs) for percent in range(5, 40)]
-    chosen = [(sizes.resolution, sizes.features) for _, sizes, _ in found]
-    assert chosen == sorted(chosen)
-    assert {*chosen} == {(32, False), (64, False), (64, True)}
-    for choices, sizes, _ in found:
-        assert ("model.features_from" in choices) is sizes.features
-        assert choices.get("model.features") == ("efficientnet-lite0" if sizes.features else None)
-
-
 def test_large_images_are_trained_as_published(config):
     facts = DataFacts(70_000, 1024, 3, 0, drawn=False, note="")
     found, networks, batch = choose(config, 72, facts, GPU, fast(1e4))
@@ -225,17 +197,7 @@ def test_images_of_different_channels_become_colours_unless_another_number_is_gi
     assert "data.channels" not in choose(config, 1, mixed, given=GivenKeys("data.channels"))[0]
 
 
-@pytest.mark.parametrize("facts", [AVATARS, PORTRAITS])
-def test_short_runs_on_a_cpu_have_smaller_batches_than_long_ones(config, facts):
-    found = [choose(config, hours, facts) for hours in (0.02, 0.083, 0.25, 0.5, 1, 4, 24)]
-    images = [sum(sum(each[0][f"schedule.{key}_images"].values()) for key in ("stable", "fade")) for each in found]
-    assert [batch[4] for *_, batch in found] == [8 if total < SHORT_RUN else 16 for total in images]
-    assert images[0] < SHORT_RUN < images[-1]
-    assert all(choices["schedule.batch"] == batch for choices, _, batch in found)
-    assert choose(config, 0.02, facts, GPU)[2][4] == GPU_BATCH[4]
-
-
-@pytest.mark.parametrize(("images", "batch"), [(400, 16), (16, 16), (15, 12), (5, 4), (3, 3), (2, 2)])
+@pytest.mark.parametrize(("images", "batch"), [(400, 16), (15, 12), (3, 3)])
 def test_a_batch_is_never_larger_than_the_set_of_images(config, images, batch):
     for hours, most in ((0.25, 8), (24, 16)):
         assert choose(config, hours, PORTRAITS._replace(images=images))[2] == {4: min(batch, most)}
@@ -248,27 +210,6 @@ def test_what_is_given_stays_and_decides_the_rest(config):
     side, width = config.schedule.final_resolution, config.model.fmap_max
     assert networks == (side, 8 * side * width // 64, width, False)  # fmap_base follows, as of 64 maps
     assert batch == {4: config.schedule.batch}
-
-
-def test_given_lengths_decide_the_resolution_and_how_the_rest_is_divided(config):
-    lengths = "schedule.stable_images", "schedule.fade_images"
-    longer = replace(config, schedule=replace(config.schedule, stable_images=50_000, fade_images=50_000))
-    given = GivenKeys(*lengths)
-    free, held = (choose(config, 0.25, PORTRAITS), choose(longer, 0.25, PORTRAITS, given=given))
-    assert held[1].resolution < free[1].resolution
-    each = two_cores(held[1], held[2])
-    growth = growth_seconds(each, *({4: 50_000},) * 2)
-    rest = (TRAINING_SHARE * 900 - growth) / each[held[1].resolution]
-    assert held[0]["schedule.lr_decay_images"] == pytest.approx(FALLING_SHARE * rest, rel=0.1)
-    alone = choose(longer, 0.25, PORTRAITS, given=GivenKeys(lengths[0]))[0]
-    assert lengths[0] not in alone
-    assert lengths[1] in alone
-
-
-def test_the_gamma_of_photographs_is_that_of_the_loss_that_was_tried_on_them(config):
-    assert choose(config, 0.5, PORTRAITS)[0]["loss.gamma"] == 12
-    relativistic = replace(config, loss=replace(config.loss, name="relativistic"))
-    assert choose(relativistic, 0.5, PORTRAITS, given=GivenKeys("loss.name"))[0]["loss.gamma"] == 1
 
 
 def test_too_little_time_for_a_given_resolution_is_said_and_used(config):
@@ -305,29 +246,7 @@ def test_the_lengths_of_a_recipe_are_scaled_to_the_time(avatars_32):
     assert not {"schedule.stable_images", "schedule.fade_images"} & set(choose(avatars_32, 1.0, given=typed)[0])
 
 
-LENGTHS = [f"schedule.{key}_images" for key in ("stable", "fade", "lr_decay")]
-
-
 def test_a_run_that_never_grows_is_possible(config):
     found, networks, _ = choose(config, 0.001, PORTRAITS._replace(resolution=4))
     assert (networks.resolution, found["schedule.fade_images"]) == (4, 0)
     assert seconds_of(found, networks) == pytest.approx(TRAINING_SHARE * 3.6, rel=0.06)
-
-
-def test_numbers_are_as_people_write_them():
-    assert [two_digits(number, least=16) for number in (3, 16.4, 994, 12_345, 600_000)] == [
-        16,
-        16,
-        990,
-        12_000,
-        600_000,
-    ]
-    assert [plain(number) for number in (2.83e-05, 0.25, 1.5, 10.0, 123.0)] == ["0.000029", "0.25", "1.5", "10", "130"]
-    assert [one_two_five(number) for number in (3, 100, 199, 975, 1000, 6700)] == [100, 100, 100, 500, 1000, 5000]
-    assert growth_seconds({4: 1.0, 8: 2.0}, STABLE, FADE) == STABLE[4] + 2 * FADE[8]
-
-
-def test_drawn_images_get_a_resolution_that_they_have_more_images_for(config):
-    five_minutes = choose(config, 0.083)[1], choose(config, 0.083, PORTRAITS, costs=fast(3))[1]
-    drawn, photos = choose(config, 0.083, costs=fast(3))[1], five_minutes[1]
-    assert (five_minutes[0].resolution, drawn.resolution, photos.resolution) == (32, 32, 64)
