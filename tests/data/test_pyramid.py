@@ -21,18 +21,19 @@ from tests.pyramids import write_pyramid
 
 
 @pytest.fixture
-def layout(tmp_path, monkeypatch):
-    """Seven images, at most three to a shard of the top level, and two files open."""
+def small_shards(monkeypatch):
+    """At most three images to a shard of the top level, two files open, and writes that take only a part."""
+    write = os.pwrite
     monkeypatch.setattr(writer, "SHARD_BYTES", 3 * 16 * 16 * 3)
     monkeypatch.setattr(writer, "MAX_OPEN_FILES", 2)
-    layout = Layout(tmp_path, 16, 3, 7)
-    layout.resize()
-    yield layout
+    monkeypatch.setattr(os, "pwrite", lambda descriptor, content, offset: write(descriptor, content[:100], offset))
+    yield
     close_files()
 
 
-def test_images_written_in_any_order_follow_each_other_in_the_shards(layout):
-    images = random_images(7)
+def test_images_written_in_any_order_follow_each_other_in_the_shards(tmp_path, small_shards):
+    images, layout = random_images(7), Layout(tmp_path, 16, 3, 7)
+    layout.resize()
     for slot in (6, 0, 3, 2, 5, 1, 4):
         layout.write(slot, all_levels(images[slot]))
     assert [(shard.path.name, shard.images) for shard in layout.shards()] == [
@@ -51,17 +52,8 @@ def test_images_written_in_any_order_follow_each_other_in_the_shards(layout):
     assert sorted(path.name for path in layout.directory.iterdir()) == [f"r{side:04d}-00000.bin" for side in (4, 8, 16)]
 
 
-def test_a_write_that_takes_only_a_part_goes_on_with_the_rest(layout, monkeypatch):
-    """As a nearly full disk does: the call after it is the one that is refused."""
-    write = os.pwrite
-    monkeypatch.setattr(os, "pwrite", lambda descriptor, content, offset: write(descriptor, content[:100], offset))
-    layout.write(2, all_levels(random_images(3)[2]))
-    np.testing.assert_array_equal(layout.read(2)[0], random_images(3)[2])
-
-
-def test_images_come_in_the_order_asked_for_across_shards(tmp_path, monkeypatch):
+def test_images_come_in_the_order_asked_for_across_shards(tmp_path, small_shards):
     images = random_images(11)
-    monkeypatch.setattr(writer, "SHARD_BYTES", 3 * images[0].nbytes)
     pyramid = write_pyramid(tmp_path / "set", images, {})
     for indices in ([10, 0, 5, 5, 3, 2, 9], [4], []):
         found = pyramid.read(16, np.array(indices, np.int64))

@@ -106,7 +106,6 @@ BEFORE = {
     ("devices=cpu:2", "elastic=true", "schedule.batch=4"): "too few for 2 ranks",
     ("distributed.nnodes=2",): "Add distributed.rdzv_endpoint=HOST:PORT",
     ("distributed.nnodes=2", "distributed.rdzv_endpoint=node0:70000"): "It has to be HOST:PORT",
-    ("distributed.rdzv_timeout_seconds=9",): "distributed.rdzv_timeout_seconds is no longer there",
 }
 
 
