@@ -101,26 +101,7 @@ def test_directions_move_as_in_python(page):
     assert torch.allclose(found, expected, rtol=8 * ULP, atol=8 * ULP)  # Python's: a norm and four roundings in float32
 
 
-def test_neighbours_lie_at_their_angle_and_at_right_angles_to_each_other(page):
-    latent = seed_latents([5], 24)[0].double()
-    given = f"Float32Array.from({json.dumps(latent.tolist())})"
-    script = f"""(() => {{
-      const center = {given};
-      const axes = latents.axesAcross(center, [latents.randomLatent(24), latents.randomLatent(24)]);
-      return [latents.neighbour(center, axes, 0.3, 0), latents.neighbour(center, axes, 0, -0.4),
-              latents.neighbour(center, axes, 0, 0)];
-    }})()"""
-    right, up, same = in_page(page, script)
-    unit = [vector / vector.norm() for vector in (latent, right, up)]
-    assert torch.equal(same, latent)
-    assert float(unit[0] @ unit[1]) == pytest.approx(np.cos(0.3), abs=1e-6)
-    assert float(unit[0] @ unit[2]) == pytest.approx(np.cos(0.4), abs=1e-6)
-    aside = [unit[1] - np.cos(0.3) * unit[0], unit[2] - np.cos(0.4) * unit[0]]
-    assert float(aside[0] @ aside[1]) == pytest.approx(0, abs=1e-6)
-    assert float(right.norm()) == pytest.approx(float(latent.norm()), rel=1e-6)
-
-
-@pytest.mark.parametrize("size", [5, 20, 512])
+@pytest.mark.parametrize("size", [5, 512])
 def test_seeds_are_those_of_python(page, size):
     seeds = [0, 7, 123456, 2**40, 2**53 - 1]
     found = in_page(page, f"{json.dumps(seeds)}.map((seed) => seeds.seedLatent(seed, {size}))")

@@ -18,7 +18,7 @@ from pggan.metrics.command import open_images
 from pggan.metrics.evaluate import METRIC_CLASSES, evaluate, images_of
 from pggan.metrics.extractors import load_extractor, pixel_extractor
 from pggan.metrics.features import frechet_distance
-from pggan.metrics.images import FakeImages, RankPartition, RealImages, separable_filter, to_device
+from pggan.metrics.images import FakeImages, RealImages, to_device
 from pggan.networks.backbone import LITE0, backbone_fingerprint
 from pggan.sampling.trained_generator import load
 from tests.processes import in_processes, values_of
@@ -151,18 +151,6 @@ def test_an_extractor_that_fails_on_one_rank_ends_the_evaluation_on_all(finished
     assert "UserError: Extractor pixels gives" in outcomes[1].error
 
 
-def test_blocks_of_large_images_are_smaller_and_hold_whole_pairs(alone):
-    sizes = {side: RankPartition.at(side, alone).size for side in (4, 512, 1024, 4096)}
-    assert sizes == {4: 64, 512: 64, 1024: 16, 4096: 2}
-
-
-def test_a_separable_filter_is_the_sum_over_every_window():
-    images, kernel = torch.rand(2, 3, 9, 9, dtype=torch.float64), [0.1, 0.2, 0.4, 0.2, 0.1]
-    line = torch.tensor(kernel, dtype=torch.float64)
-    expected = (images.unfold(2, 5, 1).unfold(3, 5, 1) * line[:, None] * line).sum((-2, -1))
-    torch.testing.assert_close(separable_filter(images, kernel), expected, rtol=0, atol=1e-14)
-
-
 def test_json_has_a_curve_with_what_the_numbers_depend_on(finished_run, toy_data, capsys, tmp_path):
     overrides = [f"run={finished_run}", "checkpoint=all", "metrics=[kid,neighbours]", "json=true", f"out={tmp_path}"]
     assert main(["evaluate", *overrides, *FAST]) == 0
@@ -197,9 +185,7 @@ def test_a_table_names_every_number_and_nothing_is_written(finished_run, capsys,
         (["metrics=[kidd]"], "swd or ms_ssim or kid"),
         (["metrics=[]"], "at least one"),
         (["metrics=[swd]", "weights=nowhere.pth"], "efficientnet-lite0 takes no weights="),
-        (["metrics=[swd]", "extractor=pixls"], "pixels"),
         (["checkpoint=best"], "128, 160"),
-        (["checkpoint=7"], "128, 160"),
         (["count=1"], "at least 2"),
         (["count=15", "metrics=[kid]"], "needs at least 16 images; count=15.\n  Raise count="),
         (["resolution=32"], "no level"),

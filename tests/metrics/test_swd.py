@@ -2,17 +2,12 @@
 
 import numpy as np
 import pytest
-import torch
 
 from pggan.metrics import swd
 from pggan.metrics.images import RealImages, feed
 from pggan.metrics.swd import (
     PatchCollector,
     SlicedWasserstein,
-    blur,
-    double,
-    half,
-    laplacian_pyramid,
     levels_of,
 )
 
@@ -23,27 +18,6 @@ def test_levels_go_from_the_resolution_down_to_16():
     assert levels_of(8) == [8]
     assert "do not fit" in SlicedWasserstein.undefined(4)
     assert SlicedWasserstein.undefined(8) == ""
-
-
-def test_the_filter_is_the_binomial_one_mirrored_without_the_edge():
-    image = torch.tensor([[1.0, 2.0, 4.0, 8.0, 16.0]]).expand(5, 5)[None, None]  # equal rows
-    line = [4, 2, 1, 2, 4, 8, 16, 8, 4]
-    wanted = [sum(w * line[n + k] for k, w in enumerate((1, 4, 6, 4, 1))) / 16 for n in range(5)]
-    assert blur(image)[0, 0, 2].tolist() == pytest.approx(wanted)
-
-
-def test_the_pyramid_adds_up_to_the_image():
-    image = torch.rand(2, 3, 64, 64, dtype=torch.float64)
-    levels = list(laplacian_pyramid(image))
-    assert [level.shape[-1] for level in levels] == [64, 32, 16]
-    rebuilt = levels[-1]
-    for level in reversed(levels[:-1]):
-        rebuilt = level + double(rebuilt)
-    assert torch.allclose(rebuilt, image, rtol=0, atol=1e-12)
-    constant = torch.full((1, 1, 32, 32), 7.0)
-    assert torch.allclose(half(constant), torch.tensor(7.0))
-    # Zeros between pixels, mirrored around the edge, are weighed as elsewhere: a constant stays one.
-    assert torch.allclose(double(half(constant)), torch.tensor(7.0))
 
 
 @pytest.mark.parametrize("side", [32, 16])
@@ -110,14 +84,3 @@ class Blank:
 
     def read(self, indices):
         return np.full((len(indices), 16, 16, 3), 90, np.uint8)
-
-
-def test_places_of_patches_do_not_depend_on_the_images_shown_before(task_of, make_pyramid, tmp_path):
-    """An image in the last, smaller block has the patches that it has in a full one."""
-    task = task_of(None, make_pyramid(tmp_path / "data", images=7, resolution=16))
-    patches = []
-    for count in (6, 7):
-        collector = PatchCollector(count, 16, 3, task.partition)
-        feed(task.reals, [collector], task.partition, "", task.progress)
-        patches.append(collector.patches[16][:6])
-    assert torch.equal(*patches)

@@ -12,7 +12,7 @@ from pggan.checkpoints.read import choose_checkpoint, mark_of
 from pggan.cli.main import main
 from pggan.core.errors import UserError
 from pggan.run import train
-from pggan.run.evaluation import EvaluationBudget, is_better
+from pggan.run.evaluation import EvaluationBudget
 from pggan.run.inspect import facts_of_run
 from tests.processes import in_processes, values_of
 
@@ -168,16 +168,3 @@ def test_two_ranks_evaluate_together_when_the_clock_of_one_says_so(tiny_config, 
     assert facts_of_run(two)["state_sha256"] == facts_of_run(one)["state_sha256"]
     assert list(evaluations_in(two)) == [64, 96]  # at 4x4 there is no SWD
     assert not evaluations_in(one)
-
-
-def test_numbers_compare_at_one_stage_and_with_one_metric():
-    def mark(value: float, resolution: int = 32, metric: str = "swd", fading: bool = False) -> dict:
-        return {"metric": metric, "value": value, "resolution": resolution, "fading": fading}
-
-    old = mark(5.0)
-    for better in (mark(4.9), mark(50.0, 64), mark(50.0, metric="kid")):  # another metric was chosen since then
-        assert is_better(better, old)
-    for worse in (mark(5.0), mark(1.0, 16), mark(1.0, fading=True)):
-        assert not is_better(worse, old)
-    assert is_better(old, mark(1.0, fading=True))
-    assert all(is_better(old, none) for none in (None, True, "best", {"value": 1.0}))

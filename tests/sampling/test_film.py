@@ -27,7 +27,7 @@ def gradients(count, height, width):
     ]
 
 
-@pytest.mark.parametrize("ending", [".webp", ".gif", ".WEBP"])
+@pytest.mark.parametrize("ending", [".webp", ".gif"])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_an_animation_has_its_frames_in_order_at_its_rate_for_ever(tmp_path, ending, channels):
     frames = [np.full((8, 6, channels), value, np.uint8) for value in (0, 100, 150, 150, 200)]
@@ -66,7 +66,7 @@ def test_a_gif_has_one_palette_and_stores_what_changes(tmp_path):
             assert np.abs(np.asarray(shown.convert("RGB")).astype(int) - frame).mean() < 4  # of 255 colours
 
 
-@pytest.mark.parametrize("size", [(32, 48), (33, 47)])
+@pytest.mark.parametrize("size", [(33, 47)])
 def test_a_video_shows_its_frames_almost_without_loss(tmp_path, size):
     pytest.importorskip("av")
     frames = gradients(6, *size)

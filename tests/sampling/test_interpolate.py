@@ -78,7 +78,6 @@ def test_at_constant_speed_no_step_is_much_larger_than_the_others(generator, kin
         (["seeds=3"], "at least two"),
         (["path=walk", "seeds=null", "latents=a.safetensors"], "no images of latents="),
         (["latents=a.safetensors"], "both say what"),
-        (["hold=3"], "hold is no longer there"),
         (["grid=32x1", "zoom=32", "frames=2"], "frames of 16384x512 pixels are more than 16383"),
     ],
 )

@@ -9,7 +9,6 @@ from safetensors.torch import save_file
 
 from pggan.core.errors import UserError
 from pggan.sampling.latents import (
-    around,
     at_constant_speed,
     closed_spline,
     frame_positions,
@@ -78,13 +77,6 @@ def test_files_that_hold_no_latents_of_this_generator_are_refused(tensors, probl
         save_file(tensors, tmp_path / "a.safetensors")
     with pytest.raises(UserError, match=problem):
         load_latents(tmp_path / "a.safetensors", SIZE)
-
-
-def test_slerp_from_x_to_y_goes_along_the_quarter_circle():
-    found = slerp(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]), torch.tensor([0.0, 1 / 3, 0.5, 2 / 3, 1.0]))
-    root = math.sqrt(3) / 2
-    expected = [[1, 0], [root, 0.5], [math.sqrt(0.5), math.sqrt(0.5)], [0.5, root], [0, 1]]
-    torch.testing.assert_close(found, torch.tensor(expected), atol=1e-6, rtol=0)
 
 
 def test_slerp_turns_by_equal_angles_in_the_plane_of_its_latents():
@@ -166,26 +158,11 @@ def test_constant_speed_is_constant_by_the_distance_asked_for():
     assert torch.equal(still(wanted), line(wanted))
 
 
-def test_a_closed_path_of_straight_lines_meets_its_points_and_wraps_around():
-    found = around(torch.tensor([[0.0], [2.0], [3.0]]))(torch.arange(7, dtype=torch.float64) / 6)[:, 0]
-    torch.testing.assert_close(found, torch.tensor([0, 1, 2, 2.5, 3, 1.5, 0]), atol=1e-6, rtol=0)
-
-
 @pytest.mark.parametrize(("frames", "smoothness"), [(60, 5.0), (61, 5.0), (33, 8.0)])
 def test_a_walk_wraps_around_without_a_seam(frames, smoothness):
     moves = steps(random_walk(0, 256, frames, smoothness))
     assert moves[-1] < 1.5 * moves[:-1].max()
     assert moves[-1] > 0.5 * moves[:-1].min()
-
-
-def test_a_walk_is_scaled_as_a_whole_and_its_frames_keep_their_own_lengths():
-    """Scaled frame by frame, the smoothed noise would be bent: it would have more than its slow waves."""
-    path = random_walk(1, 16, 60, 4.0).double()
-    assert path.square().mean().item() == pytest.approx(1, abs=1e-5)
-    assert path.square().mean(1).std() > 0.1
-    waves = torch.fft.rfft(path, dim=0).abs()
-    # A Gaussian of 4 frames leaves exp(-2 (pi 4 16/60)^2) = 2e-10 of the waves from the sixteenth on: only rounding.
-    assert waves[16:].max() < 1e-5 * waves.max()
 
 
 def test_smoothness_is_the_standard_deviation_of_the_gaussian_in_frames():

@@ -8,7 +8,7 @@ from PIL import Image
 
 import pggan
 from pggan.cli.main import main
-from pggan.sampling.images import GridFacts, enlarge, grid, grids_of_run, read_facts, stored_grids
+from pggan.sampling.images import GridFacts, enlarge, grid, grids_of_run
 from pggan.sampling.timelapse import draw_stamp, film_of
 
 
@@ -61,14 +61,6 @@ def test_slips_of_timelapses_are_refused(run_dir, words, hint, capsys, tmp_path)
     assert main(["timelapse", f"run={run_dir}", f"out={tmp_path / 'a.webp'}", *words]) == 2
     assert hint in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
-
-
-def test_files_that_are_no_grids_are_no_shots(tmp_path):
-    Image.new("RGB", (4, 4)).save(tmp_path / "5.png")
-    (tmp_path / "6.png").write_text("no picture")
-    (tmp_path / "notes.txt").write_text("")
-    assert [*stored_grids(tmp_path)] == [5, 6]
-    assert [read_facts(path) for path in stored_grids(tmp_path).values()] == [None, None]
 
 
 def test_a_stamp_says_images_resolution_and_hours_or_minutes_and_fits_into_the_width():
