@@ -5,7 +5,7 @@ Defaults and comments are in the YAML files.
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pggan.config.generators import MetricName, require_extractor
 from pggan.config.parse import RawPerResolution, parse_grid, per_resolution
@@ -227,6 +227,11 @@ class DistributedConfig:
         elif self.nnodes > 1:
             remedy = "Add distributed.rdzv_endpoint=HOST:PORT to all commands: one machine's address and a free port."
             raise UserError(f"distributed.nnodes={self.nnodes} machines need a rendezvous.", remedy)
+
+    @property
+    def launcher(self) -> dict[str, Any]:
+        """The options of torchrun's launcher."""
+        return {name: getattr(self, name) for name in ("nnodes", "rdzv_endpoint", "max_restarts")}
 
 
 @dataclass(frozen=True, kw_only=True)

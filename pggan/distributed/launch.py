@@ -11,7 +11,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pggan.config import DistributedConfig
 from pggan.core.environment import RANKS_VARIABLE, child_variables, environment
 from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PEER_LOST, EXIT_USER_ERROR, UserError
 from pggan.core.signals import signal_handlers
@@ -26,16 +25,19 @@ def launch(
     command: str,
     values: dict[str, Any],
     count: int,
-    config: DistributedConfig,
     *,
+    nnodes: int = 1,
+    rdzv_endpoint: str | None = None,
+    max_restarts: int = 0,
     threads: int,
     then: Callable[[], str] = str,
 ) -> int:
     """Run a command on `count` ranks here, and on those of the other machines; returns the exit code.
 
     Signals are passed on to the ranks, which save and end.
-    Args: values: the configuration of the command; threads: per rank, for arithmetic on the CPU, unless OMP_NUM_THREADS
-    says otherwise; then: says what the same command would do after an end like this.
+    Args: values: the configuration of the command; nnodes, rdzv_endpoint, max_restarts: torchrun's options; threads:
+    per rank, for arithmetic on the CPU, unless OMP_NUM_THREADS says otherwise; then: says what the same
+    command would do after an end like this.
     Raises UserError when the machines do not find each other.
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
@@ -64,22 +66,22 @@ def launch(
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
             "TORCHELASTIC_SIGNALS_TO_HANDLE": IGNORED,
         }
-        if config.nnodes == 1 and sys.platform == "linux":  # no need for a host name that can be resolved
+        if nnodes == 1 and sys.platform == "linux":  # no need for a host name that can be resolved
             variables["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
         failure = ""
         with environment(variables), signal_handlers(relay):
             try:
-                own_address, is_host = meeting_place(config.rdzv_endpoint)
+                own_address, is_host = meeting_place(rdzv_endpoint)
                 settings = LaunchConfig(
-                    min_nodes=config.nnodes,
-                    max_nodes=config.nnodes,
+                    min_nodes=nnodes,
+                    max_nodes=nnodes,
                     nproc_per_node=count,
                     run_id="pggan",
                     rdzv_backend="c10d",
-                    rdzv_endpoint=config.rdzv_endpoint or f"{LOOPBACK}:0",
+                    rdzv_endpoint=rdzv_endpoint or f"{LOOPBACK}:0",
                     rdzv_configs={"join_timeout": RENDEZVOUS_SECONDS, **is_host},
                     local_addr=own_address,
-                    max_restarts=config.max_restarts,
+                    max_restarts=max_restarts,
                     logs_specs=DefaultLogsSpecs(log_dir=folder),
                     signals_to_handle=IGNORED,
                 )
@@ -89,8 +91,8 @@ def launch(
             except (RendezvousError, OSError) as error:
                 if not any(ranks.glob("pid-*")):
                     raise UserError(
-                        f"The machines did not meet at distributed.rdzv_endpoint={config.rdzv_endpoint}: {error}",
-                        f"Start the same command on all {config.nnodes} within five minutes, with the address of one, "
+                        f"The machines did not meet at distributed.rdzv_endpoint={rdzv_endpoint}: {error}",
+                        f"Start the same command on all {nnodes} within five minutes, with the address of one, "
                         "which all can reach, and a port that is free there.",
                     ) from error
                 failure = f"The machines have lost each other: {error}"

@@ -3,13 +3,11 @@
 Of N images in groups of M, group g is made of images g, g + N/M, g + 2 N/M …: it is a column of [M, N/M].
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pggan.config import TrainerConfig
 from pggan.core.errors import UserError
 
 Indices = NDArray[np.int64]
@@ -29,17 +27,6 @@ class BatchPartition:
     elastic: bool
     configured_micro_batch_size: int | None  # most images in a micro-batch
     most_chunks: int = 4  # of a batch with `elastic`; more where `configured_micro_batch_size` asks for smaller ones
-
-    @classmethod
-    def of(
-        cls, config: TrainerConfig, batches: Iterable[int], world_size: int, rank: int = 0, key: str = "schedule.batch"
-    ) -> "BatchPartition":
-        """The partition that `config` asks for; raises UserError when it can't divide one of `batches`, from `key`."""
-        size, chunks = config.compute.micro_batch_size, config.distributed.elastic_chunks
-        partition = cls(rank, world_size, config.model.stddev_group, config.elastic, size, chunks)
-        for batch in batches:
-            partition.require_enough(key, batch)
-        return partition
 
     def chunk_size(self, batch: int) -> int:
         """Images in a chunk of a `batch`; with `elastic`, the last chunk may have fewer."""

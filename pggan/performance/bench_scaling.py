@@ -30,11 +30,10 @@ from pggan.data.reals import mirrored, to_float
 from pggan.distributed.launch import launch
 from pggan.distributed.process_group import ProcessGroup, rank_from_environment, run_distributed
 from pggan.losses.base import Reals
-from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.reducer import GradientReducer, Handle
 from pggan.optim.state import Trainable
 from pggan.performance.bench import phase_of
-from pggan.training.build import build_trainer
+from pggan.training.build import build_partition, build_trainer
 from pggan.training.precision import configure_process
 from pggan.training.timing import EMA_DECAY, hardware
 
@@ -49,7 +48,7 @@ def run(config: BenchScalingConfig) -> int:
     if info is not None:
         return run_distributed(info, config.devices, partial(measure, config))
     for size, (_, batch) in product(config.processes, config.batches()):
-        BatchPartition.of(trainer_config(config), [batch * size], size, key="batch times ranks")
+        build_partition(trainer_config(config), [batch * size], size, key="batch times ranks")
     kind, there = count_devices(config.devices)
     if config.devices == "auto" and there < largest:
         kind = "cpu"
@@ -59,7 +58,7 @@ def run(config: BenchScalingConfig) -> int:
     if largest == 1:
         return measure(config, ProcessGroup.single_process(choose_device(kind)))
     values, count = {**to_plain(config), "devices": kind}, -(-largest // config.distributed.nnodes)
-    return launch("bench scaling", values, count, config.distributed, threads=config.threads or 1)
+    return launch("bench scaling", values, count, **config.distributed.launcher, threads=config.threads or 1)
 
 
 def trainer_config(config: BenchScalingConfig) -> TrainerConfig:

@@ -18,7 +18,6 @@ from pggan.core.schedule import Phase
 from pggan.core.text import given_words, next_command
 from pggan.data.pyramid import INDEX_FILE, ImagePyramid
 from pggan.losses import build_loss
-from pggan.optim.batch_partition import BatchPartition
 from pggan.performance.costs import CostCounter, StepCost, card_of, numel, watts_of
 from pggan.performance.plan_tables import tables
 from pggan.performance.scaling import (
@@ -30,6 +29,7 @@ from pggan.performance.scaling import (
     communication_bound_from,
     scaled,
 )
+from pggan.training.build import build_partition
 from pggan.training.precision import configure_process, precision_on
 from pggan.training.timing import PhaseTimes, StepTimes, hardware, measure_phase_times, speed_of
 
@@ -45,7 +45,7 @@ def run(config: PlanConfig) -> int:
     architecture = config.model.architecture(config.schedule.final_resolution, channels, num_classes)
     schedule, loss = config.schedule.build(), build_loss(vars(config.loss))
     kind, count = ("cuda", 1) if config.device is not None else count_devices(config.devices)
-    partition = BatchPartition.of(config, (phase.batch for phase in schedule.phases), world_size=1)
+    partition = build_partition(config, (phase.batch for phase in schedule.phases), world_size=1)
     with Console(stderr=True, highlight=False).status("Measuring a few steps"):
         if config.device is not None:
             card = card_of(config.device)

@@ -22,7 +22,7 @@ from pggan.checkpoints.resume import (
     load_weights,
     transfer,
 )
-from pggan.checkpoints.write import CheckpointWriter, refused_by_disk
+from pggan.checkpoints.write import CheckpointInterval, CheckpointWriter, refused_by_disk
 from pggan.config import ReportConfig, TrainConfig
 from pggan.config.describe import code_in_use, command_seconds, describe, flatten
 from pggan.config.parse import parse_grid
@@ -52,7 +52,7 @@ from pggan.run.report import NullReporter, Reporter
 from pggan.run.run_dir import choose_run_dir, lock_run_dir, log_on_rank, next_start, write_config
 from pggan.run.tensorboard import hyperparameters, run_pages
 from pggan.sampling.images import FOLDER
-from pggan.training.build import build_trainer, require_device, sends_sparse_updates
+from pggan.training.build import build_partition, build_trainer, require_device, sends_sparse_updates
 from pggan.training.precision import configure_process
 from pggan.training.timing import measure_phase_times
 from pggan.training.trainer import Trainer
@@ -145,7 +145,9 @@ def open_run(config: TrainConfig, group: ProcessGroup, limit: TimeLimit | None =
             phase_at=course.at,
             indices=whole_batch if group.world_size == 1 else partition.indices,
         )
-        saving = Saving(parts, writer, config.checkpoint, metadata)
+        keys = config.checkpoint
+        interval = CheckpointInterval(trainer.state.images, keys.every_images, keys.every_minutes)
+        saving = Saving(parts, writer, interval, keys.milestone_images, keys.roll_back_after, metadata)
         tick = Tick(parts, config.monitor.tick_images, config.monitor.grid_images, config.checkpoint.roll_back_after)
         pictures = pictures_of(parts, config.monitor)
         events: list[Event] = [*profiling_of(parts, config.monitor.profile_steps), tick, *pictures, saving]
@@ -183,7 +185,7 @@ def check(
     chosen = ""
     with group.collective_errors():
         batches = (phase.batch for phase in schedule.phases)
-        partition = BatchPartition.of(config, batches, group.world_size, group.rank)
+        partition = build_partition(config, batches, group.world_size, group.rank)
         require_device(config, group.device)
         if config.model.features is not None:
             load_backbone()
@@ -328,7 +330,7 @@ def introduce(reporter: Reporter, config: TrainConfig, source: Source, state: St
     }
     for line in [*(f"{name:<14} {text}" for name, text in lines.items()), *source.notes, *few_images(config, source)]:
         reporter.line(line)
-    reporter.board.describe(run_pages(run_dir, source.description), hyperparameters(source.description))
+    reporter.board.describe(run_pages(run_dir, source.description), hyperparameters(dict(flatten(source.description))))
 
 
 def few_images(config: TrainConfig, source: Source) -> list[str]:

@@ -1,7 +1,7 @@
 """Events of a run: each is something to do after a step at which it is due, by the images shown."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -13,10 +13,9 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 from pggan.checkpoints.read import BEST, MILESTONE
 from pggan.checkpoints.write import CheckpointInterval, CheckpointWriter, NonFiniteError, Snapshot, take_snapshot
-from pggan.config import CheckpointConfig
 from pggan.core.atomic_io import atomic_write, make_directory
 from pggan.core.devices import memory_problem
-from pggan.core.schedule import Course, Phase, is_due, lies_between
+from pggan.core.schedule import Course, Phase, Schedule, is_due, lies_between
 from pggan.data.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup
 from pggan.networks.networks import Generator
@@ -246,20 +245,20 @@ class Saving:
 
     parts: Parts
     writer: CheckpointWriter
-    config: CheckpointConfig
+    interval: CheckpointInterval
+    milestones: Callable[[Schedule], list[int]]  # the image counts whose checkpoints are kept for good
+    roll_back_after: int  # updates in a row that were skipped
     metadata: dict[str, Any]  # that every checkpoint has
 
     def __post_init__(self) -> None:
-        images = self.parts.state.images
-        self.interval = CheckpointInterval(images, self.config.every_images, self.config.every_minutes)
-        self.saved_at = images or -1
+        self.saved_at = self.parts.state.images or -1
         self.is_asked = self.is_wanted = self.is_milestone = False
         self.problem: NonFiniteError | None = None  # of the last checkpoint, found while it was being written
         self._snapshot: Snapshot | None = None  # the last one taken, whose memory the next one uses again
 
     def is_due(self, step: Step) -> bool:
         """Whether a checkpoint is to be begun after this step; `finish` writes the last one."""
-        counts = self.config.milestone_images(self.parts.course.schedule)
+        counts = self.milestones(self.parts.course.schedule)
         self.is_milestone |= any(lies_between(count, step.before, step.images) for count in counts)
         self.is_wanted |= self.interval.is_due(step.before, step.images) or self.is_asked or self.is_milestone
         self.is_wanted |= self.parts.evaluator.mark is not None
@@ -270,7 +269,7 @@ class Saving:
 
         Raises NonFiniteError, on all ranks, after too many of them.
         """
-        if self.parts.updates_were_taken(self.config.roll_back_after):
+        if self.parts.updates_were_taken(self.roll_back_after):
             self.save()
 
     def save(self) -> None:

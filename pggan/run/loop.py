@@ -122,7 +122,7 @@ class Run:
                 reporter.flush()
                 if saving.wait():
                     # A kill may have come between a checkpoint and the removal of older ones.
-                    prune(parts.run_dir, images, saving.config.keep)
+                    prune(parts.run_dir, images, saving.writer.keep)
         if problem := parts.group.broadcast_object(str(saving.problem or "")):
             raise NonFiniteError(problem)
         if images < schedule.total:

@@ -1,13 +1,12 @@
 """TensorBoard of a run: its charts, the pages about it, its row in HParams."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
-
-from pggan.config.describe import flatten
 
 # The keys that people compare runs by; the others are in the text of the configuration.
 COMPARED = ("seed", "precision", "elastic", "loss", "model", "schedule", "optimizer", "ema", "augmentation")
@@ -84,10 +83,10 @@ def run_pages(run_dir: Path, description: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def hyperparameters(description: dict[str, Any]) -> dict[str, Any]:
-    """The values that runs are compared by, with full keys; tables as text, and nothing that is null."""
+def hyperparameters(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that runs are compared by, of `values` by full keys; nothing that is null."""
     return {
         key: value
-        for key, value in flatten(description)
+        for key, value in values.items()
         if key.split(".")[0] in COMPARED and isinstance(value, bool | int | float | str)
     }

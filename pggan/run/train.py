@@ -16,11 +16,11 @@ from pggan.core.errors import StepOutOfMemory, UserError
 from pggan.core.rng import StepRng
 from pggan.core.signals import interrupt_message
 from pggan.distributed.process_group import ProcessGroup, RankInfo, rank_from_environment, run_distributed
-from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.updates import ema_decay
 from pggan.run.compose import open_run
 from pggan.run.eta import TimeLimit
 from pggan.run.run_dir import choose_run_dir, log_on_rank, next_start
+from pggan.training.build import build_partition
 
 SMALLER_FILE = ".micro_batch_size"  # in the directory of a run whose ranks restart because memory did not suffice
 MAX_FAILURES = 3  # of one process: a run that fails more often has diverged
@@ -134,7 +134,7 @@ def launch_ranks(config: TrainConfig, kind: str, count: int) -> int:
 
     # These refuse here what every rank would refuse after it has started.
     batches = (phase.batch for phase in config.schedule.build().phases)
-    BatchPartition.of(config, batches, count * config.distributed.nnodes)
+    build_partition(config, batches, count * config.distributed.nnodes)
     # Named here, so that ranks restarted after a loss come back to it.
     run_dir = choose_run_dir(config.run_dir, config.name)
     (run_dir / SMALLER_FILE).unlink(missing_ok=True)
@@ -142,7 +142,7 @@ def launch_ranks(config: TrainConfig, kind: str, count: int) -> int:
     threads = config.threads or threads_per_rank(count, elastic=config.elastic)
     then = partial(next_start, run_dir)
     with interrupt_message(then):
-        return launch("train", to_plain(config), count, config.distributed, threads=threads, then=then)
+        return launch("train", to_plain(config), count, **config.distributed.launcher, threads=threads, then=then)
 
 
 def refuse_copies(config: TrainConfig) -> None:

@@ -1,6 +1,6 @@
 """Builds a trainer from a configuration: networks, state, gradient reducer.  The configuration stops here."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -40,7 +40,7 @@ def build_trainer(
     device, precision = group.device, agreed_precision(config.precision, group)
     require_device(config, device)
     loss, augmentation, dtype = build_loss(vars(config.loss)), build_augmentation(config), DTYPES.get(precision)
-    partition = BatchPartition.of(config, (phase.batch for phase in phases), group.world_size, group.rank)
+    partition = build_partition(config, (phase.batch for phase in phases), group.world_size, group.rank)
     adam = AdamOptions()
     state = new_state(architecture, adam, config.seed, device, half=dtype is torch.float16)
     state.d.adaptive_p = AdaptiveP.of(augmentation, loss.mean_sign, device)
@@ -81,6 +81,17 @@ def agreed_precision(precision: Precision, group: ProcessGroup) -> Precision:
     """The precision of all ranks: for `auto`, fp16 on all where the GPU of one has no bf16."""
     found = [Precision(name) for name in group.all_gather_object(precision_on(group.device, precision))]
     return Precision.fp16 if Precision.fp16 in found else found[0]
+
+
+def build_partition(
+    config: TrainerConfig, batches: Iterable[int], world_size: int, rank: int = 0, key: str = "schedule.batch"
+) -> BatchPartition:
+    """The partition that `config` asks for; raises UserError when it can't divide one of `batches`, from `key`."""
+    size, chunks = config.compute.micro_batch_size, config.distributed.elastic_chunks
+    partition = BatchPartition(rank, world_size, config.model.stddev_group, config.elastic, size, chunks)
+    for batch in batches:
+        partition.require_enough(key, batch)
+    return partition
 
 
 def build_augmentation(config: TrainerConfig) -> Ada | None:

@@ -8,12 +8,10 @@ import signal
 import sys
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pggan.config.files import default_trainer
 from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PEER_LOST, EXIT_USER_ERROR
 from pggan.distributed.launch import launch
 
@@ -53,8 +51,7 @@ def launched(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(sys, "executable", str(program))
             patch.chdir(tmp_path)
-            config = replace(default_trainer().distributed, max_restarts=restarts)
-            return launch("train", {"seed": 5}, 2, config, threads=7, then=lambda: "Then.")
+            return launch("train", {"seed": 5}, 2, max_restarts=restarts, threads=7, then=lambda: "Then.")
 
     return run
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from pggan.checkpoints.read import newest_checkpoint
-from pggan.optim.batch_partition import BatchPartition
 from pggan.run import train
 from pggan.training import timing
+from pggan.training.build import build_partition
 from pggan.training.timing import Speed, StepTimes, measure_phase_times
 
 CPU = torch.device("cpu")
@@ -44,7 +44,7 @@ def test_resolutions_that_were_not_measured_are_scaled_from_the_nearest_that_was
 
 def phase_times_of(config, **options):
     architecture, schedule = config.model.architecture(16, 3, 0), config.schedule.build()
-    return measure_phase_times(config, architecture, schedule, BatchPartition.of(config, (), 1), device=CPU, **options)
+    return measure_phase_times(config, architecture, schedule, build_partition(config, (), 1), device=CPU, **options)
 
 
 def test_all_resolutions_to_come_are_measured_where_there_is_time(tiny_config):
