@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from pggan.data import loader as loading
 from pggan.data.loader import CPU_BUDGET_BYTES, Loader, Request, budget_bytes
 from pggan.data.pyramid import ImagePyramid
 
@@ -35,11 +36,12 @@ def pyramid(make_pyramid, tmp_path):
     return noting
 
 
-def test_a_level_lives_on_the_device_when_it_fits_the_budget(pyramid):
+def test_a_level_lives_on_the_device_when_it_fits_the_budget_and_travels_in_pieces(pyramid, monkeypatch):
+    monkeypatch.setattr(loading, "PIECE_BYTES", 20 * 8 * 8 * 3 + 100)
     loader = Loader(pyramid, CPU, budget=pyramid.level_bytes(8))
     assert [loader.fits(level) for level in (4, 8, 16)] == [True, True, False]
     found = [loader.get(Request(8, np.array(indices))) for indices in ([4, 9, 4], [49, 0])]
-    assert pyramid.reads == [(True, 50)]
+    assert pyramid.reads == [(True, 20), (True, 20), (True, 10)]
     assert np.array_equal(torch.cat(found).numpy(), pyramid.read(8, np.array([4, 9, 4, 49, 0])))
 
 

@@ -49,13 +49,9 @@ def half_life(images=None, rampup=None, per_update=None):
 @pytest.mark.parametrize("batch", [1, 4, 16, 250])
 def test_after_its_half_life_an_old_weight_counts_half_whatever_the_batch(batch):
     weight = 1.0
-    for images in range(50_000, 60_000, batch):
+    for images in range(0, 10_000, batch):
         weight *= ema_decay(images, batch, **half_life(10_000.0))
     assert weight == pytest.approx(0.5, rel=1e-9)
-
-
-def test_without_rampup_the_decay_is_the_same_from_the_first_update():
-    assert ema_decay(0, 16, **half_life(10_000.0)) == ema_decay(10**7, 16, **half_life(10_000.0))
 
 
 def test_with_rampup_the_half_life_is_at_most_a_share_of_the_images_shown():
