@@ -50,13 +50,6 @@ def test_a_recipe_composes_and_given_keys_have_priority(recipe):
     assert values["model"]["fmap_base"] == 256  # of the experiment
 
 
-def test_a_recipe_is_an_experiment_of_ones_own_too(recipe, tmp_path):
-    (tmp_path / "own" / "experiment").mkdir(parents=True)
-    copy = tmp_path / "own" / "experiment" / "mine.yaml"
-    copy.write_text(recipe.read_text())
-    assert compose("train", ["experiment=mine"], str(tmp_path / "own")) == compose("train", read_recipe(recipe))
-
-
 def test_a_recipe_ends_where_its_run_has_ended(recipe, tmp_path):
     before = read_recipe(recipe)
     for images in (5000, 6000):
