@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from pggan.cli.compose import compose
-from pggan.config import Precision, TrainConfig
+from pggan.config import TrainConfig
 from pggan.config.validation import validated
+from pggan.core.architecture import Precision
 from pggan.core.rng import StepRng, generator_for
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup

@@ -43,7 +43,6 @@ from pggan.config.train import (
     ModelConfig,
     NoAugmentationConfig,
     PlainGradientsConfig,
-    Precision,
     R1Config,
     ReportConfig,
     ScheduleConfig,

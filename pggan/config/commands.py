@@ -10,13 +10,12 @@ from pggan.config.train import (
     DistributedConfig,
     ModelConfig,
     PlainGradientsConfig,
-    Precision,
     R1Config,
     TrainConfig,
     WganGpConfig,
 )
 from pggan.config.validation import Count, Positive, Whole, require
-from pggan.core.architecture import MIN_RESOLUTION, is_power_of_two
+from pggan.core.architecture import MIN_RESOLUTION, Precision, is_power_of_two
 from pggan.core.errors import UserError
 from pggan.core.schedule import value_at
 

@@ -10,12 +10,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from pggan.config.generators import MetricName, require_extractor
 from pggan.config.parse import RawPerResolution, parse_grid, per_resolution
 from pggan.config.validation import Count, Positive, Whole, require
-from pggan.core.architecture import LIMITS, MIN_RESOLUTION, Architecture, Resampling, is_power_of_two
+from pggan.core.architecture import LIMITS, MIN_RESOLUTION, Architecture, Precision, Resampling, is_power_of_two
 from pggan.core.errors import UserError
 from pggan.core.schedule import Schedule
 
-# The type of activations and kernels; weights, losses and penalties stay in float32.
-Precision = StrEnum("Precision", "auto fp32 tf32 bf16 fp16")
 Kernels = StrEnum("Kernels", "auto reference")  # fast operations, or their plain twins
 Switch = StrEnum("Switch", "auto on off")
 Crop = StrEnum("Crop", "center resize pad")  # how an image becomes square

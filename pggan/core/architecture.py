@@ -7,9 +7,11 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any
 
+# The type of activations and kernels; weights, losses and penalties stay in float32.
+Precision = StrEnum("Precision", "auto fp32 tf32 bf16 fp16")
 MIN_RESOLUTION = 4
 # The largest values that a configuration or a file's header may ask for; no network of this size could be trained.
 LIMITS = {

@@ -14,12 +14,13 @@ from rich.progress import TimeElapsedColumn, TimeRemainingColumn
 
 from pggan.checkpoints.generator_file import load_generator
 from pggan.checkpoints.read import checkpoints_of_run, choose_checkpoint
-from pggan.config import DataConfig, EvaluateConfig, Precision
+from pggan.config import DataConfig, EvaluateConfig
 from pggan.config.describe import versions
 from pggan.config.files import default_values, of_earlier_version
 from pggan.config.generators import ALL
 from pggan.config.parse import generator_keys
 from pggan.config.validation import validated
+from pggan.core.architecture import Precision
 from pggan.core.atomic_io import atomic_write
 from pggan.core.devices import choose_device
 from pggan.core.errors import UserError

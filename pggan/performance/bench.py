@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from pggan.config import BenchConfig, Kernels, Precision, Switch, TrainerConfig, default_trainer
+from pggan.config import BenchConfig, Kernels, Switch, TrainerConfig, default_trainer
 from pggan.config.describe import versions
-from pggan.core.architecture import Architecture
+from pggan.core.architecture import Architecture, Precision
 from pggan.core.devices import choose_device, synchronize
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase

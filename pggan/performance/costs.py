@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from pggan.config import Precision
-from pggan.core.architecture import Architecture
+from pggan.core.architecture import Architecture, Precision
 from pggan.core.errors import UserError, nearest
 from pggan.core.schedule import Phase
 from pggan.losses.base import GradientPenalty, Loss, PenaltyAt, PenaltyContext

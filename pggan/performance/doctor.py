@@ -18,8 +18,9 @@ import torch
 import torch.distributed as dist
 from packaging.requirements import Requirement
 
-from pggan.config import DoctorConfig, Precision, R1Config, default_trainer
+from pggan.config import DoctorConfig, R1Config, default_trainer
 from pggan.config.describe import PACKAGE, versions
+from pggan.core.architecture import Precision
 from pggan.core.atomic_io import existing_parent, free_bytes
 from pggan.core.cpu import available_cores, processor_facts
 from pggan.core.devices import choose_device, free_memory, require_kernels

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from pggan.augmentation.ada import Ada, AdaptiveP
-from pggan.config import DgcConfig, Kernels, Precision, Switch, TrainerConfig
-from pggan.core.architecture import Architecture
+from pggan.config import DgcConfig, Kernels, Switch, TrainerConfig
+from pggan.core.architecture import Architecture, Precision
 from pggan.core.errors import UserError
 from pggan.core.schedule import Phase
 from pggan.core.text import Log

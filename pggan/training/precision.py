@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import torch
 
-from pggan.config import Precision
+from pggan.core.architecture import Precision
 from pggan.core.cpu import keep_freed_memory
 from pggan.core.devices import set_threads
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pggan.config import PlainGradientsConfig, Precision, TrainerConfig
-from pggan.core.architecture import Architecture
+from pggan.config import PlainGradientsConfig, TrainerConfig
+from pggan.core.architecture import Architecture, Precision
 from pggan.core.cpu import processor_facts
 from pggan.core.devices import synchronize
 from pggan.core.rng import StepRng

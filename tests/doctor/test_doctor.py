@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pggan.cli.main import main
-from pggan.config import Precision
+from pggan.core.architecture import Precision
 from pggan.core.errors import EXIT_FAILED
 from pggan.performance import doctor
 from pggan.performance.doctor import Finding, Verdict

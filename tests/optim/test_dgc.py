@@ -8,7 +8,7 @@ import torch
 
 from pggan.checkpoints.read import newest_checkpoint
 from pggan.checkpoints.resume import broadcast_state
-from pggan.config import Precision
+from pggan.core.architecture import Precision
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup, rank_from_environment

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pggan.config import Precision
+from pggan.core.architecture import Precision
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup, rank_from_environment

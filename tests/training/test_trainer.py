@@ -5,8 +5,9 @@ import dataclasses
 import pytest
 import torch
 
-from pggan.config import Precision, TrainConfig
+from pggan.config import TrainConfig
 from pggan.config.validation import validated
+from pggan.core.architecture import Precision
 from pggan.core.errors import StepOutOfMemory, UserError
 from pggan.core.rng import StepRng
 from pggan.distributed.process_group import ProcessGroup, RankInfo
