@@ -14,9 +14,9 @@ from pggan.config.train import (
     TrainConfig,
     WganGpConfig,
 )
-from pggan.config.validation import Count, Positive, Whole, require
+from pggan.config.validation import Count, Positive, Whole
 from pggan.core.architecture import MIN_RESOLUTION, Precision, is_power_of_two
-from pggan.core.errors import UserError
+from pggan.core.errors import UserError, require
 from pggan.core.schedule import value_at
 
 PrepareCrop = StrEnum("PrepareCrop", "center resize pad face")  # as of training, and by landmarks of faces

@@ -5,8 +5,8 @@ from enum import StrEnum
 from typing import Annotated, Any, Literal, get_args
 
 from pggan.config.parse import Checkpoint
-from pggan.config.validation import Count, Positive, Whole, require
-from pggan.core.errors import UserError, nearest
+from pggan.config.validation import Count, Positive, Whole
+from pggan.core.errors import UserError, nearest, require
 
 MetricName = Literal["swd", "ms_ssim", "kid", "fid", "precision_recall", "neighbours"]
 METRICS = get_args(MetricName)

@@ -1,16 +1,14 @@
-"""Values with a notation of their own: numbers per resolution, grids, lists of seeds, a checkpoint of a run."""
+"""Values with a notation of their own: numbers per resolution, grids, a checkpoint of a run."""
 
 from collections.abc import Mapping
 from math import inf
 from typing import Any, Literal
 
-from pggan.config.validation import require
 from pggan.core.architecture import MIN_RESOLUTION, is_power_of_two
-from pggan.core.errors import UserError
+from pggan.core.errors import UserError, require
 from pggan.core.schedule import PerResolution
 
 MAX_TILES = 10_000
-MAX_SEEDS = 1_000_000  # 2 GiB of latents of 512 numbers
 Checkpoint = int | Literal["newest", "best"]  # the images that it was saved at, or a word
 RawPerResolution = Any  # one number for all resolutions, or {resolution: number}
 
@@ -22,20 +20,6 @@ def parse_grid(grid: str, key: str) -> tuple[int, int]:
         raise UserError(f"{key}={grid} is not a grid.", "Write columns x rows, for example 8x4.")
     require(int(columns) * int(rows) <= MAX_TILES, key, grid, f"a grid of at most {MAX_TILES} images")
     return int(columns), int(rows)
-
-
-def parse_seeds(seeds: object, key: str = "seeds") -> list[int]:
-    """Seeds, the value of `key`, written as 5, '0-63', '1,5,9-12' or [1, 5, 9]."""
-    found: list[int] = []
-    for part in map(str, seeds) if isinstance(seeds, list) else str(seeds).split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
-            raise UserError(f"{key}={seeds} can't be read: '{part}'.", f"Write {key}=5, {key}=0-63 or {key}=[1,5,9].")
-        count = len(found) + int(last or first) - int(first) + 1
-        require(count <= MAX_SEEDS, key, seeds, f"at most {MAX_SEEDS:,} seeds")
-        found.extend(range(int(first), int(last or first) + 1))
-    require(bool(found), key, seeds, "a list of at least one, for example [1,5,9]")
-    return found
 
 
 def listed(value: Any) -> list[Any]:

@@ -9,9 +9,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pggan.config.generators import MetricName, require_extractor
 from pggan.config.parse import RawPerResolution, parse_grid, per_resolution
-from pggan.config.validation import Count, Positive, Whole, require
+from pggan.config.validation import Count, Positive, Whole
 from pggan.core.architecture import LIMITS, MIN_RESOLUTION, Architecture, Precision, Resampling, is_power_of_two
-from pggan.core.errors import UserError
+from pggan.core.errors import UserError, require
 from pggan.core.schedule import Schedule
 
 Kernels = StrEnum("Kernels", "auto reference")  # fast operations, or their plain twins

@@ -25,12 +25,6 @@ Count = Annotated[int, ">=1"]
 Positive = Annotated[float, ">0"]
 
 
-def require(holds: bool, key: str, value: object, wanted: str) -> None:
-    """Raise UserError unless `holds`: `key` is `value`, and has to be as `wanted` says."""
-    if not holds:
-        raise UserError(f"{key}={value} does not work.", f"It has to be {wanted}.")
-
-
 def validated(schema: type[Conf], values: Mapping[str, Any], prefix: str = "") -> Conf:
     """`values` as an instance of the dataclass `schema`, nested dataclasses included.
 

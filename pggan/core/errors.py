@@ -31,6 +31,12 @@ class StepOutOfMemory(UserError):
         self.smaller = smaller
 
 
+def require(holds: bool, key: str, value: object, wanted: str) -> None:
+    """Raise UserError unless `holds`: `key` is `value`, and has to be as `wanted` says."""
+    if not holds:
+        raise UserError(f"{key}={value} does not work.", f"It has to be {wanted}.")
+
+
 def nearest_name(name: str, choices: Iterable[str]) -> str | None:
     """The choice that a mistyped `name` begins, or the one that is most like it; None if none is near."""
     known = sorted(choices)

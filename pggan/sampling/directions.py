@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pggan.config import DirectionsConfig
-from pggan.config.parse import generator_keys, parse_seeds
+from pggan.config.parse import generator_keys
 from pggan.core.devices import set_threads
 from pggan.core.errors import UserError
 from pggan.core.rng import generator_for
@@ -18,7 +18,7 @@ from pggan.core.text import next_command
 from pggan.networks.networks import Generator
 from pggan.sampling.generate import observed_features
 from pggan.sampling.images import check_output, output_path, save_png, sheet, sheet_zoom
-from pggan.sampling.latents import load_vectors, save_vectors, seed_latents
+from pggan.sampling.latents import load_vectors, parse_seeds, save_vectors, seed_latents
 from pggan.sampling.trained_generator import load
 
 STEPS = 7  # images from one border of the contact sheet to the other

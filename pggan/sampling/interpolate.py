@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from pggan.config import InterpolateConfig, InterpolationPath
-from pggan.config.parse import generator_keys, parse_grid, parse_seeds
+from pggan.config.parse import generator_keys, parse_grid
 from pggan.core.devices import set_threads
 from pggan.core.text import next_command
 from pggan.sampling.film import ANIMATED, film_zoom, require_film, save_film
 from pggan.sampling.generate import RenderSettings
 from pggan.sampling.images import STILLS, Pixels, check_output, enlarge, grid, output_path, save_picture, sheet_zoom
-from pggan.sampling.latents import path_through, steady_walk
+from pggan.sampling.latents import parse_seeds, path_through, steady_walk
 from pggan.sampling.projection import laplacian_distance
 from pggan.sampling.trained_generator import TrainedGenerator, load
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pggan.checkpoints.generator_file import save_tensors
 from pggan.core.atomic_io import atomic_write
-from pggan.core.errors import UserError
+from pggan.core.errors import UserError, require
 from pggan.core.rng import generator_for
 
 HEADER_KEY = "pggan"
@@ -25,8 +25,23 @@ LatentPath = Callable[[Tensor], Tensor]
 Between = Callable[[Tensor, Tensor, Tensor], Tensor]  # two latents [Z] and weights [F], to latents [F, Z]
 Distances = Callable[[Tensor], Tensor]  # N latents [N, Z] to the distances [N - 1] from each to the next
 
+MAX_SEEDS = 1_000_000  # 2 GiB of latents of 512 numbers
 SMOOTHNESS = 15.0  # of a walk: the standard deviation of its Gaussian, in frames
 SAMPLES_PER_SEGMENT = 64  # points between two keyframes from which the length of a path is measured
+
+
+def parse_seeds(seeds: object, key: str = "seeds") -> list[int]:
+    """Seeds, the value of `key`, written as 5, '0-63', '1,5,9-12' or [1, 5, 9]."""
+    found: list[int] = []
+    for part in map(str, seeds) if isinstance(seeds, list) else str(seeds).split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+            raise UserError(f"{key}={seeds} can't be read: '{part}'.", f"Write {key}=5, {key}=0-63 or {key}=[1,5,9].")
+        count = len(found) + int(last or first) - int(first) + 1
+        require(count <= MAX_SEEDS, key, seeds, f"at most {MAX_SEEDS:,} seeds")
+        found.extend(range(int(first), int(last or first) + 1))
+    require(bool(found), key, seeds, "a list of at least one, for example [1,5,9]")
+    return found
 
 
 def seed_latents(seeds: list[int], size: int) -> Tensor:

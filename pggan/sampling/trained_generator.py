@@ -13,12 +13,11 @@ from torch import Tensor
 
 from pggan.checkpoints.generator_file import LoadedGenerator, load_generator
 from pggan.checkpoints.read import NEWEST, choose_checkpoint
-from pggan.config.parse import parse_seeds
 from pggan.core.devices import choose_device
 from pggan.core.errors import UserError, nearest
 from pggan.sampling.generate import RenderSettings, mean_features, render_each
 from pggan.sampling.images import Pixels, to_pil
-from pggan.sampling.latents import load_latents, path_through, seed_latents
+from pggan.sampling.latents import load_latents, parse_seeds, path_through, seed_latents
 from pggan.sampling.projection import STEPS, Picture, Projection, project, read_target
 
 Seeds = int | str | Iterable[int]  # 5, "0-63", "1,5,9-12" or [1, 5, 9]

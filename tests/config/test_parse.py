@@ -4,8 +4,9 @@ from math import inf, nan
 
 import pytest
 
-from pggan.config.parse import parse_grid, parse_seeds, per_resolution
+from pggan.config.parse import parse_grid, per_resolution
 from pggan.core.errors import UserError
+from pggan.sampling.latents import parse_seeds
 
 
 def test_seeds_are_read_in_all_their_forms():
