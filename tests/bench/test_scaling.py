@@ -59,7 +59,7 @@ def test_as_many_ranks_are_started_as_the_largest_number_asked_for(monkeypatch):
     started = []
     monkeypatch.setattr(bench_scaling, "launch", lambda *arguments, **_: started.append(arguments) or 7)
     assert main(["bench", "scaling", "processes=[1,4]", "devices=cpu", "distributed.nnodes=2", *MEETING, *TINY]) == 7
-    ((name, values, count, _),) = started
+    ((name, values, count),) = started
     assert (name, values["devices"], count) == ("bench scaling", "cpu", 2)  # on each of two machines
 
 
