@@ -76,8 +76,9 @@ def test_a_rank_gets_its_task_and_its_threads_and_the_environment_is_as_before(l
 
 @pytest.mark.fault(15)
 def test_all_ranks_restart_when_one_is_killed(launched, tmp_path):
+    both = "while not os.path.exists('started-0-0'): time.sleep(0.01)"
     lost = "if (restart, rank) == (0, 1): os.kill(os.getpid(), signal.SIGKILL)"
-    assert launched(lost, "time.sleep(0 if restart else 60)") == 0
+    assert launched(both, lost, "time.sleep(0 if restart else 60)") == 0
     assert attempts(tmp_path) == 2
 
 
