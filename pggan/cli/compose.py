@@ -148,7 +148,7 @@ def chosen_values(command: Command, words: Sequence[str], folder: str | None) ->
 
 @contextmanager
 def text_of_help() -> Iterator[None]:
-    """Let argparse of Python 3.14, which formats help texts at once, take those of Hydra that become text later."""
+    """Make plain text of Hydra's help texts, some of which are objects: argparse of Python 3.14 refuses these."""
 
     class Parser(argparse.ArgumentParser):
         def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
