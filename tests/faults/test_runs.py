@@ -76,7 +76,8 @@ def test_a_run_resumes_on_another_host(finished_run, tiny_config, tmp_path, monk
     stop_at(after_step, 72)
     train.run(tiny_config(f"run_dir={tmp_path / 'moved'}"))
     (tmp_path / "moved" / ".lock").write_text('{"pid": 1, "host": "gone", "started": "yesterday"}')
-    monkeypatch.setattr(socket, "gethostname", lambda: "another-node")
+    # TensorBoard reads event files of one second in the order of their hosts' names.
+    monkeypatch.setattr(socket, "gethostname", lambda: "zz-another-node")
     stop_at(after_step, -1)
     assert train.run(tiny_config(f"run_dir={tmp_path / 'moved'}")) == 0
     assert facts_of_run(tmp_path / "moved")["state_sha256"] == facts_of_run(finished_run)["state_sha256"]
