@@ -64,7 +64,7 @@ def run(config: EvaluateConfig) -> int:
             generator = TrainedGenerator(load_generator(str(place), group.device))
             settings = generator.settings(resolution=config.resolution, alpha=config.alpha)
             found = evaluate(
-                generator,
+                generator.network,
                 settings,
                 pyramid,
                 config.metrics,

@@ -17,9 +17,9 @@ from pggan.metrics.images import FakeImages, Progress, RankPartition, RealImages
 from pggan.metrics.ms_ssim import MultiScaleSimilarity
 from pggan.metrics.neighbours import NearestNeighbours
 from pggan.metrics.swd import SlicedWasserstein
+from pggan.networks.networks import Generator
 from pggan.sampling.generate import RenderSettings
 from pggan.sampling.images import Pixels
-from pggan.sampling.trained_generator import TrainedGenerator
 
 CLASSES = (
     *(SlicedWasserstein, MultiScaleSimilarity, KernelInceptionDistance, FrechetInceptionDistance, PrecisionRecall),
@@ -61,7 +61,7 @@ def images_of(metric: type[Metric], count: int | None, pyramid: ImagePyramid, pr
 
 
 def evaluate(
-    generator: TrainedGenerator,
+    network: Generator,
     settings: RenderSettings,
     pyramid: ImagePyramid,
     metrics: Sequence[str],
@@ -82,13 +82,13 @@ def evaluate(
     known: numbers of these reals, kept for the next evaluation; progress: called on every rank.
     Raises UserError, before anything is drawn, for too few images and for channels that differ.
     """
-    channels, features = generator.network.architecture.channels, generator.network.architecture.features
+    channels, features = network.architecture.channels, network.architecture.features
     if channels != pyramid.channels:
         problem = f"The generator draws images of {channels} channels; {pyramid.path} has images of {pyramid.channels}."
         raise UserError(problem, "Give data= the images that it was trained with, or like them.")
     side, notes, found = settings.resolution, [], list[Metric]()
     partition, reals = RankPartition.at(side, group), RealImages(pyramid, side)
-    fakes = FakeImages(generator, settings, reals, first_seed)
+    fakes = FakeImages(network, settings, reals, first_seed)
     task = Task(fakes, reals, channels, partition, extractor, progress, mirror, {} if known is None else known)
     digest = (features or "").partition("@")[2]  # of the weights of what D looked at
     if extractor is not None and digest and extractor.weights.startswith(digest):

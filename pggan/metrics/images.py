@@ -18,9 +18,10 @@ from pggan.core.rng import generator_for
 from pggan.data.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup
 from pggan.networks.layers import ComputeOptions, use_options
-from pggan.sampling.generate import RenderSettings, draw_in_batches
+from pggan.networks.networks import Generator
+from pggan.sampling.generate import RenderSettings, draw_in_batches, render_each
 from pggan.sampling.images import Pixels
-from pggan.sampling.trained_generator import TrainedGenerator
+from pggan.sampling.latents import seed_latents
 
 MAX_IMAGES = 64  # in a block
 BLOCK_PIXELS = 2**24  # in a block, and channel: at 1024x1024, 16 images
@@ -53,21 +54,19 @@ class FakeImages(Images):
     Of a generator with classes, image n has the class of real n (of a set without classes: n modulo their number).
     """
 
-    def __init__(
-        self, generator: TrainedGenerator, settings: RenderSettings, reals: RealImages, first_seed: int
-    ) -> None:
-        self.generator, self.settings, self.first_seed = generator, settings, first_seed
-        labels = reals.pyramid.labels
-        self.labels = np.arange(generator.num_classes) if labels is None else labels[reals.order]
+    def __init__(self, network: Generator, settings: RenderSettings, reals: RealImages, first_seed: int) -> None:
+        self.network, self.settings, self.first_seed = network, settings, first_seed
+        self.num_classes, labels = network.architecture.num_classes, reals.pyramid.labels
+        self.labels = np.arange(self.num_classes) if labels is None else labels[reals.order]
 
     def read(self, indices: Sequence[int]) -> Pixels:
-        network, settings = self.generator.network, self.settings
-        latents = self.generator.latents([self.first_seed + index for index in indices])
-        if network.weights[0].device.type == "cpu" and not self.generator.num_classes:
-            return np.stack(list(self.generator.stream(latents, settings)))
+        network, settings = self.network, self.settings
+        latents = seed_latents([self.first_seed + index for index in indices], network.architecture.latent_size)
+        if network.weights[0].device.type == "cpu" and not self.num_classes:
+            return np.stack(list(render_each(network, latents, settings)))
         labels = None
-        if self.generator.num_classes:
-            chosen = self.labels[np.asarray(indices) % len(self.labels)] % self.generator.num_classes
+        if self.num_classes:
+            chosen = self.labels[np.asarray(indices) % len(self.labels)] % self.num_classes
             labels = torch.from_numpy(chosen)
         with use_options(network, ComputeOptions()):
             return draw_in_batches(network, latents, labels, settings, max(DRAWN_PIXELS // settings.resolution**2, 1))

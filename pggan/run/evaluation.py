@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from pggan.checkpoints.generator_file import LoadedGenerator
 from pggan.checkpoints.read import BEST, best_of, checkpoints_of, mark_of
 from pggan.config import EvaluationConfig
 from pggan.core.errors import UserError
@@ -23,7 +22,7 @@ from pggan.metrics.evaluate import METRIC_CLASSES, evaluate, images_of, needs_ex
 from pggan.metrics.extractors import Extractor, load_extractor
 from pggan.networks.networks import Generator
 from pggan.run.report import NullReporter, Reporter
-from pggan.sampling.trained_generator import TrainedGenerator
+from pggan.sampling.generate import RenderSettings
 
 KEYS = "evaluation."  # what the names of its keys begin with
 MAX_POINTS = 100  # of a whole run, unless an interval is given: enough for a curve
@@ -105,11 +104,10 @@ class TrainingEvaluator:
         if not metrics or not self._is_time(images, total):
             return {}
         began = time.monotonic()
-        generator = TrainedGenerator(LoadedGenerator(g_ema, phase.resolution, phase.alpha, images))
         try:
             found = evaluate(
-                generator,
-                generator.settings(),
+                g_ema,
+                RenderSettings(phase.resolution, phase.alpha),
                 self.pyramid,
                 metrics,
                 extractor=self.extractor,

@@ -31,7 +31,7 @@ def evaluated(run, data, metrics, group, count=None, *, features=None, extractor
     generator.network.architecture = replace(generator.network.architecture, features=features)
     settings, extractor = generator.settings(**stage), extractor or pixel_extractor()
     given = {"extractor": extractor, "count": count, "first_seed": 7, "group": group, "mirror": mirror}
-    return evaluate(generator, settings, pyramid, metrics, **given)
+    return evaluate(generator.network, settings, pyramid, metrics, **given)
 
 
 def test_every_metric_has_numbers_by_names_with_extractor_and_count(finished_run, toy_data, alone):
@@ -74,7 +74,7 @@ def test_fid_takes_more_fakes_than_there_are_reals_where_the_user_says_so(finish
     found = evaluated(finished_run, toy_data, ["fid", "kid"], alone, 60)
     assert {"fid@pixels-60", "kid@pixels-48"} <= set(found.values)
     generator, reals = load(str(finished_run), "cpu"), RealImages(ImagePyramid(toy_data), 16)
-    fakes = FakeImages(generator, generator.settings(), reals, 7)
+    fakes = FakeImages(generator.network, generator.settings(), reals, 7)
     x, y = (
         pixel_extractor().features(to_device(one.read(range(count)), torch.device("cpu")))
         for one, count in ((fakes, 60), (reals, 48))
@@ -110,7 +110,7 @@ def test_a_generator_with_classes_draws_those_of_the_reals(labelled_data, tmp_pa
     run_dir = tmp_path / "run"
     assert train.run(tiny_config(f"run_dir={run_dir}", f"data.path={labelled_data}", "data.labels=true")) == 0
     generator, reals = load(str(run_dir), "cpu"), RealImages(ImagePyramid(labelled_data), 16)
-    fakes = FakeImages(generator, generator.settings(), reals, 5)
+    fakes = FakeImages(generator.network, generator.settings(), reals, 5)
     alone_drawn = generator.render(generator.latents([8]), label=int(fakes.labels[3]))
     # To one grey level: classes are drawn in a batch, whose arithmetic may round differently.
     assert abs(fakes.read(range(4))[3].astype(int) - alone_drawn[0]).max() <= 1
