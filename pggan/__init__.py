@@ -1,8 +1,22 @@
 """Progressive growing of GANs: train, sample and explore face generators from 4x4 to 1024x1024."""
 
+from pkgutil import resolve_name
+from typing import Any
+
 from pggan.core.environment import __version__ as __version__
 from pggan.core.environment import set_library_defaults
-from pggan.interop import from_pretrained as from_pretrained
-from pggan.interop import load as load
+
+# For users in Python, who get it when they ask for it: torch is loaded then.
+PUBLIC = {
+    "load": "pggan.sampling.trained_generator:load",
+    "from_pretrained": "pggan.interop.hugging_face:from_pretrained",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in PUBLIC:
+        raise AttributeError(f"module 'pggan' has no attribute '{name}'")
+    return resolve_name(PUBLIC[name])
+
 
 set_library_defaults()

@@ -75,7 +75,11 @@ def write_folder(generator: TrainedGenerator, folder: Path, evaluation: str | No
 
 
 def from_pretrained(name: str | Path, *, revision: str | None = None, device: str = "auto") -> TrainedGenerator:
-    """The generator of a folder, or of the repository USER/NAME of the Hub; see `pggan.from_pretrained`."""
+    """The generator of a folder of `pggan export format=hf`, or of a repository USER/NAME of the Hugging Face Hub.
+
+    Args: revision: a branch, tag or commit of the repository; device: as of `load`.
+    Raises UserError when there is no such folder or repository, or no valid generator in it.
+    """
     if Path(name).is_dir():
         return load(str(name), device)
     try:

@@ -4,6 +4,7 @@ N images, Z latent size, R resolution, C channels.
 """
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -127,7 +128,7 @@ class TrainedGenerator:
         return project(self.network, target, settings, steps)
 
 
-def load(run: str, device: str = "auto", checkpoint: str | int = NEWEST) -> TrainedGenerator:
+def load(run: str | Path, device: str = "auto", checkpoint: str | int = NEWEST) -> TrainedGenerator:
     """The averaged generator of `run`: a run directory, a checkpoint in it, or a generator file.
 
     Args: device: auto (CUDA, else MPS, else CPU), cpu, cuda or mps; checkpoint: of a run directory, newest, best, or
