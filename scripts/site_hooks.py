@@ -12,9 +12,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from pggan import config as schemas
 from pggan.cli.commands import COMMANDS, Command
-from pggan.config.files import CONFIGS, choices_of
+from pggan.config.values import CONFIGS, choices_of
 
 ROOT = Path(__file__).parents[1]
 PAGES = {"README.md": "index.md", "outputs/README.md": "outputs.md"}  # of files outside docs/
@@ -74,7 +73,7 @@ def page_name(command: Command) -> str:
 
 def reference(command: Command) -> str:
     """Every key of a command, with type, default and meaning."""
-    schema = getattr(schemas, command.schema)
+    schema = command.schema_type
     parts = [INTRODUCTION.format(name=command.name, duty=command.duty, example=command.example)]
     parts.append(table(command.config_file.read_text(), schema))
     for group, default in command.groups.items():

@@ -13,7 +13,6 @@ import pytest
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from pggan import config
 from pggan.cli.commands import COMMANDS
 from pggan.cli.compose import compose, numbered, words_for_hydra
 from pggan.cli.main import main
@@ -70,7 +69,7 @@ def require_accepted(name, words):
         place = reduce(dict.__getitem__, outer, values)
         assert key in place, override.key_or_group
         place[key] = numbered(override.value())
-    validated(getattr(config, command.schema), values)
+    validated(command.schema_type, values)
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from PIL import Image
 from pggan.cli.commands import COMMANDS
 from pggan.cli.compose import compose
 from pggan.cli.main import main
-from pggan.config.files import CONFIGS
+from pggan.config.values import CONFIGS
 from pggan.core.text import NEXT
 
 ROOT = Path(__file__).parents[1]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from benchmarks.quality.rows import ORL, Row
-from pggan.config.describe import code_in_use
+from pggan.config.values import code_in_use
 from pggan.core.atomic_io import atomic_write
 from pggan.core.cpu import available_cores, processor_facts
 

@@ -9,7 +9,7 @@ import torch
 from pggan.checkpoints.generator_file import load_generator
 from pggan.checkpoints.read import NETWORKS, Checkpoint, checkpoints_of, has_checkpoints, resolve_checkpoint
 from pggan.config import TrainConfig
-from pggan.config.describe import changes
+from pggan.config.values import changes
 from pggan.core.architecture import Architecture
 from pggan.core.errors import UserError, nearest
 from pggan.core.schedule import Schedule

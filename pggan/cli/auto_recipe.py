@@ -22,7 +22,7 @@ from pggan.cli.recipe_file import (
     with_recipes,
     write_recipe,
 )
-from pggan.config.describe import flatten
+from pggan.config.values import flatten
 from pggan.core.errors import UserError
 from pggan.core.text import key_of
 

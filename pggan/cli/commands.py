@@ -4,12 +4,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from pggan.config.files import CONFIGS
+from pggan.config.values import CONFIGS
 
 
 @dataclass(frozen=True)
 class Command:
-    """One command: its configuration is `config_file`, checked by the dataclass `schema` of pggan.config."""
+    """One command: its configuration is `config_file`, checked by the dataclass `schema`."""
 
     name: str
     duty: str
@@ -18,15 +18,15 @@ class Command:
 
     @property
     def schema(self) -> str:
-        """Its dataclass in pggan.config: BenchScalingConfig for 'bench scaling'."""
+        """Its dataclass in pggan.config.commands: BenchScalingConfig for 'bench scaling'."""
         return f"{self.name.title().replace(' ', '')}Config"
 
     @property
     def schema_type(self) -> type:
         """The dataclass itself."""
-        from pggan import config
+        from pggan.config import commands
 
-        return getattr(config, self.schema)  # type: ignore[no-any-return]
+        return getattr(commands, self.schema)  # type: ignore[no-any-return]
 
     @property
     def config_file(self) -> Path:

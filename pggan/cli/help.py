@@ -8,7 +8,7 @@ from shutil import get_terminal_size
 from textwrap import fill, indent, shorten, wrap
 
 from pggan.cli.commands import COMMANDS, Command
-from pggan.config.files import CONFIGS, choices_of, roots
+from pggan.config.values import CONFIGS, choices_of, roots
 
 WIDTHS = (60, 100)  # columns: a line of fewer says too little, and one of more is hard to read
 STAGES = {

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pggan import config as schemas
 from pggan.checkpoints.generator_file import generator_path
 from pggan.checkpoints.read import (
     choose_checkpoint,
@@ -13,21 +12,22 @@ from pggan.checkpoints.read import (
     require_checkpoints,
 )
 from pggan.cli.commands import Command
-from pggan.config import (
+from pggan.config import TrainConfig
+from pggan.config.commands import (
+    ALL,
+    DrawConfig,
     EvaluateConfig,
     ExploreConfig,
     ExportConfig,
     PlanConfig,
     TimelapseConfig,
-    TrainConfig,
 )
-from pggan.config.generators import ALL, DrawConfig
 from pggan.config.validation import validated
 
 
 def checked_config(command: Command, values: Mapping[str, Any]) -> object:
     """Composed `values` as the configuration of a command; raises UserError for a mistake, or an input not there."""
-    config = validated(getattr(schemas, command.schema), values)
+    config: object = validated(command.schema_type, values)
     require_inputs(config)
     return config
 

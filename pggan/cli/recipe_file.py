@@ -10,7 +10,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any, NamedTuple
 
-from pggan.config.files import roots
+from pggan.config.values import roots
 from pggan.core.atomic_io import atomic_write
 from pggan.core.errors import UserError
 from pggan.core.text import key_of

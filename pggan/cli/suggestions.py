@@ -6,8 +6,8 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from pggan.cli.commands import Command
-from pggan.config.files import choices_of
 from pggan.config.validation import named_tables
+from pggan.config.values import choices_of
 from pggan.config.withdrawn import withdrawal  # WITHDRAWN is the table there
 from pggan.core.errors import UserError, nearest, nearest_name
 
@@ -44,7 +44,7 @@ def explained(command: Command, words: Sequence[str], values: Any, error: Except
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import MissingConfigException, OverrideParseException
 
-    from pggan.config.describe import flatten
+    from pggan.config.values import flatten
 
     if isinstance(error, OverrideParseException):
         return unreadable(str(error.override))

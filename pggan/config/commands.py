@@ -1,26 +1,184 @@
-"""Keys of `pggan prepare`, `plan`, `bench`, `import`, `monitor`, `inspect` and `doctor`."""
+"""Keys of all commands but `pggan train`: a dataclass each, with types and bounds; defaults are in the YAML files."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pggan.config.parse import RawPerResolution, per_resolution
 from pggan.config.train import (
     DgcConfig,
     DistributedConfig,
+    MetricName,
     ModelConfig,
     PlainGradientsConfig,
     R1Config,
     TrainConfig,
     WganGpConfig,
+    require_extractor,
 )
-from pggan.config.validation import Count, Positive, Whole
-from pggan.core.architecture import MIN_RESOLUTION, Precision, is_power_of_two
-from pggan.core.errors import UserError, require
+from pggan.config.validation import Count, Positive, RawPerResolution, Resolution, Whole, per_resolution
+from pggan.core.architecture import Precision
+from pggan.core.errors import UserError
 from pggan.core.schedule import value_at
 
+Checkpoint = int | Literal["newest", "best"]  # the images that it was saved at, or a word
+ALL = "all"  # as checkpoint= of evaluate
+Port = Annotated[int, ">=0 <=65535"]
+
+InterpolationPath = StrEnum("InterpolationPath", "slerp lerp loop walk")  # from one latent to the next
+ExportFormat = StrEnum("ExportFormat", "safetensors onnx hf web")
 PrepareCrop = StrEnum("PrepareCrop", "center resize pad face")  # as of training, and by landmarks of faces
 OnBad = StrEnum("OnBad", "report stop")  # what to do about files that can't be used
+
+
+# ---- a generator -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratorConfig:
+    """The key of every command that takes a generator."""
+
+    run: str
+
+    @property
+    def generator_keys(self) -> dict[str, Any]:
+        """The keys that choose the generator, its stage and its class, as far as they are given."""
+        values = {name: getattr(self, name, None) for name in ("run", "checkpoint", "resolution", "alpha", "label")}
+        return {name: value for name, value in values.items() if value not in (None, "newest", ALL)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawConfig(GeneratorConfig):
+    """Keys of every command that draws images: a generator, its stage and its class."""
+
+    checkpoint: Checkpoint
+    resolution: int | None
+    alpha: float | None
+    label: int | str | None
+    device: str
+    threads: Count | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PicturesConfig(DrawConfig):
+    """Keys of the commands that draw images of seeds or of latents."""
+
+    seeds: Any
+    latents: Any
+    truncation: float
+    grid: str | None
+    zoom: Count | None
+    out: str | None
+
+    def __post_init__(self) -> None:
+        if self.seeds is not None and self.latents is not None:
+            raise UserError("seeds= and latents= both say what to draw.", "Leave out one of them.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleConfig(PicturesConfig):
+    """Images of a generator."""
+
+    direction: str | None
+    strength: list[int | float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InterpolateConfig(PicturesConfig):
+    """Images between latents."""
+
+    path: InterpolationPath
+    frames: Annotated[int, ">=2"]
+    fps: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimelapseConfig:
+    """A film of a whole training."""
+
+    run: str
+    seconds: Positive
+    fps: Count
+    zoom: Count | None
+    out: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectConfig(DrawConfig):
+    """The latents of given images."""
+
+    image: list[str]
+    steps: Count
+    out: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirectionsConfig(DrawConfig):
+    """Directions in the space of latents along which images change."""
+
+    count: Count
+    seeds: Any
+    strength: Positive
+    out: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExploreConfig(GeneratorConfig):
+    """A page in the browser."""
+
+    checkpoint: Checkpoint
+    directions: str | None
+    port: Port | None
+    open: bool
+    device: str
+    threads: Count | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateConfig(GeneratorConfig):
+    """Images of a generator beside those of a data set."""
+
+    checkpoint: Checkpoint | Literal["all"]
+    data: str | None
+    metrics: list[MetricName]
+    extractor: str
+    weights: str | None
+    count: Annotated[int, ">=2"] | None
+    seed: Whole
+    resolution: int | None
+    alpha: float | None
+    out: str | None
+    json: bool
+    device: str
+    threads: Count | None
+
+    def __post_init__(self) -> None:
+        require_extractor("extractor", self.extractor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportConfig(GeneratorConfig):
+    """A generator for other programs."""
+
+    checkpoint: Checkpoint
+    format: ExportFormat
+    out: str
+    resolution: int | None
+    alpha: float | None
+    license: str | None
+    data_statement: str | None
+    evaluation: str | None
+    directions: str | None
+    runtime: str | None
+
+    def __post_init__(self) -> None:
+        of_formats = dict.fromkeys(("license", "data_statement", "evaluation"), ExportFormat.hf)
+        of_formats |= dict.fromkeys(("directions", "runtime"), ExportFormat.web)
+        for key, wanted in of_formats.items():
+            if getattr(self, key) is not None and self.format is not wanted:
+                raise UserError(f"{key}= is for format={wanted}.", f"Add format={wanted}, or leave it out.")
+
+
+# ---- images and runs ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +216,7 @@ class MonitorConfig:
 
     run: str | None
     host: str
-    port: Annotated[int, ">=0 <=65535"] | None
+    port: Port | None
     open: bool
 
 
@@ -75,9 +233,9 @@ class InspectConfig:
     def __post_init__(self) -> None:
         if (self.run is None) == (self.data is None):
             raise UserError("inspect looks at one thing at a time.", "Give run=DIRECTORY or data=DIRECTORY.")
-        if self.run is not None and (self.sheet is not None or self.verify):
-            problem = "sheet= and verify= are for a data set; a run's files are always verified."
-            raise UserError(problem, "Give data=DIRECTORY; images of a run: pggan sample.")
+
+
+# ---- speed -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,19 +258,12 @@ class PlanConfig(TrainConfig):
     processes: list[Count]
     json: bool
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.device is not None and self.calibrate:
-            problem = "device= predicts a card that need not be here; calibrate=true measures here."
-            raise UserError(problem, "Leave out one of them.")
-        require(bool(self.processes), "processes", self.processes, "numbers of ranks, for example [1,8]")
-
 
 @dataclass(frozen=True, kw_only=True)
 class StagesConfig:
     """Keys of every benchmark of the training step: the resolutions that are measured, how often, and of what."""
 
-    stages: list[int]
+    stages: list[Resolution]
     batch: RawPerResolution
     steps: Count
     warmup: Whole
@@ -126,11 +277,8 @@ class StagesConfig:
         self.batches()
 
     def batches(self) -> list[tuple[int, int]]:
-        """Every stage with its batch; raises UserError for what is no resolution or not made of whole groups."""
-        valid = [side >= MIN_RESOLUTION and is_power_of_two(side) for side in self.stages]
-        wanted = "resolutions: powers of two from 4, for example [4,8,16]"
-        require(bool(self.stages) and all(valid), "stages", self.stages, wanted)
-        entries = per_resolution("batch", self.batch, min(self.stages), least=1, whole=True)
+        """Every stage with its batch; raises UserError for a batch that is not made of whole groups."""
+        entries = per_resolution("batch", self.batch, min(self.stages, default=0), least=1, whole=True)
         found = [(side, int(value_at(entries, side))) for side in self.stages]
         for _, batch in found:
             self.model.require_whole_groups("batch", batch)
@@ -156,7 +304,3 @@ class BenchScalingConfig(StagesConfig):
     gradients: PlainGradientsConfig | DgcConfig
     distributed: DistributedConfig
     trace: str | None
-
-    def __post_init__(self) -> None:
-        require(bool(self.processes), "processes", self.processes, "numbers of ranks, for example [1,2]")
-        super().__post_init__()

@@ -7,20 +7,26 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal
 
-from pggan.config.generators import MetricName, require_extractor
-from pggan.config.parse import RawPerResolution, parse_grid, per_resolution
-from pggan.config.validation import Count, Positive, Whole
-from pggan.core.architecture import LIMITS, MIN_RESOLUTION, Architecture, Precision, Resampling, is_power_of_two
-from pggan.core.errors import UserError, require
+from pggan.config.validation import (
+    Count,
+    Positive,
+    RawPerResolution,
+    Resolution,
+    Whole,
+    parse_grid,
+    per_resolution,
+)
+from pggan.core.architecture import LIMITS, Architecture, Precision, Resampling
+from pggan.core.errors import UserError, nearest, require
 from pggan.core.schedule import Schedule
 
 Kernels = StrEnum("Kernels", "auto reference")  # fast operations, or their plain twins
 Switch = StrEnum("Switch", "auto on off")
 Crop = StrEnum("Crop", "center resize pad")  # how an image becomes square
+MetricName = Literal["swd", "ms_ssim", "kid", "fid", "precision_recall", "neighbours"]
+EXTRACTORS = ("efficientnet-lite0", "inception", "pixels")  # besides MODULE:FUNCTION
 
 RESUME_KEYS = {"run_dir", "resume", "devices", "threads"}  # say where and how a run resumes, not what it is
-PHASES = "phases"  # as checkpoint.milestones: the end of every phase
-AUTO = "auto"  # as loss.gamma
 # Metrics by which generators are put in order, and their numbers of which the lowest is the best.
 ORDERED = {"swd": "swd/mean", "kid": "kid", "fid": "fid"}
 MIN_GAMMA = 1.0  # of loss.gamma=auto: less was worse wherever it was tried, up to 64x64 (lab book)
@@ -51,11 +57,7 @@ class ModelConfig:
     bilateral: Annotated[int, f">=0 <={LIMITS['bilateral']}"]
     residual: bool
     features: Literal["efficientnet-lite0"] | None
-    features_from: int
-
-    def __post_init__(self) -> None:
-        first, least = self.features_from, 2 * MIN_RESOLUTION
-        require(first >= least and is_power_of_two(first), "model.features_from", first, f"a power of two from {least}")
+    features_from: Annotated[Resolution, ">=8"]
 
     def require_whole_groups(self, key: str, batch: int) -> None:
         """Raise UserError unless a `batch`, from `key`, divides into groups for minibatch stddev."""
@@ -87,8 +89,8 @@ class ModelConfig:
 class ScheduleConfig:
     """Growth, batch and learning rates."""
 
-    first_resolution: int
-    final_resolution: int
+    first_resolution: Resolution
+    final_resolution: Resolution
     stable_images: RawPerResolution
     fade_images: RawPerResolution
     batch: RawPerResolution
@@ -101,9 +103,6 @@ class ScheduleConfig:
 
     def __post_init__(self) -> None:
         first, final = self.first_resolution, self.final_resolution
-        for key, value in (("first_resolution", first), ("final_resolution", final)):
-            valid = value >= MIN_RESOLUTION and is_power_of_two(value)
-            require(valid, f"schedule.{key}", value, "a power of two from 4 up: 4, 8, 16 … 1024 or more")
         if first > final:
             problem = f"schedule.first_resolution={first} is above schedule.final_resolution={final}."
             raise UserError(problem, "Training grows upwards: lower the first or raise the final one.")
@@ -258,7 +257,7 @@ class EvaluationConfig:
     interval_images: Count | None
 
     def __post_init__(self) -> None:
-        require_extractor("evaluation.", self.extractor, None)
+        require_extractor("evaluation.extractor", self.extractor)
 
     @property
     def best_metric(self) -> str | None:
@@ -338,7 +337,7 @@ class TrainConfig(TrainerConfig):
         phases = self.schedule.build().phases
         for phase in phases:
             self.model.require_whole_groups("schedule.batch", phase.batch)
-        if isinstance(self.loss, R1Config) and self.loss.gamma == AUTO:
+        if isinstance(self.loss, R1Config) and self.loss.gamma == "auto":
             gamma = max(gamma_by_rule(phases[-1].resolution, phases[-1].batch), MIN_GAMMA)
             # Every report and checkpoint names this number.
             object.__setattr__(self, "loss", replace(self.loss, gamma=float(f"{gamma:.2g}")))
@@ -347,3 +346,9 @@ class TrainConfig(TrainerConfig):
 def gamma_by_rule(resolution: int, batch: int) -> float:
     """The weight of R1 for a final resolution and the batch there.  (Karras et al. 2020: StyleGAN2-ADA, cfg=auto)"""
     return 0.0002 * resolution**2 / batch
+
+
+def require_extractor(key: str, name: str) -> None:
+    """Raise UserError unless `name`, from `key`, can be an extractor of features."""
+    if name not in EXTRACTORS and not name.partition(":")[2]:
+        raise UserError(f"There is no {key}={name}.", nearest(name, [*EXTRACTORS, "MODULE:FUNCTION"]))

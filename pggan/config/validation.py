@@ -1,28 +1,35 @@
 """Plain values to frozen dataclasses, which give the type and the bounds of every key; errors name the key.
 
 Bounds are text beside a type, `Annotated[int, ">=1"]`.  Defaults are in the YAML files of `configs/`, never here.
+Values with a notation of their own, grids and numbers per resolution, stay as they are typed and are read here.
 """
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from math import isfinite
+from math import inf, isfinite
 from operator import ge, gt, le, lt
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pggan.config.withdrawn import withdrawal
-from pggan.core.errors import UserError, nearest, nearest_name
+from pggan.core.architecture import MIN_RESOLUTION, is_power_of_two
+from pggan.core.errors import UserError, nearest, nearest_name, require
+from pggan.core.schedule import PerResolution
 
 Conf = TypeVar("Conf")
 MISSING = "???"  # as YAML files have it
+POWER_OF_TWO = "a power of two"
 BOUND = re.compile(r"([<>]=?)(\S+)")
 COMPARISONS = {">=": ("at least", ge), ">": ("above", gt), "<=": ("at most", le), "<": ("below", lt)}
+MAX_TILES = 10_000
 
 Whole = Annotated[int, ">=0"]
 Count = Annotated[int, ">=1"]
 Positive = Annotated[float, ">0"]
+Resolution = Annotated[int, f">={MIN_RESOLUTION}", POWER_OF_TWO]
+RawPerResolution = Any  # one number for all resolutions, or {resolution: number}
 
 
 def validated(schema: type[Conf], values: Mapping[str, Any], prefix: str = "") -> Conf:
@@ -97,8 +104,9 @@ def converted(kind: Any, value: Any) -> Any:
     if len(kinds) > 1:
         return of_first(sorted(kinds, key=lambda one: bare(one) is not type(value)), value)
     if origin is Annotated:
-        found = converted(arguments[0], value)
-        if not all(COMPARISONS[sign][1](found, float(limit)) for sign, limit in BOUND.findall(arguments[1])):
+        found, bounds = converted(arguments[0], value), BOUND.findall(" ".join(arguments[1:]))
+        inside = all(COMPARISONS[sign][1](found, float(limit)) for sign, limit in bounds)
+        if not inside or (POWER_OF_TWO in arguments and not is_power_of_two(found)):
             raise ValueError
         return found
     if origin is list:
@@ -166,8 +174,39 @@ def described(kind: Any) -> str:
     if len(alternatives(kind)) > 1:
         return ", or ".join(map(described, alternatives(kind)))
     if get_origin(kind) is Annotated:
-        limits = [f"{COMPARISONS[sign][0]} {limit}" for sign, limit in BOUND.findall(get_args(kind)[1])]
-        return f"{described(bare(kind))} {' and '.join(limits)}"
+        bounds = BOUND.findall(" ".join(get_args(kind)[1:]))
+        limits = [f"{COMPARISONS[sign][0]} {limit}" for sign, limit in bounds]
+        return f"{POWER_OF_TWO if POWER_OF_TWO in get_args(kind) else described(bare(kind))} {' and '.join(limits)}"
     if get_origin(kind) is list:
         return f"a list, each {described(get_args(kind)[0])}"
     return NAMES.get(kind) or " or ".join(words_of(kind))
+
+
+def parse_grid(grid: str, key: str) -> tuple[int, int]:
+    """Columns and rows of a grid written as '8x4'."""
+    columns, _, rows = grid.partition("x")
+    if not (columns.isdecimal() and rows.isdecimal() and 0 < int(columns) * int(rows) <= MAX_TILES):
+        problem = f"{key}={grid} is not a grid of at most {MAX_TILES} images."
+        raise UserError(problem, "Write columns x rows, for example 8x4.")
+    return int(columns), int(rows)
+
+
+def per_resolution(
+    key: str, value: RawPerResolution, first: int, *, least: float, whole: bool = False
+) -> PerResolution:
+    """The `value` per resolution of `key` as a mapping that covers every resolution from `first` up.
+
+    Raises UserError unless its entries are numbers (whole ones if `whole`) of at least `least`.
+    """
+    entries = dict(value) if isinstance(value, Mapping) else {MIN_RESOLUTION: value}
+    for resolution, entry in entries.items():
+        if not isinstance(resolution, int) or not is_power_of_two(resolution):
+            remedy = f"Write resolutions as numbers, for example '{key}={{4: 16, 64: 8}}' (in quotes)."
+            raise UserError(f"{key} has an entry for '{resolution}', which is not a resolution.", remedy)
+        number = isinstance(entry, int) or (isinstance(entry, float) and not whole)
+        wanted = f"a {'whole ' if whole else ''}number of at least {least}, below infinity"
+        require(number and not isinstance(entry, bool) and least <= entry < inf, key, entry, wanted)
+    if min(entries, default=inf) > first:
+        remedy = "Add one: an entry holds from its resolution up to the next one listed."
+        raise UserError(f"{key} has no entry for {first}x{first}.", remedy)
+    return entries

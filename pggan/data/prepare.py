@@ -13,7 +13,7 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
-from pggan.config import PrepareConfig
+from pggan.config.commands import PrepareConfig
 from pggan.core.architecture import MIN_RESOLUTION, is_power_of_two
 from pggan.core.atomic_io import atomic_directory, atomic_write, file_sha256, require_free_space, try_lock
 from pggan.core.cpu import keep_freed_memory

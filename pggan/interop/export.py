@@ -16,7 +16,7 @@ from pggan.checkpoints.generator_file import (
     describe_generator,
     save_generator,
 )
-from pggan.config import ExportConfig, ExportFormat
+from pggan.config.commands import ExportConfig, ExportFormat
 from pggan.core.atomic_io import atomic_write, directory_bytes
 from pggan.core.errors import UserError
 from pggan.core.text import NEXT, next_command

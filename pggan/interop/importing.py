@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from pggan.checkpoints.generator_file import LoadedGenerator, save_generator
-from pggan.config import ImportConfig
+from pggan.config.commands import ImportConfig
 from pggan.core.architecture import Architecture, Resampling, Stem
 from pggan.core.errors import UserError
 from pggan.core.text import next_command

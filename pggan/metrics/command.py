@@ -14,12 +14,10 @@ from rich.progress import TimeElapsedColumn, TimeRemainingColumn
 
 from pggan.checkpoints.generator_file import load_generator
 from pggan.checkpoints.read import checkpoints_of_run, choose_checkpoint
-from pggan.config import DataConfig, EvaluateConfig
-from pggan.config.describe import versions
-from pggan.config.files import default_values, of_earlier_version
-from pggan.config.generators import ALL
-from pggan.config.parse import generator_keys
+from pggan.config import DataConfig
+from pggan.config.commands import ALL, EvaluateConfig
 from pggan.config.validation import validated
+from pggan.config.values import default_values, of_earlier_version, versions
 from pggan.core.architecture import Precision
 from pggan.core.atomic_io import atomic_write
 from pggan.core.devices import choose_device
@@ -155,6 +153,6 @@ def report(config: EvaluateConfig, result: dict[str, Any]) -> None:
         console.print(table)
         for note in found["notes"]:
             console.print(note)
-    keys = {name: value for name, value in generator_keys(config).items() if (name, value) != ("checkpoint", ALL)}
+    keys = config.generator_keys
     card = {"evaluation": Path(config.out) / RESULT_FILE} if config.out else {}
     print(next_command("export", "format=hf", "out=faces", **keys, **card))

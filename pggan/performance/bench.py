@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from pggan.config import BenchConfig, Kernels, Switch, TrainerConfig, default_trainer
-from pggan.config.describe import versions
+from pggan.config import Kernels, Switch, TrainerConfig
+from pggan.config.commands import BenchConfig
+from pggan.config.values import default_trainer, versions
 from pggan.core.architecture import Architecture, Precision
 from pggan.core.devices import choose_device, synchronize
 from pggan.core.rng import StepRng

@@ -19,8 +19,9 @@ from rich.console import Console
 from rich.table import Table
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from pggan.config import BenchScalingConfig, Switch, TrainerConfig, default_trainer
-from pggan.config.describe import to_plain, versions
+from pggan.config import Switch, TrainerConfig
+from pggan.config.commands import BenchScalingConfig
+from pggan.config.values import default_trainer, to_plain, versions
 from pggan.core.devices import choose_device, count_devices, synchronize
 from pggan.core.errors import UserError
 from pggan.core.rng import StepRng

@@ -18,8 +18,9 @@ import torch
 import torch.distributed as dist
 from packaging.requirements import Requirement
 
-from pggan.config import DoctorConfig, R1Config, default_trainer
-from pggan.config.describe import PACKAGE, versions
+from pggan.config import R1Config
+from pggan.config.commands import DoctorConfig
+from pggan.config.values import PACKAGE, default_trainer, versions
 from pggan.core.architecture import Precision
 from pggan.core.atomic_io import existing_parent, free_bytes
 from pggan.core.cpu import available_cores, processor_facts

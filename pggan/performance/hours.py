@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from pggan.config import DataConfig, TrainConfig
-from pggan.config.describe import command_seconds
+from pggan.config.values import command_seconds
 from pggan.core.architecture import MIN_RESOLUTION, resolutions_between
 from pggan.core.cpu import threads_per_rank
 from pggan.core.devices import choose_device, count_devices

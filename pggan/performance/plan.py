@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from pggan.config import DataConfig, DgcConfig, PlanConfig, TrainConfig
-from pggan.config.describe import versions
+from pggan.config import DataConfig, DgcConfig, TrainConfig
+from pggan.config.commands import PlanConfig
+from pggan.config.values import versions
 from pggan.core.architecture import Precision
 from pggan.core.devices import choose_device, count_devices, free_memory
 from pggan.core.errors import UserError, nearest

@@ -24,8 +24,8 @@ from pggan.checkpoints.resume import (
 )
 from pggan.checkpoints.write import CheckpointInterval, CheckpointWriter, refused_by_disk
 from pggan.config import ReportConfig, TrainConfig
-from pggan.config.describe import code_in_use, command_seconds, describe, flatten
-from pggan.config.parse import parse_grid
+from pggan.config.validation import parse_grid
+from pggan.config.values import code_in_use, command_seconds, describe, flatten
 from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import clean_partials, require_free_space
 from pggan.core.schedule import Course, Schedule

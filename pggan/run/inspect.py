@@ -18,7 +18,7 @@ from pggan.checkpoints.generator_file import (
     stored_tensors,
 )
 from pggan.checkpoints.read import Checkpoint, best_of, checkpoints_of, resolve_checkpoint
-from pggan.config import InspectConfig
+from pggan.config.commands import InspectConfig
 from pggan.core.atomic_io import file_sha256
 from pggan.core.text import next_command
 from pggan.data.pyramid import ImagePyramid

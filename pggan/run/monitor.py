@@ -8,7 +8,7 @@ from contextlib import redirect_stderr
 from io import StringIO
 from pathlib import Path
 
-from pggan.config import MonitorConfig
+from pggan.config.commands import MonitorConfig
 from pggan.core.errors import UserError
 from pggan.core.text import next_command
 

@@ -9,8 +9,7 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from pggan.config import DirectionsConfig
-from pggan.config.parse import generator_keys
+from pggan.config.commands import DirectionsConfig
 from pggan.core.devices import set_threads
 from pggan.core.errors import UserError
 from pggan.core.rng import generator_for
@@ -36,7 +35,7 @@ def run(config: DirectionsConfig) -> int:
     directions = principal_directions(generator.network, count, settings.label)
     target = output_path(config.out, config.run, "directions", ".safetensors")
     out = check_output(str(target), (".safetensors",))
-    about = {**generator_keys(config), "images": generator.images}
+    about = {**config.generator_keys, "images": generator.images}
     save_vectors("directions", directions, out, about)
     strengths = torch.linspace(-config.strength, config.strength, STEPS).tolist()
     rows = [(n, latent) for n in range(len(directions)) for latent in generator.latents(seeds)]
@@ -47,7 +46,7 @@ def run(config: DirectionsConfig) -> int:
     save_png(sheet(generator.stream(moved, settings), STEPS, len(rows), side, captions), shown)
     several = "s" * (len(directions) > 1)
     print(f"{out}: {len(directions)} direction{several} of {generator.latent_size} numbers, shown in {shown}")
-    print(next_command("sample", "seeds=0-7", "strength=-3,0,3", **generator_keys(config), direction=out))
+    print(next_command("sample", "seeds=0-7", "strength=-3,0,3", **config.generator_keys, direction=out))
     return 0
 
 

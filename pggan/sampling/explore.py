@@ -23,8 +23,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from pggan.config import ExploreConfig
-from pggan.config.parse import generator_keys
+from pggan.config.commands import ExploreConfig
 from pggan.core.devices import set_threads
 from pggan.core.environment import __version__
 from pggan.core.errors import UserError
@@ -74,7 +73,7 @@ def run(config: ExploreConfig) -> int:
         except KeyboardInterrupt:
             server.drawing.cancelled = True
             print()
-    print(next_command("export", "format=web", "out=page", **generator_keys(config)))
+    print(next_command("export", "format=web", "out=page", **config.generator_keys))
     return 0
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pggan.config import InterpolateConfig, InterpolationPath
-from pggan.config.parse import generator_keys, parse_grid
+from pggan.config.commands import InterpolateConfig, InterpolationPath
+from pggan.config.validation import parse_grid
 from pggan.core.devices import set_threads
 from pggan.core.text import next_command
 from pggan.sampling.film import ANIMATED, film_zoom, require_film, save_film
@@ -56,7 +56,7 @@ def run(config: InterpolateConfig) -> int:
     else:
         save_picture(grid(enlarge(np.stack(list(images)), zoom), columns), out)
     print(f"{out}: {frames} frames at {side}x{side}, {config.path.value}")
-    choice = {key: value for key, value in generator_keys(config).items() if key in ("run", "checkpoint")}
+    choice = {key: value for key, value in config.generator_keys.items() if key in ("run", "checkpoint")}
     print(next_command("explore", "open=true", **choice))
     return 0
 

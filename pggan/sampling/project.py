@@ -8,8 +8,7 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from pggan.config import ProjectConfig
-from pggan.config.parse import generator_keys, listed
+from pggan.config.commands import ProjectConfig
 from pggan.core.devices import set_threads
 from pggan.core.text import next_command
 from pggan.sampling.images import new_folder, output_path, save_png, sheet, sheet_zoom
@@ -23,7 +22,7 @@ PAIRS = 4  # of an image and its reconstruction, side by side
 def run(config: ProjectConfig) -> int:
     """Write latents.safetensors and projection.png, each image beside its reconstruction; returns the exit code."""
     set_threads(config.threads)
-    paths = [str(path) for path in listed(config.image)]
+    paths = config.image
     generator = load(config.run, config.device, config.checkpoint)
     settings = generator.settings(resolution=config.resolution, alpha=config.alpha, label=config.label)
     side = settings.resolution
@@ -45,5 +44,5 @@ def run(config: ProjectConfig) -> int:
     rows, tile = ceil(len(images) / columns), side * sheet_zoom(side, columns)
     save_png(sheet(images, columns, rows, tile, captions), out / "projection.png")
     print(f"{out}: latents.safetensors, projection.png")
-    print(next_command("sample", **generator_keys(config), latents=out / "latents.safetensors"))
+    print(next_command("sample", **config.generator_keys, latents=out / "latents.safetensors"))
     return 0

@@ -4,8 +4,8 @@ from math import ceil, sqrt
 
 import torch
 
-from pggan.config import SampleConfig
-from pggan.config.parse import generator_keys, parse_grid
+from pggan.config.commands import SampleConfig
+from pggan.config.validation import parse_grid
 from pggan.core.devices import set_threads
 from pggan.core.errors import UserError
 from pggan.core.text import next_command
@@ -55,7 +55,7 @@ def run(config: SampleConfig) -> int:
         for name, image in zip(names, images, strict=True):
             save_png(enlarge(image[None], config.zoom or 1)[0], out / f"{name}.png")
     print(f"{out}: {count} images at {side}x{side}, alpha {settings.alpha:g}")
-    print(next_command("interpolate", "path=loop", "out=loop.webp", **generator_keys(config)))
+    print(next_command("interpolate", "path=loop", "out=loop.webp", **config.generator_keys))
     return 0
 
 

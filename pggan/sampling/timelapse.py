@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from pggan.config import TimelapseConfig
+from pggan.config.commands import TimelapseConfig
 from pggan.core.text import next_command
 from pggan.sampling.film import ANIMATED, film_zoom, require_film, save_film
 from pggan.sampling.images import GridFacts, Pixels, check_output, grids_of_run, output_path

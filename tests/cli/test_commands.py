@@ -10,8 +10,8 @@ import yaml
 
 from pggan import config
 from pggan.cli.main import main
-from pggan.config.files import CONFIGS, choices_of
 from pggan.config.validation import validated
+from pggan.config.values import CONFIGS, choices_of
 from pggan.core.environment import __version__
 from pggan.performance.recipe import FALLING_SHARE
 from tests.composed import composed

@@ -5,8 +5,8 @@ import pytest
 from pggan.cli.compose import compose
 from pggan.cli.main import main
 from pggan.config import TrainConfig
-from pggan.config.describe import describe
 from pggan.config.validation import validated
+from pggan.config.values import describe
 from pggan.core.errors import UserError
 from pggan.run.run_dir import write_config
 

@@ -3,8 +3,8 @@
 import json
 
 from pggan.config import TrainConfig
-from pggan.config.describe import COMMAND_VARIABLE, changes, describe, to_plain, versions
 from pggan.config.validation import validated
+from pggan.config.values import COMMAND_VARIABLE, changes, describe, to_plain, versions
 from tests.composed import composed
 
 

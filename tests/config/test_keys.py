@@ -2,11 +2,10 @@
 
 import pytest
 
-from pggan import config
 from pggan.cli.commands import COMMANDS
 from pggan.config import TrainConfig
-from pggan.config.files import choices_of, of_earlier_version
 from pggan.config.validation import kinds_of, validated
+from pggan.config.values import choices_of, of_earlier_version
 from pggan.core.errors import UserError
 from tests.composed import composed
 
@@ -37,7 +36,7 @@ REFUSED = {
     "export run=x out=y license=mit": "format=hf",
     "inspect run=x data=y": "one thing at a time",
     "prepare source=x keep=1.5": "at most 1",
-    "bench stages=[4,12]": "powers of two",
+    "bench stages=[4,12]": "a power of two",
 }
 
 
@@ -47,7 +46,7 @@ def train_config(*overrides):
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)
 def test_every_command_has_exactly_the_keys_of_its_schema(command):
-    schema, values = getattr(config, command.schema), composed(command.name, [])
+    schema, values = command.schema_type, composed(command.name, [])
     assert set(values) == set(kinds_of(schema))
     assert command.example.startswith(f"pggan {command.name} ")
 
@@ -62,7 +61,7 @@ def test_a_value_that_cannot_work_is_refused_with_what_would_do(words, hint):
     name = "bench scaling" if words.startswith("bench scaling") else words.partition(" ")[0]
     rest = words.removeprefix(f"{name} ")
     with pytest.raises(UserError) as caught:
-        validated(getattr(config, COMMANDS[name].schema), composed(name, [rest] if "{" in rest else rest.split(" ")))
+        validated(COMMANDS[name].schema_type, composed(name, [rest] if "{" in rest else rest.split(" ")))
     assert hint in str(caught.value)
 
 

@@ -32,7 +32,7 @@ MISTAKES = {
     "checkpoint.milestones=often": "phases",
     "model.resampling=cubic": "fused",
     # values
-    "schedule.final_resolution=100": "a power of two from 4 up: 4, 8, 16",
+    "schedule.final_resolution=100": "a power of two at least 4",
     "schedule.first_resolution=32": "Training grows upwards",
     "schedule.batch=6": "Use a batch of 4 or 8",
     "'schedule.batch={5: 8}'": "not a resolution",

@@ -92,8 +92,6 @@ def test_pixels_give_root_mean_square_distances():
 def test_what_is_missing_is_named(tmp_path):
     torch.save({"fc.bias": torch.zeros(3)}, other := tmp_path / "weights.pth")
     for name, weights, hint in (
-        ("effcientnet-lite0", None, "efficientnet-lite0"),
-        ("pixels", "w.pth", "takes no weights"),
         ("inception", "missing.pth", "is not a file"),
         ("inception", str(other), "SHA-256"),  # the package that reads the file would run code in it
         ("no_such_module:build", None, "can't be loaded"),

@@ -118,7 +118,6 @@ def test_runs_on_many_devices_are_those_that_were_asked_for(plan_of):
     [
         (["device=h10"], "h100"),
         (["device=t4", "precision=bf16"], "no units"),
-        (["device=h100", "calibrate=true"], "Leave out one"),
         (["data.labels=true"], "Prepare the data"),
         (["tflops=200"], "calibrate=true"),
     ],

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pggan.config import MonitorConfig
+from pggan.config.commands import MonitorConfig
 from pggan.core.errors import UserError
 from pggan.run import monitor
 
