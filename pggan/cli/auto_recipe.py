@@ -1,10 +1,8 @@
 """`hours=`: the values of a command with the keys that are left to the program, chosen once and kept in recipe.yaml."""
 
-import os
 import shlex
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pggan.cli.commands import Command
@@ -18,7 +16,6 @@ from pggan.cli.recipe_file import (
     named_file,
     overrides_of,
     read_recipe,
-    set_schedule,
     with_recipes,
     write_recipe,
 )
@@ -34,7 +31,6 @@ NOT_IN_RECIPES = OF_ONE_RUN | {"devices", "threads"}  # nor about the machine, u
 GROUPS = ("experiment", "debug", "data", "model", "schedule", "loss", "augmentation", "gradients")
 NAMED_GROUPS = ("loss", "augmentation")  # whose other keys stay free when one is chosen
 TOTAL = "schedule.total_images"
-LENGTHS = ("stable_images", "fade_images", "lr_decay_images", "total_images")  # of the schedule, planned on the way
 
 
 @dataclass(frozen=True)
@@ -94,7 +90,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str],
             raise UserError(problem, "Leave out one of them.")
         recipe = recipe_for(command, values, overrides, folder)
         return compose(command.name, merged(overrides_of(recipe.differences), overrides), folder)
-    from pggan.checkpoints.read import checkpoints_of, newest_checkpoint
+    from pggan.checkpoints.read import checkpoints_of
     from pggan.config import TrainConfig
     from pggan.config.validation import validated
     from pggan.run.run_dir import choose_run_dir, lock_run_dir
@@ -107,47 +103,11 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str],
     if checkpoints_of(run_dir) and not file.exists():
         problem = f"hours= chooses the recipe of a new run, and {run_dir} holds one that was given its recipe."
         raise UserError(problem, "Choose another run_dir=, or leave out hours=.")
-    checkpoint, _ = newest_checkpoint(run_dir)
-    header = None if checkpoint is None else checkpoint.header
     with lock_run_dir(run_dir):
         if not checkpoints_of(run_dir):  # a recipe without any is of a command that was refused, or stopped early
             write_recipe(file, *recipe_for(command, values, overrides, folder))
-        kept = as_configured(read_recipe(file), header)
+        kept = read_recipe(file)
     return compose(command.name, merged(kept, overrides), folder) | {"run_dir": str(run_dir)}
-
-
-def as_configured(recipe: Sequence[str], header: Mapping[str, Any] | None) -> list[str]:
-    """The overrides of `recipe` with the lengths that its run was given: as it ends, it writes there what they became.
-
-    Args: header: of the run's newest checkpoint, None: it has none.
-    """
-    before = {"total_images": None} if header is None else header["config"]["schedule"]
-    given = {f"schedule.{name}": before[name] for name in LENGTHS if name in before}
-    lengths = [Difference(key, value, "", is_group=False) for key, value in given.items()]
-    written = dict(zip(given, overrides_of(lengths), strict=True))
-    return [written.get(key_of(one), one) for one in recipe]
-
-
-def record_lengths(command: Command, values: Mapping[str, Any], code: int) -> int:
-    """Write into the recipe of a run that was given hours, and ended with `code`, the lengths that it had in the end.
-
-    So the recipe repeats the run, which ends there without a clock.  The last image is the planned one, which the last
-    batch may exceed: learning rates fall towards it.  Returns `code`.
-    """
-    if code or command.name != "train" or values.get("hours") is None or "RANK" in os.environ:  # its parent does it
-        return code
-    from pggan.checkpoints.read import checkpoints_of, read_header
-    from pggan.config import ScheduleConfig
-    from pggan.config.validation import validated
-    from pggan.run.eta import with_plan
-
-    file = Path(values["run_dir"], RECIPE_FILE)
-    if file.exists():
-        header = read_header(checkpoints_of(file.parent)[-1])
-        schedule = with_plan(validated(ScheduleConfig, values["schedule"]).build(), header)
-        shown = {name: getattr(schedule, name) or 0 for name in LENGTHS}
-        set_schedule(file, shown, f"in the end, within hours={header['config']['hours']:g}")
-    return code
 
 
 def recipe_for(command: Command, values: dict[str, Any], overrides: list[str], folder: str | None) -> Recipe:

@@ -16,7 +16,7 @@ from importlib import import_module
 from threading import Thread
 from typing import Any, NoReturn
 
-from pggan.cli.auto_recipe import record_lengths, with_choices
+from pggan.cli.auto_recipe import with_choices
 from pggan.cli.commands import COMMANDS, Command
 from pggan.cli.compose import compose, config_folder, run_with_flags
 from pggan.cli.help import help_text, overview
@@ -83,7 +83,7 @@ def run_command(command: Command, values: Mapping[str, Any]) -> int:
     gc.disable()  # what imports make stays, and looking through it takes a sixth of them
     run: Callable[[object], int] = import_module(command.module).run
     gc.enable()
-    return record_lengths(command, values, run(config))
+    return run(config)
 
 
 def guarded(run: Callable[[], int]) -> int:

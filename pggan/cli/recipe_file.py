@@ -52,16 +52,6 @@ def write_recipe(path: Path, title: str, differences: Sequence[Difference]) -> N
         temporary.write_text("\n".join(lines) + "\n")
 
 
-def set_schedule(path: Path, values: Mapping[str, Any], reason: str) -> None:
-    """Let the recipe at `path` have `values` for keys of the schedule, whatever it said before."""
-    text = re.sub(rf"^  ({'|'.join(values)}): .*\n", "", path.read_text(), flags=re.MULTILINE)
-    lines = "".join(f"  {key}: {_written(value)}  # {reason}\n" for key, value in values.items())
-    if not re.search(r"^schedule:$", text, flags=re.MULTILINE):
-        text += "schedule:\n"
-    with atomic_write(path) as temporary:
-        temporary.write_text(re.sub(r"^schedule:$\n", f"schedule:\n{lines}", text, flags=re.MULTILINE))
-
-
 def _group(each: Difference) -> str:
     return str(each.value) if each.key == "experiment" else f"override /{each.key}: {each.value}"
 

@@ -1,6 +1,7 @@
 """`pggan bench`: images per second of the training step on noise, per resolution, beside the reference step."""
 
 import json
+import platform
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -14,6 +15,7 @@ from pggan.config import Kernels, Switch, TrainerConfig
 from pggan.config.commands import BenchConfig
 from pggan.config.values import default_trainer, versions
 from pggan.core.architecture import Architecture, Precision
+from pggan.core.cpu import processor_facts
 from pggan.core.devices import choose_device, synchronize
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
@@ -22,7 +24,7 @@ from pggan.distributed.process_group import ProcessGroup
 from pggan.losses.base import Reals
 from pggan.training.build import build_trainer
 from pggan.training.precision import configure_process
-from pggan.training.timing import EMA_DECAY, WARMUP, hardware
+from pggan.training.timing import EMA_DECAY, WARMUP
 
 QUEUED_UPDATES = 10  # on a GPU, between two waits for it: the wait and filling its queue again come once in so many
 Step = Callable[[Phase, Reals, StepRng], object]
@@ -67,6 +69,12 @@ def run(config: BenchConfig) -> int:
     Console(highlight=False).print(table)
     print(next_command("plan", "experiment=demo", "calibrate=true"))
     return 0
+
+
+def hardware(device: torch.device) -> dict[str, Any]:
+    """The device and the system that figures are measured on."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor_facts()["model name"]
+    return {"device": str(device), "name": name, "threads": torch.get_num_threads(), "system": platform.platform()}
 
 
 def phase_of(resolution: int, batch: int) -> Phase:

@@ -33,10 +33,10 @@ from pggan.distributed.process_group import ProcessGroup, rank_from_environment,
 from pggan.losses.base import Reals
 from pggan.optim.reducer import GradientReducer, Handle
 from pggan.optim.state import Trainable
-from pggan.performance.bench import phase_of
+from pggan.performance.bench import hardware, phase_of
 from pggan.training.build import build_partition, build_trainer
 from pggan.training.precision import configure_process
-from pggan.training.timing import EMA_DECAY, hardware
+from pggan.training.timing import EMA_DECAY
 
 LONG_AFTER = 10**9  # images since the phase began: compression has warmed up
 PARTS = ("compute", "communication", "idle", "data")

@@ -127,11 +127,6 @@ class Card(NamedTuple):
     watts: float
     teraflops: Mapping[str, float]  # by precision
 
-    @property
-    def memory_bytes(self) -> int | None:
-        """Its memory."""
-        return int(self.gib * 2**30)
-
     def precision(self, asked: Precision) -> Precision:
         """`asked`, or for auto what a run takes on this card; raises UserError where there are no units for it."""
         found = next(name for name in ("bf16", "fp16") if name in self.teraflops) if asked is Precision.auto else asked

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -34,8 +34,9 @@ from pggan.performance.recipe import (
 )
 from pggan.run.eta import TRAINING_SHARE
 from pggan.run.evaluation import open_extractor
+from pggan.training.build import step_times
 from pggan.training.precision import configure_process
-from pggan.training.timing import StepTimes, speed_of
+from pggan.training.timing import StepTimes, nearest, speed_of
 
 MAX_SECONDS, MAX_SHARE = 60.0, 0.02  # that measuring steps may take, and of the hours
 FEATURES_COST = 1.6  # of a step at 64x64 with pretrained features, times one without (one CPU thread, ORL's recipe)
@@ -45,40 +46,33 @@ SMALL_SHARE = 0.2  # of the images may be smaller than the final resolution: hal
 MAX_AVATAR = 256  # pixels: drawings have no more detail to show
 
 
-@dataclass
 class MeasuredCosts:
-    """The seconds of images with any networks: measured, or expected and scaled to the steps that were measured."""
+    """The seconds of an image with any networks: by their operations, scaled to the steps that were measured."""
 
-    config: TrainConfig
-    facts: DataFacts
-    device: torch.device
-    ranks: int
-    # Seconds of a step by resolution, of networks with so many images per batch.
-    known: dict[tuple[NetworkSizes, tuple[int, ...]], dict[int, float]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.speed, self.ratio = speed_of(self.config, self.device), 1.0
+    def __init__(self, config: TrainConfig, facts: DataFacts, device: torch.device, ranks: int) -> None:
+        self.config, self.facts, self.device, self.ranks = config, facts, device, ranks
+        self.speed = speed_of(device, config.precision)
+        self.ratios: dict[int, float] = {}  # of measured steps to expected ones, by resolution
+        self.known: set[tuple[NetworkSizes, tuple[int, ...]]] = set()  # networks and batches that were measured
 
     def __call__(self, networks: NetworkSizes, batch: PerResolution) -> dict[int, float]:
         """Seconds of an image at every level of `networks`."""
-        batches = self._local(networks, batch)
-        known = self.known.get((networks, tuple(batches.values())), {})
-        found = self._times(self.config, networks).all_seconds(batches, known)
-        for side in found:
-            if networks.features and side >= FEATURES_FROM and side not in known:
-                found[side] *= FEATURES_COST
-        return {side: seconds / value_at(batch, side) for side, seconds in found.items()}
+        times, found = self._times(self.config, networks), {}
+        for side, local in self._local(networks, batch).items():
+            step = times.expected(side, local) * extra(networks, side) * nearest(self.ratios, side)
+            found[side] = step / value_at(batch, side)
+        return found
 
     def measure(self, config: TrainConfig, recipe: Recipe, seconds: float) -> bool:
         """Measure the steps of `recipe`, which `config` has, for so many seconds; False if they are known."""
         networks, batches = recipe.sizes, self._local(recipe.sizes, recipe.batch)
         if (networks, tuple(batches.values())) in self.known:
             return False
-        times, stable = self._times(config, networks), {one.resolution: one for one in config.schedule.build().phases}
-        found = times.measured([replace(phase, batch=batches[side]) for side, phase in stable.items()], seconds)
-        self.known[networks, tuple(batches.values())] = found
-        if found:
-            self.ratio = found[max(found)] / times.expected(max(found), batches[max(found)])
+        self.known.add((networks, tuple(batches.values())))
+        stable = {one.resolution: one for one in config.schedule.build().phases}
+        phases = [replace(phase, batch=batches[side]) for side, phase in stable.items()]
+        found = self._times(config, networks).measured(phases, seconds)
+        self.ratios = {side: ratio / extra(networks, side) for side, ratio in found.items()} or self.ratios
         return True
 
     def _local(self, networks: NetworkSizes, batch: PerResolution) -> dict[int, int]:
@@ -88,7 +82,12 @@ class MeasuredCosts:
     def _times(self, config: TrainConfig, networks: NetworkSizes) -> StepTimes:
         model = replace(config.model, fmap_base=networks.fmap_base, fmap_max=networks.fmap_max)
         architecture = model.architecture(networks.resolution, self.facts.channels, self.facts.num_classes)
-        return StepTimes(config, architecture, self.device, self.speed, self.ratio)
+        return step_times(config, architecture, self.device, self.speed)
+
+
+def extra(networks: NetworkSizes, side: int) -> float:
+    """How many times the operations of G and D a step takes where D looks at pretrained features."""
+    return FEATURES_COST if networks.features and side >= FEATURES_FROM else 1.0
 
 
 def find_recipe(

@@ -20,6 +20,7 @@ from pggan.core.schedule import Phase
 from pggan.core.text import given_words, next_command
 from pggan.data.pyramid import INDEX_FILE, ImagePyramid
 from pggan.losses import build_loss
+from pggan.performance.bench import hardware
 from pggan.performance.costs import CostCounter, StepCost, card_of, numel, watts_of
 from pggan.performance.plan_tables import tables
 from pggan.performance.scaling import (
@@ -31,9 +32,9 @@ from pggan.performance.scaling import (
     communication_bound_from,
     scaled,
 )
-from pggan.training.build import build_partition
+from pggan.training.build import build_partition, step_times
 from pggan.training.precision import configure_process, precision_on
-from pggan.training.timing import PhaseTimes, StepTimes, hardware, measure_phase_times, speed_of
+from pggan.training.timing import PhaseTimes
 
 DGC_RATIO = 0.1  # of the scaling table, unless gradients=dgc says another one
 MEASURED, EXPECTED, PREDICTED = "measured", "expected", "predicted"  # times of steps: how they are known
@@ -48,21 +49,21 @@ def run(config: PlanConfig) -> int:
     schedule, loss = config.schedule.build(), build_loss(vars(config.loss))
     kind, count = ("cuda", 1) if config.device is not None else count_devices(config.devices)
     partition = build_partition(config, (phase.batch for phase in schedule.phases), world_size=1)
+    memory: int | None
     with Console(stderr=True, highlight=False).status("Measuring a few steps"):
         if config.device is not None:
             card = card_of(config.device)
-            precision, speed = card.precision(config.precision), card.speed(card.precision(config.precision))
-            times = StepTimes(config, architecture, torch.device("cuda"), speed)
-            each = tuple(times.expected(phase.resolution, phase.batch) / phase.batch for phase in schedule.phases)
-            found, memory = PhaseTimes(each, frozenset()), card.memory_bytes
+            precision = card.precision(config.precision)
+            times = step_times(config, architecture, torch.device("cuda"), card.speed(precision))
+            found, memory = times.of_phases(schedule, seconds=0.0), int(card.gib * 2**30)
             facts = {"device": config.device.lower(), "name": card.name}
             note = f"Time: predicted for one {card.name} in {precision} by its data sheet; within a third."
         else:
             device, exact = choose_device(kind), config.compute.deterministic
             configure_process(device, config.precision, config.threads, one_thread=config.elastic, deterministic=exact)
             seconds = config.limit_seconds if config.calibrate else None
-            found = measure_phase_times(config, architecture, schedule, partition, device=device, seconds=seconds)
-            speed, precision = speed_of(config, device), precision_on(device, config.precision)
+            times, precision = step_times(config, architecture, device), precision_on(device, config.precision)
+            found = times.of_phases(schedule, partition.largest_local_batch, seconds=seconds)
             facts, memory, note = hardware(device), free_memory(device), measured_note(found)
     counter = CostCounter(architecture, loss, 2 if precision in (Precision.bf16, Precision.fp16) else 4)
     watts, source = (config.watts, "watts=") if config.watts is not None else watts_of(kind, facts["name"])
@@ -75,7 +76,7 @@ def run(config: PlanConfig) -> int:
         images = min(phase.end, schedule.total) - phase.start
         about = {"phase": phase.name, "time_is": how, "images": images}
         rows.append(about | phase_row(phase, steps, cost, seconds=taken, watts=watts))
-        fixed = min(speed.start_seconds * (phase.resolution.bit_length() - 2), taken)
+        fixed = min(times.speed.start_seconds * (phase.resolution.bit_length() - 2), taken)
         numels = cost.generator_weights, cost.discriminator_weights
         group = min(config.model.stddev_group, phase.batch)
         loads.append(Load(steps, phase.batch, group, taken, fixed, numels))

@@ -43,7 +43,7 @@ from pggan.networks.networks import count_parameters
 from pggan.ops import fused
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.state import State
-from pggan.run.eta import PLANNED, Eta, TimeLimit, expected_end, too_long, until, with_plan
+from pggan.run.eta import PLANNED, Eta, TimeLimit, until, with_plan
 from pggan.run.evaluation import TrainingEvaluator, open_extractor, require_images
 from pggan.run.events import Deadline, Event, Fakes, Parts, Profiling, Saving, StoredGrid, Tick
 from pggan.run.loop import Run
@@ -52,9 +52,8 @@ from pggan.run.report import NullReporter, Reporter
 from pggan.run.run_dir import choose_run_dir, lock_run_dir, log_on_rank, next_start, write_config
 from pggan.run.tensorboard import hyperparameters, run_pages
 from pggan.sampling.images import FOLDER
-from pggan.training.build import build_partition, build_trainer, require_device, sends_sparse_updates
+from pggan.training.build import build_partition, build_trainer, require_device, sends_sparse_updates, step_times
 from pggan.training.precision import configure_process
-from pggan.training.timing import measure_phase_times
 from pggan.training.trainer import Trainer
 
 # From the lab book: 4096 images are not known by heart after 16 passes, 500 are after 117.
@@ -114,7 +113,7 @@ def open_run(config: TrainConfig, group: ProcessGroup, limit: TimeLimit | None =
         course, images = Course(source.schedule), trainer.state.images
         reporter: Reporter | NullReporter = NullReporter()
         if group.is_main:
-            eta, limit = start_eta(config, source, partition, device=device, images=images, before=limit)
+            eta, limit = start_eta(config, source, course, partition, device=device, images=images, before=limit)
             reporter = stack.enter_context(Reporter(run_dir, course, eta, images, config.monitor.console))
             introduce(reporter, config, source, trainer.state, limit)
         trainer.log, trainer.slow_section = reporter.warn, watchdog.slow
@@ -286,22 +285,21 @@ def disk_errors(config: TrainConfig, source: Source, state: State, group: Proces
 def start_eta(
     config: TrainConfig,
     source: Source,
+    course: Course,
     partition: BatchPartition,
     *,
     device: torch.device,
     images: int,
     before: TimeLimit | None,
 ) -> tuple[Eta, TimeLimit | None]:
-    """The time left from `images` on, on rank 0, and the end of a run that was given hours; notes on a long new one.
+    """The time left from `images` on, on rank 0, and the end of a run that was given hours.
 
     Args: before: the limit of this run as this process has opened it before; its clock goes on.
     """
-    schedule = source.schedule
-    phase_times = measure_phase_times(config, source.architecture, schedule, partition, device=device, images=images)
-    eta = Eta(schedule, phase_times, images, time.monotonic(), evaluation_share=config.evaluation.share)
+    times = step_times(config, source.architecture, device)
+    phase_times = times.of_phases(course.schedule, partition.largest_local_batch, images=images)
+    eta = Eta(course, phase_times, images, time.monotonic(), evaluation_share=config.evaluation.share)
     if config.hours is None:
-        if source.checkpoint is None:
-            source.notes.extend(too_long(eta))
         return eta, None
     if before is not None:
         return eta, replace(before, eta=eta)
@@ -316,9 +314,9 @@ def introduce(reporter: Reporter, config: TrainConfig, source: Source, state: St
     g, d = count_parameters(state.g.network), count_parameters(state.d.network)
     first, final, side = schedule.first_resolution, schedule.final_resolution, pyramid.resolution
     features = "" if source.architecture.features is None else f", features {source.architecture.features}"
-    end = expected_end(reporter.eta, state.images, now)
+    end = reporter.eta.end(state.images, now)
     if limit is not None:
-        end = f"{until(max(limit.seconds, 0.0), now)}, as hours={config.hours:g} asks for"
+        end = f"{until(max(3600 * limit.hours - limit.spent, 0.0), now)}, as hours={config.hours:g} asks for"
     lines = {
         "Command": source.description["versions"]["command"] or "from Python",
         "Run directory": str(run_dir),

@@ -169,7 +169,7 @@ class Deadline:
     reporter: Reporter | NullReporter
 
     def __post_init__(self) -> None:
-        self._said: set[str] = set()
+        self._said = False
 
     def replan(self, images: int, reserve: float) -> None:
         """Plan anew at `images`; `reserve`: seconds of what comes after the last image, besides saving."""
@@ -180,15 +180,9 @@ class Deadline:
             self.limit.plan(images, time.monotonic(), reserve)
             planned = self.limit.planned
         now = self.course.schedule = with_plan(before, self.group.broadcast_object(planned))
-        side = now.final_resolution
-        if now.phases[-1].start < before.phases[-1].start:
-            self._say(f"growth becomes shorter, so that {side}x{side} has time", "growth")
-        if images >= before.total - before.decay_images and now.total < before.total:
-            self._say(f"the rates fall faster, to 0 at {now.total:,} images", "rates")
-
-    def _say(self, text: str, about: str) -> None:
-        if about not in self._said:
-            self._said.add(about)
+        if now.phases[-1].start < before.phases[-1].start and not self._said:
+            self._said, side = True, now.final_resolution
+            text = f"growth becomes shorter, so that {side}x{side} has time"
             self.reporter.line(f"The machine is slower than planned: {text}.")
 
     def metadata(self) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """Builds a trainer from a configuration: networks, state, gradient reducer.  The configuration stops here."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import torch
 
 from pggan.augmentation.ada import Ada, AdaptiveP
-from pggan.config import DgcConfig, Kernels, Switch, TrainerConfig
+from pggan.config import DgcConfig, Kernels, PlainGradientsConfig, Switch, TrainerConfig
 from pggan.core.architecture import Architecture, Precision
 from pggan.core.errors import UserError
 from pggan.core.schedule import Phase
@@ -21,6 +22,7 @@ from pggan.optim.reducer import AllReduce, ElasticReducer, GradientReducer
 from pggan.optim.state import State, new_state
 from pggan.optim.updates import AdamOptions
 from pggan.training.precision import DTYPES, precision_on
+from pggan.training.timing import Speed, StepTimes, speed_of
 from pggan.training.trainer import Trainer
 
 
@@ -63,6 +65,20 @@ def build_trainer(
         any_rank=lambda here: any(group.all_gather_object(here)),
         log=log,
     )
+
+
+def step_times(
+    config: TrainerConfig, architecture: Architecture, device: torch.device, speed: Speed | None = None
+) -> StepTimes:
+    """The times of steps as `config` asks for, on `device` alone; `speed`: where it is known."""
+    alone = replace(config, elastic=False, gradients=PlainGradientsConfig(name="fp32"))
+
+    def new_trainer(phases: Sequence[Phase]) -> Trainer:
+        group = ProcessGroup.single_process(device)
+        return build_trainer(alone, architecture, phases, group, log=lambda text: None)
+
+    speed = speed_of(device, config.precision) if speed is None else speed
+    return StepTimes(architecture, device, speed, config.loss.reg_interval, new_trainer)
 
 
 def require_device(config: TrainerConfig, device: torch.device) -> None:

@@ -1,25 +1,22 @@
-"""The seconds that training takes for an image: measured on this device, or by operations where steps are too dear."""
+"""The seconds that an image takes in training: measured in steps, or scaled from the nearest level that was measured.
 
-import platform
+One figure per phase serves the time left, `hours=` and `pggan plan`.
+"""
+
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from pggan.config import PlainGradientsConfig, TrainerConfig
 from pggan.core.architecture import Architecture, Precision
-from pggan.core.cpu import processor_facts
 from pggan.core.devices import synchronize
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase, Schedule
-from pggan.distributed.process_group import ProcessGroup
 from pggan.losses.base import Reals
-from pggan.optim.batch_partition import BatchPartition
-from pggan.training.build import build_trainer
 from pggan.training.precision import DTYPES, precision_on, set_float32
 from pggan.training.trainer import Trainer
 
@@ -47,7 +44,7 @@ class Speed(NamedTuple):
     bytes_per_second: float  # read and written; infinite where that never limits a step
 
     def step_seconds(self, architecture: Architecture, resolution: int, batch: int, reg_interval: int) -> float:
-        """The time of a step of so many images, mean over an interval of lazy penalties."""
+        """The time of a step of so many images by its operations, mean over an interval of lazy penalties."""
         passes = UPDATE_PASSES + PENALTY_PASSES / reg_interval
         multiplying = 2 * architecture.multiply_adds(resolution) / self.flops_per_second
         moving = ACTIVATION_BYTES * architecture.activations_up_to(resolution) / self.bytes_per_second
@@ -55,12 +52,16 @@ class Speed(NamedTuple):
         return starting + batch * passes * max(multiplying, moving)
 
 
-def speed_of(config: TrainerConfig, device: torch.device) -> Speed:
-    """The speed of steps of `config` on `device`, from the rates of a product and a copy there, which are measured."""
-    dtype = DTYPES.get(precision_on(device, config.precision), torch.float32)
-    rate = product_rate(device, config.precision, dtype, 512 if device.type == "cpu" else 4096)
-    moving = copy_rate(device) if device.type == "cuda" else inf
-    return Speed(START_SECONDS[device.type], rate * PRODUCT_SHARE[device.type], moving)
+def speed_of(device: torch.device, precision: Precision) -> Speed:
+    """The speed of steps on `device`, from the rates of a product and of a copy of 64 MiB there, which are measured."""
+    dtype = DTYPES.get(precision_on(device, precision), torch.float32)
+    products = product_rate(device, precision, dtype, 512 if device.type == "cpu" else 4096)
+    moving = inf
+    if device.type == "cuda":
+        source = torch.ones(2**24, device=device)  # more than fits into its caches
+        target = torch.empty_like(source)
+        moving = 2 * source.nbytes / _seconds(lambda: target.copy_(source), device)
+    return Speed(START_SECONDS[device.type], products * PRODUCT_SHARE[device.type], moving)
 
 
 def product_rate(device: torch.device, precision: Precision, dtype: torch.dtype, side: int) -> float:
@@ -68,13 +69,6 @@ def product_rate(device: torch.device, precision: Precision, dtype: torch.dtype,
     set_float32(device, precision)
     a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
     return 2 * side**3 / _seconds(lambda: a @ b, device)
-
-
-def copy_rate(device: torch.device, numbers: int = 2**24) -> float:
-    """Bytes per second, read and written, of a copy of so many float32 numbers: more than fit into a GPU's caches."""
-    source = torch.ones(numbers, device=device)
-    target = torch.empty_like(source)
-    return 2 * source.nbytes / _seconds(lambda: target.copy_(source), device)
 
 
 def _seconds(work: Callable[[], object], device: torch.device, repeats: int = 10) -> float:
@@ -89,12 +83,6 @@ def _seconds(work: Callable[[], object], device: torch.device, repeats: int = 10
     return median(times[1:])
 
 
-def hardware(device: torch.device) -> dict[str, Any]:
-    """The device and the system that figures are measured on."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor_facts()["model name"]
-    return {"device": str(device), "name": name, "threads": torch.get_num_threads(), "system": platform.platform()}
-
-
 class PhaseTimes(NamedTuple):
     """The seconds that an image takes in every phase of a schedule."""
 
@@ -107,51 +95,72 @@ class PhaseTimes(NamedTuple):
         return sum(each * images for each, images in zip(self.seconds_per_image, shown, strict=True))
 
 
-@dataclass(frozen=True)
-class StepTimes:
-    """The times of steps of one trainer on this device; `ratio`: of steps measured before to what was expected."""
+class StepTimes(NamedTuple):
+    """The times of steps of one kind of networks on one device."""
 
-    config: TrainerConfig
     architecture: Architecture
     device: torch.device
     speed: Speed
-    ratio: float = 1.0
+    reg_interval: int
+    new_trainer: Callable[[Sequence[Phase]], Trainer]  # of phases, on this device alone
 
     def expected(self, resolution: int, batch: int) -> float:
         """The seconds of a step by its operations alone."""
-        interval = self.config.loss.reg_interval
-        return self.speed.step_seconds(self.architecture, resolution, batch, interval)
+        return self.speed.step_seconds(self.architecture, resolution, batch, self.reg_interval)
 
-    def measured(self, phases: list[Phase], seconds: float) -> dict[int, float]:
-        """The seconds of a step by resolution, for as many of `phases` as can be measured in so many seconds.
+    def measured(self, phases: Sequence[Phase], seconds: float) -> dict[int, float]:
+        """The time of a step over the expected one, by resolution, for as many of `phases` as there is time for.
 
         The lowest one comes first, whose steps are the cheapest, then from the highest one down all that there is time
         for.  A phase has the images of this device in its batch.
         """
-        began, found, trainer = time.perf_counter(), dict[int, float](), None
-        kinds = min(self.config.loss.reg_interval, 2)
+        began, ratios, trainer = time.perf_counter(), dict[int, float](), None
+        kinds = min(self.reg_interval, 2)
         for phase in [phases[0], *reversed(phases[1:])]:
-            step = self.all_seconds({phase.resolution: phase.batch}, found)[phase.resolution]
-            if time.perf_counter() - began + kinds * (WARMUP[self.device.type] + STEPS) * step > seconds:
+            expected = self.expected(phase.resolution, phase.batch)
+            needed = kinds * (WARMUP[self.device.type] + STEPS) * expected * nearest(ratios, phase.resolution)
+            if time.perf_counter() - began + needed > seconds:
                 continue
-            if trainer is None:
-                alone = replace(self.config, elastic=False, gradients=PlainGradientsConfig(name="fp32"))
-                group = ProcessGroup.single_process(self.device)
-                trainer = build_trainer(alone, self.architecture, phases, group, log=lambda text: None)
-            found[phase.resolution] = step_seconds(trainer, phase, self.device)
-        return found
+            trainer = trainer or self.new_trainer(phases)
+            ratios[phase.resolution] = step_seconds(trainer, phase, self.device) / expected
+        return ratios
 
-    def all_seconds(self, batches: Mapping[int, int], found: Mapping[int, float]) -> dict[int, float]:
-        """The seconds of a step by resolution: those that were `found`, the others scaled from the nearest of them."""
+    def of_phases(
+        self,
+        schedule: Schedule,
+        local_batch: Callable[[int], int] = int,
+        *,
+        images: int = 0,
+        seconds: float | None = None,
+    ) -> PhaseTimes:
+        """The times of all phases, by steps of new networks at those resolutions after `images` that there is time for.
 
-        def of(side: int) -> float:
-            if side in found:
-                return found[side]
-            near = min(found, key=lambda other: abs(other.bit_length() - side.bit_length()), default=None)
-            ratio = self.ratio if near is None else found[near] / self.expected(near, batches.get(near, batches[side]))
-            return ratio * self.expected(side, batches[side])
+        Args: local_batch: the images of a batch that one rank has; seconds: that measuring may take; None: at most
+        MAX_SECONDS and MAX_SHARE of the run, on a CPU alone.  A GPU takes longer to make networks, to try kernels and
+        to capture steps than to show the first of the run's own.
+        """
 
-        return {side: of(side) for side in batches}
+        def phase_times(ratios: Mapping[int, float]) -> PhaseTimes:
+            each = (
+                self.expected(phase.resolution, local_batch(phase.batch)) * nearest(ratios, phase.resolution)
+                for phase in schedule.phases
+            )
+            found = (step / phase.batch for step, phase in zip(each, schedule.phases, strict=True))
+            return PhaseTimes(tuple(found), frozenset(ratios))
+
+        expected = phase_times({})
+        if seconds is None:
+            most = min(MAX_SECONDS, MAX_SHARE * expected.seconds(schedule, images, schedule.total))
+            seconds = most if self.device.type == "cpu" else 0.0
+        left = {phase.resolution: phase for phase in schedule.phases if phase.end > images}
+        local = [replace(phase, batch=local_batch(phase.batch)) for phase in left.values()]
+        return phase_times(self.measured(local, seconds)) if seconds and local else expected
+
+
+def nearest(ratios: Mapping[int, float], resolution: int) -> float:
+    """The ratio, by resolution, that is known of the nearest resolution; 1 where none is."""
+    known = min(ratios, key=lambda one: abs(one.bit_length() - resolution.bit_length()), default=None)
+    return 1.0 if known is None else ratios[known]
 
 
 def step_seconds(trainer: Trainer, phase: Phase, device: torch.device) -> float:
@@ -175,36 +184,3 @@ def step_seconds(trainer: Trainer, phase: Phase, device: torch.device) -> float:
     kinds = [[one(position, number) for number in range(before + STEPS)] for position in range(min(interval, 2))]
     due, rest = min(kinds[0][before:]), min(kinds[-1][before:])
     return (due + (interval - 1) * rest) / interval
-
-
-def measure_phase_times(
-    config: TrainerConfig,
-    architecture: Architecture,
-    schedule: Schedule,
-    partition: BatchPartition,
-    *,
-    device: torch.device,
-    images: int = 0,
-    seconds: float | None = None,
-) -> PhaseTimes:
-    """The times of all phases, by steps of new networks at those resolutions after `images` that there is time for.
-
-    Args: seconds: that measuring may take; None: at most MAX_SECONDS and MAX_SHARE of the run, on a CPU alone.  A GPU
-    takes longer to make networks, to try kernels and to capture steps than to show the first of the run's own.
-    """
-    last = {phase.resolution: phase for phase in schedule.phases if phase.end > images} or {
-        schedule.final_resolution: schedule.phases[-1]
-    }
-    local = [replace(phase, batch=partition.largest_local_batch(phase.batch)) for phase in last.values()]
-    times = StepTimes(config, architecture, device, speed_of(config, device))
-    batches = {phase.resolution: partition.largest_local_batch(phase.batch) for phase in schedule.phases}
-
-    def phase_times(found: Mapping[int, float]) -> PhaseTimes:
-        each = times.all_seconds(batches, found)
-        return PhaseTimes(tuple(each[phase.resolution] / phase.batch for phase in schedule.phases), frozenset(found))
-
-    expected = phase_times({})
-    if seconds is None:
-        most = min(MAX_SECONDS, MAX_SHARE * expected.seconds(schedule, images, schedule.total))
-        seconds = most if device.type == "cpu" else 0.0
-    return phase_times(times.measured(local, seconds)) if seconds else expected

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pggan.checkpoints.read import MILESTONE, checkpoints_of, mark_of, newest_checkpoint
+from pggan.checkpoints.read import newest_checkpoint
 from pggan.cli.auto_recipe import with_choices
 from pggan.cli.commands import COMMANDS
 from pggan.cli.compose import compose
@@ -171,62 +171,36 @@ def even_clock(monkeypatch, after_step):
 
 
 @pytest.mark.slow
-def test_a_run_of_hours_keeps_its_recipe_ends_in_time_and_is_repeated_by_it(
-    toy_data, tmp_path, even_costs, even_clock, capsys
-):
-    run_dir, again = tmp_path / "run", tmp_path / "again"
-    words = ["train", f"data.path={toy_data}", "devices=cpu", "monitor.tick_images=32"]
-    assert main([*words, HOURS, f"run_dir={run_dir}"]) == 0
-    shown = capsys.readouterr().err
-    assert "schedule.final_resolution=" in shown
-    recipe = read_recipe(run_dir / "recipe.yaml")
-    checkpoint, _ = newest_checkpoint(run_dir)
-    assert f"schedule.total_images={checkpoint.header['total_images']}" in recipe
+def test_a_run_of_hours_keeps_its_recipe_and_ends_in_time(toy_data, tmp_path, even_costs, even_clock, capsys):
+    words = ["train", f"data.path={toy_data}", "devices=cpu", "monitor.tick_images=32", f"run_dir={tmp_path}"]
+    assert main([*words, HOURS]) == 0
+    assert "schedule.final_resolution=" in capsys.readouterr().err
+    recipe, (checkpoint, _) = read_recipe(tmp_path / "recipe.yaml"), newest_checkpoint(tmp_path)
     assert "monitor.tick_images=32" in recipe
     assert not any(one.startswith(("run_dir", "hours", "devices")) for one in recipe)
-    assert checkpoint.header["spent_seconds"] > 0.5 * SECONDS
-    assert main(["train", f"experiment={run_dir}/recipe.yaml", "devices=cpu", f"run_dir={again}"]) == 0
-    repeated, _ = newest_checkpoint(again)
-    assert repeated.header["state_sha256"] == checkpoint.header["state_sha256"]
-    before = (run_dir / "recipe.yaml").read_bytes()
-    for command in ([*words, HOURS], [*words, "hours=0.0001"], [*words, "hours=1"], ["train"]):
-        command.append(f"run_dir={run_dir}")
+    assert 0.8 * SECONDS < checkpoint.header["spent_seconds"] < 1.1 * SECONDS
+    before = (tmp_path / "recipe.yaml").read_bytes()
+    for command in ([*words, HOURS], [*words, "hours=1"], ["train", f"run_dir={tmp_path}"]):
         assert main(command) == 0  # the run is complete, and its recipe is not chosen anew
-        assert newest_checkpoint(run_dir)[0].images == checkpoint.images
-        assert (run_dir / "recipe.yaml").read_bytes() == before
-    assert "total_images" not in (run_dir / "train.log").read_text()  # nobody has changed it
+        assert newest_checkpoint(tmp_path)[0].images == checkpoint.images
+    assert (tmp_path / "recipe.yaml").read_bytes() == before
 
 
 @pytest.mark.slow
-def test_growth_that_became_shorter_on_a_slow_machine_is_in_the_recipe_and_repeated_by_it(
+def test_growth_becomes_shorter_on_a_slow_machine_and_a_resumed_run_keeps_the_plan(
     toy_data, tmp_path, even_costs, even_clock
 ):
-    run_dir, again, even_clock.times = tmp_path / "run", tmp_path / "again", 5.0
+    even_clock.times = 5.0
     words = ["train", f"data.path={toy_data}", "devices=cpu", "monitor.tick_images=16", "schedule.final_resolution=8"]
-    words += [
-        "checkpoint.every_images=320",
-        "checkpoint.milestones=phases",
-        f"hours={5 * SECONDS / 3600}",
-        f"run_dir={run_dir}",
-    ]
+    words += ["checkpoint.every_images=320", "checkpoint.milestones=phases", f"hours={5 * SECONDS / 3600}"]
+    words += [f"run_dir={tmp_path}"]
     assert main(words) == 0
-    log, (checkpoint, _) = (run_dir / "train.log").read_text(), newest_checkpoint(run_dir)
+    log, (checkpoint, _) = (tmp_path / "train.log").read_text(), newest_checkpoint(tmp_path)
     assert log.count("growth becomes shorter, so that 8x8 has time.") == 1
     assert "was faded in" not in log
-    configured = checkpoint.header["config"]["schedule"]
-    stable, fade = checkpoint.header["growth_images"]
-    assert stable == configured["stable_images"]["4"]
-    assert fade < configured["fade_images"]["8"]
-    milestones = [int(saved.name) for saved in checkpoints_of(run_dir) if mark_of(saved, MILESTONE)]
-    assert [images // 8 for images in milestones[:2]] == [-(-stable // 8), -(-(stable + fade) // 8)]
-    assert main(["train", f"experiment={run_dir}/recipe.yaml", "devices=cpu", f"run_dir={again}"]) == 0
-    repeated, _ = newest_checkpoint(again)
-    assert repeated.header["state_sha256"] == checkpoint.header["state_sha256"]
-    before = (run_dir / "recipe.yaml").read_bytes()
-    assert main(words) == 0
-    assert (run_dir / "recipe.yaml").read_bytes() == before
+    assert checkpoint.header["growth_images"][1] < checkpoint.header["config"]["schedule"]["fade_images"]["8"]
     rmtree(checkpoint.directory)
-    assert newest_checkpoint(run_dir)[0].images == 320  # when growth was over
+    grown = newest_checkpoint(tmp_path)[0]
     assert main(words) == 0
-    assert newest_checkpoint(run_dir)[0].header["growth_images"] == [stable, fade]
-    assert "Changed since then" not in (run_dir / "train.log").read_text()
+    assert newest_checkpoint(tmp_path)[0].header["growth_images"] == grown.header["growth_images"]
+    assert "Changed since then" not in (tmp_path / "train.log").read_text()

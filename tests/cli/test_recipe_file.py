@@ -8,7 +8,6 @@ from pggan.cli.recipe_file import (
     Difference,
     overrides_of,
     read_recipe,
-    set_schedule,
     with_recipes,
     write_recipe,
 )
@@ -48,19 +47,6 @@ def test_a_recipe_composes_and_given_keys_have_priority(recipe):
     assert values["schedule"]["total_images"] is None
     assert (values["data"]["path"], values["data"]["mirror"]) == ("it's [mine], yes", True)
     assert values["model"]["fmap_base"] == 256  # of the experiment
-
-
-def test_a_recipe_ends_where_its_run_has_ended(recipe, tmp_path):
-    before = read_recipe(recipe)
-    for images in (5000, 6000):
-        set_schedule(recipe, {"total_images": images, "fade_images": {8: images}}, "shown in hours=2")
-    ended = {"schedule.total_images=6000", "schedule.fade_images={8: 6000}"}
-    assert ended == {*read_recipe(recipe)} - {*before}
-    assert {*before} - {*read_recipe(recipe)} == {"schedule.total_images=null"}
-    assert len(read_recipe(recipe)) == len(before) + 1
-    write_recipe(tmp_path / "other.yaml", "Without a schedule.", DIFFERENCES[:2])
-    set_schedule(tmp_path / "other.yaml", {"total_images": 7}, "shown")
-    assert "schedule.total_images=7" in read_recipe(tmp_path / "other.yaml")
 
 
 def test_what_is_no_recipe_is_refused(tmp_path, capsys):

@@ -39,16 +39,16 @@ def new_reporter(tiny_config, tmp_path):
     """A reporter of a run at an image count, where every image is expected to take as long as every other."""
 
     def new(images: int = 0) -> Reporter:
-        schedule = tiny_config().schedule.build()
-        eta = Eta(schedule, PhaseTimes((1.0,) * len(schedule.phases), measured=frozenset()), images, 0.0)
-        return Reporter(tmp_path, Course(schedule), eta, images, "plain")
+        course = Course(tiny_config().schedule.build())
+        phase_times = PhaseTimes((1.0,) * len(course.schedule.phases), measured=frozenset())
+        eta = Eta(course, phase_times, images, time.monotonic() - 4.0)
+        return Reporter(tmp_path, course, eta, images, "plain")
 
     return new
 
 
 def test_numbers_that_are_not_finite_are_null_and_left_out_of_histograms(new_reporter, tmp_path):
     with new_reporter(96) as reporter:
-        reporter.eta.restart(96, time.monotonic() - 4.0)
         scores = {"scores/reals": np.array([1, 2, 2, np.inf, np.nan], np.float32)}
         reporter.tick(112, reporter.course.at(111), {"G/loss": 1.0, "D/loss": math.nan}, scores, CPU)
     (line,) = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
