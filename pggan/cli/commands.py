@@ -13,7 +13,7 @@ class Command:
 
     name: str
     duty: str
-    module: str  # has run(config) -> exit code
+    function: str  # "module:name" of what takes its config and returns the exit code
     example: str
 
     @property
@@ -55,103 +55,103 @@ COMMANDS = {
         Command(
             "train",
             "Train a generator and a discriminator, or resume training.",
-            "pggan.run.train",
+            "pggan.run.train:run",
             "pggan train data.path=photos hours=2 run_dir=outputs/faces",
         ),
         Command(
             "prepare",
             "Turn images (folder, archive, known data set) into a checked multi-resolution pyramid.",
-            "pggan.data.prepare",
+            "pggan.data.prepare:run",
             "pggan prepare source=photos dest=data/photos max_resolution=256",
         ),
         Command(
             "plan",
             "Predict operations, memory, hours and energy of a run, and how it scales to many devices.",
-            "pggan.performance.plan",
+            "pggan.performance.plan:run",
             "pggan plan experiment=celebahq_1024 device=h100",
         ),
         Command(
             "sample",
             "Draw images from a generator.",
-            "pggan.sampling.sample",
+            "pggan.sampling.commands:sample",
             "pggan sample run=outputs/faces seeds=0-63 out=faces.png",
         ),
         Command(
             "interpolate",
             "Draw images between latents: a strip, a grid or a film.",
-            "pggan.sampling.interpolate",
+            "pggan.sampling.commands:interpolate",
             "pggan interpolate run=outputs/faces seeds=1,5,9 path=loop out=loop.webp",
         ),
         Command(
             "project",
             "Find the latents whose images are nearest to given ones.",
-            "pggan.sampling.project",
+            "pggan.sampling.commands:project_images",
             "pggan project run=outputs/faces image=photo.png",
         ),
         Command(
             "directions",
             "Find directions of latents along which images change in one respect.",
-            "pggan.sampling.directions",
+            "pggan.sampling.commands:find_directions",
             "pggan directions run=outputs/faces out=directions.safetensors",
         ),
         Command(
             "explore",
             "Serve a page of seeds, sliders, neighbours and films, and print its address; open=true opens it.",
-            "pggan.sampling.explore",
+            "pggan.sampling.explore:run",
             "pggan explore run=outputs/faces open=true",
         ),
         Command(
             "timelapse",
             "Make a film of a whole training: the same images from the first resolution to the last.",
-            "pggan.sampling.timelapse",
+            "pggan.sampling.timelapse:run",
             "pggan timelapse run=outputs/faces out=growth.mp4",
         ),
         Command(
             "evaluate",
             "Measure how good a generator's images are: SWD, MS-SSIM, KID, FID and others, beside a data set.",
-            "pggan.metrics.command",
+            "pggan.metrics.command:run",
             "pggan evaluate run=outputs/faces metrics=swd,kid count=2048",
         ),
         Command(
             "export",
             "Write a generator for other programs: ONNX, a folder for Hugging Face or the web.",
-            "pggan.interop.export",
+            "pggan.interop.export:run",
             "pggan export run=outputs/faces format=onnx out=faces.onnx",
         ),
         Command(
             "import",
             "Turn weights of the official networks, pytorch_GAN_zoo or pro-gan-pth into a generator file.",
-            "pggan.interop.importing",
+            "pggan.interop.importing:run",
             "pggan import source=network-final.pkl out=faces.safetensors",
         ),
         Command(
             "monitor",
             "Serve TensorBoard for a run, by default the newest, and print its address; open=true opens it.",
-            "pggan.run.monitor",
+            "pggan.run.monitor:run",
             "pggan monitor run=outputs/faces",
         ),
         Command(
             "inspect",
             "Show what a run, a checkpoint or a data set holds.",
-            "pggan.run.inspect",
+            "pggan.run.inspect:run",
             "pggan inspect run=outputs/faces json=true",
         ),
         Command(
             "bench",
             "Measure the throughput of the training step per resolution.",
-            "pggan.performance.bench",
+            "pggan.performance.bench:run",
             "pggan bench stages=4,8,16 batch=16",
         ),
         Command(
             "bench scaling",
             "Measure how much faster several ranks are than one, and what a step spends its time on.",
-            "pggan.performance.bench_scaling",
+            "pggan.performance.bench_scaling:run",
             "pggan bench scaling processes=1,2 stages=16,32 trace=traces",
         ),
         Command(
             "doctor",
             "Show what this machine has, and which parts of the program work on it.",
-            "pggan.performance.doctor",
+            "pggan.performance.doctor:run",
             "pggan doctor device=cpu",
         ),
     )

@@ -42,7 +42,7 @@ def require_inputs(config: object) -> None:
         case DrawConfig() | EvaluateConfig() | ExploreConfig() | ExportConfig() if config.checkpoint != ALL:
             generator_path(choose_checkpoint(config.run, config.checkpoint))
         case TimelapseConfig():
-            from pggan.sampling.images import grids_of_run
+            from pggan.sampling.timelapse import grids_of_run
 
             grids_of_run(Path(config.run))
 

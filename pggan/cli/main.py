@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from importlib import import_module
+from pkgutil import resolve_name
 from threading import Thread
 from typing import Any, NoReturn
 
@@ -81,7 +81,7 @@ def run_command(command: Command, values: Mapping[str, Any]) -> int:
 
     config = checked_config(command, values)
     gc.disable()  # what imports make stays, and looking through it takes a sixth of them
-    run: Callable[[object], int] = import_module(command.module).run
+    run: Callable[[object], int] = resolve_name(command.function)
     gc.enable()
     return run(config)
 

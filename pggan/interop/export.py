@@ -21,7 +21,7 @@ from pggan.core.atomic_io import atomic_write, directory_bytes
 from pggan.core.errors import UserError
 from pggan.core.text import NEXT, next_command
 from pggan.interop.comparison import Inputs, largest_difference
-from pggan.sampling.images import check_output
+from pggan.sampling.files import check_output
 from pggan.sampling.trained_generator import TrainedGenerator, load
 
 

@@ -20,7 +20,7 @@ from pggan.core.errors import UserError
 from pggan.core.text import next_command
 from pggan.interop.restricted_pickle import Instance, PickledNetwork, read_foreign_file
 from pggan.networks.networks import Generator, count_parameters
-from pggan.sampling.images import check_output
+from pggan.sampling.files import check_output
 
 Arrays = dict[str, npt.NDArray[Any]]
 HE_TO_STEM = 4.0  # our stem has a quarter of He's gain

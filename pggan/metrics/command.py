@@ -29,7 +29,8 @@ from pggan.distributed.process_group import ProcessGroup
 from pggan.metrics.evaluate import evaluate, needs_extractor
 from pggan.metrics.extractors import load_extractor
 from pggan.metrics.images import Progress
-from pggan.sampling.images import new_folder, save_png
+from pggan.sampling.files import new_folder
+from pggan.sampling.images import save_png
 from pggan.sampling.trained_generator import TrainedGenerator
 from pggan.training.precision import configure_process
 

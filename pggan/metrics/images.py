@@ -19,9 +19,8 @@ from pggan.data.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup
 from pggan.networks.layers import ComputeOptions, use_options
 from pggan.networks.networks import Generator
-from pggan.sampling.generate import RenderSettings, draw_in_batches, render_each
+from pggan.sampling.generate import RenderSettings, draw_in_batches, render_each, seed_latents
 from pggan.sampling.images import Pixels
-from pggan.sampling.latents import seed_latents
 
 MAX_IMAGES = 64  # in a block
 BLOCK_PIXELS = 2**24  # in a block, and channel: at 1024x1024, 16 images

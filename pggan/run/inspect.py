@@ -22,7 +22,8 @@ from pggan.config.commands import InspectConfig
 from pggan.core.atomic_io import file_sha256
 from pggan.core.text import next_command
 from pggan.data.pyramid import ImagePyramid
-from pggan.sampling.images import STILLS, Pixels, check_output, enlarge, grid, save_picture
+from pggan.sampling.files import STILLS, check_output, save_picture
+from pggan.sampling.images import Pixels, enlarge, grid
 
 SHEET_IMAGES = 48
 SHEET_COLUMNS = 8

@@ -24,7 +24,7 @@ from pggan.networks.networks import Discriminator, Generator
 from pggan.ops.elementwise import pixel_norm
 from pggan.optim.state import State
 from pggan.run.tensorboard import Board
-from pggan.sampling.generate import draw_seeds
+from pggan.sampling.generate import draw_seeds, seed_latents
 from pggan.sampling.images import (
     MIN_TILE,
     GridFacts,
@@ -36,7 +36,6 @@ from pggan.sampling.images import (
     shrink,
     stored_grids,
 )
-from pggan.sampling.latents import seed_latents
 
 MAX_GRID = 2**22  # pixels: about a second of encoding, and more than a screen shows
 MAX_STORED = 300  # stored grids of a whole run: ten seconds of film without one shown twice

@@ -28,10 +28,10 @@ from pggan.core.devices import set_threads
 from pggan.core.environment import __version__
 from pggan.core.errors import UserError
 from pggan.core.text import next_command
-from pggan.sampling.directions import load_directions, principal_directions
-from pggan.sampling.film import ANIMATED, VIDEO, film_zoom, save_film
+from pggan.sampling.files import ANIMATED, VIDEO, film_zoom, save_film
 from pggan.sampling.generate import RenderSettings
 from pggan.sampling.images import Pixels, to_pil
+from pggan.sampling.latents import load_directions, principal_directions
 from pggan.sampling.trained_generator import TrainedGenerator, load
 
 STATIC = Path(__file__).parent / "static"

@@ -1,4 +1,4 @@
-"""A generator's images: at any resolution and alpha, truncated or not, with or without classes.
+"""Latents of seeds, and a generator's images of latents: at any resolution and alpha, truncated or not.
 
 N images, Z latent size, R resolution, C channels, L classes.
 """
@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pggan.core.rng import generator_for
 from pggan.networks.layers import ComputeOptions, use_options
 from pggan.networks.networks import Generator
 from pggan.sampling.images import Pixels, to_bytes
-from pggan.sampling.latents import seed_latents
 
 CENTER_SEEDS = 1024  # latents whose average features truncation pulls towards
 BATCH_SIZE = 8  # of generated images: at 1024x1024, each takes hundreds of megabytes
@@ -31,6 +31,14 @@ class RenderSettings:
     alpha: float
     truncation: float = 1.0
     label: int | None = None
+
+
+def seed_latents(seeds: list[int], size: int) -> Tensor:
+    """The latents [N, Z] of `seeds`, N(0, 1), drawn on the CPU whatever the device."""
+    latents = torch.empty(len(seeds), size)
+    for row, seed in enumerate(seeds):  # in place: a list of them, then stacked, would take more than twice the memory
+        torch.randn(size, generator=generator_for(seed, "latent", 0), out=latents[row])
+    return latents
 
 
 def render_each(

@@ -1,25 +1,26 @@
-"""Latents: of seeds, in files, and on paths.
+"""Latents in files and on paths, and directions along which images change in one respect.
 
-Pure functions: the same seed gives the same latent, and the same path, everywhere.  A file of latents is a safetensors
-file with `latents` float32 [N, Z] and, in its header, where each one comes from.
-N latents, Z latent size, K keyframes (latents that a path passes through), F frames.
+A file of latents is a safetensors file with `latents` float32 [N, Z] and, in its header, where each one comes from.
+N latents, Z latent size, K keyframes (latents that a path passes through) or directions, F frames.
+A latent is N(0, 1), so along a unit vector the standard deviation of latents is 1.
 """
 
 import json
 from collections.abc import Callable
-from math import pi
+from math import pi, sqrt
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from pggan.checkpoints.generator_file import save_tensors
+from pggan.checkpoints.generator_file import HEADER_KEY, save_tensors
 from pggan.core.atomic_io import atomic_write
 from pggan.core.errors import UserError, require
 from pggan.core.rng import generator_for
+from pggan.networks.networks import Generator
+from pggan.sampling.generate import observed_features, seed_latents
 
-HEADER_KEY = "pggan"
 # Positions [F] from 0 to 1 along the path, to latents [F, Z]: calculated in float64, so that ends are exact in float32.
 LatentPath = Callable[[Tensor], Tensor]
 Between = Callable[[Tensor, Tensor, Tensor], Tensor]  # two latents [Z] and weights [F], to latents [F, Z]
@@ -28,6 +29,8 @@ Distances = Callable[[Tensor], Tensor]  # N latents [N, Z] to the distances [N -
 MAX_SEEDS = 1_000_000  # 2 GiB of latents of 512 numbers
 SMOOTHNESS = 15.0  # of a walk: the standard deviation of its Gaussian, in frames
 SAMPLES_PER_SEGMENT = 64  # points between two keyframes from which the length of a path is measured
+OBSERVED = 4096  # latents whose features show the principal components
+SPARE, ITERATIONS = 8, 8  # components calculated beyond those asked for, and rounds, which make these exact
 
 
 def parse_seeds(seeds: object, key: str = "seeds") -> list[int]:
@@ -44,22 +47,9 @@ def parse_seeds(seeds: object, key: str = "seeds") -> list[int]:
     return found
 
 
-def seed_latents(seeds: list[int], size: int) -> Tensor:
-    """The latents [N, Z] of `seeds`, N(0, 1), drawn on the CPU whatever the device."""
-    latents = torch.empty(len(seeds), size)
-    for row, seed in enumerate(seeds):  # in place: a list of them, then stacked, would take more than twice the memory
-        torch.randn(size, generator=generator_for(seed, "latent", 0), out=latents[row])
-    return latents
-
-
 def save_latents(latents: Tensor, path: Path, sources: list[str]) -> None:
-    """Write `latents` [N, Z] as a file that `load_latents` reads; `sources` name where each one comes from."""
+    """Write `latents` [N, Z] as a file that `pggan sample latents=` reads; `sources` name where each one comes from."""
     save_vectors("latents", latents, path, {"sources": sources})
-
-
-def load_latents(path: str | Path, size: int, key: str = "latents") -> Tensor:
-    """The latents [N, Z] of a file, Z = `size`; raises UserError, naming `key`, unless it is a valid one."""
-    return load_vectors("latents", path, size, key)
 
 
 def save_vectors(kind: str, vectors: Tensor, path: Path, about: dict[str, object]) -> None:
@@ -68,9 +58,12 @@ def save_vectors(kind: str, vectors: Tensor, path: Path, about: dict[str, object
         save_tensors({kind: vectors.detach().float().cpu().contiguous()}, temporary, {HEADER_KEY: json.dumps(about)})
 
 
-def load_vectors(kind: str, path: str | Path, size: int, key: str) -> Tensor:
-    """The vectors [N, Z] of a file of `save_vectors`, Z = `size`; raises UserError unless all are finite and not 0."""
-    given, remedy = f"{key}={path}", f"Name a .safetensors file with {kind} of {size} numbers."
+def load_vectors(kind: str, path: str | Path, size: int, key: str | None = None) -> Tensor:
+    """The vectors [N, Z] of a file of `save_vectors`, Z = `size`; raises UserError unless all are finite and not 0.
+
+    Args: key: that gave the path, where it is not called as their kind.
+    """
+    given, remedy = f"{key or kind}={path}", f"Name a .safetensors file with {kind} of {size} numbers."
     try:
         with safe_open(path, "pt") as file:
             vectors: Tensor = file.get_tensor(kind).float()
@@ -168,24 +161,13 @@ def path_through(keyframes: Tensor, kind: str, frames: int, distances: Distances
     return path(frame_positions(frames, closed=closed))
 
 
-def around(points: Tensor) -> LatentPath:
-    """A closed path of straight lines through `points` [K, Z], in equal times from each to the next."""
-
-    def path(positions: Tensor) -> Tensor:
-        times = positions.double() * len(points)
-        number = times.long() % len(points)
-        share = (times - times.long())[:, None]
-        return torch.lerp(points[number].double(), points[(number + 1) % len(points)].double(), share).float()
-
-    return path
-
-
 def steady_walk(seed: int, size: int, frames: int, distances: Distances | None = None) -> Tensor:
     """The latents [F, Z], Z = `size`, of a seamless random walk; `distances` as in `path_through`."""
     walk = random_walk(seed, size, frames, SMOOTHNESS)
     if distances is None:
         return walk
-    return at_constant_speed(around(walk), distances, frames)(frame_positions(frames, closed=True))
+    path = at_constant_speed(through(torch.cat([walk, walk[:1]]), lerp), distances, frames)
+    return path(frame_positions(frames, closed=True))
 
 
 def random_walk(seed: int, size: int, frames: int, smoothness: float) -> Tensor:
@@ -236,3 +218,54 @@ def frame_positions(frames: int, *, closed: bool = False) -> Tensor:
     An open path shows both ends; a closed one leaves out the last frame, which would repeat the first.
     """
     return torch.arange(frames, dtype=torch.float64) * (1 / (frames if closed else max(frames - 1, 1)))
+
+
+def on_sphere(latents: Tensor) -> Tensor:
+    """`latents` [N, Z] with the length that a latent N(0, 1) typically has: the generator ignores any other."""
+    scaled: Tensor = latents / latents.norm(dim=1, keepdim=True) * sqrt(latents.shape[1])
+    return scaled
+
+
+def move(latents: Tensor, direction: Tensor, strength: float) -> Tensor:
+    """`latents` [N, Z] moved along `direction` [Z], from the length that latents typically have."""
+    return on_sphere(latents) + strength * direction
+
+
+@torch.no_grad()
+def principal_directions(network: Generator, count: int, label: int | None = None) -> Tensor:
+    """The `count` directions that lead along the principal components of the 4x4 features, the strongest first.
+
+    Source: Härkönen et al. 2020 (GANSpace), section 2.2: components of activations of an early layer, and the latents
+    that lead to each one by linear regression.  `label`: the class, where there are any.
+    """
+    latents = seed_latents(list(range(OBSERVED)), network.architecture.latent_size)
+    features = observed_features(network, latents, label).flatten(1).cpu()  # [N, F]
+    with torch.random.fork_rng(devices=[]):  # the library draws a start at random
+        torch.manual_seed(0)
+        components = torch.pca_lowrank(features, min(count + SPARE, features.shape[1]), niter=ITERATIONS)[2]
+    coordinates = (features - features.mean(0)) @ components[:, :count]
+    directions = unit(coordinates.double().T @ latents.double())
+    largest = directions.gather(1, directions.abs().argmax(1, keepdim=True))
+    return directions * largest.sign()  # each with its largest number above 0
+
+
+def unit(vectors: Tensor) -> Tensor:
+    """`vectors` [N, Z] with length 1, in float32."""
+    scaled: Tensor = vectors / vectors.norm(dim=1, keepdim=True)
+    return scaled.float()
+
+
+def load_directions(path: str, size: int, key: str = "directions") -> Tensor:
+    """The directions [K, Z] of a file, Z = `size`, with length 1; raises UserError unless it is a valid one."""
+    return unit(load_vectors("directions", path, size, key))
+
+
+def load_direction(given: str, size: int) -> Tensor:
+    """The direction [Z], Z = `size`, that FILE or FILE:NUMBER names, from 0; raises UserError unless it is there."""
+    path, colon, number = given.rpartition(":")
+    if not (colon and number.isdecimal()):
+        path, number = given, "0"
+    directions = load_directions(path, size, "direction")
+    if int(number) >= len(directions):
+        raise UserError(f"direction={given}: the file has {len(directions)}.", f"Use 0 to {len(directions) - 1}.")
+    return directions[int(number)]

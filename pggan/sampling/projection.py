@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from io import BytesIO
-from math import cos, log10, pi, sqrt
+from math import cos, log10, pi
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +18,9 @@ from pggan.data.reals import to_float
 from pggan.networks.layers import ComputeOptions, use_options
 from pggan.networks.networks import Generator
 from pggan.ops.elementwise import downsample, upsample
-from pggan.sampling.generate import RenderSettings, one_hot
+from pggan.sampling.generate import RenderSettings, one_hot, seed_latents
 from pggan.sampling.images import Pixels, to_bytes
-from pggan.sampling.latents import seed_latents
+from pggan.sampling.latents import on_sphere
 
 Picture = str | Path | Image.Image | Pixels  # a file, a PIL image, or bytes [H, W, C] or [H, W]
 Measure = Callable[[Tensor], Tensor]  # latents [N, Z] to the distances [N] of their images
@@ -104,33 +104,19 @@ def optimise(measure: Measure, latents: Tensor, steps: int, on_step: Callable[[]
     return latents.detach()
 
 
-def on_sphere(latents: Tensor) -> Tensor:
-    """`latents` [N, Z] with the length that a latent N(0, 1) typically has: the generator ignores any other."""
-    scaled: Tensor = latents / latents.norm(dim=1, keepdim=True) * sqrt(latents.shape[1])
-    return scaled
-
-
-def laplacian_pyramid(images: Tensor) -> list[Tensor]:
-    """The levels of images [N, C, R, R], R a power of two: what each has beyond the next one, the last of 1x1 pixels.
-
-    Boxes of 2x2 pixels, as everywhere in this program, are the filter.
-    """
-    levels = []
-    while images.shape[-1] > 1:
-        smaller = downsample(images)
-        levels.append(images - upsample(smaller))
-        images = smaller
-    return [*levels, images]
-
-
 def laplacian_distance(a: Tensor, b: Tensor) -> Tensor:
     """The distances [N] between images `a` and `b` [N, C, R, R]: of each level the mean difference, all added up.
 
+    A level of the pyramid of their difference is what it has beyond the next one, whose sides are half as long.
     A shape that has moved, or another brightness, counts at the coarse levels; texture at the fine ones alone.
     Differentiable.  Source: Lap1 of Bojanowski et al. 2018, section 3.
     """
-    levels = [level.abs().flatten(1).mean(1) for level in laplacian_pyramid(a - b)]  # the pyramid is linear
-    return torch.stack(levels).sum(0)
+    difference, levels = a - b, []
+    while difference.shape[-1] > 1:
+        smaller = downsample(difference)
+        levels.append(difference - upsample(smaller))
+        difference = smaller
+    return torch.stack([level.abs().flatten(1).mean(1) for level in [*levels, difference]]).sum(0)
 
 
 def psnr(a: Pixels, b: Pixels) -> float:

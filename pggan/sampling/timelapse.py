@@ -8,9 +8,10 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from pggan.config.commands import TimelapseConfig
+from pggan.core.errors import UserError
 from pggan.core.text import next_command
-from pggan.sampling.film import ANIMATED, film_zoom, require_film, save_film
-from pggan.sampling.images import GridFacts, Pixels, check_output, grids_of_run, output_path
+from pggan.sampling.files import ANIMATED, check_output, film_zoom, output_path, save_film
+from pggan.sampling.images import FOLDER, GridFacts, Pixels, read_facts, stored_grids
 
 STAMP_SHARE = 16  # of the height, below the images
 MIN_STAMP = 20  # pixels
@@ -27,7 +28,6 @@ def run(config: TimelapseConfig) -> int:
     width, height = zoom * width, zoom * height
     stamp_height = max(height // STAMP_SHARE, MIN_STAMP)
     out = check_output(str(target), ANIMATED)
-    require_film(out, width, height + stamp_height)
     count = max(round(config.seconds * config.fps), 1)
     save_film(film_of(grids, count, width, height, stamp_height), count, config.fps, out)
     print(f"{out}: {count} frames, {first.stamp} to {last.stamp}")
@@ -62,3 +62,16 @@ def draw_stamp(text: str, width: int, height: int, longest: str) -> Pixels:
     font = ImageFont.load_default(size)
     ImageDraw.Draw(picture).text((width / 2, height / 2), text, fill="white", font=font, anchor="mm")
     return np.asarray(picture)
+
+
+def grids_of_run(run_dir: Path) -> dict[Path, GridFacts]:
+    """The grids that a run has stored in its last layout, with their numbers, the oldest first.
+
+    Raises UserError if there are none.
+    """
+    folder = run_dir / "samples" / FOLDER
+    found = {path: facts for path in stored_grids(folder).values() if (facts := read_facts(path)) is not None}
+    if not found:
+        raise UserError(f"{folder} has no grids that a run has stored.", "Name a run directory.")
+    columns = [*found.values()][-1].columns
+    return {path: facts for path, facts in found.items() if facts.columns == columns}

@@ -16,9 +16,9 @@ from pggan.checkpoints.generator_file import LoadedGenerator, load_generator
 from pggan.checkpoints.read import NEWEST, choose_checkpoint
 from pggan.core.devices import choose_device
 from pggan.core.errors import UserError, nearest
-from pggan.sampling.generate import RenderSettings, mean_features, render_each
+from pggan.sampling.generate import RenderSettings, mean_features, render_each, seed_latents
 from pggan.sampling.images import Pixels, to_pil
-from pggan.sampling.latents import load_latents, parse_seeds, path_through, seed_latents
+from pggan.sampling.latents import load_vectors, parse_seeds, path_through
 from pggan.sampling.projection import STEPS, Picture, Projection, project, read_target
 
 Seeds = int | str | Iterable[int]  # 5, "0-63", "1,5,9-12" or [1, 5, 9]
@@ -54,7 +54,7 @@ class TrainedGenerator:
 
     def load_latents(self, path: str) -> Tensor:
         """The latents [N, Z] of a file, such as `pggan project` writes; raises UserError for another one."""
-        return load_latents(path, self.latent_size)
+        return load_vectors("latents", path, self.latent_size)
 
     def keyframes(self, seeds: Any, files: Any, number: int = 0) -> tuple[Tensor, list[str]]:
         """The latents [K, Z] that `seeds` or, if not None, `files` of latents name, and a name for each.

@@ -7,10 +7,10 @@ import pytest
 import torch
 from PIL import Image
 
-from pggan.sampling.directions import move
 from pggan.sampling.explore import listen
+from pggan.sampling.generate import seed_latents
 from pggan.sampling.images import enlarge
-from pggan.sampling.latents import load_latents, path_through, save_latents, save_vectors, seed_latents
+from pggan.sampling.latents import load_vectors, move, path_through, save_latents, save_vectors
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
@@ -178,7 +178,7 @@ def test_what_is_saved_is_what_is_seen(page, downloads, generator):
     page.click("#png")
     page.wait_for_files(downloads, ["seed-0.png"])
     assert np.array_equal(picture(downloads / "seed-0.png"), enlarge(expected[None], 32)[0])
-    latents = load_latents(downloads / "seed-0.safetensors", 20)
+    latents = load_vectors("latents", downloads / "seed-0.safetensors", 20)
     assert torch.equal(latents, generator.latents([0]))
 
 

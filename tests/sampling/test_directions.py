@@ -7,8 +7,8 @@ from PIL import Image
 
 from pggan.cli.main import main
 from pggan.networks.networks import Generator, initialize
-from pggan.sampling.directions import load_direction, move, principal_directions, unit
-from pggan.sampling.latents import seed_latents
+from pggan.sampling.generate import seed_latents
+from pggan.sampling.latents import load_direction, move, principal_directions, unit
 from tests.definitions import variant
 
 SIZE = 8

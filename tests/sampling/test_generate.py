@@ -14,8 +14,8 @@ from pggan.checkpoints.read import checkpoints_of
 from pggan.cli.main import main
 from pggan.core.errors import UserError
 from pggan.data.pyramid import ImagePyramid
-from pggan.sampling.generate import PARALLEL_SIDE, draw_seeds
-from pggan.sampling.latents import load_latents, seed_latents
+from pggan.sampling.generate import PARALLEL_SIDE, draw_seeds, seed_latents
+from pggan.sampling.latents import load_vectors
 
 NOTEBOOK = Path(__file__).parents[2] / "docs" / "latents.ipynb"
 
@@ -155,4 +155,4 @@ def test_the_cells_of_the_notebook_run_in_their_order(run_dir, tmp_path, monkeyp
             exec("".join(cell["source"]), names)
             assert cell["outputs"] == []
     assert names["found"].psnr > 20
-    assert load_latents(tmp_path / "found.safetensors", 8).shape == (1, 8)
+    assert load_vectors("latents", tmp_path / "found.safetensors", 8).shape == (1, 8)

@@ -6,17 +6,8 @@ import torch
 from PIL import Image
 
 from pggan.core.errors import UserError
-from pggan.sampling.images import (
-    CAPTION_HEIGHT,
-    PAPER,
-    check_output,
-    enlarge,
-    save_picture,
-    save_png,
-    sheet,
-    shrink,
-    to_bytes,
-)
+from pggan.sampling.files import CAPTION_HEIGHT, PAPER, check_output, save_picture, sheet
+from pggan.sampling.images import enlarge, save_png, shrink, to_bytes
 
 
 def test_minus_one_is_black_plus_one_is_white_and_the_rest_is_rounded_and_clipped():

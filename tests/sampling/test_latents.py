@@ -8,16 +8,16 @@ import torch
 from safetensors.torch import save_file
 
 from pggan.core.errors import UserError
+from pggan.sampling.generate import seed_latents
 from pggan.sampling.latents import (
     at_constant_speed,
     closed_spline,
     frame_positions,
     lerp,
-    load_latents,
+    load_vectors,
     path_through,
     random_walk,
     save_latents,
-    seed_latents,
     slerp,
     through,
 )
@@ -56,7 +56,7 @@ def test_latents_of_seeds_are_standard_normal_and_unrelated():
 
 def test_latents_survive_a_file(tmp_path):
     save_latents(keys(3), tmp_path / "a.safetensors", ["0", "1", "2"])
-    assert torch.equal(load_latents(tmp_path / "a.safetensors", SIZE), keys(3))
+    assert torch.equal(load_vectors("latents", tmp_path / "a.safetensors", SIZE), keys(3))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_files_that_hold_no_latents_of_this_generator_are_refused(tensors, probl
     else:
         save_file(tensors, tmp_path / "a.safetensors")
     with pytest.raises(UserError, match=problem):
-        load_latents(tmp_path / "a.safetensors", SIZE)
+        load_vectors("latents", tmp_path / "a.safetensors", SIZE)
 
 
 def test_slerp_turns_by_equal_angles_in_the_plane_of_its_latents():

@@ -5,9 +5,9 @@ import pytest
 from PIL import Image
 
 from pggan.cli.main import main
-from pggan.sampling.directions import move, principal_directions
-from pggan.sampling.images import PAPER
-from pggan.sampling.latents import save_latents, save_vectors, seed_latents
+from pggan.sampling.files import PAPER
+from pggan.sampling.generate import seed_latents
+from pggan.sampling.latents import move, principal_directions, save_latents, save_vectors
 
 
 def pixels(path):
