@@ -33,7 +33,7 @@ import numpy as np
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-import pggan.run.tensorboard  # noqa: F401 - imported here once instead of in every child
+import pggan.run.report  # noqa: F401 - imported here once instead of in every child
 from pggan.checkpoints.read import checkpoints_of, newest_checkpoint, open_checkpoint
 from pggan.checkpoints.write import CheckpointWriter
 from pggan.cli.compose import compose

@@ -20,7 +20,7 @@ CONTEXT.set_forkserver_preload(
         "pggan.cli.main",
         "pggan.distributed.launch",
         "pggan.metrics.command",
-        "pggan.run.tensorboard",
+        "pggan.run.report",
         "pggan.run.train",
         "pggan.training.timing",
         "hydra.core.override_parser.overrides_parser",

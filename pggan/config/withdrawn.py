@@ -73,3 +73,26 @@ def without_withdrawn(values: Mapping[str, Any], prefix: str = "") -> dict[str, 
         for key, value in values.items()
         if f"{prefix}{key}" not in WITHDRAWN
     }
+
+
+# The withdrawn keys that changed what a run learns, and what the code does today.
+TODAY = {
+    "augmentation.blit": True,
+    "augmentation.colors": True,
+    "augmentation.geometry": True,
+    "augmentation.interval": 4,
+    "gradients.clip": None,
+    "loss.drift": 0.001,
+    "loss.penalty_resolution": "final",
+    "optimizer.beta1": 0.0,
+    "optimizer.beta2": 0.99,
+    "optimizer.epsilon": 1e-8,
+    "optimizer.reset_at_phase": True,
+    "schedule.learning_rate_scaling": "sqrt",
+}
+
+
+def lost_values(before: Mapping[str, Any]) -> list[str]:
+    """A sentence on each value of an earlier run, by its full key, that can no longer be had."""
+    lost = [key for key, today in TODAY.items() if key in before and before[key] != today]
+    return [f"No longer {key}={before[key]}: {WITHDRAWN[key].removeprefix('Leave it out: ')}" for key in lost]

@@ -2,7 +2,7 @@
 
 import errno
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -26,9 +26,10 @@ from pggan.checkpoints.write import CheckpointInterval, CheckpointWriter, refuse
 from pggan.config import ReportConfig, TrainConfig
 from pggan.config.validation import parse_grid
 from pggan.config.values import code_in_use, command_seconds, describe, flatten
+from pggan.config.withdrawn import lost_values
 from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import clean_partials, require_free_space
-from pggan.core.schedule import Course, Schedule
+from pggan.core.schedule import Course, Phase, Schedule
 from pggan.core.signals import StopSignal, interrupt_message
 from pggan.data.loader import budget_bytes
 from pggan.data.open import open_data
@@ -45,13 +46,10 @@ from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.state import State
 from pggan.run.eta import PLANNED, Eta, TimeLimit, until, with_plan
 from pggan.run.evaluation import TrainingEvaluator, open_extractor, require_images
-from pggan.run.events import Deadline, Event, Fakes, Parts, Profiling, Saving, StoredGrid, Tick
-from pggan.run.loop import Run
-from pggan.run.pictures import GridRecorder, Previews
+from pggan.run.loop import Deadline, Event, Parts, Profiling, Run, Saving, Step, Tick
+from pggan.run.pictures import GridRecorder, Previews, if_memory_suffices, show_projector
 from pggan.run.report import NullReporter, Reporter
 from pggan.run.run_dir import choose_run_dir, lock_run_dir, log_on_rank, next_start, write_config
-from pggan.run.tensorboard import hyperparameters, run_pages
-from pggan.sampling.images import FOLDER
 from pggan.training.build import build_partition, build_trainer, require_device, sends_sparse_updates, step_times
 from pggan.training.precision import configure_process
 from pggan.training.trainer import Trainer
@@ -130,7 +128,7 @@ def open_run(config: TrainConfig, group: ProcessGroup, limit: TimeLimit | None =
             images=images,
         )
         deadline = Deadline(config.hours, limit, course, group, reporter)
-        parts = Parts(run_dir, trainer, source.pyramid, course, group, reporter, evaluator, deadline)
+        parts = Parts(run_dir, trainer, course, group, reporter, evaluator, deadline)
         writer = stack.enter_context(CheckpointWriter(run_dir, config.checkpoint.keep, before=reporter.flush))
         names = {CLASS_NAMES: source.pyramid.class_names} if config.data.labels else {}
         metadata = {"config": description, "data": source.pyramid.fingerprint, **names}
@@ -144,34 +142,46 @@ def open_run(config: TrainConfig, group: ProcessGroup, limit: TimeLimit | None =
             phase_at=course.at,
             indices=whole_batch if group.world_size == 1 else partition.indices,
         )
-        keys = config.checkpoint
-        interval = CheckpointInterval(trainer.state.images, keys.every_images, keys.every_minutes)
-        saving = Saving(parts, writer, interval, keys.milestone_images, keys.roll_back_after, metadata)
-        tick = Tick(parts, config.monitor.tick_images, config.monitor.grid_images, config.checkpoint.roll_back_after)
-        pictures = pictures_of(parts, config.monitor)
-        events: list[Event] = [*profiling_of(parts, config.monitor.profile_steps), tick, *pictures, saving]
-        run = Run(parts, stream, interruption, watchdog, tick, saving, events, pictures)
+        keys, most_skipped = config.checkpoint, config.checkpoint.roll_back_after
+        interval = CheckpointInterval(images, keys.every_images, keys.every_minutes)
+        saving = Saving(parts, writer, interval, keys.milestone_images, most_skipped, metadata)
+        tick = Tick(parts, source.pyramid, config.monitor.tick_images, config.monitor.grid_images, most_skipped)
+        pictures = pictures_of(config.monitor, parts, source.pyramid)
+        events: list[Event] = [(tick.is_due, tick), *pictures, (saving.is_due, saving)]
+        run = Run(parts, stream, interruption, watchdog, tick, saving, events)
         interruption.at_once = False
         run.begin()
         yield run
 
 
-def pictures_of(parts: Parts, monitor: ReportConfig) -> tuple[Fakes, StoredGrid] | tuple[()]:
-    """The pictures of a run, on rank 0."""
-    if not isinstance(parts.reporter, Reporter):
-        return ()
-    samples, schedule = parts.run_dir / "samples", parts.course.schedule
-    layout = parse_grid(monitor.grid, "monitor.grid")
-    previews = Previews(layout, schedule.final_resolution, samples, parts.reporter.picture)
-    recorder = GridRecorder(schedule, samples / FOLDER, parts.state.images)
-    return Fakes(parts, monitor.grid_images, previews), StoredGrid(parts, recorder)
-
-
-def profiling_of(parts: Parts, steps: int) -> list[Profiling]:
-    """The profiler of `steps` of each phase, on rank 0 where it is asked for."""
-    if steps == 0 or not isinstance(parts.reporter, Reporter):
+def pictures_of(monitor: ReportConfig, parts: Parts, pyramid: ImagePyramid) -> list[Event]:
+    """When rank 0 draws which pictures, and when it records its steps."""
+    reporter, state, run_dir, schedule = parts.reporter, parts.state, parts.run_dir, parts.course.schedule
+    if not isinstance(reporter, Reporter):
         return []
-    return [Profiling(steps, parts.run_dir / "profile", parts.group.device.type, parts.reporter)]
+    layout = parse_grid(monitor.grid, "monitor.grid")
+    previews = Previews(run_dir, layout, schedule.final_resolution, pyramid, reporter)
+    recorder = GridRecorder(run_dir, schedule, state.images)
+
+    def every(images: int) -> Callable[[Step], bool]:
+        return lambda step: step.images == 0 or step.reaches(images)
+
+    def drawn(what: str, draw: Callable[[State, Phase, int], None]) -> Callable[[Step], None]:
+        def draw_if_memory_suffices(step: Step) -> None:
+            with if_memory_suffices(what, step.images, reporter.warn):
+                draw(state, step.phase, step.images)
+
+        return draw_if_memory_suffices
+
+    profiling = Profiling(monitor.profile_steps, run_dir / "profile", reporter)
+    return [
+        (lambda step: monitor.profile_steps > 0 and step.images > 0, profiling),
+        (lambda step: step.images == 0, lambda step: previews.show_final_reals()),
+        (lambda step: step.is_new_level, lambda step: previews.show_reals(step.phase.resolution, step.before)),
+        (every(monitor.grid_images), drawn("pictures", previews.show_fakes)),
+        (every(recorder.interval), drawn("grid of the timelapse", recorder.record)),
+        (lambda step: step.is_last, drawn("Projector", partial(show_projector, reporter, pyramid))),
+    ]
 
 
 def check(
@@ -221,6 +231,7 @@ def find_source(
             notes += check_resumable(
                 checkpoint, config, schedule, architecture, now=description, fingerprint=pyramid.fingerprint
             )
+            notes += lost_values(dict(flatten(checkpoint.header["config"])))
         elif config.init_from is not None and group.is_main:
             load_weights(config.init_from, architecture)  # refuses what does not fit, before anything expensive
     seconds = time.monotonic() - began
@@ -328,7 +339,7 @@ def introduce(reporter: Reporter, config: TrainConfig, source: Source, state: St
     }
     for line in [*(f"{name:<14} {text}" for name, text in lines.items()), *source.notes, *few_images(config, source)]:
         reporter.line(line)
-    reporter.board.describe(run_pages(run_dir, source.description), hyperparameters(dict(flatten(source.description))))
+    reporter.describe(source.description, dict(flatten(source.description)))
 
 
 def few_images(config: TrainConfig, source: Source) -> list[str]:

@@ -4,17 +4,18 @@ N images, R resolution, C channels, Z latent size, H features.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
 from pggan.core.atomic_io import clean_partials, make_directory
+from pggan.core.devices import memory_problem
 from pggan.core.schedule import Phase, Schedule
+from pggan.core.text import Log
 from pggan.data.pyramid import ImagePyramid
 from pggan.data.reals import to_float
 from pggan.metrics.extractors import pixel_extractor
@@ -23,9 +24,10 @@ from pggan.metrics.images import RealImages, to_device
 from pggan.networks.networks import Discriminator, Generator
 from pggan.ops.elementwise import pixel_norm
 from pggan.optim.state import State
-from pggan.run.tensorboard import Board
+from pggan.run.report import Reporter
 from pggan.sampling.generate import draw_seeds, seed_latents
 from pggan.sampling.images import (
+    FOLDER,
     MIN_TILE,
     GridFacts,
     Pixels,
@@ -48,21 +50,28 @@ MAX_TILE = 128  # pixels: larger images are averaged down, so that four of them 
 COMPARED = 32  # images on each side of a diversity, or as many as there are reals
 MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # of the projector: 256 faces of 256x256, 16 of 1024x1024
 POINT_TILE = 32  # pixels of a point's picture: 256 of them are a few hundred kilobytes
-MAX_PIXELS_AT_ONCE, MIN_BATCH, MAX_BATCH = 2**19, 8, 128  # 8 images of 256x256; whole groups, whose members D compares
+D_BATCH = 8  # images that D sees at once for the projector
+
+
+@contextmanager
+def if_memory_suffices(what: str, images: int, warn: Log) -> Iterator[None]:
+    """Inside, `what` is left out, with a warning, where other programs leave too little of the device's memory."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        torch.cuda.empty_cache()
+        warn(f"No {what} at {images:,} images: {memory_problem(error)}.")
 
 
 class Previews:
-    """Grids of one run, each given to `show`: its tag, pixels, the PNG file in `folder` if any, the image count."""
+    """The grids of one run in TensorBoard and, some of them, in samples/."""
 
     def __init__(
-        self,
-        layout: tuple[int, int],
-        final_resolution: int,
-        folder: Path,
-        show: Callable[[str, Pixels, Path | None, int], None],
+        self, run_dir: Path, layout: tuple[int, int], final_resolution: int, pyramid: ImagePyramid, reporter: Reporter
     ) -> None:
         """Args: layout: columns and rows, fewer where a grid would have more than MAX_GRID pixels."""
-        self.layout, self.final_resolution, self.folder, self.show = layout, final_resolution, folder, show
+        self.folder, self.layout, self.final_resolution = run_dir / "samples", layout, final_resolution
+        self.pyramid, self.reporter = pyramid, reporter
 
     def shape(self, resolution: int) -> tuple[int, int]:
         """Columns and rows of the grids at `resolution`."""
@@ -72,60 +81,65 @@ class Previews:
             columns, rows = (columns - 1, rows) if columns >= rows else (columns, rows - 1)
         return columns, rows
 
-    def show_final_reals(self, pyramid: ImagePyramid) -> None:
+    def show_final_reals(self) -> None:
         """Show reals.png: the first images of the set, at the final resolution."""
-        self._show_reals("images/final_reals", pyramid, self.final_resolution, self.folder / "reals.png", 0)
+        self._show_reals("images/final_reals", self.final_resolution, self.folder / "reals.png", 0)
 
-    def show_reals(self, pyramid: ImagePyramid, resolution: int, images: int) -> None:
+    def show_reals(self, resolution: int, images: int) -> None:
         """Show the same reals at the `resolution` in which training continues after `images`."""
         # The point of the first image of the level: a run that resumes from `images` shows it again, once.
-        self._show_reals("images/reals", pyramid, resolution, None, images + 1)
+        self._show_reals("images/reals", resolution, None, images + 1)
 
-    def _show_reals(self, tag: str, pyramid: ImagePyramid, resolution: int, file: Path | None, images: int) -> None:
+    def _show_reals(self, tag: str, resolution: int, file: Path | None, images: int) -> None:
         columns, rows = self.shape(resolution)
-        reals = pyramid.read(resolution, np.arange(min(columns * rows, pyramid.images)))
-        self.show(tag, contact_sheet(reals, columns, self.final_resolution), file, images)
+        reals = self.pyramid.read(resolution, np.arange(min(columns * rows, self.pyramid.images)))
+        self.reporter.picture(tag, contact_sheet(reals, columns, self.final_resolution), file, images)
 
-    def show_fakes(self, g: Generator, g_ema: Generator, phase: Phase, images: int) -> None:
-        """Show images of seeds 0, 1, 2 …, the same ones every time: of `g`, and of `g_ema` as fakes-<images>.png."""
+    def show_fakes(self, state: State, phase: Phase, images: int) -> None:
+        """Show images of seeds 0, 1, 2 …, the same ones every time: of G, and of its average as fakes-….png."""
         columns, rows = self.shape(phase.resolution)
         file = self.folder / f"fakes-{images:09d}.png"
-        for tag, network, path in (("images/fakes", g, None), ("images/averaged_fakes", g_ema, file)):
+        for tag, network, path in (
+            ("images/fakes", generator_of(state), None),
+            ("images/averaged_fakes", state.g_ema, file),
+        ):
             fakes = draw_seeds(network, columns * rows, phase.resolution, phase.alpha)
-            self.show(tag, contact_sheet(fakes, columns, self.final_resolution), path, images)
+            self.reporter.picture(tag, contact_sheet(fakes, columns, self.final_resolution), path, images)
 
 
 class GridRecorder:
     """Stores a grid of the averaged generator's images of the same seeds, 100 to 300 times in a run, for a film."""
 
-    def __init__(self, schedule: Schedule, folder: Path, images: int) -> None:
+    def __init__(self, run_dir: Path, schedule: Schedule, images: int) -> None:
         """Continue from `images`: grids beyond it are dropped."""
-        self.folder, self.interval = folder, interval_of(schedule)
+        self.folder = run_dir / "samples" / FOLDER
+        count = min(max(sum(schedule.steps()) // UPDATES, MIN_STORED), MAX_STORED)
+        self.interval = -(-schedule.total // count)  # images between two grids
         # Columns, as many as rows, of all grids of a run: 4, or 2 of large images.
         self.side = min(schedule.final_resolution, MAX_TILE)
         self.columns = 4 if 16 * self.side**2 <= MAX_STORED_PIXELS else 2
-        make_directory(folder)
-        clean_partials(folder)
-        stored = stored_grids(folder)
+        make_directory(self.folder)
+        clean_partials(self.folder)
+        stored = stored_grids(self.folder)
         for path in [path for count, path in stored.items() if count > images]:
             path.unlink()
         # The clock of a resumed run starts at its last grid: it does not count what was trained since then and saved.
         last = [read_facts(path) for count, path in stored.items() if count <= images][-1:]
         self._began = time.monotonic() - 3600 * sum(facts.hours for facts in last if facts is not None)
 
-    def record(self, g_ema: Generator, phase: Phase, images: int) -> None:
+    def record(self, state: State, phase: Phase, images: int) -> None:
         """Draw and store a grid of `images` shown."""
-        fakes = draw_seeds(g_ema, self.columns**2, phase.resolution, phase.alpha)
+        fakes = draw_seeds(state.g_ema, self.columns**2, phase.resolution, phase.alpha)
         small = shrink(fakes, max(phase.resolution // self.side, 1))
         hours = (time.monotonic() - self._began) / 3600
         facts = GridFacts(images, phase.resolution, phase.alpha, round(hours, 6), self.columns)
         save_grid(grid(small, self.columns), facts, self.folder)
 
 
-def interval_of(schedule: Schedule) -> int:
-    """Images between two stored grids."""
-    count = min(max(sum(schedule.steps()) // UPDATES, MIN_STORED), MAX_STORED)
-    return -(-schedule.total // count)
+def generator_of(state: State) -> Generator:
+    """The generator in training."""
+    assert isinstance(state.g.network, Generator), "new_state makes it"
+    return state.g.network
 
 
 def relative_diversity(g: Generator, phase: Phase, pyramid: ImagePyramid) -> float | None:
@@ -149,42 +163,34 @@ def _mean_nearest(images: Pixels) -> float:
     return float(nearest_others(features).mean())
 
 
-def show_projector(board: Board, state: State, pyramid: ImagePyramid, phase: Phase) -> None:
-    """Show averaged fakes of seeds 0, 1, 2 … as points: by their latents, and beside reals by what D sees in them."""
-    resolution = phase.resolution
-    count = min(MAX_POINTS, MAX_POINT_PIXELS // resolution**2, pyramid.images)
-    batch = min(max(MAX_PIXELS_AT_ONCE // resolution**2, MIN_BATCH), MAX_BATCH)
-    fakes = draw_seeds(state.g_ema, count, resolution, phase.alpha, batch_size=batch)
-    images = np.concatenate([fakes, pyramid.read(resolution, np.arange(count))])
-    d = state.d.network
-    assert isinstance(d, Discriminator), "new_state makes it"
-    features, scores = features_and_scores(d, images, phase, batch)
-    about = [[f"seed {seed}", "fake", scores[seed]] for seed in range(count)]
-    about += [[f"real {number}", "real", scores[count + number]] for number in range(count)]
-    small = torch.from_numpy(shrink(images, max(resolution // POINT_TILE, 1))).permute(0, 3, 1, 2) / 255
-    small = small[:, :3] if small.shape[1] in (3, 4) else small[:, :1].expand(-1, 3, -1, -1)
-    latents = pixel_norm(seed_latents(list(range(count)), state.g_ema.architecture.latent_size))
-    for tag, points in (("latents", latents), ("features_of_D", features)):
-        rows, faces = about[: len(points)], small[: len(points)]
-        board.add_embedding(points, rows, faces, state.images, tag, metadata_header=["name", "kind", "score"])
-
-
 @torch.no_grad()
-def features_and_scores(
-    network: Discriminator, images: Pixels, phase: Phase, size: int
-) -> tuple[NDArray[np.float32], list[str]]:
-    """D's last features [N, H] of `images` [N, R, R, C], in batches of `size`, and its scores [N] as text."""
-    device, features = network.weights[0].device, list[Tensor]()
-    last = network.last_layer(phase.resolution)
-    hook = last.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0].float().cpu()))
-    scores: list[Tensor] = []
+def show_projector(reporter: Reporter, pyramid: ImagePyramid, state: State, phase: Phase, images_shown: int) -> None:
+    """Show averaged fakes of seeds 0, 1, 2 … as points: by their latents, and beside reals by what D sees in them."""
+    side, architecture, d = phase.resolution, state.g_ema.architecture, state.d.network
+    assert isinstance(d, Discriminator), "new_state makes it"
+    group = architecture.stddev_group  # images that D compares with each other
+    count = min(MAX_POINTS, MAX_POINT_PIXELS // side**2, pyramid.images) // group * group
+    if count == 0:
+        return
+    images = torch.from_numpy(
+        np.concatenate([draw_seeds(state.g_ema, count, side, phase.alpha), pyramid.read(side, np.arange(count))])
+    )
+    features, scores = list[Tensor](), list[float]()
+    hook = d.last_layer(side).register_forward_pre_hook(lambda _, inputs: features.append(inputs[0].float().cpu()))
     try:
-        for batch in np.array_split(images, -(-len(images) // size)):
-            pixels = to_float(torch.from_numpy(batch).to(device))
-            padded = F.pad(pixels, (0, 0, 0, 0, 0, 0, 0, size - len(batch)), value=0.0)  # to whole groups
-            score, _ = network(padded, phase.resolution, phase.alpha)
-            scores.append(score[: len(batch)].cpu())
-            features[-1] = features[-1][: len(batch)]
+        for batch in torch.split(images, max(D_BATCH // group, 1) * group):
+            scores += d(to_float(batch.to(d.weights[0].device)), side, phase.alpha)[0].tolist()
     finally:
         hook.remove()
-    return torch.cat(features).numpy(), [f"{score:.3f}" for score in torch.cat(scores).tolist()]
+    kinds = [(kind, number) for kind in ("fake", "real") for number in range(count)]
+    rows = [
+        [f"{'seed' if kind == 'fake' else 'real'} {number}", kind, f"{score:.3f}"]
+        for (kind, number), score in zip(kinds, scores, strict=True)
+    ]
+    faces = torch.from_numpy(shrink(images.numpy(), max(side // POINT_TILE, 1))).permute(0, 3, 1, 2) / 255
+    faces = faces[:, :3] if faces.shape[1] in (3, 4) else faces[:, :1].expand(-1, 3, -1, -1)
+    latents = pixel_norm(seed_latents(list(range(count)), architecture.latent_size))
+    for tag, points in (("latents", latents), ("features_of_D", torch.cat(features))):
+        reporter.board.add_embedding(
+            points, rows[: len(points)], faces[: len(points)], images_shown, tag, ["name", "kind", "score"]
+        )

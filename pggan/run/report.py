@@ -3,119 +3,68 @@
 Nothing here waits for the device between ticks.
 """
 
+import json
+import math
 import re
+import sys
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.distributed import ReduceOp
+from omegaconf import OmegaConf
+from torch.utils.tensorboard import SummaryWriter
+from torch.utils.tensorboard.summary import hparams
 
 from pggan.core.architecture import MIN_RESOLUTION
+from pggan.core.atomic_io import atomic_write
 from pggan.core.devices import peak_memory
 from pggan.core.schedule import Course, Phase
-from pggan.distributed.process_group import ProcessGroup
 from pggan.run.console import TrainingConsole
 from pggan.run.eta import Eta
-from pggan.run.run_dir import MetricsFile, append_log
-from pggan.run.tensorboard import Board
+from pggan.run.run_dir import append_log
 from pggan.sampling.images import Pixels, save_png
 
 MAX_QUEUE = 2  # pictures that wait to be encoded: 12 MB each, seconds of work, usually minutes apart
-COUNTED = "/skipped"  # names that end so are summed instead of averaged
-PEAKED = "/gradient_norm"  # names that end so also get a maximum
-PEAK = "_max"  # what the name of that maximum has at its end
-RECENT = 64  # updates whose values are kept one by one
 
-Scores = Mapping[str, NDArray[np.float32]]  # of single images, by name
-NamesAndSizes = tuple[tuple[str, int], ...]
-
-
-class MetricAccumulator:
-    """Running means of named tensors, kept on the device until they are asked for."""
-
-    def __init__(self) -> None:
-        # By the names and sizes that came together: sums and maxima, number by number, and how often they came.
-        self._running: dict[NamesAndSizes, tuple[Tensor, Tensor]] = {}
-        self._times: Counter[NamesAndSizes] = Counter()
-        self._recent: deque[tuple[NamesAndSizes, Tensor]] = deque(maxlen=RECENT)
-
-    def add(self, named: dict[str, Tensor]) -> None:
-        """Add tensors of any shape; a name need not come every time."""
-        names = tuple((name, values.numel()) for name, values in named.items())
-        # One operation for all of them: on a GPU each takes as long to launch as a hundred numbers to add.
-        flat = torch.cat([values.flatten().float() for values in named.values()])
-        if names in self._running:
-            sums, peaks = self._running[names]
-            sums.add_(flat)
-            torch.maximum(peaks, flat, out=peaks)
-        else:
-            self._running[names] = flat.clone(), flat.clone()
-        self._times[names] += 1
-        self._recent.append((names, flat))
-
-    def recent(self, prefix: str) -> dict[str, NDArray[np.float32]]:
-        """The values [N] on this rank, one by one, of names with `prefix` in the last updates; waits for the device."""
-        found: dict[str, list[Tensor]] = {}
-        for names, flat in self._recent:
-            for (name, _), values in zip(names, torch.split(flat, [size for _, size in names]), strict=True):
-                if name.startswith(prefix):
-                    found.setdefault(name, []).append(values)
-        return {name: torch.cat(values).cpu().numpy() for name, values in found.items()}
-
-    def reduce(self, group: ProcessGroup) -> dict[str, float]:
-        """The means (sums, maxima) over all ranks since the last call; waits for the device."""
-        sums: dict[str, Tensor] = {}
-        counts: dict[str, int] = {}
-        peaks: dict[str, Tensor] = {}
-        for names, running in self._running.items():
-            of_names = (torch.split(flat, [size for _, size in names]) for flat in running)
-            for (name, size), values, largest in zip(names, *of_names, strict=True):
-                sums[name] = sums[name] + values.sum() if name in sums else values.sum()
-                counts[name] = counts.get(name, 0) + size * self._times[names]
-                if name.endswith(PEAKED):
-                    peak = largest.max()
-                    peaks[name + PEAK] = torch.maximum(peaks.get(name + PEAK, peak), peak)
-        self.__init__()  # type: ignore[misc]  # forgets everything added
-        if not sums:
-            return {}
-        totals = group.all_reduce(torch.stack(list(sums.values()))).tolist()
-        all_counts = group.all_reduce(torch.tensor(list(counts.values()))).tolist()
-        highest = group.all_reduce(torch.stack(list(peaks.values())), ReduceOp.MAX).tolist() if peaks else []
-        means = {
-            name: total / (group.world_size if name.endswith(COUNTED) else count)
-            for name, total, count in zip(sums, totals, all_counts, strict=True)
-        }
-        return means | dict(zip(peaks, highest, strict=True))
-
-
-class TimeBreakdown:
-    """The seconds that training waits for data, takes steps, and does all else, since `shares` was asked for."""
-
-    def __init__(self) -> None:
-        self._seconds = {"data": 0.0, "step": 0.0, "overhead": 0.0}
-        self._began = time.perf_counter()
-
-    def end(self, part: str, *, data: float = 0.0) -> None:
-        """Count the time since the last call for `part`, but the seconds of `data` in it for the data."""
-        now = time.perf_counter()
-        self._seconds[part] += now - self._began - data
-        self._seconds["data"] += data
-        self._began = now
-
-    def shares(self) -> dict[str, float]:
-        """The share of each part, 0 to 1, by its tag; counting starts anew."""
-        total = sum(self._seconds.values())
-        shares = {f"speed/{part}_share": seconds / total for part, seconds in self._seconds.items()} if total else {}
-        self._seconds = dict.fromkeys(self._seconds, 0.0)
-        return shares
+# The keys that people compare runs by; the others are in the text of the configuration.
+COMPARED = ("seed", "precision", "elastic", "loss", "model", "schedule", "optimizer", "ema", "augmentation")
+GROWTH = {"growth: each bend is the border of two phases": ["^schedule/growth$"]}
+# Categories of Custom Scalars, their charts, and patterns of the tags in each.
+LAYOUT: dict[str, dict[str, list[str]]] = {
+    "losses": {
+        "losses": [r"^[DG]/loss$"],
+        "terms of D": [r"^D/(wasserstein|loss_reals|loss_fakes|relativistic|class_loss_.*)$"],
+    },
+    "scores": {"scores: reals against fakes": [r"^scores/.*"]},
+    "augmentation": {"p of ADA": ["^augment/p$"], "mean sign of D": ["^augment/sign$"]},
+    "penalties": {"penalties": [r"^D/(gradient_penalty|r1|r2|drift)$"]},
+    "quality": {"metrics and their floors": [r"^metrics/.*"]},
+    "health": {
+        "gradient norms": [r"^[DG]/gradient_norm(_max)?$"],
+        "alarms, skipped updates": [r"^health/alarms$", r"^alarms/.*", r"^[DG]/skipped$"],
+        "overfitting, diversity": ["^health/reals_sign$", "^health/diversity$"],
+        "loss scale": [r"^[DG]/loss_scale$"],
+    },
+    "speed": {
+        "images per second": ["^speed/images_per_second$"],
+        "where the time goes": [r"^speed/.*_share$"],
+        "memory, bytes": ["^speed/memory_bytes$"],
+        "time left, seconds": ["^speed/eta_seconds$"],
+    },
+    "schedule": {
+        "resolution": ["^schedule/resolution$"],
+        "alpha": ["^schedule/alpha$"],
+        "batch": ["^schedule/batch$"],
+        "learning rates": ["^schedule/learning_rate_.*"],
+    },
+}
 
 
 class NullReporter:
@@ -130,9 +79,9 @@ class Reporter:
 
     def __init__(self, run_dir: Path, course: Course, eta: Eta, images: int, console: str) -> None:
         """Continue the files of the run from `images`; what was written beyond it is dropped."""
-        self.run_dir, self.course, self.eta = run_dir, course, eta
+        self.run_dir, self.course, self.eta, self.began_at = run_dir, course, eta, images
         self.console = TrainingConsole(console, course, images)
-        self.board = Board(run_dir, images + 1 if images else 0)
+        self.board = SummaryWriter(str(run_dir), purge_step=images + 1 if images else 0)
         self._metrics = MetricsFile(run_dir / "metrics.jsonl", images)
         self._encoder = ThreadPoolExecutor(1, "pictures")  # one thread, so that pictures are written in their order
         self._pictures: deque[Future[None]] = deque()
@@ -166,6 +115,40 @@ class Reporter:
         self.warn(f"Alarm: {text}")
         self.board.add_text("alarms", text, images)
 
+    def describe(self, description: dict[str, Any], hyperparameters: Mapping[str, Any]) -> None:
+        """Write the layout of TensorBoard's charts, pages about the run, and the beginning of its row in HParams.
+
+        Args: description: of the configuration; hyperparameters: its values by full keys.
+        """
+        board, first = self.board, self.began_at and self.began_at + 1
+        charts = {
+            title: {name: ["Multiline", tags] for name, tags in (GROWTH | parts).items()}
+            for title, parts in LAYOUT.items()
+        }
+        board.add_custom_scalars(charts)
+        commands = {
+            "Started with": description["versions"]["command"] or "from Python",
+            "Resume": f"pggan train run_dir={self.run_dir}",
+            "Watch": f"pggan monitor run={self.run_dir}",
+            "Draw images": f"pggan sample run={self.run_dir} seeds=0-63",
+            "Measure": f"pggan evaluate run={self.run_dir}",
+        }
+        board.add_text("run/command", "\n\n".join(f"{what}: `{command}`" for what, command in commands.items()), first)
+        configuration = OmegaConf.to_yaml(OmegaConf.create(description)).splitlines()
+        board.add_text("run/configuration", "\n".join(f"    {line}" for line in configuration), first)
+        # No columns are declared, as `add_hparams` would: TensorBoard takes all numbers of all runs.
+        compared = {
+            key: value
+            for key, value in hyperparameters.items()
+            if key.split(".")[0] in COMPARED and isinstance(value, bool | int | float | str)
+        }
+        _, start, self._end_of_row = hparams(compared, {})  # type: ignore[no-untyped-call]
+        self.board.file_writer.add_summary(start, first)  # type: ignore[attr-defined]  # its type says None
+
+    def finish(self, images: int) -> None:
+        """Mark the row in HParams: the run has come to its end."""
+        self.board.file_writer.add_summary(self._end_of_row, images)  # type: ignore[attr-defined]
+
     def begin_phase(self, phase: Phase, images: int, *, is_new: bool) -> None:
         """Tell that training is at `images`, at the beginning of a phase if `is_new`, or in one that is resumed."""
         self.console.progress(images, phase)
@@ -188,7 +171,14 @@ class Reporter:
         """Tell that the checkpoint of `images` is on the disk."""
         self.console.note_checkpoint(images)
 
-    def tick(self, images: int, phase: Phase, means: dict[str, float], scores: Scores, device: torch.device) -> None:
+    def tick(
+        self,
+        images: int,
+        phase: Phase,
+        means: dict[str, float],
+        scores: Mapping[str, NDArray[np.float32]],
+        device: torch.device,
+    ) -> None:
         """Write the `means` since the last tick everywhere, and the distribution of the `scores` [N] to TensorBoard."""
         self._raise_of_pictures(all_but=MAX_QUEUE)
         now = time.monotonic()
@@ -251,3 +241,35 @@ class Reporter:
 def growth(phase: Phase) -> float:
     """Doublings of 4x4 so far; the doubling of a fade counts by its alpha."""
     return phase.resolution.bit_length() - MIN_RESOLUTION.bit_length() - 1 + phase.alpha
+
+
+class MetricsFile:
+    """metrics.jsonl: the scalars of each tick as one JSON object per line, and the hours of training."""
+
+    def __init__(self, path: Path, images: int) -> None:
+        """Continue from `images`: lines beyond it are dropped, and hours count on from the last line that stays."""
+        self.path, kept = path, [""]
+        if path.is_file():
+            kept += [line for line in path.read_text().splitlines() if _images_of(line) <= images]
+            with atomic_write(path) as temporary:
+                temporary.write_text("".join(f"{line}\n" for line in kept[1:]))
+        hours = json.loads(kept[-1]).get("hours", 0.0) if kept[-1] else 0.0
+        self._began = time.monotonic() - 3600 * hours
+
+    @property
+    def hours(self) -> float:
+        """Hours of training so far, without the steps that a resumed run takes again."""
+        return (time.monotonic() - self._began) / 3600
+
+    def append(self, values: Mapping[str, Any]) -> None:
+        """Append a line; a number that is not finite is written as null, because JSON has no NaN."""
+        finite = {key: None if isinstance(of, float) and not math.isfinite(of) else of for key, of in values.items()}
+        with self.path.open("a") as file:
+            file.write(json.dumps(finite, allow_nan=False) + "\n")
+
+
+def _images_of(line: str) -> int:
+    try:
+        return int(json.loads(line)["images"])
+    except (ValueError, KeyError, TypeError):  # a line cut short by a kill or a full disk
+        return sys.maxsize

@@ -16,7 +16,7 @@ from pggan.performance import hours
 from pggan.performance.hours import MeasuredCosts
 from pggan.performance.recipe import Choice
 from pggan.run import compose as composing
-from pggan.run import events, report
+from pggan.run import loop, report
 from pggan.training import timing
 from tests.composed import composed
 
@@ -164,7 +164,7 @@ def even_clock(monkeypatch, after_step):
         clock.now += clock.times * 8 * SECONDS_PER_IMAGE
 
     after_step(pass_by)
-    for module in (events, composing, report):
+    for module in (loop, composing, report):
         time = SimpleNamespace(monotonic=lambda: clock.now, perf_counter=lambda: clock.now)
         monkeypatch.setattr(module, "time", time)
     return clock

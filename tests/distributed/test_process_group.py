@@ -15,7 +15,7 @@ from pggan.distributed.process_group import (
     rank_from_environment,
     run_distributed,
 )
-from pggan.run.report import MetricAccumulator
+from pggan.run.health import MetricAccumulator, means
 from tests.processes import in_processes, values_of
 
 pytestmark = pytest.mark.slow  # starts processes
@@ -61,15 +61,14 @@ def flags(group):
     return [group.all_reduce_flags(4 if (group.rank, number) == (2, 1) else group.rank == 1) for number in range(4)]
 
 
-def means(group):
+def means_of_parts(group):
     """Metrics of unequal parts of a batch: 1, 2 and 3 images."""
     averages = MetricAccumulator()
     for number in range(2):
         values = torch.full((group.rank + 1,), float(group.rank))
         norm = torch.tensor(10.0 * group.rank + number)
         averages.add({"scores/reals": values, "D/gradient_norm": norm, "D/skipped": torch.tensor(number == 1)})
-    first = averages.reduce(group)
-    return first, averages.reduce(group)
+    return means(averages.take(), group), means(averages.take(), group)
 
 
 def weights(group):
@@ -100,7 +99,7 @@ def tensors(group):
 
 def everything():
     group = ProcessGroup.connect(rank_from_environment(), CPU, 60)
-    found = [function(group) for function in (objects, flags, means, weights, tensors)]
+    found = [function(group) for function in (objects, flags, means_of_parts, weights, tensors)]
     group.shutdown()
     return found
 

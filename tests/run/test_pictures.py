@@ -1,5 +1,7 @@
 """The pictures that a run makes of itself: grids, a film, how varied fakes are, the projector."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -37,7 +39,7 @@ def test_grids_have_fewer_images_where_these_are_large():
         ((1, 9), 1024, (1, 4)),
         ((8, 4), 4096, (1, 1)),
     ):
-        columns, rows = Previews(layout, 4096, None, None).shape(resolution)
+        columns, rows = Previews(Path(), layout, 4096, None, None).shape(resolution)
         assert (columns, rows) == shape
         assert columns * rows * max(resolution, 128) ** 2 <= max(MAX_GRID, resolution**2)
 

@@ -11,27 +11,12 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from pggan.core.schedule import Course
-from pggan.distributed.process_group import ProcessGroup
 from pggan.run.eta import Eta
-from pggan.run.report import MetricAccumulator, Reporter
+from pggan.run.report import MetricsFile, Reporter
 from pggan.training.timing import PhaseTimes
 
 CPU = torch.device("cpu")
-ALONE = ProcessGroup.single_process(CPU)
 PICTURE = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
-
-
-def test_values_are_averaged_over_numbers_skipped_updates_are_summed_and_norms_have_a_maximum_too():
-    accumulator, value = MetricAccumulator(), torch.tensor(1.0)
-    for loss, norm, skipped in (([1.0, 3.0], 5.0, 1.0), ([2.0, 6.0], 1.0, 1.0)):
-        tensors = {"D/loss": torch.tensor(loss), "D/gradient_norm": torch.tensor(norm)}
-        accumulator.add({**tensors, "D/skipped": torch.tensor(skipped)})
-    accumulator.add({"sometimes": value})
-    value.fill_(9.0)  # the next step writes into the same memory
-    found = {"D/loss": 3.0, "D/gradient_norm": 3.0, "D/gradient_norm_max": 5.0, "D/skipped": 2.0, "sometimes": 1.0}
-    assert accumulator.recent("D/l")["D/loss"].tolist() == [1.0, 3.0, 2.0, 6.0]
-    assert accumulator.reduce(ALONE) == found
-    assert accumulator.reduce(ALONE) == {}
 
 
 @pytest.fixture
@@ -64,3 +49,14 @@ def test_a_picture_that_the_disk_does_not_take_is_told(new_reporter, tmp_path):
         reporter.picture("fakes", PICTURE, tmp_path / "nowhere" / "0.png", 0)
         with pytest.raises(FileNotFoundError):
             reporter.flush()
+
+
+def test_lines_beyond_a_checkpoint_are_dropped_and_hours_go_on_from_the_last_that_stays(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    lines = [{"images": 8, "hours": 1.0, "D/loss": None}, {"images": 16, "hours": 2.0}]
+    path.write_text("\n".join([*map(json.dumps, lines), '{"images": 3']))
+    resumed = MetricsFile(path, 8)
+    assert resumed.hours == pytest.approx(1.0, abs=1e-3)
+    assert json.loads(path.read_text()) == lines[0]
+    resumed.append({"images": 9, "D/loss": float("nan")})
+    assert json.loads(path.read_text().splitlines()[1]) == {"images": 9, "D/loss": None}

@@ -7,7 +7,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import metadata
 
-from pggan.run.tensorboard import LAYOUT
+from pggan.run.report import LAYOUT
 
 
 @pytest.fixture(scope="module")

@@ -1,16 +1,33 @@
-"""Each alarm by numbers that raise it, and by those of a run that goes well."""
+"""Means of numbers, and each alarm: by numbers that raise it, and by the numbers of a run that goes well."""
 
 import math
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pggan.augmentation.ada import MAX_P
+from pggan.distributed.process_group import ProcessGroup
 from pggan.losses.base import Loss
-from pggan.run.alarms import CLEAR_TICKS, RULES, Alarms
+from pggan.run.health import CLEAR_TICKS, REMEDIES, Alarms, MetricAccumulator, means
 from tests.losses.critics import LOGISTIC, RELATIVISTIC, WGAN_GP
+
+
+def test_values_are_averaged_over_numbers_skipped_updates_are_summed_and_norms_have_a_maximum_too():
+    accumulator, value = MetricAccumulator(), torch.tensor(1.0)
+    for loss, norm, skipped in (([1.0, 3.0], 5.0, 1.0), ([2.0, 6.0], 1.0, 1.0)):
+        tensors = {"D/loss": torch.tensor(loss), "D/gradient_norm": torch.tensor(norm)}
+        accumulator.add({**tensors, "D/skipped": torch.tensor(skipped)})
+    accumulator.add({"sometimes": value})
+    value.fill_(9.0)  # the next step writes into the same memory
+    expected = {"D/loss": 3.0, "D/gradient_norm": 3.0, "D/gradient_norm_max": 5.0, "D/skipped": 2.0, "sometimes": 1.0}
+    found = accumulator.take()
+    assert found["D/loss"].tolist() == [1.0, 3.0, 2.0, 6.0]
+    alone = ProcessGroup.single_process(torch.device("cpu"))
+    assert means(found, alone) == expected
+    assert means(accumulator.take(), alone) == {}
+
 
 # Ticks of the recipe avatars_32 from 14,000 to 47,000 images: scores of reals and fakes, D's largest gradient, its mean
 # sign of reals, and the diversity of fakes where there was a grid.
@@ -47,8 +64,8 @@ def raised(alarms: Alarms, ticks: list[dict[str, float]], resolution: int = 32) 
     found = []
     for numbers in ticks:
         scalars, _ = alarms.at_tick(resolution, numbers.get("rate", 0.01), numbers)
-        assert scalars["health/alarms"] == sum(scalars[f"alarms/{name}"] for name in RULES)
-        found.append([name for name in RULES if scalars[f"alarms/{name}"]])
+        assert scalars["health/alarms"] == sum(scalars[f"alarms/{name}"] for name in REMEDIES)
+        found.append([name for name in REMEDIES if scalars[f"alarms/{name}"]])
     return found
 
 
@@ -62,16 +79,15 @@ def test_a_run_that_goes_well_is_silent():
 
 
 @pytest.mark.parametrize(
-    ("name", "loss", "changes", "ticks"),
+    ("name", "changes", "ticks"),
     [
-        ("gradient_spike", LOGISTIC, {"D_gradient_norm_max": 500.0}, 1),
-        ("skipped_updates", LOGISTIC, {"G_skipped": 3.0}, 1),
-        ("mode_collapse", WGAN_GP, {"health_diversity": 0.05}, 2),
-        ("augmentation", RELATIVISTIC, {"augment_p": MAX_P}, 5),
+        ("gradient_spike", {"D_gradient_norm_max": 500.0}, 1),
+        ("skipped_updates", {"G_skipped": 3.0}, 1),
+        ("mode_collapse", {"health_diversity": 0.05}, 2),
     ],
 )
-def test_each_alarm_is_raised_when_its_numbers_have_held_long_enough_and_says_so_once(name, loss, changes, ticks):
-    alarms, texts = new_alarms(loss), []
+def test_each_alarm_is_raised_when_its_numbers_have_held_long_enough_and_says_so_once(name, changes, ticks):
+    alarms, texts = new_alarms(WGAN_GP), []
     assert raised(alarms, [tick()] * 6) == [[]] * 6
     for number in range(1, ticks + 3):
         scalars, new = alarms.at_tick(32, 0.01, tick(**changes))
@@ -79,7 +95,7 @@ def test_each_alarm_is_raised_when_its_numbers_have_held_long_enough_and_says_so
         assert scalars[f"alarms/{name}"] == (number >= ticks), number
         texts += new
     (text,) = texts
-    assert text.endswith(f". {RULES[name][1].format(back='')}.")
+    assert text.endswith(f". {REMEDIES[name].format(back='')}.")
     assert raised(alarms, [tick()] * 2)[-1] == []
 
 
@@ -110,13 +126,12 @@ def test_an_alarm_is_said_again_only_when_it_had_been_gone_for_a_while():
     assert said(skipped)
 
 
-TAGS = ["D/gradient_norm_max", "G/gradient_norm_max", "G/skipped", "scores/reals", "scores/fakes"]
-TAGS += ["health/reals_sign", "health/diversity", "augment/p"]
+TAGS = ["D/gradient_norm_max", "G/gradient_norm_max", "G/skipped", "health/reals_sign", "health/diversity"]
 
 
 @given(st.lists(st.dictionaries(st.sampled_from(TAGS), st.sampled_from([0.0, -0.0, 1.0, -1e30, math.inf, math.nan]))))
 def test_no_numbers_of_a_run_make_alarms_fail(ticks):
-    """Least of all those of a run that goes wrong, which alarms are for."""
+    """Least of all the numbers of a run that goes wrong, which alarms are for."""
     for loss in (LOGISTIC, WGAN_GP, RELATIVISTIC):
         alarms = new_alarms(loss)
         for scalars in ticks:
