@@ -39,8 +39,8 @@ from pggan.checkpoints.write import CheckpointWriter
 from pggan.cli.compose import compose
 from pggan.config import TrainConfig
 from pggan.config.validation import validated
+from pggan.data.data_sets import open_source
 from pggan.data.prepare import Options, prepare
-from pggan.data.sources import open_source
 from pggan.run import train
 from pggan.training.trainer import Trainer
 

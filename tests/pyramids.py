@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from pggan.core.atomic_io import file_sha256
-from pggan.data.levels import Images, all_levels
-from pggan.data.pyramid import ImagePyramid
+from pggan.data.image_file import all_levels
+from pggan.data.pyramid import ImagePyramid, Images
 from pggan.data.writer import Layout, write_index
 
 

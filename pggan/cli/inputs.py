@@ -55,7 +55,7 @@ def require_training_inputs(config: TrainConfig) -> None:
     if "RANK" in os.environ or config.distributed.nnodes > 1:
         return
     if config.data.path is not None:
-        from pggan.data.sources import require_source
+        from pggan.data.data_sets import require_source
 
         require_source(config.data.path)
     if config.run_dir is not None and has_checkpoints(Path(config.run_dir)):

@@ -185,17 +185,15 @@ class ExportConfig(GeneratorConfig):
 class PrepareConfig:
     """Images to a pyramid."""
 
-    source: Any
+    source: str
     dest: str | None
     max_resolution: int | None
     crop: PrepareCrop
-    keep: Annotated[float, ">0 <=1"]
     landmarks: str | None
     channels: int | None
     labels: bool | str
     on_bad: OnBad
     check: bool
-    report: str | None
     num_workers: Count | None
     root: str
     split: str

@@ -13,7 +13,7 @@ from typing import BinaryIO, cast
 
 from pggan.core.errors import UserError
 from pggan.data.image_file import ImageFile
-from pggan.data.source import Entry, Source, first_folder, is_image_name
+from pggan.data.sources import Entry, Source, first_folder, is_image_name
 
 OPENERS = {"gz": gzip.open, "bz2": bz2.open, "xz": lzma.open}
 COMPRESSED_TARS = {f".{name}": OPENERS[kind] for kind in OPENERS for name in (kind, f"t{kind}")}

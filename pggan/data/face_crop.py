@@ -3,19 +3,14 @@
 Source: the geometry of FFHQ (Karras et al. 2019, appendix A; CelebA-HQ's in Karras et al. 2018, appendix C).
 """
 
-import json
-import re
-from collections.abc import Iterator
 from math import floor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
-from pggan.core.errors import UserError
-from pggan.data.levels import Images, block_mean
+from pggan.data.image_file import Pixels, block_mean, to_pil, to_pixels
 
 MAX_SIDE_FACTOR = 4  # of the photograph's longer side: what a face's square may have
 SUPERSAMPLING = 4  # the tilted square is read off at this multiple of the side, then averaged
@@ -47,12 +42,15 @@ def face_side(landmarks: Landmarks) -> float:
     return float(np.hypot(*(square[3] - square[0])))
 
 
-def align_face(pixels: Images, landmarks: Landmarks, resolution: int) -> Images:
+def align_face(pixels: Pixels, landmarks: Landmarks, resolution: int) -> Pixels:
     """The square around a face out of a photograph [H, W, C], as [r, r, C].
 
     What lies outside the photograph is mirrored from inside, blurred and faded to the median colour with distance.
+    Raises ValueError for a face that is too small or not in the photograph.
     """
     square, side = face_square(landmarks), face_side(landmarks)
+    if side < resolution:
+        raise ValueError(f"a face smaller than {resolution}x{resolution}")
     if side > MAX_SIDE_FACTOR * max(pixels.shape):
         raise ValueError("landmarks far outside the image")
     shrink = floor(side / resolution / SUPERSAMPLING)
@@ -78,7 +76,7 @@ def _turned(vector: Point) -> Point:
     return np.array([-vector[1], vector[0]])
 
 
-def _window(pixels: Images, low: NDArray[Any], high: NDArray[Any], side: float) -> Images:
+def _window(pixels: Pixels, low: NDArray[Any], high: NDArray[Any], side: float) -> Pixels:
     """The pixels from `low` to `high` (x, y), mirrored and faded where that is outside."""
     height, width, _ = pixels.shape
     before, after = np.maximum(-low, 0), np.maximum(high - (width, height), 0)
@@ -98,66 +96,10 @@ def _window(pixels: Images, low: NDArray[Any], high: NDArray[Any], side: float) 
     median = np.median(inside, axis=(0, 1))
     mixed = padded + (blurred - padded) * np.clip(3 * share, 0, 1)
     mixed += (median - mixed) * share
-    faded: Images = np.floor(mixed + 0.5).clip(0, 255).astype(np.uint8)
+    faded: Pixels = np.floor(mixed + 0.5).clip(0, 255).astype(np.uint8)
     return faded
 
 
 def _outside(before: int, length: int, after: int) -> NDArray[np.float64]:
     """How many pixels outside, for each of a row of before + length + after pixels."""
     return np.concatenate([np.arange(before, 0, -1), np.zeros(length), np.arange(1, after + 1)]).astype(float)
-
-
-def to_pil(pixels: Images) -> Image.Image:
-    """[H, W, C] as an image of Pillow."""
-    return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
-
-
-def to_pixels(image: Image.Image) -> Images:
-    """An image of Pillow as [H, W, C]."""
-    return np.asarray(image).reshape(image.height, image.width, -1)
-
-
-# ---- landmarks in a file
-
-
-def read_landmarks(path: Path) -> dict[str, Landmarks]:
-    """Landmarks by file name.
-
-    JSON: {name: points}, or FFHQ's own list (`in_the_wild` with `file_path` and `face_landmarks`); else text as
-    CelebA's: a name and 10 numbers per line.  Points are 4 (eyes, corners of the mouth), 5 (with the nose in the
-    middle) or dlib's 68, each [x, y] in pixels of the upright photograph, left as seen before right.  Raises UserError.
-    """
-    try:
-        text = path.read_text()
-        found = {name: landmarks_from(points) for name, points in _points(text)}
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise UserError(
-            f"landmarks={path} can't be read: {error}.",
-            'Give JSON such as {"a.jpg": [[x, y], …]} with 4, 5 or 68 points, or lines with a name and 10 numbers.',
-        ) from error
-    if not found:
-        raise UserError(f"landmarks={path} has no landmarks.", "Give one list of points per image.")
-    return found
-
-
-def _points(text: str) -> Iterator[tuple[str, Any]]:
-    """The names of files and the points of each."""
-    if text.lstrip().startswith("{"):
-        for name, entry in json.loads(text).items():
-            wild = entry["in_the_wild"] if isinstance(entry, dict) else None
-            yield (name, entry) if wild is None else (str(wild["file_path"]), wild["face_landmarks"])
-        return
-    for line in text.splitlines():
-        name, *numbers = re.split(r"[\s,]+", line.strip())
-        if len(numbers) == 10 and all(re.fullmatch(r"-?\d+(\.\d+)?", number) for number in numbers):
-            yield name, np.array(numbers, float).reshape(5, 2)
-
-
-def landmarks_from(points: Any) -> Landmarks:
-    """4, 5 or 68 points [x, y] as landmarks.  Raises ValueError for any other number of points, NaN or infinity."""
-    array: Landmarks = np.array(points, float)
-    if array.shape not in ((4, 2), (5, 2), (68, 2)) or not np.isfinite(array).all():
-        raise ValueError(f"{array.shape[0] if array.ndim else 0} points where 4, 5 or 68 are known")
-    if len(array) == 68:
-        array = np.stack([array[36:42].mean(0), array[42:48].mean(0), array[48], array[54]])
-    return np.delete(array, 2, axis=0) if len(array) == 5 else array

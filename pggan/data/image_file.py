@@ -1,24 +1,23 @@
-"""One image file to one square array of bytes, by one rule, or the reason why not.
+"""One image file to one square of bytes and its smaller levels, by one rule, or the reason why not.
 
 The rule: PNG, JPEG or WebP, whatever the name says; one still picture, neither more than 64 megapixels nor a
 decompression bomb; turned upright as its EXIF data says; transparency laid on white, unless the alpha channel is kept;
 16 bits scaled to 8; CMYK and palettes to RGB; made square by `crop`; then the mean of each block where the side is a
-multiple of the wanted resolution, else a Lanczos filter.  Never enlarged.
+multiple of the wanted resolution, else a Lanczos filter.  Never enlarged.  H height, W width, R resolution, C channels.
 """
 
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import simplejpeg
+from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from pggan.data.face_crop import Landmarks, align_face, face_side, to_pil, to_pixels
-from pggan.data.levels import Images, block_mean
+from pggan.core.architecture import MIN_RESOLUTION
 
 FORMATS = ("PNG", "JPEG", "WEBP")
 EXTENSIONS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
@@ -34,23 +33,11 @@ HEADERS = (b"\x89PNG\r\n", b"\xff\xd8\xff")
 OTHERS = {b"GIF8": "a GIF", b"BM": "a BMP", b"II*\0": "a TIFF", b"MM\0*": "a TIFF", b"<": "a page of text"}
 START_BYTES = 6
 
+Pixels = NDArray[np.uint8]  # [H, W, C]
+
 
 class BadImage(Exception):
-    """A file that cannot be used as an image, and why."""
-
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path = path
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"{printable(self.path)}: {self.reason}"
-
-
-def printable(path: Path) -> str:
-    """A path for a terminal: a name may hold codes that it would obey."""
-    name = str(path)
-    return name if name.isprintable() else ascii(name)
+    """A file that cannot be used as an image: the reason."""
 
 
 class ImageFile(NamedTuple):
@@ -72,56 +59,20 @@ class ImageHeader(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-class ImageSpec(NamedTuple):
-    """The form that every image gets: uint8 [resolution, resolution, channels].
-
-    crop: how it becomes square: center (the middle), resize (squashed), pad (white borders), face (as FFHQ).
-    keep: the share of the square's side that stays, around its middle.
-    """
-
-    resolution: int
-    channels: int
-    crop: str
-    keep: float = 1.0
-
-
-def png_file(image: Image.Image) -> BinaryIO:
-    """An image that comes from no file as a PNG file in memory."""
-    content = BytesIO()
-    image.save(content, "PNG", compress_level=0)
-    content.seek(0)
-    return content
-
-
-def usable_side(width: int, height: int, crop: str, keep: float, face: Landmarks | None) -> int:
-    """How large a resolution an image of this size can serve without being enlarged."""
-    if crop == "face":
-        return 0 if face is None else int(face_side(face))
-    return int((max(width, height) if crop == "pad" else min(width, height)) * keep)
-
-
-def too_small(resolution: int, crop: str, face: Landmarks | None) -> str:
-    """Why an image is refused whose usable side is below `resolution`."""
-    if crop == "face" and face is None:
-        return "no landmarks in the landmarks file"
-    return f"{'a face ' if crop == 'face' else ''}smaller than {resolution}x{resolution}"
-
-
 def read_header(file: ImageFile) -> ImageHeader:
     """The header of an image file; its pixels are not decoded.  Raises BadImage."""
     with _opened(file) as image:
         # PNG's own getexif would decode all pixels to look for EXIF data behind them.
         turned = Image.Image.getexif(image).get(ORIENTATION_TAG, 1)
         width, height = image.size[::-1] if turned >= 5 else image.size
-        grey = image.mode in ("1", "L", "LA") or image.mode.startswith("I")
-        channels = 1 if grey else 4 if image.has_transparency_data else 3
+        is_deep = image.mode.startswith("I")
+        channels = 1 if is_deep or image.mode in ("1", "L", "LA") else 4 if image.has_transparency_data else 3
         format_name = "JPEG" if image.format == "MPO" else str(image.format)
         long_side, short_side = max(width, height), min(width, height)
         notes = {
             f"a {format_name} behind another extension": EXTENSIONS.get(file.path.suffix.lower(), format_name)
             != format_name,
-            "16 bits, scaled to 8": image.mode.startswith("I")
-            or any(";16" in str(tile[3]) for tile in getattr(image, "tile", ())),
+            "16 bits, scaled to 8": is_deep or any(";16" in str(tile[3]) for tile in getattr(image, "tile", ())),
             "CMYK, converted to RGB": image.mode == "CMYK",
             "a palette, converted": image.mode in ("P", "PA"),
             "transparency": image.has_transparency_data,
@@ -132,31 +83,60 @@ def read_header(file: ImageFile) -> ImageHeader:
     return ImageHeader(width, height, channels, tuple(text for text, holds in notes.items() if holds))
 
 
-def load_image(file: ImageFile, target: ImageSpec, face: Landmarks | None = None) -> Images:
-    """The image in a file as [R, R, C], by the rule of this module; crop=face needs a `face`.  Raises BadImage."""
+def decode(file: ImageFile, channels: int) -> Pixels:
+    """The upright picture in a file as [H, W, C].  Raises BadImage."""
     with _opened(file) as image:
-        pixels = _decoded(image, target.channels)
+        content: BinaryIO = image.fp  # type: ignore[attr-defined]
+        is_jpeg = image.format in ("JPEG", "MPO") and image.mode in ("L", "RGB")
+        if not is_jpeg or content.seek(0, 2) > STRICT_BYTES:
+            return _converted(image, channels)
+        content.seek(0)
+        # The same pixels as Pillow's, except that damage raises ValueError instead of turning grey.
+        pixels: Pixels = simplejpeg.decode_jpeg(content.read(), "GRAY" if image.mode == "L" else "RGB")
+        exif = image.info.get("exif")
+        if not exif and pixels.shape[2] == channels:
+            return pixels
+        upright = to_pil(pixels)
+        upright.info = {"exif": exif} if exif else {}
+        return _converted(upright, channels)
+
+
+def load_image(file: ImageFile, resolution: int, channels: int, crop: str) -> Pixels:
+    """The image in a file as [R, R, C], by the rule of this module.  Raises BadImage.
+
+    crop: how it becomes square: center (the middle), resize (squashed), pad (white borders).
+    """
+    pixels = decode(file, channels)
     height, width, _ = pixels.shape
-    resolution = target.resolution
-    if usable_side(width, height, target.crop, target.keep, face) < resolution:
-        raise BadImage(file.path, too_small(resolution, target.crop, face))
-    if target.crop == "face" and face is not None:
-        try:
-            return align_face(pixels, face, resolution)
-        except ValueError as error:
-            raise BadImage(file.path, str(error)) from error
-    square = _make_square(pixels, target.crop)
-    square = _middle(square, *(int(side * target.keep) for side in square.shape[:2]))
-    if square.shape[0] % resolution or square.shape[1] % resolution:
-        image = to_pil(np.ascontiguousarray(square))
+    if usable_side(width, height, crop) < resolution:
+        raise BadImage(f"smaller than {resolution}x{resolution}")
+    if crop == "center":
+        pixels = _middle(pixels, min(height, width), min(height, width))
+    elif crop == "pad" and height != width:
+        photo, side = pixels, max(height, width)
+        pixels = np.full((side, side, channels), 255, np.uint8)
+        _middle(pixels, height, width)[:] = photo
+    if pixels.shape[0] % resolution or pixels.shape[1] % resolution:
+        image = to_pil(np.ascontiguousarray(pixels))
         return to_pixels(image.resize((resolution, resolution), Image.Resampling.LANCZOS))
-    return block_mean(square, resolution)
+    return block_mean(pixels, resolution)
+
+
+def usable_side(width: int, height: int, crop: str) -> int:
+    """How large a resolution an image of this size can serve without being enlarged."""
+    return max(width, height) if crop == "pad" else min(width, height)
+
+
+def _middle(pixels: Pixels, height: int, width: int) -> Pixels:
+    """The middle of an image; where as many pixels can't be left out on both sides, one fewer at the top or left."""
+    top, left = (pixels.shape[0] - height) // 2, (pixels.shape[1] - width) // 2
+    return pixels[top : top + height, left : left + width]
 
 
 @contextmanager
 def _opened(file: ImageFile) -> Iterator[Image.Image]:
     """The image of a file; whatever is wrong with it, here or inside the `with` block, becomes a BadImage."""
-    path, start = file.path, b""
+    start = b""
     try:
         with file.open() as content, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of large images (our own limit is below) and of odd EXIF data
@@ -165,56 +145,35 @@ def _opened(file: ImageFile) -> Iterator[Image.Image]:
             start = content.read(START_BYTES)
             content.seek(0)
             if size == 0:
-                raise BadImage(path, "empty file")
+                raise BadImage("empty file")
             with Image.open(content, formats=FORMATS) as image:
-                _check_header(path, image, size)
+                _check_header(image, size)
                 yield image
     except BadImage:
         raise
     except UnidentifiedImageError as error:
         if start.startswith(HEADERS):
-            raise BadImage(path, "damaged: its header makes no sense") from error
+            raise BadImage("damaged: its header makes no sense") from error
         found = next((f", but {name}" for signature, name in OTHERS.items() if start.startswith(signature)), "")
-        raise BadImage(path, NOT_AN_IMAGE + found) from error
+        raise BadImage(NOT_AN_IMAGE + found) from error
     except Image.DecompressionBombError as error:
-        raise BadImage(path, f"more than {PIXEL_LIMIT // 10**6} megapixels") from error
-    except OSError as error:
-        raise BadImage(path, error.strerror or f"damaged: {error}") from error
+        raise BadImage(f"more than {PIXEL_LIMIT // 10**6} megapixels") from error
     except Exception as error:  # decoders raise nearly every type for damaged files
-        raise BadImage(path, f"damaged: {error}") from error
+        raise BadImage(getattr(error, "strerror", None) or f"damaged: {error}") from error
 
 
-def _check_header(path: Path, image: Image.Image, size: int) -> None:
+def _check_header(image: Image.Image, size: int) -> None:
     pixels = image.width * image.height
     if pixels > PIXEL_LIMIT:
-        raise BadImage(path, f"more than {PIXEL_LIMIT // 10**6} megapixels: {image.width}x{image.height}")
+        raise BadImage(f"more than {PIXEL_LIMIT // 10**6} megapixels: {image.width}x{image.height}")
     if pixels > BOMB_PIXELS and pixels > BOMB_RATIO * size:
-        raise BadImage(path, f"a decompression bomb: {image.width}x{image.height} pixels in {size:,} bytes")
+        raise BadImage(f"a decompression bomb: {image.width}x{image.height} pixels in {size:,} bytes")
     # A JPEG with a second view behind it (MPO, of telephones) is no animation: its first frame is the photo.
     if getattr(image, "is_animated", False) and image.format != "MPO":
-        raise BadImage(path, "animated")
+        raise BadImage("animated")
 
 
-# ---- pixels
-
-
-def _decoded(image: Image.Image, channels: int) -> Images:
-    """The upright pixels of an opened file as [H, W, C]."""
-    content: BinaryIO = image.fp  # type: ignore[attr-defined]
-    jpeg = image.format in ("JPEG", "MPO") and image.mode in ("L", "RGB")
-    if jpeg and content.seek(0, 2) <= STRICT_BYTES:
-        content.seek(0)
-        # The same pixels as Pillow's, except that damage raises ValueError instead of turning grey.
-        pixels: Images = simplejpeg.decode_jpeg(content.read(), "GRAY" if image.mode == "L" else "RGB")
-        if image.getexif().get(ORIENTATION_TAG, 1) == 1 and pixels.shape[2] == channels:
-            return pixels
-        exif = image.info.get("exif")
-        image = to_pil(pixels)
-        image.info = {"exif": exif} if exif else {}
-    return _converted(image, channels)
-
-
-def _converted(image: Image.Image, channels: int) -> Images:
+def _converted(image: Image.Image, channels: int) -> Pixels:
     """An image turned upright and brought to the mode of `channels`, as [H, W, C]."""
     mode = MODES[channels]
     ImageOps.exif_transpose(image, in_place=True)
@@ -227,18 +186,69 @@ def _converted(image: Image.Image, channels: int) -> Images:
     return to_pixels(image.convert(mode))
 
 
-def _make_square(pixels: Images, crop: str) -> Images:
-    height, width, channels = pixels.shape
-    if crop == "resize" or height == width:
-        return pixels
-    if crop == "center":
-        return _middle(pixels, min(height, width), min(height, width))
-    square = np.full((max(height, width), max(height, width), channels), 255, np.uint8)
-    _middle(square, height, width)[:] = pixels
-    return square
+def to_pil(pixels: Pixels) -> Image.Image:
+    """[H, W, C] as an image of Pillow."""
+    return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
 
 
-def _middle(pixels: Images, height: int, width: int) -> Images:
-    """The middle of an image; where as many pixels can't be left out on both sides, one fewer at the top or left."""
-    top, left = (pixels.shape[0] - height) // 2, (pixels.shape[1] - width) // 2
-    return pixels[top : top + height, left : left + width]
+def to_pixels(image: Image.Image) -> Pixels:
+    """An image of Pillow as [H, W, C]."""
+    return np.asarray(image).reshape(image.height, image.width, -1)
+
+
+# ---- smaller levels: exact box means, rounded half up
+
+
+def block_sums(image: NDArray[Any], resolution: int) -> NDArray[np.uint32]:
+    """The sum of every block of an image [H, W, C], as [R, R, C].  H and W are multiples of R, the `resolution`."""
+    height, width, channels = image.shape
+    tall, wide = height // resolution, width // resolution
+    rows = np.zeros((resolution, width, channels), np.uint32)
+    for offset in range(tall):
+        rows += image[offset::tall]
+    sums = np.zeros((resolution, resolution, channels), np.uint32)
+    for channel in range(channels):  # one channel at a time, or numpy's inner loop is three pixels long
+        for offset in range(wide):
+            sums[:, :, channel] += rows[:, offset::wide, channel]
+    return sums
+
+
+def rounded_mean(sums: NDArray[np.uint32], count: int) -> Pixels:
+    """floor(sums / count + 1/2) in integers: halves go up.  `count` bytes in each sum, < 8 million."""
+    return ((2 * sums + count) // (2 * count)).astype(np.uint8)
+
+
+def block_mean(image: Pixels, resolution: int) -> Pixels:
+    """The rounded mean of every block of [H, W, C], as [R, R, C].  H and W are multiples of R, the `resolution`."""
+    height, width, _ = image.shape
+    if height == width == resolution << (height // resolution).bit_length() - 1:
+        return _halvings(image, resolution)[-1]
+    return rounded_mean(block_sums(image, resolution), (height // resolution) * (width // resolution))
+
+
+def all_levels(image: Pixels) -> list[Pixels]:
+    """A top-level image [R, R, C] and its means at R/2, R/4 … 4; each comes exactly from the top level."""
+    return _halvings(image, MIN_RESOLUTION)
+
+
+def _halvings(image: Pixels, resolution: int) -> list[Pixels]:
+    """An image [R, R, C] and its means at R/2, R/4 … `resolution`."""
+    levels = [np.ascontiguousarray(image)]
+    sums: NDArray[Any] = image
+    bits = 0  # a block holds 2^bits pixels
+    while len(sums) > resolution:
+        # Sums of 256 bytes and half of that for rounding still fit into 16 bits, which is twice as fast.
+        sums = _halved(sums, np.uint16 if bits + 2 <= 8 else np.uint32)
+        bits += 2
+        levels.append(((sums + sums.dtype.type(1 << (bits - 1))) >> bits).astype(np.uint8))
+    return levels
+
+
+def _halved(sums: NDArray[Any], kind: type[np.uint16 | np.uint32]) -> NDArray[Any]:
+    """Sums of 2x2 blocks."""
+    side, _, channels = sums.shape
+    rows = np.add(sums[0::2], sums[1::2], dtype=kind).reshape(-1, 2 * channels)
+    halved = np.empty((len(rows), channels), kind)
+    for channel in range(channels):  # one at a time, or numpy's inner loop is three pixels long
+        np.add(rows[:, channel], rows[:, channels + channel], out=halved[:, channel])
+    return halved.reshape(side // 2, side // 2, channels)

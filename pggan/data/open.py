@@ -8,10 +8,9 @@ from pathlib import Path
 
 from pggan.config import DataConfig
 from pggan.core.errors import UserError
-from pggan.data.avatars import STYLE, AvatarSource
+from pggan.data.data_sets import STYLE, AvatarSource, open_source
 from pggan.data.prepare import Options, digest_of, prepare
 from pggan.data.pyramid import INDEX_FILE, ImagePyramid, levels_up_to
-from pggan.data.sources import open_for_training
 
 MIN_IMAGES = 2
 KEYS = {"max_resolution=": "schedule.final_resolution=", "channels=": "data.channels=", "labels=": "data.labels="}
@@ -65,7 +64,7 @@ def _prepared(config: DataConfig, path: str, resolution: int) -> ImagePyramid:
     """The pyramid of images that are not prepared, named after what they are so that a change is noticed."""
     crop, channels, labels = config.crop, config.channels, config.labels
     options = Options(max_resolution=resolution, crop=crop, channels=channels, labels=labels)
-    source = open_for_training(path, config.cache)
+    source = open_source(path, Path(config.cache, "downloads"))
     digest = digest_of(source.some_entries(), options)[:12]
     cached = Path(config.cache) / f"{Path(str(source.description['name'])).name}-{resolution}px-{digest}"
     if not cached.exists():

@@ -1,39 +1,35 @@
 """`pggan prepare`: files of images to a pyramid, which is made in a temporary folder and then gets its name."""
 
+import fcntl
 import json
 import os
 import re
 import sys
-import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
 from pggan.config.commands import PrepareConfig
 from pggan.core.architecture import MIN_RESOLUTION, is_power_of_two
-from pggan.core.atomic_io import atomic_directory, atomic_write, file_sha256, require_free_space, try_lock
-from pggan.core.cpu import keep_freed_memory
+from pggan.core.atomic_io import atomic_directory, file_sha256, parse_json, require_free_space, try_lock
 from pggan.core.errors import UserError
 from pggan.core.signals import StopSignal
 from pggan.core.text import given_words, next_command
-from pggan.data.face_crop import Landmarks
-from pggan.data.image_file import MODES, BadImage, ImageSpec, load_image, too_small, usable_side
-from pggan.data.labels import classes_of
-from pggan.data.levels import all_levels
+from pggan.data.data_sets import open_source
+from pggan.data.face_crop import Landmarks, align_face, face_side
+from pggan.data.image_file import MODES, BadImage, all_levels, decode, load_image, usable_side
 from pggan.data.pyramid import ImagePyramid
-from pggan.data.report import REPORT_FILE, Findings, examine, read_report
-from pggan.data.source import Entry, Source
-from pggan.data.sources import open_sources
-from pggan.data.torchvision_sets import NamedSet
+from pggan.data.report import Findings, examine
+from pggan.data.sources import Entry, Source
+from pggan.data.tables import classes_of, faces_of
 from pggan.data.workers import Workers
 from pggan.data.writer import Layout, write_index
 
 MIXED_SHARE = 0.1  # of the images may have other channels than the rest, and are converted
-SECONDS_BETWEEN_LOOKS = 1.0  # at a pyramid that another process prepares: that takes it seconds to hours
+REPORT_FILE = "report.json"  # of a pyramid, beside its index
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +38,7 @@ class Options:
 
     max_resolution: the top level; None = the largest for which no image has to be enlarged.
     channels: 1 grey, 3 colour, 4 with transparency; None = 1 if every image is grey, else 3.
-    crop: how an image becomes square; keep: the share of the square's side that stays (see `ImageSpec`).
+    crop: how an image becomes square: center, resize, pad (see `load_image`), or face, as FFHQ.
     landmarks: file with the landmarks of every face, for crop=face.
     labels: True = the first folder below the source is the class of an image; or the path of a JSON or CSV file.
     on_bad: report = leave unusable files out and list them on stderr; stop = make nothing if any are.
@@ -51,7 +47,6 @@ class Options:
     max_resolution: int | None = None
     channels: int | None = None
     crop: str = "center"
-    keep: float = 1.0
     landmarks: str | None = None
     labels: bool | str = False
     on_bad: str = "report"
@@ -72,25 +67,17 @@ class Options:
 def run(config: PrepareConfig) -> int:
     """Prepare images, or only check them, and print the result; a scheduler's signal ends it as Ctrl-C does."""
     with StopSignal(at_once=True):
-        return _run(config)
-
-
-def _run(config: PrepareConfig) -> int:
-    keep_freed_memory()
-    if config.report is not None:
-        _require_place(Path(config.report))
-    source = open_sources(config.source, NamedSet(Path(config.root), config.split, config.download))
-    options = Options(**{field.name: getattr(config, field.name) for field in fields(Options)})
-    if config.check:
-        check(source, options, config.num_workers, config.report)
-        words = given_words({"source", "dest", "check", "report"})
-        print(next_command("prepare", *words, source=config.source, dest=Path("data", _name_of(config.source))))
-        return 0
-    if config.dest is None:
-        raise UserError("'dest' needs a value.", "Add dest=DIRECTORY, or check=true to check the images only.")
-    pyramid = prepare(source, Path(config.dest), options, config.num_workers)
-    if config.report is not None:
-        _write(Path(config.report), (pyramid.path / REPORT_FILE).read_text())
+        source = open_source(config.source, config.root, config.split, download=config.download)
+        options = Options(**{field.name: getattr(config, field.name) for field in fields(Options)})
+        if config.check:
+            check(source, options, config.num_workers)
+            name = re.split(r"[/:]", config.source.rstrip("/"))[-1].split(".")[0] or "images"
+            words = given_words({"source", "dest", "check"})
+            print(next_command("prepare", *words, source=config.source, dest=Path("data", name)))
+            return 0
+        if config.dest is None:
+            raise UserError("'dest' needs a value.", "Add dest=DIRECTORY, or check=true to check the images only.")
+        pyramid = prepare(source, Path(config.dest), options, config.num_workers)
     levels = f"4x4 to {pyramid.resolution}x{pyramid.resolution}"
     print(f"{pyramid.path}: {levels}, images: {pyramid.images}, channels: {pyramid.channels}")
     places = {"data.path": pyramid.path, "run_dir": Path("outputs", pyramid.path.name)}
@@ -98,39 +85,17 @@ def _run(config: PrepareConfig) -> int:
     return 0
 
 
-def _require_place(report: Path) -> None:
-    """Create the folder that a report goes into; raises UserError where that is impossible."""
-    try:
-        report.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"report={report} can't be written: {error.strerror}.", "Name another place.") from error
-    if report.is_dir():
-        raise UserError(f"report={report} is a folder.", "Name a file, for example report=report.json.")
-
-
-def _name_of(sources: object) -> str:
-    """A name for the dataset of a source, or of the first of several."""
-    first = sources[0] if isinstance(sources, list) else sources
-    return re.split(r"[/:]", str(first).rstrip("/"))[-1].split(".")[0] or "images"
-
-
-def _write(report: Path, content: str) -> None:
-    with atomic_write(report) as temporary:
-        temporary.write_text(content)
-
-
-def check(source: Source, options: Options, workers: int | None = None, report: str | None = None) -> None:
-    """Open and decode every file of `source`, and print what is wrong; nothing but `report` is written.
+def check(source: Source, options: Options, workers: int | None = None) -> None:
+    """Open and decode every file of `source`, and print what is wrong; nothing is written.
 
     Raises UserError for no usable image, and with on_bad=stop for unusable ones.
     """
     entries = source.some_entries()
-    target = ImageSpec(options.max_resolution or MIN_RESOLUTION, options.channels or 3, options.crop, options.keep)
+    faces = faces_of(entries, options.landmarks)
+    decoder = Decoder(options.max_resolution or MIN_RESOLUTION, options.channels or 3, options.crop)
     with Workers(workers) as pool:
-        found = examine(source, entries, pool, options.landmarks)
-        _decode_all(found, target, None, pool)
-    if report is not None:
-        _write(Path(report), found.to_json())
+        found = examine(source, entries, pool)
+        decode_all(decoder, found, source, faces, pool)
     found.refuse(options.on_bad)  # it names the bad ones
     found.show()
     print(f"{len(found.good())} of {len(entries)} images can be used.")
@@ -153,7 +118,11 @@ def prepare(source: Source, destination: Path, options: Options, workers: int | 
     except OSError as error:
         problem = f"{destination} cannot be written: {error.strerror}."
         raise UserError(problem, "Make room or get permission there, or choose another place.") from error
-    if read_report(destination).get("made_of") != digest:
+    try:
+        made_of = parse_json((destination / REPORT_FILE).read_bytes()).get("made_of")
+    except (OSError, ValueError):
+        made_of = None
+    if made_of != digest:
         problem = f"{destination} exists already, and was not made of these files with these options."
         raise UserError(problem, "Choose another place, or remove it first.")
     return ImagePyramid(destination)
@@ -171,22 +140,22 @@ def _make(
     source: Source, entries: Sequence[Entry], destination: Path, options: Options, *, digest: str, workers: int | None
 ) -> None:
     """Make a dataset, unless another process does so first."""
+    faces = faces_of(entries, options.landmarks)
     with Workers(workers) as pool:
-        found = examine(source, entries, pool, options.landmarks)
-        resolution = _top_level(found, options)
+        found = examine(source, entries, pool)
+        resolution = top_level(found, faces, options)
         found.refuse(options.on_bad)
         good = found.good()
-        channels = options.channels or _common_channels([found.headers[entry.name].channels for entry in good])
-        form = ImageSpec(resolution, channels, options.crop, options.keep)
+        channels = options.channels or common_channels([found.headers[entry.name].channels for entry in good])
         class_names, classes = classes_of(options.labels, str(source.description["name"]), good)
         with _temporary_folder(destination) as directory:
             if directory is None:
                 return
-            layout = Layout(directory, form.resolution, form.channels, len(good))
+            layout = Layout(directory, resolution, channels, len(good))
             needed = sum(shard.bytes for shard in layout.shards())
             require_free_space(destination, needed, "Free some space, choose another disk, or lower the resolution.")
             layout.resize()
-            _decode_all(found, form, layout, pool)
+            decode_all(Decoder(resolution, channels, options.crop, layout), found, source, faces, pool)
             found.refuse(options.on_bad)
             placed = _without_holes(layout, good, found.reasons)
             layout = layout._replace(images=len(placed))
@@ -194,9 +163,7 @@ def _make(
             paths = [shard.path for shard in layout.shards()]
             checksums = pool.in_order("Computing checksums", file_sha256, paths, len(paths))
             labels = [classes.get(entry.name, 0) for entry in placed]
-            about = source.description | {"crop": form.crop, "bad_images": len(found.reasons)}
-            if form.keep != 1:
-                about["keep"] = form.keep
+            about = source.description | {"crop": options.crop, "bad_images": len(found.reasons)}
             write_index(layout, checksums, about, class_names=class_names, labels=labels)
             (directory / REPORT_FILE).write_text(found.to_json(made_of=digest))
     found.show()
@@ -213,8 +180,7 @@ def _temporary_folder(destination: Path) -> Iterator[Path | None]:
     with path.open("ab") as lock:
         if not try_lock(lock.fileno(), without_locks=True):
             print(f"Another process is preparing {destination}; this one waits for it.", file=sys.stderr, flush=True)
-        while not try_lock(lock.fileno(), without_locks=True):
-            time.sleep(SECONDS_BETWEEN_LOOKS)
+            fcntl.flock(lock, fcntl.LOCK_EX)
         if os.path.lexists(destination):
             yield None
         else:
@@ -223,29 +189,41 @@ def _temporary_folder(destination: Path) -> Iterator[Path | None]:
         path.unlink(missing_ok=True)  # not after an error: who waits would then work beside whoever comes next
 
 
-def _decode_all(found: Findings, form: ImageSpec, layout: Layout | None, pool: Workers) -> None:
-    """Decode the good files, note which can't be decoded, and write each image into the place of its number."""
+@dataclass(frozen=True)
+class Decoder:
+    """Decodes a file and, with a `layout`, writes all levels of its image into the place of its number.  Picklable."""
+
+    resolution: int
+    channels: int
+    crop: str
+    layout: Layout | None = None
+
+    def __call__(self, item: tuple[Entry, int, Landmarks | None]) -> tuple[str, str | None]:
+        """The name of a file and, if it could not be decoded, why not."""
+        entry, slot, face = item
+        try:
+            if self.crop != "face":
+                pixels = load_image(entry.file, self.resolution, self.channels, self.crop)
+            elif face is not None:
+                pixels = align_face(decode(entry.file, self.channels), face, self.resolution)
+            else:
+                return entry.name, NO_FACE
+        except (BadImage, ValueError) as bad:
+            return entry.name, str(bad)
+        if self.layout is not None:
+            self.layout.write(slot, all_levels(pixels))
+        return entry.name, None
+
+
+def decode_all(
+    decoder: Decoder, found: Findings, source: Source, faces: Mapping[str, Landmarks], pool: Workers
+) -> None:
+    """Decode the good files, and note which can't be decoded."""
     good = found.good()
     slots = {entry.name: slot for slot, entry in enumerate(good)}
-    items = ((entry, slots[entry.name], found.faces.get(entry.name)) for entry in found.source.loaded(good))
-    work = partial(_decode, form, layout)
-    for name, reason in pool.in_order(found.source.task, work, items, len(good)):
-        if reason is not None:
-            found.reasons[name] = reason
-
-
-def _decode(
-    form: ImageSpec, layout: Layout | None, item: tuple[Entry, int, Landmarks | None]
-) -> tuple[str, str | None]:
-    """The name of a file whose image was decoded and written, and why it could not be decoded."""
-    entry, slot, face = item
-    try:
-        pixels = load_image(entry.file, form, face)
-    except BadImage as bad:
-        return entry.name, bad.reason
-    if layout is not None:
-        layout.write(slot, all_levels(pixels))
-    return entry.name, None
+    items = ((entry, slots[entry.name], faces.get(entry.name)) for entry in source.loaded(good))
+    results = pool.in_order(source.task, decoder, items, len(good))
+    found.reasons |= {name: reason for name, reason in results if reason is not None}
 
 
 def _without_holes(layout: Layout, entries: Sequence[Entry], bad: Collection[str]) -> list[Entry]:
@@ -262,12 +240,16 @@ def _without_holes(layout: Layout, entries: Sequence[Entry], bad: Collection[str
 
 # ---- the form of the images
 
+NO_FACE = "no landmarks in the landmarks file"
 
-def _top_level(found: Findings, options: Options) -> int:
+
+def top_level(found: Findings, faces: Mapping[str, Landmarks], options: Options) -> int:
     """The resolution of the top level; finds the files that are too small for it.  Raises UserError if all are."""
-    crop, keep, wanted, faces = options.crop, options.keep, options.max_resolution, found.faces
+    is_face, wanted = options.crop == "face", options.max_resolution
     sides = {
-        name: usable_side(header.width, header.height, crop, keep, faces.get(name))
+        name: (int(face_side(faces[name])) if name in faces else 0)
+        if is_face
+        else usable_side(header.width, header.height, options.crop)
         for name, header in found.headers.items()
     }
     usable = [side for side in sides.values() if side >= MIN_RESOLUTION] or [MIN_RESOLUTION]  # else all are refused
@@ -278,8 +260,10 @@ def _top_level(found: Findings, options: Options) -> int:
             f"Choose max_resolution={1 << (max(usable).bit_length() - 1)} or less.",
         )
     for name, side in sides.items():
-        if side < resolution:
-            found.reasons[name] = too_small(resolution, crop, faces.get(name))
+        if is_face and name not in faces:
+            found.reasons[name] = NO_FACE
+        elif side < resolution:
+            found.reasons[name] = f"{'a face ' if is_face else ''}smaller than {resolution}x{resolution}"
     return resolution
 
 
@@ -288,7 +272,7 @@ def are_mixed(counts: Counter[int]) -> bool:
     return counts.total() - max(counts.values()) > MIXED_SHARE * counts.total()
 
 
-def _common_channels(channels: Sequence[int]) -> int:
+def common_channels(channels: Sequence[int]) -> int:
     """The channels of a dataset for images of these: 1 if all are grey, else 3.
 
     Raises UserError where no kind is the clear majority: what the others are to become is for the user to say.

@@ -25,7 +25,6 @@ from pggan.core.architecture import MIN_RESOLUTION, is_power_of_two, resolutions
 from pggan.core.atomic_io import file_sha256, is_plain, parse_json
 from pggan.core.cpu import available_cores
 from pggan.core.errors import UserError
-from pggan.data.levels import Images
 
 INDEX_FILE = "index.json"
 PREPARE_AGAIN = "Prepare the dataset again, or copy it again."
@@ -33,6 +32,7 @@ FORMAT = "pggan-pyramid"
 VERSION = 1
 LABEL_BYTES = 8
 
+Images = NDArray[np.uint8]  # [N, H, W, C], or [H, W, C] of one
 Kind = TypeVar("Kind")
 
 

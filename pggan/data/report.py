@@ -3,25 +3,21 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from pggan.core.atomic_io import parse_json
 from pggan.core.errors import UserError
-from pggan.data.face_crop import Landmarks, read_landmarks
-from pggan.data.image_file import BadImage, ImageHeader, printable, read_header
-from pggan.data.source import Entry, Source
+from pggan.data.image_file import BadImage, ImageHeader, read_header
+from pggan.data.sources import Entry, Source
 from pggan.data.workers import Workers
 
 BAD_NAMED_IN_ERROR = 20
 NAMED_PER_NOTE = 20
 NAMED_ON_CONSOLE = 3
-REPORT_FILE = "report.json"  # of a pyramid, beside its index
 DUPLICATE = "the same bytes as another file"
 
 
@@ -29,12 +25,10 @@ DUPLICATE = "the same bytes as another file"
 class Findings:
     """The files of a source, and what was found about them, by name.
 
-    headers: where they can be read; reasons: why files can't be used; faces: the landmarks of files.
+    headers: where they can be read; reasons: why files can't be used.
     """
 
-    source: Source
     entries: Sequence[Entry]
-    faces: Mapping[str, Landmarks]
     headers: dict[str, ImageHeader] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
 
@@ -47,7 +41,7 @@ class Findings:
         bad, total = self._bad(), len(self.entries)
         if len(bad) < total and not (bad and on_bad == "stop"):
             return
-        named = [f"  {image}" for image in bad[:BAD_NAMED_IN_ERROR]]
+        named = [f"  {_printable(path)}: {reason}" for path, reason in bad[:BAD_NAMED_IN_ERROR]]
         if len(bad) > len(named):
             named.append(f"  … and {len(bad) - len(named)} more")
         raise UserError(
@@ -58,16 +52,16 @@ class Findings:
     def show(self) -> None:
         """List the bad files by reason on stderr, and how many of the others each note is about."""
         console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-        by_reason: dict[str, list[BadImage]] = {}
-        for image in self._bad():
-            by_reason.setdefault(image.reason, []).append(image)
+        by_reason: dict[str, list[Path]] = {}
+        for path, reason in self._bad():
+            by_reason.setdefault(reason, []).append(path)
         if by_reason:
-            console.print(f"Left out {len(self._bad())} of {len(self.entries)} images:")
-        for reason, images in by_reason.items():
-            if len(images) > NAMED_ON_CONSOLE:
-                console.print(f"  {_counted(reason, [image.path for image in images])}")
+            console.print(f"Left out {len(self.reasons)} of {len(self.entries)} images:")
+        for reason, paths in by_reason.items():
+            if len(paths) > NAMED_ON_CONSOLE:
+                console.print(f"  {_counted(reason, paths)}")
             else:
-                console.print("\n".join(f"  {image}" for image in images))
+                console.print("\n".join(f"  {_printable(path)}: {reason}" for path in paths))
         if notes := self._notes():
             console.print("To know about the others:")
         for text, names in sorted(notes.items(), key=lambda item: -len(item[1])):
@@ -75,20 +69,19 @@ class Findings:
 
     def to_json(self, **more: object) -> str:
         """The content of report.json: `left_out` is complete, `noted` has the first files of each note."""
+        notes = {text: {"count": len(names), "files": names[:NAMED_PER_NOTE]} for text, names in self._notes().items()}
         content = {
             "files": len(self.entries),
             "usable": len(self.good()),
-            "left_out": [{"file": str(image.path), "reason": image.reason} for image in self._bad()],
-            "noted": {
-                text: {"count": len(names), "files": names[:NAMED_PER_NOTE]} for text, names in self._notes().items()
-            },
+            "left_out": [{"file": str(path), "reason": reason} for path, reason in self._bad()],
+            "noted": notes,
             **more,
         }
         return json.dumps(content, indent=1) + "\n"
 
-    def _bad(self) -> list[BadImage]:
+    def _bad(self) -> list[tuple[Path, str]]:
         reasons = self.reasons
-        return [BadImage(entry.file.path, reasons[entry.name]) for entry in self.entries if entry.name in reasons]
+        return [(entry.file.path, reasons[entry.name]) for entry in self.entries if entry.name in reasons]
 
     def _notes(self) -> dict[str, list[str]]:
         notes: dict[str, list[str]] = {}
@@ -98,32 +91,21 @@ class Findings:
         return notes
 
 
+def _printable(path: Path) -> str:
+    """A path for a terminal: a name may hold codes that it would obey."""
+    name = str(path)
+    return name if name.isprintable() else ascii(name)
+
+
 def _counted(text: str, paths: Sequence[Path]) -> str:
     """`text` with the number of files it is about, and the first of them."""
-    shown = [printable(path) for path in paths[:NAMED_ON_CONSOLE]]
+    shown = [_printable(path) for path in paths[:NAMED_ON_CONSOLE]]
     return f"{text}: {len(paths)} ({', '.join(shown)}{', …' if len(paths) > len(shown) else ''})"
 
 
-def read_report(dataset: Path) -> dict[str, Any]:
-    """The report.json of a pyramid; empty where there is none that can be read."""
-    try:
-        return parse_json((dataset / REPORT_FILE).read_bytes())
-    except (OSError, ValueError):
-        return {}
-
-
-def left_out(dataset: Path) -> str:
-    """How many files its preparation left out, for the end of a line; nothing if there were none, or no report."""
-    count = len(read_report(dataset).get("left_out", ()))
-    return f"; {count:,} files left out ({dataset / REPORT_FILE})" if count else ""
-
-
-def examine(source: Source, entries: Sequence[Entry], workers: Workers, landmarks: str | None = None) -> Findings:
-    """Read the header of every file, and all bytes of those that have the size of another one.
-
-    landmarks: file with the landmarks of faces.
-    """
-    found = Findings(source, entries, {} if landmarks is None else faces_of(entries, Path(landmarks)))
+def examine(source: Source, entries: Sequence[Entry], workers: Workers) -> Findings:
+    """Read the header of every file, and all bytes of those that have the size of another one."""
+    found = Findings(entries)
     sizes = Counter(entry.size for entry in entries if entry.problem is None)
     one = partial(_examine_one, frozenset(size for size, count in sizes.items() if count > 1))
     digests = {}
@@ -140,14 +122,6 @@ def examine(source: Source, entries: Sequence[Entry], workers: Workers, landmark
     return found
 
 
-def faces_of(entries: Sequence[Entry], landmarks: Path) -> dict[str, Landmarks]:
-    """The landmarks of every file that has some, found by its whole name or by its last part."""
-    listed = read_landmarks(landmarks)
-    listed = {Path(name).name: points for name, points in listed.items()} | listed
-    found = {entry.name: listed.get(entry.name, listed.get(Path(entry.name).name)) for entry in entries}
-    return {name: points for name, points in found.items() if points is not None}
-
-
 def _examine_one(shared_sizes: frozenset[int], entry: Entry) -> tuple[str, ImageHeader | str, str | None]:
     """The name of a file, its header or why it has none, and a digest of its bytes where another one has its size."""
     if entry.problem is not None or entry.header is not None:
@@ -155,7 +129,7 @@ def _examine_one(shared_sizes: frozenset[int], entry: Entry) -> tuple[str, Image
     try:
         header = read_header(entry.file)
     except BadImage as bad:
-        return entry.name, bad.reason, None
+        return entry.name, str(bad), None
     if entry.size not in shared_sizes:
         return entry.name, header, None
     try:

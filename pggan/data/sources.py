@@ -1,128 +1,117 @@
-"""The image files in a folder, an archive, another pyramid, or several of these; nothing is decoded here."""
+"""Where image files come from: an entry for each, the folder, and which source a path or a name means."""
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache, partial
-from pathlib import Path
-from typing import BinaryIO
-
-import numpy as np
+import os
+import stat
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, NamedTuple
 
 from pggan.core.errors import UserError
-from pggan.data.archives import ARCHIVES, TarSource, ZipSource
-from pggan.data.face_crop import to_pil
-from pggan.data.image_file import ImageFile, ImageHeader, png_file
-from pggan.data.pyramid import INDEX_FILE, ImagePyramid
-from pggan.data.source import Entry, FolderSource, Source
-from pggan.data.torchvision_sets import NamedSet, NamedSource, named_set
+from pggan.data.image_file import EXTENSIONS, BadImage, ImageFile, ImageHeader
 
-ADDRESS = re.compile(r"[a-z0-9]{2,}:/", re.IGNORECASE)  # https://…, of which a path keeps one slash
+# Named among the bad files instead of being passed over: whoever has them wants to know.
+UNREADABLE = [".gif", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".jxl", ".ppm", ".pgm", ".npy"]
 
 
-def open_sources(paths: object, named: NamedSet) -> Source:
-    """The source that `paths` names: a path, the name of a known set, or a list of these.  Raises UserError."""
-    if isinstance(paths, list):
-        if not paths:
-            raise UserError("source=[] names nothing.", "Give at least one folder or archive.")
-        return JoinedSource([open_sources(path, named) for path in paths])
-    name = named_set(str(paths))
-    return open_source(Path(str(paths))) if name is None else NamedSource(name, named)
+class Entry(NamedTuple):
+    """One image file of a source, not opened yet.
+
+    name: with slashes, different from all others of the source.
+    stamp: differs when the content may differ.
+    size: in bytes.
+    problem: why it must not be opened.
+    label: the class that the source gives it: its first sub-folder, or that of the dataset.
+    header: what is known without opening it, for images that the source makes itself.
+    """
+
+    name: str
+    stamp: str
+    size: int
+    file: ImageFile
+    problem: str | None = None
+    label: str | None = None
+    header: ImageHeader | None = None
 
 
-def open_for_training(path: str, cache: str) -> Source:
-    """The source at `path`, or the known set of that name, which is downloaded into `cache`.  Raises UserError."""
-    return open_sources(path, NamedSet(Path(cache, "downloads"), "train", download=True))
+class Source(ABC):
+    """Image files from one place.
+
+    description: kept with the dataset; it has a "kind" and a "name".
+    task: the title of the progress bar while the images are decoded.
+    """
+
+    description: dict[str, object]
+    task = "Decoding images"
+
+    @abstractmethod
+    def entries(self) -> list[Entry]:
+        """All image files, in the order of the dataset.  Raises UserError when the source can't be read."""
+
+    def some_entries(self) -> list[Entry]:
+        """All image files; raises UserError where there are none, too."""
+        if not (found := self.entries()):
+            remedy = f"Images are files ending in {', '.join(EXTENSIONS)}; linked folders are not entered."
+            raise UserError(f"There are no images in {self.description['name']}.", remedy)
+        return found
+
+    def loaded(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        """The given entries, perhaps in another order, ready to be opened in another process."""
+        return iter(entries)
 
 
-def require_source(path: str) -> None:
-    """Raise UserError for a path that `open_sources` refuses, or a folder without images; a known set is not opened."""
-    source = open_source(Path(path)) if named_set(path) is None else None
-    if isinstance(source, FolderSource):
-        source.require_images()
+def is_image_name(name: str) -> bool:
+    """Whether a file of this name is meant to be an image."""
+    path = PurePosixPath(name)
+    hidden = any(part.startswith(".") and part != ".." for part in path.parts)
+    return not hidden and path.suffix.lower() in (*EXTENSIONS, *UNREADABLE)
 
 
-def open_source(path: Path) -> Source:
-    """The folder, archive or pyramid at `path`.  Raises UserError when there is none."""
-    if path.is_dir():
-        return PyramidSource(path) if (path / INDEX_FILE).is_file() else FolderSource(path)
-    if not path.exists():
-        remedy = "Give the path of the folder or archive that holds the images."
-        if ADDRESS.match(str(path)):
-            remedy = "Addresses are not downloaded: get the archive first, and give its path."
-        raise UserError(f"{path} does not exist.", remedy)
-    if path.is_file() and path.suffix.lower() in ARCHIVES:
-        return ZipSource(path) if path.suffix.lower() == ".zip" else TarSource(path)
-    problem = f"{path} is neither a folder nor an archive."
-    raise UserError(problem, f"Give a folder of images, or an archive ending in {', '.join(ARCHIVES)}.")
+def first_folder(name: str) -> str | None:
+    """The first folder of a name with slashes, if it has one."""
+    folder, slash, _ = name.removeprefix("./").partition("/")
+    return folder if slash else None
 
 
-@lru_cache(maxsize=4)
-def _opened_pyramid(path: Path, changed: int) -> ImagePyramid:
-    return ImagePyramid(path)
+def disk_entry(path: Path, root: Path, name: str, label: str | None) -> Entry:
+    """The entry of a file below `root`, which has no links in its path; a link has the stamp of its target."""
+    stamp, size = "missing", 0
+    with suppress(OSError):  # of a link that leads nowhere, or a file that a data set only lists
+        status = path.stat()
+        stamp, size = f"{status.st_size}-{status.st_mtime_ns}", status.st_size
+    return Entry(name, stamp, size, ImageFile(path, partial(_open_below, path, root)), label=label)
 
 
-def _open_image(path: Path, number: int) -> BinaryIO:
-    """An image of the top level, as a PNG file."""
-    pyramid = _opened_pyramid(path, (path / INDEX_FILE).stat().st_mtime_ns)
-    return png_file(to_pil(pyramid.read(pyramid.resolution, np.array([number]))[0]))
+def _open_below(path: Path, root: Path) -> BinaryIO:
+    # A folder from elsewhere must not draw other files of this machine into the dataset.
+    if path.is_symlink():
+        if not path.exists():
+            raise BadImage("a link that leads nowhere")
+        if not Path(os.path.realpath(path)).is_relative_to(root):
+            raise BadImage("a link that leads out of the source folder")
+    if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for ever
+        raise BadImage("not a regular file")
+    return path.open("rb")
 
 
-class PyramidSource(Source):
-    """The top level of a prepared pyramid."""
+class FolderSource(Source):
+    """The image files under a folder, at any depth; hidden files and linked folders are passed over."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.description = {"kind": "pyramid", "name": path.resolve().name}
-        self._pyramid = ImagePyramid(path)
+        self.description = {"kind": "folder", "name": path.resolve().name}
 
     def entries(self) -> list[Entry]:
-        """All images, in their order."""
-        pyramid = self._pyramid
-        side, channels = pyramid.resolution, pyramid.channels
-        names, labels = pyramid.class_names, pyramid.labels
-        return [
-            Entry(
-                f"{index:08d}",
-                f"{pyramid.fingerprint[:16]}-{index}",
-                side * side * channels,
-                ImageFile(self.path / f"{index:08d}", partial(_open_image, self.path, index)),
-                label=None if names is None or labels is None else names[labels[index]],
-                header=ImageHeader(side, side, channels),
-            )
-            for index in range(pyramid.images)
-        ]
+        """All image files, sorted by path."""
+        root = Path(os.path.realpath(self.path))
+        names = [(path, path.relative_to(self.path).as_posix()) for path in self.paths()]
+        found = [disk_entry(path, root, name, first_folder(name)) for path, name in names]
+        return sorted(found, key=lambda entry: entry.file.path)
 
-
-# ---- several at once
-
-
-class JoinedSource(Source):
-    """Several sources as one; a name begins with its source's."""
-
-    def __init__(self, sources: Sequence[Source]) -> None:
-        self._sources = sources
-        self.description = {
-            "kind": "several",
-            "name": ", ".join(str(source.description["name"]) for source in sources),
-            "sources": [source.description for source in sources],
-        }
-
-    def entries(self) -> list[Entry]:
-        """The entries of all, source by source."""
-        return [
-            entry._replace(name=self._prefix(number) + entry.name)
-            for number, source in enumerate(self._sources)
-            for entry in source.entries()
-        ]
-
-    def loaded(self, entries: Iterable[Entry]) -> Iterator[Entry]:
-        """The entries of all, source by source, ready to be opened."""
-        wanted = list(entries)
-        for number, source in enumerate(self._sources):
-            prefix = self._prefix(number)
-            own = [entry for entry in wanted if entry.name.startswith(prefix)]
-            for entry in source.loaded([entry._replace(name=entry.name.removeprefix(prefix)) for entry in own]):
-                yield entry._replace(name=prefix + entry.name)
-
-    def _prefix(self, number: int) -> str:
-        return f"{number + 1}-{self._sources[number].description['name']}/"
+    def paths(self) -> Iterator[Path]:
+        """The files that are named like images."""
+        for folder, subfolders, names in os.walk(self.path):
+            subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+            yield from (Path(folder, name) for name in names if is_image_name(name))

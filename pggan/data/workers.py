@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
@@ -23,7 +23,6 @@ Result = TypeVar("Result")
 
 MAX_WORKERS = 16  # when nobody says
 MAX_BATCH = 8  # items at a time: handing work over costs little then
-BATCHES_FOR_EACH = 4  # at least, where there are so many items: a few large ones must not all go to the same worker
 BATCHES_AHEAD = 2  # of each worker: few results wait, so memory does not grow with the number of items
 
 
@@ -32,6 +31,7 @@ class Workers(AbstractContextManager["Workers"]):
 
     def __init__(self, count: int | None = None) -> None:
         """Args: count: of processes; None: one per core that this process may use, up to 16."""
+        keep_freed_memory()
         self.count = count or min(available_cores(), MAX_WORKERS)
         # Spawned, because forking a process that has threads (torch, rich) can lock up.
         self._pool = ProcessPoolExecutor(self.count, multiprocessing.get_context("spawn"), _begin)
@@ -52,7 +52,7 @@ class Workers(AbstractContextManager["Workers"]):
             yield from progress.track(results, total=total, description=title)
 
     def _results(self, function: Callable[[Item], Result], items: Iterator[Item], total: int) -> Iterator[Result]:
-        size = max(1, min(MAX_BATCH, total // (BATCHES_FOR_EACH * self.count)))
+        size = max(1, min(MAX_BATCH, total // (4 * self.count)))  # large items must not all go to the same worker
         waiting: deque[Future[list[Result]]] = deque()
         try:
             while batch := list(islice(items, size)):
@@ -69,7 +69,7 @@ class Workers(AbstractContextManager["Workers"]):
             ) from error
 
 
-def _apply(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+def _apply(function: Callable[[Item], Result], items: list[Item]) -> list[Result]:
     return [function(item) for item in items]
 
 

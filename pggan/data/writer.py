@@ -1,18 +1,15 @@
 """Pyramids written: the places of images in shards, filled by several processes at once, and the index over them."""
 
 import hashlib
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from pggan.data.levels import Images
-from pggan.data.pyramid import INDEX_FILE, LABEL_BYTES, Index, StoredFile, levels_up_to
+from pggan.data.pyramid import INDEX_FILE, LABEL_BYTES, Images, Index, StoredFile, levels_up_to
 
 SHARD_BYTES = 2**30  # a part of the format: images are found in existing datasets by it
-MAX_OPEN_FILES = 512
 LABELS_FILE = "labels.bin"
 
 
@@ -56,18 +53,15 @@ class Layout(NamedTuple):
     def write(self, slot: int, levels: Sequence[Images]) -> None:
         """Write image number `slot`, given at every level, highest first, into its place."""
         for pixels in levels:
-            descriptor, offset = self._place(len(pixels), slot)
-            content = memoryview(pixels.data).cast("B")
-            while len(content):  # a nearly full disk takes a part, then refuses
-                written = os.pwrite(descriptor, content, offset)
-                content, offset = content[written:], offset + written
+            file = self._at(len(pixels), slot)
+            file.write(pixels.data)
+            file.flush()
 
     def read(self, slot: int) -> list[Images]:
         """Image number `slot` at every level, highest first."""
         found = []
         for level in reversed(levels_up_to(self.resolution)):
-            descriptor, offset = self._place(level, slot)
-            content = os.pread(descriptor, self._image_bytes(level), offset)
+            content = self._at(level, slot).read(self._image_bytes(level))
             found.append(np.frombuffer(content, np.uint8).reshape(level, level, self.channels))
         return found
 
@@ -80,27 +74,25 @@ class Layout(NamedTuple):
     def _path(self, level: int, slot: int) -> Path:
         return self.directory / f"r{level:04d}-{slot // self._images_per_shard(level):05d}.bin"
 
-    def _place(self, level: int, slot: int) -> tuple[int, int]:
-        """The open file and the offset of an image."""
-        return _descriptor(self._path(level, slot)), slot % self._images_per_shard(level) * self._image_bytes(level)
+    def _at(self, level: int, slot: int) -> BinaryIO:
+        """The open shard, at the place of an image."""
+        path = self._path(level, slot)
+        if level not in _open or _open[level].name != path:
+            if level in _open:
+                _open[level].close()
+            _open[level] = path.open("r+b")
+        _open[level].seek(slot % self._images_per_shard(level) * self._image_bytes(level))
+        return _open[level]
 
 
-_open_files: dict[Path, int] = {}
-
-
-def _descriptor(path: Path) -> int:
-    """A file of this process that stays open: opening it for every image would cost more than writing."""
-    if path not in _open_files:
-        if len(_open_files) >= MAX_OPEN_FILES:
-            os.close(_open_files.pop(next(iter(_open_files))))
-        _open_files[path] = os.open(path, os.O_RDWR)
-    return _open_files[path]
+# The last shard of each level stays open in this process: opening it for every image would cost more than writing.
+_open: dict[int, BinaryIO] = {}
 
 
 def close_files() -> None:
     """Close the shards that this process has open."""
-    while _open_files:
-        os.close(_open_files.popitem()[1])
+    while _open:
+        _open.popitem()[1].close()
 
 
 def write_index(

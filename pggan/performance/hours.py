@@ -15,11 +15,11 @@ from pggan.core.devices import choose_device, count_devices
 from pggan.core.errors import UserError
 from pggan.core.schedule import PerResolution, value_at
 from pggan.core.text import Log, duration
+from pggan.data.data_sets import open_source
 from pggan.data.image_file import BadImage, ImageHeader, read_header, usable_side
 from pggan.data.prepare import are_mixed
 from pggan.data.pyramid import INDEX_FILE, ImagePyramid
-from pggan.data.source import Entry
-from pggan.data.sources import open_for_training
+from pggan.data.sources import Entry
 from pggan.distributed.process_group import rank_from_environment
 from pggan.networks import efficientnet_lite0
 from pggan.performance.recipe import (
@@ -153,11 +153,11 @@ def facts_of(config: DataConfig) -> DataFacts:
 
 def facts_of_files(config: DataConfig, path: str) -> DataFacts:
     """The files of a folder, an archive or a known set that are not prepared yet."""
-    entries = open_for_training(path, config.cache).some_entries()
+    entries = open_source(path, Path(config.cache, "downloads")).some_entries()
     found = [entry for entry in entries if entry.problem is None]
     sample = found[:: -(-len(found) // MAX_HEADERS) or 1]
     headers = headers_of(sample)
-    sides = sorted(usable_side(header.width, header.height, config.crop, 1.0, None) for header in headers)
+    sides = sorted(usable_side(header.width, header.height, config.crop) for header in headers)
     sides = [side for side in sides if side >= MIN_RESOLUTION]
     if not sides:
         problem = f"Of the {len(entries):,} image files in {path}, none can be used."

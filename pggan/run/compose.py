@@ -31,11 +31,9 @@ from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import clean_partials, require_free_space
 from pggan.core.schedule import Course, Phase, Schedule
 from pggan.core.signals import StopSignal, interrupt_message
-from pggan.data.loader import budget_bytes
 from pggan.data.open import open_data
 from pggan.data.pyramid import ImagePyramid
-from pggan.data.reals import RealBatches, whole_batch
-from pggan.data.report import left_out
+from pggan.data.reals import RealBatches, budget_bytes, whole_batch
 from pggan.distributed.process_group import ProcessGroup
 from pggan.distributed.watchdog import Watchdog
 from pggan.metrics.extractors import Extractor
@@ -328,10 +326,12 @@ def introduce(reporter: Reporter, config: TrainConfig, source: Source, state: St
     end = reporter.eta.end(state.images, now)
     if limit is not None:
         end = f"{until(max(3600 * limit.hours - limit.spent, 0.0), now)}, as hours={config.hours:g} asks for"
+    bad = pyramid.source.get("bad_images")  # which its report.json lists
+    left_out = f"; {bad:,} files left out ({pyramid.path}/report.json)" if bad else ""
     lines = {
         "Command": source.description["versions"]["command"] or "from Python",
         "Run directory": str(run_dir),
-        "Data": f"{pyramid.images:,} images, {pyramid.channels} channels, up to {side}x{side}{left_out(pyramid.path)}",
+        "Data": f"{pyramid.images:,} images, {pyramid.channels} channels, up to {side}x{side}{left_out}",
         "Networks": f"G {g:,}  D {d:,} parameters, {config.loss.name}{features}",
         "Schedule": f"{first}x{first} to {final}x{final}, {len(schedule.phases)} phases, {schedule.total:,} images",
         "Time": end,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pggan.core.errors import UserError
 from pggan.core.rng import generator_for
-from pggan.data.image_file import MODES, BadImage, ImageFile, ImageSpec, load_image
+from pggan.data.image_file import MODES, BadImage, ImageFile, load_image
 from pggan.data.reals import to_float
 from pggan.networks.layers import ComputeOptions, use_options
 from pggan.networks.networks import Generator
@@ -137,7 +137,7 @@ def read_target(picture: Picture, resolution: int, channels: int) -> Pixels:
         image.save(content, "PNG")
     file = ImageFile(path, lambda: content or path.open("rb"))
     try:
-        return load_image(file, ImageSpec(resolution, channels, "center"))
+        return load_image(file, resolution, channels, "center")
     except BadImage as error:
         remedy = f"Give a PNG, JPEG or WebP image of at least {resolution}x{resolution} pixels, or another resolution=."
-        raise UserError(f"image={error.path} can't be projected: {error.reason}.", remedy) from error
+        raise UserError(f"image={path} can't be projected: {error}.", remedy) from error

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from pggan.data.data_sets import open_source
 from pggan.data.prepare import Options, prepare
-from pggan.data.sources import open_source
 
 FILES = {"b/1.png": 0, "a.png": 1, "c/d/e.png": 2, "b/0.png": 3}  # with the seeds of their images
 

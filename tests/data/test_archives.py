@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from pggan.core.errors import UserError
-from pggan.data.image_file import ImageSpec, load_image
-from pggan.data.sources import open_source
+from pggan.data.data_sets import open_source
+from pggan.data.image_file import load_image
 from tests.data.images import EXPECTED, FILES, everything, noise, png, prepared, write_tar, write_zip
 
 
@@ -32,7 +32,7 @@ def test_every_compression_of_tars_is_read_in_any_order(tmp_path, kind):
     loaded = {entry.name: entry for entry in source.loaded(entries[1:])}
     assert sorted(loaded) == sorted(FILES)[1:]
     for name, entry in loaded.items():
-        np.testing.assert_array_equal(load_image(entry.file, ImageSpec(16, 3, "center")), noise(FILES[name]))
+        np.testing.assert_array_equal(load_image(entry.file, 16, 3, "center"), noise(FILES[name]))
 
 
 OUTSIDE = ["../evil.png", "a/../../evil.png", "/tmp/evil.png"]
@@ -77,7 +77,7 @@ def test_the_last_of_several_members_of_one_name_counts(tmp_path):
     ):
         source = open_source(archive)
         (entry,) = source.loaded(source.entries())
-        np.testing.assert_array_equal(load_image(entry.file, ImageSpec(16, 3, "center")), noise(1))
+        np.testing.assert_array_equal(load_image(entry.file, 16, 3, "center"), noise(1))
 
 
 @pytest.mark.fault(23)

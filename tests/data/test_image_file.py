@@ -10,12 +10,12 @@ import pytest
 from PIL import Image
 
 from pggan.data import image_file
-from pggan.data.image_file import BadImage, ImageSpec
-from pggan.data.source import disk_entry
+from pggan.data.image_file import BadImage
+from pggan.data.sources import disk_entry
 
 
-def load_image(path, target):
-    return image_file.load_image(disk_entry(path, path.parent, path.name, None).file, target)
+def load_image(path, resolution, channels, crop):
+    return image_file.load_image(disk_entry(path, path.parent, path.name, None).file, resolution, channels, crop)
 
 
 def read_header(path):
@@ -57,11 +57,9 @@ def test_where_an_odd_number_of_pixels_is_left_out_or_added_one_fewer_is_at_the_
     pixels = noise(8, 13)
     for turn in (lambda image: image, lambda image: image.swapaxes(0, 1)):
         path = save(tmp_path / "a.png", turn(pixels))
-        np.testing.assert_array_equal(load_image(path, ImageSpec(8, 3, "center")), turn(pixels[:, 2:10]))
+        np.testing.assert_array_equal(load_image(path, 8, 3, "center"), turn(pixels[:, 2:10]))
         padded = np.pad(pixels, ((2, 3), (0, 0), (0, 0)), constant_values=255)
-        np.testing.assert_array_equal(load_image(path, ImageSpec(13, 3, "pad")), turn(padded))
-    square = save(tmp_path / "square.png", noise(16, 16))
-    np.testing.assert_array_equal(load_image(square, ImageSpec(13, 3, "center", keep=0.82)), noise(16, 16)[1:14, 1:14])
+        np.testing.assert_array_equal(load_image(path, 13, 3, "pad"), turn(padded))
 
 
 CROPPED = {
@@ -75,16 +73,16 @@ CROPPED = {
 def test_each_crop_makes_wide_and_tall_images_square_by_its_rule(tmp_path, crop):
     pixels = noise(16, 32)
     expected = blocks_mean(CROPPED[crop](pixels), 8)
-    wide = load_image(save(tmp_path / "wide.png", pixels), ImageSpec(8, 3, crop))
+    wide = load_image(save(tmp_path / "wide.png", pixels), 8, 3, crop)
     np.testing.assert_array_equal(wide, expected)
-    tall = load_image(save(tmp_path / "tall.png", pixels.swapaxes(0, 1).copy()), ImageSpec(8, 3, crop))
+    tall = load_image(save(tmp_path / "tall.png", pixels.swapaxes(0, 1).copy()), 8, 3, crop)
     np.testing.assert_array_equal(tall, expected.swapaxes(0, 1))
 
 
 def test_another_ratio_uses_the_lanczos_filter(tmp_path):
     pixels = noise(20, 20)
     expected = Image.fromarray(pixels).resize((8, 8), Image.Resampling.LANCZOS)
-    loaded = load_image(save(tmp_path / "a.png", pixels), ImageSpec(8, 3, "center"))
+    loaded = load_image(save(tmp_path / "a.png", pixels), 8, 3, "center")
     np.testing.assert_array_equal(loaded, np.asarray(expected))
 
 
@@ -92,8 +90,8 @@ def test_nothing_is_enlarged(tmp_path):
     path = save(tmp_path / "a.png", noise(7, 20))
     for crop in ("center", "resize"):
         with pytest.raises(BadImage, match="smaller than 8x8"):
-            load_image(path, ImageSpec(8, 3, crop))
-    assert load_image(path, ImageSpec(8, 3, "pad")).shape == (8, 8, 3)
+            load_image(path, 8, 3, crop)
+    assert load_image(path, 8, 3, "pad").shape == (8, 8, 3)
 
 
 UPRIGHT = {
@@ -120,7 +118,7 @@ def test_exif_orientation_is_applied_to_pixels_and_header(tmp_path, orientation,
     for channels in (1, 3, 4):  # JPEGs are decoded as they are, or converted
         expected = Image.fromarray(upright).convert({1: "L", 3: "RGB", 4: "RGBA"}[channels])
         expected = np.asarray(expected).reshape(*upright.shape[:2], channels)
-        np.testing.assert_array_equal(load_image(path, ImageSpec(8, channels, "resize")), blocks_mean(expected, 8))
+        np.testing.assert_array_equal(load_image(path, 8, channels, "resize"), blocks_mean(expected, 8))
 
 
 # ---- modes
@@ -153,20 +151,20 @@ MODES = {  # the image, how it is saved, and the first pixel by the number of ch
 def test_every_mode_is_converted_and_transparency_laid_on_white(tmp_path, image, options, expected):
     path = save(tmp_path / "a.png", image, **options)
     for channels, pixel in expected.items():
-        assert load_image(path, ImageSpec(8, channels, "center"))[0, 0].tolist() == pixel
+        assert load_image(path, 8, channels, "center")[0, 0].tolist() == pixel
 
 
 def test_sixteen_bits_are_scaled_to_eight(tmp_path):
     values = np.array([0, 128, 129, 257, 32768, 65406, 65407, 65535], np.uint16)
     path = save(tmp_path / "a.png", np.tile(values, (8, 1)))
     expected = [round(int(value) * 255 / 65535) for value in values]
-    assert load_image(path, ImageSpec(8, 1, "center"))[0, :, 0].tolist() == expected
-    assert load_image(path, ImageSpec(8, 3, "center"))[0, :, 2].tolist() == expected
+    assert load_image(path, 8, 1, "center")[0, :, 0].tolist() == expected
+    assert load_image(path, 8, 3, "center")[0, :, 2].tolist() == expected
 
 
 def test_cmyk_becomes_rgb(tmp_path):
     cyan = Image.new("CMYK", (8, 8), (255, 0, 0, 0))
-    loaded = load_image(save(tmp_path / "a.jpg", cyan, quality=100), ImageSpec(8, 3, "center"))
+    loaded = load_image(save(tmp_path / "a.jpg", cyan, quality=100), 8, 3, "center")
     np.testing.assert_allclose(loaded[0, 0], [0, 255, 255], atol=3)
 
 
@@ -180,7 +178,7 @@ def test_the_header_tells_grey_from_colour(tmp_path, mode):
 def test_the_first_frame_of_a_jpeg_with_a_second_view_is_the_image(tmp_path):
     first, second = (Image.new("RGB", (16, 16), colour) for colour in ("red", "blue"))
     path = save(tmp_path / "a.jpg", first, format="MPO", save_all=True, append_images=[second])
-    assert load_image(path, ImageSpec(8, 3, "center"))[0, 0, 0] > 250
+    assert load_image(path, 8, 3, "center")[0, 0, 0] > 250
 
 
 # ---- bad files
@@ -191,9 +189,8 @@ def bad_reason(path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(BadImage) as raised:
-            load_image(path, ImageSpec(4, 3, "center"))
-    assert raised.value.path == path
-    return raised.value.reason
+            load_image(path, 4, 3, "center")
+    return str(raised.value)
 
 
 @pytest.mark.parametrize("kind", ["png", "jpg"])
@@ -222,7 +219,3 @@ def test_more_than_100_pixels_per_byte_are_a_bomb_and_a_large_photograph_is_not(
 def test_a_folder_and_a_missing_file_are_bad(tmp_path):
     assert bad_reason(tmp_path) == "not a regular file"
     assert bad_reason(tmp_path / "nothing.png") == "No such file or directory"
-
-
-def test_a_name_with_terminal_codes_is_shown_harmlessly(tmp_path):
-    assert "\x1b" not in str(BadImage(tmp_path / "\x1b[31mred.png", "empty file"))

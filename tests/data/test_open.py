@@ -1,5 +1,7 @@
 """From the `data` keys to a pyramid: opened, prepared or drawn, and made once."""
 
+import os
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -13,9 +15,12 @@ from tests.composed import composed
 
 
 @pytest.fixture(autouse=True)
-def no_processes(monkeypatch):
+def one_core():
     """Work is done in this process: starting others takes seconds."""
-    monkeypatch.setattr("pggan.data.workers.MAX_WORKERS", 1)
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    yield
+    os.sched_setaffinity(0, cores)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pggan.core.errors import UserError
 from pggan.data import writer
-from pggan.data.levels import all_levels, block_sums, rounded_mean
+from pggan.data.image_file import all_levels, block_sums, rounded_mean
 from pggan.data.pyramid import ImagePyramid
 from pggan.data.writer import Layout, close_files
 from tests.data.images import edit_index, random_images
@@ -22,11 +22,8 @@ from tests.pyramids import write_pyramid
 
 @pytest.fixture
 def small_shards(monkeypatch):
-    """At most three images to a shard of the top level, two files open, and writes that take only a part."""
-    write = os.pwrite
+    """At most three images to a shard of the top level."""
     monkeypatch.setattr(writer, "SHARD_BYTES", 3 * 16 * 16 * 3)
-    monkeypatch.setattr(writer, "MAX_OPEN_FILES", 2)
-    monkeypatch.setattr(os, "pwrite", lambda descriptor, content, offset: write(descriptor, content[:100], offset))
     yield
     close_files()
 

@@ -1,12 +1,15 @@
 """Batches of real images against their definition, from every place that they can come from."""
 
+import threading
+
 import numpy as np
 import pytest
 import torch
 
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Schedule
-from pggan.data.reals import RealBatches, epoch_order, indices_at
+from pggan.data.pyramid import ImagePyramid
+from pggan.data.reals import Loader, RealBatches, Request, epoch_order, indices_at
 from pggan.performance.bench import phase_of
 from tests.pyramids import write_pyramid
 
@@ -137,3 +140,61 @@ def test_labels_for_the_generator_are_as_frequent_as_in_the_whole_training_set(t
         drawn += stream.batch(phase, StepRng(0, 10 * step, CPU)).fake_labels.argmax(1).tolist()
     # Five standard deviations of the share of 1000 independent labels: 5 * sqrt(0.9 * 0.1 / 1000).
     assert abs(np.mean(drawn) - 0.9) < 0.048
+
+
+# ---- where bytes come from
+
+
+class Noting(ImagePyramid):
+    """Notes of every read whether the training's own thread reads, and how many images."""
+
+    def read(self, resolution, indices, out=None):
+        self.reads.append((threading.current_thread() is threading.main_thread(), len(indices)))
+        return super().read(resolution, indices, out)
+
+
+class NoMemory(Loader):
+    """For no level does the memory suffice."""
+
+    def _level(self, resolution):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+
+@pytest.fixture
+def noting(pyramid):
+    noting = Noting(pyramid.path)
+    noting.reads = []
+    return noting
+
+
+def test_a_level_lives_on_the_device_when_it_fits_the_budget(noting):
+    loader = Loader(noting, CPU, budget=noting.level_bytes(8))
+    assert [loader.fits(level) for level in (4, 8, 16)] == [True, True, False]
+    found = [loader.get(Request(8, np.array(indices))) for indices in ([4, 9, 4], [49, 0])]
+    assert noting.reads == [(True, 50)]
+    assert np.array_equal(torch.cat(found).numpy(), noting.read(8, np.array([4, 9, 4, 49, 0])))
+
+
+def test_a_level_for_which_the_memory_does_not_suffice_is_read_batch_by_batch(noting):
+    loader = NoMemory(noting, CPU, budget=noting.level_bytes(16))
+    for numbers in ([4, 9, 4], [1, 2]):
+        request = Request(16, np.array(numbers))
+        assert np.array_equal(loader.get(request).numpy(), noting.read(16, request.indices))
+    assert [loader.fits(level) for level in (8, 16)] == [True, False]
+
+
+def test_what_is_read_ahead_is_not_read_again_and_what_was_not_asked_for_is_dropped(noting):
+    loader = Loader(noting, CPU, budget=0)
+    loader.prefetch(Request(16, np.array([1, 2])))
+    loader.get(Request(16, np.array([1, 2])))
+    loader.prefetch(Request(16, np.array([3, 4, 5])))
+    found = loader.get(Request(8, np.array([5])))
+    assert noting.reads == [(False, 2), (False, 3), (False, 1)]
+    assert np.array_equal(found.numpy(), noting.read(8, np.array([5])))
+
+
+def test_an_error_while_reading_ahead_reaches_the_training(noting):
+    loader = Loader(noting, CPU, budget=0)
+    loader.prefetch(Request(16, np.array([99])))
+    with pytest.raises(IndexError):
+        loader.get(Request(16, np.array([99])))

@@ -15,7 +15,6 @@ import simplejpeg
 from PIL import Image
 
 from pggan.cli.main import main
-from pggan.data.report import REPORT_FILE, left_out
 from tests.data.images import prepared as prepare
 
 
@@ -140,14 +139,6 @@ def test_nothing_else_is_left_out_or_noted(prepared):
     assert {name for note in report["noted"].values() for name in note["files"]} == set(NOTED)
 
 
-def test_the_number_of_files_left_out_is_known_of_the_dataset(prepared, tmp_path):
-    (tmp_path / REPORT_FILE).write_text(json.dumps(prepared[1]))
-    assert left_out(tmp_path) == f"; {len(LEFT_OUT)} files left out ({tmp_path / REPORT_FILE})"
-    (tmp_path / REPORT_FILE).write_text(json.dumps(prepared[1] | {"left_out": []}))
-    assert left_out(tmp_path) == ""
-    assert left_out(tmp_path / "avatars") == ""  # which have no report
-
-
 @pytest.mark.fault(22)
 def test_bad_files_do_not_change_the_pixels_of_the_others(photos, prepared, tmp_path):
     (tmp_path / "good").mkdir()
@@ -157,12 +148,9 @@ def test_bad_files_do_not_change_the_pixels_of_the_others(photos, prepared, tmp_
     np.testing.assert_array_equal(alone.read(32, np.arange(100)), prepared[0].read(32, np.arange(100)))
 
 
-def test_check_finds_the_same_and_writes_nothing(photos, tmp_path, capsys):
+def test_check_finds_the_same_and_writes_nothing(photos, capsys):
     before = sorted(photos.parent.iterdir())
-    words = [f"source={photos}", "max_resolution=32", "num_workers=1", f"report={tmp_path / 'found.json'}"]
-    assert main(["prepare", "check=true", *words]) == 0
-    report = json.loads((tmp_path / "found.json").read_text())
-    assert {Path(entry["file"]).name for entry in report["left_out"]} == set(LEFT_OUT)
+    assert main(["prepare", "check=true", f"source={photos}", "max_resolution=32", "num_workers=1"]) == 0
     assert sorted(photos.parent.iterdir()) == before
     shown = capsys.readouterr()
     assert f"Left out {len(LEFT_OUT)} of" in shown.err
@@ -173,9 +161,9 @@ def test_check_finds_the_same_and_writes_nothing(photos, tmp_path, capsys):
 MEMORY = """
 import resource, sys
 from pathlib import Path
-from pggan.data.image_file import ImageSpec, load_image
+from pggan.data.data_sets import open_source
+from pggan.data.image_file import load_image
 from pggan.data.report import examine
-from pggan.data.sources import open_source
 from pggan.data.workers import Workers
 
 def largest():
@@ -183,13 +171,13 @@ def largest():
 
 source = open_source(Path(sys.argv[1]))
 entries = source.entries()
-load_image(next(entry.file for entry in entries if entry.name == "good.png"), ImageSpec(4, 3, "center"))
+load_image(next(entry.file for entry in entries if entry.name == "good.png"), 4, 3, "center")
 before = largest()
 found = examine(source, entries, Workers(1))
 for entry in entries:
     if entry.name != "good.png":
         try:
-            load_image(entry.file, ImageSpec(4, 3, "center"))
+            load_image(entry.file, 4, 3, "center")
         except Exception:
             pass
 print(len(found.reasons), largest() - before)

@@ -1,20 +1,53 @@
-"""Known sets in torchvision's own formats, on small local copies; nothing is downloaded."""
+"""Finding a data set: folders, known sets on small local copies in torchvision's own formats, and drawn faces."""
 
 import gc
 import hashlib
+import os
 import pickle
 import struct
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from pggan.core.errors import UserError
-from pggan.data import torchvision_sets
-from pggan.data.image_file import ImageSpec, load_image
-from pggan.data.sources import open_sources
-from pggan.data.torchvision_sets import NamedSet, NamedSource, named_set
-from tests.data.images import everything, noise, prepared
+from pggan.data import data_sets
+from pggan.data.data_sets import BACKGROUNDS, AvatarSource, known_name, open_source
+from pggan.data.image_file import load_image
+from tests.data.images import everything, noise, png, prepared, save
+
+
+def test_hidden_and_other_files_and_linked_folders_are_passed_over(folder, tmp_path):
+    save(tmp_path / "elsewhere" / "f.png", 0)
+    (folder / "linked").symlink_to(tmp_path / "elsewhere")
+    save(folder / ".cache" / "g.png", 0)
+    save(folder / "._a.png", 0)
+    save(folder / "z.PNG", 0)
+    (folder / "notes.txt").write_text("not an image")
+    names = ["a.png", "b/0.png", "b/1.png", "c/d/e.png", "z.PNG"]
+    assert [entry.name for entry in open_source(folder).entries()] == names
+
+
+def test_file_names_may_be_any_bytes(tmp_path):
+    (tmp_path / "photos").mkdir()
+    for number, name in enumerate([b"\xff\xfe.png", "Käse 画.png".encode(), b"new\nline.png", b"bad\xff.png"]):
+        content = b"" if name.startswith(b"bad") else png(number)
+        Path(os.fsdecode(os.path.join(os.fsencode(tmp_path / "photos"), name))).write_bytes(content)
+    for _ in range(2):
+        pyramid = prepared(tmp_path / "photos", tmp_path / "set")
+        assert (pyramid.images, pyramid.source["bad_images"]) == (3, 1)
+
+
+def test_a_prepared_pyramid_is_no_source(folder, tmp_path):
+    pyramid = prepared(folder, tmp_path / "set")
+    with pytest.raises(UserError, match="is prepared already") as refused:
+        open_source(pyramid.path)
+    assert refused.value.remedy == f"Train on it: pggan train data.path={pyramid.path}"
+
+
+# ---- known sets: nothing is downloaded
 
 
 @pytest.fixture
@@ -24,10 +57,6 @@ def datasets():
 
 def md5(path):
     return hashlib.md5(path.read_bytes()).hexdigest()
-
-
-def wanted(root, split="train"):
-    return NamedSet(root, split, download=False)
 
 
 def test_cifar10(datasets, tmp_path, monkeypatch):
@@ -42,7 +71,7 @@ def test_cifar10(datasets, tmp_path, monkeypatch):
     monkeypatch.setattr(kind, "train_list", [["data_batch_1", md5(folder / "data_batch_1")]])
     monkeypatch.setattr(kind, "test_list", [])
     monkeypatch.setattr(kind, "meta", {**kind.meta, "md5": md5(folder / "batches.meta")})
-    pyramid = prepared(open_sources("torchvision:CIFAR10", wanted(tmp_path)), tmp_path / "set", labels=True)
+    pyramid = prepared(open_source("torchvision:CIFAR10", tmp_path, download=False), tmp_path / "set", labels=True)
     np.testing.assert_array_equal(everything(pyramid), pixels)
     assert pyramid.class_names == ["kind0", "kind3", "kind9"]
     assert pyramid.labels.tolist() == [1, 0, 1, 2]
@@ -60,7 +89,7 @@ def test_mnist_and_fashion_mnist(datasets, tmp_path, name, folder, classes):
     for part in ("train", "t10k"):
         (raw / f"{part}-images-idx3-ubyte").write_bytes(struct.pack(">IIII", 0x803, 3, 28, 28) + pixels.tobytes())
         (raw / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 0x801, 3) + bytes([7, 1, 7]))
-    source = open_sources(name, wanted(tmp_path))
+    source = open_source(name, tmp_path, download=False)
     pyramid = prepared(source, tmp_path / "set", labels=True)
     assert (pyramid.images, pyramid.channels, pyramid.resolution) == (3, 1, 16)
     assert (pyramid.class_names, [pyramid.class_names[label] for label in pyramid.labels]) == (
@@ -69,8 +98,8 @@ def test_mnist_and_fashion_mnist(datasets, tmp_path, name, folder, classes):
     )
     sent = pickle.dumps(source.entries()[2])  # as to another process: where to find it, not the set itself
     assert len(sent) < 1000
-    torchvision_sets._opened.cache_clear()
-    image = load_image(pickle.loads(sent).file, ImageSpec(28, 1, "center"))
+    data_sets._opened.cache_clear()
+    image = load_image(pickle.loads(sent).file, 28, 1, "center")
     np.testing.assert_array_equal(image, pixels[2])
 
 
@@ -91,7 +120,7 @@ def test_celeba(datasets, tmp_path, monkeypatch):
         (base / file).write_text("\n".join(lines) + "\n")
     files = [("", md5(base / file), file) for file in tables]
     monkeypatch.setattr(datasets.CelebA, "file_list", files)
-    pyramid = prepared(open_sources("celeba", wanted(tmp_path)), tmp_path / "set", labels=True)
+    pyramid = prepared(open_source("celeba", tmp_path, download=False), tmp_path / "set", labels=True)
     np.testing.assert_array_equal(everything(pyramid), np.stack([noise(0), noise(1)]))
     assert pyramid.class_names == ["5", "12"]  # the third picture is missing
 
@@ -110,7 +139,7 @@ def test_lsun(datasets, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / f"_cache_{letters}").write_bytes(b"cos\nsystem\n(S'touch owned'\ntR.")
     before = {entry.name for entry in tmp_path.iterdir()}
-    source = open_sources("lsun", wanted(tmp_path, "church_outdoor_train"))
+    source = open_source("lsun", tmp_path, "church_outdoor_train", download=False)
     pyramid = prepared(source, tmp_path / "set", labels=True)
     assert (pyramid.images, pyramid.class_names) == (3, ["church_outdoor_train"])
     np.testing.assert_array_equal(everything(pyramid), np.stack([noise(seed, side=64) for seed in range(3)]))
@@ -121,17 +150,71 @@ def test_lsun(datasets, tmp_path, monkeypatch):
 def test_what_is_not_there_is_told_without_a_traceback(datasets, tmp_path):
     for name in ("cifar10", "mnist", "celeba", "lsun"):
         with pytest.raises(UserError, match=f"{name} can't be opened"):
-            NamedSource(name, wanted(tmp_path))
+            open_source(name, tmp_path, download=False)
 
 
 def test_names_are_known_whatever_their_spelling(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert named_set("torchvision:Fashion-MNIST") == "fashion_mnist"
-    assert named_set("photos") is None
-    assert named_set("cifar10") == "cifar10"
+    assert known_name("torchvision:Fashion-MNIST") == "fashion_mnist"
+    assert known_name("photos") is None
+    assert known_name("cifar10") == "cifar10"
     (tmp_path / "cifar10").mkdir()
-    assert named_set("cifar10") is None  # a folder of that name
-    assert named_set("torchvision:cifar10") == "cifar10"
+    assert known_name("cifar10") is None  # a folder of that name
+    assert known_name("torchvision:cifar10") == "cifar10"
     with pytest.raises(UserError, match="no known data set 'cifar11'") as raised:
-        named_set("torchvision:cifar11")
+        known_name("torchvision:cifar11")
     assert "'cifar10'" in raised.value.remedy
+
+
+# ---- avatars
+
+
+def draw(destination, *, count=8, resolution=32, workers=1):
+    pytest.importorskip("dicebear")
+    return prepared(AvatarSource(count, resolution), destination, workers, max_resolution=resolution, channels=3)
+
+
+@pytest.fixture(scope="module")
+def faces(tmp_path_factory):
+    return draw(tmp_path_factory.mktemp("avatars") / "set")
+
+
+@pytest.mark.slow
+def test_two_drawings_are_equal_byte_by_byte_with_any_number_of_workers(faces, tmp_path):
+    again = draw(tmp_path / "set", workers=2)
+    for file in faces.path.iterdir():
+        assert (again.path / file.name).read_bytes() == file.read_bytes()
+
+
+def test_a_face_depends_on_its_number_and_hardly_on_the_resolution(faces, tmp_path):
+    fewer, lower = draw(tmp_path / "fewer", count=3), draw(tmp_path / "lower", resolution=16)
+    np.testing.assert_array_equal(fewer.read(32, np.arange(3)), faces.read(32, np.arange(3)))
+    # Both come from a drawing of 64 pixels, so one is the block mean of the other but for rounding twice.
+    difference = lower.read(16, np.arange(8)).astype(int) - faces.read(16, np.arange(8)).astype(int)
+    assert np.abs(difference).max() <= 1
+
+
+def test_faces_differ_and_every_corner_has_one_of_the_background_colours(faces):
+    images = faces.read(32, np.arange(8))
+    assert len({image.tobytes() for image in images}) == 8
+    allowed = {tuple(bytes.fromhex(colour)) for colour in BACKGROUNDS}
+    corners = {tuple(image[0, 0].tolist()) for image in images}
+    assert corners <= allowed
+    assert len(corners) > 1
+
+
+def test_the_dataset_names_the_artist_and_the_licence(faces):
+    assert (faces.source["kind"], faces.source["name"]) == ("avatars", "toon-head")
+    assert faces.source["credit"]["creator"]["name"] == "Johan Melin"
+    assert faces.source["credit"]["license"]["name"] == "CC BY 4.0"
+
+
+def test_a_package_that_lacks_what_it_needs_is_named_before_every_image_is_called_damaged(monkeypatch, tmp_path):
+    pytest.importorskip("resvg_py")
+    (tmp_path / "dicebear.py").write_text("import no_such_schema\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "dicebear", raising=False)
+    data_sets._style.cache_clear()
+    with pytest.raises(UserError, match="do not work: No module named 'no_such_schema'") as raised:
+        AvatarSource(1, 32)
+    assert "pggan[avatars]" in raised.value.remedy

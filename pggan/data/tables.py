@@ -1,0 +1,123 @@
+"""Tables that people bring: the landmarks of faces, and the class of each image."""
+
+import csv
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pggan.core.errors import UserError
+from pggan.data.face_crop import Landmarks
+from pggan.data.sources import Entry
+
+
+def faces_of(entries: Sequence[Entry], landmarks: str | None) -> dict[str, Landmarks]:
+    """The landmarks of every file that has some in a file of landmarks, by its whole name or by its last part."""
+    if landmarks is None:
+        return {}
+    listed = read_landmarks(Path(landmarks))
+    listed = {Path(name).name: points for name, points in listed.items()} | listed
+    found = {entry.name: listed.get(entry.name, listed.get(Path(entry.name).name)) for entry in entries}
+    return {name: points for name, points in found.items() if points is not None}
+
+
+def read_landmarks(path: Path) -> dict[str, Landmarks]:
+    """Landmarks by file name.
+
+    JSON: {name: points}, or FFHQ's own list (`in_the_wild` with `file_path` and `face_landmarks`); else text as
+    CelebA's: a name and 10 numbers per line.  Points are 4 (eyes, corners of the mouth), 5 (with the nose in the
+    middle) or dlib's 68, each [x, y] in pixels of the upright photograph, left as seen before right.  Raises UserError.
+    """
+    try:
+        text = path.read_text()
+        found = {name: landmarks_from(points) for name, points in _points(text)}
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise UserError(
+            f"landmarks={path} can't be read: {error}.",
+            'Give JSON such as {"a.jpg": [[x, y], …]} with 4, 5 or 68 points, or lines with a name and 10 numbers.',
+        ) from error
+    if not found:
+        raise UserError(f"landmarks={path} has no landmarks.", "Give one list of points per image.")
+    return found
+
+
+def _points(text: str) -> Iterator[tuple[str, Any]]:
+    """The names of files and the points of each."""
+    if text.lstrip().startswith("{"):
+        for name, entry in json.loads(text).items():
+            wild = entry["in_the_wild"] if isinstance(entry, dict) else None
+            yield (name, entry) if wild is None else (str(wild["file_path"]), wild["face_landmarks"])
+        return
+    for line in text.splitlines():
+        name, *numbers = re.split(r"[\s,]+", line.strip())
+        if len(numbers) == 10 and all(re.fullmatch(r"-?\d+(\.\d+)?", number) for number in numbers):
+            yield name, np.array(numbers, float).reshape(5, 2)
+
+
+def landmarks_from(points: Any) -> Landmarks:
+    """4, 5 or 68 points [x, y] as landmarks.  Raises ValueError for any other number of points, NaN or infinity."""
+    array: Landmarks = np.array(points, float)
+    if array.shape not in ((4, 2), (5, 2), (68, 2)) or not np.isfinite(array).all():
+        raise ValueError(f"{array.shape[0] if array.ndim else 0} points where 4, 5 or 68 are known")
+    if len(array) == 68:
+        array = np.stack([array[36:42].mean(0), array[42:48].mean(0), array[48], array[54]])
+    return np.delete(array, 2, axis=0) if len(array) == 5 else array
+
+
+def classes_of(labels: bool | str, source: str, entries: Sequence[Entry]) -> tuple[list[str] | None, dict[str, int]]:
+    """The names of all classes, and the number of the class of every entry, by its name; None and {} without labels.
+
+    labels: whether to take what the source itself says, or the path of a JSON or CSV file; source: its name in
+    messages.  Raises UserError when an image has no class.
+    """
+    if labels is False:
+        return None, {}
+    listed = None if labels is True else read_labels(Path(str(labels)))
+    found = {entry.name: entry.label if listed is None else listed.get(entry.name) for entry in entries}
+    of_entry = {name: label for name, label in found.items() if label is not None}
+    missing = [name for name in found if name not in of_entry]
+    if missing and listed is None:
+        raise UserError(
+            f"{len(missing)} images are directly in {source}, so they have no class.",
+            "Move each into a sub-folder named after its class, or set labels=false.",
+        )
+    if missing:
+        raise UserError(
+            f"labels={labels} has no label for {len(missing)} of {len(entries)} images, {missing[0]} for one.",
+            "Names are paths below the source, with slashes.",
+        )
+    names = class_names(list(of_entry.values()))
+    numbers = {name: number for number, name in enumerate(names)}
+    return names, {name: numbers[of_image] for name, of_image in of_entry.items()}
+
+
+def read_labels(path: Path) -> dict[str, str]:
+    """Labels by file name, from JSON (`{name: label}`, or `{"labels": [[name, label], …]}`) or CSV (name, label).
+
+    Raises UserError.
+    """
+    try:
+        if path.suffix.lower() == ".json":
+            content: Any = json.loads(path.read_text())
+            pairs = content["labels"] if isinstance(content.get("labels"), list) else list(content.items())
+        else:
+            with path.open(newline="") as file:
+                pairs = [row for row in csv.reader(file) if row]
+        labels = {str(name): str(label).strip() for name, label in pairs}
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError, csv.Error) as error:
+        raise UserError(
+            f"labels={path} can't be read: {error}.",
+            'Give JSON such as {"a.jpg": "cat"}, or CSV with two columns: name, label.',
+        ) from error
+    if not labels:
+        raise UserError(f"labels={path} is empty.", "Give one label per image.")
+    return labels
+
+
+def class_names(classes: Sequence[str]) -> list[str]:
+    """All classes once, numbers in their order and names by the alphabet."""
+    distinct = set(classes)
+    return sorted(distinct, key=(lambda name: (int(name), name)) if all(map(str.isdecimal, distinct)) else None)
