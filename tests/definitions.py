@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from pggan.core.architecture import Architecture, Resampling
-from pggan.losses.wgan_gp import WganGp
+from pggan.losses import WganGp
 from pggan.networks.networks import Generator, initialize
 from pggan.optim.updates import AdamOptions
 

@@ -18,7 +18,6 @@ SUBPACKAGES = [
     "core",
     "ops",
     "networks",
-    "augmentation",
     "losses",
     "distributed",
     "optim",
@@ -171,7 +170,7 @@ def test_only_a_run_and_its_command_open_a_run():
 def test_the_step_and_the_networks_know_no_rank_no_files_and_no_configuration():
     for name in ("training/step.py", "training/inputs.py"):
         subpackages = {subpackage_of(imported) for imported in imported_files(PACKAGE / name)}
-        allowed = {"core", "networks", "augmentation", "losses", "optim", "training"}
+        allowed = {"core", "networks", "losses", "optim", "training"}
         assert subpackages <= allowed, name
         assert not re.search(r"\b(rank0|is_main|world_size)\b", SOURCES[PACKAGE / name])
     for path in (PACKAGE / "networks").glob("*.py"):

@@ -79,7 +79,7 @@ class ModelConfig:
                 raise UserError(
                     problem, "Prepare images with channels=3 (data.channels= in training), or set model.features=null."
                 )
-            from pggan.networks.backbone import backbone_fingerprint  # imports torch
+            from pggan.networks.efficientnet_lite0 import backbone_fingerprint  # imports torch
 
             sizes["features"] = backbone_fingerprint()
         return Architecture(resolution=resolution, channels=channels, num_classes=num_classes, **sizes)

@@ -17,9 +17,9 @@ from torch import Tensor
 from pggan.core.architecture import MIN_RESOLUTION, Rescaling, Stem
 from pggan.core.environment import __version__
 from pggan.networks.networks import Generator
-from pggan.ops.bilateral import FACTOR
 from pggan.ops.convolution import fuse_resampling
-from pggan.ops.elementwise import EPSILON, LEAKY_SLOPE, low_pass_filter
+from pggan.ops.elementwise import EPSILON, LEAKY_SLOPE
+from pggan.ops.filters import FACTOR, low_pass_filter
 from pggan.sampling.generate import mean_features
 
 CENTER = 4  # of the nine places of a 3x3 neighbourhood

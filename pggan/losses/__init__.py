@@ -1,12 +1,91 @@
-"""GAN losses and their gradient penalties: each loss is one file here and one YAML file in `configs/loss/`."""
+"""GAN losses: the paper's, two others, and the augmentation of what D is shown."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from pggan.losses.base import Loss
-from pggan.losses.logistic import Logistic
-from pggan.losses.relativistic import Relativistic
-from pggan.losses.wgan_gp import WganGp
+import torch.nn.functional as F
+from torch import Tensor
+
+from pggan.losses.base import GradientPenalty, Loss, PenaltyAt
+
+DRIFT = 0.001  # keeps the real scores near 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class WganGp(Loss):
+    """The difference of the scores, a penalty on the gradient's norm between reals and fakes, and a drift penalty.
+
+    Source: Gulrajani et al. 2017, equation 3; drift: Karras et al. 2018, appendix A.1.
+    """
+
+    penalty_weight: float
+    target: float  # gradient norm aimed at; 1, or 750 in the paper's CIFAR-10 run
+
+    def d_terms(self, real_scores: Tensor, fake_scores: Tensor) -> dict[str, Tensor]:
+        return {"D/wasserstein": fake_scores - real_scores, "D/drift": DRIFT * real_scores.square()}
+
+    def g_terms(self, real_scores: Tensor | None, fake_scores: Tensor) -> dict[str, Tensor]:
+        return {"G/wasserstein": -fake_scores}
+
+    def penalties(self) -> tuple[GradientPenalty, ...]:
+        penalty = GradientPenalty(
+            name="D/gradient_penalty",
+            at=PenaltyAt.interpolated,
+            weight=self.penalty_weight,
+            target=self.target,
+            reg_interval=self.reg_interval,
+            at_final_resolution=True,
+        )
+        return (penalty,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Logistic(Loss):
+    """-log sigmoid of the scores for reals and G, -log(1 - sigmoid) for fakes, plus gamma / 2 |gradient|^2 at reals.
+
+    Source: Goodfellow et al. 2014, section 3; R1: Mescheder et al. 2018; lazy: Karras et al. 2020, appendix B.
+    """
+
+    gamma: float
+    zero_is_boundary: ClassVar[bool] = True
+    scores_are_log_odds: ClassVar[bool] = True
+
+    def d_terms(self, real_scores: Tensor, fake_scores: Tensor) -> dict[str, Tensor]:
+        return {"D/loss_reals": F.softplus(-real_scores), "D/loss_fakes": F.softplus(fake_scores)}
+
+    def g_terms(self, real_scores: Tensor | None, fake_scores: Tensor) -> dict[str, Tensor]:
+        return {"G/loss_fakes": F.softplus(-fake_scores)}
+
+    def penalties(self) -> tuple[GradientPenalty, ...]:
+        weight, at = self.gamma / 2, PenaltyAt.reals
+        return (GradientPenalty(name="D/r1", at=at, weight=weight, reg_interval=self.reg_interval),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relativistic(Loss):
+    """The logistic loss of each fake's score minus its real's, plus gamma / 2 |gradient|^2 at reals and at fakes.
+
+    Source: Jolicoeur-Martineau 2018, equation 4; with R1 + R2: Huang et al. (R3GAN) 2024, section 2.
+    """
+
+    gamma: float
+    needs_reals_for_g: ClassVar[bool] = True
+    scores_are_log_odds: ClassVar[bool] = True
+
+    def d_terms(self, real_scores: Tensor, fake_scores: Tensor) -> dict[str, Tensor]:
+        return {"D/relativistic": F.softplus(fake_scores - real_scores)}
+
+    def g_terms(self, real_scores: Tensor | None, fake_scores: Tensor) -> dict[str, Tensor]:
+        assert real_scores is not None, "needs_reals_for_g asks for them"
+        return {"G/relativistic": F.softplus(real_scores - fake_scores)}
+
+    def penalties(self) -> tuple[GradientPenalty, ...]:
+        return tuple(
+            GradientPenalty(name=name, at=at, weight=self.gamma / 2, reg_interval=self.reg_interval)
+            for name, at in (("D/r1", PenaltyAt.reals), ("D/r2", PenaltyAt.fakes))
+        )
+
 
 LOSSES: dict[str, Callable[..., Loss]] = {"logistic": Logistic, "relativistic": Relativistic, "wgan_gp": WganGp}
 

@@ -1,6 +1,6 @@
 """GAN losses: formulas of the scores, gradient penalties, and label terms.
 
-A loss is one frozen dataclass; its fields are the keys of `configs/loss/<name>.yaml`.
+A loss is a frozen dataclass; its fields are the keys of `configs/loss/<name>.yaml`.
 N batch, C channels, R resolution, L labels.
 """
 

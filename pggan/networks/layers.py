@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from pggan.core.architecture import Architecture, Rescaling
 from pggan.ops.convolution import WIDE, Algorithm, Kernel, algorithm_for, convolve, implementation, share_kernel
-from pggan.ops.elementwise import Activation, adds_bias, blur, to_float32
+from pggan.ops.elementwise import Activation, adds_bias, to_float32
+from pggan.ops.filters import blur
 
 HE_GAIN = sqrt(2.0)  # He et al. 2015, for rectified activations
 EPSILON = 1e-8  # under the root of the minibatch stddev, as in the official code

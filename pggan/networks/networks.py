@@ -19,7 +19,6 @@ from pggan.networks.layers import (
     ProgressiveNetwork,
     minibatch_stddev,
 )
-from pggan.ops.bilateral import bilateral
 from pggan.ops.convolution import convolve
 from pggan.ops.elementwise import (
     activate,
@@ -32,6 +31,7 @@ from pggan.ops.elementwise import (
     to_float32,
     upsample,
 )
+from pggan.ops.filters import bilateral
 
 
 class GeneratorStem(nn.Module):

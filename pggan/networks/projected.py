@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pggan.core.architecture import Architecture, Rescaling
-from pggan.networks.backbone import CHANNELS, SIDE, STRIDES, Backbone
+from pggan.networks.efficientnet_lite0 import CHANNELS, SMALLEST, STRIDES, Backbone
 from pggan.networks.layers import Equalized, OutputLinear, minibatch_stddev
 from pggan.networks.networks import Discriminator
 from pggan.ops.elementwise import activate, to_float32, upsample
 
 WIDTH = 64  # maps after a projection, as in the paper's code at the finest scale
-COARSE = 4  # side that the maps of all scales, where they are larger, are halved to, for images of SIDE
+COARSE = 4  # side that the maps of all scales, where they are larger, are halved to, for images of SMALLEST
 # Of the heads' scores: at images, new heads have 15 to 34 times the gradient of the plain D (lab book).
 HEADS_WEIGHT = 1 / 8
 LAST_FEATURES = 64  # numbers that a score depends on, directly
@@ -93,7 +93,7 @@ class ProjectedDiscriminator(Discriminator):
         super().__init__(architecture)
         self.backbone: Backbone | None = None  # to be set
         self.projection = FeatureProjection(CHANNELS)
-        halvings = [max(SIDE // stride // COARSE, 1).bit_length() - 1 for stride in STRIDES]
+        halvings = [max(SMALLEST // stride // COARSE, 1).bit_length() - 1 for stride in STRIDES]
         self.scales = nn.ModuleList(ScaleHead(count) for count in halvings)
         self.dense = Equalized(LAST_FEATURES, (WIDTH + 1) * len(STRIDES), activation=activate)
         self.score = OutputLinear(1 + architecture.num_classes, LAST_FEATURES, gain=1.0)
@@ -117,7 +117,7 @@ class ProjectedDiscriminator(Discriminator):
 
         `alpha` and `sub_batches`: as of `forward`.
         """
-        channels, sides = self.architecture.channels, [max(resolution, SIDE) // stride for stride in STRIDES]
+        channels, sides = self.architecture.channels, [max(resolution, SMALLEST) // stride for stride in STRIDES]
         sizes = [channels * resolution**2, *(WIDTH * side**2 for side in sides)]
         pixels, *rows = torch.split(features.flatten(1), sizes, 1)
         images = pixels.view(-1, channels, resolution, resolution)

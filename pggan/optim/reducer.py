@@ -71,10 +71,6 @@ class GradientReducer:
         sums = self._sums.pop(id(trainable))
         return lambda: sums
 
-    def abort_step(self) -> None:
-        """Called after a step that did not come to its end."""
-        self._sums.clear()
-
     def extra_state(self) -> StateDicts:
         """Tensors of a checkpoint besides the state, in host memory of rank 0, by name; called by all ranks."""
         return {}
@@ -132,11 +128,6 @@ class ElasticReducer(GradientReducer):
         buffer = self._buffers[id(trainable)] = FlatBuffer(trainable, sums.numel())
         add_chunk(node_sums, self.partition.chunks_of(self.group.rank, batch)[done], buffer.fill(sums))
         trainable.zero_grad()
-
-    def abort_step(self) -> None:
-        super().abort_step()
-        self._node_sums.clear()
-        self._buffers.clear()
 
     def start_all_reduce(self, trainable: Trainable, batch: int) -> Handle:
         buffer, node_sums = self._buffers.pop(id(trainable)), self._node_sums.pop(id(trainable))

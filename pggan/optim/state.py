@@ -7,8 +7,8 @@ from hashlib import sha256
 import torch
 from torch import Tensor, nn
 
-from pggan.augmentation.ada import AdaptiveP
 from pggan.core.architecture import Architecture
+from pggan.losses.ada import AdaptiveP
 from pggan.networks.layers import ProgressiveNetwork
 from pggan.networks.networks import Generator, initialize
 from pggan.networks.projected import new_discriminator

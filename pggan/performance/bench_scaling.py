@@ -102,9 +102,6 @@ class TimedReducer(GradientReducer):
 
         return timed_wait
 
-    def abort_step(self) -> None:
-        self.inner.abort_step()
-
 
 class Runner:
     """Steps of the first `size` ranks, seen from one of them."""

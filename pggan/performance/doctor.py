@@ -236,12 +236,12 @@ def fused_kernels(device: torch.device) -> Finding:
 
 def training_steps(device: torch.device) -> Finding:
     """Steps of small networks as training takes them by default; on CUDA they are captured at last."""
-    notices, phase, metrics = list[str](), phase_of(8, 4), {}
+    phase, metrics = phase_of(8, 4), {}
     config, group = replace(default_trainer(), model=TINY_MODEL, loss=LOSS), ProcessGroup.single_process(device)
-    trainer = build_trainer(config, TINY_MODEL.architecture(8, 3, 0), [phase], group, log=notices.append)
+    trainer = build_trainer(config, TINY_MODEL.architecture(8, 3, 0), [phase], group)
     for number in range(WARMUP[device.type]):
         reals = Reals(torch.zeros(4, 3, 8, 8, device=device), None, None)
         metrics = trainer.step(phase, reals, StepRng(0, number * phase.batch, device), 0.9)
     if not all(isfinite(metrics[name].item()) for name in ("D/loss", "G/loss")):
         return Finding("losses are not finite", Verdict.broken, "Try precision=fp32 compute.cuda_graphs=off.")
-    return judged("; ".join(notices) or "taken, losses are finite", "Training is slower.", good=not notices)
+    return Finding("taken, losses are finite")

@@ -37,7 +37,7 @@ from pggan.data.reals import RealBatches, budget_bytes, whole_batch
 from pggan.distributed.process_group import ProcessGroup
 from pggan.distributed.watchdog import Watchdog
 from pggan.metrics.extractors import Extractor
-from pggan.networks.backbone import load_backbone
+from pggan.networks.efficientnet_lite0 import load_backbone
 from pggan.networks.networks import count_parameters
 from pggan.ops import fused
 from pggan.optim.batch_partition import BatchPartition
@@ -112,7 +112,7 @@ def open_run(config: TrainConfig, group: ProcessGroup, limit: TimeLimit | None =
             eta, limit = start_eta(config, source, course, partition, device=device, images=images, before=limit)
             reporter = stack.enter_context(Reporter(run_dir, course, eta, images, config.monitor.console))
             introduce(reporter, config, source, trainer.state, limit)
-        trainer.log, trainer.slow_section = reporter.warn, watchdog.slow
+        trainer.slow_section = watchdog.slow
         if device.type == "cuda" and (reason := fused.problem()) is not None:
             reporter.warn(f"Layers are calculated without fused kernels, which is slower: {reason}")
         evaluator = TrainingEvaluator(

@@ -5,15 +5,14 @@ from dataclasses import replace
 
 import torch
 
-from pggan.augmentation.ada import Ada, AdaptiveP
 from pggan.config import DgcConfig, Kernels, PlainGradientsConfig, Switch, TrainerConfig
 from pggan.core.architecture import Architecture, Precision
 from pggan.core.errors import UserError
 from pggan.core.schedule import Phase
-from pggan.core.text import Log
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import build_loss
-from pggan.networks.backbone import load_backbone
+from pggan.losses.ada import Ada, AdaptiveP
+from pggan.networks.efficientnet_lite0 import load_backbone
 from pggan.networks.layers import ComputeOptions
 from pggan.networks.projected import ProjectedDiscriminator
 from pggan.optim.batch_partition import BatchPartition
@@ -31,12 +30,9 @@ def build_trainer(
     architecture: Architecture,
     phases: Sequence[Phase],
     group: ProcessGroup,
-    *,
-    log: Log = print,
 ) -> Trainer:
     """A trainer with a new state, for steps of `phases` on this rank.
 
-    Args: log: called with what does not work here.
     Raises UserError for what the device can't do, and for batches that can't be divided.
     """
     device, precision = group.device, agreed_precision(config.precision, group)
@@ -62,8 +58,6 @@ def build_trainer(
         chunk_size=partition.micro_batch_size,
         scalars_as_tensors=device.type == "cuda",
         capture=device.type == "cuda" and config.compute.cuda_graphs is not Switch.off and not sparse,
-        any_rank=lambda here: any(group.all_gather_object(here)),
-        log=log,
     )
 
 
@@ -75,7 +69,7 @@ def step_times(
 
     def new_trainer(phases: Sequence[Phase]) -> Trainer:
         group = ProcessGroup.single_process(device)
-        return build_trainer(alone, architecture, phases, group, log=lambda text: None)
+        return build_trainer(alone, architecture, phases, group)
 
     speed = speed_of(device, config.precision) if speed is None else speed
     return StepTimes(architecture, device, speed, config.loss.reg_interval, new_trainer)

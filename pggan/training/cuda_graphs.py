@@ -2,30 +2,25 @@
 
 import gc
 import re
+from collections import Counter
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from pggan.training.inputs import StepInputs, scalars_to_tensors
+from pggan.core.errors import UserError
+from pggan.training.inputs import StepInputs, StepSpec, scalars_to_tensors
 
 # As PyTorch's allocators, CUDA, cuBLAS and cuDNN say it.
 NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory|ALLOC_FAILED")
+# Eager ones of a phase, which allocate what a capture must find there: moments, workspaces, kernels.  Of a kind that
+# comes later, as the lazy penalties do, the first one suffices: each releases what has been captured.
+WARMUP_STEPS = 3
 
 Metrics = dict[str, Tensor]  # named values of one step, not reduced
 Step = Callable[[StepInputs], Metrics]
-
-
-class GraphPool:
-    """Device memory that captured steps share: they are replayed one after another, and leave only metrics behind."""
-
-    @cached_property
-    def pool(self) -> Any:
-        """The allocator's handle."""
-        return torch.cuda.graph_pool_handle()
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -37,9 +32,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 class CapturedStep:
     """One step's work on the device; its inputs are set in place before every replay."""
 
-    def __init__(self, step: Step, inputs: StepInputs, memory: GraphPool) -> None:
+    def __init__(self, step: Step, inputs: StepInputs, pool: Any) -> None:
         self.inputs = scalars_to_tensors(tree_map_only(Tensor, torch.clone, inputs))
-        self._replay, self._metrics = capture(lambda: step(self.inputs), memory)
+        self._replay, self._metrics = capture(lambda: step(self.inputs), pool)
 
     def replay(self, inputs: StepInputs) -> Metrics:
         """Take the step with these inputs."""
@@ -50,32 +45,57 @@ class CapturedStep:
         return self._metrics
 
 
-def capture(function: Callable[[], Metrics], memory: GraphPool | None = None) -> tuple[Callable[[], None], Metrics]:
+def capture(function: Callable[[], Metrics], pool: Any = None) -> tuple[Callable[[], None], Metrics]:
     """Capture what `function` does on the device, without doing it; returns the replay, and what `function` returned.
 
-    Args: memory: of the captured step, by default its own.
-    Raises what `function` or CUDA raises if that can't be done, and leaves CUDA as it was.
+    Args: pool: the handle of memory that captured steps share: they run one after another, and leave only metrics.
+    Raises UserError where CUDA can't capture it, and for too little memory what CUDA raises.
     """
     torch.cuda.synchronize()
     gc.collect()  # memory that is given back during a capture would end it
-    graph, stream, pool = torch.cuda.CUDAGraph(), torch.cuda.current_stream(), (memory or GraphPool()).pool
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
     try:
         # Other threads (reading images ahead, NCCL's watchdog) may use CUDA meanwhile.
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             result = function()
-    except Exception:
-        undo_capture(graph, stream, pool)
-        raise
+    except Exception as error:
+        torch.cuda.set_stream(stream)
+        graph.reset()
+        if is_out_of_memory(error):
+            raise
+        reason = str(error).strip().partition("\n")[0]
+        raise UserError(f"CUDA can't capture a step: {reason}", "Set compute.cuda_graphs=off.") from error
     return graph.replay, result
 
 
-def undo_capture(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: Any) -> None:
-    """Go back to `stream`, and let the allocator use and release memory again, after a capture that failed."""
-    torch.cuda.set_stream(stream)
-    graph.reset()
-    torch._C._cuda_clearCublasWorkspaces()  # the workspace of the capture's stream has up to 32 MiB
-    try:
-        torch._C._cuda_endAllocateToPool(stream.device_index, pool)
-    except RuntimeError:  # the capture came to its end, or reset() has done so: not in PyTorch 2.11
-        return
-    torch._C._cuda_releasePool(stream.device_index, pool)
+class CudaGraphs:
+    """The captured steps of a phase."""
+
+    def __init__(self, step: Step) -> None:
+        """Args: step: takes a step operation by operation."""
+        self.step = step
+        self.seen: Counter[StepSpec] = Counter()
+        self.captured: dict[StepSpec, CapturedStep] = {}
+        self.pool: Any = None
+
+    def take(self, inputs: StepInputs) -> Metrics:
+        """Take the step as one launch, or operation by operation in the warm-up."""
+        spec = inputs.spec
+        self.seen[spec] += 1
+        if self.seen[spec] == 1 or self.seen.total() <= WARMUP_STEPS:
+            self._release_memory()
+            return self.step(inputs)
+        if spec not in self.captured:
+            self.pool = self.pool or torch.cuda.graph_pool_handle()
+            self.captured[spec] = CapturedStep(self.step, inputs, self.pool)
+        return self.captured[spec].replay(inputs)
+
+    def clear(self) -> None:
+        """Release all captured steps, and warm up again."""
+        self.seen.clear()
+        self._release_memory()
+
+    def _release_memory(self) -> None:
+        """Release captured steps, whose memory eager ones can't use; each is captured again at its next turn."""
+        self.captured.clear()
+        self.pool = None  # the allocator forgets one that no graph uses

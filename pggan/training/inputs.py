@@ -6,9 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pggan.augmentation.ada import Ada
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase, is_nth_update
+from pggan.losses.ada import Ada
 from pggan.losses.base import GradientPenalty, Loss, PenaltyAt, Reals
 from pggan.networks.layers import ComputeOptions
 

@@ -14,13 +14,12 @@ from typing import Any
 
 import torch
 
-from pggan.core.errors import StepOutOfMemory
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase, Schedule
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses.base import Reals
 from pggan.networks import efficientnet_lite0
-from pggan.training import trainer as trainer_module
+from pggan.training import cuda_graphs
 from pggan.training.build import build_trainer
 from pggan.training.precision import configure_process
 from pggan.training.trainer import Trainer
@@ -45,9 +44,8 @@ def new_trainer(
     num_classes: int = 0,
     features: str | None = None,
     **compute: object,
-) -> tuple[Trainer, list[str]]:
-    """A trainer as the commands build it, of networks `width` feature maps wide, and the list of what it logs."""
-    notices: list[str] = []
+) -> Trainer:
+    """A trainer as the commands build it, of networks `width` feature maps wide."""
     config = trainer_config(
         model={"fmap_base": 16 * width, "fmap_max": width, "features": features},
         loss={"name": loss, **LOSSES[loss], "reg_interval": reg_interval},
@@ -57,8 +55,7 @@ def new_trainer(
     )
     configure_process(CUDA, config.precision)
     architecture = config.model.architecture(max(phase.resolution for phase in phases), 3, num_classes)
-    group = ProcessGroup.single_process(CUDA)
-    return build_trainer(config, architecture, phases, group, log=notices.append), notices
+    return build_trainer(config, architecture, phases, ProcessGroup.single_process(CUDA))
 
 
 def growth(final: int, batch: int, *names: str) -> list[Phase]:
@@ -106,7 +103,7 @@ def configurations(every: bool) -> list[Found]:
 def grow(configuration: Found, cuda_graphs: str) -> Found:
     """Train through three phases until every kind of step was captured, and replayed once more while it is watched."""
     phases = growth(16, 8, "4x4 stable", "8x8 fade", "16x16 stable")
-    trainer, notices = new_trainer(phases, **configuration, cuda_graphs=cuda_graphs)
+    trainer = new_trainer(phases, **configuration, cuda_graphs=cuda_graphs)
     kinds, replays = configuration["reg_interval"], []
     steady: Counter[tuple[str, str]] = Counter()
     for phase in phases:
@@ -116,12 +113,12 @@ def grow(configuration: Found, cuda_graphs: str) -> Found:
             take_steps(trainer, phase, kinds)
         replays.append(session.counts()["graph launch"])
     places = sorted(f"{what} in {where}" for what, where in steady)
-    return {"notices": notices, "replays": replays, "steady": places}
+    return {"replays": replays, "steady": places}
 
 
 def steps(every: str = "") -> list[Found]:
     """What became of every configuration, with CUDA graphs and without."""
-    trainer_module.WARMUP_STEPS = 1  # instead of three: each costs as much as a capture
+    cuda_graphs.WARMUP_STEPS = 1  # instead of three: each costs as much as a capture
     found = []
     for number, one in enumerate(configurations(bool(every))):
         for graphs in ("on", "off") if number % 5 == 0 else ("on",):
@@ -130,58 +127,31 @@ def steps(every: str = "") -> list[Found]:
     return found
 
 
-# ---- cards that are too small, captures that fail --------------------------------------------------------------------
+# ---- captures that fail ----------------------------------------------------------------------------------------------
 
 
-def graphs_that_do_not_fit() -> Found:
-    """The card suffices for eager steps of a phase, but not for a graph besides; in the next phase for both."""
-    first, second = growth(64, 32, "32x32 stable", "64x64 stable")
-    trainer, _ = new_trainer([first], cuda_graphs="off")
-    take_steps(trainer, first, 2)
-    smallest = torch.cuda.max_memory_reserved(CUDA)
-    try:
-        while True:  # until it is too small, by what PyTorch takes at a time
-            torch.cuda.empty_cache()
-            session.set_card_bytes(smallest - 2 * MIB)
-            take_steps(trainer, first)
-            smallest -= 2 * MIB
-    except StepOutOfMemory as error:
-        smaller = error.smaller
-    del trainer
-    gc.collect()
-    torch.cuda.empty_cache()
+def failures() -> Found:
+    """What a step says that does not fit into memory, or waits for the device; and what goes on afterwards."""
+    (phase,) = growth(64, 32, "32x32 stable")
+    trainer, stream = new_trainer([phase]), torch.cuda.current_stream()
+    take_steps(trainer, phase, 3)
+    session.set_card_bytes(torch.cuda.memory_reserved(CUDA) // 2)
+    too_small = attempt(take_steps, trainer, phase)
     session.set_card_bytes(2**37)
-    trainer, notices = new_trainer([first, second])
-    session.set_card_bytes(smallest)
-    take_steps(trainer, first, 4)
-    session.set_card_bytes(2**37)
-    session.reset()
-    take_steps(trainer, second, 4)
-    return {"notices": notices, "smaller": smaller, "replays": session.counts()["graph launch"]}
-
-
-def waits_inside_a_capture() -> Found:
-    """The step reads a number from the device, which no capture allows."""
-    (phase,) = growth(4, 8)
-    trainer, notices = new_trainer([phase])
-    step, stream = trainer.eager_step, torch.cuda.current_stream()
+    trainer = new_trainer([phase])
+    step = trainer.graphs.step
 
     def waits(inputs: Any) -> Any:
         metrics = step(inputs)
         metrics["D/loss"].item()
         return metrics
 
-    trainer.eager_step = waits  # type: ignore[method-assign]
-    take_steps(trainer, phase, 5)
-    reserved = torch.cuda.memory_reserved(CUDA)
-    take_steps(trainer, phase, 3)
-    grown = torch.cuda.memory_reserved(CUDA) - reserved
-    return {"notices": notices, "same_stream": torch.cuda.current_stream() == stream, "grown_bytes": grown}
-
-
-def memory() -> dict[str, Found]:
-    """What became of both."""
-    return {case.__name__: attempt(case) for case in (graphs_that_do_not_fit, waits_inside_a_capture)}
+    trainer.graphs.step = waits
+    not_allowed = attempt(take_steps, trainer, phase, 4)
+    session.reset()
+    take_steps(new_trainer([phase]), phase, 5)
+    again = torch.cuda.current_stream() == stream, session.counts()["graph launch"]
+    return {"too_small": too_small, "not_allowed": not_allowed, "again": again}
 
 
 # ---- launches of a step ----------------------------------------------------------------------------------------------
@@ -191,9 +161,9 @@ BATCHES = {4: 128, 16: 128, 64: 32, 256: 8, 1024: 4}  # the official ones for on
 
 def launches() -> dict[str, dict[str, int]]:
     """Counts by row: stages of the paper's networks in the default way; every other way at 16x16, 64 wide."""
-    trainer_module.WARMUP_STEPS = 2  # instead of three: the second one finds Adam's moments, as all later ones do
+    cuda_graphs.WARMUP_STEPS = 2  # instead of three: the second one finds Adam's moments, as all later ones do
     phases = {phase.name: phase for phase in growth(1024, 4)}
-    trainer, _ = new_trainer([*phases.values()], width=512, precision="bf16")
+    trainer = new_trainer([*phases.values()], width=512, precision="bf16")
     found = {}
     for name in (*(f"{side}x{side} stable" for side in BATCHES), "1024x1024 fade"):
         phase = replace(phases[name], batch=BATCHES[phases[name].resolution])
@@ -203,7 +173,7 @@ def launches() -> dict[str, dict[str, int]]:
     for loss in LOSSES:
         for precision in ("fp32", "bf16", "fp16"):  # tf32 takes other units for the launches of fp32
             gc.collect()  # the trainer before refers to itself
-            trainer, _ = new_trainer([phase], width=64, loss=loss, precision=precision)
+            trainer = new_trainer([phase], width=64, loss=loss, precision=precision)
             found[f"16 stable {loss} {precision}, 64 wide"] = counts_of(trainer, phase)
             del trainer
     return found
@@ -243,5 +213,5 @@ def total(counts: Counter[str], beginnings: tuple[str, ...]) -> int:
 
 
 if __name__ == "__main__":
-    programs = {function.__name__: function for function in (steps, memory, launches)}
+    programs = {function.__name__: function for function in (steps, failures, launches)}
     print(json.dumps(programs[sys.argv[1]](*sys.argv[2:])))

@@ -2,10 +2,8 @@
 
 import torch
 
+from pggan.losses import Logistic, Relativistic, WganGp
 from pggan.losses.base import PenaltyContext, Reals, Transforms
-from pggan.losses.logistic import Logistic
-from pggan.losses.relativistic import Relativistic
-from pggan.losses.wgan_gp import WganGp
 
 WGAN_GP = WganGp(penalty_weight=10.0, target=1.0, reg_interval=1)
 LOGISTIC = Logistic(gamma=3.0, reg_interval=1)

@@ -9,9 +9,8 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from pggan.losses import LOSSES, build_loss
+from pggan.losses import LOSSES, WganGp, build_loss
 from pggan.losses.base import GradientPenalty, Reals, class_loss
-from pggan.losses.wgan_gp import WganGp
 from pggan.networks.networks import Discriminator
 from tests.definitions import variant
 from tests.losses.critics import ALL, FAKE, LOGISTIC, REAL, RELATIVISTIC, WGAN_GP, for_d, linear_critic, normal

@@ -6,9 +6,9 @@ import itertools
 import pytest
 import torch
 
-from pggan.augmentation.ada import Ada
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
+from pggan.losses.ada import Ada
 from pggan.losses.base import GradientPenalty, PenaltyAt, PenaltyContext, Reals, Transforms
 from pggan.networks.layers import ComputeOptions
 from pggan.networks.networks import Discriminator

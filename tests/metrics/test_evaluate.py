@@ -18,7 +18,7 @@ from pggan.metrics.evaluate import METRIC_CLASSES, evaluate, images_of
 from pggan.metrics.extractors import load_extractor, pixel_extractor
 from pggan.metrics.features import frechet_distance
 from pggan.metrics.images import FakeImages, RealImages, to_device
-from pggan.networks.backbone import LITE0, backbone_fingerprint
+from pggan.networks.efficientnet_lite0 import LITE0, backbone_fingerprint
 from pggan.sampling.trained_generator import load
 from tests.processes import in_processes, values_of
 

@@ -7,10 +7,10 @@ import torch
 
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
+from pggan.losses import Logistic
 from pggan.losses.base import Reals
-from pggan.losses.logistic import Logistic
 from pggan.networks import efficientnet_lite0
-from pggan.networks.backbone import SIDE, Backbone, load_backbone
+from pggan.networks.efficientnet_lite0 import SMALLEST, Backbone, load_backbone
 from pggan.networks.layers import ComputeOptions
 from pggan.networks.networks import Discriminator, initialize
 from pggan.networks.projected import FeatureProjection, new_discriminator
@@ -51,7 +51,7 @@ def test_maps_are_those_of_the_network_with_its_batch_normalizations(network):
     plain, seen, images = deepcopy(network).double(), [], normal(2, 3, 8, 8, dtype=torch.float64)
     for block in (2, 4, 10, 15):
         plain.get_submodule(f"layers.{3 + block}").register_forward_hook(lambda *call: seen.append(call[-1]))
-    enlarged = torch.nn.functional.interpolate(images, (SIDE, SIDE), mode="bilinear")
+    enlarged = torch.nn.functional.interpolate(images, (SMALLEST, SMALLEST), mode="bilinear")
     plain((enlarged + 1) * 127.5)
     backbone = Backbone(deepcopy(network).double())
     backbone.dtype = torch.float64

@@ -7,9 +7,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pggan.ops.bilateral import SIGMA, bilateral
 from pggan.ops.convolution import implementation
-from pggan.ops.elementwise import activate, activate_and_normalize, blur, downsample, fade, pixel_norm, upsample
+from pggan.ops.elementwise import activate, activate_and_normalize, downsample, fade, pixel_norm, upsample
+from pggan.ops.filters import SIGMA, bilateral, blur
 from tests.networks.naive import (
     assert_rounded_once,
     naive_bilateral,

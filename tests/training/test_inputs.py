@@ -7,8 +7,8 @@ import torch
 
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
+from pggan.losses import Logistic
 from pggan.losses.base import Reals
-from pggan.losses.logistic import Logistic
 from pggan.networks.layers import ComputeOptions
 from pggan.training.inputs import draw_inputs, scalars_to_tensors, split_into_micro_batches
 from tests.definitions import WGAN_GP

@@ -11,10 +11,8 @@ import torch.nn.functional as F
 
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
+from pggan.losses import Logistic, Relativistic, WganGp
 from pggan.losses.base import Reals
-from pggan.losses.logistic import Logistic
-from pggan.losses.relativistic import Relativistic
-from pggan.losses.wgan_gp import WganGp
 from pggan.networks.layers import ComputeOptions
 from pggan.ops.convolution import implementation
 from pggan.optim.state import GROWTH_INTERVAL, INIT_SCALE, new_state

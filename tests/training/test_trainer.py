@@ -10,37 +10,54 @@ from pggan.config.validation import validated
 from pggan.core.architecture import Precision
 from pggan.core.errors import StepOutOfMemory, UserError
 from pggan.core.rng import StepRng
+from pggan.core.schedule import Schedule
 from pggan.distributed.process_group import ProcessGroup, RankInfo
+from pggan.losses import Logistic
 from pggan.losses.base import Reals
-from pggan.losses.logistic import Logistic
 from pggan.networks.layers import ComputeOptions
 from pggan.optim.reducer import AllReduce, GradientReducer
-from pggan.optim.state import new_state
+from pggan.optim.state import new_state, state_sha256
 from pggan.training import cuda_graphs
 from pggan.training.build import agreed_precision, build_trainer
-from pggan.training.trainer import WARMUP_STEPS, Trainer
+from pggan.training.trainer import Trainer
 from tests.composed import composed
-from tests.definitions import ADAM, WGAN_GP
-from tests.training.short_run import ARCHITECTURE, CPU, SCHEDULE, assert_alike, digest, short_run
+from tests.definitions import ADAM, WGAN_GP, variant
 
+CPU = torch.device("cpu")
+ARCHITECTURE = variant(resolution=16, latent_size=8, fmap_base=64, fmap_max=8)
 LOGISTIC = Logistic(gamma=1.0, reg_interval=2)
+SCHEDULE = Schedule(
+    first_resolution=4,
+    final_resolution=8,
+    stable_images={4: 64},
+    fade_images={4: 64},
+    batch={4: 8},
+    learning_rate_g={4: 0.001},
+    learning_rate_d={4: 0.002},
+)  # 4x4 up to 64 images, fading up to 128, 8x8 up to 192
 
 
 def adam_steps(state):
     return max(int(moments["step"]) for moments in state.d.optimizer.state.values())
 
 
-def take(trainer, phase, count=1):
-    """The metrics of the last of these steps."""
-    for _ in range(count):
-        side = phase.resolution
-        reals = Reals(torch.rand(phase.batch, 3, side, side, generator=torch.Generator().manual_seed(0)), None, None)
-        metrics = trainer.step(phase, reals, StepRng(0, trainer.state.images, CPU), 0.9)
-    return metrics
+def take(trainer, phase):
+    """The metrics of one step."""
+    side = phase.resolution
+    reals = Reals(torch.rand(phase.batch, 3, side, side, generator=torch.Generator().manual_seed(0)), None, None)
+    return trainer.step(phase, reals, StepRng(0, trainer.state.images, CPU), 0.9)
 
 
-def trainer_of(options=ComputeOptions(), **settings):  # noqa: B008
-    return Trainer(new_state(ARCHITECTURE, ADAM, 0, CPU), WGAN_GP, options, **settings)
+def trainer_of(options=ComputeOptions(), loss=WGAN_GP, **settings):  # noqa: B008
+    return Trainer(new_state(ARCHITECTURE, ADAM, 0, CPU), loss, options, **settings)
+
+
+def digest_after(images, **settings):
+    """The digest of the state after steps up to so many images."""
+    trainer = trainer_of(**settings)
+    while (state := trainer.state).images < images:
+        take(trainer, SCHEDULE.at(state.images))
+    return state_sha256(state.state_dict(), state.images, state.phase_index)
 
 
 def test_moments_are_forgotten_when_a_phase_begins_and_at_no_other_time():
@@ -71,7 +88,8 @@ class Recorded(GradientReducer):
 def test_the_reducer_is_told_of_each_step_and_gets_a_gradient_for_each_micro_batch():
     reducer = Recorded()
     trainer = trainer_of(ComputeOptions(micro_batch_size=1), reducer=reducer, chunk_size=lambda batch: batch // 2)
-    take(trainer, SCHEDULE.phases[0], 2)  # the chunks of elastic training come first
+    for _ in range(2):
+        take(trainer, SCHEDULE.phases[0])  # the chunks of elastic training come first
     each = [("D", 8), ("D", 8), ("G", 8), ("G", 8)]
     assert reducer.calls == [(0, 0), *each, (0, 8), *each]
 
@@ -110,99 +128,34 @@ def test_other_errors_of_a_step_are_raised_as_they_are():
         take(trainer, SCHEDULE.phases[0])
 
 
-def test_a_step_that_ran_out_of_memory_half_way_counts_for_nothing():
-    """The second micro-batch fails; the next step, in smaller ones, is the step."""
-    phase, expected = SCHEDULE.phases[0], trainer_of(ComputeOptions(micro_batch_size=4))
-    trainer, calls = trainer_of(ComputeOptions(micro_batch_size=4)), []
-
-    def check(module, arguments):
-        calls.append(arguments)
-        if len(calls) == 2:
-            raise RuntimeError("can't allocate memory")
-
-    trainer.state.g.network.stem.register_forward_pre_hook(check)
-    with pytest.raises(StepOutOfMemory):
-        take(trainer, phase)
-    assert take(trainer, phase)["D/loss"] == take(expected, phase)["D/loss"]
-    assert digest(trainer.state) == digest(expected.state)
-
-
 # ---- CUDA graphs --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def captures(monkeypatch):
-    """In place of `capture`: on replay it does what the function did, on the same tensors; `captures.error` fails."""
+    """In place of `capture`: on replay it does what the function did, on the same tensors."""
+    made = []
 
-    class Captures:
-        made, error = 0, None
+    def capture(function, pool):
+        metrics = {}
+        made.append(function)
+        return lambda: metrics.update(function()), metrics
 
-        def __call__(self, function, memory=None):
-            self.made += 1
-            if self.error is not None and self.made == 2:
-                raise self.error
-            metrics = {}
-
-            def replay():
-                metrics.update(function())
-
-            return replay, metrics
-
-    found = Captures()
-    monkeypatch.setattr(cuda_graphs, "capture", found)
-    return found
+    monkeypatch.setattr(cuda_graphs, "capture", capture)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+    return made
 
 
-@pytest.fixture(scope="module")
-def eager():
-    """The bits of eager steps whose settings are tensors, as they are in graphs."""
-    return digest(short_run(scalars_as_tensors=True)[0])
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("loss", [WGAN_GP, LOGISTIC])
-def test_replayed_steps_are_the_steps(captures, loss):
-    """The settings of each replay are its own; each kind of step is captured once per phase."""
-    plain, replayed = (short_run(loss, capture=capture)[0] for capture in (False, True))
-    # Products with settings that are tensors may round differently: by an ulp of a step.  Adam may make a whole step
-    # of that where a gradient is rounding only, hence a few exceptions.
-    assert_alike(replayed, plain, 1e-4, share=0.02)
-    assert captures.made == 3 * loss.reg_interval
-    assert replayed.images == plain.images
-
-
-def test_nothing_is_captured_before_the_step_has_run_a_few_times(captures):
-    for count, made in ((WARMUP_STEPS, 0), (WARMUP_STEPS + 3, 1)):
-        short_run(capture=True, images=8 * count)
-        assert captures.made == made
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("error", "line", "made"),
-    [
-        (None, None, 3),
-        (
-            RuntimeError("not permitted when stream is capturing\nmore"),
-            "Training continues without CUDA graphs: not",
-            2,
-        ),
-        (torch.OutOfMemoryError("CUDA out of memory"), "CUDA graphs do not fit into the memory at 8x8: this phase", 3),
-    ],
-)
-def test_whatever_breaks_a_capture_training_goes_on_with_the_same_bits_and_says_so_once(
-    captures, error, line, made, eager
-):
-    captures.error = error
-    state, lines = short_run(scalars_as_tensors=True, capture=True)
-    assert digest(state) == eager
-    assert captures.made == made
-    assert [one[: len(line)] for one in lines] == [line] if line else not lines
-
-
-def test_all_ranks_do_without_captures_when_one_can_not_capture(captures):
-    _, lines = short_run(capture=True, any_rank=lambda _: True)
-    assert lines == ["Training continues without CUDA graphs: another rank could not capture its step"]
+def test_replayed_steps_have_the_bits_of_eager_ones_whose_settings_are_tensors(captures, loss):
+    """The settings of each replay are its own; each kind of step is captured once per phase, after a few eager ones."""
+    eager, replayed = (
+        digest_after(192, loss=loss, scalars_as_tensors=True, capture=capture) for capture in (False, True)
+    )
+    assert replayed == eager
+    assert len(captures) == 3 * loss.reg_interval
+    digest_after(8 * cuda_graphs.WARMUP_STEPS, capture=True)
+    assert len(captures) == 3 * loss.reg_interval
 
 
 # ---- a trainer by its configuration -------------------------------------------------------------------------

@@ -1,18 +1,19 @@
-"""A bilateral filter for images: neighbours of nearly the same colour become more alike, edges stay.
+"""Two filters of the 3x3 neighbourhood: a low-pass filter of features, and a bilateral filter of images.
 
-Source: Tomasi and Manduchi, "Bilateral Filtering for Gray and Color Images" (ICCV 1998), of the 3x3 neighbourhood, all
-of whose pixels count alike.  N batch, C channels, R resolution.
+N batch, C channels, R resolution.
 """
 
+from functools import cache
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pggan.ops.convolution import is_reference
 
-SIGMA = 10 / 127.5  # standard deviation of the weight over distances of colours: ten of 255 grey levels
+SIGMA = 10 / 127.5  # standard deviation of the bilateral weight over distances of colours: ten of 255 grey levels
 FACTOR = -1 / (2 * SIGMA**2)  # of squared distances, in the exponent
 ALL, FRONT, BACK = slice(None), slice(None, -1), slice(1, None)
 # Rows and columns of a pixel, and of its neighbour, in each of the four directions: every pair of neighbours once.
@@ -24,10 +25,31 @@ PAIRS = (
 )
 
 
+def blur(features: Tensor) -> Tensor:
+    """Features smoothed by [1, 2, 1] x [1, 2, 1]; weights of what is outside are left out.  [N, C, R, R] -> the same
+
+    After nearest upsampling, it makes that bilinear: the low-pass filter of Karras et al. 2019, appendix C.
+    """
+    channels, side = features.shape[1], features.shape[-1]
+    kernel, share = low_pass_filter(side, features.dtype, features.device)
+    return F.conv2d(features, kernel.expand(channels, 1, 3, 3), padding=1, groups=channels) * share
+
+
+@cache  # on a GPU, the operations that make it start slower than they run
+def low_pass_filter(side: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The kernel [1, 1, 3, 3], whose sum is 1, and the inverse of its sum over what lies in an image, [R, R]."""
+    binomial = torch.tensor([0.25, 0.5, 0.25], device=device)
+    kernel = torch.outer(binomial, binomial)[None, None]
+    inside = F.conv2d(torch.ones(1, 1, side, side, device=device), kernel, padding=1)  # exact
+    return kernel.to(dtype), inside.to(torch.promote_types(dtype, torch.float32)).reciprocal()[0, 0].to(dtype)
+
+
 def bilateral(images: Tensor, passes: int) -> Tensor:
     """`images`, each pixel replaced `passes` times by a mean of itself and its neighbours.  [N, C, R, R] -> the same
 
-    A neighbour's weight is exp(-d^2 / (2 SIGMA^2)), where d is the distance of the two colours.  Differentiable once.
+    Neighbours of nearly the same colour become more alike, edges stay: a neighbour's weight is exp(-d^2 / (2 SIGMA^2)),
+    where d is the distance of the two colours.  Differentiable once.
+    Source: Tomasi and Manduchi, "Bilateral Filtering for Gray and Color Images" (ICCV 1998).
     """
     for _ in range(passes):
         images = filter_once(images)[0] if is_reference() else Bilateral.apply(images)

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from pggan.augmentation.ada import Ada, AdaptiveP
 from pggan.checkpoints.read import newest_checkpoint
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
+from pggan.losses import Logistic
+from pggan.losses.ada import Ada, AdaptiveP
 from pggan.losses.base import Reals
-from pggan.losses.logistic import Logistic
 from pggan.networks.layers import ComputeOptions
 from pggan.optim.state import new_state
 from pggan.run import train

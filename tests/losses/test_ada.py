@@ -5,9 +5,8 @@ import math
 import pytest
 import torch
 
-from pggan.augmentation.ada import ANGLES, INTERVAL, PARAMETERS, PLACES, Ada, AdaptiveP
-from pggan.augmentation.geometry import resample
 from pggan.core.rng import StepRng
+from pggan.losses.ada import ANGLES, INTERVAL, PARAMETERS, PLACES, Ada, AdaptiveP, resample
 
 CPU = torch.device("cpu")
 C, S = math.cos(0.2), math.sin(0.2)

@@ -1,1 +1,0 @@
-"""Augmentation of small data sets for D."""
