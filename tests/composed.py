@@ -24,25 +24,24 @@ from pggan.core.architecture import Architecture
 
 def composed(name: str, overrides: list[str]) -> dict[str, Any]:
     """What `compose(name, overrides)` returns; composed anew only where an override is more than `key=value`."""
-    groups = COMMANDS[name].groups
-    choices = [override for override in overrides if override.partition("=")[0] in groups]
-    values = [override for override in overrides if override not in choices]
-    keys = {override.partition("=")[0] for override in values}
-    if ("run_dir" in keys and keys <= RESUME_KEYS) or not all(map(is_plain, values)):  # the first may be that of a run
+    command = COMMANDS[name]
+    choices = [one for one in overrides if one.partition("=")[0] in command.groups]
+    values = [one for one in overrides if one not in choices]
+    resumes = {one.partition("=")[0] for one in values} <= RESUME_KEYS and any(map(is_run_dir, values))
+    if resumes or not all(re.fullmatch(r"\+*[a-z_]\w*(\.\w+)*=[^$]*", one) for one in values):
         return compose(name, overrides)
     try:
-        config = deepcopy(_of_files(COMMANDS[name].config_file, tuple(choices)))
-        for override in map(_parsed, words_for_hydra(COMMANDS[name], values)):
-            value = override.value()
-            OmegaConf.update(config, override.key_or_group, value, force_add=isinstance(value, dict))
+        config = deepcopy(_of_files(command.config_file, tuple(choices)))
+        for override in map(_parsed, words_for_hydra(command, values)):
+            OmegaConf.update(config, override.key_or_group, override.value(), force_add=True)
     except Exception:
         return compose(name, overrides)  # which says what is wrong
-    return finished(COMMANDS[name], config, overrides)
+    return finished(command, config, overrides)
 
 
-def is_plain(override: str) -> bool:
-    """Whether it gives one key another value, which is that of no other key."""
-    return re.fullmatch(r"[a-z_]\w*(\.\w+)*=[^$]*", override) is not None
+def is_run_dir(override: str) -> bool:
+    """Whether it names the directory of a run, which may know its configuration."""
+    return override.startswith("run_dir=")
 
 
 @cache
@@ -50,9 +49,7 @@ def _of_files(file: Path, choices: tuple[str, ...]) -> DictConfig:
     """The file of a command and those chosen, without Hydra's own part."""
     with initialize_config_dir(str(file.parent), version_base="1.3", job_name="pggan"):
         config = hydra_compose(file.stem, list(choices))
-    own = OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])
-    OmegaConf.set_struct(own, True)  # no new keys
-    return own
+    return OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])
 
 
 @cache

@@ -89,7 +89,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str],
             problem = f"device={values['device']} is a card elsewhere; hours= chooses for the machine that it runs on."
             raise UserError(problem, "Leave out one of them.")
         recipe = recipe_for(command, values, overrides, folder)
-        return compose(command.name, merged(overrides_of(recipe.differences), overrides), folder)
+        return compose(command.name, merged(overrides_of(recipe.differences), overrides))
     from pggan.checkpoints.read import checkpoints_of
     from pggan.config import TrainConfig
     from pggan.config.validation import validated
@@ -107,7 +107,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str],
         if not checkpoints_of(run_dir):  # a recipe without any is of a command that was refused, or stopped early
             write_recipe(file, *recipe_for(command, values, overrides, folder))
         kept = read_recipe(file)
-    return compose(command.name, merged(kept, overrides), folder) | {"run_dir": str(run_dir)}
+    return compose(command.name, merged(kept, overrides)) | {"run_dir": str(run_dir)}
 
 
 def recipe_for(command: Command, values: dict[str, Any], overrides: list[str], folder: str | None) -> Recipe:
@@ -128,7 +128,7 @@ def recipe_for(command: Command, values: dict[str, Any], overrides: list[str], f
 
     def composed(choices: list["Choice"]) -> TrainConfig:
         found = overrides_of([Difference(*choice, is_group=choice.key in GROUPS) for choice in choices])
-        return validated(TrainConfig, compose("train", merged(found, keys), folder))
+        return validated(TrainConfig, compose("train", merged(found, keys)))
 
     if TOTAL in given.command_keys and values["schedule"]["total_images"] is not None:
         raise UserError(f"hours= and {TOTAL}= both say when to end.", "Leave out one of them.")

@@ -1,20 +1,20 @@
-"""From the words of a command to its values, by Hydra; its errors become one sentence each.  Without torch."""
+"""From the words of a command to its values, by Hydra; a mistake becomes one sentence.  Without torch."""
 
 import argparse
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pggan.cli.commands import COMMANDS, Command
-from pggan.cli.recipe_file import named_file
-from pggan.cli.suggestions import explained
-from pggan.config.validation import named_tables
-from pggan.core.errors import UserError, nearest_name
+from pggan.cli.recipe_file import named_file, with_recipes
+from pggan.config.validation import kinds_of, named_tables, names_of
+from pggan.config.withdrawn import withdrawal  # WITHDRAWN is the table there
+from pggan.core.errors import UserError, nearest, nearest_name
 from pggan.core.text import key_of
 
 if TYPE_CHECKING:
@@ -30,28 +30,46 @@ OWN_SETTINGS = [
     "hydra/hydra_logging=none",
     "hydra/job_logging=none",
 ]
+LIST = re.compile(r"[^\s,=(){}\[\]'\"]+(,[^\s,=(){}\[\]'\"]+)+")  # 1,5,9-12
 Task = Callable[[dict[str, Any], list[str]], int]  # takes composed values and the overrides that they are of
 
+# What other programs call it, and what it is here.
+SYNONYMS = {
+    "batch": "schedule.batch=, in images per update",
+    "batch_size": "schedule.batch=, in images per update",
+    "dataset": "data.path=",
+    "epochs": "schedule.total_images=, in images shown",
+    "fp16": "precision=fp16",
+    "gamma": "loss.gamma=, with loss=logistic or loss=relativistic",
+    "gpus": "devices=",
+    "kimg": "schedule.total_images=, in images: 25000 kimg are 25000000",
+    "lambda": "loss.penalty_weight=, with loss=wgan_gp",
+    "lr": "schedule.learning_rate_g= and schedule.learning_rate_d=",
+    "mirror": "data.mirror=",
+    "outdir": "run_dir=",
+    "psi": "truncation=",
+    "resolution": "schedule.final_resolution=",
+    "workers": "devices=, one rank each",
+}
 
-def compose(name: str, overrides: list[str], folder: str | None = None) -> dict[str, Any]:
-    """The values of a command, resolved; raises UserError that names the wrong override.
 
-    Args: folder: of configuration files of one's own; inside of a task of `run_with_flags`, Hydra knows it.
+def compose(name: str, overrides: list[str]) -> dict[str, Any]:
+    """The values of a command, resolved; raises UserError where they can't be composed.
+
+    Keys that the command has not are among the values: its schema refuses them.
     """
     import hydra
     from hydra.core.global_hydra import GlobalHydra
 
     command = COMMANDS[name]
-    with plain_errors(command, overrides, folder):
-        own = own_config(command, overrides)
-    if own is not None:
-        return own
-    words = words_for_hydra(command, overrides)
-    with plain_errors(command, words, folder):
-        if GlobalHydra.instance().is_initialized():
-            return finished(command, hydra.compose(command.config_file.stem, words), overrides)
-        with hydra.initialize_config_dir(str(command.config_file.parent), version_base="1.3", job_name="pggan"):
-            return finished(command, hydra.compose(command.config_file.stem, [*words, *searched(folder)]), overrides)
+    with plain_errors(ValueError):  # of a group that is null
+        if (own := own_config(command, overrides)) is not None:
+            return own
+        file, words = command.config_file, words_for_hydra(command, overrides)
+        is_job = GlobalHydra.instance().is_initialized()  # of `run_with_flags`
+        folder = hydra.initialize_config_dir(str(file.parent), version_base="1.3", job_name="pggan")
+        with nullcontext() if is_job else folder:
+            return finished(command, hydra.compose(file.stem, words), overrides)
 
 
 def run_with_flags(command: Command, words: list[str], task: Task) -> int:
@@ -64,36 +82,26 @@ def run_with_flags(command: Command, words: list[str], task: Task) -> int:
         if "=" in flag and not flag.startswith(("--config-dir=", "--package=")):
             raise UserError(f"'{flag}' is not how keys are given.", f"Leave out the dashes: {flag.lstrip('-')}")
     overrides = [word for word in words if "=" in word and word not in flags]
-    several = bool({"-m", "--multirun"} & set(flags))
-    own = None if several else own_config(command, overrides)
-    if own is not None and {"--cfg", "-c"} & set(flags):
-        from omegaconf import OmegaConf
-
-        print(OmegaConf.to_yaml(OmegaConf.create(own)))
-        return 0
-    if own is not None:
-        return task(own, overrides)
-    is_queued = any(key_of(one) in ("hydra", "hydra/launcher") for one in overrides)
-    if is_queued and command.name == "train" and not any(one.startswith("run_dir=") for one in overrides):
+    names = {key_of(one) for one in overrides}
+    if command.name == "train" and "run_dir" not in names and names & {"hydra", "hydra/launcher"}:
         remedy = "Add run_dir=, a different one for each job: run_dir='outputs/seeds/${seed}'"
         raise UserError("Jobs that are queued again need a run directory to resume from.", remedy)
-
-    begun: list[bool] = []
-    files = {words_for_hydra(command, [one])[0]: one for one in overrides if named_file(one) is not None}
+    files = [one for one in overrides if named_file(one) is not None]
 
     def run(config: "DictConfig") -> None:
-        given = [files.get(one, one) for one in HydraConfig.get().overrides.task]
-        values = finished(command, config, given)
-        begun.append(True)
-        if code := task(values, given):
+        words = [one.removeprefix("++") for one in HydraConfig.get().overrides.task]
+        given = [*files, *(one for one in words if key_of(one) in names.difference(map(key_of, files)))]
+        own = own_config(command, given)
+        if code := task(finished(command, config, given) if own is None else own, given):
             sys.exit(code)
 
     rest = [word for word in words if word not in overrides]
-    given = words_for_hydra(command, overrides, several=several)
-    before, sys.argv = sys.argv, [f"pggan {command.name}", *OWN_SETTINGS, *given, *rest]
+    if not {"-sc", "--shell-completion"} & {*flags}:
+        overrides = words_for_hydra(command, overrides, several=bool({"-m", "--multirun"} & {*flags}))
+    before, sys.argv = sys.argv, [f"pggan {command.name}", *OWN_SETTINGS, *overrides, *rest]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come out as they are, not as Hydra's summary of them
     try:
-        with plain_errors(command, given, config_folder(words), several=several, begun=begun), text_of_help():
+        with plain_errors(), text_of_help():
             file = command.config_file
             hydra.main(version_base="1.3", config_path=str(file.parent), config_name=file.stem)(run)()
     except SystemExit as end:
@@ -104,46 +112,64 @@ def run_with_flags(command: Command, words: list[str], task: Task) -> int:
 
 
 @contextmanager
-def plain_errors(
-    command: Command, words: list[str], folder: str | None, *, several: bool = False, begun: Sequence[bool] = ()
-) -> Iterator[None]:
-    """Let what Hydra raises inside for `words` be a UserError with the override at fault and what was meant.
-
-    Args: several: whether there are values of several jobs; begun: not empty once a job has begun, whose errors stay.
-    """
-    from hydra.errors import HydraException
+def plain_errors(*others: type[Exception]) -> Iterator[None]:
+    """Let Hydra's errors inside, and `others`, be a UserError."""
+    from hydra.errors import HydraException, MissingConfigException, OverrideParseException
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
     try:
         yield
-    except YAMLError as error:
-        raise UserError(f"A configuration file is not plain YAML: {error}", "Correct it where it says.") from error
-    except RecursionError as error:
-        remedy = "Look at defaults: of the files that the command names; they must not lead back."
-        raise UserError("A configuration file is based on itself.", remedy) from error
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
-        if begun:
-            raise
-        raise explained(command, words, chosen_values(command, words, folder), error, several=several) from error
+    except OverrideParseException as error:
+        raise unreadable(str(error.override)) from error
+    except MissingConfigException as error:
+        group, _, choice = (error.missing_cfg_file or "").rpartition("/")
+        raise missing_choice(group, choice, error.options or []) from error
+    except (HydraException, OmegaConfBaseException, YAMLError, *others) as error:
+        raise UserError(" ".join(str(error).split()), "See --help for the keys and their values.") from error
 
 
-def chosen_values(command: Command, words: Sequence[str], folder: str | None) -> Any:
-    """The values of the files that `words` choose, unresolved; or those of the default files, if they don't compose."""
-    import hydra
-    from hydra.errors import HydraException
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
+def unreadable(override: str) -> UserError:
+    """The error for an override that Hydra's grammar refuses, with the same one quoted for the shell and for Hydra."""
+    key, equals, value = override.removeprefix("++").partition("=")
+    remedy = "Write key=value; quote values with spaces, commas, brackets or '=': \"data.path='my, photos'\"."
+    if equals and value.startswith("~"):
+        remedy = f"The shell does not replace ~ here: {key}={value.replace('~', '$HOME', 1)}"
+    elif equals and not re.search(r"['\"$`\\]", value):
+        remedy = f"Values with spaces, brackets, '=' or letters like ä are quoted twice: \"{key}='{value.strip()}'\""
+    return UserError(f"'{override.removeprefix('++')}' can't be read.", remedy)
 
-    file = command.config_file
-    for chosen in ([word for word in words if key_of(word) in command.groups], []):
-        try:
-            with hydra.initialize_config_dir(str(file.parent), version_base="1.3", job_name="pggan"):
-                composed = hydra.compose(file.stem, [*chosen, *searched(folder)])
-            return OmegaConf.to_container(composed, resolve=False)
-        except (HydraException, OmegaConfBaseException, ValueError):
-            continue
-    return {}
+
+def missing_choice(group: str, choice: str, options: Sequence[str]) -> UserError:
+    """The error for a file that a config group has not."""
+    remedy = nearest(choice, options)
+    if group == "data" and not remedy.startswith("Did"):
+        remedy = f"Images of your own are data.path={choice}; data= takes: {', '.join(sorted(options))}."
+    return withdrawal(f"{group}={choice}") or UserError(f"There is no {group}={choice}.", remedy)
+
+
+def suggestion(command: Command, key: str) -> str:
+    """A sentence that suggests a key for the unknown `key`: its name here, a key of this name, or the nearest one."""
+    options: dict[str, list[str]] = {}  # keys of one loss, augmentation or kind of gradients, and these
+    for table, choices in named_tables(command.schema_type).items():
+        for choice, schema in choices.items():
+            for name in kinds_of(schema):
+                options.setdefault(f"{table}.{name}", []).append(f"{table}={choice}")
+    if key in options:
+        return f"It is a key of {' and '.join(options[key])}."
+    names = {*command.groups, *names_of(command.schema_type), *options}
+    table, _, last = key.rpartition(".")
+    if last in SYNONYMS and SYNONYMS[last].startswith(table) and SYNONYMS[last].partition("=")[0] in names:
+        return f"Here it is {SYNONYMS[last]}."
+    beside = [name.rpartition(".")[2] for name in names if table and name.rpartition(".")[0] == table]
+    found = next((name for name in sorted(names) if name.endswith(f".{key}")), None)
+    if near := nearest_name(last, beside):
+        found = f"{table}.{near}"
+    found = found or nearest_name(key, names)
+    if found is None:
+        return "--help lists the keys."
+    kept_by = f" It is a key of {' and '.join(options[found])}." if found in options else ""
+    return f"Did you mean '{found}'?{kept_by}"
 
 
 @contextmanager
@@ -165,40 +191,19 @@ def text_of_help() -> Iterator[None]:
 
 
 def words_for_hydra(command: Command, overrides: Sequence[str], *, several: bool = False) -> list[str]:
-    """Overrides as Hydra reads them: with plain lists in brackets, unless they are values of `several` jobs.
+    """Overrides as Hydra reads them: recipes written out, every key forced, plain lists in brackets.
 
-    `key={…}` may bring new entries into a mapping; `experiment=FILE.yaml` becomes a choice that Hydra knows.
+    A forced key may be new to a mapping, or one of another loss; the schema refuses what does not exist.  With
+    `several` jobs, a list is their values.
     """
-    plain = re.compile(r"([\w.]+)=([^\s,=(){}\[\]'\"]+(?:,[^\s,=(){}\[\]'\"]+)+)")
     words = []
-    for word in overrides:
-        listed = None if several else plain.fullmatch(word)
-        if (file := named_file(word)) is not None:
-            words.append(choice_of_file(file))
-        elif listed and listed[1] not in command.groups:
-            words.append(f"{listed[1]}=[{listed[2]}]")
+    for word in with_recipes(overrides):
+        key, equals, value = word.partition("=")
+        if key in command.groups or re.match(r"hydra\b", key) or not (equals and re.fullmatch(r"[\w.]+", key)):
+            words.append(word)
         else:
-            words.append(f"++{word}" if re.match(r"[\w.]+=\s*\{", word) else word)
+            words.append(f"++{key}=[{value}]" if LIST.fullmatch(value) and not several else f"++{word}")
     return words
-
-
-def choice_of_file(file: Path) -> str:
-    """The override that takes a recipe in a file of any place; raises UserError where it is none."""
-    from hydra.core.config_store import ConfigStore
-    from omegaconf import DictConfig, OmegaConf
-    from yaml import YAMLError
-
-    remedy = "Name the recipe.yaml of a run, or a file like those of configs/experiment/."
-    try:
-        recipe = OmegaConf.load(file)
-    except (OSError, UnicodeError, YAMLError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not plain YAML"
-        raise UserError(f"experiment={file} can't be read: {reason}.", remedy) from error
-    parts = [*recipe, *map(str, recipe.get("defaults") or ())] if isinstance(recipe, DictConfig) else ["hydra"]
-    if any(re.search(r"\bhydra\b", str(part)) for part in parts):
-        raise UserError(f"experiment={file} is no recipe: it has a part that is Hydra's.", remedy)
-    ConfigStore.instance().store("given_file", recipe, group="experiment", package="_global_", provider=str(file))
-    return "experiment=given_file"
 
 
 def finished(command: Command, composed: "DictConfig", overrides: Sequence[str]) -> dict[str, Any]:
@@ -269,15 +274,6 @@ def require_run(run_dir: Path) -> None:
 
 
 def config_folder(words: Sequence[str]) -> str | None:
-    """The folder that `--config-dir` or `-cd` names; raises UserError if there is none of that name."""
+    """The folder that `--config-dir` or `-cd` names."""
     parts = [part for word in words for part in word.split("=", 1)]
-    folder = next((folder for flag, folder in pairwise([*parts, ""]) if flag in ("--config-dir", "-cd")), None)
-    if folder is not None and not (folder and Path(folder).is_dir()):
-        remedy = "Name the folder that experiment/, with files of your own, is in."
-        raise UserError(f"--config-dir: there is no folder '{folder}'.", remedy)
-    return folder
-
-
-def searched(folder: str | None) -> list[str]:
-    """The override that lets Hydra look for files in a folder of one's own, too."""
-    return [] if folder is None else [f"hydra.searchpath=['file://{Path(folder).absolute()}']"]
+    return next((folder for flag, folder in pairwise([*parts, ""]) if flag in ("--config-dir", "-cd")), None)

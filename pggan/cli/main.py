@@ -18,8 +18,9 @@ from typing import Any, NoReturn
 
 from pggan.cli.auto_recipe import with_choices
 from pggan.cli.commands import COMMANDS, Command
-from pggan.cli.compose import compose, config_folder, run_with_flags
+from pggan.cli.compose import compose, config_folder, run_with_flags, suggestion
 from pggan.cli.help import help_text, overview
+from pggan.config.validation import UnknownKey
 from pggan.core.environment import (
     COMMAND_VARIABLE,
     PARENT_VARIABLE,
@@ -60,7 +61,10 @@ def run_arguments(arguments: list[str]) -> int:
         return 0
 
     def run(values: dict[str, Any], overrides: list[str]) -> int:
-        return run_command(command, with_choices(command, values, overrides, folder))
+        try:
+            return run_command(command, with_choices(command, values, overrides, folder))
+        except UnknownKey as error:
+            raise UserError(error.problem, suggestion(command, error.key)) from error
 
     if any(argument.startswith("-") for argument in arguments):
         return run_with_flags(command, arguments, run)

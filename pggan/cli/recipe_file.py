@@ -92,6 +92,8 @@ def read_recipe(path: Path) -> list[str]:
     for section, value in content.items():
         entries = value.items() if isinstance(value, dict) else [("", value)]
         overrides += [f"{'.'.join(filter(None, map(str, (section, name))))}={_written(each)}" for name, each in entries]
+    if any(re.search(r"\bhydra\b", key_of(one)) for one in overrides):
+        raise UserError(f"{path} is no recipe: it has a part that is Hydra's.", REMEDY)
     return overrides
 
 

@@ -5,7 +5,7 @@ Values with a notation of their own, grids and numbers per resolution, stay as t
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from math import inf, isfinite
@@ -32,6 +32,14 @@ Resolution = Annotated[int, f">={MIN_RESOLUTION}", POWER_OF_TWO]
 RawPerResolution = Any  # one number for all resolutions, or {resolution: number}
 
 
+class UnknownKey(UserError):
+    """A `key` that the schema has not."""
+
+    def __init__(self, key: str, remedy: str) -> None:
+        super().__init__(f"There is no key '{key}'.", remedy)
+        self.key = key
+
+
 def validated(schema: type[Conf], values: Mapping[str, Any], prefix: str = "") -> Conf:
     """`values` as an instance of the dataclass `schema`, nested dataclasses included.
 
@@ -41,8 +49,8 @@ def validated(schema: type[Conf], values: Mapping[str, Any], prefix: str = "") -
     kinds = kinds_of(schema)
     for key in values:
         if key not in kinds:
-            remedy = nearest(f"{prefix}{key}", [f"{prefix}{name}" for name in kinds])
-            raise withdrawal(f"{prefix}{key}") or UserError(f"There is no key '{prefix}{key}'.", remedy)
+            unknown = prefix + first_key({key: values[key]})
+            raise withdrawal(unknown) or UnknownKey(unknown, nearest(unknown, [f"{prefix}{name}" for name in kinds]))
     return schema(**{name: of_key(f"{prefix}{name}", kind, values.get(name, MISSING)) for name, kind in kinds.items()})
 
 
@@ -80,6 +88,20 @@ def named_tables(schema: type) -> dict[str, dict[str, Any]]:
     kinds = {field: alternatives(kind) for field, kind in kinds_of(schema).items()}
     several = {field: kinds for field, kinds in kinds.items() if len(kinds) > 1 and all(map(is_dataclass, kinds))}
     return {field: by_names(kinds) for field, kinds in several.items()}
+
+
+def first_key(values: Mapping[str, Any]) -> str:
+    """The first full key of nested values: a.b of {"a": {"b": 1}}."""
+    key, value = next(iter(values.items()))
+    return f"{key}.{first_key(value)}" if isinstance(value, Mapping) and value else str(key)
+
+
+def names_of(schema: type, prefix: str = "") -> Iterator[str]:
+    """Every key of a dataclass, those in its tables included; options of choices are in `named_tables`."""
+    for name, kind in kinds_of(schema).items():
+        yield f"{prefix}{name}"
+        if is_dataclass(kind):
+            yield from names_of(kind, f"{prefix}{name}.")  # type: ignore[arg-type]
 
 
 def by_names(schemas: tuple[Any, ...]) -> dict[str, Any]:

@@ -72,14 +72,14 @@ def test_multirun_trains_once_per_value(tiny_overrides, tmp_path, monkeypatch, c
         ("--multirun lr=1,2", "schedule.learning_rate_g"),
         ("--multirun seed=1,2 loss=wgan,logistic", "'wgan_gp'"),
         ("--seed=3", "Leave out the dashes: seed=3"),
-        ("--config-dir nope experiment=demo", "there is no folder 'nope'"),
+        ("--config-dir nope experiment=demo", "nope' not found"),
         ("--multirun hydra=slurm seed=1,2", "Add run_dir="),
     ],
 )
 def test_mistakes_beside_flags_are_told_in_the_same_way(words, hint, capsys):
     assert main(["train", "data.path=nowhere", *words.split(" ")]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("Error: ")
+    assert "Error: " in error
     assert hint in error
 
 

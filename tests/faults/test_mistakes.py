@@ -24,7 +24,6 @@ MISTAKES = {
     "loss=logistic loss.gama=1": "Did you mean 'loss.gamma'?",
     "experiment=demo loss.gama=1": "Did you mean 'loss.gamma'?",  # a key of the loss that the experiment chooses
     "experiment=dmo loss.gamma=1": "There is no experiment=dmo",
-    "commands=sample": "There is no key 'commands'",
     "loss=[logistic": "can't be read",
     # types
     "seed=one": "a whole number",
@@ -56,7 +55,6 @@ MISTAKES = {
     # how it is written
     "--seed=3": "Leave out the dashes: seed=3",
     "seed": "Write key=value",
-    "schedule.batch.8=4": "'schedule.batch={8: …}'",
     "name=${oc.env:PGGAN_NO_SUCH_VARIABLE}": "PGGAN_NO_SUCH_VARIABLE",
 }
 
