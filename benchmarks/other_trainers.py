@@ -27,7 +27,7 @@ from benchmarks.reporting import report
 from pggan.cli.compose import compose
 from pggan.config import TrainConfig
 from pggan.config.validation import validated
-from pggan.core.cpu import available_cores, processor_facts
+from pggan.core.process import available_cores, processor_facts
 from pggan.core.rng import StepRng
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses.base import Reals

@@ -3,8 +3,8 @@
 from pkgutil import resolve_name
 from typing import Any
 
-from pggan.core.environment import __version__ as __version__
-from pggan.core.environment import set_library_defaults
+from pggan.core.process import __version__ as __version__
+from pggan.core.process import set_library_defaults
 
 # For users in Python, who get it when they ask for it: torch is loaded then.
 PUBLIC = {

@@ -180,7 +180,7 @@ def test_the_step_and_the_networks_know_no_rank_no_files_and_no_configuration():
 def test_the_configuration_is_importable_without_torch():
     light = [*(PACKAGE / "config").glob("*.py"), *(PACKAGE / "cli").glob("*.py")]
 
-    names = ("errors", "architecture", "schedule", "text", "cpu", "atomic_io")
+    names = ("errors", "architecture", "schedule", "text", "process", "atomic_io")
     for path in [*light, *(PACKAGE / "core" / f"{name}.py" for name in names)]:
         top = [node for node in TREES[path].body if isinstance(node, ast.Import | ast.ImportFrom)]
         assert not any("torch" in ast.unparse(node) for node in top), path
@@ -212,10 +212,9 @@ def test_each_idea_is_defined_once():
         "def synchronize(",
         "def try_lock(",
         "def resolve_checkpoint(",
-        "def multiples_between(",
         "def available_cores(",
         "def free_memory(",
-        "def free_files(",
+        "def free_bytes(",
         "def is_checkpoint(",
         "def to_float(",
         "def contact_sheet(",

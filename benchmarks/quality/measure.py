@@ -12,7 +12,7 @@ import torch
 from benchmarks.quality.rows import ORL, Row
 from pggan.config.values import code_in_use
 from pggan.core.atomic_io import atomic_write
-from pggan.core.cpu import available_cores, processor_facts
+from pggan.core.process import available_cores, processor_facts
 
 COUNT = 512  # images on each side of a metric; ORL has 400
 LARGE = 256  # pixels: from here on, a grid of 8x8 images would have 2048 or more on a side

@@ -18,7 +18,14 @@ from pggan.checkpoints import generator_file as generators
 from pggan.checkpoints import read
 from pggan.checkpoints.generator_file import save_tensors
 from pggan.core.architecture import Architecture
-from pggan.core.atomic_io import atomic_directory, atomic_write, file_sha256, free_bytes, free_files, remove_directory
+from pggan.core.atomic_io import (
+    atomic_directory,
+    atomic_write,
+    existing_parent,
+    file_sha256,
+    free_bytes,
+    remove_directory,
+)
 from pggan.core.devices import synchronize
 from pggan.core.errors import UserError
 from pggan.core.schedule import Phase, is_due
@@ -194,8 +201,8 @@ class CheckpointWriter:
 
 def refused_by_disk(run_dir: Path, error: OSError, needed: int) -> UserError:
     """The error to raise when the system refuses to write into `run_dir`, where a checkpoint needs `needed` bytes."""
-    missing = needed - free_bytes(run_dir)
-    full = " There is no room for more files." * (free_files(run_dir) == 0)
+    missing, disk = needed - free_bytes(run_dir), os.statvfs(existing_parent(run_dir))
+    full = " There is no room for more files." * (disk.f_files > 0 and disk.f_favail == 0)
     short = f" A checkpoint needs {needed / 1e6:,.1f} MB: {missing / 1e6:,.1f} MB more than is free." * (missing > 0)
     return UserError(
         f"{run_dir} can't be written any more: {error.strerror or error}.{short}{full}",

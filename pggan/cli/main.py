@@ -21,7 +21,8 @@ from pggan.cli.commands import COMMANDS, Command
 from pggan.cli.compose import compose, config_folder, run_with_flags, suggestion
 from pggan.cli.help import help_text, overview
 from pggan.config.validation import UnknownKey
-from pggan.core.environment import (
+from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError, nearest
+from pggan.core.process import (
     COMMAND_VARIABLE,
     PARENT_VARIABLE,
     STARTED_VARIABLE,
@@ -29,7 +30,6 @@ from pggan.core.environment import (
     __version__,
     environment,
 )
-from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError, nearest
 
 POLL_SECONDS = 0.5
 

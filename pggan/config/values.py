@@ -20,7 +20,7 @@ from typing import Any
 from pggan.config.train import TrainerConfig
 from pggan.config.validation import validated
 from pggan.config.withdrawn import WITHDRAWN, without_withdrawn
-from pggan.core.environment import COMMAND_VARIABLE, STARTED_VARIABLE, __version__
+from pggan.core.process import COMMAND_VARIABLE, STARTED_VARIABLE, __version__
 
 LIBRARIES = ("torch", "numpy", "pillow", "safetensors", "hydra-core", "omegaconf", "tensorboard")
 PACKAGE = Path(__file__).parents[1]

@@ -112,11 +112,6 @@ def file_sha256(path: Path) -> str:
         return file_digest(file, "sha256").hexdigest()
 
 
-def directory_bytes(directory: Path) -> int:
-    """The sum of the sizes of all regular files below `directory`."""
-    return sum(path.lstat().st_size for path in directory.rglob("*") if is_plain(path))
-
-
 def read_json(path: Path, most_bytes: int) -> dict[str, Any]:
     """The JSON object in a regular file of at most `most_bytes`; raises ValueError otherwise, or OSError."""
     if not is_plain(path):
@@ -129,9 +124,9 @@ def read_json(path: Path, most_bytes: int) -> dict[str, Any]:
 
 
 def parse_json(content: bytes | str) -> dict[str, Any]:
-    """The JSON object in `content`; raises ValueError for anything else, for duplicate keys, NaN and infinity."""
+    """The JSON object in `content`; raises ValueError for anything else."""
     try:
-        value = json.loads(content, object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant)
+        value = json.loads(content)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     if not isinstance(value, dict):
@@ -139,26 +134,9 @@ def parse_json(content: bytes | str) -> dict[str, Any]:
     return value
 
 
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) != len(pairs):
-        raise ValueError("it has a key twice")
-    return values
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"it has a number that is {name}")
-
-
 def free_bytes(path: Path) -> int:
     """The bytes that are free on the disk of `path`, which need not exist yet."""
     return shutil.disk_usage(existing_parent(path)).free
-
-
-def free_files(path: Path) -> int | None:
-    """The files (inodes) that the disk of `path` still has room for; None where the file system does not count them."""
-    facts = os.statvfs(existing_parent(path))
-    return facts.f_favail if facts.f_files else None
 
 
 def require_free_space(path: Path, needed: int, remedy: str) -> int:
@@ -170,10 +148,10 @@ def require_free_space(path: Path, needed: int, remedy: str) -> int:
     return free
 
 
-def try_lock(descriptor: int, *, without_locks: bool) -> bool:
-    """Take the exclusive lock of an open file; returns False when another process has it, however that one ends.
+def try_lock(descriptor: int) -> bool:
+    """Take the exclusive lock of an open file, which is free when its process ends; returns whether it was free.
 
-    Some network file systems have no locks: there the answer is `without_locks`.  Raises OSError for anything else.
+    True where a network file system has no locks.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -182,5 +160,4 @@ def try_lock(descriptor: int, *, without_locks: bool) -> bool:
     except OSError as error:
         if error.errno not in (ENOLCK, EOPNOTSUPP):
             raise
-        return without_locks
     return True

@@ -1,13 +1,14 @@
 """The devices of this machine: choosing them, their memory, waiting for their work."""
 
 import os
+import re
 import resource
 import sys
 
 import torch
 
-from pggan.core.cpu import available_cores, available_memory
 from pggan.core.errors import UserError
+from pggan.core.process import available_cores, available_memory
 
 
 def choose_device(devices: str, key: str = "devices") -> torch.device:
@@ -37,14 +38,13 @@ def require_kernels(index: int, setting: str) -> None:
     A kernel for X.Y runs on all X.Z with Z >= Y, one that the driver compiles (PTX) on all later ones.
     Source: https://docs.nvidia.com/cuda/cuda-c-programming-guide/, "Compute Capability".
     """
-    built = torch.cuda.get_arch_list()
-    capability = torch.cuda.get_device_capability(index)
-    for name in built:
-        kind, _, number = name.partition("_")
-        if not number:  # AMD's names, such as gfx942
+    built, capability = torch.cuda.get_arch_list(), torch.cuda.get_device_capability(index)
+    kernels = [re.fullmatch(r"(sm|compute)_(\d+)(\d)[af]?", name) for name in built]
+    for kernel in kernels:
+        if kernel is None:  # AMD's names, such as gfx942
             return
-        generation, revision = divmod(int(number.rstrip("af")), 10)
-        if (generation, revision) <= capability and (kind == "compute" or generation == capability[0]):
+        generation, revision = int(kernel[2]), int(kernel[3])
+        if (generation, revision) <= capability and (kernel[1] == "compute" or generation == capability[0]):
             return
     problem = (
         f"{setting}: {torch.cuda.get_device_name(index)} has capability {capability[0]}.{capability[1]}, "
@@ -59,18 +59,19 @@ def count_devices(devices: str) -> tuple[str, int]:
     auto: all CUDA devices, else one of MPS or CPU; N: that many CUDA devices; cpu:N: that many ranks on the CPU.
     Raises UserError when this machine does not have them.
     """
-    kind, _, number = devices.rpartition(":")
-    if not number.isdecimal() and not kind:
+    numbered = re.fullmatch(r"(cpu:)?([1-9]\d*)", devices)
+    if numbered is None:
+        if devices[:1].isdecimal() or devices[:1] == "-" or ":" in devices:
+            remedy = "Use auto, cpu, cuda, mps, N (CUDA devices) or cpu:N."
+            raise UserError(f"devices={devices} is not a choice of devices.", remedy)
         chosen = choose_device(devices).type
         return chosen, torch.cuda.device_count() if devices == "auto" and chosen == "cuda" else 1
-    if not (number.isdecimal() and int(number) > 0 and devices in (number, f"cpu:{number}")):
-        problem = f"devices={devices} is not a choice of devices."
-        raise UserError(problem, "Use auto, cpu, cuda, mps, N (CUDA devices) or cpu:N.")
+    kind, count = "cpu" if numbered[1] else "cuda", int(numbered[2])
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if not kind and int(number) > found:
+    if kind == "cuda" and count > found:
         problem = f"devices={devices}: this machine has {found} CUDA devices."
         raise UserError(problem, f"Ask for no more, or use devices=cpu:{devices} for ranks on the CPU.")
-    return kind or "cuda", int(number)
+    return kind, count
 
 
 def device_of_rank(devices: str, local_rank: int, local_world_size: int) -> torch.device:
@@ -104,18 +105,13 @@ def set_threads(threads: int | None, *, one: bool = False) -> None:
 
 def synchronize(device: torch.device) -> None:
     """Wait until `device` has finished its queued work."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
 
 
-def free_memory(device: torch.device, processes: int = 1) -> int | None:
-    """Free bytes of `device` for each of `processes` that share a CPU's memory; None where the system does not say."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    free = available_memory()
-    return None if free is None else free // processes
+def free_memory(device: torch.device) -> int | None:
+    """Free bytes of `device`; None where the system does not say."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
 
 
 def peak_memory(device: torch.device) -> int:
@@ -124,8 +120,3 @@ def peak_memory(device: torch.device) -> int:
         return torch.cuda.max_memory_allocated(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-def memory_problem(error: torch.OutOfMemoryError) -> str:
-    """The first sentence of PyTorch's message, which says how much was asked for; without a full stop."""
-    return str(error).partition("\n")[0].partition(". GPU")[0]

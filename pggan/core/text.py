@@ -8,13 +8,11 @@ from collections.abc import Callable, Mapping, Set
 from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
 
-from pggan.core.environment import COMMAND_VARIABLE
+from pggan.core.process import COMMAND_VARIABLE
 
 Log = Callable[[str], None]  # called with a line to report
 NEXT = "Next:"
-OTHER_TYPES = re.compile(
-    r"null|true|false|nan|[+-]?(inf|[\d_]+(\.[\d_]*)?(e[+-]?\d+)?|\.\d[\d_]*)", re.IGNORECASE
-)  # than text
+PLAIN = re.compile(r"(?!(null|true|false|nan|inf)$|\.\d)[a-z/._][\w/.:+@-]*", re.ASCII | re.IGNORECASE)
 
 
 def next_command(command: str, *words: str, **values: object) -> str:
@@ -47,8 +45,7 @@ def as_hydra_reads_it(value: object) -> str:
     if isinstance(value, list):
         return f"[{','.join(map(as_hydra_reads_it, value))}]"
     text = "null" if value is None else str(value)
-    other_type = not isinstance(value, int | float | None) and OTHER_TYPES.fullmatch(text)
-    if re.fullmatch(r"[\w./:+@-]+", text, re.ASCII) and not other_type:
+    if isinstance(value, int | float | None) or PLAIN.fullmatch(text):
         return text
     escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), text)
     return f"'{escaped}'"
@@ -64,10 +61,8 @@ def _as_a_shell_reads_it(word: str) -> str:
 def new_table(title: str, first: str, *others: str) -> Table:
     """A table without lines; its columns after the first are numbers."""
     columns = [Column(first, no_wrap=True), *(Column(name, justify="right", no_wrap=True) for name in others)]
-    table = Table(
-        *columns, title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
-    )
-    table.pad_edge = table.show_edge = False
+    table = Table(*columns, title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    table.padding, table.pad_edge, table.show_edge = (0, 1, 0, 0), False, False
     return table
 
 

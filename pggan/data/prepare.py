@@ -16,7 +16,7 @@ from pggan.config.commands import PrepareConfig
 from pggan.core.architecture import MIN_RESOLUTION, is_power_of_two
 from pggan.core.atomic_io import atomic_directory, file_sha256, parse_json, require_free_space, try_lock
 from pggan.core.errors import UserError
-from pggan.core.signals import StopSignal
+from pggan.core.process import StopSignal
 from pggan.core.text import given_words, next_command
 from pggan.data.data_sets import open_source
 from pggan.data.face_crop import Landmarks, align_face, face_side
@@ -178,7 +178,7 @@ def _temporary_folder(destination: Path) -> Iterator[Path | None]:
     path = destination.with_name(f".{destination.name}.lock")
     destination.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as lock:
-        if not try_lock(lock.fileno(), without_locks=True):
+        if not try_lock(lock.fileno()):
             print(f"Another process is preparing {destination}; this one waits for it.", file=sys.stderr, flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
         if os.path.lexists(destination):

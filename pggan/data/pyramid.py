@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from pggan.core.architecture import MIN_RESOLUTION, is_power_of_two, resolutions_between
 from pggan.core.atomic_io import file_sha256, is_plain, parse_json
-from pggan.core.cpu import available_cores
 from pggan.core.errors import UserError
+from pggan.core.process import available_cores
 
 INDEX_FILE = "index.json"
 PREPARE_AGAIN = "Prepare the dataset again, or copy it again."

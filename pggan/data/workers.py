@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -14,9 +15,8 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from pggan.core.cpu import available_cores, keep_freed_memory
 from pggan.core.errors import UserError
-from pggan.core.signals import block_signals_in_children
+from pggan.core.process import SIGNALS, available_cores, keep_freed_memory
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -56,8 +56,7 @@ class Workers(AbstractContextManager["Workers"]):
         waiting: deque[Future[list[Result]]] = deque()
         try:
             while batch := list(islice(items, size)):
-                with block_signals_in_children():  # the pool starts a worker when there is work for it
-                    waiting.append(self._pool.submit(_apply, function, batch))
+                waiting.append(self._pool.submit(_apply, function, batch))
                 if len(waiting) == BATCHES_AHEAD * self.count:
                     yield from waiting.popleft().result()
             while waiting:
@@ -74,6 +73,8 @@ def _apply(function: Callable[[Item], Result], items: list[Item]) -> list[Result
 
 
 def _begin() -> None:
+    for number in {*SIGNALS} - {signal.SIGTERM}:  # a terminal sends them to all processes of a command
+        signal.signal(number, signal.SIG_IGN)
     keep_freed_memory()
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pggan.core.environment import RANKS_VARIABLE, child_variables, environment
 from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PEER_LOST, EXIT_USER_ERROR, UserError
-from pggan.core.signals import signal_handlers
+from pggan.core.process import PARENT_VARIABLE, TASK_VARIABLE, environment, signal_handlers
 
 LOOPBACK = "127.0.0.1"  # not localhost, which some containers have no address for
 RENDEZVOUS_SECONDS = 300  # for all machines, and for all ranks, to be there
+RANKS_VARIABLE = "PGGAN_RANKS"  # of a rank: the folder in which it and its parent leave each other notes
 IGNORED = "SIGURG"  # the one signal that torchrun handles, which has no other use: signals are handled here
 ENDED = "ended"  # the file with the exit code of the command, where ranks that are lost from now on need no restart
 
@@ -40,6 +40,7 @@ def launch(
     command would do after an end like this.
     Raises UserError when the machines do not find each other.
     """
+    from omegaconf import OmegaConf
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import RendezvousError
@@ -59,7 +60,8 @@ def launch(
                 raise KeyboardInterrupt
 
         variables = {
-            **child_variables(command, values),
+            TASK_VARIABLE: OmegaConf.to_yaml(OmegaConf.create({"command": command, "values": values})),
+            PARENT_VARIABLE: str(os.getpid()),
             RANKS_VARIABLE: folder,
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
             # With the store shared by all attempts, new ranks find the addresses of dead ones there.

@@ -17,7 +17,7 @@ from pggan.checkpoints.generator_file import (
     save_generator,
 )
 from pggan.config.commands import ExportConfig, ExportFormat
-from pggan.core.atomic_io import atomic_write, directory_bytes
+from pggan.core.atomic_io import atomic_write
 from pggan.core.errors import UserError
 from pggan.core.text import NEXT, next_command
 from pggan.interop.comparison import Inputs, largest_difference
@@ -56,7 +56,7 @@ def run(config: ExportConfig) -> int:
             from pggan.interop.web import write_web
 
             difference = write_web(generator, Path(config.out), config.run, config.directions, config.runtime)
-            megabytes = directory_bytes(Path(config.out)) / 2**20
+            megabytes = sum(file.stat().st_size for file in Path(config.out).rglob("*")) / 2**20
             print(f"{config.out}: {megabytes:.1f} MB for any web space; at most {difference:.1e} from PyTorch")
             print(f"{NEXT} python -m http.server --bind 127.0.0.1 --directory {shlex.quote(config.out)}")
     return 0

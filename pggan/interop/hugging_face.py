@@ -5,8 +5,8 @@ from pathlib import Path
 
 from pggan.checkpoints.generator_file import GENERATOR_FILE, describe_generator, save_generator
 from pggan.core.atomic_io import atomic_directory
-from pggan.core.environment import __version__
 from pggan.core.errors import UserError
+from pggan.core.process import __version__
 from pggan.core.text import three_digits
 from pggan.interop.comparison import require_empty
 from pggan.networks.networks import count_parameters

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
 from pggan.core.architecture import MIN_RESOLUTION, Rescaling, Stem
-from pggan.core.environment import __version__
+from pggan.core.process import __version__
 from pggan.networks.networks import Generator
 from pggan.ops.convolution import fuse_resampling
 from pggan.ops.elementwise import EPSILON, LEAKY_SLOPE

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from pggan.core.atomic_io import atomic_directory
-from pggan.core.environment import cache_folder
 from pggan.core.errors import UserError
+from pggan.core.process import cache_folder
 from pggan.interop.comparison import Inputs, largest_difference, require_empty
 from pggan.interop.onnx_graph import build_level, session_of
 from pggan.sampling.explore import describe_page, page_directions, page_files, page_name, to_file

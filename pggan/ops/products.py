@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pggan.core.architecture import Rescaling
-from pggan.core.cpu import processor_facts
+from pggan.core.process import processor_facts
 
 INTEL, AMD = "GenuineIntel", "AuthenticAMD"
 ZEN_5 = 26  # AMD's first family of processors that calculate 512 bits at once

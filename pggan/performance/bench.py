@@ -15,8 +15,8 @@ from pggan.config import Kernels, Switch, TrainerConfig
 from pggan.config.commands import BenchConfig
 from pggan.config.values import default_trainer, versions
 from pggan.core.architecture import Architecture, Precision
-from pggan.core.cpu import processor_facts
 from pggan.core.devices import choose_device, synchronize
+from pggan.core.process import processor_facts
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.core.text import new_table, next_command, three_digits

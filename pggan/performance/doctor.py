@@ -23,9 +23,9 @@ from pggan.config.commands import DoctorConfig
 from pggan.config.values import PACKAGE, default_trainer, versions
 from pggan.core.architecture import Precision
 from pggan.core.atomic_io import existing_parent, free_bytes
-from pggan.core.cpu import available_cores, processor_facts
 from pggan.core.devices import choose_device, free_memory, require_kernels
 from pggan.core.errors import EXIT_FAILED, UserError
+from pggan.core.process import available_cores, processor_facts
 from pggan.core.rng import StepRng
 from pggan.core.text import next_command, three_digits
 from pggan.distributed.process_group import ProcessGroup

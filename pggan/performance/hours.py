@@ -10,9 +10,9 @@ import torch
 from pggan.config import DataConfig, TrainConfig
 from pggan.config.values import command_seconds
 from pggan.core.architecture import MIN_RESOLUTION, resolutions_between
-from pggan.core.cpu import threads_per_rank
 from pggan.core.devices import choose_device, count_devices
 from pggan.core.errors import UserError
+from pggan.core.process import threads_per_rank
 from pggan.core.schedule import PerResolution, value_at
 from pggan.core.text import Log, duration
 from pggan.data.data_sets import open_source

@@ -29,8 +29,8 @@ from pggan.config.values import code_in_use, command_seconds, describe, flatten
 from pggan.config.withdrawn import lost_values
 from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import clean_partials, require_free_space
+from pggan.core.process import StopSignal, interrupt_message
 from pggan.core.schedule import Course, Phase, Schedule
-from pggan.core.signals import StopSignal, interrupt_message
 from pggan.data.open import open_data
 from pggan.data.pyramid import ImagePyramid
 from pggan.data.reals import RealBatches, budget_bytes, whole_batch

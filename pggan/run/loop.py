@@ -22,8 +22,8 @@ from pggan.checkpoints.write import (
 )
 from pggan.core.atomic_io import atomic_write, make_directory
 from pggan.core.errors import EXIT_INTERRUPTED
-from pggan.core.schedule import Course, Phase, Schedule, is_due, lies_between
-from pggan.core.signals import StopSignal
+from pggan.core.process import StopSignal
+from pggan.core.schedule import Course, Phase, Schedule, is_due
 from pggan.core.text import next_command
 from pggan.data.pyramid import ImagePyramid
 from pggan.data.reals import RealBatches
@@ -211,7 +211,7 @@ class Saving:
     def is_due(self, step: Step) -> bool:
         """Whether a checkpoint is to be begun after this step; `finish` writes the last one."""
         counts = self.milestones(self.parts.course.schedule)
-        self.is_milestone |= any(lies_between(count, step.before, step.images) for count in counts)
+        self.is_milestone |= any(step.before < count <= step.images for count in counts)
         self.is_wanted |= self.interval.is_due(step.before, step.images) or self.is_asked or self.is_milestone
         self.is_wanted |= self.parts.evaluator.mark is not None
         return self.is_wanted and not step.is_last

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from pggan.core.atomic_io import clean_partials, make_directory
-from pggan.core.devices import memory_problem
 from pggan.core.schedule import Phase, Schedule
 from pggan.core.text import Log
 from pggan.data.pyramid import ImagePyramid
@@ -60,7 +59,7 @@ def if_memory_suffices(what: str, images: int, warn: Log) -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as error:
         torch.cuda.empty_cache()
-        warn(f"No {what} at {images:,} images: {memory_problem(error)}.")
+        warn(f"No {what} at {images:,} images: {str(error).partition('. GPU')[0]}.")
 
 
 class Previews:

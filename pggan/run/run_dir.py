@@ -122,7 +122,7 @@ def _lock(run_dir: Path) -> int:
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
-            if not try_lock(descriptor, without_locks=True):
+            if not try_lock(descriptor):
                 remedy = "Wait until it ends, stop it with Ctrl-C or `kill`, or choose another run_dir=."
                 raise UserError(f"run_dir={run_dir} is in use by {_holder(os.read(descriptor, 4096))}.", remedy)
             with suppress(FileNotFoundError):

@@ -10,11 +10,10 @@ from pggan.checkpoints.read import checkpoints_of, newest_checkpoint
 from pggan.checkpoints.write import NonFiniteError
 from pggan.config import TrainConfig
 from pggan.config.values import to_plain
-from pggan.core.cpu import threads_per_rank
 from pggan.core.devices import choose_device, count_devices
 from pggan.core.errors import StepOutOfMemory, UserError
+from pggan.core.process import interrupt_message, threads_per_rank
 from pggan.core.rng import StepRng
-from pggan.core.signals import interrupt_message
 from pggan.distributed.process_group import ProcessGroup, RankInfo, rank_from_environment, run_distributed
 from pggan.optim.updates import ema_decay
 from pggan.run.compose import open_run

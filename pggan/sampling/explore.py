@@ -25,8 +25,8 @@ from torch import Tensor
 
 from pggan.config.commands import ExploreConfig
 from pggan.core.devices import set_threads
-from pggan.core.environment import __version__
 from pggan.core.errors import UserError
+from pggan.core.process import __version__
 from pggan.core.text import next_command
 from pggan.sampling.files import ANIMATED, VIDEO, film_zoom, save_film
 from pggan.sampling.generate import RenderSettings

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pggan.core.rng import StepRng
-from pggan.core.schedule import Phase, is_nth_update
+from pggan.core.schedule import Phase
 from pggan.losses.ada import Ada
 from pggan.losses.base import GradientPenalty, Loss, PenaltyAt, Reals
 from pggan.networks.layers import ComputeOptions
@@ -73,7 +73,8 @@ def draw_inputs(
     whole batch, so that they don't depend on the number of ranks.
     """
     count = phase.batch
-    due = tuple(penalty for penalty in loss.penalties() if is_nth_update(penalty.reg_interval, rng.images, count))
+    update = rng.images // count
+    due = tuple(penalty for penalty in loss.penalties() if update % penalty.reg_interval == 0)
     interpolates = any(penalty.at is PenaltyAt.interpolated for penalty in due)
     mix = rng.uniform("mix", count, 1, 1, 1) if interpolates else None
     latents_d, latents_g = rng.normal("d_latents", count, latent_size), rng.normal("g_latents", count, latent_size)

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 import torch
 
 from pggan.core.architecture import Precision
-from pggan.core.cpu import keep_freed_memory
 from pggan.core.devices import set_threads
+from pggan.core.process import keep_freed_memory
 
 DTYPES = {Precision.bf16: torch.bfloat16, Precision.fp16: torch.float16}
 

@@ -12,7 +12,7 @@ from pggan import config
 from pggan.cli.main import main
 from pggan.config.validation import validated
 from pggan.config.values import CONFIGS, choices_of
-from pggan.core.environment import __version__
+from pggan.core.process import __version__
 from pggan.performance.recipe import FALLING_SHARE
 from tests.composed import composed
 

@@ -8,8 +8,8 @@ import pytest
 
 from pggan.cli.commands import COMMANDS
 from pggan.cli.main import guarded, main
-from pggan.core.environment import __version__
 from pggan.core.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError
+from pggan.core.process import __version__
 
 ROOT = Path(__file__).parents[2]
 

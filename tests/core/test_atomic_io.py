@@ -203,9 +203,6 @@ def test_a_link_or_a_pipe_is_not_read(tmp_path):
     ("text", "reason"),
     [
         ("[]", "not a JSON object"),
-        ('{"a": 1, "a": 2}', "a key twice"),
-        ('{"a": NaN}', "NaN"),
-        ('{"a": [-Infinity]}', "Infinity"),
         ('{"a": ' + "[" * 100_000, "nested too deeply"),
         ('{"a": 1', "delimiter"),
     ],
@@ -217,10 +214,10 @@ def test_json_that_is_not_strict_is_refused(text, reason):
 
 def test_a_lock_is_held_by_one_descriptor(tmp_path):
     with (tmp_path / "lock").open("w") as one, (tmp_path / "lock").open("w") as other:
-        assert try_lock(one.fileno(), without_locks=False)
-        assert not try_lock(other.fileno(), without_locks=False)
+        assert try_lock(one.fileno())
+        assert not try_lock(other.fileno())
         one.close()
-        assert try_lock(other.fileno(), without_locks=False)
+        assert try_lock(other.fileno())
 
 
 def test_space_that_is_missing_is_told_in_megabytes(tmp_path):

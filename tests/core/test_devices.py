@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pggan.core import cpu, devices
+from pggan.core import devices, process
 from pggan.core.devices import choose_device, count_devices, device_of_rank
 from pggan.core.errors import UserError
 
@@ -95,14 +95,13 @@ def test_more_ranks_than_devices_and_other_numbers_than_asked_for_are_refused(ma
         device_of_rank(choice, 0, ranks)
 
 
-def test_free_memory_is_a_share_of_what_the_system_says(monkeypatch, tmp_path):
-    meminfo = tmp_path / "meminfo"
-    monkeypatch.setattr(cpu, "MEMORY_FACTS", meminfo)
-    monkeypatch.setattr(cpu, "OWN_CONTROL_GROUP", tmp_path / "none")
+def test_free_memory_is_what_the_system_says(monkeypatch, tmp_path):
+    (tmp_path / "proc").mkdir()
+    meminfo = tmp_path / "proc" / "meminfo"
+    monkeypatch.setattr(process, "SYSTEM", tmp_path)
     assert devices.free_memory(torch.device("cpu")) is None  # no such file, as on macOS
     meminfo.write_text("MemTotal: 9000 kB\nMemFree: 100 kB\nMemAvailable: 3000 kB\n")
     assert devices.free_memory(torch.device("cpu")) == 3000 * 1024
-    assert devices.free_memory(torch.device("cpu"), 3) == 1000 * 1024
     meminfo.write_text("MemTotal: 9000 kB\n")
     assert devices.free_memory(torch.device("cpu")) is None
 
@@ -110,12 +109,13 @@ def test_free_memory_is_a_share_of_what_the_system_says(monkeypatch, tmp_path):
 @pytest.fixture
 def control_group(tmp_path, monkeypatch):
     """A function that writes files of control groups, of which that of this process is called jobs/7."""
-    (tmp_path / "own").write_text("5:memory:/elsewhere\n0::/jobs/7\n")
-    monkeypatch.setattr(cpu, "OWN_CONTROL_GROUP", tmp_path / "own")
-    monkeypatch.setattr(cpu, "CONTROL_GROUPS", tmp_path / "groups")
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    (tmp_path / "proc" / "self" / "cgroup").write_text("5:memory:/elsewhere\n0::/jobs/7\n")
+    (tmp_path / "proc" / "meminfo").write_text("MemAvailable: 3000 kB\n")
+    monkeypatch.setattr(process, "SYSTEM", tmp_path)
 
     def write(name, **files):
-        folder = tmp_path / "groups" / name
+        folder = tmp_path / "sys/fs/cgroup" / name
         folder.mkdir(parents=True, exist_ok=True)
         for file, content in files.items():
             (folder / file.replace("_", ".", 1)).write_text(f"{content}\n")
@@ -124,23 +124,22 @@ def control_group(tmp_path, monkeypatch):
 
 
 def test_cores_are_those_that_the_narrowest_control_group_gives_time_of(control_group, monkeypatch):
-    monkeypatch.setattr(cpu.os, "sched_getaffinity", lambda _: range(32), raising=False)
-    assert cpu.available_cores() == 32
+    monkeypatch.setattr(process.os, "sched_getaffinity", lambda _: range(32), raising=False)
+    assert process.available_cores() == 32
     control_group("jobs/7", cpu_max="max 100000")
-    assert cpu.available_cores() == 32
+    assert process.available_cores() == 32
     control_group("jobs", cpu_max="250000 100000")
-    assert cpu.available_cores() == 3
+    assert process.available_cores() == 3
     control_group("jobs/7", cpu_max="10000 100000")
-    assert cpu.available_cores() == 1
+    assert process.available_cores() == 1
 
 
-def test_memory_is_what_the_narrowest_control_group_leaves(control_group, monkeypatch, tmp_path):
-    of_machine = cpu.available_memory()
+def test_memory_is_what_the_narrowest_control_group_leaves(control_group):
     control_group("jobs/7", memory_max="max", memory_current=1000)
-    assert cpu.available_memory() == pytest.approx(of_machine, rel=0.5)
+    assert process.available_memory() == 3000 * 1024
     control_group("jobs", memory_max=5000, memory_current=3000)
-    assert cpu.available_memory() == 2000
+    assert process.available_memory() == 2000
     control_group("jobs/7", memory_max=4000, memory_current=3500, memory_stat="anon 3200\ninactive_file 300")
-    assert cpu.available_memory() == 800
+    assert process.available_memory() == 800
     control_group("jobs/7", memory_max=4000, memory_current=4100, memory_stat="anon 4100")
-    assert cpu.available_memory() == 0
+    assert process.available_memory() == 0

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pggan.config import TrainConfig
 from pggan.config.validation import validated
-from pggan.core.schedule import Schedule, is_due, is_nth_update, lies_between, multiples_between, value_at
+from pggan.core.schedule import Schedule, is_due, value_at
 from tests.composed import composed
 
 RESOLUTIONS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -256,6 +256,3 @@ def test_a_multiple_is_reached_by_the_step_that_passes_it():
     assert is_due(100, 92, 100)
     assert not is_due(100, 100, 108)
     assert is_due(100, 96, 104)
-    assert multiples_between(100, 96, 304) == 3
-    assert [count for count in (96, 97, 104, 105) if lies_between(count, 96, 104)] == [97, 104]
-    assert [update for update in range(20) if is_nth_update(8, update * 16, 16)] == [0, 8, 16]

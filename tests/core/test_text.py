@@ -5,7 +5,7 @@ import shlex
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from pggan.core.environment import COMMAND_VARIABLE
+from pggan.core.process import COMMAND_VARIABLE
 from pggan.core.text import given_words, next_command
 
 

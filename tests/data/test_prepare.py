@@ -188,7 +188,7 @@ def test_a_signal_leaves_nothing_under_the_name_and_the_next_preparation_succeed
 def test_a_process_waits_for_another_one_that_prepares_the_same(folder, tmp_path, ends):
     """The other one ends, or is killed: then nothing is there."""
     with (tmp_path / LOCK).open("ab") as lock, command(folder) as process:
-        assert try_lock(lock.fileno(), without_locks=False)
+        assert try_lock(lock.fileno())
         said = ""
         while "this one waits for it" not in said:
             said = process.stderr.readline()

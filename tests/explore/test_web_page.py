@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from pggan.core.environment import cache_folder
+from pggan.core.process import cache_folder
 from pggan.interop.web import ARCHIVE, write_web
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]

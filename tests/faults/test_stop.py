@@ -14,7 +14,7 @@ from pggan.checkpoints.read import checkpoints_of, open_checkpoint
 from pggan.checkpoints.write import write_checkpoint
 from pggan.cli.main import main
 from pggan.core.errors import EXIT_INTERRUPTED
-from pggan.core.signals import SIGNALS, StopSignal
+from pggan.core.process import SIGNALS, StopSignal
 from pggan.run import compose, train
 from pggan.run.inspect import facts_of_run
 from tests.launch.conftest import CONTEXT

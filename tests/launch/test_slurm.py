@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pggan.core.signals import StopSignal
+from pggan.core.process import StopSignal
 from pggan.run.inspect import facts_of_run
 from tests.launch.conftest import SLOW, require_done, wait_for
 
