@@ -25,18 +25,6 @@ SITUATIONS = {
 }
 
 
-class NothingGiven:
-    """A command line without keys."""
-
-    def in_command(self, key: str) -> bool:
-        """No key is typed."""
-        return False
-
-    def has(self, key: str) -> bool:
-        """No recipe is named."""
-        return False
-
-
 def main() -> None:
     """Print the name of each recipe, a tab, and its keys."""
     config = validated(TrainConfig, compose("train", ["loss=logistic"]))
@@ -48,7 +36,7 @@ def main() -> None:
             return {side: width * STEP_SECONDS.get(side, 0.005 * 3 ** (side.bit_length() - 6)) for side in sides}
 
         for each in hours:
-            situation = Situation(config, NothingGiven(), facts, kind, 1, costs, 0.94 * 3600 * each)
+            situation = Situation(config, frozenset(), facts, kind, 1, costs, 0.94 * 3600 * each)
             chosen = {choice.key: choice.value for choice in choose_recipe(situation).choices}
             print(f"{name}, {each} h\t{json.dumps(chosen, sort_keys=True)}")
 

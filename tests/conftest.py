@@ -64,7 +64,7 @@ LONG = (
     "test_fused.py",
     "test_train.py",
     "test_quality.py",
-    "test_auto_recipe.py",
+    "test_recipe.py",
 )
 
 

@@ -14,9 +14,8 @@ import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from pggan.cli.commands import COMMANDS
-from pggan.cli.compose import compose, numbered, words_for_hydra
+from pggan.cli.compose import compose, named_file, numbered, words_for_hydra
 from pggan.cli.main import main
-from pggan.cli.recipe_file import named_file
 from pggan.config.validation import validated
 
 ROOT = Path(__file__).parents[1]

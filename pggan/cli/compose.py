@@ -1,17 +1,17 @@
 """From the words of a command to its values, by Hydra; a mistake becomes one sentence.  Without torch."""
 
 import argparse
+import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pggan.cli.commands import COMMANDS, Command
-from pggan.cli.recipe_file import named_file, with_recipes
 from pggan.config.validation import kinds_of, named_tables, names_of
 from pggan.config.withdrawn import withdrawal  # WITHDRAWN is the table there
 from pggan.core.errors import UserError, nearest, nearest_name
@@ -204,6 +204,57 @@ def words_for_hydra(command: Command, overrides: Sequence[str], *, several: bool
         else:
             words.append(f"++{key}=[{value}]" if LIST.fullmatch(value) and not several else f"++{word}")
     return words
+
+
+def named_file(override: str) -> Path | None:
+    """The file of `experiment=FILE.yaml`; None for every other override."""
+    key, _, value = override.lstrip("+").partition("=")
+    quoted = re.fullmatch(r"(['\"])(.*)\1", value)
+    path = quoted[2].replace(f"\\{quoted[1]}", quoted[1]) if quoted else value
+    return Path(path) if key == "experiment" and path.endswith(".yaml") else None
+
+
+def with_recipes(overrides: Sequence[str]) -> list[str]:
+    """`overrides` with what stands in the file for each `experiment=FILE.yaml`; keys that are given have priority."""
+    files = [file for one in overrides if (file := named_file(one)) is not None]
+    given, keys = [one for one in overrides if named_file(one) is None], {key_of(one) for one in overrides}
+    found = [one for file in files for one in read_recipe(file).items()]
+    return [*(f"{key}={written(value)}" for key, value in found if key not in keys - {"experiment"}), *given]
+
+
+def read_recipe(file: Path) -> dict[str, Any]:
+    """The values of an experiment file by key, and the files that it chooses by group; raises UserError for others."""
+    from omegaconf import OmegaConf
+    from yaml import YAMLError
+
+    remedy = "Name the recipe.yaml of a run, or a file like those of configs/experiment/."
+    try:
+        content: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+    except (OSError, YAMLError, ValueError) as error:
+        raise UserError(f"{file} can't be read: {error}.", remedy) from error
+    if not isinstance(content, dict):
+        raise UserError(f"{file} is not a recipe.", remedy)
+    found: dict[str, Any] = {}
+    for entry in content.pop("defaults", []):
+        group, name = next(iter(entry.items())) if isinstance(entry, dict) else ("experiment", entry)
+        found |= {} if name == "_self_" else {str(group).removeprefix("override /"): name}
+    for section, value in content.items():
+        table = value.items() if isinstance(value, dict) else [("", value)]
+        found |= {f"{section}.{key}".removesuffix("."): one for key, one in table}
+    if any(re.search(r"\bhydra\b", key) for key in found):
+        raise UserError(f"{file} is no recipe: it has a part that is Hydra's.", remedy)
+    return found
+
+
+def written(value: Any) -> str:
+    """A value as YAML takes it in one line, and the command line."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {written(each)}' for key, each in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(written, value))}]"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
 def finished(command: Command, composed: "DictConfig", overrides: Sequence[str]) -> dict[str, Any]:

@@ -16,10 +16,10 @@ from pkgutil import resolve_name
 from threading import Thread
 from typing import Any, NoReturn
 
-from pggan.cli.auto_recipe import with_choices
 from pggan.cli.commands import COMMANDS, Command
 from pggan.cli.compose import compose, config_folder, run_with_flags, suggestion
 from pggan.cli.help import help_text, overview
+from pggan.cli.recipe import with_choices
 from pggan.config.validation import UnknownKey
 from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError, nearest
 from pggan.core.process import (

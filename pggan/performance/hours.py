@@ -1,13 +1,13 @@
 """`hours=`: looks at the images, and finds the recipe that fits, with steps measured on the device here."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Set
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from pggan.config import DataConfig, TrainConfig
+from pggan.config.train import DataConfig, TrainConfig
 from pggan.config.values import command_seconds
 from pggan.core.architecture import MIN_RESOLUTION, resolutions_between
 from pggan.core.devices import choose_device, count_devices
@@ -26,14 +26,12 @@ from pggan.performance.recipe import (
     FEATURES_FROM,
     Choice,
     DataFacts,
-    GivenKeys,
     NetworkSizes,
     Recipe,
     Situation,
     choose_recipe,
 )
 from pggan.run.eta import TRAINING_SHARE
-from pggan.run.evaluation import open_extractor
 from pggan.training.build import step_times
 from pggan.training.precision import configure_process
 from pggan.training.timing import StepTimes, nearest, speed_of
@@ -53,31 +51,24 @@ class MeasuredCosts:
         self.config, self.facts, self.device, self.ranks = config, facts, device, ranks
         self.speed = speed_of(device, config.precision)
         self.ratios: dict[int, float] = {}  # of measured steps to expected ones, by resolution
-        self.known: set[tuple[NetworkSizes, tuple[int, ...]]] = set()  # networks and batches that were measured
 
     def __call__(self, networks: NetworkSizes, batch: PerResolution) -> dict[int, float]:
         """Seconds of an image at every level of `networks`."""
-        times, found = self._times(self.config, networks), {}
-        for side, local in self._local(networks, batch).items():
-            step = times.expected(side, local) * extra(networks, side) * nearest(self.ratios, side)
+        times, found = self._times(self.config, networks), dict[int, float]()
+        for side in resolutions_between(self.config.schedule.first_resolution, networks.resolution):
+            step = times.expected(side, self._local(batch, side)) * extra(networks, side) * nearest(self.ratios, side)
             found[side] = step / value_at(batch, side)
         return found
 
-    def measure(self, config: TrainConfig, recipe: Recipe, seconds: float) -> bool:
-        """Measure the steps of `recipe`, which `config` has, for so many seconds; False if they are known."""
-        networks, batches = recipe.sizes, self._local(recipe.sizes, recipe.batch)
-        if (networks, tuple(batches.values())) in self.known:
-            return False
-        self.known.add((networks, tuple(batches.values())))
-        stable = {one.resolution: one for one in config.schedule.build().phases}
-        phases = [replace(phase, batch=batches[side]) for side, phase in stable.items()]
-        found = self._times(config, networks).measured(phases, seconds)
-        self.ratios = {side: ratio / extra(networks, side) for side, ratio in found.items()} or self.ratios
-        return True
+    def measure(self, config: TrainConfig, recipe: Recipe, seconds: float) -> None:
+        """Measure the steps of `recipe`, which `config` has, for so many seconds."""
+        stable = {phase.resolution: phase for phase in config.schedule.build().phases}
+        phases = [replace(phase, batch=self._local(recipe.batch, side)) for side, phase in stable.items()]
+        found = self._times(config, recipe.sizes).measured(phases, seconds)
+        self.ratios = {side: ratio / extra(recipe.sizes, side) for side, ratio in found.items()} or self.ratios
 
-    def _local(self, networks: NetworkSizes, batch: PerResolution) -> dict[int, int]:
-        levels = resolutions_between(self.config.schedule.first_resolution, networks.resolution)
-        return {side: -(-int(value_at(batch, side)) // self.ranks) for side in levels}
+    def _local(self, batch: PerResolution, side: int) -> int:
+        return -(-int(value_at(batch, side)) // self.ranks)
 
     def _times(self, config: TrainConfig, networks: NetworkSizes) -> StepTimes:
         model = replace(config.model, fmap_base=networks.fmap_base, fmap_max=networks.fmap_max)
@@ -91,45 +82,34 @@ def extra(networks: NetworkSizes, side: int) -> float:
 
 
 def find_recipe(
-    config: TrainConfig,
-    hours: float,
-    given: GivenKeys,
-    compose: Callable[[list[Choice]], TrainConfig],
-    log: Log,
+    config: TrainConfig, given: Set[str], compose: Callable[[list[Choice]], TrainConfig], log: Log, *, scales: bool
 ) -> tuple[list[Choice], str]:
-    """The choices for `hours`, and images, machine and time in words.
+    """The choices for the hours of `config`, and images, machine and time in words.
 
-    Args: config: without choices; compose: the configuration with choices; log: told what is measured.
+    Args: config: without choices; given: the keys that stay; compose: the configuration with choices; log: told what is
+    measured; scales: whether `config` is a recipe whose lengths are scaled to the hours.
     """
     if rank_from_environment() is not None or config.distributed.nnodes > 1:
         problem = "hours= measures and chooses before the ranks start, on one machine."
         raise UserError(problem, "Choose there, and give all ranks experiment= with the recipe.yaml of that run.")
-    facts, final = facts_of(config.data), config.schedule.final_resolution
-    if given.has("schedule.final_resolution") and facts.largest is not None and final > facts.largest:
-        problem = f"schedule.final_resolution={final} is too much: the largest image allows {facts.largest} pixels."
-        raise UserError(problem, f"Choose schedule.final_resolution={facts.largest}, or leave it out.")
-    kind, ranks = count_devices(config.devices)
+    assert config.hours is not None, "they were given"
+    facts, seconds, (kind, ranks) = facts_of(config.data), 3600 * config.hours, count_devices(config.devices)
     device = choose_device(kind)
     threads = config.threads or (threads_per_rank(ranks, elastic=config.elastic) if ranks > 1 else None)
     configure_process(device, config.precision, threads, one_thread=config.elastic)
-    open_extractor(config.evaluation, device)  # what it lacks is missed here
-    costs, seconds = MeasuredCosts(config, facts, device, ranks), 3600 * hours
-
-    def choose() -> Recipe:
-        left, has_features = TRAINING_SHARE * seconds - command_seconds(), efficientnet_lite0.is_installed()
-        training = (1 - config.evaluation.share) * left
-        return choose_recipe(
-            Situation(config, given, facts, kind, ranks, costs, training, seconds - left, has_features=has_features)
-        )
-
-    for _ in range(ATTEMPTS):
-        recipe = choose()
-        log(f"Measuring steps up to {recipe.sizes.resolution}x{recipe.sizes.resolution}")
-        if not costs.measure(compose(recipe.choices), recipe, min(MAX_SECONDS, MAX_SHARE * seconds) / ATTEMPTS):
+    costs, measured = MeasuredCosts(config, facts, device, ranks), list[tuple[NetworkSizes, PerResolution]]()
+    while True:
+        left = TRAINING_SHARE * seconds - command_seconds()
+        situation = Situation(config, given, facts, kind, ranks, costs, (1 - config.evaluation.share) * left)
+        installed = efficientnet_lite0.is_installed()
+        recipe = choose_recipe(replace(situation, other_seconds=seconds - left, has_features=installed, scales=scales))
+        if (recipe.sizes, recipe.batch) in measured or len(measured) == ATTEMPTS:
             break
-    threads = torch.get_num_threads()
-    where = f"{ranks} x {kind}" if ranks > 1 else f"cpu with {threads} threads" if kind == "cpu" else kind
-    return choose().choices, f"{facts.note}; {where}; {duration(seconds)}"
+        measured.append((recipe.sizes, recipe.batch))
+        log(f"Measuring steps up to {recipe.sizes.resolution}x{recipe.sizes.resolution}")
+        costs.measure(compose(recipe.choices), recipe, min(MAX_SECONDS, MAX_SHARE * seconds) / ATTEMPTS)
+    where = f"cpu with {torch.get_num_threads()} threads" if kind == "cpu" and ranks == 1 else f"{ranks} x {kind}"
+    return recipe.choices, f"{facts.note}; {where}; {duration(seconds)}"
 
 
 def facts_of(config: DataConfig) -> DataFacts:
@@ -144,7 +124,7 @@ def facts_of(config: DataConfig) -> DataFacts:
         pyramid = ImagePyramid(Path(config.path))
         num_classes, side = len(pyramid.class_names or ()) if config.labels else 0, pyramid.resolution
         note, drawn = f"{pyramid.images:,} images, prepared at {side}x{side}", pyramid.source.get("kind") == "avatars"
-        return DataFacts(pyramid.images, side, pyramid.channels, num_classes, drawn=drawn, note=note, largest=side)
+        return DataFacts(pyramid.images, side, pyramid.channels, num_classes, drawn=drawn, note=note)
     if config.labels:
         problem = "hours= has to know the classes of data.labels=true before the images are prepared."
         raise UserError(problem, "Prepare the data first (pggan prepare … labels=true), and give it as data.path=.")
@@ -156,30 +136,24 @@ def facts_of_files(config: DataConfig, path: str) -> DataFacts:
     entries = open_source(path, Path(config.cache, "downloads")).some_entries()
     found = [entry for entry in entries if entry.problem is None]
     sample = found[:: -(-len(found) // MAX_HEADERS) or 1]
-    headers = headers_of(sample)
+    headers = [header for entry in sample if (header := header_of(entry)) is not None]
     sides = sorted(usable_side(header.width, header.height, config.crop) for header in headers)
     sides = [side for side in sides if side >= MIN_RESOLUTION]
     if not sides:
         problem = f"Of the {len(entries):,} image files in {path}, none can be used."
         needed = f"Give PNG, JPEG or WebP images of at least {MIN_RESOLUTION}x{MIN_RESOLUTION} pixels."
         raise UserError(problem, f"{needed} pggan prepare source={path} dest=NEW tells what is wrong with each.")
-    side = sides[int(SMALL_SHARE * len(sides))]
-    resolution, kinds = 1 << (side.bit_length() - 1), Counter(header.channels for header in headers)
-    large = sum(side >= resolution for side in sides)
+    resolution = 1 << (sides[int(SMALL_SHARE * len(sides))].bit_length() - 1)
+    kinds, large = Counter(header.channels for header in headers), sum(side >= resolution for side in sides)
     note = f"{len(entries):,} image files, {large / len(sides):.0%} of them at least {resolution} pixels wide and high"
     note += "; images smaller than the final resolution are left out" * (large < len(sides))
     channels, images = config.channels or (1 if set(kinds) == {1} else 3), len(found) * large // len(sample)
-    largest = 1 << (sides[-1].bit_length() - 1) if len(sample) == len(found) else None
-    mixed = are_mixed(kinds)
-    return DataFacts(images, resolution, channels, 0, drawn=False, note=note, largest=largest, mixed=mixed)
+    return DataFacts(images, resolution, channels, 0, drawn=False, note=note, mixed=are_mixed(kinds))
 
 
-def headers_of(entries: Sequence[Entry]) -> list[ImageHeader]:
-    """The headers of those files that can be read."""
-    found = []
-    for entry in entries:
-        try:
-            found.append(entry.header or read_header(entry.file))
-        except BadImage:  # preparing the images names it
-            continue
-    return found
+def header_of(entry: Entry) -> ImageHeader | None:
+    """The header of a file; None where it can't be read: preparing the images names it."""
+    try:
+        return entry.header or read_header(entry.file)
+    except BadImage:
+        return None

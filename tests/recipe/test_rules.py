@@ -8,14 +8,7 @@ from pggan.config import TrainConfig
 from pggan.config.validation import validated
 from pggan.core.errors import UserError
 from pggan.core.schedule import value_at
-from pggan.performance.recipe import (
-    FEW_IMAGES,
-    GPU_BATCH,
-    MAX_IMAGES,
-    DataFacts,
-    Situation,
-    choose_recipe,
-)
+from pggan.performance.recipe import FEW_IMAGES, GPU_BATCH, MAX_IMAGES, DataFacts, Situation, choose_recipe
 from pggan.run.eta import TRAINING_SHARE
 from tests.composed import composed
 
@@ -23,19 +16,7 @@ AVATARS = DataFacts(4096, 256, 3, 0, drawn=True, note="avatars")
 PORTRAITS = DataFacts(400, 256, 3, 0, drawn=False, note="portraits")
 CPU, GPU = ("cpu", 1), ("cuda", 1)  # kind and number of devices
 DEMO_SECONDS = {4: 0.0010, 8: 0.0031, 16: 0.0056, 32: 0.0050}  # of an image with 64 feature maps (lab book, two cores)
-
-
-class GivenKeys:
-    """Some typed keys, and others from a recipe."""
-
-    def __init__(self, *typed, recipe=()):
-        self._typed, self._given = set(typed), {*typed, *recipe}
-
-    def in_command(self, key):
-        return key in self._typed
-
-    def has(self, key):
-        return key in self._given
+LENGTHS = {"schedule.stable_images", "schedule.fade_images"}
 
 
 def two_cores(networks, batch):
@@ -59,9 +40,9 @@ def avatars_32():
     return validated(TrainConfig, composed("train", ["experiment=avatars_32"]))
 
 
-def choose(config, hours, facts=AVATARS, machine=CPU, costs=two_cores, given=None):
+def choose(config, hours, facts=AVATARS, machine=CPU, costs=two_cores, given=(), **keys):
     seconds = TRAINING_SHARE * 3600 * hours
-    recipe = choose_recipe(Situation(config, given or GivenKeys(), facts, *machine, costs, seconds))
+    recipe = choose_recipe(Situation(config, set(given), facts, *machine, costs, seconds, **keys))
     return {choice.key: choice.value for choice in recipe.choices}, recipe.sizes, recipe.batch
 
 
@@ -73,23 +54,22 @@ def seconds_of(found, networks, costs=two_cores):
 
 def test_five_minutes_of_avatars_are_the_recipe_made_by_hand(config, avatars_32):
     found, networks, _ = choose(config, 0.083)
-    assert networks == (32, avatars_32.model.fmap_base, avatars_32.model.fmap_max, False)
+    model, schedule = avatars_32.model, avatars_32.schedule
+    assert networks == (32, model.fmap_base, model.fmap_max, False)
     stable, fade = found["schedule.stable_images"], found["schedule.fade_images"]
-    for chosen, made in ((stable, avatars_32.schedule.stable_images), (fade, avatars_32.schedule.fade_images)):
+    for chosen, made in ((stable, schedule.stable_images), (fade, schedule.fade_images)):
         below = {side: images for side, images in made.items() if side < 32}
         assert {side: chosen[side] for side in below} == pytest.approx(below, rel=0.1)
-    assert stable[32] == pytest.approx(avatars_32.schedule.stable_images[32], rel=0.2)
-    falling = avatars_32.schedule.lr_decay_images / avatars_32.schedule.stable_images[32]
+    assert stable[32] == pytest.approx(schedule.stable_images[32], rel=0.2)
+    falling = schedule.lr_decay_images / schedule.stable_images[32]
     assert found["schedule.lr_decay_images"] / stable[32] == pytest.approx(falling, rel=0.1)
     assert found["schedule.batch"] == {4: 8}  # the demo's
     assert (found["schedule.learning_rate_g"], found["schedule.learning_rate_d"]) == (0.02, 0.01)
-    assert found["model.residual"] is avatars_32.model.residual is True
-    assert found["model.bilateral"] == avatars_32.model.bilateral == 4
+    assert (found["model.residual"], found["model.bilateral"]) == (model.residual, model.bilateral) == (True, 4)
     assert (found["loss"], found["loss.gamma"], found["loss.reg_interval"]) == ("logistic", 1.0, 8)
     assert (found["ema.half_life_images"], found["ema.rampup"]) == (avatars_32.ema.half_life_images, 0.2)
     assert found["data.mirror"] is avatars_32.data.mirror
     assert "augmentation" not in found
-    assert "model.residual" not in choose(config, 0.083, PORTRAITS)[0]
 
 
 @pytest.mark.parametrize("hours", [0.02, 0.25, 24])
@@ -103,53 +83,48 @@ def test_more_hours_never_give_a_lower_resolution_and_data_is_never_enlarged(con
     sides = [choose(config, hours)[1].resolution for hours in (0.005, 0.02, 0.083, 0.5, 8, 100)]
     assert sides == sorted(sides)
     assert sides[0] < sides[-1]
-    small = DataFacts(400, 16, 3, 0, drawn=False, note="small")
-    assert choose(config, 100, small)[1].resolution == 16
+    assert choose(config, 100, PORTRAITS._replace(resolution=16))[1].resolution == 16
     assert choose(config, 10**6)[1].resolution == AVATARS.resolution
 
 
 def test_few_photographs_are_augmented_and_many_are_not(config):
     found = choose(config, 0.25, PORTRAITS)[0]
-    tables = found["schedule.stable_images"], found["schedule.fade_images"]
+    images = sum(sum(found[key].values()) for key in LENGTHS)
     assert found["augmentation"] == "ada"
-    assert 2 * found["augmentation.rampup_images"] == pytest.approx(
-        sum(sum(each.values()) for each in tables), rel=0.05
-    )
+    assert 2 * found["augmentation.rampup_images"] == pytest.approx(images, rel=0.05)
     assert "augmentation" not in choose(config, 0.25, PORTRAITS._replace(images=FEW_IMAGES))[0]
-    kept = GivenKeys("augmentation.name")
-    assert not {"augmentation", "augmentation.rampup_images"} & set(choose(config, 0.25, PORTRAITS, given=kept)[0])
+    kept = choose(config, 0.25, PORTRAITS, given={"augmentation"})[0]
+    assert not {"augmentation", "augmentation.rampup_images"} & set(kept)
 
 
-@pytest.mark.parametrize(("given", "chosen"), [((), {"g": 0.02, "d": 0.01}), (("g",), {}), (("d",), {"g": 0.02})])
+@pytest.mark.parametrize(("given", "chosen"), [("", {"g": 0.02, "d": 0.01}), ("g", {}), ("d", {"g": 0.02})])
 def test_d_follows_a_rate_of_g_that_is_given(config, given, chosen):
-    found = choose(config, 0.083, given=GivenKeys(*(f"schedule.learning_rate_{one}" for one in given)))[0]
+    found = choose(config, 0.083, given={f"schedule.learning_rate_{given}"})[0]
     rates = {key[-1]: value for key, value in found.items() if key.startswith("schedule.learning_rate_")}
     assert rates == chosen
 
 
-def test_gamma_grows_with_the_resolution_and_never_below_that_of_the_lab_book(config):
-    for drawn in (True, False):
-        for side in (32, 64, 128, 256):
-            facts = DataFacts(50_000, side, 3, 0, drawn=drawn, note="")
-            found, _, batch = choose(config, 24, facts, GPU, fast(1e4))
-            least = 12.0 if side <= 64 and not drawn else 1.0
-            rule = 0.0002 * side**2 / value_at(batch, side)
-            assert found["loss.gamma"] == pytest.approx(max(least, rule), rel=0.05)
-            assert (side == 256) == (rule > least)
+@pytest.mark.parametrize("drawn", [True, False])
+def test_gamma_grows_with_the_resolution_and_never_below_that_of_the_lab_book(config, drawn):
+    for side in (64, 128, 256):
+        facts = DataFacts(50_000, side, 3, 0, drawn=drawn, note="")
+        found, _, batch = choose(config, 24, facts, GPU, fast(1e4))
+        least = 12.0 if side <= 64 and not drawn else 1.0
+        rule = 0.0002 * side**2 / value_at(batch, side)
+        assert found["loss.gamma"] == pytest.approx(max(least, rule), rel=0.05)
+        assert (side == 256) == (rule > least)
 
 
 FEATURES = {"model.features", "model.features_from"}
-LAYERS = {"model.blur", "model.noise", "model.residual", "model.bilateral", *FEATURES}
+LAYERS = {"model.blur", "model.residual", "model.bilateral", *FEATURES}
 
 
 @pytest.mark.parametrize(
     ("side", "channels", "drawn", "hours", "chosen"),
     [
         (32, 3, False, 0.1, {"model.blur"}),
-        (64, 3, False, 1, {"model.blur", *FEATURES}),
         (64, 1, False, 1, {"model.blur", *FEATURES}),
         (64, 4, False, 1, set()),
-        (128, 1, False, 16, set()),
         (128, 3, False, 16, set()),
         (64, 3, True, 1, {"model.residual", "model.bilateral"}),
     ],
@@ -161,16 +136,11 @@ def test_blocks_are_those_that_won_on_such_images(config, side, channels, drawn,
     assert {key for key in found if key in LAYERS} == chosen
 
 
-def test_without_their_package_the_recipe_has_no_features_and_says_so(config):
-    situation = Situation(config, GivenKeys(), PORTRAITS, *CPU, two_cores, 3600)
-    for has_features, value in ((True, "efficientnet-lite0"), (False, None)):
-        choices = choose_recipe(replace(situation, has_features=has_features)).choices
-        (choice,) = (choice for choice in choices if choice.key == "model.features")
-        assert choice.value == value
-        assert ("pip install" in choice.reason) is not has_features
-    given = GivenKeys("loss.name")
+def test_without_their_package_or_their_loss_the_recipe_has_no_features(config):
+    assert choose(config, 1, PORTRAITS)[0]["model.features"] == "efficientnet-lite0"
+    assert choose(config, 1, PORTRAITS, has_features=False)[0]["model.features"] is None
     published = replace(config, loss=replace(config.loss, name="wgan_gp"))
-    assert not FEATURES & set(choose(published, 1, PORTRAITS, given=given)[0])
+    assert not FEATURES & set(choose(published, 1, PORTRAITS, given={"loss"})[0])
 
 
 def test_large_images_are_trained_as_published(config):
@@ -178,72 +148,57 @@ def test_large_images_are_trained_as_published(config):
     found, networks, batch = choose(config, 72, facts, GPU, fast(1e4))
     assert networks == (1024, 8192, 512, False)
     assert (found["loss"], found["schedule.learning_rate_g"]) == ("wgan_gp", 0.001)
-    assert "schedule.lr_decay_images" not in found
+    assert not {"schedule.lr_decay_images", "loss.gamma"} & set(found)
     assert batch == GPU_BATCH
-    assert "loss.gamma" not in found
     assert max(found["schedule.fade_images"].values()) <= MAX_IMAGES
-
-
-@pytest.mark.parametrize("machine", [("cpu", 8), ("cuda", 32)])
-def test_every_rank_gets_a_group_of_every_batch(config, machine):
-    _, _, batch = choose(config, 24, PORTRAITS, machine)
-    assert all(size >= 4 * machine[1] for size in batch.values())
 
 
 def test_images_of_different_channels_become_colours_unless_another_number_is_given(config):
     mixed = PORTRAITS._replace(mixed=True)
     assert "data.channels" not in choose(config, 1, PORTRAITS)[0]
     assert choose(config, 1, mixed)[0]["data.channels"] == 3
-    assert "data.channels" not in choose(config, 1, mixed, given=GivenKeys("data.channels"))[0]
+    assert "data.channels" not in choose(config, 1, mixed, given={"data.channels"})[0]
 
 
 @pytest.mark.parametrize(("images", "batch"), [(400, 16), (15, 12), (3, 3)])
-def test_a_batch_is_never_larger_than_the_set_of_images(config, images, batch):
+def test_short_runs_have_smaller_batches_and_none_is_larger_than_the_set_of_images(config, images, batch):
     for hours, most in ((0.25, 8), (24, 16)):
         assert choose(config, hours, PORTRAITS._replace(images=images))[2] == {4: min(batch, most)}
 
 
+@pytest.mark.parametrize("machine", [("cpu", 8), ("cuda", 32)])
+def test_every_rank_gets_a_group_of_every_batch(config, machine):
+    assert all(size >= 4 * machine[1] for size in choose(config, 24, PORTRAITS, machine)[2].values())
+
+
 def test_what_is_given_stays_and_decides_the_rest(config):
-    keys = ["schedule.final_resolution", "model.fmap_max", "schedule.batch", "loss.name", "ema.rampup"]
-    found, networks, batch = choose(config, 0.25, given=GivenKeys(*keys))
-    assert not {"schedule.final_resolution", "model.fmap_max", "schedule.batch", "loss", "ema.rampup"} & set(found)
+    given = {"schedule.final_resolution", "model.fmap_max", "schedule.batch", "loss", "ema.rampup"}
+    found, networks, batch = choose(config, 0.25, given=given)
+    assert not given & set(found)
     side, width = config.schedule.final_resolution, config.model.fmap_max
     assert networks == (side, 8 * side * width // 64, width, False)  # fmap_base follows, as of 64 maps
     assert batch == {4: config.schedule.batch}
 
 
-def test_too_little_time_for_a_given_resolution_is_said_and_used(config):
-    given = GivenKeys("schedule.final_resolution")  # 64x64
-    recipe = choose_recipe(Situation(config, given, AVATARS, *CPU, two_cores, 120))
-    found, networks = {choice.key: choice for choice in recipe.choices}, recipe.sizes
-    assert "fewer images than are worth it" in found["schedule.stable_images"].reason
-    values = {key: choice.value for key, choice in found.items()}
-    assert seconds_of(values, networks) == pytest.approx(120, rel=0.06)
-
-
-def test_hours_without_time_for_an_update_of_every_phase_are_refused(config):
-    with pytest.raises(UserError, match=r"one step of every phase up to 64x64 takes .*, and starting 0 s") as caught:
-        choose(config, 0.0001, given=GivenKeys("schedule.final_resolution"))
-    assert "Give at least hours=0.0" in caught.value.remedy
-    starting = Situation(config, GivenKeys(), AVATARS, *CPU, two_cores, seconds=-1.0, other_seconds=3600.0)
-    with pytest.raises(UserError, match=r"too short: .* and starting 60 min") as caught:
-        choose_recipe(starting)
-    assert caught.value.remedy == "Give at least hours=2.1."  # 4x4 is the lowest
+def test_too_little_time_for_a_given_resolution_is_used_or_refused(config):
+    found, networks, _ = choose(config, 120 / 3600, given={"schedule.final_resolution"})  # 64x64
+    assert seconds_of(found, networks) == pytest.approx(TRAINING_SHARE * 120, rel=0.06)
+    with pytest.raises(UserError, match=r"one step of every phase up to 64x64 takes .*, and starting 60 min") as caught:
+        choose(config, 0.0001, given={"schedule.final_resolution"}, other_seconds=3600.0)
+    assert caught.value.remedy.startswith("Give at least hours=2")
 
 
 def test_the_lengths_of_a_recipe_are_scaled_to_the_time(avatars_32):
-    keys = ["schedule.stable_images", "schedule.fade_images", "schedule.final_resolution", "schedule.batch"]
-    given = GivenKeys(recipe=[*keys, "model.fmap_max", "loss.name"])
-    found, networks, _ = choose(avatars_32, 1.0, given=given)
+    given = {"schedule.final_resolution", "schedule.batch", "model.fmap_max", "model.fmap_base", "loss"}
+    found, networks, _ = choose(avatars_32, 1.0, given=given, scales=True)
     assert seconds_of(found, networks) == pytest.approx(TRAINING_SHARE * 3600, rel=0.06)
-    tables = found["schedule.stable_images"], avatars_32.schedule.stable_images
-    assert tables[0][32] / tables[0][4] == pytest.approx(tables[1][32] / tables[1][4], rel=0.1)
-    assert tables[0][32] / tables[1][32] == pytest.approx(
-        found["schedule.lr_decay_images"] / avatars_32.schedule.lr_decay_images, rel=0.1
-    )
+    stable, made = found["schedule.stable_images"], avatars_32.schedule.stable_images
+    factor = stable[32] / made[32]
+    assert stable[4] / made[4] == pytest.approx(factor, rel=0.1)
+    falling = avatars_32.schedule.lr_decay_images
+    assert found["schedule.lr_decay_images"] == pytest.approx(factor * falling, rel=0.1)
     assert found["schedule.total_images"] is None
-    typed = GivenKeys(*keys)
-    assert not {"schedule.stable_images", "schedule.fade_images"} & set(choose(avatars_32, 1.0, given=typed)[0])
+    assert not LENGTHS & set(choose(avatars_32, 1.0, given=given | LENGTHS)[0])
 
 
 def test_a_run_that_never_grows_is_possible(config):

@@ -1,4 +1,4 @@
-"""hours= on the command line: what is given stays, the choice is kept, and the run repeats without a clock."""
+"""hours= on the command line: what is given stays, the choice is kept, and the run ends in time."""
 
 from shutil import rmtree
 from types import SimpleNamespace
@@ -6,12 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from pggan.checkpoints.read import newest_checkpoint
-from pggan.cli.auto_recipe import with_choices
 from pggan.cli.commands import COMMANDS
 from pggan.cli.compose import compose
 from pggan.cli.main import main
-from pggan.cli.recipe_file import Difference, read_recipe, write_recipe
-from pggan.core.errors import UserError
+from pggan.cli.recipe import read_recipe, with_choices, write
 from pggan.performance import hours
 from pggan.performance.hours import MeasuredCosts
 from pggan.performance.recipe import Choice
@@ -23,28 +21,59 @@ from tests.composed import composed
 SECONDS = 4
 SECONDS_PER_IMAGE = 0.01
 HOURS = f"hours={SECONDS / 3600}"
+RECIPE = {
+    "experiment": "avatars_32",
+    "loss": "relativistic",
+    "schedule.stable_images": {4: 100, 8: 100, 16: 100, 32: 900},
+    "schedule.fade_images": {8: 100, 16: 100, 32: 100},
+    "schedule.total_images": None,
+    "data.path": "it's [mine], yes",
+    "data.mirror": True,
+    "checkpoint.milestones": [100, 200],
+    "seed": 7,
+    "threads": 1,
+    "loss.gamma": 2.5,
+}
 
 
-def test_hours_choose_nothing_for_a_run_that_exists(tmp_path, capsys):
-    assert main(["train", "hours=1", "resume=elsewhere"]) == 2
-    assert "new run" in capsys.readouterr().err
-    (tmp_path / "checkpoints" / "000000008").mkdir(parents=True)
-    assert main(["train", "hours=1", f"run_dir={tmp_path}"]) == 2
-    assert "leave out hours=" in capsys.readouterr().err
-    assert not (tmp_path / "recipe.yaml").exists()
+def test_a_recipe_is_read_as_it_was_written_and_given_keys_have_priority(tmp_path):
+    file = tmp_path / "my recipe.yaml"
+    write(file, RECIPE, ["A test."])
+    assert read_recipe(file) == RECIPE
+    assert file.read_text().splitlines()[:2] == ["# @package _global_", "# A test."]
+    values = compose("train", [f"experiment={file}", "seed=9"])
+    assert (values["seed"], values["loss"]["name"], values["loss"]["gamma"]) == (9, "relativistic", 2.5)
+    assert (values["schedule"]["stable_images"][8], values["data"]["path"]) == (100, "it's [mine], yes")
+    assert values["model"]["fmap_base"] == 256  # of the experiment
 
 
-def test_hours_choose_nothing_for_a_card_that_is_elsewhere(capsys):
-    assert main(["plan", "hours=1", "device=h200"]) == 2
-    assert "Leave out one of them" in capsys.readouterr().err
+def test_what_is_no_recipe_is_refused(tmp_path, capsys):
+    for name, text in {"none.yaml": None, "list.yaml": "- a", "bad.yaml": "a: [1"}.items():
+        if text is not None:
+            (tmp_path / name).write_text(text)
+        assert main(["train", f"experiment={tmp_path / name}"]) == 2
+        assert "Name the recipe.yaml of a run" in capsys.readouterr().err
 
 
-def test_a_recipe_is_chosen_anew_as_long_as_the_run_has_no_checkpoint(tmp_path, monkeypatch, make_pyramid):
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "hours=1", "resume=elsewhere"], "new run"),
+        (["plan", "hours=1", "device=h200"], "Leave out one of them"),
+        (["plan", "hours=0.01", "schedule.total_images=1000"], "both say when to end"),
+    ],
+)
+def test_keys_that_contradict_hours_are_refused(words, message, capsys):
+    assert main(words) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_recipe_is_chosen_anew_as_long_as_the_run_has_no_checkpoint(tmp_path, monkeypatch, make_pyramid, capsys):
     """One that a refused command has left says nothing about the images of the next command."""
     make_pyramid(tmp_path / "images")
     words, asked = ["hours=1", f"data.path={tmp_path / 'images'}", f"run_dir={tmp_path / 'run'}"], []
 
-    def find_recipe(*_):
+    def find_recipe(*_, **__):
         asked.append(len(asked) + 1)
         return [Choice("schedule.batch", {4: 8 * len(asked)}, "a test")], "a test"
 
@@ -52,30 +81,23 @@ def test_a_recipe_is_chosen_anew_as_long_as_the_run_has_no_checkpoint(tmp_path, 
         return with_choices(COMMANDS["train"], composed("train", words), words, None)["schedule"]["batch"]
 
     monkeypatch.setattr(hours, "find_recipe", find_recipe)
-    assert [chosen(), chosen()] == [{4: 8}, {4: 16}]
+    assert [chosen()[4], chosen()[4]] == [8, 16]
     (tmp_path / "run" / "checkpoints" / "000000008").mkdir(parents=True)
-    assert chosen() == {4: 16}
+    assert chosen()[4] == 16
     assert asked == [1, 2]
+    (tmp_path / "run" / "recipe.yaml").unlink()
+    assert main(["train", *words]) == 2
+    assert "leave out hours=" in capsys.readouterr().err
 
 
 @pytest.fixture
 def even_costs(monkeypatch):
-    """Every image of every network is expected to take a hundredth of a second, and commands begin at once.
-
-    Returns the networks that were measured.
-    """
-    measured, of = [], MeasuredCosts.__call__
-
-    def measure(self, config, recipe, seconds):
-        is_new = recipe.sizes not in measured
-        measured.extend([recipe.sizes] * is_new)
-        return is_new
-
+    """Every image of every network is expected to take a hundredth of a second, and commands begin at once."""
+    of = MeasuredCosts.__call__
     for module in (hours, composing):
         monkeypatch.setattr(module, "command_seconds", lambda: 0.0)
-    monkeypatch.setattr(MeasuredCosts, "measure", measure)
+    monkeypatch.setattr(MeasuredCosts, "measure", lambda *_: None)
     monkeypatch.setattr(MeasuredCosts, "__call__", lambda *asked: dict.fromkeys(of(*asked), SECONDS_PER_IMAGE))
-    return measured
 
 
 @pytest.fixture
@@ -97,15 +119,14 @@ def test_typed_lengths_stay_in_the_recipe_and_what_is_shown(chosen, tmp_path, ca
     shown, schedule = capsys.readouterr().err, values["schedule"]
     assert "schedule.stable_images=" in shown
     assert not any(key in shown for key in ("fade_images=", "lr_decay_images="))
-    assert (schedule["fade_images"], schedule["lr_decay_images"]) == ({8: 200, 16: 300, 32: 400}, 77)
-    assert compose("train", read_recipe(tmp_path / "recipe.yaml"))["schedule"] == schedule
+    fades = [schedule["fade_images"][side] for side in (8, 16, 32)]
+    assert (fades, schedule["lr_decay_images"]) == ([200, 300, 400], 77)
+    assert compose("train", [f"experiment={tmp_path}/recipe.yaml"])["schedule"] == schedule
     images = sum(schedule["stable_images"].values()) + 900
     assert images * SECONDS_PER_IMAGE == pytest.approx(36, rel=0.06)
 
 
-def test_a_typed_end_is_refused_and_that_of_a_file_of_the_schedule_yields_to_the_hours(chosen):
-    with pytest.raises(UserError, match="both say when to end"):
-        chosen("plan", "hours=0.01", "schedule.total_images=1000")
+def test_the_end_of_a_file_of_the_schedule_yields_to_the_hours(chosen):
     words = ["schedule=official_1gpu", "schedule.final_resolution=8"]
     assert composed("plan", words)["schedule"]["total_images"] is not None
     schedule = chosen("plan", "hours=0.01", "data.count=64", *words)["schedule"]
@@ -113,43 +134,23 @@ def test_a_typed_end_is_refused_and_that_of_a_file_of_the_schedule_yields_to_the
     assert schedule["batch"] == {4: 128, 32: 64, 64: 32, 128: 16, 256: 8, 512: 4}  # the file's
 
 
-# ---- a recipe that is named by its path --------------------------------------------------------------------
-
-
-@pytest.fixture
-def recipe_file(tmp_path):
-    """A recipe as a run of given hours leaves it: it ends after so many images."""
-    lengths = {"stable_images": {4: 100, 8: 100, 16: 100, 32: 900}, "fade_images": {8: 100, 16: 100, 32: 100}}
-    keys = {f"schedule.{key}": value for key, value in lengths.items()} | {"schedule.total_images": 1500}
-    keys |= {"loss.gamma": 2.5, "threads": 1, "seed": 7}
-    differences = [Difference(key, value, "because", is_group=False) for key, value in keys.items()]
-    path = tmp_path / "old recipe.yaml"
-    write_recipe(path, "A test.", [Difference("experiment", "avatars_32", "given", is_group=True), *differences])
-    return path
-
-
-def test_the_lengths_of_a_file_are_scaled_and_the_new_recipe_needs_it_no_more(recipe_file, chosen, tmp_path):
-    run_dir = tmp_path / "run"
-    words = ["hours=0.01", f"experiment={recipe_file}", "data.count=64", "seed=3", f"run_dir={run_dir}"]
+def test_the_lengths_of_a_file_are_scaled_and_the_new_recipe_needs_it_no_more(chosen, tmp_path, monkeypatch):
+    file, run_dir = tmp_path / "old recipe.yaml", tmp_path / "run"
+    write(file, {key: value for key, value in RECIPE.items() if not key.startswith("data")})
+    words = ["hours=0.01", f"experiment={file}", "data.count=64", "seed=3", "loss=logistic", f"run_dir={run_dir}"]
     values = chosen("train", *words)
     schedule = values["schedule"]
     assert schedule["total_images"] is None
     assert schedule["stable_images"] == {4: 240, 8: 240, 16: 240, 32: 2100}
-    assert (values["loss"]["gamma"], values["threads"], values["seed"]) == (2.5, 1, 3)
-    recipe_file.unlink()
-    assert f"experiment={recipe_file}" in " ".join((run_dir / "recipe.yaml").read_text().replace("\n#", "").split())
-    recipe = read_recipe(run_dir / "recipe.yaml")
-    assert {"experiment=avatars_32", "loss.gamma=2.5", "threads=1", "seed=3"} < {*recipe}
-    repeated = compose("train", [*recipe, "devices=cpu", f"run_dir={run_dir}"])
-    assert repeated | {"hours": 0.01} == values
-
-
-def test_a_run_from_a_file_resumes_with_its_recipe_by_the_same_command(recipe_file, chosen, tmp_path, monkeypatch):
-    words = ["hours=0.01", f"experiment={recipe_file}", "data.count=64", f"run_dir={tmp_path / 'run'}"]
-    values = chosen("train", *words)
-    (tmp_path / "run" / "checkpoints" / "000000008").mkdir(parents=True)
+    assert (values["loss"]["name"], values["threads"], values["seed"]) == ("logistic", 1, 3)
+    (run_dir / "checkpoints" / "000000008").mkdir(parents=True)
     monkeypatch.setattr(hours, "find_recipe", None)
-    assert chosen("train", *words) == values
+    assert chosen("train", *words) == values  # the same command resumes the run
+    file.unlink()
+    recipe = read_recipe(run_dir / "recipe.yaml")
+    assert {"experiment": "avatars_32", "loss.gamma": 2.5, "threads": 1, "seed": 3}.items() <= recipe.items()
+    repeated = compose("train", [f"experiment={run_dir}/recipe.yaml", "devices=cpu", f"run_dir={run_dir}"])
+    assert repeated | {"hours": 0.01} == values
 
 
 # ---- whole runs --------------------------------------------------------------------------------------------
@@ -176,8 +177,8 @@ def test_a_run_of_hours_keeps_its_recipe_and_ends_in_time(toy_data, tmp_path, ev
     assert main([*words, HOURS]) == 0
     assert "schedule.final_resolution=" in capsys.readouterr().err
     recipe, (checkpoint, _) = read_recipe(tmp_path / "recipe.yaml"), newest_checkpoint(tmp_path)
-    assert "monitor.tick_images=32" in recipe
-    assert not any(one.startswith(("run_dir", "hours", "devices")) for one in recipe)
+    assert recipe["monitor.tick_images"] == 32
+    assert not {"run_dir", "hours", "devices"} & recipe.keys()
     assert 0.8 * SECONDS < checkpoint.header["spent_seconds"] < 1.1 * SECONDS
     before = (tmp_path / "recipe.yaml").read_bytes()
     for command in ([*words, HOURS], [*words, "hours=1"], ["train", f"run_dir={tmp_path}"]):

@@ -1,0 +1,184 @@
+"""`hours=`: the keys that are left to the program, chosen once and kept in recipe.yaml, an experiment file."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+from pggan.cli.commands import Command
+from pggan.cli.compose import compose, named_file, own_config, read_recipe, written
+from pggan.config.values import roots
+from pggan.core.atomic_io import atomic_write
+from pggan.core.errors import UserError
+from pggan.core.text import key_of
+
+if TYPE_CHECKING:
+    from pggan.performance.recipe import Choice
+
+RECIPE_FILE = "recipe.yaml"
+OF_ONE_RUN = {"run_dir", "resume", "hours"}  # where it is, and how long it may take: a recipe says nothing about them
+NOT_IN_RECIPES = OF_ONE_RUN | {"devices", "threads"}  # nor about the machine, unless a recipe does that was given
+RECIPES = ("experiment", "debug")  # groups whose files have keys of all groups
+GROUPS = (*RECIPES, "data", "model", "schedule", "loss", "augmentation", "gradients")
+NAMED_GROUPS = ("loss", "augmentation")  # whose other keys stay free when one is chosen
+SIZES = {"model.fmap_base", "model.fmap_max"}
+LENGTHS = {f"schedule.{key}_images" for key in ("stable", "fade", "lr_decay", "total")}
+TOTAL = "schedule.total_images"
+
+
+def with_choices(command: Command, values: dict[str, Any], overrides: list[str], folder: str | None) -> dict[str, Any]:
+    """`values`, which `overrides` compose, or with hours= those that have the recipe for them.
+
+    Args: folder: of configuration files of one's own.
+    A run with a checkpoint keeps its recipe; one without is chosen a new one.  Raises UserError where the hours are too
+    short.
+    """
+    if values.get("hours") is None or own_config(command, overrides) is not None:  # a run resumes as it was configured
+        return values
+    typed = [one for one in overrides if key_of(one) not in RECIPES]
+    if command.name != "train":
+        if values.get("device") is not None:
+            problem = f"device={values['device']} is a card elsewhere; hours= chooses for the machine that it runs on."
+            raise UserError(problem, "Leave out one of them.")
+        with TemporaryDirectory() as place:
+            file = Path(place, RECIPE_FILE)
+            write_recipe(file, command, values, overrides, folder)
+            return compose(command.name, [f"experiment={file}", *typed])
+    from pggan.checkpoints.read import checkpoints_of
+    from pggan.config import TrainConfig
+    from pggan.config.validation import validated
+    from pggan.run.run_dir import choose_run_dir, lock_run_dir
+
+    if values["resume"] not in ("auto", "never"):
+        raise UserError("hours= chooses the recipe of a new run; resume= continues one.", "Leave out one of them.")
+    config = validated(TrainConfig, values)
+    run_dir = choose_run_dir(config.run_dir, config.name)
+    file = run_dir / RECIPE_FILE
+    if checkpoints_of(run_dir) and not file.exists():
+        problem = f"hours= chooses the recipe of a new run, and {run_dir} holds one that was given its recipe."
+        raise UserError(problem, "Choose another run_dir=, or leave out hours=.")
+    with lock_run_dir(run_dir):
+        if not checkpoints_of(run_dir):  # a recipe without any is of a command that was refused, or stopped early
+            write_recipe(file, command, values, overrides, folder)
+    return compose(command.name, [f"experiment={file}", *typed]) | {"run_dir": str(run_dir)}
+
+
+def write_recipe(
+    file: Path, command: Command, values: dict[str, Any], overrides: list[str], folder: str | None
+) -> None:
+    """Choose the recipe for the hours in `values`, show it, and write it into `file`."""
+    from dataclasses import fields
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from pggan.cli.inputs import require_training_inputs
+    from pggan.config import TrainConfig
+    from pggan.config.validation import validated
+
+    known = {*GROUPS, *(field.name for field in fields(TrainConfig))}  # `pggan plan` has more
+    keys = [one for one in overrides if key_of(one).split(".")[0] in known]
+    typed = [one for one in keys if key_of(one) not in RECIPES]
+    if any(key_of(one) == TOTAL for one in keys) and values["schedule"]["total_images"] is not None:
+        raise UserError(f"hours= and {TOTAL}= both say when to end.", "Leave out one of them.")
+    given, scales = given_keys(keys, values, folder)
+
+    def composed(choices: list["Choice"]) -> TrainConfig:
+        with TemporaryDirectory() as place:
+            write(Path(place, RECIPE_FILE), recipe_of(keys, values, choices, folder))
+            return validated(TrainConfig, compose("train", [f"experiment={place}/{RECIPE_FILE}", *typed]))
+
+    require_training_inputs(plain := validated(TrainConfig, compose("train", keys)))
+    from pggan.performance.hours import find_recipe  # and torch
+
+    console = Console(stderr=True, highlight=False)
+    with console.status("Choosing a recipe") as status:
+        choices, about = find_recipe(plain, given, composed, status.update, scales=scales)
+    shown = [(f"{one.key}={written(one.value)}", one.reason) for one in choices]
+    table = Table("", "", box=None, title=f"For {about}:", title_justify="left", title_style="", show_header=False)
+    for row in shown:
+        table.add_row(*row)
+    console.print(table)
+    title = f"Chosen for {about}. The command was: {shlex.join(['pggan', command.name, *overrides])}"
+    write(file, recipe_of(keys, values, choices, folder), [*wrap(title, 118), *(": ".join(row) for row in shown)])
+
+
+def given_keys(overrides: Sequence[str], values: dict[str, Any], folder: str | None) -> tuple[set[str], bool]:
+    """The keys that are not left to the program, and whether lengths of a recipe are to be scaled.
+
+    These are keys of the command line, and of the recipes that it names, be it with the default's value; but for
+    lengths of a recipe.  `values` are composed of them.
+    """
+
+    def expanded(names: set[str]) -> set[str]:
+        """With all keys of a group that is chosen; an option belongs to its loss, which is given with it, too."""
+        names = {two_parts(name) for name in names}
+        tables = [table for table in names - {*NAMED_GROUPS} if isinstance(values.get(table), dict)]
+        within = {f"{table}.{key}" for table in tables for key in values[table]}
+        return names | within | {name.partition(".")[0] for name in names}
+
+    typed = expanded({key_of(one) for one in overrides})
+    recipe = expanded({key for one in overrides for key in keys_of_recipe(one, folder)})
+    scales = "schedule.stable_images" in recipe - typed
+    if scales:
+        recipe = recipe - LENGTHS | {"schedule.final_resolution"}
+    return typed | recipe | (SIZES if SIZES & recipe else set()), scales
+
+
+def two_parts(key: str) -> str:
+    """The first two parts of a key: its table and its name."""
+    return ".".join(key.split(".")[:2])
+
+
+def keys_of_recipe(override: str, folder: str | None) -> set[str]:
+    """The keys and groups that the file of `experiment=` or `debug=` sets, and its bases; of other overrides none."""
+    file = file_of(override, folder)
+    found = {} if file is None else read_recipe(file)
+    base = f"experiment={found.pop('experiment', None)}"
+    return {*found} | (keys_of_recipe(base, folder) if found else set())
+
+
+def file_of(override: str, folder: str | None) -> Path | None:
+    """The file that `experiment=` or `debug=` names; None for every other override."""
+    group, _, name = override.partition("=")
+    known = [root / group / f"{name}.yaml" for root in roots(folder) if group in RECIPES]
+    return named_file(override) or next(filter(Path.is_file, known), None)
+
+
+def recipe_of(
+    overrides: Sequence[str], values: dict[str, Any], choices: Sequence["Choice"], folder: str | None
+) -> dict[str, Any]:
+    """The recipe of `overrides`, which compose `values`, and of `choices`: values by key, files by group.
+
+    A recipe that is named by its path, and a file of `debug=`, is written out: the new one can do without its file.
+    """
+    found: dict[str, Any] = {}
+    for one in overrides:
+        if (file := file_of(one, folder)) is None:
+            continue
+        own = named_file(one) is None and key_of(one) == "experiment"
+        found |= {"experiment": one.partition("=")[2]} if own else read_recipe(file)
+    found = {key: value for key, value in found.items() if key not in OF_ONE_RUN}
+    for key in (two_parts(key_of(one)) for one in overrides):
+        section, _, name = key.rpartition(".")
+        if key not in NOT_IN_RECIPES and key not in GROUPS:
+            found[key] = (values[section] if section else values)[name]
+    found |= {key_of(one): one.partition("=")[2] for one in overrides if key_of(one) in {*GROUPS} - {*RECIPES}}
+    return found | {choice.key: choice.value for choice in choices}
+
+
+def write(file: Path, recipe: dict[str, Any], about: Sequence[str] = ()) -> None:
+    """Write an experiment file, with lines `about` it."""
+    import yaml
+
+    content: dict[str, Any] = {"defaults": [{f"override /{key}": recipe[key]} for key in recipe if key in GROUPS[1:]]}
+    content["defaults"][:0] = [recipe["experiment"]] if "experiment" in recipe else []
+    for key, value in recipe.items():
+        section, _, name = key.rpartition(".")
+        if key not in GROUPS:
+            (content.setdefault(section, {}) if section else content)[name] = value
+    lines = ["# @package _global_", *(f"# {line}" for line in about), yaml.safe_dump(content, sort_keys=False)]
+    with atomic_write(file) as temporary:
+        temporary.write_text("\n".join(lines))
