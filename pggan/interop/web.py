@@ -3,7 +3,6 @@
 ONNX Runtime Web draws: two files of one pinned release, from a given .tgz or from npm.
 """
 
-import json
 import subprocess
 import tarfile
 from hashlib import sha256
@@ -17,7 +16,7 @@ from pggan.core.errors import UserError
 from pggan.core.process import cache_folder
 from pggan.interop.comparison import Inputs, largest_difference, require_empty
 from pggan.interop.onnx_graph import build_level, session_of
-from pggan.sampling.explore import describe_page, page_directions, page_files, page_name, to_file
+from pggan.sampling.explore import page_files, page_name
 from pggan.sampling.trained_generator import TrainedGenerator
 
 PACKAGE = "onnxruntime-web@1.30.0"
@@ -41,13 +40,12 @@ def write_web(
     Raises UserError for wrong files, DifferenceError when the images differ, OSError; then nothing is kept.
     """
     require_empty(folder)
-    network, files = generator.network, page_files() | read_runtime(runtime)
+    network = generator.network
     levels = [resolution for resolution in generator.resolutions if resolution <= generator.resolution]
+    about = {"name": page_name(run), "renderer": "browser", "resolutions": levels}
+    files = page_files(generator, directions, about) | read_runtime(runtime)
     graphs = {level: build_level(network, level) for level in levels}
-    model = describe_page(generator, page_name(run), "browser", []) | {"resolutions": levels}
     files |= {f"level-{level}.onnx": graph for level, graph in graphs.items()}
-    vectors = to_file(page_directions(generator, directions))
-    files |= {"model.json": json.dumps(model).encode(), "directions.bin": vectors}
     sessions = {level: session_of(graph) for level, graph in graphs.items()}
     differences = []
     for last in levels:

@@ -4,15 +4,15 @@ The page is in static/.  N latents, Z latent size, K directions.
 """
 
 import json
+import signal
 import sys
 import traceback
 import webbrowser
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
-from math import isfinite
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -54,7 +54,7 @@ LOCAL_NAMES = ("127.0.0.1", "localhost")
 WAIT_SECONDS = 60  # for the rest of a request
 DIRECTIONS = 8  # sliders, where no file of directions is named
 BLOCK = 8  # frames of a film between which a face that someone looks at is drawn
-MAX_IMAGES, MAX_FRAMES = 64, 3600  # of one request; of a film, two minutes at 30 frames per second
+MAX_FRAMES = 3600  # of a film: two minutes at 30 frames per second
 
 Answer = tuple[bytes, str, int]  # content, its type, and the status
 
@@ -63,45 +63,45 @@ def run(config: ExploreConfig) -> int:
     """Serve the page until Ctrl-C; returns the exit code."""
     set_threads(config.threads)
     generator = load(config.run, config.device, config.checkpoint)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started it with the signal ignored
     with listen(generator, page_name(config.run), config.directions, config.port) as server:
         address = f"http://{HOST}:{server.server_port}/"
         print(f"{address}\nCtrl-C ends it.", flush=True)
         if config.open:
             webbrowser.open(address)
-        try:
+        with suppress(KeyboardInterrupt):
             server.serve_forever()
-        except KeyboardInterrupt:
-            server.drawing.cancelled = True
-            print()
-    print(next_command("export", "format=web", "out=page", **config.generator_keys))
+    print(f"\n{next_command('export', 'format=web', 'out=page', **config.generator_keys)}")
     return 0
 
 
 def listen(generator: TrainedGenerator, name: str, directions: str | None, port: int | None) -> "Server":
     """A server at `port`, else at PORT or a free one; raises UserError where that is impossible."""
-    files = page_files() | {"directions.bin": to_file(page_directions(generator, directions))}
     films = [kind for kind in ANIMATED if kind != VIDEO or find_spec("av") is not None]
-    files["model.json"] = json.dumps(describe_page(generator, name, "server", films)).encode()
+    files = page_files(generator, directions, {"name": name, "renderer": "server", "films": films})
     for number in (PORT, 0) if port is None else (port,):
         with suppress(OSError):
             return Server(number, generator, files)
     raise UserError(f"The page can't be served at port={port}.", "Set another port=, or leave it out.")
 
 
-def page_files() -> dict[str, bytes]:
-    """The content of each file of the page, by its name."""
-    return {path.name: path.read_bytes() for path in sorted(STATIC.iterdir()) if path.suffix in CONTENT_TYPES}
+def page_files(generator: TrainedGenerator, directions: str | None, about: dict[str, Any]) -> dict[str, bytes]:
+    """The content of each file of the page, by its name.
 
-
-def describe_page(generator: TrainedGenerator, name: str, renderer: str, films: list[str]) -> dict[str, Any]:
-    """The content of model.json, which the page reads.
-
-    Args: name: the title; renderer: the module that draws, server or browser; films: the endings of the films that can
-    be exported, empty where the renderer finds out by itself.
+    Args: directions: a file with those of the sliders, None for the principal ones of the first features; about: what
+    model.json says besides: the name of the page, the renderer that draws (server or browser), and the endings of the
+    films that a server can export.
+    Raises UserError when the file has no directions for this generator.
     """
-    about = ("latent_size", "resolutions", "num_classes", "resolution", "alpha", "images")
-    stage = {name: getattr(generator, name) for name in about}
-    return {"name": name, "renderer": renderer, "films": films, **stage}
+    facts = ("latent_size", "resolutions", "num_classes", "resolution", "alpha", "images")
+    if directions is not None:
+        sliders = load_directions(directions, generator.latent_size)
+    else:
+        label = 0 if generator.num_classes else None
+        sliders = principal_directions(generator.network, min(DIRECTIONS, generator.latent_size), label)
+    files = {path.name: path.read_bytes() for path in sorted(STATIC.iterdir()) if path.suffix in CONTENT_TYPES}
+    model = {fact: getattr(generator, fact) for fact in facts} | about
+    return files | {"directions.bin": to_file(sliders), "model.json": json.dumps(model).encode()}
 
 
 def page_name(run: str) -> str:
@@ -110,65 +110,10 @@ def page_name(run: str) -> str:
     return path.parent.name if path.suffix else path.name
 
 
-def page_directions(generator: TrainedGenerator, given: str | None) -> Tensor:
-    """The directions [K, Z] of the sliders: of a file, else principal ones of the first features.
-
-    Raises UserError when the file has no directions for this generator.
-    """
-    if given is not None:
-        return load_directions(given, generator.latent_size)
-    label = 0 if generator.num_classes else None
-    return principal_directions(generator.network, min(DIRECTIONS, generator.latent_size), label)
-
-
 def to_file(vectors: Tensor) -> bytes:
     """Vectors as the page reads them: float32, little-endian, one after the other."""
     content: bytes = vectors.detach().cpu().contiguous().numpy().astype("<f4").tobytes()
     return content
-
-
-class Drawing:
-    """Images and films of one generator.
-
-    PyTorch keeps a team of threads for each thread that calls it, and a generator prepares its weights for one use at
-    a time: so all requests are drawn by one thread, a film in pieces between them.
-    """
-
-    def __init__(self, generator: TrainedGenerator) -> None:
-        self.generator = generator
-        self.progress = {"done": 0, "frames": 0}  # of the latest film
-        self.cancelled = False
-        self._thread = ThreadPoolExecutor(1, "drawing")
-
-    def images(self, latents: Tensor, settings: RenderSettings) -> Pixels:
-        """Images uint8 [N, R, R, C] of `latents` [N, Z]."""
-        draw: Callable[[], Pixels] = lambda: np.stack(list(self.generator.stream(latents, settings)))  # noqa: E731
-        return self._thread.submit(draw).result()
-
-    def film(self, latents: Tensor, settings: RenderSettings, kind: str, fps: int, *, smooth: bool) -> bytes:
-        """A film of `latents` [N, Z] as a file, enlarged as `pggan interpolate` does, or smoothly.
-
-        Raises UserError for another kind, and once `cancelled` is set.
-        """
-        if kind not in ANIMATED or not 1 <= fps <= 120:
-            raise UserError(f"There are no films of kind '{kind}' with {fps} frames per second.", "Reload the page.")
-        side = settings.resolution * film_zoom(settings.resolution, settings.resolution)
-        method = Image.Resampling.BICUBIC if smooth else Image.Resampling.NEAREST
-
-        def draw() -> Iterator[Pixels]:
-            for start in range(0, len(latents), BLOCK):
-                if self.cancelled:
-                    raise UserError("The film was cancelled.", "Export it again.")
-                images = self.images(latents[start : start + BLOCK], settings)
-                for image in images:
-                    yield np.asarray(to_pil(image).resize((side, side), method)).reshape(side, side, -1)
-                self.progress["done"] = start + len(images)
-
-        self.cancelled, self.progress = False, {"done": 0, "frames": len(latents)}
-        with TemporaryDirectory(prefix="pggan-film-") as folder:
-            path = Path(folder) / f"film{kind}"
-            save_film(draw(), len(latents), fps, path)
-            return path.read_bytes()
 
 
 class Server(ThreadingHTTPServer):
@@ -176,10 +121,37 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, port: int, generator: TrainedGenerator, files: dict[str, bytes]) -> None:
         super().__init__((HOST, port), Handler)
-        self.drawing = Drawing(generator)
+        self.generator = generator
         types = CONTENT_TYPES | {".json": JSON, ".bin": BINARY}
         self.files = {f"/{name}": (content, types[Path(name).suffix], 200) for name, content in files.items()}
         self.files["/"] = self.files["/index.html"]
+        # PyTorch keeps a team of threads for each thread that calls it, and a generator prepares its weights for one
+        # use at a time: so one thread draws all images.
+        self._drawing = ThreadPoolExecutor(1, "drawing")
+
+    def draw(self, latents: Tensor, settings: RenderSettings) -> list[Pixels]:
+        """The images uint8 [R, R, C] of `latents` [N, Z]."""
+        return self._drawing.submit(lambda: list(self.generator.stream(latents, settings))).result()
+
+    def film(self, latents: Tensor, settings: RenderSettings, kind: str, fps: int, *, smooth: bool) -> bytes:
+        """A film of `latents` [N, Z] as a file, enlarged as `pggan interpolate` does, or smoothly.
+
+        Raises UserError for another kind.
+        """
+        if kind not in ANIMATED or not 1 <= fps <= 120:
+            raise UserError(f"There are no films of kind '{kind}' with {fps} frames per second.", "Reload the page.")
+        side = settings.resolution * film_zoom(settings.resolution, settings.resolution)
+        method = Image.Resampling.BICUBIC if smooth else Image.Resampling.NEAREST
+
+        def frames() -> Iterator[Pixels]:
+            for some in latents.split(BLOCK):
+                for image in self.draw(some, settings):
+                    yield np.asarray(to_pil(image).resize((side, side), method)).reshape(side, side, -1)
+
+        with TemporaryDirectory(prefix="pggan-film-") as folder:
+            path = Path(folder) / f"film{kind}"
+            save_film(frames(), len(latents), fps, path)
+            return path.read_bytes()
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Say nothing of connections that the browser has closed; anything else is a fault of this program."""
@@ -197,7 +169,7 @@ class Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
-        """Answer a request for a file, a latent, images or a film."""
+        """Answer a request for a file, a latent, an image or a film."""
         path, _, text = self.path.partition("?")
         try:
             if self._is_own():
@@ -208,12 +180,9 @@ class Handler(BaseHTTPRequestHandler):
             answer = problem(400, error.problem, error.remedy)
         except (KeyError, ValueError) as error:
             answer = problem(400, f"The request can't be read: {error}.", "Reload the page.")
-        except Exception:
-            traceback.print_exc()
-            answer = problem(500, "The server failed.", "Its terminal says why.")
         self._send(*answer)
 
-    do_POST = do_DELETE = do_GET
+    do_POST = do_GET
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing: a face takes several requests a second."""
@@ -227,37 +196,38 @@ class Handler(BaseHTTPRequestHandler):
         return urlsplit(f"//{host}").hostname in LOCAL_NAMES and (origin is None or urlsplit(origin).netloc == host)
 
     def _answer(self, path: str, query: dict[str, str]) -> Answer:
-        drawing, found = self.server.drawing, None
         match self.command, path:
             case "GET", "/latent":
-                found = to_file(drawing.generator.latents(query["seed"]))
-            case "GET", "/film":
-                return json.dumps(drawing.progress).encode(), JSON, 200
-            case "DELETE", "/film":
-                drawing.cancelled, found = True, b""
-            case "POST", "/images":
-                found = drawing.images(self._latents(MAX_IMAGES), read_settings(query, drawing.generator)).tobytes()
+                found = to_file(self.server.generator.latents(query["seed"]))
+            case "POST", "/image":
+                found = self.server.draw(self._latents(1), self._settings(query))[0].tobytes()
             case "POST", "/film":
-                settings, smooth = read_settings(query, drawing.generator), query.get("smooth") == "1"
-                found = drawing.film(
-                    self._latents(MAX_FRAMES), settings, query["kind"], int(query["fps"]), smooth=smooth
+                latents, smooth = self._latents(MAX_FRAMES), query["smooth"] == "1"
+                found = self.server.film(
+                    latents, self._settings(query), query["kind"], int(query["fps"]), smooth=smooth
                 )
             case "GET", _ if path in self.server.files:
                 return self.server.files[path]
-        missing = problem(404, f"There is no {path[:100]}.", "Reload the page.")
-        return missing if found is None else (found, BINARY, 200)
+            case _:
+                return problem(404, f"There is no {path[:100]}.", "Reload the page.")
+        return found, BINARY, 200
 
     def _latents(self, most: int) -> Tensor:
-        """The latents [N, Z] in the body; raises UserError unless N is at most `most`, and all are finite and not 0."""
-        size = self.server.drawing.generator.latent_size
+        """The latents [N, Z] in the body; raises UserError unless N is 1 to `most`."""
+        size = self.server.generator.latent_size
         length = int(self.headers.get("Content-Length", "0"))
         if not 0 < length <= 4 * size * most or length % (4 * size):
-            problem = f"{length} bytes are no latents of this generator."
-            raise UserError(problem, f"Send 1 to {most} latents of {size} numbers, float32.")
-        latents = torch.tensor(np.frombuffer(self.rfile.read(length), "<f4")).view(-1, size)
-        if not bool(torch.isfinite(latents).all() & (latents != 0).any(1).all()):
-            raise UserError("A number of a latent is not finite, or all of them are 0.", "Use another face.")
-        return latents
+            raise UserError(
+                f"{length} bytes are not 1 to {most} latents of {size} numbers, float32.", "Take fewer frames."
+            )
+        return torch.tensor(np.frombuffer(self.rfile.read(length), "<f4")).view(-1, size)
+
+    def _settings(self, query: dict[str, str]) -> RenderSettings:
+        """The settings to draw with; raises KeyError, ValueError or UserError for what the generator does not have."""
+        resolution, alpha, truncation = int(query["resolution"]), float(query["alpha"]), float(query["truncation"])
+        return self.server.generator.settings(
+            resolution=resolution, alpha=alpha, truncation=truncation, label=query.get("label")
+        )
 
     def _send(self, content: bytes, content_type: str, status: int) -> None:
         if status >= 400:
@@ -274,13 +244,3 @@ class Handler(BaseHTTPRequestHandler):
 def problem(status: int, what: str, remedy: str) -> Answer:
     """A refusal that the page shows."""
     return json.dumps({"problem": what, "remedy": remedy}).encode(), JSON, status
-
-
-def read_settings(query: dict[str, str], generator: TrainedGenerator) -> RenderSettings:
-    """The settings to draw with; raises KeyError, ValueError or UserError for what the generator does not have."""
-    truncation, label = float(query["truncation"]), query.get("label")
-    if not isfinite(truncation):
-        raise ValueError(f"truncation={truncation}")
-    return generator.settings(
-        resolution=int(query["resolution"]), alpha=float(query["alpha"]), truncation=truncation, label=label
-    )

@@ -65,17 +65,10 @@ def shows(page, expected, tolerance=0):
     }})()""")
 
 
-def keep_random(page, count):
-    """Add `count` random keyframes."""
-    for _ in range(count):
-        page.click("#keep-random")
-    page.wait(f"document.querySelectorAll('#keyframes li').length === {count}")
-
-
 def in_page(page, script):
     """Vectors that a script of the page's modules makes, as float64 [N, Z]."""
     found = page.run(f"""(async () => {{
-      const latents = await import("./latents.js"), seeds = await import("./browser.js");
+      const latents = await import("./latents.js");
       return ({script}).map((vector) => [...vector]);
     }})()""")
     return torch.tensor(found, dtype=torch.float64)
@@ -104,7 +97,7 @@ def test_directions_move_as_in_python(page):
 @pytest.mark.parametrize("size", [5, 512])
 def test_seeds_are_those_of_python(page, size):
     seeds = [0, 7, 123456, 2**40, 2**53 - 1]
-    found = in_page(page, f"{json.dumps(seeds)}.map((seed) => seeds.seedLatent(seed, {size}))")
+    found = in_page(page, f"{json.dumps(seeds)}.map((seed) => latents.seedLatent(seed, {size}))")
     # torch takes the cosine of a float32 angle up to 2 pi, times a radius below 6: 6 * 2 pi * 2^-24, and roundings.
     assert torch.allclose(found, seed_latents(seeds, size).double(), rtol=0, atol=2.0**-17)
 
@@ -166,12 +159,11 @@ def test_random_drags_keys_and_neighbours_change_the_face(page):
 
 
 def test_what_is_saved_is_what_is_seen(page, downloads, generator):
-    for selector in ("#png", "#webp", "#latent"):
+    for selector in ("#png", "#latent"):
         page.click(selector)
-    page.wait_for_files(downloads, ["seed-0.png", "seed-0.webp", "seed-0.safetensors"])
+    page.wait_for_files(downloads, ["seed-0.png", "seed-0.safetensors"])
     expected = generator.render(generator.latents([0]))[0]
     assert np.array_equal(picture(downloads / "seed-0.png"), expected)
-    assert picture(downloads / "seed-0.webp").shape == (16, 16, 3)
     (downloads / "seed-0.png").unlink()
     page.set("#size", "512", "change")
     page.click("#smooth")
@@ -230,17 +222,6 @@ def test_a_film_of_keyframes_plays_and_is_exported(page, downloads, generator):
     assert page.run("document.querySelector('#export').disabled")
 
 
-def test_a_film_can_be_cancelled(page):
-    keep_random(page, 2)
-    page.set("#seconds", "10")
-    page.click("#export")
-    page.wait("document.querySelector('#progress').value > 0")
-    page.click("#cancel")
-    page.wait("!document.querySelector('#message').hidden && !document.querySelector('#export').hidden")
-    assert "cancelled" in text(page, "#message p")
-    page.log.clear()  # the browser notes the refusal
-
-
 def test_files_of_latents_and_directions_are_opened(page, tmp_path, generator):
     save_latents(seed_latents([11, 12], 20), tmp_path / "two.safetensors", ["a", "b"])
     page.choose_file("#open", tmp_path / "two.safetensors")
@@ -262,38 +243,27 @@ def test_bad_files_are_refused_with_the_reason(page, tmp_path):
         return len(header).to_bytes(8, "little") + header + values
 
     latents = {"dtype": "F32", "shape": [1, 20], "data_offsets": [0, 80]}
+    ones = np.ones(20, "<f4").tobytes()
     refused = {
-        "a huge header": (b"\xff" * 8 + b"{}", "no .safetensors"),
-        "null": (tensors(None), "neither latents"),
-        "other tensors": (tensors({"weights": latents}), "neither latents nor directions"),
-        "too many": (tensors({"latents": latents | {"shape": [10**9, 20]}}), "1 to 64 of 20 numbers"),
-        "markup": (tensors({"latents": latents | {"dtype": "<img src=x onerror=alert(1)>"}}), "float32"),
-        "cut": (tensors({"latents": latents}, bytes(79)), "cut short"),
-        "outside": (tensors({"latents": latents | {"data_offsets": [2**50, 2**50 + 80]}}, bytes(80)), "cut short"),
-        "zeros": (tensors({"latents": latents}, bytes(80)), "is 0"),
-        "infinite": (tensors({"latents": latents}, np.full(20, np.inf, "<f4").tobytes()), "not finite"),
+        "a huge header": b"\xff" * 8 + b"{}",
+        "null": tensors(None),
+        "other tensors": tensors({"weights": latents}, ones),
+        "too many": tensors({"latents": latents | {"shape": [10**9, 20]}}, ones),
+        "another type": tensors({"latents": latents | {"dtype": "F16"}}, ones),
+        "cut": tensors({"latents": latents}, ones[1:]),
+        "outside": tensors({"latents": latents | {"data_offsets": [2**50, 2**50 + 80]}}, ones),
+        "zeros": tensors({"latents": latents}, bytes(80)),
+        "infinite": tensors({"latents": latents}, np.full(20, np.inf, "<f4").tobytes()),
     }
-    for name, (content, reason) in refused.items():
+    for name, content in refused.items():
         page.run("document.querySelector('#message').hidden = true")
         (tmp_path / f"{name}.safetensors").write_bytes(content)
         page.choose_file("#open", tmp_path / f"{name}.safetensors")
         page.wait("!document.querySelector('#message').hidden")
-        shown = text(page, "#message p")
-        assert shown.startswith(f"{name}.safetensors can't be used."), name
-        assert reason in shown, (name, shown)
+        assert text(page, "#message p").startswith(f"{name}.safetensors can't be used. It has no valid latents"), name
     page.click("#message button")
     assert page.run("document.querySelector('#message').hidden")
     assert text(page, "#title") == "seed 0"  # nothing else has changed
-
-
-def test_numbers_out_of_bounds_are_told(page):
-    keep_random(page, 2)
-    page.set("#fps", "0")
-    page.click("#export")
-    page.wait("!document.querySelector('#message').hidden")
-    assert "Frames per second: take a number from 1 to 60." in text(page, "#message p")
-    page.set("#seconds", "")
-    assert "Seconds per face" in text(page, "#message p")
 
 
 def test_a_server_that_has_ended_is_told(browser, generator, serve):

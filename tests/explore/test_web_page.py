@@ -35,9 +35,9 @@ def draw(page, seeds, look):
     """The images [N, R, R, C] of seeds that the page's own renderer draws."""
     rows = page.run(f"""(async () => {{
       const model = await (await fetch("model.json")).json();
-      globalThis.renderer ??= new (await import("./browser.js")).Renderer(model);
-      const latents = await Promise.all({json.dumps(seeds)}.map((seed) => renderer.latentOfSeed(seed)));
-      return (await renderer.images(latents, {json.dumps(look)})).map((image) => [...image.pixels]);
+      globalThis.renderer ??= new (await import("./renderers.js")).RENDERERS.browser(model);
+      const draw = async (seed) => renderer.image(await renderer.latentOfSeed(seed), {json.dumps(look)});
+      return (await Promise.all({json.dumps(seeds)}.map(draw))).map((image) => [...image.pixels]);
     }})()""")
     side = look["resolution"]
     return np.array(rows, np.uint8).reshape(len(seeds), side, side, -1)
@@ -95,7 +95,7 @@ def test_nothing_is_asked_of_others_and_nothing_went_wrong(page):
 
 @pytest.mark.parametrize(
     ("file", "hint"),
-    [("level-8.onnx", "can't be drawn"), ("ort.wasm.bundle.min.mjs", "missing"), ("browser.js", "missing")],
+    [("level-8.onnx", "can't be drawn"), ("ort.wasm.bundle.min.mjs", "missing")],
 )
 def test_a_folder_that_is_not_whole_is_told(browser, folder, serve_folder, tmp_path, file, hint):
     part = tmp_path / "part"

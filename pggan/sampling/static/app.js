@@ -1,9 +1,9 @@
 // The page: what is looked at, and what each control does to it.
 
-import { copyOf, download, draw, enlarge, readVectors, toFile, writeLatents, zoomOf } from "./files.js";
+import { copyOf, download, draw, enlarge, readVectors, writeLatents, zoomOf } from "./files.js";
 import { move } from "./latents.js";
-import { Lattice } from "./lattice.js";
-import { Painter } from "./painter.js";
+import { Lattice, Painter } from "./painter.js";
+import { RENDERERS } from "./renderers.js";
 import { Timeline } from "./timeline.js";
 
 const MAX_SEED = 100_000; // of random faces: numbers that people can write down
@@ -13,9 +13,8 @@ const STEP = 0.01; // of the growth
 
 const $ = (id) => document.getElementById(id);
 
-const model = await loaded(async () => (await fetch("model.json")).json());
-const { Renderer } = await loaded(() => import(`./${model.renderer}.js`));
-const renderer = new Renderer(model);
+const model = await (await fetch("model.json")).json();
+const renderer = new RENDERERS[model.renderer](model);
 const painter = new Painter(renderer, (error) => complain(error.message));
 const size = model.latent_size;
 
@@ -24,13 +23,12 @@ const visited = []; // the faces before this one
 const recent = []; // when the faces of the last second were drawn
 let directions = await readDirections();
 let resting = 0;
-let seconds = bounded($("seconds")); // from one keyframe to the next
 
 const lattice = new Lattice($("lattice"), size, walk);
 const timeline = new Timeline({
   element: $("keyframes"),
   closed: () => $("closed").checked,
-  seconds: () => seconds,
+  seconds: () => $("seconds").valueAsNumber || 1, // from one keyframe to the next
   show: (latent, name, rest) => {
     $("playhead").value = timeline.position;
     (rest ? look : pass)(latent, name);
@@ -51,16 +49,6 @@ function complain(text) {
   $("message").firstChild.textContent = text;
 }
 
-// A part of the page, without which there is none.
-async function loaded(load) {
-  try {
-    return await load();
-  } catch (error) {
-    complain("A file of this page is missing. Export it again, and put all of it on the web space.");
-    throw error;
-  }
-}
-
 // Run what a control does; an error is shown.
 const guarded = (act) => async (event) => {
   try {
@@ -71,14 +59,6 @@ const guarded = (act) => async (event) => {
 };
 
 const on = (id, kind, act) => $(id).addEventListener(kind, guarded(act));
-
-function bounded(input) {
-  const value = Number(input.value);
-  if (input.value === "" || value < Number(input.min) || value > Number(input.max)) {
-    throw new Error(`${input.parentElement.textContent.trim()}: take a number from ${input.min} to ${input.max}.`);
-  }
-  return value;
-}
 
 async function readDirections() {
   const values = new Float32Array(await (await fetch("directions.bin")).arrayBuffer());
@@ -207,9 +187,9 @@ async function openFile(file) {
 
 const fileName = (ending) => `${currentName().replaceAll(/[^\w.-]+/g, "-")}${ending}`;
 
-async function savePicture(kind) {
+function savePicture() {
   const factor = Math.max(Math.round(Number($("size").value) / seen.image.side), 1);
-  download(await toFile(enlarge(seen.image, factor, $("smooth").checked), kind), fileName(kind));
+  enlarge(seen.image, factor, $("smooth").checked).toBlob((blob) => download(blob, fileName(".png")));
 }
 
 // The film.
@@ -222,23 +202,17 @@ function updateFilm() {
   refreshTilesSoon();
 }
 
-async function exportFilm() {
+async function exportFilm(event) {
+  event.preventDefault();
   timeline.stop();
-  const [fps, kind] = [bounded($("fps")), $("kind").value];
-  const frames = timeline.frames(fps);
-  const cancelling = new AbortController();
-  $("cancel").onclick = () => cancelling.abort(new Error("The film was cancelled."));
-  $("progress").max = frames.length;
-  $("progress").value = 0;
+  const how = { kind: $("kind").value, fps: $("fps").valueAsNumber, smooth: $("smooth").checked };
   $("export").hidden = true;
-  $("progress").hidden = $("cancel").hidden = false;
+  $("progress").hidden = false;
   try {
-    const onProgress = (done) => ($("progress").value = done);
-    const how = { kind, fps, smooth: $("smooth").checked, onProgress, signal: cancelling.signal };
-    download(await renderer.film(frames, settings(), how), `film${kind}`);
+    download(await renderer.film(timeline.frames(how.fps), settings(), how), `film${how.kind}`);
   } finally {
     $("export").hidden = false;
-    $("progress").hidden = $("cancel").hidden = true;
+    $("progress").hidden = true;
   }
 }
 
@@ -280,7 +254,7 @@ on("back", "click", () => {
   $("back").disabled = visited.length === 0;
 });
 on("keep", "click", () => timeline.add(current(), currentName()));
-for (const kind of ["png", "webp"]) on(kind, "click", () => savePicture(`.${kind}`));
+on("png", "click", savePicture);
 on("latent", "click", () => download(writeLatents([current()], [currentName()]), fileName(".safetensors")));
 on("open", "change", async ({ target }) => {
   const [file] = target.files;
@@ -316,8 +290,7 @@ on("playhead", "input", ({ target }) => {
   timeline.seek(Number(target.value));
 });
 on("closed", "change", () => timeline.reshape());
-on("seconds", "input", ({ target }) => (seconds = bounded(target)));
-on("export", "click", exportFilm);
+on("film", "submit", exportFilm);
 
 $("message").lastChild.onclick = () => ($("message").hidden = true);
 document.addEventListener(
@@ -349,8 +322,7 @@ await guarded(async () => {
   const latent = await renderer.latentOfSeed(0);
   const last = Number($("growth").max);
   for (let position = 0; position < last; position++) {
-    const [image] = await renderer.images([latent], settings(position));
-    draw($("face"), image);
+    draw($("face"), await renderer.image(latent, settings(position)));
   }
   look(latent, "seed 0");
 })();

@@ -41,14 +41,6 @@ export function enlarge(image, factor, smooth) {
   return larger;
 }
 
-// A canvas as a file; of kind .png it has exactly its pixels.
-export async function toFile(canvas, kind) {
-  const type = { ".png": "image/png", ".webp": "image/webp" }[kind];
-  const blob = await new Promise((done) => canvas.toBlob(done, type, 1));
-  if (blob?.type !== type) throw new Error(`This browser can't write ${kind}. Take .png.`);
-  return blob;
-}
-
 export function download(blob, name) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(blob);
@@ -57,30 +49,20 @@ export function download(blob, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000); // some browsers read it later
 }
 
-// The vectors in a file and their kind; throws an Error with the reason unless all are finite and not 0.
+// The vectors in a file and their kind; throws an Error unless all are finite and not 0.
 export function readVectors(buffer, size) {
-  let [header, start] = [null, 8];
   try {
-    start += Number(new DataView(buffer).getBigUint64(0, true));
-    header = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(new Uint8Array(buffer, 8, start - 8)));
-  } catch {
-    throw new Error("It is no .safetensors file.");
-  }
-  const kind = ["latents", "directions"].find((name) => Object.hasOwn(header ?? {}, name));
-  if (kind === undefined) throw new Error("It has neither latents nor directions.");
-  const { dtype, shape, data_offsets: offsets } = header[kind] ?? {};
-  const [count, numbers] = shape ?? [];
-  if (dtype !== "F32" || numbers !== size || !(count >= 1 && count <= MAX_VECTORS)) {
-    throw new Error(`It has no ${kind} as this page takes them: 1 to ${MAX_VECTORS} of ${size} numbers, float32.`);
-  }
-  start += offsets?.[0];
-  if (!(start + 4 * count * size <= buffer.byteLength)) throw new Error("It is cut short.");
-  const values = new Float32Array(buffer.slice(start, start + 4 * count * size));
-  const vectors = Array.from({ length: count }, (_, k) => values.slice(k * size, (k + 1) * size));
-  if (!values.every(Number.isFinite) || vectors.some((vector) => vector.every((value) => value === 0))) {
-    throw new Error("A number in it is not finite, or a vector is 0.");
-  }
-  return { kind, vectors };
+    const start = 8 + Number(new DataView(buffer).getBigUint64(0, true));
+    const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, start - 8)));
+    const kind = ["latents", "directions"].find((name) => header[name]);
+    const { dtype, shape: [count, numbers], data_offsets: [from, to] } = header[kind];
+    const values = new Float32Array(buffer.slice(start + from, start + to));
+    if (dtype === "F32" && numbers === size && count <= MAX_VECTORS && values.length === count * size) {
+      const vectors = Array.from({ length: count }, (_, k) => values.slice(k * size, (k + 1) * size));
+      if (count && values.every(Number.isFinite) && vectors.every((vector) => vector.some(Boolean))) return { kind, vectors };
+    }
+  } catch {} // the header is not one
+  throw new Error(`It has no valid latents or directions: 1 to ${MAX_VECTORS} of ${size} numbers, float32, finite and not all 0.`);
 }
 
 // A file of latents that `pggan sample latents=` reads; the sources say what each one is.

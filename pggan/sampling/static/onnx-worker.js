@@ -14,13 +14,11 @@ self.onmessage = ({ data }) => {
   else last = last.then(() => answer(data)); // one after the other: a session runs once at a time
 };
 
-async function answer({ number, latents, look }) {
+async function answer({ latent, look }) {
   try {
-    const images = [];
-    for (const latent of latents) images.push(await draw(latent, look));
-    self.postMessage({ number, images });
+    self.postMessage({ image: await draw(latent, look) });
   } catch (error) {
-    self.postMessage({ number, error: `The image can't be drawn: ${error.message}` });
+    self.postMessage({ error: `The image can't be drawn: ${error.message}` });
   }
 }
 

@@ -1,14 +1,16 @@
-// Draws what is wanted now: the newest face first, then small images, the newest of each place.
+// What is drawn when: the newest face first, then small images, such as the lattice of neighbours around it.
 
-const PATIENCE = 60; // milliseconds that a face may wait for small images
-const MAX_AT_A_TIME = 8;
+import { copyOf } from "./files.js";
+import { axesAcross, neighbour, randomLatent } from "./latents.js";
 
+const FACE = "face";
+const REACH = 2; // neighbours on each side
+
+// Draws one image after the other, of each place the newest that was wanted.
 export class Painter {
   #renderer;
-  #face = null;
-  #tiles = new Map();
+  #wanted = new Map();
   #busy = false;
-  #each = PATIENCE; // milliseconds that an image took of late
 
   // `onError` hears of what went wrong.
   constructor(renderer, onError) {
@@ -18,50 +20,78 @@ export class Painter {
 
   // Whether a face is wanted that is not being drawn yet.
   get waiting() {
-    return this.#face !== null;
+    return this.#wanted.has(FACE);
   }
 
   // Draw a face; `done` gets it with the milliseconds that it took, unless a newer one was wanted first.
   face(latent, look, done) {
-    this.#face = { latent, look, done };
-    this.#run();
+    this.tiles(look, { [FACE]: { latent, done } });
   }
 
   // Draw small images in place of those of the same names: {name: {latent, done}}.
   tiles(look, wanted) {
-    for (const [name, tile] of Object.entries(wanted)) this.#tiles.set(name, { ...tile, look });
+    for (const [name, tile] of Object.entries(wanted)) this.#wanted.set(name, { ...tile, look });
     this.#run();
-  }
-
-  // The first few, which look alike: the older ones of several looks come first.
-  #nextTiles() {
-    const [[, { look }]] = this.#tiles;
-    const count = Math.min(Math.max(Math.floor(PATIENCE / this.#each), 1), MAX_AT_A_TIME);
-    const alike = [...this.#tiles].filter(([, tile]) => tile.look === look).slice(0, count);
-    for (const [name] of alike) this.#tiles.delete(name);
-    return alike.map(([, tile]) => tile);
   }
 
   async #run() {
     if (this.#busy) return;
     this.#busy = true;
     try {
-      while (this.#face !== null || this.#tiles.size) {
-        const wanted = this.#face === null ? this.#nextTiles() : [this.#face];
-        this.#face = null;
+      while (this.#wanted.size) {
+        const name = this.waiting ? FACE : this.#wanted.keys().next().value;
+        const { latent, look, done } = this.#wanted.get(name);
+        this.#wanted.delete(name);
         const begin = performance.now();
-        const latents = wanted.map(({ latent }) => latent);
-        const images = await this.#renderer.images(latents, wanted[0].look);
-        const took = performance.now() - begin;
-        this.#each = took / wanted.length;
-        wanted.forEach(({ done }, i) => done(images[i], took));
+        const image = await this.#renderer.image(latent, look);
+        done(image, performance.now() - begin);
       }
     } catch (error) {
-      this.#face = null;
-      this.#tiles.clear();
+      this.#wanted.clear();
       this.onError(error);
     } finally {
       this.#busy = false;
     }
+  }
+}
+
+// The lattice of neighbours around a face: clicking one walks there.
+export class Lattice {
+  #axes;
+  #buttons = [];
+
+  // `walk` is called with the columns and rows to a neighbour that was clicked.
+  constructor(element, size, walk) {
+    this.turn(size);
+    for (let row = -REACH; row <= REACH; row++) {
+      for (let column = -REACH; column <= REACH; column++) {
+        const button = Object.assign(copyOf("neighbour"), { onclick: () => walk(column, row) });
+        button.title = row || column ? `Walk ${column}, ${row}` : "This face";
+        button.className = row || column ? "" : "center";
+        element.append(button);
+        this.#buttons.push({ button, column, row });
+      }
+    }
+    this.#buttons.sort((a, b) => Math.hypot(a.column, a.row) - Math.hypot(b.column, b.row)); // the nearest first
+  }
+
+  // Take two other directions at random.
+  turn(size) {
+    this.#axes = [randomLatent(size), randomLatent(size)];
+  }
+
+  // The latent at two angles from another one.
+  at(latent, angleX, angleY) {
+    this.#axes = axesAcross(latent, this.#axes);
+    return neighbour(latent, this.#axes, angleX, angleY);
+  }
+
+  // What is to be drawn around a latent whose neighbours are at `distance` radians: {name: {latent, done}}.
+  tiles(latent, distance, paint) {
+    const tile = ({ button, column, row }) => [
+      `neighbour ${column} ${row}`,
+      { latent: this.at(latent, column * distance, row * distance), done: (image) => paint(button.firstChild, image) },
+    ];
+    return Object.fromEntries(this.#buttons.map(tile));
   }
 }
