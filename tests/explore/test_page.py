@@ -165,7 +165,7 @@ def test_what_is_saved_is_what_is_seen(page, downloads, generator):
     expected = generator.render(generator.latents([0]))[0]
     assert np.array_equal(picture(downloads / "seed-0.png"), expected)
     (downloads / "seed-0.png").unlink()
-    page.set("#size", "512", "change")
+    page.set("#size", "enlarged", "change")
     page.click("#smooth")
     page.click("#png")
     page.wait_for_files(downloads, ["seed-0.png"])

@@ -125,20 +125,18 @@ function refresh() {
     while (recent[0] < now - 1000) recent.shift();
     $("speed").textContent = timeline.playing ? `${recent.length} faces/s` : `drawn in ${milliseconds.toFixed(0)} ms`;
   });
-  refreshTilesSoon();
-}
-
-function refreshTilesSoon() {
-  clearTimeout(resting);
-  resting = setTimeout(refreshTiles, REST);
+  refreshTiles();
 }
 
 function refreshTiles() {
-  const tiles = timeline.playing ? {} : lattice.tiles(current(), Number($("distance").value), draw);
-  for (const { id, latent, canvas } of timeline.keyframes) {
-    tiles[`keyframe ${id}`] = { latent, done: (image) => draw(canvas, image) };
-  }
-  painter.tiles(settings(), tiles);
+  clearTimeout(resting);
+  resting = setTimeout(() => {
+    const tiles = timeline.playing ? {} : lattice.tiles(current(), Number($("distance").value), draw);
+    for (const { id, latent, canvas } of timeline.keyframes) {
+      tiles[`keyframe ${id}`] = { latent, done: (image) => draw(canvas, image) };
+    }
+    painter.tiles(settings(), tiles);
+  }, REST);
 }
 
 function showNumbers() {
@@ -148,10 +146,6 @@ function showNumbers() {
   $("growth").nextSibling.textContent = alpha === 1 ? `${resolution}x${resolution}` : `${resolution / 2}→${resolution}, ${alpha.toFixed(2)}`;
   for (const input of document.querySelectorAll("#truncation, #distance, #directions input")) {
     input.nextSibling.textContent = Number(input.value).toFixed(2);
-  }
-  const sides = [...new Set([resolution, resolution * zoomOf(resolution)])];
-  if ($("size").childElementCount !== sides.length || Number($("size").firstChild.value) !== resolution) {
-    $("size").replaceChildren(...sides.map((side) => new Option(`${side}x${side}`, side)));
   }
 }
 
@@ -188,7 +182,7 @@ async function openFile(file) {
 const fileName = (ending) => `${currentName().replaceAll(/[^\w.-]+/g, "-")}${ending}`;
 
 function savePicture() {
-  const factor = Math.max(Math.round(Number($("size").value) / seen.image.side), 1);
+  const factor = $("size").value === "exact" ? 1 : zoomOf(seen.image.side);
   enlarge(seen.image, factor, $("smooth").checked).toBlob((blob) => download(blob, fileName(".png")));
 }
 
@@ -199,7 +193,7 @@ function updateFilm() {
   $("play").textContent = timeline.playing ? "Pause" : "Play";
   for (const id of ["play", "playhead", "export"]) $(id).disabled = !timeline.ready;
   $("export").disabled ||= renderer.filmKinds.length === 0;
-  refreshTilesSoon();
+  refreshTiles();
 }
 
 async function exportFilm(event) {
