@@ -144,7 +144,7 @@ class Server(ThreadingHTTPServer):
         method = Image.Resampling.BICUBIC if smooth else Image.Resampling.NEAREST
 
         def frames() -> Iterator[Pixels]:
-            for some in latents.split(BLOCK):
+            for some in torch.split(latents, BLOCK):
                 for image in self.draw(some, settings):
                     yield np.asarray(to_pil(image).resize((side, side), method)).reshape(side, side, -1)
 
