@@ -190,7 +190,7 @@ def test_the_configuration_is_importable_without_torch():
 def test_a_run_and_its_steps_import_neither_torchvision_nor_the_compiler():
     """They would take seconds of every start."""
     program = """
-import sys, torch, pggan.data.open, pggan.run.train
+import sys, torch, pggan.data.prepare, pggan.run.train
 from pggan.optim.updates import Adam, AdamOptions
 weight = torch.ones(3, requires_grad=True)
 optimizer = Adam([weight], AdamOptions(0.0, 0.99, 1e-8))

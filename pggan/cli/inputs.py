@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,15 @@ def require_inputs(config: object) -> None:
             from pggan.sampling.timelapse import grids_of_run
 
             grids_of_run(Path(config.run))
+
+
+def parts_for(config: object) -> list[object]:
+    """Functions that the room of a command is given besides `config`: a training, the one that prepares its images."""
+    if type(config) is not TrainConfig:
+        return []
+    from pggan.data.prepare import training_pyramid
+
+    return [partial(training_pyramid, **config.data.origin)]
 
 
 def require_training_inputs(config: TrainConfig) -> None:

@@ -81,13 +81,13 @@ def recorded(arguments: list[str]) -> Iterator[None]:
 
 def run_command(command: Command, values: Mapping[str, Any]) -> int:
     """Check composed `values` and call `run` of the command's module with them; returns the exit code."""
-    from pggan.cli.inputs import checked_config
+    from pggan.cli.inputs import checked_config, parts_for
 
     config = checked_config(command, values)
     gc.disable()  # what imports make stays, and looking through it takes a sixth of them
-    run: Callable[[object], int] = resolve_name(command.function)
+    run: Callable[..., int] = resolve_name(command.function)
     gc.enable()
-    return run(config)
+    return run(config, *parts_for(config))
 
 
 def guarded(run: Callable[[], int]) -> int:

@@ -44,6 +44,11 @@ class DataConfig:
     labels: bool
     mirror: bool
 
+    @property
+    def origin(self) -> dict[str, Any]:
+        """The keys that say what images there are, and not how they are shown."""
+        return {name: value for name, value in vars(self).items() if name != "mirror"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:

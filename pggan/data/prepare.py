@@ -18,10 +18,10 @@ from pggan.core.atomic_io import atomic_directory, file_sha256, parse_json, requ
 from pggan.core.errors import UserError
 from pggan.core.process import StopSignal
 from pggan.core.text import given_words, next_command
-from pggan.data.data_sets import open_source
+from pggan.data.data_sets import STYLE, AvatarSource, open_source
 from pggan.data.face_crop import Landmarks, align_face, face_side
 from pggan.data.image_file import MODES, BadImage, all_levels, decode, load_image, usable_side
-from pggan.data.pyramid import ImagePyramid
+from pggan.data.pyramid import INDEX_FILE, ImagePyramid
 from pggan.data.report import Findings, examine
 from pggan.data.sources import Entry, Source
 from pggan.data.tables import classes_of, faces_of
@@ -59,7 +59,7 @@ class Options:
                 "Choose one of 4, 8, 16, 32, 64, 128, 256, 512, 1024, ….",
             )
         if self.channels not in (None, *MODES):
-            raise UserError(f"Images of {self.channels} channels are not possible.", "Choose channels=1, 3 or 4.")
+            raise UserError(f"Images of {self.channels} channels are not possible.", "Choose 1, 3 or 4.")
         if (self.crop == "face") != (self.landmarks is not None):
             raise UserError("crop=face needs landmarks=FILE, and nothing else does.", "Give both, or neither.")
 
@@ -126,6 +126,30 @@ def prepare(source: Source, destination: Path, options: Options, workers: int | 
         problem = f"{destination} exists already, and was not made of these files with these options."
         raise UserError(problem, "Choose another place, or remove it first.")
     return ImagePyramid(destination)
+
+
+def training_pyramid(
+    resolution: int, *, path: str | None, cache: str, count: int, crop: str, channels: int | None, labels: bool
+) -> Path:
+    """The pyramid to train on up to `resolution`: that at `path`, or one in the folder `cache`, where it is made once.
+
+    Args: path: of a pyramid, a folder or an archive, or the name of a known set; None: `count` avatars.
+    """
+    if path is None:
+        cached = Path(cache, f"avatars-{STYLE}-{count}-{resolution}px")
+        if not cached.exists():
+            prepare(AvatarSource(count, resolution), cached, Options(max_resolution=resolution, channels=3))
+        return cached
+    if Path(path, INDEX_FILE).is_file():
+        return Path(path)
+    options = Options(max_resolution=resolution, crop=crop, channels=channels, labels=labels)
+    source = open_source(path, Path(cache, "downloads"))
+    digest = digest_of(source.some_entries(), options)[:12]  # so that a change is noticed
+    cached = Path(cache, f"{Path(str(source.description['name'])).name}-{resolution}px-{digest}")
+    if not cached.exists():
+        print(f"Preparing {path}, once, into {cached}.", file=sys.stderr)
+        prepare(source, cached, options)
+    return cached
 
 
 def digest_of(entries: Sequence[Entry], options: Options) -> str:
@@ -256,8 +280,9 @@ def top_level(found: Findings, faces: Mapping[str, Landmarks], options: Options)
     resolution = wanted or 1 << (min(usable).bit_length() - 1)  # the largest power of two up to it
     if max(sides.values(), default=0) >= MIN_RESOLUTION and resolution > max(usable):
         raise UserError(
-            f"max_resolution={wanted} is too much: the largest image allows {max(usable)} pixels.",
-            f"Choose max_resolution={1 << (max(usable).bit_length() - 1)} or less.",
+            f"A resolution of {wanted} is too much: the largest image allows {max(usable)} pixels.",
+            f"Choose {1 << (max(usable).bit_length() - 1)} or less: max_resolution=, when training "
+            "schedule.final_resolution=.",
         )
     for name, side in sides.items():
         if is_face and name not in faces:

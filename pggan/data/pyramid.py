@@ -31,6 +31,7 @@ PREPARE_AGAIN = "Prepare the dataset again, or copy it again."
 FORMAT = "pggan-pyramid"
 VERSION = 1
 LABEL_BYTES = 8
+MIN_IMAGES = 2
 
 Images = NDArray[np.uint8]  # [N, H, W, C], or [H, W, C] of one
 Kind = TypeVar("Kind")
@@ -123,6 +124,44 @@ def _field(holder: object, name: str, kind: type[Kind]) -> Kind:
     if not isinstance(value, kind) or isinstance(value, bool):
         raise ValueError(f"'{name}' is missing or not of type {kind.__name__}")
     return value
+
+
+def open_pyramid(
+    path: Path,
+    resolution: int,
+    batch: int = 1,
+    *,
+    channels: int | None = None,
+    labels: bool = False,
+    verify: bool = True,
+) -> "ImagePyramid":
+    """The pyramid at `path`, to train on up to `resolution` with batches of `batch` images.
+
+    Args: channels: that its images have to have, if given; labels: whether it has to have classes; verify: whether all
+    files are compared with their checksums, which takes about a second per 2 GB.
+    Raises UserError for images that are too small, too few, or damaged.
+    """
+    pyramid = ImagePyramid(path)
+    if pyramid.resolution < resolution:
+        raise UserError(
+            f"{path} goes up to {pyramid.resolution}x{pyramid.resolution}; "
+            f"schedule.final_resolution={resolution} is above that.",
+            f"Lower schedule.final_resolution to {pyramid.resolution}, or prepare larger images.",
+        )
+    if pyramid.images < max(batch, MIN_IMAGES):
+        raise UserError(
+            f"{path} has {pyramid.images} image{'s' * (pyramid.images != 1)}; "
+            f"{max(batch, MIN_IMAGES)} are needed for a batch of {batch}.",
+            "Give more images, or lower schedule.batch." if batch > MIN_IMAGES else "Give more images.",
+        )
+    if channels not in (None, pyramid.channels):
+        problem = f"data.channels={channels}, but the images in {path} have {pyramid.channels}."
+        raise UserError(problem, "Leave out data.channels=, or prepare them again with other channels.")
+    if labels and pyramid.labels is None:
+        raise UserError(f"data.labels=true, but {path} has no labels.", "Prepare it with labels=true.")
+    if verify:
+        pyramid.verify(levels_up_to(resolution))
+    return pyramid
 
 
 class ImagePyramid:

@@ -82,7 +82,7 @@ def classes_of(labels: bool | str, source: str, entries: Sequence[Entry]) -> tup
     if missing and listed is None:
         raise UserError(
             f"{len(missing)} images are directly in {source}, so they have no class.",
-            "Move each into a sub-folder named after its class, or set labels=false.",
+            "Move each into a sub-folder named after its class, or leave labels out.",
         )
     if missing:
         raise UserError(

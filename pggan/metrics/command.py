@@ -23,8 +23,8 @@ from pggan.core.atomic_io import atomic_write
 from pggan.core.devices import choose_device
 from pggan.core.errors import UserError
 from pggan.core.text import new_table, next_command, three_digits
-from pggan.data.open import open_data
-from pggan.data.pyramid import ImagePyramid
+from pggan.data.prepare import training_pyramid
+from pggan.data.pyramid import ImagePyramid, open_pyramid
 from pggan.distributed.process_group import ProcessGroup
 from pggan.metrics.evaluate import evaluate, needs_extractor
 from pggan.metrics.extractors import load_extractor
@@ -98,12 +98,14 @@ def open_images(run: str, data: str | None, channels: int, resolution: int) -> t
     trained = images_of_run(run)
     if data is not None:
         values = default_values({})["data"] | {"path": data, "channels": channels}
-        pyramid = open_data(validated(DataConfig, values, "data."), resolution)
+        keys = validated(DataConfig, values, "data.")
     elif trained is not None:
-        pyramid = open_data(*trained)
+        keys, resolution = trained
     else:
         problem = f"No {CONFIG_FILE} beside run={run} tells what it was trained with."
         raise UserError(problem, "Name the images to compare with: data=DIRECTORY.")
+    place = training_pyramid(resolution, **keys.origin)
+    pyramid = open_pyramid(place, resolution, channels=keys.channels, labels=keys.labels)
     return pyramid, trained is not None and trained[0].mirror
 
 

@@ -31,8 +31,7 @@ from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import clean_partials, require_free_space
 from pggan.core.process import StopSignal, interrupt_message
 from pggan.core.schedule import Course, Phase, Schedule
-from pggan.data.open import open_data
-from pggan.data.pyramid import ImagePyramid
+from pggan.data.pyramid import ImagePyramid, open_pyramid
 from pggan.data.reals import RealBatches, budget_bytes, whole_batch
 from pggan.distributed.process_group import ProcessGroup
 from pggan.distributed.watchdog import Watchdog
@@ -62,6 +61,9 @@ REFUSED_WRITES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 # What may differ between the ranks of a run: where they are, and what rank 0 alone decides.
 OWN_KEYS = ("run_dir",)
 
+# From the final resolution to the directory of a pyramid, which is prepared first where that is needed.
+FindImages = Callable[[int], Path]
+
 
 @dataclass(frozen=True)
 class Source:
@@ -78,7 +80,9 @@ class Source:
 
 
 @contextmanager
-def open_run(config: TrainConfig, group: ProcessGroup, limit: TimeLimit | None = None) -> Iterator[Run]:
+def open_run(
+    config: TrainConfig, find_images: FindImages, group: ProcessGroup, limit: TimeLimit | None = None
+) -> Iterator[Run]:
     """A run on this rank, composed of its parts, which are saved and closed in the end.
 
     Args: limit: of the same run, as this process has opened it before, where it was given hours.
@@ -99,7 +103,7 @@ def open_run(config: TrainConfig, group: ProcessGroup, limit: TimeLimit | None =
         with group.collective_errors():
             if group.is_main:
                 stack.enter_context(lock_run_dir(run_dir))
-        source = find_source(config, schedule, description, run_dir, group)
+        source = find_source(config, schedule, description, run_dir, group, find_images=find_images)
         with group.collective_errors():
             require_images(config.evaluation, source.pyramid)
         trainer = build_trainer(config, source.architecture, source.schedule.phases, group)
@@ -203,7 +207,13 @@ def check(
 
 
 def find_source(
-    config: TrainConfig, schedule: Schedule, description: dict[str, Any], run_dir: Path, group: ProcessGroup
+    config: TrainConfig,
+    schedule: Schedule,
+    description: dict[str, Any],
+    run_dir: Path,
+    group: ProcessGroup,
+    *,
+    find_images: FindImages,
 ) -> Source:
     """Data, architecture and checkpoint; raises UserError when they do not go together."""
     checkpoint, began = None, time.monotonic()
@@ -216,7 +226,7 @@ def find_source(
         if checkpoint is not None:  # all but channels and classes, before images are prepared
             theirs, final = checkpoint.architecture, schedule.final_resolution
             check_networks(checkpoint, config.model.architecture(final, theirs.channels, theirs.num_classes))
-    pyramid = open_everywhere(config, schedule, group)
+    pyramid = open_everywhere(config, find_images, schedule, group)
     group.require_same({"set of images (fingerprint)": pyramid.fingerprint})
     num_classes = len(pyramid.class_names or ()) if config.data.labels else 0
     architecture = config.model.architecture(schedule.final_resolution, pyramid.channels, num_classes)
@@ -236,15 +246,19 @@ def find_source(
     return Source(run_dir, description, schedule, pyramid, architecture, checkpoint, notes, seconds)
 
 
-def open_everywhere(config: TrainConfig, schedule: Schedule, group: ProcessGroup) -> ImagePyramid:
+def open_everywhere(
+    config: TrainConfig, find_images: FindImages, schedule: Schedule, group: ProcessGroup
+) -> ImagePyramid:
     """The images, prepared if need be: once on a disk that machines share, and checked by one rank per machine."""
-    largest_batch = max(phase.batch for phase in schedule.phases)
-    first = group.is_main and group.world_size > group.local_world_size  # before other machines find nothing, too
-    for is_mine, verify in ((first, False), (group.local_rank == 0, True), (group.local_rank > 0, False)):
+    final, place = schedule.final_resolution, None
+    for is_mine in (group.is_main, group.local_rank == 0, True):  # the others find what these have prepared
         with group.collective_errors():
-            if is_mine:
-                pyramid = open_data(config.data, schedule.final_resolution, largest_batch, verify=verify)
-    return pyramid  # type: ignore[possibly-undefined]
+            if is_mine and place is None:
+                place = find_images(final)
+    assert place is not None, "the last turn is of all ranks"
+    batch, data, verify = max(phase.batch for phase in schedule.phases), config.data, group.local_rank == 0
+    with group.collective_errors():
+        return open_pyramid(place, final, batch, channels=data.channels, labels=data.labels, verify=verify)
 
 
 def values_of_all_ranks(description: Mapping[str, Any]) -> dict[str, Any]:

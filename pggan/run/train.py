@@ -16,7 +16,7 @@ from pggan.core.process import interrupt_message, threads_per_rank
 from pggan.core.rng import StepRng
 from pggan.distributed.process_group import ProcessGroup, RankInfo, rank_from_environment, run_distributed
 from pggan.optim.updates import ema_decay
-from pggan.run.compose import open_run
+from pggan.run.compose import FindImages, open_run
 from pggan.run.eta import TimeLimit
 from pggan.run.run_dir import choose_run_dir, log_on_rank, next_start
 from pggan.training.build import build_partition
@@ -29,19 +29,23 @@ REMEDY = (
 )
 
 
-def run(config: TrainConfig) -> int:
-    """Train to the end of the schedule, or resume it, on all devices that `config` asks for; returns the exit code."""
+def run(config: TrainConfig, find_images: FindImages | None = None) -> int:
+    """Train to the end of the schedule, or resume it, on all devices that `config` asks for; returns the exit code.
+
+    Args: find_images: finds the pyramid to train on, or prepares it; without it, that is the pyramid at data.path.
+    """
+    find_images = find_images or (lambda resolution: Path(config.data.path or config.data.cache))
     info = rank_from_environment()
     if info is not None:
-        return join_ranks(config, info)
+        return join_ranks(config, info, find_images)
     refuse_copies(config)
     kind, count = count_devices(config.devices)
     if count * config.distributed.nnodes == 1:
-        return train(config, ProcessGroup.single_process(choose_device(kind)))
+        return train(config, find_images, ProcessGroup.single_process(choose_device(kind)))
     return launch_ranks(config, kind, count)
 
 
-def train(config: TrainConfig, group: ProcessGroup) -> int:
+def train(config: TrainConfig, find_images: FindImages, group: ProcessGroup) -> int:
     """Train on one rank to the end, or until it is asked to stop; returns the exit code.
 
     After numbers that are not finite, or where memory no longer suffices, the run is opened again at its checkpoint.
@@ -49,16 +53,16 @@ def train(config: TrainConfig, group: ProcessGroup) -> int:
     failures: list[Failure] = []
     while True:
         try:
-            return train_on(config, group, failures[-1].limit if failures else None)
+            return train_on(config, find_images, group, failures[-1].limit if failures else None)
         except Failure as failure:
             config = opened_again(config, group, failure, failures)
             failures.append(failure.with_traceback(None))  # else it would keep the run that is left
         gc.collect()  # a trainer and its CUDA graphs refer to each other, and would keep their memory
 
 
-def train_on(config: TrainConfig, group: ProcessGroup, limit: TimeLimit | None) -> int:
+def train_on(config: TrainConfig, find_images: FindImages, group: ProcessGroup, limit: TimeLimit | None) -> int:
     """Open the run and train: the step, over and over, and what is due in between; raises Failure."""
-    with open_run(config, group, limit) as run:
+    with open_run(config, find_images, group, limit) as run:
         trainer, state = run.parts.trainer, run.parts.state
         try:
             while (phase := run.next_phase()) is not None:
@@ -115,7 +119,7 @@ def opened_again(config: TrainConfig, group: ProcessGroup, failure: Failure, bef
     return replace(config, run_dir=str(run_dir), resume="auto")
 
 
-def join_ranks(config: TrainConfig, info: RankInfo) -> int:
+def join_ranks(config: TrainConfig, info: RankInfo, find_images: FindImages) -> int:
     """Train as one of the ranks that a launcher has started."""
     if config.run_dir is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0:
         raise UserError("Ranks that are restarted need a run directory to resume from.", "Add run_dir=DIR.")
@@ -124,7 +128,7 @@ def join_ranks(config: TrainConfig, info: RankInfo) -> int:
     smaller = Path(config.run_dir or "", SMALLER_FILE)
     if config.run_dir is not None and smaller.is_file():
         config = replace(config, compute=replace(config.compute, micro_batch_size=int(smaller.read_text())))
-    return run_distributed(info, config.devices, partial(train, config))
+    return run_distributed(info, config.devices, partial(train, config, find_images))
 
 
 def launch_ranks(config: TrainConfig, kind: str, count: int) -> int:

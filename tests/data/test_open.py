@@ -7,11 +7,9 @@ import pytest
 from PIL import Image
 
 from pggan.cli.main import main
-from pggan.config import TrainConfig
-from pggan.config.validation import validated
 from pggan.core.errors import UserError
-from pggan.data.open import open_data
-from tests.composed import composed
+from pggan.data.prepare import training_pyramid
+from pggan.data.pyramid import ImagePyramid, open_pyramid
 
 
 @pytest.fixture(autouse=True)
@@ -33,47 +31,43 @@ def photos(tmp_path):
     return folder
 
 
-def data_config(tmp_path, *overrides):
-    values = composed("train", [f"data.cache={tmp_path / 'cache'}", *overrides])
-    return validated(TrainConfig, values).data
+def opened(tmp_path, resolution, path, **keys):
+    """The pyramid that `path` gives, with the cache in `tmp_path`."""
+    usual = {"cache": str(tmp_path / "cache"), "count": 4, "crop": "center", "channels": None, "labels": False}
+    path = None if path is None else str(path)
+    return ImagePyramid(training_pyramid(resolution, path=path, **usual | keys))
 
 
 def test_a_folder_is_prepared_into_the_cache_once_and_again_after_a_change(photos, tmp_path, capsys):
-    config = data_config(tmp_path, f"data.path={photos}", "data.labels=true")
-    pyramid = open_data(config, 16)
+    pyramid = opened(tmp_path, 16, photos, labels=True)
     assert (pyramid.images, pyramid.resolution, pyramid.channels) == (4, 16, 3)
     assert (pyramid.class_names, pyramid.labels.tolist()) == (["a", "b"], [0, 0, 1, 1])
     assert pyramid.path.parent == tmp_path / "cache"
     assert f"Preparing {photos}, once, into {pyramid.path}." in capsys.readouterr().err
-    assert open_data(config, 16).path == pyramid.path
+    assert opened(tmp_path, 16, photos, labels=True).path == pyramid.path
     assert "once" not in capsys.readouterr().err
     Image.fromarray(np.zeros((20, 20, 3), np.uint8)).save(photos / "a" / "new.png")
-    assert open_data(config, 16).images == 5
+    assert opened(tmp_path, 16, photos, labels=True).images == 5
     assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
 def test_a_prepared_pyramid_is_opened_where_it_is(toy_data, tmp_path):
-    assert open_data(data_config(tmp_path, f"data.path={toy_data}"), 16).path == toy_data
+    assert opened(tmp_path, 16, toy_data).path == toy_data
     assert not (tmp_path / "cache").exists()
 
 
-@pytest.mark.parametrize(
-    ("override", "resolution", "key"),
-    [("data.mirror=true", 64, "schedule.final_resolution=64"), ("data.channels=2", 16, "data.channels=1")],
-)
-def test_what_can_not_be_prepared_is_told_in_keys_of_training(photos, tmp_path, override, resolution, key):
+def test_a_resolution_above_that_of_all_images_is_told_in_the_key_of_training(photos, tmp_path):
     with pytest.raises(UserError) as refused:
-        open_data(data_config(tmp_path, f"data.path={photos}", override), resolution)
-    assert key in str(refused.value)
-    assert "max_resolution" not in str(refused.value)
+        opened(tmp_path, 64, photos)
+    assert "Choose 16 or less" in refused.value.remedy
+    assert "schedule.final_resolution=" in refused.value.remedy
 
 
 def test_avatars_are_drawn_once_per_resolution(tmp_path):
     pytest.importorskip("dicebear")
-    config = data_config(tmp_path, "data.count=4")
-    pyramid = open_data(config, 8)
+    pyramid = opened(tmp_path, 8, None)
     assert (pyramid.images, pyramid.resolution) == (4, 8)
-    assert open_data(config, 8).fingerprint == pyramid.fingerprint
+    assert opened(tmp_path, 8, None).fingerprint == pyramid.fingerprint
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["avatars-toon-head-4-8px"]
 
 
@@ -83,11 +77,10 @@ def test_a_damaged_shard_is_found_before_training_unless_told_not_to_look(tmp_pa
     content = bytearray(path.read_bytes())
     content[7] ^= 1
     path.write_bytes(content)
-    config = data_config(tmp_path, f"data.path={tmp_path / 'set'}")
     with pytest.raises(UserError, match=r"r0008-00000\.bin was changed or damaged"):
-        open_data(config, 16)
-    assert open_data(config, 4).images == 48  # that level is not used
-    assert open_data(config, 16, verify=False).images == 48
+        open_pyramid(tmp_path / "set", 16)
+    assert open_pyramid(tmp_path / "set", 4).images == 48  # that level is not used
+    assert open_pyramid(tmp_path / "set", 16, verify=False).images == 48
 
 
 BAD_INPUT = [

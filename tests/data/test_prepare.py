@@ -220,7 +220,7 @@ def test_a_full_disk_is_told_and_nothing_is_left(folder, tmp_path):
     ("options", "problem"),
     [
         ({"max_resolution": 24}, "=24 is not a power of two"),
-        ({"max_resolution": 32}, "max_resolution=32 is too much: the largest image allows 16"),
+        ({"max_resolution": 32}, "32 is too much: the largest image allows 16"),
         ({"channels": 2}, "Images of 2 channels"),
         ({"crop": "face"}, "crop=face needs landmarks"),
     ],

@@ -12,10 +12,10 @@ import pytest
 from pggan.checkpoints import write as saving
 from pggan.checkpoints.read import checkpoints_of, open_checkpoint
 from pggan.checkpoints.write import write_checkpoint
-from pggan.cli.main import main
+from pggan.cli.main import guarded, main
 from pggan.core.errors import EXIT_INTERRUPTED
 from pggan.core.process import SIGNALS, StopSignal
-from pggan.run import compose, train
+from pggan.run import train
 from pggan.run.inspect import facts_of_run
 from tests.launch.conftest import CONTEXT
 
@@ -120,11 +120,9 @@ def test_under_nohup_a_closed_terminal_stops_nothing():
 
 
 @pytest.mark.fault(12)
-def test_a_signal_before_training_begins_stops_at_once_and_leaves_nothing(
-    tiny_overrides, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setattr(compose, "open_data", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM))
-    assert main(["train", *tiny_overrides, f"run_dir={tmp_path / 'run'}"]) == 75
+def test_a_signal_before_training_begins_stops_at_once_and_leaves_nothing(tiny_config, tmp_path, capsys):
+    config = tiny_config(f"run_dir={tmp_path / 'run'}")
+    assert guarded(lambda: train.run(config, lambda _: os.kill(os.getpid(), signal.SIGTERM))) == 75
     assert not (tmp_path / "run").exists()
     there_is_none = f"Stopped at once. The same command with run_dir={tmp_path / 'run'} begins again: there is no "
     assert there_is_none in capsys.readouterr().err
