@@ -2,7 +2,6 @@
 
 import posixpath
 import re
-from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import UnionType
@@ -13,11 +12,11 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from pggan.cli.commands import COMMANDS, Command
+from pggan.cli.help import keys_of
 from pggan.config.values import CONFIGS, choices_of
 
 ROOT = Path(__file__).parents[1]
 PAGES = {"README.md": "index.md", "outputs/README.md": "outputs.md"}  # of files outside docs/
-KEY = re.compile(r"^(?P<indent> *)(?P<name>\w+):(?P<value>.*)$")
 INTRODUCTION = """# Keys of `pggan {name}`
 
 {duty}
@@ -91,7 +90,7 @@ def reference(command: Command) -> str:
 
 def names_in(text: str) -> set[str]:
     """The names of the keys of a YAML text."""
-    return {key for key, _, _ in keys(text)}
+    return {key for key, _, _ in keys_of(text)}
 
 
 def heading(text: str) -> str:
@@ -103,31 +102,11 @@ def heading(text: str) -> str:
 
 def table(text: str, schema: Any, outer: str = "") -> str:
     """A Markdown table of the keys of a YAML text."""
-    rows = [f"| `{outer}{key}` | {kind_of(schema, key)} | {value} | {comment} |" for key, value, comment in keys(text)]
+    rows = []
+    for key, value, comment in keys_of(text):
+        shown = f"`{value}`" if value and value != "???" else ""
+        rows.append(f"| `{outer}{key}` | {kind_of(schema, key)} | {shown} | {cell(comment)} |")
     return "\n".join(["| key | type | default | meaning |", "|---|---|---|---|", *rows])
-
-
-def keys(text: str) -> Iterator[tuple[str, str, str]]:
-    """Every key of a YAML text with its default and the comment above it; `a.b` for a key b in a.
-
-    A comment holds for all keys below it up to an empty line or another comment.
-    """
-    comment: list[str] = []
-    above: list[tuple[int, str]] = []
-    before = ""
-    for line in text.splitlines():
-        if line.strip().startswith("#"):
-            comment = [*(comment if before.strip().startswith("#") else []), line.strip().removeprefix("#").strip()]
-        elif not line.strip():
-            comment = []
-        elif found := KEY.match(line):
-            depth = len(found["indent"])
-            above = [(other, name) for other, name in above if other < depth] + [(depth, found["name"])]
-            if above[0][1] != "defaults":
-                value = found["value"].strip()
-                shown = f"`{value}`" if value and value != "???" else ""
-                yield ".".join(name for _, name in above), shown, cell(" ".join(comment))
-        before = line
 
 
 def cell(text: str) -> str:

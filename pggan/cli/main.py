@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from pkgutil import resolve_name
 from threading import Thread
 from typing import Any, NoReturn
@@ -20,7 +21,7 @@ from pggan.cli.commands import COMMANDS, Command
 from pggan.cli.compose import compose, config_folder, run_with_flags, suggestion
 from pggan.cli.help import help_text, overview
 from pggan.cli.recipe import with_choices
-from pggan.config.validation import UnknownKey
+from pggan.config.validation import UnknownKey, validated
 from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError, nearest
 from pggan.core.process import (
     COMMAND_VARIABLE,
@@ -57,11 +58,12 @@ def run_arguments(arguments: list[str]) -> int:
     arguments = arguments[words:]
     folder = config_folder(arguments)
     if {"--help", "-h", "help"} & {*arguments}:
-        print(help_text(command, arguments, folder), flush=True)
+        print(help_text(command, arguments), flush=True)
         return 0
 
     def run(values: dict[str, Any], overrides: list[str]) -> int:
         try:
+            require_inputs(validated(command.schema_type, values))
             return run_command(command, with_choices(command, values, overrides, folder))
         except UnknownKey as error:
             raise UserError(error.problem, suggestion(command, error.key)) from error
@@ -81,13 +83,50 @@ def recorded(arguments: list[str]) -> Iterator[None]:
 
 def run_command(command: Command, values: Mapping[str, Any]) -> int:
     """Check composed `values` and call `run` of the command's module with them; returns the exit code."""
-    from pggan.cli.inputs import checked_config, parts_for
-
-    config = checked_config(command, values)
+    config: object = validated(command.schema_type, values)
     gc.disable()  # what imports make stays, and looking through it takes a sixth of them
     run: Callable[..., int] = resolve_name(command.function)
     gc.enable()
     return run(config, *parts_for(config))
+
+
+def parts_for(config: object) -> list[object]:
+    """Functions that the room of a command is given besides `config`: a training, the one that prepares its images."""
+    from pggan.config.train import TrainConfig
+
+    if type(config) is not TrainConfig:
+        return []
+    from pggan.data.prepare import training_pyramid
+
+    return [partial(training_pyramid, **config.data.origin)]
+
+
+def require_inputs(config: object) -> None:
+    """Raise UserError for images, a run or a generator that `config` names and that is not there.
+
+    Before torch is loaded, which takes seconds.  Where there are several machines, their ranks report it together
+    later; `pggan plan` predicts runs on images that are elsewhere, too, but with hours= it looks at them.
+    """
+    from pggan.checkpoints.generator_file import generator_path
+    from pggan.checkpoints.read import choose_checkpoint, has_checkpoints, require_checkpoints
+    from pggan.config.commands import ALL, GeneratorConfig, PlanConfig
+    from pggan.config.train import TrainConfig
+    from pggan.data.data_sets import require_source
+
+    if isinstance(config, GeneratorConfig) and config.checkpoint != ALL:
+        generator_path(choose_checkpoint(config.run, config.checkpoint))
+    if not isinstance(config, TrainConfig) or "RANK" in os.environ or config.distributed.nnodes > 1:
+        return
+    if isinstance(config, PlanConfig) and config.hours is None:
+        return
+    if config.data.path is not None:
+        require_source(config.data.path)
+    if config.run_dir is not None and has_checkpoints(Path(config.run_dir)):
+        return  # where the run began may be gone by now
+    if config.resume not in ("auto", "never"):
+        require_checkpoints(Path(config.resume), "resume")
+    if config.init_from is not None and not has_checkpoints(Path(config.init_from)):
+        generator_path(config.init_from, "init_from")
 
 
 def guarded(run: Callable[[], int]) -> int:

@@ -74,7 +74,6 @@ def write_recipe(
     from rich.console import Console
     from rich.table import Table
 
-    from pggan.cli.inputs import require_training_inputs
     from pggan.config import TrainConfig
     from pggan.config.validation import validated
 
@@ -90,12 +89,13 @@ def write_recipe(
             write(Path(place, RECIPE_FILE), recipe_of(keys, values, choices, folder))
             return validated(TrainConfig, compose("train", [f"experiment={place}/{RECIPE_FILE}", *typed]))
 
-    require_training_inputs(plain := validated(TrainConfig, compose("train", keys)))
     from pggan.performance.hours import find_recipe  # and torch
 
     console = Console(stderr=True, highlight=False)
     with console.status("Choosing a recipe") as status:
-        choices, about = find_recipe(plain, given, composed, status.update, scales=scales)
+        choices, about = find_recipe(
+            validated(TrainConfig, compose("train", keys)), given, composed, status.update, scales=scales
+        )
     shown = [(f"{one.key}={written(one.value)}", one.reason) for one in choices]
     table = Table("", "", box=None, title=f"For {about}:", title_justify="left", title_style="", show_header=False)
     for row in shown:

@@ -20,8 +20,7 @@ from pggan.core.architecture import Precision
 from pggan.core.errors import UserError
 from pggan.core.schedule import value_at
 
-Checkpoint = int | Literal["newest", "best"]  # the images that it was saved at, or a word
-ALL = "all"  # as checkpoint= of evaluate
+ALL = "all"  # as checkpoint=
 Port = Annotated[int, ">=0 <=65535"]
 
 InterpolationPath = StrEnum("InterpolationPath", "slerp lerp loop walk")  # from one latent to the next
@@ -35,9 +34,10 @@ OnBad = StrEnum("OnBad", "report stop")  # what to do about files that can't be 
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratorConfig:
-    """The key of every command that takes a generator."""
+    """Keys of every command that takes a generator, or with checkpoint=all each of a run."""
 
     run: str
+    checkpoint: int | Literal["newest", "best", "all"]  # the images that it was saved at, or a word
 
     @property
     def generator_keys(self) -> dict[str, Any]:
@@ -50,7 +50,6 @@ class GeneratorConfig:
 class DrawConfig(GeneratorConfig):
     """Keys of every command that draws images: a generator, its stage and its class."""
 
-    checkpoint: Checkpoint
     resolution: int | None
     alpha: float | None
     label: int | str | None
@@ -125,7 +124,6 @@ class DirectionsConfig(DrawConfig):
 class ExploreConfig(GeneratorConfig):
     """A page in the browser."""
 
-    checkpoint: Checkpoint
     directions: str | None
     port: Port | None
     open: bool
@@ -137,7 +135,6 @@ class ExploreConfig(GeneratorConfig):
 class EvaluateConfig(GeneratorConfig):
     """Images of a generator beside those of a data set."""
 
-    checkpoint: Checkpoint | Literal["all"]
     data: str | None
     metrics: list[MetricName]
     extractor: str
@@ -159,7 +156,6 @@ class EvaluateConfig(GeneratorConfig):
 class ExportConfig(GeneratorConfig):
     """A generator for other programs."""
 
-    checkpoint: Checkpoint
     format: ExportFormat
     out: str
     resolution: int | None

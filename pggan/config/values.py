@@ -15,12 +15,13 @@ from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from subprocess import DEVNULL, CalledProcessError, check_output
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pggan.config.train import TrainerConfig
-from pggan.config.validation import validated
 from pggan.config.withdrawn import WITHDRAWN, without_withdrawn
 from pggan.core.process import COMMAND_VARIABLE, STARTED_VARIABLE, __version__
+
+if TYPE_CHECKING:
+    from pggan.config.train import TrainerConfig
 
 LIBRARIES = ("torch", "numpy", "pillow", "safetensors", "hydra-core", "omegaconf", "tensorboard")
 PACKAGE = Path(__file__).parents[1]
@@ -33,9 +34,9 @@ def roots(folder: str | None) -> list[Path]:
     return [CONFIGS] if folder is None else [CONFIGS, Path(folder)]
 
 
-def choices_of(group: str, folder: str | None = None) -> list[str]:
-    """The files of a folder of configs/, and of the one of that name in one's own `folder`; none if there is none."""
-    return sorted({file.stem for root in roots(folder) for file in (root / group).glob("*.yaml")})
+def choices_of(group: str) -> list[str]:
+    """The files of a folder of configs/."""
+    return sorted(file.stem for file in (CONFIGS / group).glob("*.yaml"))
 
 
 def default_values(choices: Mapping[str, str]) -> dict[str, Any]:
@@ -63,8 +64,11 @@ def of_earlier_version(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @cache
-def default_trainer() -> TrainerConfig:
+def default_trainer() -> "TrainerConfig":
     """The trainer that configs/train.yaml describes, for what varies a part of it."""
+    from pggan.config.train import TrainerConfig
+    from pggan.config.validation import validated
+
     values = default_values({})
     return validated(TrainerConfig, {name: values[name] for name in TrainerConfig.__dataclass_fields__})
 

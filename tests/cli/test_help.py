@@ -5,62 +5,52 @@ import re
 import pytest
 import yaml
 
-from pggan.cli.commands import COMMANDS
-from pggan.cli.help import STAGES, help_text, overview
+from pggan.cli.commands import COMMANDS, STAGES
+from pggan.cli.main import main
 
 SCREEN = 50  # lines of a terminal window that is not small
+COLUMNS = 80
 
 
-@pytest.fixture(autouse=True)
-def columns(monkeypatch):
-    """The width of a terminal window that is not large."""
-    monkeypatch.setenv("COLUMNS", "80")
-    return 80
+@pytest.fixture
+def shown(monkeypatch, capsys):
+    """What a command line prints, in a terminal window that is not large."""
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+
+    def printed(*words):
+        assert main(list(words)) == 0
+        return capsys.readouterr().out
+
+    return printed
 
 
-def test_the_overview_lists_every_command_once_with_its_duty_by_stage(columns):
-    lines = overview().splitlines()
-    words = " ".join(overview().split())
+@pytest.mark.parametrize("words", [["--help"], ["-h"], ["help"], []])
+def test_the_overview_lists_every_command_once_with_its_duty_by_stage(words, shown):
+    text = shown(*words)
     for name, command in COMMANDS.items():
-        assert words.count(f" {name} {command.duty}") == 1
+        assert " ".join(text.split()).count(f" {name} {command.duty}") == 1
+    lines = text.splitlines()
     assert [line for line in lines if line in STAGES] == list(STAGES)
     assert len(lines) <= SCREEN
-    assert max(map(len, lines)) <= columns
+    assert max(map(len, lines)) <= COLUMNS
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)
-def test_help_fits_a_screen_with_an_example_first_and_a_line_per_key(command, columns):
-    shown = help_text(command, [])
-    lines = shown.splitlines()
-    assert f"\n\nUsage: pggan {command.name} key=value …\nExample: {command.example}\n\n" in as_the_shell_reads(shown)
-    assert len(lines) <= SCREEN
-    assert max(map(len, lines)) <= columns
-    for key in yaml.safe_load(command.config_file.read_text()).keys() - {"defaults"}:
-        assert f"\n  {key}=" in shown or f"\n  {key}.*" in shown
-    assert all(f"\n  {group}= " in shown for group in command.groups)
+def test_help_fits_a_screen_with_an_example_first_and_a_line_per_key_and_all_of_it_has_the_comments(command, shown):
+    text, everything = (shown(*command.name.split(), *words) for words in (["--help"], ["--help", "all"]))
+    as_the_shell_reads = re.sub(" +", " ", text.replace("\\\n", ""))
+    assert f"\n\nUsage: pggan {command.name} key=value …\nExample: {command.example}\n\n" in as_the_shell_reads
+    assert command.example.startswith(f"pggan {command.name} ")
+    assert len(text.splitlines()) <= SCREEN
+    assert max(map(len, text.splitlines())) <= COLUMNS
+    file = command.config_file.read_text()
+    for key in yaml.safe_load(file).keys() - {"defaults"}:
+        assert f"\n  {key}=" in text or f"\n  {key}.*" in text
+        assert f"\n  {key}:" in everything
+    assert all(f"\n  {group}= " in text for group in command.groups)
+    assert all(f"  {line}" in everything for line in file.splitlines() if line.startswith("#"))
 
 
-def as_the_shell_reads(text: str) -> str:
-    """`text` with lines that end in a backslash joined, and single spaces."""
-    return re.sub(" +", " ", text.replace("\\\n", ""))
-
-
-@pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)
-def test_help_all_shows_every_key_with_its_comment(command):
-    shown = help_text(command, ["all"])
-    assert command.example in as_the_shell_reads(shown)
-    text = command.config_file.read_text()
-    for line in text.splitlines():
-        if line.startswith("#"):
-            assert line in shown
-    for key in yaml.safe_load(text).keys() - {"defaults"}:
-        assert f"\n  {key}:" in shown
-    assert "???" not in shown or command.name != "train"
-
-
-def test_help_all_follows_the_chosen_groups():
-    shown = help_text(COMMANDS["plan"], ["all", "loss=relativistic"])
-    assert "Keys of configs/train.yaml" in shown
-    assert "loss=logistic|relativistic|wgan_gp" in shown
-    assert "R2" in shown
-    assert "R2" not in help_text(COMMANDS["train"], ["all"])
+def test_help_all_follows_the_chosen_groups(shown):
+    assert "R2" in shown("plan", "--help", "all", "loss=relativistic")
+    assert "R2" not in shown("plan", "--help", "all")

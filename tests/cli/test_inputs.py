@@ -2,8 +2,7 @@
 
 import pytest
 
-from pggan.cli import main as cli
-from pggan.cli.inputs import require_inputs
+from pggan.cli.main import main, require_inputs
 from pggan.config import TrainConfig
 from pggan.config.validation import validated
 from pggan.core.errors import UserError
@@ -33,7 +32,7 @@ def test_what_is_not_there_is_missed_and_nothing_is_written(line, problem, tmp_p
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "file").touch()
     monkeypatch.chdir(tmp_path)
-    assert cli.main(line.split()) == 2
+    assert main(line.split()) == 2
     assert problem in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 

@@ -18,13 +18,6 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["help"], []])
-def test_without_a_command_all_are_listed(arguments, capsys):
-    assert main(arguments) == 0
-    shown = capsys.readouterr().out
-    assert all(f"  {name} " in shown for name in COMMANDS)
-
-
 @pytest.mark.parametrize("arguments", [["--version"], ["train", "--version"]])
 def test_the_version_is_that_of_the_package(arguments, capsys):
     assert main(arguments) == 0
