@@ -91,11 +91,9 @@ def write_recipe(
 
     from pggan.performance.hours import find_recipe  # and torch
 
-    console = Console(stderr=True, highlight=False)
+    plain, console = validated(TrainConfig, compose("train", keys)), Console(stderr=True, highlight=False)
     with console.status("Choosing a recipe") as status:
-        choices, about = find_recipe(
-            validated(TrainConfig, compose("train", keys)), given, composed, status.update, scales=scales
-        )
+        choices, about = find_recipe(plain, given, composed, status.update, scales=scales)
     shown = [(f"{one.key}={written(one.value)}", one.reason) for one in choices]
     table = Table("", "", box=None, title=f"For {about}:", title_justify="left", title_style="", show_header=False)
     for row in shown:
