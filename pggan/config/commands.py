@@ -7,13 +7,11 @@ from typing import Annotated, Any, Literal
 from pggan.config.train import (
     DgcConfig,
     DistributedConfig,
-    MetricName,
     ModelConfig,
     PlainGradientsConfig,
     R1Config,
     TrainConfig,
     WganGpConfig,
-    require_extractor,
 )
 from pggan.config.validation import Count, Positive, RawPerResolution, Resolution, Whole, per_resolution
 from pggan.core.architecture import Precision
@@ -136,7 +134,7 @@ class EvaluateConfig(GeneratorConfig):
     """Images of a generator beside those of a data set."""
 
     data: str | None
-    metrics: list[MetricName]
+    metrics: list[str]
     extractor: str
     weights: str | None
     count: Annotated[int, ">=2"] | None
@@ -147,9 +145,6 @@ class EvaluateConfig(GeneratorConfig):
     json: bool
     device: str
     threads: Count | None
-
-    def __post_init__(self) -> None:
-        require_extractor("extractor", self.extractor)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,18 +17,14 @@ from pggan.config.validation import (
     per_resolution,
 )
 from pggan.core.architecture import LIMITS, Architecture, Precision, Resampling
-from pggan.core.errors import UserError, nearest, require
+from pggan.core.errors import UserError, require
 from pggan.core.schedule import Schedule
 
 Kernels = StrEnum("Kernels", "auto reference")  # fast operations, or their plain twins
 Switch = StrEnum("Switch", "auto on off")
 Crop = StrEnum("Crop", "center resize pad")  # how an image becomes square
-MetricName = Literal["swd", "ms_ssim", "kid", "fid", "precision_recall", "neighbours"]
-EXTRACTORS = ("efficientnet-lite0", "inception", "pixels")  # besides MODULE:FUNCTION
 
 RESUME_KEYS = {"run_dir", "resume", "devices", "threads"}  # say where and how a run resumes, not what it is
-# Metrics by which generators are put in order, and their numbers of which the lowest is the best.
-ORDERED = {"swd": "swd/mean", "kid": "kid", "fid": "fid"}
 MIN_GAMMA = 1.0  # of loss.gamma=auto: less was worse wherever it was tried, up to 64x64 (lab book)
 
 
@@ -256,18 +252,10 @@ class EvaluationConfig:
 
     max_share: ClassVar[float] = 0.05  # of the training time that evaluations take without an interval
 
-    metrics: list[MetricName]
+    metrics: list[str]
     extractor: str
     count: Annotated[int, ">=2"]
     interval_images: Count | None
-
-    def __post_init__(self) -> None:
-        require_extractor("evaluation.extractor", self.extractor)
-
-    @property
-    def best_metric(self) -> str | None:
-        """The number that decides which checkpoint is the best; None where none does."""
-        return next((ORDERED[name] for name in self.metrics if name in ORDERED), None)
 
     @property
     def share(self) -> float:
@@ -351,9 +339,3 @@ class TrainConfig(TrainerConfig):
 def gamma_by_rule(resolution: int, batch: int) -> float:
     """The weight of R1 for a final resolution and the batch there.  (Karras et al. 2020: StyleGAN2-ADA, cfg=auto)"""
     return 0.0002 * resolution**2 / batch
-
-
-def require_extractor(key: str, name: str) -> None:
-    """Raise UserError unless `name`, from `key`, can be an extractor of features."""
-    if name not in EXTRACTORS and not name.partition(":")[2]:
-        raise UserError(f"There is no {key}={name}.", nearest(name, [*EXTRACTORS, "MODULE:FUNCTION"]))

@@ -6,13 +6,11 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import OmegaConf
 from rich.console import Console
 from rich.progress import Progress as Bars
 from rich.progress import TimeElapsedColumn, TimeRemainingColumn
 
-from pggan.checkpoints.generator_file import load_generator
 from pggan.checkpoints.read import checkpoints_of_run, choose_checkpoint
 from pggan.config import DataConfig
 from pggan.config.commands import ALL, EvaluateConfig
@@ -26,12 +24,11 @@ from pggan.core.text import new_table, next_command, three_digits
 from pggan.data.prepare import training_pyramid
 from pggan.data.pyramid import ImagePyramid, open_pyramid
 from pggan.distributed.process_group import ProcessGroup
-from pggan.metrics.evaluate import evaluate, needs_extractor
-from pggan.metrics.extractors import load_extractor
+from pggan.metrics import Evaluator
 from pggan.metrics.images import Progress
 from pggan.sampling.files import new_folder
 from pggan.sampling.images import save_png
-from pggan.sampling.trained_generator import TrainedGenerator
+from pggan.sampling.trained_generator import load
 from pggan.training.precision import configure_process
 
 CONFIG_FILE = "config.yaml"
@@ -42,12 +39,11 @@ def run(config: EvaluateConfig) -> int:
     """Evaluate all generators that `config` names, and print or write the results; returns the exit code."""
     group = ProcessGroup.single_process(choose_device(config.device))
     configure_process(group.device, Precision.fp32, config.threads)
+    evaluator = Evaluator(config.metrics, config.extractor, group.device, count=config.count, weights=config.weights)
     every = config.checkpoint == ALL
     places = checkpoints_of_run(config.run) if every else [Path(choose_checkpoint(config.run, config.checkpoint))]
-    newest = TrainedGenerator(load_generator(str(places[-1]), torch.device("cpu")))
+    newest, extractor = load(str(places[-1]), "cpu"), evaluator.extractor
     side = newest.settings(resolution=config.resolution, alpha=config.alpha).resolution
-    wanted = needs_extractor(config.metrics)
-    extractor = load_extractor(config.extractor, config.weights, group.device) if wanted else None
     pyramid, mirror = open_images(config.run, config.data, newest.network.architecture.channels, side)
     result: dict[str, Any] = {
         "run": config.run,
@@ -57,33 +53,27 @@ def run(config: EvaluateConfig) -> int:
         "versions": versions(),
         "evaluations": [],
     }
-    known: dict[Any, Any] = {}
     with nullcontext() if config.out is None else new_folder(Path(config.out), "out") as folder, shown() as progress:
         for place in places:
-            generator = TrainedGenerator(load_generator(str(place), group.device))
+            generator = load(str(place), config.device)
             settings = generator.settings(resolution=config.resolution, alpha=config.alpha)
-            found = evaluate(
+            about = {"generator": str(place), "images": generator.images, "alpha": settings.alpha}
+            about["resolution"] = settings.resolution
+            found = evaluator.evaluate(
                 generator.network,
                 settings,
                 pyramid,
-                config.metrics,
-                extractor=extractor,
-                count=config.count,
                 first_seed=config.seed,
                 group=group,
                 mirror=mirror,
-                known=known,
                 progress=progress,
             )
-            about = {"generator": str(place), "images": generator.images, "alpha": settings.alpha}
-            about["resolution"] = settings.resolution
-            pictures = []
-            if folder is not None:  # after each, so that it is there when a later one is not finished
-                for name, picture in found.pictures.items():
-                    pictures.append(f"{name}-{generator.images:09d}.png" if len(places) > 1 else f"{name}.png")
-                    save_png(picture, folder / pictures[-1])
+            end = f"-{generator.images:09d}.png" if len(places) > 1 else ".png"
+            pictures = [] if folder is None else [f"{name}{end}" for name in found.pictures]
             result["evaluations"].append(about | {"metrics": found.values, "notes": found.notes, "pictures": pictures})
-            if folder is not None:
+            if folder is not None:  # after each, so that it is there when a later one is not finished
+                for file, picture in zip(pictures, found.pictures.values(), strict=True):
+                    save_png(picture, folder / file)
                 with atomic_write(folder / RESULT_FILE) as temporary:
                     temporary.write_text(json.dumps(result, indent=1) + "\n")
     report(config, result)

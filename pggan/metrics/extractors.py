@@ -1,4 +1,4 @@
-"""Feature extractors by name: images uint8 [N, C, R, R] of any resolution to features [N, F].
+"""The feature extractors that have a name: images uint8 [N, 3, R, R] of any resolution to features [N, F].
 
 The name stands for everything that shapes the features: network, weights, resize.
 
@@ -9,9 +9,6 @@ MODULE:FUNCTION       the user's own: FUNCTION() returns a module from uint8 [N,
 """
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -20,42 +17,14 @@ from torch import Tensor, nn
 
 from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError
+from pggan.metrics import Extractor
 from pggan.networks.efficientnet_lite0 import SIDE, load_efficientnet_lite0, weights_file
-from pggan.training.precision import full_float32
 
-CHUNK = 32  # images in one forward pass
 PIXEL_SIDE = 32  # of the features of `pixels`
 # The weights that torch-fidelity publishes, converted from the TensorFlow graph of 2015-12-05; their SHA-256 begins so.
 INCEPTION_SHA256 = "6726825d"
 INCEPTION_FILE = f"weights-inception-2015-12-05-{INCEPTION_SHA256}.pth"
 INCEPTION_URL = f"https://github.com/toshas/torch-fidelity/releases/download/v0.2.0/{INCEPTION_FILE}"
-
-
-@dataclass(frozen=True)
-class Extractor:
-    """A feature extractor; `name` is what metrics carry.
-
-    Grey images are repeated to three channels; of images with four, the first three are taken.  Whatever precision
-    training has, features are calculated in float32.
-    """
-
-    name: str
-    network: Callable[[Tensor], Tensor]  # uint8 [N, 3, R, R] -> [N, F]
-    weights: str = ""  # the SHA-256 of their file
-
-    @torch.no_grad()
-    def features(self, images: Tensor) -> Tensor:
-        """Features float32 [N, F], in host memory, of images uint8 [N, C, R, R].
-
-        Raises UserError where the network gives anything but rows of finite numbers.
-        """
-        colour = images[:, :3] if images.shape[1] >= 3 else images[:, :1].expand(-1, 3, -1, -1)
-        with full_float32():
-            features = torch.cat([self.network(chunk) for chunk in torch.split(colour, CHUNK)]).float().cpu()
-        if features.ndim != 2 or not features.isfinite().all():
-            problem = f"Extractor {self.name} gives {list(features.shape)}, or numbers that are NaN or infinite."
-            raise UserError(problem, "It has to give [N, F], all finite: look at its network and weights.")
-        return features
 
 
 class Resized(nn.Module):
@@ -77,30 +46,15 @@ class Resized(nn.Module):
         return features.flatten(1)
 
 
-def load_extractor(name: str, weights: str | None, device: torch.device) -> Extractor:
-    """The extractor `name`, with the `weights` of a file where it takes some, on `device`.
-
-    Raises UserError for a name that is unknown, and where weights or packages are missing.
-    """
-    family, _, member = name.partition(":")
-    match family:
-        case "efficientnet-lite0":
-            path = weights_file("Without them: metrics=[swd,ms_ssim], or extractor=pixels.")
-            # The network itself subtracts 127 and divides by 128.
-            network: nn.Module = Resized(load_efficientnet_lite0(path), SIDE, [0.0] * 3, [1.0] * 3)
-            extractor = Extractor(family, network, file_sha256(path))
-        case "inception":
-            extractor = _inception(weights, device)
-        case "pixels":
-            return pixel_extractor()
-        case _:
-            extractor = _of_user(family, member)
-    if isinstance(extractor.network, nn.Module):
-        extractor.network.requires_grad_(False).train(False).to(device)
-    return extractor
+def efficientnet_lite0() -> Extractor:
+    """EfficientNet-Lite0; raises UserError where its weights are missing."""
+    path = weights_file("Without them: metrics=[swd,ms_ssim], or extractor=pixels.")
+    # The network itself subtracts 127 and divides by 128.
+    network = Resized(load_efficientnet_lite0(path), SIDE, [0.0] * 3, [1.0] * 3)
+    return Extractor("efficientnet-lite0", network, file_sha256(path))
 
 
-def pixel_extractor() -> Extractor:
+def pixels() -> Extractor:
     """Box means of the pixels, scaled so that distances are root mean squares of differences in [0, 1]."""
 
     def features(images: Tensor) -> Tensor:
@@ -111,7 +65,23 @@ def pixel_extractor() -> Extractor:
     return Extractor("pixels", features)
 
 
-def _inception(weights: str | None, device: torch.device) -> Extractor:
+class First(nn.Module):
+    """The first of the results of a network."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        first: Tensor = self.network(images)[0]
+        return first
+
+
+def inception(weights: str | None = None) -> Extractor:
+    """The network of the FID, with the `weights` of a file, else with those that torch.hub has fetched once.
+
+    Raises UserError without them, or without torch-fidelity.
+    """
     try:
         from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
     except ImportError as error:
@@ -132,16 +102,4 @@ def _inception(weights: str | None, device: torch.device) -> Extractor:
     if not file_sha256(path).startswith(INCEPTION_SHA256):
         raise UserError(f"{path} does not hold the Inception weights of the FID: its SHA-256 is another one.", remedy)
     network = FeatureExtractorInceptionV3("inception", ["2048"], feature_extractor_weights_path=str(path))
-    network.requires_grad_(False).train(False).to(device)
-    return Extractor("inception", lambda images: network(images)[0], file_sha256(path))
-
-
-def _of_user(module: str, function: str) -> Extractor:
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        make = getattr(import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        problem = f"extractor={module}:{function} can't be loaded: {error}."
-        raise UserError(problem, "Write MODULE:FUNCTION, of a module that Python can import.") from error
-    return Extractor(f"{module}.{function}", make())
+    return Extractor("inception", First(network), file_sha256(path))

@@ -55,18 +55,18 @@ class FakeImages(Images):
 
     def __init__(self, network: Generator, settings: RenderSettings, reals: RealImages, first_seed: int) -> None:
         self.network, self.settings, self.first_seed = network, settings, first_seed
-        self.num_classes, labels = network.architecture.num_classes, reals.pyramid.labels
-        self.labels = np.arange(self.num_classes) if labels is None else labels[reals.order]
+        self.classes, labels = network.architecture.num_classes, reals.pyramid.labels
+        self.labels = np.arange(self.classes) if labels is None else labels[reals.order]
 
     def read(self, indices: Sequence[int]) -> Pixels:
         network, settings = self.network, self.settings
-        latents = seed_latents([self.first_seed + index for index in indices], network.architecture.latent_size)
-        if network.weights[0].device.type == "cpu" and not self.num_classes:
+        seeds = [self.first_seed + index for index in indices]
+        latents = seed_latents(seeds, network.architecture.latent_size)
+        if network.weights[0].device.type == "cpu" and not self.classes:
             return np.stack(list(render_each(network, latents, settings)))
         labels = None
-        if self.num_classes:
-            chosen = self.labels[np.asarray(indices) % len(self.labels)] % self.num_classes
-            labels = torch.from_numpy(chosen)
+        if self.classes:
+            labels = torch.from_numpy(self.labels[np.asarray(indices) % len(self.labels)] % self.classes)
         with use_options(network, ComputeOptions()):
             return draw_in_batches(network, latents, labels, settings, max(DRAWN_PIXELS // settings.resolution**2, 1))
 

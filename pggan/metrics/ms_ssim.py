@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pggan.metrics.base import Metric, Task, label
-from pggan.metrics.images import RowCollector, feed, separable_filter
+from pggan.metrics import Metric, Task, label
+from pggan.metrics.images import RowCollector, separable_filter
 
 WEIGHTS = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
 WINDOW = 11
@@ -73,24 +73,19 @@ def of_pairs(images: Tensor) -> Tensor:
 class MultiScaleSimilarity(Metric):
     """`ms_ssim` of the fakes, and `ms_ssim_reals` to compare with."""
 
-    key = "ms_ssim"
     paper_images = 20_000
     least_images = 2
-    uses_reals = False
+    takes_more_fakes = True
     uses_extractor = False
 
     def __init__(self, task: Task, count: int) -> None:
         super().__init__(task, count - count % 2)
-        self.pairs = task.shown_fakes(RowCollector(of_pairs, self.count, task.partition))
+        self.pairs = task.collectors[self] = RowCollector(of_pairs, self.count, task.partition)
 
     def values(self) -> dict[str, float]:
-        count, scales = min(self.count, self.task.reals.pyramid.images // 2 * 2), scales_of(self.task.resolution)
-        features = f"{scales}scales"
-        reals = self.task.once(("ms_ssim", count), lambda: self._of_reals(count))
+        count, task = min(self.count, self.task.reals.pyramid.images // 2 * 2), self.task
+        features = f"{scales_of(task.resolution)}scales"
         found = {label("ms_ssim", features, self.count): float(self.pairs.rows().mean())}
+        pairs = RowCollector(of_pairs, count, task.partition)
+        reals = task.once(("ms_ssim", count), lambda: float(task.shown_reals(pairs).rows().mean()))
         return found | {label("ms_ssim_reals", features, count): reals}
-
-    def _of_reals(self, count: int) -> float:
-        pairs, task = RowCollector(of_pairs, count, self.task.partition), self.task
-        feed(task.reals, [pairs], task.partition, "pairs of reals", task.progress)
-        return float(pairs.rows().mean())

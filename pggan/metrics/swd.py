@@ -15,12 +15,9 @@ Two cases are not in the official code: images smaller than 16x16 have one level
 and a channel of zero variance is not divided by its standard deviation.
 """
 
-import os
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
-from math import prod
-from typing import IO
 
 import numpy as np
 import torch
@@ -29,13 +26,12 @@ from torch import Tensor
 
 from pggan.core.errors import UserError
 from pggan.core.rng import generator_for
-from pggan.metrics.base import Metric, Task, label
-from pggan.metrics.images import Collector, RankPartition, RealImages, feed, separable_filter
+from pggan.metrics import Metric, Task, label
+from pggan.metrics.images import Collector, RankPartition, separable_filter
 
 PATCHES = 128
 SIDE = 7
 MIN_LEVEL = 16
-SMALL_IMAGE_MIN_LEVEL = 8  # of images that are smaller than that
 DIRECTIONS = 4 * 128
 AT_ONCE = 32  # directions whose projections are held in memory: 268 MB per set of 16384 images
 BINOMIAL = (1 / 16, 4 / 16, 6 / 16, 4 / 16, 1 / 16)
@@ -99,32 +95,23 @@ def random_directions(size: int, side: int) -> Tensor:
 
 
 class PatchCollector(Collector):
-    """The patches of this rank's images at every level, in unnamed temporary files."""
+    """The patches of this rank's images at every level, a block of images in one unnamed temporary file."""
 
     def __init__(self, count: int, resolution: int, channels: int, partition: RankPartition) -> None:
-        self.count, self.partition, self.channels = count, partition, channels
-        self.own = partition.own(count)
+        self.count, self.channels, self.partition = count, channels, partition
+        self.starts = [block.start for block in partition.own(count)]
         self.levels = levels_of(resolution)
-        self.patches: dict[int, Tensor] = {}  # [N, PATCHES, C, 7, 7] of this rank
+        self.patches: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # per block [N, PATCHES, C, 7, 7]
         self.sums: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # per block, of values and squares
-        self.blocks = 0
-        self.images = 0
 
     def add(self, images: Tensor) -> None:
-        shape, first = (sum(map(len, self.own)), PATCHES, self.channels, SIDE, SIDE), self.own[self.blocks].start
-        for side in self.levels if not self.patches else ():
-            with tempfile.TemporaryFile() as file:
-                reserve(file, 4 * prod(shape))
-                self.patches[side] = torch.from_numpy(np.memmap(file, np.float32, "w+", shape=shape))
         for side, level in zip(self.levels, laplacian_pyramid(images.float()), strict=True):
             # The same patch positions, whatever the number of images in the last block.
-            corners = corners_of(first, self.partition.size, side)[:, : len(images)].to(images.device)
-            patches = cut_patches(level, corners).cpu()
-            self.patches[side][self.images : self.images + len(images)] = patches
+            corners = corners_of(self.starts[len(self.patches[side])], self.partition.size, side)[:, : len(images)]
+            patches = stored(cut_patches(level, corners.to(images.device)).cpu())
+            self.patches[side].append(patches)
             values = patches.double().transpose(1, 2).flatten(2)  # [N, C, P * 49]
             self.sums[side].append(torch.stack([values.sum(2), values.square().sum(2)], 1))
-        self.blocks += 1
-        self.images += len(images)
 
     def normalise(self, side: int) -> None:
         """Give the patches of a level, over all ranks, zero mean and unit standard deviation per channel."""
@@ -133,34 +120,29 @@ class PatchCollector(Collector):
         deviation = (sums[1] - mean.square()).clamp(min=0).sqrt()
         deviation[deviation == 0] = 1
         shape = (-1, 1, 1)
-        for block in self._blocks(side):  # one at a time: the file is larger than memory may be
+        for block in self.patches[side]:
             block.sub_(mean.float().view(shape)).div_(deviation.float().view(shape))
 
     def project(self, side: int, directions: Tensor) -> Tensor:
         """The projections [D, N * P] of all ranks' patches on `directions` [C * 49, D]."""
         device = self.partition.group.device
         there = directions.to(device)
-        projected = [(block.to(device).flatten(2) @ there).cpu() for block in self._blocks(side)]
+        projected = [(block.to(device).flatten(2) @ there).cpu() for block in self.patches[side]]
         return self.partition.all_gather(projected).flatten(0, 1).T.contiguous()
 
-    def _blocks(self, side: int) -> Iterator[Tensor]:
-        start = 0
-        for block in self.own:
-            yield self.patches[side][start : start + len(block)]
-            start += len(block)
 
+def stored(block: Tensor) -> Tensor:
+    """The numbers of a float32 block in an unnamed temporary file; raises UserError where it has no space.
 
-def reserve(file: IO[bytes], size: int) -> None:
-    """Take the space of `size` bytes on the disk: a mapped file that finds none later ends the process.
-
-    Raises UserError where there is none.  macOS has no such call.
+    It is written before it is mapped: without space, writing to a mapped file ends the process.
     """
-    if hasattr(os, "posix_fallocate"):
-        try:
-            os.posix_fallocate(file.fileno(), 0, size)
-        except OSError as error:
-            problem = f"{tempfile.gettempdir()} has no space for {size:,} bytes of patches: {error.strerror}."
-            raise UserError(problem, "Use fewer images (count), or set a larger place: TMPDIR=DIRECTORY.") from error
+    try:
+        with tempfile.TemporaryFile() as file:
+            file.write(block.numpy().tobytes())
+            return torch.from_numpy(np.memmap(file, np.float32, "r+", shape=tuple(block.shape)))
+    except OSError as error:
+        problem = f"Patches of images find no place in {tempfile.gettempdir()}: {error.strerror}."
+        raise UserError(problem, "Use fewer images (count), or set a larger place: TMPDIR=DIRECTORY.") from error
 
 
 def distance(one: PatchCollector, other: PatchCollector, side: int, on_progress: Callable[[int, int], None]) -> float:
@@ -187,41 +169,37 @@ def sorted_distance(a: Tensor, b: Tensor) -> float:
 class SlicedWasserstein(Metric):
     """`swd/SIDE` per level, `swd/mean`, and the floor of both."""
 
-    key = "swd"
     paper_images = 16_384
     least_images = 16  # with as few reals, the floor compares 8 with 8; of one with one it is no measure
+    least_resolution = 8  # a patch does not fit into 4x4
     uses_extractor = False
+    decides = "swd/mean"
 
     def __init__(self, task: Task, count: int) -> None:
         super().__init__(task, count)
-        self.patches = task.shown_fakes(self._collector(count))
-
-    @classmethod
-    def undefined(cls, resolution: int) -> str:
-        return "" if resolution >= SMALL_IMAGE_MIN_LEVEL else f"patches of {SIDE}x{SIDE} do not fit"
+        self.patches = task.collectors[self] = self._collector(count)
 
     def values(self) -> dict[str, float]:
-        found = self._named("swd", self._distances(self.patches, self._shown(self.count, 0)), self.count)
+        found = self._named("swd", self._distances(self.patches, self._of_reals(self.count, 0)), self.count)
         count = min(self.count, self.task.reals.pyramid.images // 2)  # of each side of the floor
         floor = self.task.once(
-            ("swd_floor", count), lambda: self._distances(self._shown(count, 0), self._shown(count, count))
+            ("swd_floor", count), lambda: self._distances(self._of_reals(count, 0), self._of_reals(count, count))
         )
         return found | self._named("swd_floor", floor, count)
 
-    def _shown(self, count: int, first: int) -> PatchCollector:
+    def _of_reals(self, count: int, first: int) -> PatchCollector:
         """The patches of reals `first` to `first` + `count` - 1."""
-        collector, task = self._collector(count), self.task
-        reals = RealImages(task.reals.pyramid, task.resolution, first)
-        feed(reals, [collector], task.partition, "patches of reals", task.progress)
-        return collector
+        return self.task.shown_reals(self._collector(count), first)
 
-    def _distances(self, one: PatchCollector, other: PatchCollector) -> list[float]:
-        return [distance(one, other, side, partial(self.task.progress, f"swd/{side}")) for side in one.levels]
+    def _distances(self, one: PatchCollector, other: PatchCollector) -> dict[str, float]:
+        return {
+            str(side): distance(one, other, side, partial(self.task.progress, f"swd/{side}")) for side in one.levels
+        }
 
-    def _named(self, metric: str, distances: list[float], count: int) -> dict[str, float]:
-        found = dict(zip(map(str, self.patches.levels), distances, strict=True))
-        found["mean"] = sum(found.values()) / len(found)
+    def _named(self, metric: str, distances: dict[str, float], count: int) -> dict[str, float]:
+        found = distances | {"mean": sum(distances.values()) / len(distances)}
         return {label(f"{metric}/{level}", "patches", count): value for level, value in found.items()}
 
     def _collector(self, count: int) -> PatchCollector:
-        return PatchCollector(count, self.task.resolution, self.task.channels, self.task.partition)
+        task = self.task
+        return PatchCollector(count, task.resolution, task.reals.pyramid.channels, task.partition)

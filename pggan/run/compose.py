@@ -35,14 +35,14 @@ from pggan.data.pyramid import ImagePyramid, open_pyramid
 from pggan.data.reals import RealBatches, budget_bytes, whole_batch
 from pggan.distributed.process_group import ProcessGroup
 from pggan.distributed.watchdog import Watchdog
-from pggan.metrics.extractors import Extractor
+from pggan.metrics import Evaluator
 from pggan.networks.efficientnet_lite0 import load_backbone
 from pggan.networks.networks import count_parameters
 from pggan.ops import fused
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.state import State
 from pggan.run.eta import PLANNED, Eta, TimeLimit, until, with_plan
-from pggan.run.evaluation import TrainingEvaluator, open_extractor, require_images
+from pggan.run.evaluation import TrainingEvaluator, open_metrics
 from pggan.run.loop import Deadline, Event, Parts, Profiling, Run, Saving, Step, Tick
 from pggan.run.pictures import GridRecorder, Previews, if_memory_suffices, show_projector
 from pggan.run.report import NullReporter, Reporter
@@ -94,7 +94,7 @@ def open_run(
     exact = config.compute.deterministic
     configure_process(device, config.precision, config.threads, one_thread=config.elastic, deterministic=exact)
     description["versions"]["cpu_threads"] = torch.get_num_threads()
-    partition, run_dir, extractor = check(config, schedule, group)
+    partition, run_dir, metrics = check(config, schedule, group)
     with ExitStack() as stack:
         stack.enter_context(interrupt_message(partial(next_start, run_dir)))
         interruption = stack.enter_context(StopSignal(at_once=True))
@@ -104,8 +104,6 @@ def open_run(
             if group.is_main:
                 stack.enter_context(lock_run_dir(run_dir))
         source = find_source(config, schedule, description, run_dir, group, find_images=find_images)
-        with group.collective_errors():
-            require_images(config.evaluation, source.pyramid)
         trainer = build_trainer(config, source.architecture, source.schedule.phases, group)
         stack.callback(trainer.release_graphs)  # they hold on to connections, which could not be closed
         init_or_restore(config, source, trainer, group)
@@ -120,13 +118,14 @@ def open_run(
         if device.type == "cuda" and (reason := fused.problem()) is not None:
             reporter.warn(f"Layers are calculated without fused kernels, which is slower: {reason}")
         evaluator = TrainingEvaluator(
-            config.evaluation,
+            metrics,
             source.pyramid,
             group,
             reporter,
-            extractor=extractor,
+            run_dir,
+            interval_images=config.evaluation.interval_images,
+            share=config.evaluation.max_share,
             mirror=config.data.mirror,
-            run_dir=run_dir,
             images=images,
         )
         deadline = Deadline(config.hours, limit, course, group, reporter)
@@ -186,10 +185,8 @@ def pictures_of(monitor: ReportConfig, parts: Parts, pyramid: ImagePyramid) -> l
     ]
 
 
-def check(
-    config: TrainConfig, schedule: Schedule, group: ProcessGroup
-) -> tuple[BatchPartition, Path, Extractor | None]:
-    """The partition of batches, rank 0's run directory, and the extractor of metrics.
+def check(config: TrainConfig, schedule: Schedule, group: ProcessGroup) -> tuple[BatchPartition, Path, Evaluator]:
+    """The partition of batches, rank 0's run directory, and the metrics.
 
     Raises UserError, on one rank, for what can't be, before anything expensive.
     """
@@ -200,10 +197,10 @@ def check(
         require_device(config, group.device)
         if config.model.features is not None:
             load_backbone()
-        extractor = open_extractor(config.evaluation, group.device)
+        metrics = open_metrics(config.evaluation, group.device)
         if group.is_main:
             chosen = str(choose_run_dir(config.run_dir, config.name))
-    return partition, Path(group.broadcast_object(chosen)), extractor
+    return partition, Path(group.broadcast_object(chosen)), metrics
 
 
 def find_source(

@@ -6,6 +6,7 @@ of rank 0, so two runs may be evaluated at other points; the numbers at a point 
 
 import math
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,39 +18,41 @@ from pggan.core.errors import UserError
 from pggan.core.schedule import Phase, is_due
 from pggan.data.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup, RemoteUserError
-from pggan.metrics.base import summary
-from pggan.metrics.evaluate import METRIC_CLASSES, evaluate, images_of, needs_extractor
-from pggan.metrics.extractors import Extractor, load_extractor
+from pggan.metrics import Evaluator, summary
 from pggan.networks.networks import Generator
 from pggan.run.report import NullReporter, Reporter
 from pggan.sampling.generate import RenderSettings
 
-KEYS = "evaluation."  # what the names of its keys begin with
 MAX_POINTS = 100  # of a whole run, unless an interval is given: enough for a curve
 FIRST_SEED = 10_000  # of the fakes, as `pggan evaluate` has it: its numbers are the same
 
 
+def open_metrics(config: EvaluationConfig, device: torch.device) -> Evaluator:
+    """The metrics of a run; raises UserError for what they lack."""
+    return Evaluator(config.metrics, config.extractor, device, count=config.count, prefix="evaluation.")
+
+
 def is_better(mark: dict[str, Any], best: Any) -> bool:
     """Whether the number that marks a checkpoint is better than the best: grown further, or the lower of one metric."""
-    try:
-        stage, reached = ((one["resolution"], not one.get("fading", False)) for one in (mark, best))
-        if stage != reached:
-            return bool(stage > reached)
-        return bool(mark["metric"] != best["metric"] or mark["value"] < best["value"])
-    except (AttributeError, KeyError, TypeError):  # there is none
+    if not isinstance(best, dict) or best.keys() != mark.keys():  # there is none
         return True
+    reached, before = ((one["resolution"], not one["fading"]) for one in (mark, best))
+    lower = bool(mark["metric"] != best["metric"] or mark["value"] < best["value"])
+    return bool(reached > before or (reached == before and lower))
 
 
+@dataclass
 class EvaluationBudget:
     """Whether an evaluation fits into its share of the training time, by what the last one took: the first one always.
 
-    They are evenly spread, with room for one at the end.
+    They are evenly spread, with room for one at the end.  Times are in seconds, by one clock.
     """
 
-    def __init__(self, share: float, now: float) -> None:
-        """Args: share: of the time, 0 to 1; now: seconds, by the clock of all later calls."""
-        self.share, self.began, self.ended = share, now, now
-        self.spent = self.took = 0.0  # seconds of all evaluations, and of the last one
+    share: float  # of the time, 0 to 1
+    began: float
+    ended: float
+    spent: float = 0.0  # in all evaluations
+    took: float = 0.0  # of the last one
 
     def allows(self, now: float, *, last: bool) -> bool:
         """Whether there is time for an evaluation; `last`: this is the end of the run."""
@@ -67,26 +70,28 @@ class TrainingEvaluator:
 
     def __init__(
         self,
-        config: EvaluationConfig,
+        evaluator: Evaluator,
         pyramid: ImagePyramid,
         group: ProcessGroup,
         reporter: Reporter | NullReporter,
-        *,
-        extractor: Extractor | None,
-        mirror: bool,
         run_dir: Path,
+        *,
+        interval_images: int | None,
+        share: float,
+        mirror: bool,
         images: int,
     ) -> None:
-        """Args: extractor: of metrics that look at features; images: shown so far; what was found beyond is void."""
-        self.config, self.pyramid, self.mirror = config, pyramid, mirror
-        self.run_dir, self.group, self.extractor, self.reporter = run_dir, group, extractor, reporter
-        self.metrics = metrics_of(config, pyramid)
-        self.budget = EvaluationBudget(self.config.max_share, time.monotonic())
+        """Args: interval_images: between two evaluations, else `share` of the time; images: shown so far."""
+        self.evaluator, self.pyramid, self.mirror = evaluator, pyramid, mirror
+        self.run_dir, self.group, self.reporter, self.interval_images = run_dir, group, reporter, interval_images
+        self.budget = EvaluationBudget(share, began := time.monotonic(), began)
         self._said: set[str] = set()  # notes, once each
-        self._known: dict[Any, Any] = {}  # numbers of the reals
-        for metric in [METRIC_CLASSES[name] for name in self.config.metrics if name not in self.metrics]:
-            reason = f"it needs at least {metric.least_images} images, and the data has {pyramid.images}"
-            self._note(f"{metric.key} is left out: {reason}.")
+        for name, metric in [*evaluator.metrics.items()]:
+            if pyramid.images < metric.least_images:  # a run on a few images trains without it
+                reason = f"it needs at least {metric.least_images} images, and the data has {pyramid.images}"
+                self._note(f"{name} is left out: {reason}.")
+                del evaluator.metrics[name]
+        self.decides = next((metric.decides for metric in evaluator.metrics.values() if metric.decides), None)
         self._evaluated_at = self._ticked_at = images
         kept = [directory for directory in checkpoints_of(run_dir) if int(directory.name) <= images]
         best = best_of(kept) if group.is_main else None
@@ -95,27 +100,18 @@ class TrainingEvaluator:
 
     def is_due(self, before: int, images: int) -> bool:
         """Whether the step from `before` to `images` is followed by a tick with an evaluation, as the interval says."""
-        every = self.config.interval_images
-        return every is not None and bool(self.metrics) and is_due(every, before, images)
+        every = self.interval_images
+        return every is not None and bool(self.evaluator.metrics) and is_due(every, before, images)
 
     def at_tick(self, g_ema: Generator, phase: Phase, images: int, total: int) -> dict[str, float]:
         """The numbers of an evaluation, by tag, if one is due at this tick of a run of `total` images; on all ranks."""
-        metrics = [name for name in self.metrics if not METRIC_CLASSES[name].undefined(phase.resolution)]
-        if not metrics or not self._is_time(images, total):
+        metrics = self.evaluator.metrics.values()
+        if all(phase.resolution < one.least_resolution for one in metrics) or not self._is_time(images, total):
             return {}
-        began = time.monotonic()
+        began, settings = time.monotonic(), RenderSettings(phase.resolution, phase.alpha)
         try:
-            found = evaluate(
-                g_ema,
-                RenderSettings(phase.resolution, phase.alpha),
-                self.pyramid,
-                metrics,
-                extractor=self.extractor,
-                count=self.config.count,
-                first_seed=FIRST_SEED,
-                group=self.group,
-                mirror=self.mirror,
-                known=self._known,
+            found = self.evaluator.evaluate(
+                g_ema, settings, self.pyramid, first_seed=FIRST_SEED, group=self.group, mirror=self.mirror
             )
         except (UserError, RemoteUserError, torch.OutOfMemoryError) as error:  # nothing to end a training for
             if isinstance(error, torch.OutOfMemoryError) and self.group.world_size > 1:
@@ -137,7 +133,7 @@ class TrainingEvaluator:
     def _is_time(self, images: int, total: int) -> bool:
         """Whether this tick has an evaluation, the same on all ranks."""
         last, before, self._ticked_at = images >= total, self._ticked_at, images
-        if self.config.interval_images is not None:
+        if self.interval_images is not None:
             return last or self.is_due(before, images)
         if not last and images - self._evaluated_at < total / MAX_POINTS:
             return False
@@ -145,8 +141,7 @@ class TrainingEvaluator:
 
     def _mark_best(self, values: dict[str, float], phase: Phase) -> None:
         """Report the values, and mark the checkpoint of this step if it is the best so far."""
-        metric = self.config.best_metric
-        name = next((name for name in values if metric is not None and name.startswith(f"{metric}@")), None)
+        name = next((name for name in values if name.startswith(f"{self.decides}@")), None)
         if name is not None and math.isfinite(values[name]):
             mark = {"metric": name, "value": values[name], "resolution": phase.resolution, "fading": phase.alpha < 1}
             if is_better(mark, self._best):
@@ -158,21 +153,3 @@ class TrainingEvaluator:
         if text not in self._said:
             self._said.add(text)
             self.reporter.line(text)
-
-
-def metrics_of(config: EvaluationConfig, pyramid: ImagePyramid) -> list[str]:
-    """The metrics that there are enough reals for: a run on a few images trains without the others."""
-    return [name for name in config.metrics if pyramid.images >= METRIC_CLASSES[name].least_images]
-
-
-def open_extractor(config: EvaluationConfig, device: torch.device) -> Extractor | None:
-    """The extractor that the metrics need; raises UserError where something of it is missing."""
-    if not needs_extractor(config.metrics):
-        return None
-    return load_extractor(config.extractor, None, device)
-
-
-def require_images(config: EvaluationConfig, pyramid: ImagePyramid) -> None:
-    """Raise UserError unless each metric compares enough images, but those for which there are not enough reals."""
-    for name in metrics_of(config, pyramid):
-        images_of(METRIC_CLASSES[name], config.count, pyramid, KEYS)

@@ -17,8 +17,6 @@ from pggan.core.schedule import Phase, Schedule
 from pggan.core.text import Log
 from pggan.data.pyramid import ImagePyramid
 from pggan.data.reals import to_float
-from pggan.metrics.extractors import pixel_extractor
-from pggan.metrics.features import nearest_others
 from pggan.metrics.images import RealImages, to_device
 from pggan.networks.networks import Discriminator, Generator
 from pggan.ops.elementwise import pixel_norm
@@ -47,6 +45,7 @@ UPDATES = 36
 MAX_STORED_PIXELS = 2**16  # of a stored grid: less than 200 KB in three channels, even of noise
 MAX_TILE = 128  # pixels: larger images are averaged down, so that four of them have room
 COMPARED = 32  # images on each side of a diversity, or as many as there are reals
+COMPARED_SIDE = 32  # pixels to which they are averaged
 MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # of the projector: 256 faces of 256x256, 16 of 1024x1024
 POINT_TILE = 32  # pixels of a point's picture: 256 of them are a few hundred kilobytes
 D_BATCH = 8  # images that D sees at once for the projector
@@ -158,8 +157,10 @@ def _mean_nearest(images: Pixels) -> float:
     """The mean distance from each of images [N, R, R, C] to the nearest other one; 0 of a single one."""
     if len(images) < 2:
         return 0.0
-    features = pixel_extractor().features(to_device(images, torch.device("cpu")))
-    return float(nearest_others(features).mean())
+    pixels = to_device(images, torch.device("cpu")).float()
+    means = torch.nn.functional.adaptive_avg_pool2d(pixels, min(COMPARED_SIDE, pixels.shape[-1])).flatten(1)
+    distances = torch.cdist(means, means, compute_mode="donot_use_mm_for_euclid_dist")
+    return float(distances.fill_diagonal_(torch.inf).amin(1).mean())
 
 
 @torch.no_grad()

@@ -76,13 +76,6 @@ def test_gamma_is_that_of_the_final_resolution_and_its_batch_where_it_is_auto(wo
     assert train_config("experiment=modern", *words).loss.gamma == gamma
 
 
-@pytest.mark.parametrize(
-    ("metrics", "number"), [("[ms_ssim,kid,swd]", "kid"), ("[swd]", "swd/mean"), ("[ms_ssim]", None), ("[]", None)]
-)
-def test_the_best_checkpoint_is_decided_by_the_first_metric_that_has_an_order(metrics, number):
-    assert train_config(f"evaluation.metrics={metrics}").evaluation.best_metric == number
-
-
 def test_milestones_are_listed_or_the_ends_of_all_phases():
     sizes = ["schedule.final_resolution=8", "schedule.stable_images=8", "schedule.fade_images=8"]
     for given, expected in {"[]": [], "[100,5]": [100, 5], "phases": [8, 16, 24]}.items():

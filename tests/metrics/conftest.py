@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from pggan.metrics.base import Task
 
 from pggan.core.rng import generator_for
 from pggan.data.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup
-from pggan.metrics.base import Task
 from pggan.metrics.extractors import pixel_extractor
 from pggan.metrics.images import Images, RankPartition, RealImages
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 from omegaconf import OmegaConf
+from pggan.metrics.base import summary
+from pggan.metrics.evaluate import METRIC_CLASSES, evaluate, images_of
 from PIL import Image
 
 from pggan.cli.main import main
 from pggan.core.errors import EXIT_USER_ERROR, UserError
 from pggan.data.pyramid import ImagePyramid
-from pggan.metrics.base import summary
 from pggan.metrics.command import open_images
-from pggan.metrics.evaluate import METRIC_CLASSES, evaluate, images_of
 from pggan.metrics.extractors import load_extractor, pixel_extractor
 from pggan.metrics.features import frechet_distance
 from pggan.metrics.images import FakeImages, RealImages, to_device

@@ -6,11 +6,11 @@ from hashlib import sha256
 import pytest
 import torch
 import torch.nn.functional as F
+from pggan.metrics.neighbours import rounding_of
 
 from pggan.core.errors import UserError
 from pggan.metrics import extractors
 from pggan.metrics.extractors import Extractor, load_extractor
-from pggan.metrics.neighbours import rounding_of
 from pggan.networks.efficientnet_lite0 import load_efficientnet_lite0, weights_file
 
 CPU = torch.device("cpu")

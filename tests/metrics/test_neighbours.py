@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from pggan.metrics.neighbours import NearestNeighbours
 
 from pggan.metrics.images import RealImages, feed
-from pggan.metrics.neighbours import NearestNeighbours
 from tests.pyramids import write_pyramid
 
 
