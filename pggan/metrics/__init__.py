@@ -113,7 +113,7 @@ def load_extractor(name: str, weights: str | None, device: torch.device, prefix:
 
 @dataclass
 class Task:
-    """What the metrics of one evaluation share: fakes beside reals, at one resolution."""
+    """The images of one evaluation, fakes beside reals at one resolution, and the features that its metrics share."""
 
     fakes: Images
     reals: RealImages

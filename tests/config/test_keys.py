@@ -22,7 +22,6 @@ REFUSED = {
     "train schedule.stable_images=0 schedule.fade_images=0": "images to show",
     "train ema.half_life_images=null": "exactly one",
     "train monitor.grid=8": "8x4",
-    "train evaluation.metrics=[sdw]": "swd",
     "train checkpoint.every_minutes=0": "above 0, or null",
     "train checkpoint.milestones=[0]": "or phases",
     "train model.fmap_max=99999999999": "at most 65536",

@@ -9,7 +9,12 @@ from pggan.metrics.base import Task
 from pggan.core.rng import generator_for
 from pggan.data.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup
+<<<<<<< HEAD
 from pggan.metrics.extractors import pixel_extractor
+=======
+from pggan.metrics import Task
+from pggan.metrics.extractors import pixels
+>>>>>>> ae338b6 (Tests of metrics by name, and of a metric of one's own)
 from pggan.metrics.images import Images, RankPartition, RealImages
 
 
@@ -24,7 +29,7 @@ def task_of(alone) -> Callable[..., Task]:
 
     def build(fakes: Images | None, pyramid: ImagePyramid, mirror: bool = False) -> Task:
         reals, partition = RealImages(pyramid, pyramid.resolution), RankPartition(alone, 4)
-        return Task(fakes or reals, reals, pyramid.channels, partition, pixel_extractor(), lambda *_: None, mirror)
+        return Task(fakes or reals, reals, partition, pixels(), lambda *_: None, mirror)
 
     return build
 

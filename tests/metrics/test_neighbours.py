@@ -5,6 +5,7 @@ import pytest
 import torch
 from pggan.metrics.neighbours import NearestNeighbours
 
+from pggan.metrics.features import NearestNeighbours
 from pggan.metrics.images import RealImages, feed
 from tests.pyramids import write_pyramid
 
@@ -32,7 +33,7 @@ class Noise:
 
 def measured(task, count):
     metric = NearestNeighbours(task, count)
-    feed(task.fakes, task.collectors, task.partition, "", task.progress)
+    feed(task.fakes, [*task.collectors.values()], task.partition, "", task.progress)
     return metric, metric.values()
 
 
@@ -93,14 +94,14 @@ def test_a_mirrored_training_image_is_a_copy_where_training_mirrors(task_of, mak
 def test_training_images_are_shown_in_the_orientation_that_is_nearest(task_of, make_pyramid, tmp_path):
     pyramid = make_pyramid(tmp_path / "data", images=40)
     metric, _ = measured(task_of(Mirror(RealImages(pyramid, 16)), pyramid, mirror=True), 20)
-    picture = metric.picture()
+    picture = metric.pictures()["neighbours"]
     assert np.array_equal(picture[:, :64], picture[:, 68:132])
 
 
 def test_the_picture_shows_fakes_beside_the_images_they_are_nearest_to(task_of, make_pyramid, tmp_path):
     pyramid = make_pyramid(tmp_path / "data", images=40)
     metric, _ = measured(task_of(RealImages(pyramid, 16), pyramid), 20)
-    picture = metric.picture()
+    picture = metric.pictures()["neighbours"]
     # One kind of features here: a fake, a gap, four images; one of the closest six is also that at a quarter.
     assert picture.shape == (9 * 64, 5 * 64 + 4, 3)
     for row in range(9):

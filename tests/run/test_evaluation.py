@@ -2,6 +2,8 @@
 
 import json
 import os
+import resource
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from PIL import Image
 from pggan.checkpoints.read import choose_checkpoint, mark_of
 from pggan.cli.main import main
 from pggan.core.errors import UserError
+from pggan.metrics import Metric
 from pggan.run import train
 from pggan.run.evaluation import EvaluationBudget
 from pggan.run.inspect import facts_of_run
@@ -20,12 +23,6 @@ EVERY = ["evaluation.metrics=[swd]", "evaluation.interval_images=48", "evaluatio
 # Of 8x8 and above: at 4x4 there is no SWD.  48 is in the first fade, 96 the end of 8x8, 144 and 160 are of 16x16.
 POINTS = [48, 96, 144, 160]
 MEAN = "metrics/swd/mean@patches-16"
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory, monkeypatch):
-    """Where numbers of reals are kept: in one place for all tests of this file."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "evaluation-cache"))
 
 
 def metrics_of(run_dir: Path) -> list[dict[str, float]]:
@@ -42,17 +39,12 @@ def evaluations_in(run_dir: Path) -> dict[int, dict[str, float]]:
 def evaluated_run(tmp_path_factory, tiny_config) -> Path:
     """A run of 160 images, evaluated every 48; not to be written to."""
     run_dir = tmp_path_factory.mktemp("evaluated") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "evaluation-cache"))
-        assert train.run(tiny_config(f"run_dir={run_dir}", *EVERY)) == 0
+    assert train.run(tiny_config(f"run_dir={run_dir}", *EVERY)) == 0
     return run_dir
 
 
-# ---- when ------------------------------------------------------------------------------------------------
-
-
 def test_evaluations_keep_to_their_share_by_what_the_last_one_took():
-    budget = EvaluationBudget(0.1, 0.0)
+    budget = EvaluationBudget(0.1, 0.0, 0.0)
     assert budget.allows(1.0, last=False)  # the first one is measured
     budget.note(5.0, 6.0)
     assert not budget.allows(100.0, last=False)  # it would leave nothing for the end
@@ -62,9 +54,6 @@ def test_evaluations_keep_to_their_share_by_what_the_last_one_took():
     budget.note(1.0, 1000.0)
     assert not budget.allows(1009.0, last=False)  # they are evenly spread
     assert budget.allows(1010.0, last=False)
-
-
-# ---- what it leaves --------------------------------------------------------------------------------------
 
 
 def test_training_does_not_notice_evaluations(evaluated_run, finished_run):
@@ -94,9 +83,6 @@ def test_pggan_evaluate_finds_the_same_numbers_in_fades_too(tiny_config, tmp_pat
         assert {f"metrics/{name}": value for name, value in there["metrics"].items()} == here[images]
 
 
-# ---- what happens to a run -------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_a_run_that_was_killed_after_its_best_has_each_point_once_and_the_same_best(
     evaluated_run, tiny_config, tmp_path, after_step
@@ -120,14 +106,32 @@ def test_a_run_that_was_killed_after_its_best_has_each_point_once_and_the_same_b
     assert mark_of(both[0], "best") == mark_of(both[1], "best")
 
 
-@pytest.mark.parametrize("error", [UserError("The disk is full", "Make room"), torch.OutOfMemoryError("CUDA")])
-def test_an_evaluation_without_room_is_left_out_with_a_line(tiny_config, tmp_path, monkeypatch, error):
-    def full(*_):
-        raise error
+@contextmanager
+def files_of_at_most(size):
+    """Inside, the system refuses what is written beyond `size` bytes of a file."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
-    monkeypatch.setattr("pggan.metrics.swd.reserve", full)
+
+class Large(Metric):
+    """A metric that finds no memory."""
+
+    paper_images, least_images, uses_extractor = 16, 2, False
+
+    def values(self):
+        raise torch.OutOfMemoryError("CUDA")
+
+
+@pytest.mark.parametrize("metric", ["swd", f"{__name__}:Large"])
+def test_an_evaluation_without_room_is_left_out_with_a_line(tiny_config, tmp_path, metric):
+    """Without a disk for a megabyte of patches, or without memory."""
     short = ["schedule.first_resolution=8", "schedule.final_resolution=8", "schedule.total_images=56"]
-    assert train.run(tiny_config(f"run_dir={tmp_path}", *EVERY, *short)) == 0
+    with files_of_at_most(2**20):
+        assert train.run(tiny_config(f"run_dir={tmp_path}", *EVERY, *short, f"evaluation.metrics=[{metric}]")) == 0
     assert evaluations_in(tmp_path) == {}
     log = (tmp_path / "train.log").read_text()
     assert "No evaluation at 48 images" in log
@@ -145,8 +149,8 @@ def test_what_an_evaluation_needs_is_missed_before_the_start(tiny_config, tmp_pa
     with pytest.raises(UserError, match="no_such_module"):
         train.run(tiny_config(f"run_dir={tmp_path}", *words, *data))
     assert not (tmp_path / "cache").exists()  # no image was prepared
-    with pytest.raises(UserError, match=r"There is no evaluation\.extractor=inceptoin(?s:.*)'inception'"):
-        tiny_config("evaluation.extractor=inceptoin")  # even where no metric needs it
+    with pytest.raises(UserError, match=r"There is no evaluation\.metrics=kdi(?s:.*)'kid'"):
+        train.run(tiny_config(f"run_dir={tmp_path}", "evaluation.metrics=[kdi]"))
     with pytest.raises(UserError, match=r"evaluation.metrics=kid needs at least 16 images.*\n.*evaluation.count="):
         train.run(tiny_config(f"run_dir={tmp_path}", "evaluation.metrics=[kid]", "evaluation.count=15"))
     assert not (tmp_path / "metrics.jsonl").exists()
