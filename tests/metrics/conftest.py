@@ -9,12 +9,8 @@ from pggan.metrics.base import Task
 from pggan.core.rng import generator_for
 from pggan.data.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup
-<<<<<<< HEAD
-from pggan.metrics.extractors import pixel_extractor
-=======
 from pggan.metrics import Task
 from pggan.metrics.extractors import pixels
->>>>>>> ae338b6 (Tests of metrics by name, and of a metric of one's own)
 from pggan.metrics.images import Images, RankPartition, RealImages
 
 

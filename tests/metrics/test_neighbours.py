@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from pggan.metrics.neighbours import NearestNeighbours
 
 from pggan.metrics.features import NearestNeighbours
 from pggan.metrics.images import RealImages, feed
