@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from pggan.metrics.base import Task
 
 from pggan.core.rng import generator_for
 from pggan.data.pyramid import ImagePyramid
