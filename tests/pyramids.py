@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pggan.core.atomic_io import file_sha256
 from pggan.data.image_file import all_levels
 from pggan.data.pyramid import ImagePyramid, Images
 from pggan.data.writer import Layout, write_index
@@ -17,5 +16,5 @@ def write_pyramid(destination: Path, images: Sequence[Images], source: dict[str,
     layout.resize()
     for slot, image in enumerate(images):
         layout.write(slot, all_levels(image))
-    write_index(layout, (file_sha256(shard.path) for shard in layout.shards()), source, **labels)
+    write_index(layout, source, **labels)
     return ImagePyramid(destination)

@@ -20,9 +20,48 @@ COMPRESSED_TARS = {f".{name}": OPENERS[kind] for kind in OPENERS for name in (ki
 ARCHIVES = (".zip", ".tar", *COMPRESSED_TARS)
 MAX_MEMBER_BYTES = 64_000_000  # of an archive
 MAX_PACKED_BYTES = 16_000_000  # of a compressed tar, whose members pass through this process
-SIGNATURES = (b"\x89PNG", b"\xff\xd8\xff", b"RIFF")
-SIGNATURE_BYTES = 6  # tell an image of another format and text, too
-MAX_READ_BYTES = 2**24  # by the tar reader at once: what a header may make it read
+
+
+def archive_source(path: Path) -> Source:
+    """The image files in an archive, sorted by name.  Raises UserError for a damaged one."""
+    kind = "zip" if path.suffix.lower() == ".zip" else "tar"
+    is_packed = path.suffix.lower() in COMPRESSED_TARS
+    largest = MAX_PACKED_BYTES if is_packed else MAX_MEMBER_BYTES
+    by_name = {}  # of several members with one name the last one counts, as when an archive is unpacked
+    for entry in _zipped(path) if kind == "zip" else _tarred(path):
+        name, problem = PurePosixPath(entry.name), entry.problem
+        if name.is_absolute() or ".." in name.parts:
+            problem = "a name that leads out of the archive"
+        elif entry.size > largest:
+            problem = f"larger than {largest // 10**6} MB"
+        by_name[entry.name] = entry._replace(problem=problem, label=first_folder(entry.name))
+    entries = [by_name[name] for name in sorted(by_name)]
+    return Source({"kind": kind, "name": path.name}, entries, partial(_unpacked, path) if is_packed else iter)
+
+
+def _file(archive: Path, name: str, content: partial[BinaryIO]) -> ImageFile:
+    return ImageFile(archive / name.lstrip("/"), content)
+
+
+def _unreadable(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path} can't be read: {error}.", "The archive is damaged or of another kind: get it again.")
+
+
+# ---- zip
+
+
+def _zipped(path: Path) -> Iterator[Entry]:
+    """The images of a zip archive."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+        raise _unreadable(path, error) from error
+    for number, member in enumerate(members):
+        if not member.is_dir() and is_image_name(member.filename):
+            file = _file(path, member.filename, partial(_open_zipped, path, number))
+            stamp, problem = f"{member.file_size}-{member.CRC}", "encrypted" if member.flag_bits & 1 else None
+            yield Entry(member.filename, stamp, member.file_size, file, problem)
 
 
 @lru_cache(maxsize=4)  # once per process, and again when it was changed
@@ -37,29 +76,31 @@ def _open_zipped(path: Path, number: int) -> BinaryIO:
     return cast(BinaryIO, archive.open(members[number]))
 
 
-class ZipSource(Source):
-    """The image files in a zip archive."""
+# ---- tar
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.description = {"kind": "zip", "name": path.name}
 
-    def entries(self) -> list[Entry]:
-        """All image files, sorted by name.  Raises UserError for what is no zip archive."""
-        try:
-            with zipfile.ZipFile(self.path) as archive:
-                members = archive.infolist()
-        except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError) as error:
-            raise _unreadable(self.path, error) from error
-        found = []
-        for number, member in enumerate(members):
-            if not member.is_dir() and is_image_name(member.filename):
-                path = self.path / member.filename.lstrip("/")
-                file = ImageFile(path, partial(_open_zipped, self.path, number))
-                stamp = f"{member.file_size}-{member.CRC}"
-                problem = "encrypted" if member.flag_bits & 1 else None
-                found.append(Entry(member.filename, stamp, member.file_size, file, problem))
-        return _checked(found, MAX_MEMBER_BYTES)
+def _tarred(path: Path) -> Iterator[Entry]:
+    """The images of a tar archive, compressed or not."""
+    for member, stamp, _ in _members(path):
+        if not member.isdir() and is_image_name(member.name):
+            file = _file(path, member.name, partial(_open_part, path, member.offset_data, member.size))
+            yield Entry(member.name, stamp, member.size, file, None if member.isreg() else "not a regular file")
+
+
+def _members(path: Path) -> Iterator[tuple[tarfile.TarInfo, str, tarfile.TarFile]]:
+    """Each member with a stamp, which differs for all of them and when the archive has changed, and the archive."""
+    unpack, status = COMPRESSED_TARS.get(path.suffix.lower(), open), path.stat()
+    try:
+        with (
+            cast(BinaryIO, unpack(path, "rb")) as file,  # type: ignore[operator]
+            tarfile.open(fileobj=file, mode="r:") as archive,
+        ):
+            while (member := archive.next()) is not None:
+                archive.members = []  # type: ignore[attr-defined]  # or millions of them would stay in memory
+                place = f"{member.size}-{member.mtime}-{member.offset_data}"
+                yield member, f"{place}-{status.st_size}-{status.st_mtime_ns}", archive
+    except (OSError, tarfile.TarError, EOFError, lzma.LZMAError, ValueError) as error:
+        raise _unreadable(path, error) from error
 
 
 def _open_part(archive: Path, offset: int, size: int) -> BinaryIO:
@@ -69,94 +110,12 @@ def _open_part(archive: Path, offset: int, size: int) -> BinaryIO:
         return io.BytesIO(file.read(size))
 
 
-class TarSource(Source):
-    """The image files in a tar archive, compressed or not."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.description = {"kind": "tar", "name": path.name}
-        self._status = path.stat()
-        self._unpack = COMPRESSED_TARS.get(path.suffix.lower())
-
-    def entries(self) -> list[Entry]:
-        """All image files, sorted by name.  Raises UserError for what is no tar archive, or a damaged one."""
-        found = []
-        for member, _ in self._members():
-            if not member.isdir() and is_image_name(member.name):
-                content = partial(_open_part, self.path, member.offset_data, member.size)
-                file = ImageFile(self.path / member.name.lstrip("/"), content)
-                problem = None if member.isreg() else "not a regular file"
-                found.append(Entry(member.name, self._stamp(member), member.size, file, problem))
-        return _checked(found, MAX_PACKED_BYTES if self._unpack else MAX_MEMBER_BYTES)
-
-    def loaded(self, entries: Iterable[Entry]) -> Iterator[Entry]:
-        """The entries with their content, where the archive is compressed; in the order of the archive."""
-        if self._unpack is None:
-            yield from entries
-            return
-        wanted = {entry.stamp: entry for entry in entries}
-        for member, archive in self._members():
-            entry = wanted.get(self._stamp(member))
-            if entry is not None and entry.problem is None and member.isreg():
-                content = archive.extractfile(member)
-                assert content is not None, "a regular file"
-                start = content.read(SIGNATURE_BYTES)
-                # Megabytes of zeros under an image's name are not worth unpacking.
-                rest = content.read() if start.startswith(SIGNATURES) else b""
-                yield entry._replace(file=entry.file._replace(open=partial(io.BytesIO, start + rest)))
-            elif entry is not None:
-                yield entry
-
-    def _stamp(self, member: tarfile.TarInfo) -> str:
-        """Differs for every member, and when the archive has changed."""
-        return f"{member.size}-{member.mtime}-{member.offset_data}-{self._status.st_size}-{self._status.st_mtime_ns}"
-
-    def _members(self) -> Iterator[tuple[tarfile.TarInfo, tarfile.TarFile]]:
-        try:
-            with (
-                cast(BinaryIO, (self._unpack or open)(self.path, "rb")) as file,  # type: ignore[operator]
-                tarfile.open(fileobj=_LimitedReads(file), mode="r:") as archive,
-            ):
-                while (member := archive.next()) is not None:
-                    archive.members = []  # type: ignore[attr-defined]  # or millions of them would stay in memory
-                    yield member, archive
-        except (OSError, tarfile.TarError, EOFError, lzma.LZMAError, ValueError) as error:
-            raise _unreadable(self.path, error) from error
-
-
-class _LimitedReads(io.RawIOBase):
-    """A file that refuses to be read in large pieces: a header can announce a name of gigabytes."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-
-    def read(self, size: int = -1) -> bytes:
-        if not 0 <= size <= MAX_READ_BYTES:
-            raise ValueError(f"a header or file of {size:,} bytes")
-        return self._file.read(size)
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-
-def _checked(entries: list[Entry], largest: int) -> list[Entry]:
-    """The members of an archive sorted by name, with their classes and what is wrong with their names and sizes.
-
-    Of several members with one name the last one counts, as when an archive is unpacked.
-    """
-    by_name = {}
-    for entry in entries:
-        path, problem = PurePosixPath(entry.name), entry.problem
-        if path.is_absolute() or ".." in path.parts:
-            problem = "a name that leads out of the archive"
-        elif entry.size > largest:
-            problem = f"larger than {largest // 10**6} MB"
-        by_name[entry.name] = entry._replace(problem=problem, label=first_folder(entry.name))
-    return [by_name[name] for name in sorted(by_name)]
-
-
-def _unreadable(path: Path, error: Exception) -> UserError:
-    return UserError(f"{path} can't be read: {error}.", "The archive is damaged or of another kind: get it again.")
+def _unpacked(path: Path, entries: Iterable[Entry]) -> Iterator[Entry]:
+    """The entries of a compressed tar archive with their content, in the order of the archive."""
+    wanted = {entry.stamp: entry for entry in entries}
+    for member, stamp, archive in _members(path):
+        if (entry := wanted.get(stamp)) is not None:
+            content = archive.extractfile(member) if entry.problem is None else None
+            if content is not None:
+                entry = entry._replace(file=entry.file._replace(open=partial(io.BytesIO, content.read())))
+            yield entry

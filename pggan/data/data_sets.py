@@ -6,6 +6,7 @@ imported only when one is asked for.
 
 import json
 import re
+from collections.abc import Callable
 from contextlib import chdir
 from difflib import get_close_matches
 from functools import cache, lru_cache, partial
@@ -17,10 +18,10 @@ from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
 
 from pggan.core.errors import UserError, nearest
-from pggan.data.archives import ARCHIVES, TarSource, ZipSource
+from pggan.data.archives import ARCHIVES, archive_source
 from pggan.data.image_file import ImageFile, ImageHeader
 from pggan.data.pyramid import INDEX_FILE
-from pggan.data.sources import Entry, FolderSource, Source, disk_entry
+from pggan.data.sources import Entry, Source, disk_entry, folder_source
 
 ADDRESS = re.compile(r"[a-z0-9]{2,}:/", re.IGNORECASE)  # https://…, of which a path keeps one slash
 DOWNLOADS = Path("data/downloads")  # of known sets, where no other folder is named
@@ -33,32 +34,32 @@ def open_source(
 
     Args: root: the folder with the files of known sets; download: whether those that are missing may be downloaded.
     """
-    name = known_name(str(source))
-    return _at(Path(source)) if name is None else KnownSet(name, Path(root).absolute(), split, download=download)
+    return _opener(str(source), Path(root).absolute(), split, download)()
 
 
 def require_source(source: str) -> None:
-    """Raise UserError for a path that `open_source` refuses, or a folder without images; no known set is opened."""
-    if known_name(source) is None and not (Path(source) / INDEX_FILE).is_file():
-        found = _at(Path(source))
-        if isinstance(found, FolderSource) and next(found.paths(), None) is None:
-            found.some_entries()
+    """Raise UserError for what is neither a pyramid nor a source; nothing is read."""
+    if not Path(source, INDEX_FILE).is_file():
+        _opener(source, DOWNLOADS, "train", download=False)
 
 
-def _at(path: Path) -> Source:
-    """The folder or archive at `path`."""
+def _opener(source: str, root: Path, split: str, download: bool) -> Callable[[], Source]:
+    """The function that opens `source`."""
+    name, path = known_name(source), Path(source)
+    if name is not None:
+        return partial(known_set, name, root, split, download=download)
     if not path.exists():
         remedy = "Give the path of the folder or archive that holds the images."
-        if ADDRESS.match(str(path)):
+        if ADDRESS.match(source):
             remedy = "Addresses are not downloaded: get the archive first, and give its path."
-        raise UserError(f"{path} does not exist.", remedy)
-    if (path / INDEX_FILE).is_file():
-        raise UserError(f"{path} is prepared already.", f"Train on it: pggan train data.path={path}")
+        raise UserError(f"{source} does not exist.", remedy)
+    if Path(path, INDEX_FILE).is_file():
+        raise UserError(f"{source} is prepared already.", f"Train on it: pggan train data.path={source}")
     if path.is_dir():
-        return FolderSource(path)
+        return partial(folder_source, path)
     if path.is_file() and path.suffix.lower() in ARCHIVES:
-        return ZipSource(path) if path.suffix.lower() == ".zip" else TarSource(path)
-    problem = f"{path} is neither a folder nor an archive."
+        return partial(archive_source, path)
+    problem = f"{source} is neither a folder nor an archive."
     raise UserError(problem, f"Give a folder of images, or an archive ending in {', '.join(ARCHIVES)}.")
 
 
@@ -110,38 +111,29 @@ def _open_image(name: str, root: Path, split: str, number: int) -> BinaryIO:
     return content
 
 
-class KnownSet(Source):
-    """The images of a known set, in its order."""
-
-    def __init__(self, name: str, root: Path, split: str, *, download: bool) -> None:
-        """The set is downloaded first where that is needed and possible.  Raises UserError."""
-        root.mkdir(parents=True, exist_ok=True)
-        try:
-            self._dataset = _opened(name, root, split, download)
-        except Exception as error:  # no network, wrong checksums, an unknown split, no lmdb: torchvision's own messages
-            raise UserError(
-                f"{name} can't be opened in {root}: {error}",
-                'See the torchvision page of this data set; CelebA and LSUN need pip install "pggan[datasets]", too.',
-            ) from error
-        self._place = (name, root, split)
-        self.description = {"kind": "torchvision", "name": name, "split": split}
-
-    def entries(self) -> list[Entry]:
-        """All images, in the order of the set."""
-        (name, _, split), dataset = self._place, self._dataset
-        if name == "celeba":  # as files, which are checked more strictly than torchvision does
-            folder = Path(dataset.root, dataset.base_folder, "img_align_celeba")
-            people = zip(dataset.filename, dataset.identity[:, 0].tolist(), strict=True)
-            return [disk_entry(folder / file, folder, file, str(person)) for file, person in people]
-        if name == "lsun":
-            labels = [label for label, part in zip(dataset.classes, dataset.dbs, strict=True) for _ in range(len(part))]
-        else:
-            labels = [dataset.classes[int(target)] for target in dataset.targets]
-        found = []
-        for number, label in enumerate(labels):
-            file = ImageFile(Path(name, f"{number:08d}"), partial(_open_image, *self._place, number))
-            found.append(Entry(file.path.name, f"{name}-{split}-{len(labels)}-{number}", 0, file, label=label))
-        return found
+def known_set(name: str, root: Path, split: str, *, download: bool) -> Source:
+    """The images of a known set, in its order; it is downloaded first where that is needed and possible."""
+    root.mkdir(parents=True, exist_ok=True)
+    try:
+        dataset = _opened(name, root, split, download)
+    except Exception as error:  # no network, wrong checksums, an unknown split, no lmdb: torchvision's own messages
+        raise UserError(
+            f"{name} can't be opened in {root}: {error}",
+            'See the torchvision page of this data set; CelebA and LSUN need pip install "pggan[datasets]", too.',
+        ) from error
+    found, labels = [], []
+    if name == "celeba":  # as files, which are checked more strictly than torchvision does
+        folder = Path(dataset.root, dataset.base_folder, "img_align_celeba")
+        for file_name, person in zip(dataset.filename, dataset.identity[:, 0].tolist(), strict=True):
+            found.append(disk_entry(folder / file_name, folder, file_name, str(person)))
+    elif name == "lsun":
+        labels = [label for label, part in zip(dataset.classes, dataset.dbs, strict=True) for _ in range(len(part))]
+    else:
+        labels = [dataset.classes[int(target)] for target in dataset.targets]
+    for number, label in enumerate(labels):
+        file = ImageFile(Path(name, f"{number:08d}"), partial(_open_image, name, root, split, number))
+        found.append(Entry(file.path.name, f"{name}-{split}-{len(labels)}-{number}", 0, file, label=label))
+    return Source({"kind": "torchvision", "name": name, "split": split}, found)
 
 
 # ---- avatars
@@ -153,33 +145,27 @@ MIN_DRAWN_SIDE = 64  # thin lines vanish when the renderer draws smaller
 PACKAGES = ("dicebear-core", "dicebear-styles", "resvg-py")
 
 
-class AvatarSource(Source):
-    """Avatars numbered from 0; they depend on resolution and number alone."""
+def avatars(count: int, resolution: int) -> Source:
+    """Avatars numbered from 0; they depend on resolution and number alone.
 
-    task = "Drawing avatars"
+    Raises UserError without the optional packages, and what these need.
+    """
+    try:
+        import resvg_py  # noqa: F401
 
-    def __init__(self, count: int, resolution: int) -> None:
-        """Raises UserError without the optional packages, and what these need."""
-        try:
-            import resvg_py  # noqa: F401
-
-            _style()
-        except ImportError as error:
-            problem = f"Drawing avatars needs packages that are not installed, or do not work: {error}."
-            raise UserError(problem, 'Install them with: pip install "pggan[avatars]"') from error
-        self._count, self._resolution = count, resolution
-        credit = _definition()["meta"]  # the artist and the licence, which most styles ask to name
-        self.description = {"kind": "avatars", "name": STYLE, "backgrounds": BACKGROUNDS, "credit": credit}
-
-    def entries(self) -> list[Entry]:
-        """All avatars, by number."""
-        side, drawn_by = self._resolution, "-".join(version(package) for package in PACKAGES)
-        found = []
-        for number in range(self._count):
-            file = ImageFile(Path(STYLE, f"{number:08d}"), partial(_draw, side, number))
-            stamp, header = f"{STYLE}-{side}-{number}-{drawn_by}", ImageHeader(side, side, 3)
-            found.append(Entry(file.path.name, stamp, side * side * 3, file, header=header))
-        return found
+        _style()
+    except ImportError as error:
+        problem = f"Drawing avatars needs packages that are not installed, or do not work: {error}."
+        raise UserError(problem, 'Install them with: pip install "pggan[avatars]"') from error
+    credit = _definition()["meta"]  # the artist and the licence, which most styles ask to name
+    about: dict[str, object] = {"kind": "avatars", "name": STYLE, "backgrounds": BACKGROUNDS, "credit": credit}
+    drawn_by = "-".join(version(package) for package in PACKAGES)
+    header, found = ImageHeader(resolution, resolution, 3), []
+    for number in range(count):
+        file = ImageFile(Path(STYLE, f"{number:08d}"), partial(_draw, resolution, number))
+        stamp = f"{STYLE}-{resolution}-{number}-{drawn_by}"
+        found.append(Entry(file.path.name, stamp, 3 * resolution**2, file, header=header))
+    return Source(about, found, task="Drawing avatars")
 
 
 def _draw(resolution: int, number: int) -> BinaryIO:

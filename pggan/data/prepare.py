@@ -6,9 +6,10 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -18,13 +19,13 @@ from pggan.core.atomic_io import atomic_directory, file_sha256, parse_json, requ
 from pggan.core.errors import UserError
 from pggan.core.process import StopSignal
 from pggan.core.text import given_words, next_command
-from pggan.data.data_sets import STYLE, AvatarSource, open_source
-from pggan.data.face_crop import Landmarks, align_face, face_side
+from pggan.data.data_sets import STYLE, avatars, open_source
+from pggan.data.face_crop import align_face, face_side
 from pggan.data.image_file import MODES, BadImage, all_levels, decode, load_image, usable_side
 from pggan.data.pyramid import INDEX_FILE, ImagePyramid
 from pggan.data.report import Findings, examine
 from pggan.data.sources import Entry, Source
-from pggan.data.tables import classes_of, faces_of
+from pggan.data.tables import classes_of, with_faces
 from pggan.data.workers import Workers
 from pggan.data.writer import Layout, write_index
 
@@ -90,15 +91,13 @@ def check(source: Source, options: Options, workers: int | None = None) -> None:
 
     Raises UserError for no usable image, and with on_bad=stop for unusable ones.
     """
-    entries = source.some_entries()
-    faces = faces_of(entries, options.landmarks)
-    decoder = Decoder(options.max_resolution or MIN_RESOLUTION, options.channels or 3, options.crop)
+    layout = Layout(Path(), options.max_resolution or MIN_RESOLUTION, options.channels or 3, 0)
     with Workers(workers) as pool:
-        found = examine(source, entries, pool)
-        decode_all(decoder, found, source, faces, pool)
+        found = examine(with_faces(source, options.landmarks), pool)
+        _decode_all(found, layout, options.crop, pool)
     found.refuse(options.on_bad)  # it names the bad ones
     found.show()
-    print(f"{len(found.good())} of {len(entries)} images can be used.")
+    print(f"{len(found.good())} of {len(source.entries)} images can be used.")
 
 
 def prepare(source: Source, destination: Path, options: Options, workers: int | None = None) -> ImagePyramid:
@@ -110,11 +109,10 @@ def prepare(source: Source, destination: Path, options: Options, workers: int | 
     Raises UserError for no usable image, too little disk space, an existing destination that holds something else, and
     with on_bad=stop for unusable files.
     """
-    entries = source.some_entries()
-    digest = digest_of(entries, options)
+    digest = digest_of(source.entries, options)
     try:
         if not os.path.lexists(destination):
-            _make(source, entries, destination, options, digest=digest, workers=workers)
+            _make(source, destination, options, digest, workers)
     except OSError as error:
         problem = f"{destination} cannot be written: {error.strerror}."
         raise UserError(problem, "Make room or get permission there, or choose another place.") from error
@@ -138,13 +136,13 @@ def training_pyramid(
     if path is None:
         cached = Path(cache, f"avatars-{STYLE}-{count}-{resolution}px")
         if not cached.exists():
-            prepare(AvatarSource(count, resolution), cached, Options(max_resolution=resolution, channels=3))
+            prepare(avatars(count, resolution), cached, Options(max_resolution=resolution, channels=3))
         return cached
     if Path(path, INDEX_FILE).is_file():
         return Path(path)
     options = Options(max_resolution=resolution, crop=crop, channels=channels, labels=labels)
     source = open_source(path, Path(cache, "downloads"))
-    digest = digest_of(source.some_entries(), options)[:12]  # so that a change is noticed
+    digest = digest_of(source.entries, options)[:12]  # so that a change is noticed
     cached = Path(cache, f"{Path(str(source.description['name'])).name}-{resolution}px-{digest}")
     if not cached.exists():
         print(f"Preparing {path}, once, into {cached}.", file=sys.stderr)
@@ -160,14 +158,11 @@ def digest_of(entries: Sequence[Entry], options: Options) -> str:
     return sha256(json.dumps(form).encode()).hexdigest()
 
 
-def _make(
-    source: Source, entries: Sequence[Entry], destination: Path, options: Options, *, digest: str, workers: int | None
-) -> None:
+def _make(source: Source, destination: Path, options: Options, digest: str, workers: int | None) -> None:
     """Make a dataset, unless another process does so first."""
-    faces = faces_of(entries, options.landmarks)
     with Workers(workers) as pool:
-        found = examine(source, entries, pool)
-        resolution = top_level(found, faces, options)
+        found = examine(with_faces(source, options.landmarks), pool)
+        resolution = top_level(found, options)
         found.refuse(options.on_bad)
         good = found.good()
         channels = options.channels or common_channels([found.headers[entry.name].channels for entry in good])
@@ -176,19 +171,17 @@ def _make(
             if directory is None:
                 return
             layout = Layout(directory, resolution, channels, len(good))
-            needed = sum(shard.bytes for shard in layout.shards())
+            needed = sum(shard.bytes for _, shard in layout.shards())
             require_free_space(destination, needed, "Free some space, choose another disk, or lower the resolution.")
             layout.resize()
-            decode_all(Decoder(resolution, channels, options.crop, layout), found, source, faces, pool)
+            _decode_all(found, layout, options.crop, pool)
             found.refuse(options.on_bad)
             placed = _without_holes(layout, good, found.reasons)
             layout = layout._replace(images=len(placed))
             layout.resize()
-            paths = [shard.path for shard in layout.shards()]
-            checksums = pool.in_order("Computing checksums", file_sha256, paths, len(paths))
             labels = [classes.get(entry.name, 0) for entry in placed]
             about = source.description | {"crop": options.crop, "bad_images": len(found.reasons)}
-            write_index(layout, checksums, about, class_names=class_names, labels=labels)
+            write_index(layout, about, class_names=class_names, labels=labels)
             (directory / REPORT_FILE).write_text(found.to_json(made_of=digest))
     found.show()
 
@@ -213,41 +206,28 @@ def _temporary_folder(destination: Path) -> Iterator[Path | None]:
         path.unlink(missing_ok=True)  # not after an error: who waits would then work beside whoever comes next
 
 
-@dataclass(frozen=True)
-class Decoder:
-    """Decodes a file and, with a `layout`, writes all levels of its image into the place of its number.  Picklable."""
-
-    resolution: int
-    channels: int
-    crop: str
-    layout: Layout | None = None
-
-    def __call__(self, item: tuple[Entry, int, Landmarks | None]) -> tuple[str, str | None]:
-        """The name of a file and, if it could not be decoded, why not."""
-        entry, slot, face = item
-        try:
-            if self.crop != "face":
-                pixels = load_image(entry.file, self.resolution, self.channels, self.crop)
-            elif face is not None:
-                pixels = align_face(decode(entry.file, self.channels), face, self.resolution)
-            else:
-                return entry.name, NO_FACE
-        except (BadImage, ValueError) as bad:
-            return entry.name, str(bad)
-        if self.layout is not None:
-            self.layout.write(slot, all_levels(pixels))
-        return entry.name, None
-
-
-def decode_all(
-    decoder: Decoder, found: Findings, source: Source, faces: Mapping[str, Landmarks], pool: Workers
-) -> None:
-    """Decode the good files, and note which can't be decoded."""
+def _decode_all(found: Findings, layout: Layout, crop: str, pool: Workers) -> None:
+    """Decode the good files, note which can't be decoded, and write each image into the place of its number."""
     good = found.good()
     slots = {entry.name: slot for slot, entry in enumerate(good)}
-    items = ((entry, slots[entry.name], faces.get(entry.name)) for entry in source.loaded(good))
-    results = pool.in_order(source.task, decoder, items, len(good))
+    items = ((slots[entry.name], entry) for entry in found.source.loaded(good))
+    results = pool.in_order(found.source.task, partial(_decode, layout, crop), items, len(good))
     found.reasons |= {name: reason for name, reason in results if reason is not None}
+
+
+def _decode(layout: Layout, crop: str, item: tuple[int, Entry]) -> tuple[str, str | None]:
+    """The name of a file whose image was decoded and, if it has a place, written; and why it could not be."""
+    slot, entry = item
+    try:
+        if entry.face is None:
+            pixels = load_image(entry.file, layout.resolution, layout.channels, crop)
+        else:
+            pixels = align_face(decode(entry.file, layout.channels), entry.face, layout.resolution)
+    except (BadImage, ValueError) as bad:
+        return entry.name, str(bad)
+    if layout.images:
+        layout.write(slot, all_levels(pixels))
+    return entry.name, None
 
 
 def _without_holes(layout: Layout, entries: Sequence[Entry], bad: Collection[str]) -> list[Entry]:
@@ -264,31 +244,24 @@ def _without_holes(layout: Layout, entries: Sequence[Entry], bad: Collection[str
 
 # ---- the form of the images
 
-NO_FACE = "no landmarks in the landmarks file"
 
-
-def top_level(found: Findings, faces: Mapping[str, Landmarks], options: Options) -> int:
+def top_level(found: Findings, options: Options) -> int:
     """The resolution of the top level; finds the files that are too small for it.  Raises UserError if all are."""
-    is_face, wanted = options.crop == "face", options.max_resolution
-    sides = {
-        name: (int(face_side(faces[name])) if name in faces else 0)
-        if is_face
-        else usable_side(header.width, header.height, options.crop)
-        for name, header in found.headers.items()
-    }
+    sides = {}
+    for entry in found.good():
+        header = found.headers[entry.name]
+        face = None if entry.face is None else int(face_side(entry.face))
+        sides[entry.name] = usable_side(header.width, header.height, options.crop) if face is None else face
     usable = [side for side in sides.values() if side >= MIN_RESOLUTION] or [MIN_RESOLUTION]  # else all are refused
-    resolution = wanted or 1 << (min(usable).bit_length() - 1)  # the largest power of two up to it
+    resolution = options.max_resolution or 1 << (min(usable).bit_length() - 1)  # the largest power of two up to it
     if max(sides.values(), default=0) >= MIN_RESOLUTION and resolution > max(usable):
         raise UserError(
-            f"A resolution of {wanted} is too much: the largest image allows {max(usable)} pixels.",
+            f"A resolution of {resolution} is too much: the largest image allows {max(usable)} pixels.",
             f"Choose {1 << (max(usable).bit_length() - 1)} or less: max_resolution=, when training "
             "schedule.final_resolution=.",
         )
-    for name, side in sides.items():
-        if is_face and name not in faces:
-            found.reasons[name] = NO_FACE
-        elif side < resolution:
-            found.reasons[name] = f"{'a face ' if is_face else ''}smaller than {resolution}x{resolution}"
+    small = f"{'a face ' if options.crop == 'face' else ''}smaller than {resolution}x{resolution}"
+    found.reasons |= {name: small for name, side in sides.items() if side < resolution}
     return resolution
 
 

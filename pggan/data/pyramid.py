@@ -12,7 +12,7 @@ A pixel of level r is floor(m + 1/2), where m is the mean of its (R/r) x (R/r) b
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -50,6 +50,12 @@ class StoredFile:
     images: int
     bytes: int
     sha256: str
+
+
+def checksums(directory: Path, files: Iterable[StoredFile]) -> Iterator[str]:
+    """The SHA-256 of files in `directory`."""
+    with ThreadPoolExecutor(available_cores()) as pool:  # hashing lets other threads run
+        yield from pool.map(file_sha256, (directory / stored.file for stored in files))
 
 
 @dataclass(frozen=True)
@@ -243,14 +249,10 @@ class ImagePyramid:
         Raises UserError that names the first whose checksum is not the index's.
         """
         files = self._index.files(self.resolutions if resolutions is None else resolutions)
-        with ThreadPoolExecutor(available_cores()) as pool:  # hashing lets other threads run
-            digests = pool.map(file_sha256, (self.path / stored.file for stored in files))
-            for stored, digest in zip(files, digests, strict=True):
-                if digest != stored.sha256:
-                    raise UserError(
-                        f"{self.path / stored.file} was changed or damaged: its checksum differs from the index.",
-                        PREPARE_AGAIN,
-                    )
+        for stored, digest in zip(files, checksums(self.path, files), strict=True):
+            if digest != stored.sha256:
+                problem = f"{self.path / stored.file} was changed or damaged: its checksum differs from the index."
+                raise UserError(problem, PREPARE_AGAIN)
 
     def _shards(self, resolution: int) -> tuple[list[Images], NDArray[np.int64]]:
         """The shards of a level, and the number of the first image in each."""

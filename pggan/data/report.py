@@ -1,11 +1,8 @@
 """Every file examined before its pixels are decoded: what is wrong with it, and what is worth knowing about it."""
 
-import hashlib
 import json
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -18,7 +15,6 @@ from pggan.data.workers import Workers
 BAD_NAMED_IN_ERROR = 20
 NAMED_PER_NOTE = 20
 NAMED_ON_CONSOLE = 3
-DUPLICATE = "the same bytes as another file"
 
 
 @dataclass
@@ -28,17 +24,17 @@ class Findings:
     headers: where they can be read; reasons: why files can't be used.
     """
 
-    entries: Sequence[Entry]
+    source: Source
     headers: dict[str, ImageHeader] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
 
     def good(self) -> list[Entry]:
         """The files that can be used as far as is known, in their order."""
-        return [entry for entry in self.entries if entry.name not in self.reasons]
+        return [entry for entry in self.source.entries if entry.name not in self.reasons]
 
     def refuse(self, on_bad: str) -> None:
         """Raise a UserError that names bad files if no good one is left, or if on_bad=stop and there are bad ones."""
-        bad, total = self._bad(), len(self.entries)
+        bad, total = self._bad(), len(self.source.entries)
         if len(bad) < total and not (bad and on_bad == "stop"):
             return
         named = [f"  {_printable(path)}: {reason}" for path, reason in bad[:BAD_NAMED_IN_ERROR]]
@@ -56,7 +52,7 @@ class Findings:
         for path, reason in self._bad():
             by_reason.setdefault(reason, []).append(path)
         if by_reason:
-            console.print(f"Left out {len(self.reasons)} of {len(self.entries)} images:")
+            console.print(f"Left out {len(self.reasons)} of {len(self.source.entries)} images:")
         for reason, paths in by_reason.items():
             if len(paths) > NAMED_ON_CONSOLE:
                 console.print(f"  {_counted(reason, paths)}")
@@ -71,7 +67,7 @@ class Findings:
         """The content of report.json: `left_out` is complete, `noted` has the first files of each note."""
         notes = {text: {"count": len(names), "files": names[:NAMED_PER_NOTE]} for text, names in self._notes().items()}
         content = {
-            "files": len(self.entries),
+            "files": len(self.source.entries),
             "usable": len(self.good()),
             "left_out": [{"file": str(path), "reason": reason} for path, reason in self._bad()],
             "noted": notes,
@@ -81,7 +77,7 @@ class Findings:
 
     def _bad(self) -> list[tuple[Path, str]]:
         reasons = self.reasons
-        return [(entry.file.path, reasons[entry.name]) for entry in self.entries if entry.name in reasons]
+        return [(entry.file.path, reasons[entry.name]) for entry in self.source.entries if entry.name in reasons]
 
     def _notes(self) -> dict[str, list[str]]:
         notes: dict[str, list[str]] = {}
@@ -103,37 +99,20 @@ def _counted(text: str, paths: Sequence[Path]) -> str:
     return f"{text}: {len(paths)} ({', '.join(shown)}{', …' if len(paths) > len(shown) else ''})"
 
 
-def examine(source: Source, entries: Sequence[Entry], workers: Workers) -> Findings:
-    """Read the header of every file, and all bytes of those that have the size of another one."""
-    found = Findings(entries)
-    sizes = Counter(entry.size for entry in entries if entry.problem is None)
-    one = partial(_examine_one, frozenset(size for size, count in sizes.items() if count > 1))
-    digests = {}
-    for name, header, digest in workers.in_order("Reading headers", one, source.loaded(entries), len(entries)):
+def examine(source: Source, workers: Workers) -> Findings:
+    """Read the header of every file."""
+    found, total = Findings(source), len(source.entries)
+    for name, header in workers.in_order("Reading headers", _header_of, source.loaded(source.entries), total):
         if isinstance(header, str):
             found.reasons[name] = header
         else:
-            found.headers[name], digests[name] = header, digest or name
-    first = {digests[entry.name]: entry.name for entry in reversed(found.good())}  # archives are read in another order
-    for name, digest in digests.items():
-        if first[digest] != name:
-            header = found.headers[name]
-            found.headers[name] = header._replace(notes=(*header.notes, DUPLICATE))
+            found.headers[name] = header
     return found
 
 
-def _examine_one(shared_sizes: frozenset[int], entry: Entry) -> tuple[str, ImageHeader | str, str | None]:
-    """The name of a file, its header or why it has none, and a digest of its bytes where another one has its size."""
-    if entry.problem is not None or entry.header is not None:
-        return entry.name, entry.problem or entry.header or "", None
+def _header_of(entry: Entry) -> tuple[str, ImageHeader | str]:
+    """The name of a file, and its header or why it has none."""
     try:
-        header = read_header(entry.file)
+        return entry.name, entry.problem or entry.header or read_header(entry.file)
     except BadImage as bad:
-        return entry.name, str(bad), None
-    if entry.size not in shared_sizes:
-        return entry.name, header, None
-    try:
-        with entry.file.open() as file:
-            return entry.name, header, hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
-    except Exception:  # a damaged member of an archive, in every way: decoding will tell
-        return entry.name, header, None
+        return entry.name, str(bad)

@@ -1,15 +1,16 @@
-"""Where image files come from: an entry for each, the folder, and which source a path or a name means."""
+"""Image files of a source: an entry for each, and the source that is a folder."""
 
 import os
 import stat
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
 
 from pggan.core.errors import UserError
+from pggan.data.face_crop import Landmarks
 from pggan.data.image_file import EXTENSIONS, BadImage, ImageFile, ImageHeader
 
 # Named among the bad files instead of being passed over: whoever has them wants to know.
@@ -25,6 +26,7 @@ class Entry(NamedTuple):
     problem: why it must not be opened.
     label: the class that the source gives it: its first sub-folder, or that of the dataset.
     header: what is known without opening it, for images that the source makes itself.
+    face: the landmarks of the face that is cut out.
     """
 
     name: str
@@ -34,32 +36,27 @@ class Entry(NamedTuple):
     problem: str | None = None
     label: str | None = None
     header: ImageHeader | None = None
+    face: Landmarks | None = None
 
 
-class Source(ABC):
-    """Image files from one place.
+@dataclass(frozen=True)
+class Source:
+    """Image files from one place, in the order of the dataset.  Raises UserError where there are none.
 
     description: kept with the dataset; it has a "kind" and a "name".
+    loaded: gives entries, perhaps in another order, ready to be opened in another process.
     task: the title of the progress bar while the images are decoded.
     """
 
     description: dict[str, object]
-    task = "Decoding images"
+    entries: list[Entry]
+    loaded: Callable[[Iterable[Entry]], Iterable[Entry]] = iter
+    task: str = "Decoding images"
 
-    @abstractmethod
-    def entries(self) -> list[Entry]:
-        """All image files, in the order of the dataset.  Raises UserError when the source can't be read."""
-
-    def some_entries(self) -> list[Entry]:
-        """All image files; raises UserError where there are none, too."""
-        if not (found := self.entries()):
+    def __post_init__(self) -> None:
+        if not self.entries:
             remedy = f"Images are files ending in {', '.join(EXTENSIONS)}; linked folders are not entered."
             raise UserError(f"There are no images in {self.description['name']}.", remedy)
-        return found
-
-    def loaded(self, entries: Iterable[Entry]) -> Iterator[Entry]:
-        """The given entries, perhaps in another order, ready to be opened in another process."""
-        return iter(entries)
 
 
 def is_image_name(name: str) -> bool:
@@ -96,22 +93,12 @@ def _open_below(path: Path, root: Path) -> BinaryIO:
     return path.open("rb")
 
 
-class FolderSource(Source):
-    """The image files under a folder, at any depth; hidden files and linked folders are passed over."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.description = {"kind": "folder", "name": path.resolve().name}
-
-    def entries(self) -> list[Entry]:
-        """All image files, sorted by path."""
-        root = Path(os.path.realpath(self.path))
-        names = [(path, path.relative_to(self.path).as_posix()) for path in self.paths()]
-        found = [disk_entry(path, root, name, first_folder(name)) for path, name in names]
-        return sorted(found, key=lambda entry: entry.file.path)
-
-    def paths(self) -> Iterator[Path]:
-        """The files that are named like images."""
-        for folder, subfolders, names in os.walk(self.path):
-            subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-            yield from (Path(folder, name) for name in names if is_image_name(name))
+def folder_source(path: Path) -> Source:
+    """The image files under a folder, at any depth, sorted by path; hidden files and linked folders are passed over."""
+    root, found = Path(os.path.realpath(path)), []
+    for folder, subfolders, names in os.walk(path):
+        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+        for file in (Path(folder, name) for name in names if is_image_name(name)):
+            name = file.relative_to(path).as_posix()
+            found.append(disk_entry(file, root, name, first_folder(name)))
+    return Source({"kind": "folder", "name": path.resolve().name}, sorted(found, key=lambda entry: entry.file.path))

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,22 @@ import numpy as np
 
 from pggan.core.errors import UserError
 from pggan.data.face_crop import Landmarks
-from pggan.data.sources import Entry
+from pggan.data.sources import Entry, Source
+
+NO_FACE = "no landmarks in the landmarks file"
 
 
-def faces_of(entries: Sequence[Entry], landmarks: str | None) -> dict[str, Landmarks]:
-    """The landmarks of every file that has some in a file of landmarks, by its whole name or by its last part."""
+def with_faces(source: Source, landmarks: str | None) -> Source:
+    """A source whose entries have the landmarks in a file, by their whole name there or by its last part."""
     if landmarks is None:
-        return {}
+        return source
     listed = read_landmarks(Path(landmarks))
     listed = {Path(name).name: points for name, points in listed.items()} | listed
-    found = {entry.name: listed.get(entry.name, listed.get(Path(entry.name).name)) for entry in entries}
-    return {name: points for name, points in found.items() if points is not None}
+    entries = []
+    for entry in source.entries:
+        face = listed.get(entry.name, listed.get(Path(entry.name).name))
+        entries.append(entry._replace(face=face, problem=entry.problem or (NO_FACE if face is None else None)))
+    return replace(source, entries=entries)
 
 
 def read_landmarks(path: Path) -> dict[str, Landmarks]:

@@ -1,54 +1,46 @@
 """Pyramids written: the places of images in shards, filled by several processes at once, and the index over them."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from pggan.data.pyramid import INDEX_FILE, LABEL_BYTES, Images, Index, StoredFile, levels_up_to
+from pggan.data.pyramid import INDEX_FILE, LABEL_BYTES, Images, Index, StoredFile, checksums, levels_up_to
 
 SHARD_BYTES = 2**30  # a part of the format: images are found in existing datasets by it
 LABELS_FILE = "labels.bin"
 
 
-class Shard(NamedTuple):
-    """One file of level `resolution`."""
-
-    path: Path
-    resolution: int
-    images: int
-    bytes: int
-
-
 class Layout(NamedTuple):
-    """The places of a dataset's images in its files."""
+    """The places of a dataset's images in its files; with 0 images, only their form."""
 
     directory: Path
     resolution: int
     channels: int
     images: int
 
-    def shards(self) -> list[Shard]:
-        """All files, those of the highest level first."""
+    def shards(self) -> list[tuple[int, StoredFile]]:
+        """All files without checksums, each with its level; the highest level comes first."""
         found = []
         for level in reversed(levels_up_to(self.resolution)):
             most = self._images_per_shard(level)
             for first in range(0, self.images, most):
-                images = min(most, self.images - first)
-                found.append(Shard(self._path(level, first), level, images, images * self._image_bytes(level)))
+                images, name = min(most, self.images - first), self._name(level, first)
+                found.append((level, StoredFile(name, images, images * self._image_bytes(level), "")))
         return found
 
     def resize(self) -> None:
         """Create every shard or change it to its size, and remove others; new bytes take no space until written."""
         close_files()
-        shards = self.shards()
-        for path in {*self.directory.glob("r*.bin")} - {shard.path for shard in shards}:
+        sizes = {self.directory / shard.file: shard.bytes for _, shard in self.shards()}
+        for path in {*self.directory.glob("r*.bin")} - sizes.keys():
             path.unlink()
-        for shard in shards:
-            with shard.path.open("ab") as file:
-                file.truncate(shard.bytes)
+        for path, size in sizes.items():
+            with path.open("ab") as file:
+                file.truncate(size)
 
     def write(self, slot: int, levels: Sequence[Images]) -> None:
         """Write image number `slot`, given at every level, highest first, into its place."""
@@ -71,12 +63,12 @@ class Layout(NamedTuple):
     def _images_per_shard(self, level: int) -> int:
         return max(1, SHARD_BYTES // self._image_bytes(level))
 
-    def _path(self, level: int, slot: int) -> Path:
-        return self.directory / f"r{level:04d}-{slot // self._images_per_shard(level):05d}.bin"
+    def _name(self, level: int, slot: int) -> str:
+        return f"r{level:04d}-{slot // self._images_per_shard(level):05d}.bin"
 
     def _at(self, level: int, slot: int) -> BinaryIO:
         """The open shard, at the place of an image."""
-        path = self._path(level, slot)
+        path = self.directory / self._name(level, slot)
         if level not in _open or _open[level].name != path:
             if level in _open:
                 _open[level].close()
@@ -96,35 +88,22 @@ def close_files() -> None:
 
 
 def write_index(
-    layout: Layout,
-    checksums: Iterable[str],
-    source: dict[str, Any],
-    *,
-    class_names: Sequence[str] | None = None,
-    labels: Sequence[int] = (),
+    layout: Layout, source: dict[str, Any], *, class_names: list[str] | None = None, labels: Sequence[int] = ()
 ) -> None:
     """Write the index of a dataset whose shards are complete, and its labels.
 
-    checksums: SHA-256 of the shards, in the order of `layout.shards()`.
     source: how the images were made; with `class_names`, every image has a label, an index into them.
     """
     close_files()
+    shards = layout.shards()
     levels: dict[int, list[StoredFile]] = {level: [] for level in levels_up_to(layout.resolution)}
-    for shard, checksum in zip(layout.shards(), checksums, strict=True):
-        levels[shard.resolution].append(StoredFile(shard.path.name, shard.images, shard.bytes, checksum))
+    for (level, shard), digest in zip(shards, checksums(layout.directory, [shard for _, shard in shards]), strict=True):
+        levels[level].append(replace(shard, sha256=digest))
     labels_file = None
     if class_names is not None:
         content = np.array(labels, "<i8").tobytes()
         assert len(content) == LABEL_BYTES * layout.images, "one number each"
         (layout.directory / LABELS_FILE).write_bytes(content)
         labels_file = StoredFile(LABELS_FILE, len(labels), len(content), hashlib.sha256(content).hexdigest())
-    index = Index(
-        images=layout.images,
-        channels=layout.channels,
-        resolution=layout.resolution,
-        class_names=None if class_names is None else list(class_names),
-        labels_file=labels_file,
-        levels=levels,
-        source=source,
-    )
+    index = Index(layout.images, layout.channels, layout.resolution, class_names, labels_file, levels, source)
     (layout.directory / INDEX_FILE).write_bytes(index.to_json())

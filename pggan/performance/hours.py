@@ -133,7 +133,7 @@ def facts_of(config: DataConfig) -> DataFacts:
 
 def facts_of_files(config: DataConfig, path: str) -> DataFacts:
     """The files of a folder, an archive or a known set that are not prepared yet."""
-    entries = open_source(path, Path(config.cache, "downloads")).some_entries()
+    entries = open_source(path, Path(config.cache, "downloads")).entries
     found = [entry for entry in entries if entry.problem is None]
     sample = found[:: -(-len(found) // MAX_HEADERS) or 1]
     headers = [header for entry in sample if (header := header_of(entry)) is not None]

@@ -14,7 +14,7 @@ from PIL import Image
 
 from pggan.core.errors import UserError
 from pggan.data import data_sets
-from pggan.data.data_sets import BACKGROUNDS, AvatarSource, known_name, open_source
+from pggan.data.data_sets import BACKGROUNDS, avatars, known_name, open_source
 from pggan.data.image_file import load_image
 from tests.data.images import everything, noise, png, prepared, save
 
@@ -27,7 +27,7 @@ def test_hidden_and_other_files_and_linked_folders_are_passed_over(folder, tmp_p
     save(folder / "z.PNG", 0)
     (folder / "notes.txt").write_text("not an image")
     names = ["a.png", "b/0.png", "b/1.png", "c/d/e.png", "z.PNG"]
-    assert [entry.name for entry in open_source(folder).entries()] == names
+    assert [entry.name for entry in open_source(folder).entries] == names
 
 
 def test_file_names_may_be_any_bytes(tmp_path):
@@ -94,9 +94,9 @@ def test_mnist_and_fashion_mnist(datasets, tmp_path, name, folder, classes):
     assert (pyramid.images, pyramid.channels, pyramid.resolution) == (3, 1, 16)
     assert (pyramid.class_names, [pyramid.class_names[label] for label in pyramid.labels]) == (
         classes,
-        [source.entries()[number].label for number in range(3)],
+        [source.entries[number].label for number in range(3)],
     )
-    sent = pickle.dumps(source.entries()[2])  # as to another process: where to find it, not the set itself
+    sent = pickle.dumps(source.entries[2])  # as to another process: where to find it, not the set itself
     assert len(sent) < 1000
     data_sets._opened.cache_clear()
     image = load_image(pickle.loads(sent).file, 28, 1, "center")
@@ -171,7 +171,7 @@ def test_names_are_known_whatever_their_spelling(tmp_path, monkeypatch):
 
 def draw(destination, *, count=8, resolution=32, workers=1):
     pytest.importorskip("dicebear")
-    return prepared(AvatarSource(count, resolution), destination, workers, max_resolution=resolution, channels=3)
+    return prepared(avatars(count, resolution), destination, workers, max_resolution=resolution, channels=3)
 
 
 @pytest.fixture(scope="module")
@@ -216,5 +216,5 @@ def test_a_package_that_lacks_what_it_needs_is_named_before_every_image_is_calle
     monkeypatch.delitem(sys.modules, "dicebear", raising=False)
     data_sets._style.cache_clear()
     with pytest.raises(UserError, match="do not work: No module named 'no_such_schema'") as raised:
-        AvatarSource(1, 32)
+        avatars(1, 32)
     assert "pggan[avatars]" in raised.value.remedy
