@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
 from operator import mul
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -27,6 +27,7 @@ from pggan.distributed.launch import RENDEZVOUS_SECONDS
 GRADIENT_TIMEOUT = timedelta(minutes=30)  # a slow link of CPUs is no fault
 CONTROL_TIMEOUT = timedelta(days=7)  # while one rank prepares data, the others wait
 MAX_STEPS_IN_FLIGHT = 8  # steps that the host may be ahead of a GPU: enough to keep it busy; a save waits for them
+T = TypeVar("T")
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -183,6 +184,12 @@ class ProcessGroup:
         if failed is not None:
             remote = RemoteUserError(f"Rank {failed}: {texts[failed]}")
             raise problem if problem is not None and self.rank == failed else remote
+
+    def on_main(self, function: Callable[[], T]) -> T | None:
+        """The result of `function` on rank 0, None on the others; its UserError is an error of all ranks."""
+        with self.collective_errors():
+            return function() if self.is_main else None
+        raise AssertionError("errors leave the block")
 
     def require_same(
         self, facts: Mapping[str, Any], remedy: str = "Give all ranks the same code, configuration and data."

@@ -30,7 +30,7 @@ from pggan.config.withdrawn import lost_values
 from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import clean_partials, require_free_space
 from pggan.core.process import StopSignal, interrupt_message
-from pggan.core.schedule import Course, Phase, Schedule
+from pggan.core.schedule import Course, Phase, Schedule, is_due
 from pggan.data.pyramid import ImagePyramid, open_pyramid
 from pggan.data.reals import RealBatches, budget_bytes, whole_batch
 from pggan.distributed.process_group import ProcessGroup
@@ -43,8 +43,9 @@ from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.state import State
 from pggan.run.eta import PLANNED, Eta, TimeLimit, until, with_plan
 from pggan.run.evaluation import TrainingEvaluator, open_metrics
-from pggan.run.loop import Deadline, Event, Parts, Profiling, Run, Saving, Step, Tick
-from pggan.run.pictures import GridRecorder, Previews, if_memory_suffices, show_projector
+from pggan.run.health import DIVERSITY
+from pggan.run.loop import Event, Profiling, Run, Saving, Step
+from pggan.run.pictures import GridRecorder, Previews, if_memory_suffices, relative_diversity, show_projector
 from pggan.run.report import NullReporter, Reporter
 from pggan.run.run_dir import choose_run_dir, lock_run_dir, log_on_rank, next_start, write_config
 from pggan.training.build import build_partition, build_trainer, require_device, sends_sparse_updates, step_times
@@ -69,14 +70,17 @@ FindImages = Callable[[int], Path]
 class Source:
     """The beginning of a run: what it learns from, and the state that it starts from."""
 
-    run_dir: Path
     description: dict[str, Any]  # of the configuration and the versions, as it is saved
     schedule: Schedule
     pyramid: ImagePyramid
     architecture: Architecture
     checkpoint: Checkpoint | None  # to resume from, on rank 0
     notes: list[str]  # to log
-    finding_seconds: float  # until the images were there, prepared if need be
+
+    @property
+    def spent_seconds(self) -> float:
+        """Seconds of training until the checkpoint, of a run that was given hours."""
+        return 0.0 if self.checkpoint is None else float(self.checkpoint.header.get("spent_seconds", 0.0))
 
 
 @contextmanager
@@ -88,53 +92,49 @@ def open_run(
     Args: limit: of the same run, as this process has opened it before, where it was given hours.
     Raises UserError, on one rank, for everything that can be refused before the first step.
     """
-    description, device, schedule = describe(config), group.device, config.schedule.build()
-    if group.world_size > 1:
-        group.require_same(values_of_all_ranks(description))
+    device, description, schedule = group.device, describe(config), config.schedule.build()
+    group.require_same(values_of_all_ranks(description))
     exact = config.compute.deterministic
     configure_process(device, config.precision, config.threads, one_thread=config.elastic, deterministic=exact)
     description["versions"]["cpu_threads"] = torch.get_num_threads()
-    partition, run_dir, metrics = check(config, schedule, group)
+    partition, metrics = check(config, schedule, group)
+    run_dir = Path(group.broadcast_object(group.on_main(lambda: str(choose_run_dir(config.run_dir, config.name)))))
+
     with ExitStack() as stack:
         stack.enter_context(interrupt_message(partial(next_start, run_dir)))
         interruption = stack.enter_context(StopSignal(at_once=True))
-        heartbeat_timeout = config.distributed.heartbeat_timeout_seconds
-        watchdog = stack.enter_context(Watchdog(group, heartbeat_timeout, partial(log_on_rank, run_dir)))
-        with group.collective_errors():
-            if group.is_main:
-                stack.enter_context(lock_run_dir(run_dir))
+        patience, log = config.distributed.heartbeat_timeout_seconds, partial(log_on_rank, run_dir)
+        watchdog = stack.enter_context(Watchdog(group, patience, log))
+        group.on_main(lambda: stack.enter_context(lock_run_dir(run_dir)))
+        began = time.monotonic()
         source = find_source(config, schedule, description, run_dir, group, find_images=find_images)
+        before_finding = command_seconds() - (time.monotonic() - began)
+        pyramid, course = source.pyramid, Course(source.schedule)
+
         trainer = build_trainer(config, source.architecture, source.schedule.phases, group)
         stack.callback(trainer.release_graphs)  # they hold on to connections, which could not be closed
-        init_or_restore(config, source, trainer, group)
-        stack.enter_context(disk_errors(config, source, trainer.state, group))
-        course, images = Course(source.schedule), trainer.state.images
+        restore(config, source, trainer, group)
+        state, images = trainer.state, trainer.state.images
+        ranks = group.world_size if sends_sparse_updates(config, group.world_size) else 1
+        stack.enter_context(disk_errors(run_dir, description, state, ranks, group))
+
         reporter: Reporter | NullReporter = NullReporter()
         if group.is_main:
-            eta, limit = start_eta(config, source, course, partition, device=device, images=images, before=limit)
+            times = step_times(config, source.architecture, device)
+            phase_times = times.of_phases(source.schedule, partition.largest_local_batch, images=images)
+            eta = Eta(course, phase_times, images, time.monotonic(), evaluation_share=config.evaluation.share)
+            if limit is not None:  # its clock goes on
+                limit = replace(limit, eta=eta)
+            elif config.hours is not None:
+                spent = before_finding + source.spent_seconds
+                limit = TimeLimit(config.hours, eta, time.monotonic(), spent, schedule)
             reporter = stack.enter_context(Reporter(run_dir, course, eta, images, config.monitor.console))
-            introduce(reporter, config, source, trainer.state, limit)
+            introduce(reporter, config, source, state, limit)
         trainer.slow_section = watchdog.slow
         if device.type == "cuda" and (reason := fused.problem()) is not None:
             reporter.warn(f"Layers are calculated without fused kernels, which is slower: {reason}")
-        evaluator = TrainingEvaluator(
-            metrics,
-            source.pyramid,
-            group,
-            reporter,
-            run_dir,
-            interval_images=config.evaluation.interval_images,
-            share=config.evaluation.max_share,
-            mirror=config.data.mirror,
-            images=images,
-        )
-        deadline = Deadline(config.hours, limit, course, group, reporter)
-        parts = Parts(run_dir, trainer, course, group, reporter, evaluator, deadline)
-        writer = stack.enter_context(CheckpointWriter(run_dir, config.checkpoint.keep, before=reporter.flush))
-        names = {CLASS_NAMES: source.pyramid.class_names} if config.data.labels else {}
-        metadata = {"config": description, "data": source.pyramid.fingerprint, **names}
         stream = RealBatches(
-            source.pyramid,
+            pyramid,
             config.seed,
             device,
             config.data.mirror,
@@ -143,54 +143,57 @@ def open_run(
             phase_at=course.at,
             indices=whole_batch if group.world_size == 1 else partition.indices,
         )
-        keys, most_skipped = config.checkpoint, config.checkpoint.roll_back_after
-        interval = CheckpointInterval(images, keys.every_images, keys.every_minutes)
-        saving = Saving(parts, writer, interval, keys.milestone_images, most_skipped, metadata)
-        tick = Tick(parts, source.pyramid, config.monitor.tick_images, config.monitor.grid_images, most_skipped)
-        pictures = pictures_of(config.monitor, parts, source.pyramid)
-        events: list[Event] = [(tick.is_due, tick), *pictures, (saving.is_due, saving)]
-        run = Run(parts, stream, interruption, watchdog, tick, saving, events)
+        evaluator = TrainingEvaluator(
+            metrics,
+            pyramid,
+            group,
+            reporter,
+            run_dir,
+            interval_images=config.evaluation.interval_images,
+            share=config.evaluation.max_share,
+            mirror=config.data.mirror,
+            images=images,
+        )
+        keys, names = config.checkpoint, {CLASS_NAMES: pyramid.class_names} if config.data.labels else {}
+        saving = Saving(
+            trainer,
+            course,
+            group,
+            reporter,
+            evaluator,
+            stack.enter_context(CheckpointWriter(run_dir, keys.keep, before=reporter.flush)),
+            CheckpointInterval(images, keys.every_images, keys.every_minutes),
+            keys.milestone_images,
+            keys.roll_back_after,
+            {"config": description, "data": pyramid.fingerprint, **names},
+            limit,
+        )
+        run = Run(
+            run_dir,
+            trainer,
+            stream,
+            course,
+            group,
+            reporter,
+            evaluator,
+            saving,
+            watchdog,
+            interruption,
+            config.monitor.tick_images,
+            config.hours,
+        )
+        if isinstance(reporter, Reporter):
+            run.events = pictures_of(config.monitor, run, reporter, pyramid)
         interruption.at_once = False
         run.begin()
         yield run
 
 
-def pictures_of(monitor: ReportConfig, parts: Parts, pyramid: ImagePyramid) -> list[Event]:
-    """When rank 0 draws which pictures, and when it records its steps."""
-    reporter, state, run_dir, schedule = parts.reporter, parts.state, parts.run_dir, parts.course.schedule
-    if not isinstance(reporter, Reporter):
-        return []
-    layout = parse_grid(monitor.grid, "monitor.grid")
-    previews = Previews(run_dir, layout, schedule.final_resolution, pyramid, reporter)
-    recorder = GridRecorder(run_dir, schedule, state.images)
-
-    def every(images: int) -> Callable[[Step], bool]:
-        return lambda step: step.images == 0 or step.reaches(images)
-
-    def drawn(what: str, draw: Callable[[State, Phase, int], None]) -> Callable[[Step], None]:
-        def draw_if_memory_suffices(step: Step) -> None:
-            with if_memory_suffices(what, step.images, reporter.warn):
-                draw(state, step.phase, step.images)
-
-        return draw_if_memory_suffices
-
-    profiling = Profiling(monitor.profile_steps, run_dir / "profile", reporter)
-    return [
-        (lambda step: monitor.profile_steps > 0 and step.images > 0, profiling),
-        (lambda step: step.images == 0, lambda step: previews.show_final_reals()),
-        (lambda step: step.is_new_level, lambda step: previews.show_reals(step.phase.resolution, step.before)),
-        (every(monitor.grid_images), drawn("pictures", previews.show_fakes)),
-        (every(recorder.interval), drawn("grid of the timelapse", recorder.record)),
-        (lambda step: step.is_last, drawn("Projector", partial(show_projector, reporter, pyramid))),
-    ]
-
-
-def check(config: TrainConfig, schedule: Schedule, group: ProcessGroup) -> tuple[BatchPartition, Path, Evaluator]:
-    """The partition of batches, rank 0's run directory, and the metrics.
+def check(config: TrainConfig, schedule: Schedule, group: ProcessGroup) -> tuple[BatchPartition, Evaluator]:
+    """The partition of batches and the metrics.
 
     Raises UserError, on one rank, for what can't be, before anything expensive.
     """
-    chosen = ""
     with group.collective_errors():
         batches = (phase.batch for phase in schedule.phases)
         partition = build_partition(config, batches, group.world_size, group.rank)
@@ -198,9 +201,40 @@ def check(config: TrainConfig, schedule: Schedule, group: ProcessGroup) -> tuple
         if config.model.features is not None:
             load_backbone()
         metrics = open_metrics(config.evaluation, group.device)
-        if group.is_main:
-            chosen = str(choose_run_dir(config.run_dir, config.name))
-    return partition, Path(group.broadcast_object(chosen)), metrics
+    return partition, metrics
+
+
+def pictures_of(monitor: ReportConfig, run: Run, reporter: Reporter, pyramid: ImagePyramid) -> list[Event]:
+    """When which pictures are drawn, steps are recorded, and it is measured how varied the fakes are."""
+    schedule, grids = run.course.schedule, monitor.grid_images
+    layout = parse_grid(monitor.grid, "monitor.grid")
+    previews = Previews(run.run_dir, layout, schedule.final_resolution, pyramid, reporter)
+    recorder = GridRecorder(run.run_dir, schedule, run.state.images)
+    profiling = Profiling(monitor.profile_steps, run.run_dir / "profile")
+
+    def every(images: int) -> Callable[[Step], bool]:
+        return lambda step: step.images == 0 or step.reaches(images)
+
+    def drawn(what: str, draw: Callable[[State, Phase, int], None]) -> Callable[[Step], None]:
+        def draw_if_memory_suffices(step: Step) -> None:
+            with if_memory_suffices(what, step.images, reporter.warn):
+                draw(run.state, step.phase, step.images)
+
+        return draw_if_memory_suffices
+
+    def measure(state: State, phase: Phase, images: int) -> None:
+        if (diversity := relative_diversity(state, phase, pyramid)) is not None:
+            run.measured[DIVERSITY] = diversity
+
+    return [
+        (lambda step: monitor.profile_steps > 0 and step.images > 0, profiling),
+        (lambda step: step.images == 0, lambda step: previews.show_final_reals()),
+        (lambda step: step.is_new_level, lambda step: previews.show_reals(step.phase.resolution, step.before)),
+        (every(grids), drawn("pictures", previews.show_fakes)),
+        (lambda step: is_due(grids, step.before, step.images), drawn("measure of diversity", measure)),
+        (every(recorder.interval), drawn("grid of the timelapse", recorder.record)),
+        (lambda step: step.is_last, drawn("Projector", partial(show_projector, reporter, pyramid))),
+    ]
 
 
 def find_source(
@@ -213,16 +247,17 @@ def find_source(
     find_images: FindImages,
 ) -> Source:
     """Data, architecture and checkpoint; raises UserError when they do not go together."""
-    checkpoint, began = None, time.monotonic()
-    notes: list[str] = []
-    with group.collective_errors():
-        if group.is_main:
-            for directory in (run_dir, run_dir / "checkpoints", run_dir / "samples"):
-                clean_partials(directory)
-            checkpoint, notes = find_resume_point(config.resume, run_dir)
+
+    def find_checkpoint() -> tuple[Checkpoint | None, list[str]]:
+        for directory in (run_dir, run_dir / "checkpoints", run_dir / "samples"):
+            clean_partials(directory)
+        checkpoint, notes = find_resume_point(config.resume, run_dir)
         if checkpoint is not None:  # all but channels and classes, before images are prepared
             theirs, final = checkpoint.architecture, schedule.final_resolution
             check_networks(checkpoint, config.model.architecture(final, theirs.channels, theirs.num_classes))
+        return checkpoint, notes
+
+    checkpoint, notes = group.on_main(find_checkpoint) or (None, [])
     pyramid = open_everywhere(config, find_images, schedule, group)
     group.require_same({"set of images (fingerprint)": pyramid.fingerprint})
     num_classes = len(pyramid.class_names or ()) if config.data.labels else 0
@@ -239,8 +274,7 @@ def find_source(
             notes += lost_values(dict(flatten(checkpoint.header["config"])))
         elif config.init_from is not None and group.is_main:
             load_weights(config.init_from, architecture)  # refuses what does not fit, before anything expensive
-    seconds = time.monotonic() - began
-    return Source(run_dir, description, schedule, pyramid, architecture, checkpoint, notes, seconds)
+    return Source(description, schedule, pyramid, architecture, checkpoint, notes)
 
 
 def open_everywhere(
@@ -265,7 +299,7 @@ def values_of_all_ranks(description: Mapping[str, Any]) -> dict[str, Any]:
     return ours | {key: value for key, value in values.items() if key not in OWN_KEYS}
 
 
-def init_or_restore(config: TrainConfig, source: Source, trainer: Trainer, group: ProcessGroup) -> None:
+def restore(config: TrainConfig, source: Source, trainer: Trainer, group: ProcessGroup) -> None:
     """Put the trainer into the state that the run starts from, the same on all ranks, and add notes on it."""
     checkpoint, state, notes = source.checkpoint, trainer.state, source.notes
     with group.collective_errors():
@@ -282,55 +316,34 @@ def init_or_restore(config: TrainConfig, source: Source, trainer: Trainer, group
 
 
 @contextmanager
-def disk_errors(config: TrainConfig, source: Source, state: State, group: ProcessGroup) -> Iterator[None]:
-    """Rank 0 describes the run; raises UserError if the disk has no room for two checkpoints, then or later."""
-    # Of each weight there are two moments and, in G, its average; with dgc each rank has moments of its own.
-    ranks = group.world_size if sends_sparse_updates(config, group.world_size) else 1
+def disk_errors(
+    run_dir: Path, description: dict[str, Any], state: State, ranks: int, group: ProcessGroup
+) -> Iterator[None]:
+    """Rank 0 describes the run; raises UserError if the disk has no room for two checkpoints, then or later.
+
+    Args: ranks: that have moments of their own.
+    """
+    # Of each weight there are two moments and, in G, its average.
     weights = sum(weight.nbytes for trainable in (state.g, state.d) for weight in trainable.network.weights)
     needed = (2 + 2 * ranks) * weights
+
+    def begin() -> None:
+        require_free_space(run_dir, 2 * needed, "Make room there, choose another run_dir=, or lower checkpoint.keep.")
+        write_config(run_dir, description)
+
     try:
-        with group.collective_errors():
-            if group.is_main:
-                remedy = "Make room there, choose another run_dir=, or lower checkpoint.keep."
-                require_free_space(source.run_dir, 2 * needed, remedy)
-                write_config(source.run_dir, source.description)
+        group.on_main(begin)
         yield
     except OSError as error:
-        ours = error.filename is not None and Path(str(error.filename)).is_relative_to(source.run_dir)
+        ours = error.filename is not None and Path(str(error.filename)).is_relative_to(run_dir)
         if group.is_main and (error.errno in REFUSED_WRITES or ours):
-            raise refused_by_disk(source.run_dir, error, needed) from error
+            raise refused_by_disk(run_dir, error, needed) from error
         raise
-
-
-def start_eta(
-    config: TrainConfig,
-    source: Source,
-    course: Course,
-    partition: BatchPartition,
-    *,
-    device: torch.device,
-    images: int,
-    before: TimeLimit | None,
-) -> tuple[Eta, TimeLimit | None]:
-    """The time left from `images` on, on rank 0, and the end of a run that was given hours.
-
-    Args: before: the limit of this run as this process has opened it before; its clock goes on.
-    """
-    times = step_times(config, source.architecture, device)
-    phase_times = times.of_phases(course.schedule, partition.largest_local_batch, images=images)
-    eta = Eta(course, phase_times, images, time.monotonic(), evaluation_share=config.evaluation.share)
-    if config.hours is None:
-        return eta, None
-    if before is not None:
-        return eta, replace(before, eta=eta)
-    spent = 0.0 if source.checkpoint is None else float(source.checkpoint.header.get("spent_seconds", 0.0))
-    spent += command_seconds() - source.finding_seconds
-    return eta, TimeLimit(config.hours, eta, time.monotonic(), spent, config.schedule.build())
 
 
 def introduce(reporter: Reporter, config: TrainConfig, source: Source, state: State, limit: TimeLimit | None) -> None:
     """Log a line about each of: command, directory, data, networks, schedule, time; notes; pages for TensorBoard."""
-    schedule, pyramid, now, run_dir = source.schedule, source.pyramid, datetime.now(), source.run_dir
+    schedule, pyramid, now, run_dir = source.schedule, source.pyramid, datetime.now(), reporter.run_dir
     g, d = count_parameters(state.g.network), count_parameters(state.d.network)
     first, final, side = schedule.first_resolution, schedule.final_resolution, pyramid.resolution
     features = "" if source.architecture.features is None else f", features {source.architecture.features}"

@@ -140,7 +140,7 @@ def generator_of(state: State) -> Generator:
     return state.g.network
 
 
-def relative_diversity(g: Generator, phase: Phase, pyramid: ImagePyramid) -> float | None:
+def relative_diversity(state: State, phase: Phase, pyramid: ImagePyramid) -> float | None:
     """The mean distance from a fake to the nearest other fake, divided by the same of reals; about 1 of a perfect G.
 
     Distances are between pixels, averaged to 32x32 at most.  Fakes that are copies of a few images have 0, even where
@@ -150,7 +150,7 @@ def relative_diversity(g: Generator, phase: Phase, pyramid: ImagePyramid) -> flo
     spread = _mean_nearest(RealImages(pyramid, phase.resolution).read(range(count)))
     if spread == 0:
         return None
-    return _mean_nearest(draw_seeds(g, count, phase.resolution, phase.alpha)) / spread
+    return _mean_nearest(draw_seeds(generator_of(state), count, phase.resolution, phase.alpha)) / spread
 
 
 def _mean_nearest(images: Pixels) -> float:

@@ -19,7 +19,6 @@ from pggan.optim.updates import ema_decay
 from pggan.run.compose import FindImages, open_run
 from pggan.run.eta import TimeLimit
 from pggan.run.run_dir import choose_run_dir, log_on_rank, next_start
-from pggan.training.build import build_partition
 
 SMALLER_FILE = ".micro_batch_size"  # in the directory of a run whose ranks restart because memory did not suffice
 MAX_FAILURES = 3  # of one process: a run that fails more often has diverged
@@ -63,7 +62,7 @@ def train(config: TrainConfig, find_images: FindImages, group: ProcessGroup) -> 
 def train_on(config: TrainConfig, find_images: FindImages, group: ProcessGroup, limit: TimeLimit | None) -> int:
     """Open the run and train: the step, over and over, and what is due in between; raises Failure."""
     with open_run(config, find_images, group, limit) as run:
-        trainer, state = run.parts.trainer, run.parts.state
+        trainer, state = run.trainer, run.state
         try:
             while (phase := run.next_phase()) is not None:
                 rng = StepRng(config.seed, state.images, group.device)
@@ -74,11 +73,11 @@ def train_on(config: TrainConfig, find_images: FindImages, group: ProcessGroup, 
         except (NonFiniteError, StepOutOfMemory) as error:
             if isinstance(error, StepOutOfMemory) and group.world_size > 1:
                 if error.smaller is not None:  # the other ranks are in the middle of a step: the launcher restarts all
-                    Path(run.parts.run_dir, SMALLER_FILE).write_text(str(error.smaller))
+                    Path(run.run_dir, SMALLER_FILE).write_text(str(error.smaller))
                 raise
             error.__cause__ = error.__context__ = error.__traceback__ = None  # they keep the memory of the run
             images = getattr(error, "images", None) or state.images
-            raise Failure(error, images, run.parts.run_dir, run.parts.deadline.limit) from None
+            raise Failure(error, images, run.run_dir, run.saving.limit) from None
 
 
 @dataclass(eq=False)
@@ -135,9 +134,6 @@ def launch_ranks(config: TrainConfig, kind: str, count: int) -> int:
     """Start `count` ranks on this machine; they get the configuration as it was composed here, once."""
     from pggan.distributed.launch import launch
 
-    # These refuse here what every rank would refuse after it has started.
-    batches = (phase.batch for phase in config.schedule.build().phases)
-    build_partition(config, batches, count * config.distributed.nnodes)
     # Named here, so that ranks restarted after a loss come back to it.
     run_dir = choose_run_dir(config.run_dir, config.name)
     (run_dir / SMALLER_FILE).unlink(missing_ok=True)

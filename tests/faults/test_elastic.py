@@ -46,7 +46,7 @@ def train_and_stop(config, stops, ports):
         told.clear()
         begin(self)
         if early:
-            stop(self.parts.state.images)  # to stop after one step
+            stop(self.state.images)  # to stop after one step
 
     Trainer.step, Run.begin = watched_step, watched_begin
     try:

@@ -199,7 +199,7 @@ def test_between_ticks_nothing_waits_for_the_device(tiny_config, tmp_path, monke
         return call
 
     monkeypatch.setattr(Trainer, "step", counting(Trainer.step))
-    monkeypatch.setattr(Run, "after_step", counting(Run.after_step, lambda run: run.parts.state))
+    monkeypatch.setattr(Run, "after_step", counting(Run.after_step, lambda run: run.state))
     train.run(tiny_config(f"run_dir={tmp_path}"))
     assert {images for images, count in waits.items() if count} <= {32, 64, 96, 128, 160}
     assert waits[32] > 0

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from pggan.checkpoints.write import NonFiniteError, prune
 from pggan.core.errors import StepOutOfMemory, UserError
@@ -151,7 +150,3 @@ def test_the_asked_for_steps_of_every_phase_are_recorded(tiny_config, tmp_path):
     assert sorted(path.stem for path in (tmp_path / "profile").iterdir()) == names
     events = json.loads((tmp_path / "profile" / f"{names[0]}.json").read_text())["traceEvents"]
     assert any("conv" in str(event.get("name")) for event in events)
-    (event,) = EventAccumulator(str(tmp_path)).Reload().Tensors("profile/8x8 fade/text_summary")
-    text = event.tensor_proto.string_val[0].decode()
-    assert f"{names[1]}.json" in text
-    assert "Self CPU" in text

@@ -23,16 +23,12 @@ def test_the_newest_run_is_the_one_written_to_last(tmp_path):
     newest = run_at(tmp_path, "faces/b", 2000.0)
     run_at(tmp_path, "faces/c", 1000.0)
     assert monitor.newest_run(tmp_path) == newest
-    assert monitor.run_to_show(tmp_path) == tmp_path
 
 
-@pytest.mark.parametrize(("name", "problem"), [("nothing", "no directory"), ("empty", "There is no run in")])
-def test_what_is_no_run_is_refused(tmp_path, name, problem):
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=problem):
-        monitor.run_to_show(tmp_path / name)
-    with pytest.raises(UserError, match="There is no run below"):
-        monitor.newest_run(tmp_path)
+def test_a_folder_without_a_run_is_refused(tmp_path):
+    for folder in (tmp_path, tmp_path / "nothing"):
+        with pytest.raises(UserError, match="There is no run in"):
+            monitor.newest_run(folder)
 
 
 def test_a_port_that_is_taken_is_named(finished_run):

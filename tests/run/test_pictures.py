@@ -3,28 +3,18 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 from PIL import Image
 from tensorboard.plugins.projector import projector_config_pb2 as config
 
 from google.protobuf import text_format  # isort: skip - comes with tensorboard
 
-from pggan.core.rng import generator_for
 from pggan.data.pyramid import ImagePyramid
-from pggan.networks.networks import Generator
+from pggan.optim.state import new_state
 from pggan.run import train
 from pggan.run.pictures import MAX_GRID, Previews, relative_diversity
 from pggan.sampling.images import read_facts, stored_grids
-from tests.definitions import variant
-
-
-@pytest.fixture
-def g():
-    network = Generator(variant(resolution=16, fmap_max=8))
-    for number, weight in enumerate(network.weights):
-        torch.nn.init.normal_(weight, generator=generator_for(0, "weights", number))
-    return network.requires_grad_(False)
+from tests.definitions import ADAM, variant
 
 
 def facts_in(folder):
@@ -58,15 +48,16 @@ def test_a_resumed_run_has_no_grid_twice(finished_run, tiny_config, tmp_path):
     assert hours[-1] > 0
 
 
-def test_fakes_that_are_all_the_same_have_no_diversity_and_reals_are_no_measure(
-    g, toy_data, tiny_config, make_pyramid, tmp_path
+def test_fakes_that_are_all_the_same_have_no_diversity_and_one_real_is_no_measure(
+    toy_data, tiny_config, make_pyramid, tmp_path
 ):
     phase, pyramid = tiny_config().schedule.build().at(159), ImagePyramid(toy_data)
-    assert relative_diversity(g, phase, pyramid) > 0.05
-    assert relative_diversity(g, phase, make_pyramid(tmp_path / "one", images=1)) is None
-    for weight in g.weights:
-        weight.zero_()
-    assert relative_diversity(g, phase, pyramid) < 1e-5
+    state = new_state(variant(resolution=16, fmap_max=8), ADAM, 0, torch.device("cpu"))
+    assert relative_diversity(state, phase, pyramid) > 0.05
+    assert relative_diversity(state, phase, make_pyramid(tmp_path / "one", images=1)) is None
+    for weight in state.g.network.weights:
+        weight.data.zero_()
+    assert relative_diversity(state, phase, pyramid) < 1e-5
 
 
 def test_points_tables_and_pictures_of_the_projector_go_together(finished_run):
