@@ -7,7 +7,6 @@ the error that follows from the rounding of its layers.
 import json
 import math
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -77,12 +76,12 @@ def step(device: torch.device, precision: Precision | None, loss: str, flags: tu
         if precision is None:
             part.network.double()
 
-        def keep(name: str = name, part: Any = part, step: Callable[[], None] = part.optimizer.step) -> None:
+        def keep(*given: Any, name: str = name, part: Any = part, step: Any = part.optimizer.step) -> None:
             scale = 1.0 if part.scale is None else part.scale
             gradients[name] = torch.cat([(one.grad.double() / scale).flatten() for one in part.weights_in_use]).cpu()
-            step()
+            step(*given)
 
-        part.optimizer.step = keep  # type: ignore[method-assign]
+        part.optimizer.step = keep  # type: ignore[method-assign,assignment]
     if precision is None:
         state.g_ema.double()
         dtype = torch.float64

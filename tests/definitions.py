@@ -69,4 +69,4 @@ def with_random_biases(architecture: Architecture) -> Generator:
 def before_step(optimizer: Any, call: Callable[[], object]) -> None:
     """Call something before every step of an optimizer."""
     step = optimizer.step
-    optimizer.step = lambda: (call(), step())
+    optimizer.step = lambda *given: (call(), step(*given))

@@ -195,7 +195,7 @@ from pggan.optim.updates import Adam, AdamOptions
 weight = torch.ones(3, requires_grad=True)
 optimizer = Adam([weight], AdamOptions(0.0, 0.99, 1e-8))
 weight.grad = torch.ones(3)
-optimizer.step()
+optimizer.step(0.1)
 sys.exit(", ".join({"torchvision", "torch._dynamo"} & sys.modules.keys()) or 0)
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)

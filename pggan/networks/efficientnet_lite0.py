@@ -12,8 +12,6 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from pggan.core.atomic_io import file_sha256
@@ -115,33 +113,13 @@ def weights_file(remedy: str) -> Path:
 
 
 def load_efficientnet_lite0(path: Path) -> EfficientNetLite0:
-    """The network with the weights of that file."""
-    stored = read_weights(path)
+    """The network with the weights of the package's file."""
+    stored = torch.load(path, map_location="cpu", weights_only=True)
     values = [value for name, value in stored.items() if not name.startswith("_fc.")]
     network = EfficientNetLite0()
     # Both list their tensors in the order of computation, under different names.
     network.load_state_dict(dict(zip(network.state_dict(), values, strict=True)))
     return network.to(memory_format=torch.channels_last)  # on a CPU in three quarters of the time
-
-
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """The named tensors in a .safetensors file, or in one of `torch.save`; raises UserError for anything else."""
-    if not path.is_file():
-        raise UserError(f"There are no weights at {path}.", "Give the place of the file that holds them.")
-    try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        stored = torch.load(path, map_location="cpu", weights_only=True)
-        if not isinstance(stored, dict) or not all(isinstance(value, Tensor) for value in stored.values()):
-            raise ValueError("it does not hold named tensors")
-        return stored
-    except KeyError as error:  # by which PyTorch's reader says that it does not know a byte
-        raise UserError(f"{path} does not hold weights.", "Give a state_dict or a .safetensors.") from error
-    except (OSError, SafetensorError, ValueError, RuntimeError, EOFError) as error:
-        raise UserError(f"{path} does not hold weights: {error}", "Give a state_dict or a .safetensors.") from error
-    except Exception as error:  # of torch's restricted reader, whose class has a name that is not public
-        problem = f"{path} holds more than tensors, or is damaged."
-        raise UserError(problem, "Save the model's state_dict() alone.") from error
 
 
 class Backbone(nn.Module):

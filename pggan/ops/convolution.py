@@ -22,7 +22,7 @@ WIDE = 128  # feature maps from which Winograd's products outweigh its transform
 MIN_TILES = 16  # in a batch, from which they outweigh the transformation of the kernel
 CACHED = 128  # side up to which a transformed image of that width stays in the cache
 LARGE = 64  # side from which the CPU's kernel gradient is much faster on planes than on pixels
-# A kernel is so many times as large as both factors of a deferred gradient: memory stays as it was.
+# A kernel is so many times as large as both factors of a gradient that is put off: memory stays as it was.
 MIN_KERNEL_TO_FACTORS = 4
 
 _reference = False  # global, and read in forward passes only: autograd runs backward passes in threads of its own
@@ -167,24 +167,24 @@ class Kernel(NamedTuple):
     tensor: Tensor
     algorithm: Algorithm
     rescaling: Rescaling
-    deferred: "DeferredGradients | None" = None
+    put_off: list[tuple[Tensor, Tensor]] | None = None  # factors x and y of gradients that are still to be calculated
 
 
 def share_kernel(kernel: Kernel) -> Kernel:
-    """`kernel` for several passes, which may defer its gradients on a CPU."""
+    """`kernel` for several passes, which may put off its gradients on a CPU."""
     tensor = kernel.tensor
     if not tensor.requires_grad or tensor.device.type != "cpu" or kernel.algorithm.grad_weight is None:
         return kernel
-    deferred = DeferredGradients()
-    return kernel._replace(tensor=SharedKernel.apply(tensor, deferred), deferred=deferred)
+    kernel = kernel._replace(put_off=[])
+    return kernel._replace(tensor=SharedKernel.apply(*kernel))
 
 
 def convolve(x: Tensor, kernel: Kernel, bias: Tensor | None = None) -> Tensor:
     """[N, I, H, W] -> [N, O, …], or [N, I] -> [N, O]; `bias` [O]."""
-    tensor, algorithm, rescaling, deferred = kernel
+    tensor, algorithm, rescaling, put_off = kernel
     if algorithm.grad_weight is None:
         return algorithm.convolve(x, tensor, bias, rescaling)
-    return Convolution.apply(x, tensor, None, bias, (algorithm, rescaling, deferred))  # type: ignore[no-any-return]
+    return Convolution.apply(x, tensor, None, bias, (algorithm, rescaling, put_off))  # type: ignore[no-any-return]
 
 
 _grad_weights = True  # whether backward passes compute them; global, as autograd runs them in threads of its own
@@ -230,12 +230,15 @@ class Convolution(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, kernel, y = (gradient if saved is None else saved for saved in ctx.saved_tensors)
         apply: Callable[..., Tensor] = Convolution.apply
-        asked, (algorithm, rescaling, deferred) = ctx.needs_input_grad, ctx.how
+        asked, (_, _, put_off) = ctx.needs_input_grad, ctx.how
         for_x = apply(None, kernel, y, None, ctx.how) if asked[0] else None
         for_kernel = for_bias = None
         if asked[1] and _grad_weights:
-            product = partial(algorithm.grad_weight, rescaling=rescaling)
-            if deferred is None or not deferred.defer(kernel, x, y, product):
+            # One that is differentiated again can't wait, and one of large images need not.
+            small = MIN_KERNEL_TO_FACTORS * (x.numel() + y.numel()) <= kernel.numel()
+            if put_off is not None and small and not torch.is_grad_enabled():
+                put_off.append((x, y))
+            else:
                 for_kernel = apply(x, None, y, None, ctx.how)
         for_y = apply(x, kernel, None, None, ctx.how) if asked[2] else None
         if asked[3] and _grad_weights:
@@ -243,47 +246,26 @@ class Convolution(torch.autograd.Function):
         return for_x, for_kernel, for_y, for_bias, None
 
 
-class DeferredGradients:
-    """The gradients of one kernel that are still to be calculated, as one product of matrices.
+class SharedKernel(torch.autograd.Function):
+    """The identity; autograd calls its backward pass when all passes that use the kernel have gone backwards.
 
-    D sees reals, fakes, and images between them, where it is differentiated twice: each of its kernels gets three
-    gradients or four, to be added up.  Of small images, each is larger than all that it is calculated from, and takes
-    longer to write, read and add than to multiply.
+    Then it adds up the gradients that were put off, by one product of matrices.  D sees reals, fakes, and images
+    between them, where it is differentiated twice: each of its kernels gets three gradients or four.  Of small images,
+    each is larger than all that it is calculated from, and takes longer to write, read and add than to multiply.
     """
 
-    def __init__(self) -> None:
-        self.factors: list[tuple[Tensor, Tensor]] = []
-
-    def defer(self, kernel: Tensor, x: Tensor, y: Tensor, product: Callable[[Tensor, Tensor], Tensor]) -> bool:
-        """Whether the gradient of `kernel`, `product` of `x` and `y`, is deferred; else it is to be calculated now.
-
-        A gradient that is differentiated again is calculated at once, and so is one of large images.
-        """
-        if torch.is_grad_enabled() or MIN_KERNEL_TO_FACTORS * (x.numel() + y.numel()) > kernel.numel():
-            return False
-        self.product = product  # the same one for all gradients of a kernel
-        self.factors.append((x, y))
-        return True
-
-    def calculate(self) -> Tensor | None:
-        """The sum of all deferred gradients; None where there are none."""
-        if not self.factors:
-            return None
-        xs, ys = zip(*self.factors, strict=True)
-        self.factors.clear()
-        return self.product(torch.cat(xs), torch.cat(ys)) if len(xs) > 1 else self.product(*xs, *ys)
-
-
-class SharedKernel(torch.autograd.Function):
-    """The identity; autograd calls its backward pass when all passes that use the kernel have gone backwards."""
-
     @staticmethod
-    def forward(ctx: Any, kernel: Tensor, deferred: DeferredGradients) -> Tensor:
+    def forward(ctx: Any, tensor: Tensor, *how: Any) -> Tensor:
         ctx.set_materialize_grads(False)
-        ctx.deferred = deferred
-        return kernel.view_as(kernel)
+        ctx.how = how
+        return tensor.view_as(tensor)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None]:
-        late = ctx.deferred.calculate()
-        return (gradient if late is None else late if gradient is None else gradient + late), None
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None, None, None]:
+        algorithm, rescaling, put_off = ctx.how
+        if put_off:
+            x, y = (torch.cat(each) if len(each) > 1 else each[0] for each in zip(*put_off, strict=True))
+            put_off.clear()
+            late = algorithm.grad_weight(x, y, rescaling)
+            gradient = late if gradient is None else gradient + late
+        return gradient, None, None, None

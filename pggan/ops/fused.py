@@ -37,7 +37,7 @@ def problem() -> str | None:
         x = torch.zeros(1, 8, 2, 2, device="cuda").contiguous(memory_format=torch.channels_last)
         scale = bias_act_norm_(x, x.new_zeros(8), 0.2, 1e-8)
         bias_act_backward(x, x, scale, 0.2, sums=True)
-        _blend_backward(_blend(x, x, x.new_zeros(())), x.new_zeros(()))
+        blend(x.requires_grad_(), x, x.new_zeros(())).sum().backward()  # type: ignore[no-untyped-call]
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
@@ -48,29 +48,35 @@ def problem() -> str | None:
     return None
 
 
-def launch(name: str, programs: int, x: Tensor, *arguments: object, **constants: float) -> None:
-    """Start a kernel of `triton_kernels.py` on the device of `x`, its first argument.
+def launch(name: str, x: Tensor, *others: object, each: int | None = None, **constants: float) -> None:
+    """Start a kernel of `triton_kernels.py` for dense `x`, its first argument: a program per tile, or for `each` tiles.
 
     Raises torch.OutOfMemoryError.
     """
     from pggan.ops import triton_kernels  # Triton is not everywhere
 
-    columns = 1 << (x.shape[1] - 1).bit_length()
+    (pixels, tiles), columns = pixels_of(x), padded(x)
     tile = {"C": x.shape[1], "ROWS": max(TILE // columns, 1), "COLUMNS": columns}
+    kernel, more = getattr(triton_kernels, name), () if each is None else (each,)
     try:
         with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
             # FP fusion is named because Triton 3.9 warns that its default will change.
-            getattr(triton_kernels, name)[(programs,)](x, *arguments, **constants, **tile, enable_fp_fusion=True)
+            kernel[(ceil(tiles / (each or 1)),)](x, *others, pixels, *more, **constants, **tile, enable_fp_fusion=True)
     except Exception as error:
         if "out of memory" in str(error):
             raise torch.OutOfMemoryError(str(error)) from error
         raise
 
 
+def padded(x: Tensor) -> int:
+    """The features of `x`, rounded up to a power of two."""
+    return 1 << (x.shape[1] - 1).bit_length()
+
+
 def pixels_of(x: Tensor) -> tuple[int, int]:
     """The pixels of `x` [N, C, H, W] or [N, C], and the tiles that they make."""
     pixels = x.numel() // x.shape[1]
-    return pixels, ceil(pixels / max(TILE // (1 << (x.shape[1] - 1).bit_length()), 1))
+    return pixels, ceil(pixels / max(TILE // padded(x), 1))
 
 
 def dense(x: Tensor) -> Tensor:
@@ -83,9 +89,8 @@ def bias_act_norm_(x: Tensor, bias: Tensor, slope: float, epsilon: float) -> Ten
 
     Returns the factor of each pixel, in float32 [N, 1, H, W].
     """
-    y, (pixels, tiles) = dense(x), pixels_of(x)
-    scale = x.new_empty(len(x), 1, *x.shape[2:], dtype=torch.float32)
-    launch("bias_act_forward", tiles, y, bias, y, scale, pixels, SLOPE=slope, EPSILON=epsilon)
+    y, scale = dense(x), x.new_empty(len(x), 1, *x.shape[2:], dtype=torch.float32)
+    launch("bias_act_forward", y, bias, y, scale, SLOPE=slope, EPSILON=epsilon)
     if y is not x:
         x.copy_(y)
     return scale
@@ -99,12 +104,11 @@ def bias_act_backward(
     The second tensor is its sum over all pixels, in float32 [C], where `sums` asks for it: in two steps whose order is
     always the same.
     """
-    gradient, y, (pixels, tiles) = dense(gradient), dense(y), pixels_of(y)
+    gradient, y, (_, tiles) = dense(gradient), dense(y), pixels_of(y)
     result = torch.empty_like(gradient)
     each = min(ceil(tiles / PROGRAMS), MAX_TILES_PER_PROGRAM) if sums else 1
-    programs = ceil(tiles / each)
-    partial = y.new_empty(programs, y.shape[1], dtype=torch.float32) if sums else None
-    launch("bias_act_backward", programs, gradient, y, scale, result, partial, pixels, each, SLOPE=slope)
+    partial = y.new_empty(ceil(tiles / each), y.shape[1], dtype=torch.float32) if sums else None
+    launch("bias_act_backward", gradient, y, scale, result, partial, each=each, SLOPE=slope)
     return result, None if partial is None else partial.sum(0)
 
 
@@ -119,8 +123,8 @@ class BiasAct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor, slope: float) -> Tensor:
         x = dense(x)
-        y, (pixels, tiles) = torch.empty_like(x), pixels_of(x)
-        launch("bias_act_forward", tiles, x, bias, y, None, pixels, SLOPE=slope, EPSILON=0.0)
+        y = torch.empty_like(x)
+        launch("bias_act_forward", x, bias, y, None, SLOPE=slope, EPSILON=0.0)
         ctx.save_for_backward(y)
         ctx.set_materialize_grads(False)
         ctx.slope, ctx.bias_dtype = slope, bias.dtype
@@ -167,27 +171,16 @@ def blend(old: Tensor, new: Tensor, alpha: Tensor) -> Tensor:
     return Blend.apply(old, new, alpha)  # type: ignore[no-any-return]
 
 
-def _blend(old: Tensor, new: Tensor, alpha: Tensor) -> Tensor:
-    old, new, (pixels, tiles) = dense(old), dense(new), pixels_of(new)
-    result = torch.empty_like(new)
-    launch("blend", tiles, old, new, alpha, result, pixels)
-    return result
-
-
-def _blend_backward(gradient: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
-    gradient, (pixels, tiles) = dense(gradient), pixels_of(gradient)
-    of_old, of_new = torch.empty_like(gradient), torch.empty_like(gradient)
-    launch("blend_backward", tiles, gradient, alpha, of_old, of_new, pixels)
-    return of_old, of_new
-
-
 class Blend(torch.autograd.Function):
     """A fade whose alpha [] is a tensor."""
 
     @staticmethod
     def forward(ctx: Any, old: Tensor, new: Tensor, alpha: Tensor) -> Tensor:
         ctx.save_for_backward(alpha)
-        return _blend(old, new, alpha)
+        old, new = dense(old), dense(new)
+        result = torch.empty_like(new)
+        launch("blend", old, new, alpha, result)
+        return result
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
@@ -200,7 +193,10 @@ class BlendBackward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gradient: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(alpha)
-        return _blend_backward(gradient, alpha)
+        gradient = dense(gradient)
+        of_old, of_new = torch.empty_like(gradient), torch.empty_like(gradient)
+        launch("blend_backward", gradient, alpha, of_old, of_new)
+        return of_old, of_new
 
     @staticmethod
     def backward(ctx: Any, of_old: Tensor, of_new: Tensor) -> tuple[Tensor, None]:

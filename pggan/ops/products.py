@@ -158,17 +158,12 @@ def _multiply(windows: Tensor, matrix: Tensor, large: Tensor, rescaling: Rescali
 
 
 def _from_windows(windows: Tensor, small: Tensor, rescaling: Rescaling) -> Tensor:
-    """The adjoint of `_windows`: sums of the overlapping windows [T, K] of each pixel of `small` [N, …, h, w].
-
-    Windows in half precision are added up in float32, so that the sum is rounded once.
-    """
+    """The adjoint of `_windows`: sums of the overlapping windows [T, K] of each pixel of `small` [N, …, h, w]."""
     count, (height, width), (side, stride) = len(small), small.shape[2:], side_and_stride(rescaling)
     windows = windows.view(count, height, width, side, side, -1)
-    wide = torch.promote_types(windows.dtype, torch.float32)
-    padded = windows.new_zeros(count, height * stride + 2, width * stride + 2, windows.shape[-1], dtype=wide)
+    padded = windows.new_zeros(count, height * stride + 2, width * stride + 2, windows.shape[-1])
     for down in range(side):
         rows = slice(down, down + height * stride, stride)
         for right in range(side):
             padded[:, rows, right : right + width * stride : stride] += windows[:, :, :, down, right]
-    images = padded[:, 1:-1, 1:-1].permute(0, 3, 1, 2)
-    return images.to(windows.dtype).contiguous(memory_format=torch.channels_last)
+    return padded[:, 1:-1, 1:-1].permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)

@@ -7,7 +7,6 @@ becomes of it with Adam is derived in docs/scaling.md, for beta1 = 0.
 P parameters of the levels in use of one network, k entries sent, n ranks, S sums (reducer.py).
 """
 
-from dataclasses import dataclass
 from math import ceil, sqrt
 
 import numpy as np
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup
-from pggan.optim.reducer import GradientReducer, Handle
+from pggan.optim.reducer import FlatBuffer, GradientReducer, Handle
 from pggan.optim.state import State, StateDicts, Trainable
 from pggan.optim.updates import Adam, AdamOptions, new_moments
 
@@ -29,35 +28,32 @@ BLOCK = 2**16  # indices that differ in their last two bytes only
 SAMPLE = 100_000  # entries that the threshold is estimated from
 
 
-@dataclass(frozen=True)
-class DgcOptions:
-    """The share of a network's numbers that each rank sends per update, and the images over which it falls to that."""
-
-    ratio: float
-    warmup_images: int
-
-
 class DgcReducer(GradientReducer):
     """Sends the entries that matter most; what a checkpoint needs of the rest is in `extra_state`."""
 
-    def __init__(self, group: ProcessGroup, state: State, adam: AdamOptions, dgc: DgcOptions) -> None:
-        """Replaces the optimizers of `state`: Adam's work is done here."""
+    def __init__(
+        self, group: ProcessGroup, state: State, adam: AdamOptions, *, ratio: float, warmup_images: int
+    ) -> None:
+        """Replaces the optimizers of `state`: Adam's work is done here.
+
+        Args: ratio: the share of a network's numbers that each rank sends per update; warmup_images: the images of a
+        phase over which the share falls to that.
+        """
         super().__init__()
-        self.group, self.dgc = group, dgc
+        self.group, self.ratio, self.warmup_images = group, ratio, warmup_images
         self._state, self._adam = state, adam
-        self._names = {id(state.g): "g", id(state.d): "d"}
         for trainable in (state.g, state.d):
-            trainable.optimizer = Descent(trainable.optimizer.params, adam)
-        self._compressors: dict[str, Compressor] = {}
+            trainable.optimizer = Descent(trainable.network.weights, adam)
+        self._compressors: dict[str, Compressor] = {}  # by the name of a network
         self._share = 1.0
 
     def begin_step(self, phase: Phase, images: int) -> None:
         if phase.index != self._state.phase_index:  # of the last step
             self._compressors.clear()  # for its weights are other ones
-        self._share = share_to_send(self.dgc.ratio, self.dgc.warmup_images, images - phase.start)
+        self._share = share_to_send(self.ratio, self.warmup_images, images - phase.start)
 
     def start_all_reduce(self, trainable: Trainable, batch: int) -> Handle:
-        buffer = self.filled_buffer(trainable)
+        buffer = FlatBuffer(trainable, self._sums.pop(id(trainable)))
         gradient, sums = buffer.flat[: -buffer.num_sums], buffer.flat[-buffer.num_sums :]
         # All have to know of one that is not finite before any of them takes its gradient in.
         agreed = torch.cat([sums, (~torch.isfinite(buffer.flat.sum())).float()[None]])
@@ -66,7 +62,7 @@ class DgcReducer(GradientReducer):
         finite, count = agreed[-1] == 0, max(round(self._share * len(gradient)), 1)
         # A rank's gradient is its share of the mean, and may be scaled.
         scale = torch.ones_like(agreed[-1]) if trainable.scale is None else trainable.scale
-        compressor = self._compressor(self._names[id(trainable)], len(gradient))
+        compressor = self._compressor(trainable.name.lower(), len(gradient))
         message = compressor.select(gradient, count, finite, scale / self.group.world_size)
         messages = message.new_empty(self.group.world_size, len(message))
         work = dist.all_gather(list(messages), message, group=self.group.torch_group, async_op=True)
@@ -91,17 +87,15 @@ class DgcReducer(GradientReducer):
 
     def load_extra_state(self, state_dicts: StateDicts) -> None:
         """Take over what `extra_state` gave; with another number of ranks, each one gets the mean of what there was."""
-        saved: dict[str, dict[str, dict[int, Tensor]]] = {}  # by network, name and rank
-        for key, tensor in state_dicts.get(EXTRA_STATE, {}).items():
-            network, rank, name = key.split("/")
-            saved.setdefault(network, {}).setdefault(name, {})[int(rank)] = tensor
+        saved = state_dicts.get(EXTRA_STATE, {})
+        networks, ranks = ({key.split("/")[part] for key in saved} for part in (0, 1))
         self._compressors.clear()
-        for network, by_name in saved.items():
-            compressor = self._compressor(network, len(by_name["residual"][0]))
+        for network in networks:
+            compressor = self._compressor(network, len(saved[f"{network}/0/residual"]))
             for name, tensor in compressor.tensors.items():
-                by_rank = by_name[name]
-                same = len(by_rank) == self.group.world_size
-                tensor.copy_(by_rank[self.group.rank] if same else torch.stack([*by_rank.values()]).mean(0))
+                by_rank = [saved[f"{network}/{rank}/{name}"] for rank in range(len(ranks))]
+                same = len(ranks) == self.group.world_size
+                tensor.copy_(by_rank[self.group.rank] if same else torch.stack(by_rank).mean(0))
 
     def _compressor(self, network: str, size: int) -> "Compressor":
         if network not in self._compressors or len(self._compressors[network].residual) != size:  # other levels
@@ -113,14 +107,11 @@ class Descent(Adam):
     """Subtracts gradients, which are updates in units of the learning rate."""
 
     @torch.no_grad()
-    def step(self) -> None:
-        """Take one step, unless `found_inf`; without waiting for the device."""
-        assert self.found_inf is not None, "Trainable sets it"
-        rate = self.learning_rate * (1 - self.found_inf)
-        rate = rate if self.grad_scale is None else rate / self.grad_scale
-        for param in self.params:
-            if param.grad is not None:
-                param.sub_(param.grad * rate)
+    def step(self, rate: float | Tensor, skip: Tensor | None = None, scale: Tensor | None = None) -> None:
+        rate = rate * (1 - (0 if skip is None else skip)) / (1 if scale is None else scale)
+        for weight in self.weights:
+            if weight.grad is not None:
+                weight.sub_(weight.grad * rate)
 
 
 class Compressor:
@@ -129,7 +120,6 @@ class Compressor:
     def __init__(self, size: int, adam: AdamOptions, device: torch.device) -> None:
         self.residual = torch.zeros(size, device=device)  # updates not sent yet, in units of the learning rate
         self.adam = Adam([self.residual], adam)
-        self.adam.learning_rate = -1.0  # uphill: the residual is what is to be subtracted
         moments = self.adam.state[self.residual] = new_moments(self.residual)
         self.exp_avg_sq = moments["exp_avg_sq"]
         self.tensors = {"residual": self.residual, "exp_avg_sq": self.exp_avg_sq, "steps": moments["step"]}
@@ -142,8 +132,7 @@ class Compressor:
         `finite`: false on all ranks if the gradient of any is not; then nothing changes, and the message is void.
         """
         self.residual.grad = gradient
-        self.adam.found_inf, self.adam.grad_scale = (~finite).float(), divisor
-        self.adam.step()
+        self.adam.step(-1.0, (~finite).float(), divisor)  # uphill: the residual is what is to be subtracted
         # Halfway between the size of the update and the fall of the loss, which is the update times the usual gradient:
         # the latter alone starves small gradients, which made faces of fewer kinds.
         indices = largest(self.exp_avg_sq.sqrt().mul_(self.residual).mul_(self.residual), count).sort().values
@@ -174,23 +163,20 @@ def pack(indices: Tensor, values: Tensor, size: int) -> Tensor:
     return nn.functional.pad(message, (0, -len(message) % 4))  # messages lie side by side, and int32 wants its place
 
 
-def unpack(message: Tensor, count: int, size: int) -> tuple[Tensor, Tensor]:
-    """The indices [count] and values [count], fp32, that `pack` made a message of."""
-    starts = torch.arange(0, size, BLOCK, device=message.device)
-    parts = [4 * len(starts), 2 * count, count]
-    inside, places, values = torch.split(message[: sum(parts)], parts)
-    blocks = starts.repeat_interleave(inside.view(torch.int32), output_size=count)  # told the size, it asks no device
-    return blocks + places.view(torch.uint16).long(), values.view(SENT_AS).float()
-
-
 def set_mean(vector: Tensor, messages: Tensor, count: int) -> Tensor:
-    """Set `vector` [P] to the mean of `messages` [n, bytes] of `count` entries each; returns it.
+    """Set `vector` [P] to the mean of `messages` [n, bytes], which `pack` made of `count` entries each; returns it.
 
     The bits are the same on every rank: messages are added in their order, and no index comes twice in one of them.
     """
     vector.zero_()
+    starts = torch.arange(0, len(vector), BLOCK, device=vector.device)
+    sizes = [4 * len(starts), 2 * count, count]
     for message in messages:
-        vector.index_add_(0, *unpack(message, count, len(vector)), alpha=1 / len(messages))
+        inside, places, values = torch.split(message[: sum(sizes)], sizes)
+        # Told the size, `repeat_interleave` asks no device.
+        blocks = starts.repeat_interleave(inside.view(torch.int32), output_size=count)
+        indices = blocks + places.view(torch.uint16).long()
+        vector.index_add_(0, indices, values.view(SENT_AS).float(), alpha=1 / len(messages))
     return vector
 
 

@@ -25,18 +25,13 @@ NodeSums = dict[range, Tensor]  # by node of the tree of an elastic sum
 class FlatBuffer:
     """The gradients of one network, and what is summed besides, as one tensor."""
 
-    def __init__(self, trainable: Trainable, num_sums: int = 1) -> None:
-        self.weights, self.num_sums = trainable.weights_in_use, num_sums
-        self.size = sum(weight.numel() for weight in self.weights) + num_sums
-        self.flat = torch.empty(self.size, dtype=torch.float32, device=self.weights[0].device)
-
-    def fill(self, sums: Tensor) -> Tensor:
-        """Copy the gradients and `sums` [S] into the buffer; returns it.  [P + S]"""
-        torch._foreach_copy_(
-            self._views(self.flat), [weight.grad for weight in self.weights if weight.grad is not None]
-        )
-        self.flat[-self.num_sums :] = sums
-        return self.flat
+    def __init__(self, trainable: Trainable, sums: Tensor) -> None:
+        """Copies the gradients and `sums` [S]."""
+        self.weights, self.num_sums = trainable.weights_in_use, len(sums)
+        self.size = sum(weight.numel() for weight in self.weights) + len(sums)
+        self.flat = torch.empty(self.size, dtype=torch.float32, device=sums.device)  # [P + S]
+        torch._foreach_copy_(self._views(self.flat), [one.grad for one in self.weights if one.grad is not None])
+        self.flat[-len(sums) :] = sums
 
     def attach(self, flat: Tensor) -> Tensor:
         """Make the weights' gradients views of `flat` [P + S]; returns the sums [S]."""
@@ -56,7 +51,6 @@ class GradientReducer:
 
     def __init__(self) -> None:
         self._sums: dict[int, Tensor] = {}
-        self._buffers: dict[int, FlatBuffer] = {}
 
     def begin_step(self, phase: Phase, images: int) -> None:
         """Called before the step of `phase` at `images` images."""
@@ -78,14 +72,6 @@ class GradientReducer:
     def load_extra_state(self, state_dicts: StateDicts) -> None:
         """Take over what `extra_state` gave; `state_dicts` may hold others too."""
 
-    def filled_buffer(self, trainable: Trainable) -> FlatBuffer:
-        """The buffer of a network with its gradients and sums; kept until other levels come into use."""
-        buffer, sums = self._buffers.get(id(trainable)), self._sums.pop(id(trainable))
-        if buffer is None or not trainable.uses(buffer.weights):
-            buffer = self._buffers[id(trainable)] = FlatBuffer(trainable, sums.numel())
-        buffer.fill(sums)
-        return buffer
-
 
 class AllReduce(GradientReducer):
     """All-reduce of gradients in float32, or in bfloat16: half the bytes, with 8 bits of each number's precision."""
@@ -95,7 +81,7 @@ class AllReduce(GradientReducer):
         self.group, self.dtype = group, dtype
 
     def start_all_reduce(self, trainable: Trainable, batch: int) -> Handle:
-        buffer = self.filled_buffer(trainable)
+        buffer = FlatBuffer(trainable, self._sums.pop(id(trainable)))
         sent = buffer.flat.to(self.dtype)
         work = dist.all_reduce(sent, group=self.group.torch_group, async_op=True)
 
@@ -119,14 +105,14 @@ class ElasticReducer(GradientReducer):
         super().__init__()
         self.group, self.partition = group, partition
         self._node_sums: dict[int, NodeSums] = {}
+        self._buffers: dict[int, FlatBuffer] = {}
 
     def accumulate(self, trainable: Trainable, sums: Tensor, batch: int) -> None:
         """Put the gradients of one chunk aside."""
         node_sums = self._node_sums.setdefault(id(trainable), {})
         done = sum(map(len, node_sums))
-        # The last one gets the sum in the end.
-        buffer = self._buffers[id(trainable)] = FlatBuffer(trainable, sums.numel())
-        add_chunk(node_sums, self.partition.chunks_of(self.group.rank, batch)[done], buffer.fill(sums))
+        buffer = self._buffers[id(trainable)] = FlatBuffer(trainable, sums)  # the last one gets the sum in the end
+        add_chunk(node_sums, self.partition.chunks_of(self.group.rank, batch)[done], buffer.flat)
         trainable.zero_grad()
 
     def start_all_reduce(self, trainable: Trainable, batch: int) -> Handle:

@@ -12,7 +12,7 @@ from pggan.losses.ada import AdaptiveP
 from pggan.networks.layers import ProgressiveNetwork
 from pggan.networks.networks import Generator, initialize
 from pggan.networks.projected import new_discriminator
-from pggan.optim.updates import Adam, AdamOptions, flatten_storage
+from pggan.optim.updates import Adam, AdamOptions, flatten_storage, new_moments
 
 # Loss scaling for float16 (Micikevicius et al. 2018, section 3.2), as torch.amp.GradScaler does it.
 INIT_SCALE = 2.0**12  # our choice; GradScaler's 2^16 would cost the first updates
@@ -30,7 +30,7 @@ class Trainable:
 
     name: str  # in metrics: G or D
     network: ProgressiveNetwork
-    optimizer: Adam  # of views of the network's weights, in their order: [O, I, H, W] as [O, H, W, I]
+    optimizer: Adam
     skipped: Tensor  # int32: updates skipped in a row because their gradient was not finite
     scale: Tensor | None  # of the loss, in half precision: it keeps small gradients from vanishing
     since_scaling: Tensor  # int32: updates since the scale was changed
@@ -41,29 +41,19 @@ class Trainable:
         """The weights that have gradients: the weights of the levels in use."""
         return [weight for weight in self.network.weights if weight.grad is not None]
 
-    def uses(self, weights: list[nn.Parameter]) -> bool:
-        """Whether these are the weights in use, and all of them."""
-        return list(map(id, weights)) == list(map(id, self.weights_in_use))
-
     def gradient_norm(self) -> Tensor:
         """The norm of the whole gradient or, with compressed gradients, of the update."""
         gradients = [weight.grad for weight in self.network.weights if weight.grad is not None]
         norm: Tensor = torch.stack(torch._foreach_norm(gradients)).norm()
         return norm if self.scale is None else norm / self.scale
 
-    def prepare_update(self, learning_rate: float | Tensor, finite: Tensor) -> None:
-        """Hand gradients and settings to the optimizer, whose step leaves the weights alone unless `finite`."""
-        for weight, param in zip(self.network.weights, self.optimizer.params, strict=True):
-            param.data = in_memory_order(weight.data)
-            param.grad = None if weight.grad is None else in_memory_order(weight.grad)
-        self.optimizer.learning_rate = learning_rate
-        self.optimizer.found_inf, self.optimizer.grad_scale = (~finite).float(), self.scale
+    def update(self, learning_rate: float | Tensor, finite: Tensor) -> None:
+        """Take one step unless the gradient is not `finite`, and free it; without waiting for the device.
 
-    def finish_update(self, finite: Tensor) -> None:
-        """Free the gradients, count skipped updates and adapt the loss scale; without waiting for the device.
-
-        The scale halves when the gradient overflows, and doubles after GROWTH_INTERVAL updates that were taken.
+        Updates that are skipped are counted.  The loss scale halves then, and doubles after GROWTH_INTERVAL updates
+        that were taken.
         """
+        self.optimizer.step(learning_rate, (~finite).float(), self.scale)
         self.zero_grad()
         self.skipped.copy_(torch.where(finite, 0, self.skipped + 1))
         if self.scale is not None:
@@ -73,8 +63,8 @@ class Trainable:
 
     def zero_grad(self) -> None:
         """Free the gradients; so levels that are not in use stay without one, and without update."""
-        for weight, param in zip(self.network.weights, self.optimizer.params, strict=True):
-            weight.grad = param.grad = None
+        for weight in self.network.weights:
+            weight.grad = None
 
 
 @dataclass
@@ -98,8 +88,8 @@ class State:
             "generator": dict(self.g.network.state_dict()),
             "discriminator": dict(self.d.network.state_dict()),
             "generator_ema": dict(self.g_ema.state_dict()),
-            "optimizer_g": dict(_moments(self.g)),
-            "optimizer_d": dict(_moments(self.d)),
+            "optimizer_g": _moments(self.g),
+            "optimizer_d": _moments(self.d),
             "grad_scaler": dict(_grad_scalers(self)),
         }
         return (
@@ -133,37 +123,21 @@ def new_state(
     initialize(generator, seed, "generator")
     initialize(discriminator, seed, "discriminator")
     for network in (generator, discriminator, g_ema):
-        _order_memory(network)
+        for weight in network.weights:
+            if weight.ndim == 4:  # fastest with the channels of a pixel side by side, on CPUs and on tensor cores
+                weight.data = weight.data.contiguous(memory_format=torch.channels_last)
+        flatten_storage(network.weights)
     g = _trainable("G", generator, adam, half=half)
     d = _trainable("D", discriminator, adam, half=half)
     g_ema.requires_grad_(False).load_state_dict(generator.state_dict())
-    flatten_storage(g_ema.weights)
     return State(g, d, g_ema)
-
-
-def _order_memory(network: ProgressiveNetwork) -> None:
-    """Convolutions are fastest with the channels of a pixel side by side, on CPUs and on tensor cores."""
-    for weight in network.weights:
-        if weight.ndim == 4:
-            weight.data = weight.data.contiguous(memory_format=torch.channels_last)
 
 
 def _trainable(name: str, network: ProgressiveNetwork, adam: AdamOptions, *, half: bool) -> Trainable:
     device = network.weights[0].device
-    flatten_storage(network.weights)
-    params = [nn.Parameter(in_memory_order(weight.data)) for weight in network.weights]
-    optimizer = Adam(params, adam)
     skipped, since_scaling = (torch.zeros((), dtype=torch.int32, device=device) for _ in range(2))
     scale = torch.tensor(INIT_SCALE, device=device) if half else None
-    return Trainable(name, network, optimizer, skipped, scale, since_scaling)
-
-
-def in_memory_order(weight: Tensor) -> Tensor:
-    """A view whose dimensions are in the order of memory: [O, I, H, W] as [O, H, W, I].
-
-    On CPUs, PyTorch's fused optimizers make a copy of gradients that are not, and do nothing with it.
-    """
-    return weight.permute(0, 2, 3, 1) if weight.ndim == 4 else weight
+    return Trainable(name, network, Adam(network.weights, adam), skipped, scale, since_scaling)
 
 
 def state_sha256(state_dicts: StateDicts, images: int, phase_index: int) -> str:
@@ -177,10 +151,10 @@ def state_sha256(state_dicts: StateDicts, images: int, phase_index: int) -> str:
     return digest.hexdigest()
 
 
-def _moments(trainable: Trainable) -> Iterator[tuple[str, Tensor]]:
-    for (name, _), param in zip(trainable.network.named_parameters(), trainable.optimizer.params, strict=True):
-        for key, value in trainable.optimizer.state.get(param, {}).items():
-            yield f"{name}/{key}", value.permute(0, 3, 1, 2) if value.ndim == 4 else value
+def _moments(trainable: Trainable) -> dict[str, Tensor]:
+    moments = trainable.optimizer.state
+    named = trainable.network.named_parameters()
+    return {f"{name}/{key}": value for name, weight in named for key, value in moments.get(weight, {}).items()}
 
 
 def _grad_scalers(state: State) -> Iterator[tuple[str, Tensor]]:
@@ -192,12 +166,11 @@ def _grad_scalers(state: State) -> Iterator[tuple[str, Tensor]]:
 
 
 def _load_moments(trainable: Trainable, tensors: dict[str, Tensor]) -> None:
-    trainable.optimizer.state.clear()
-    names = (name for name, _ in trainable.network.named_parameters())
-    params = dict(zip(names, trainable.optimizer.params, strict=True))
+    moments, weights = trainable.optimizer.state, dict(trainable.network.named_parameters())
+    moments.clear()
     for path, saved in tensors.items():
         name, _, key = path.rpartition("/")
-        param, value = params.get(name), in_memory_order(saved)
-        if param is None or (saved.ndim > 0 and value.shape != param.shape):
+        weight = weights.get(name)
+        if weight is None or (saved.ndim > 0 and saved.shape != weight.shape):
             raise RuntimeError(f"optimizer state {path} of shape {tuple(saved.shape)} fits no weight")
-        trainable.optimizer.state.setdefault(param, {})[key] = value.to(param.device, copy=True).contiguous()
+        moments.setdefault(weight, new_moments(weight))[key].copy_(saved)

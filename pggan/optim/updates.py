@@ -9,7 +9,7 @@ from itertools import accumulate
 from math import ceil
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim.adam import adam
 
 ALIGNMENT = 16  # numbers; vector instructions and tensor cores are slower where weights begin elsewhere
@@ -25,66 +25,71 @@ class AdamOptions:
 
 
 class Adam:
-    """Adam (Kingma and Ba, 2015, algorithm 1) of the parameters that have gradients.
+    """Adam (Kingma and Ba, 2015, algorithm 1) of the weights that have gradients.
 
     It calculates what `torch.optim.Adam(…, fused=True)` does, to the bit.  The first object of that class imports
     PyTorch's compiler, which takes seconds of every start.
     """
 
-    def __init__(self, params: Iterable[Tensor], options: AdamOptions) -> None:
-        """Args: params: of any shapes; a parameter without `grad` in a step is not moved, and nothing is kept of it."""
-        self.params, self.options = list(params), options
-        self.learning_rate: float | Tensor = 0.0  # to be set
-        self.found_inf: Tensor | None = None  # float32: 1 skips the step, without waiting for the device
-        self.grad_scale: Tensor | None = None  # gradients are divided by it
-        self.state: dict[Tensor, dict[str, Tensor]] = {}  # by parameter: step, exp_avg, exp_avg_sq
+    def __init__(self, weights: Iterable[Tensor], options: AdamOptions) -> None:
+        """Args: weights: of any shapes; one without `grad` in a step is not moved, and nothing is kept of it."""
+        self.weights, self.options = list(weights), options
+        self.state: dict[Tensor, dict[str, Tensor]] = {}  # by weight, as `new_moments`
 
     @torch.no_grad()
-    def step(self) -> None:
-        """Take one step down the gradients."""
-        params, gradients = [], []
-        for param in self.params:
-            if param.grad is not None:
-                params.append(param)
-                gradients.append(param.grad)
-                if param not in self.state:
-                    self.state[param] = new_moments(param)
-        kept = [self.state[param] for param in params]
+    def step(self, rate: float | Tensor, skip: Tensor | None = None, scale: Tensor | None = None) -> None:
+        """Take one step down the gradients, without waiting for the device.
+
+        Args: skip: float32, 1 leaves all as it is; scale: gradients are divided by it.
+        """
+        used = [weight for weight in self.weights if weight.grad is not None]
+        for weight in used:
+            if weight not in self.state:
+                self.state[weight] = new_moments(weight)
+        kept = [self.state[weight] for weight in used]
         adam(
-            params,
-            gradients,
-            [of["exp_avg"] for of in kept],
-            [of["exp_avg_sq"] for of in kept],
+            [in_memory_order(weight.detach()) for weight in used],
+            [in_memory_order(weight.grad) for weight in used if weight.grad is not None],
+            [in_memory_order(of["exp_avg"]) for of in kept],
+            [in_memory_order(of["exp_avg_sq"]) for of in kept],
             [],
             [of["step"] for of in kept],
             fused=True,
-            grad_scale=self.grad_scale,
-            found_inf=self.found_inf,
+            grad_scale=scale,
+            found_inf=skip,
             amsgrad=False,
             beta1=self.options.beta1,
             beta2=self.options.beta2,
-            lr=self.learning_rate,
+            lr=rate,
             weight_decay=0.0,
             eps=self.options.epsilon,
             maximize=False,
         )
 
 
-def new_moments(param: Tensor) -> dict[str, Tensor]:
-    """Adam's state of a parameter before its first step: the number of steps [] and two moments as `param`."""
+def new_moments(weight: Tensor) -> dict[str, Tensor]:
+    """Adam's state of a weight before its first step: the number of steps [] and two moments as `weight`."""
     return {
-        "step": torch.zeros((), dtype=torch.float32, device=param.device),
-        "exp_avg": torch.zeros_like(param),
-        "exp_avg_sq": torch.zeros_like(param),
+        "step": torch.zeros((), dtype=torch.float32, device=weight.device),
+        "exp_avg": torch.zeros_like(weight, requires_grad=False),
+        "exp_avg_sq": torch.zeros_like(weight, requires_grad=False),
     }
 
 
-def flat_offsets(weights: Sequence[nn.Parameter]) -> list[int]:
+def in_memory_order(weight: Tensor) -> Tensor:
+    """A view whose dimensions are in the order of memory: [O, I, H, W] as [O, H, W, I].
+
+    On CPUs, PyTorch's fused optimizers make a copy of gradients that are not, and do nothing with it.
+    """
+    return weight.permute(0, 2, 3, 1) if weight.ndim == 4 else weight
+
+
+def flat_offsets(weights: Sequence[Tensor]) -> list[int]:
     """Where each weight begins in the memory that they share, and where that ends."""
     return [0, *accumulate(ceil(weight.numel() / ALIGNMENT) * ALIGNMENT for weight in weights)]
 
 
-def flatten_storage(weights: Sequence[nn.Parameter]) -> Tensor:
+def flatten_storage(weights: Sequence[Tensor]) -> Tensor:
     """Move `weights`, each with its strides, into one tensor [P], which is returned."""
     places = flat_offsets(weights)
     memory = torch.zeros(places[-1], dtype=weights[0].dtype, device=weights[0].device)
@@ -93,7 +98,7 @@ def flatten_storage(weights: Sequence[nn.Parameter]) -> Tensor:
     return memory
 
 
-def flat_storage(weights: Sequence[nn.Parameter]) -> Tensor | None:
+def flat_storage(weights: Sequence[Tensor]) -> Tensor | None:
     """The tensor [P] into which `flatten_storage` has moved `weights`; None if any lies somewhere else now."""
     storage, places = weights[0].untyped_storage(), flat_offsets(weights)
     for weight, start in zip(weights, places, strict=False):
@@ -119,12 +124,10 @@ def ema_decay(
     return float(0.5 ** (batch / max(half_life_images, 1e-8)))
 
 
-def update_ema(averages: Sequence[nn.Parameter], weights: Sequence[nn.Parameter], decay: float | Tensor) -> None:
+def update_ema(averages: Sequence[Tensor], weights: Sequence[Tensor], decay: float | Tensor) -> None:
     """Set every average to decay * average + (1 - decay) * weight; a tensor `decay` can change in a CUDA graph."""
-    flat_averages, flat_weights = flat_storage(averages), flat_storage(weights)
-    same_order = all(a.stride() == b.stride() for a, b in zip(averages, weights, strict=True))
-    if flat_averages is not None and flat_weights is not None and same_order:
-        flat_averages.lerp_(flat_weights, 1 - decay)
-        return
+    flat = flat_storage(averages), flat_storage(weights)
+    if flat[0] is not None and flat[1] is not None:
+        averages, weights = [flat[0]], [flat[1]]
     for average, weight in zip(averages, weights, strict=True):
         average.detach().lerp_(weight.detach(), 1 - decay)

@@ -16,7 +16,7 @@ from pggan.networks.efficientnet_lite0 import load_backbone
 from pggan.networks.layers import ComputeOptions
 from pggan.networks.projected import ProjectedDiscriminator
 from pggan.optim.batch_partition import BatchPartition
-from pggan.optim.dgc import DgcOptions, DgcReducer
+from pggan.optim.dgc import DgcReducer
 from pggan.optim.reducer import AllReduce, ElasticReducer, GradientReducer
 from pggan.optim.state import State, new_state
 from pggan.optim.updates import AdamOptions
@@ -120,7 +120,7 @@ def build_reducer(
         return GradientReducer()
     if isinstance(config.gradients, DgcConfig):
         options = {key: value for key, value in vars(config.gradients).items() if key != "name"}
-        return DgcReducer(group, state, adam, DgcOptions(**options))
+        return DgcReducer(group, state, adam, **options)
     return AllReduce(group, torch.bfloat16 if config.gradients.name == "bf16" else torch.float32)
 
 

@@ -114,9 +114,7 @@ def update(
     """
     name, loss, norm = trainable.name, sums[0], trainable.gradient_norm()
     finite = torch.isfinite(norm + loss)
-    trainable.prepare_update(learning_rate, finite)
-    trainable.optimizer.step()
-    trainable.finish_update(finite)
+    trainable.update(learning_rate, finite)
     about = {f"{name}/loss": loss, f"{name}/gradient_norm": norm, f"{name}/skipped": (trainable.skipped > 0).float()}
     if trainable.scale is not None:
         about[f"{name}/loss_scale"] = trainable.scale.clone()  # of the next step

@@ -217,10 +217,10 @@ def trainable():
 
 def test_a_flat_buffer_carries_the_gradients_in_use_with_the_strides_of_their_weights(trainable):
     """Fused Adam reads memory in order: weight, gradient and moments must lie alike."""
-    buffer = FlatBuffer(trainable)
     used = [weight for weight in trainable.network.weights if weight.grad is not None]
     wanted = [weight.grad.clone() for weight in used]
-    flat = buffer.fill(torch.tensor(3.5)) * 2
+    buffer = FlatBuffer(trainable, torch.tensor([3.5]))
+    flat = buffer.flat * 2
     assert len(flat) == sum(gradient.numel() for gradient in wanted) + 1
     assert float(buffer.attach(flat)) == 7.0
     for weight, gradient in zip(used, wanted, strict=True):

@@ -113,9 +113,7 @@ def test_adam_has_the_configured_settings():
 
 def update(trainable, *, finite, learning_rate=0.001):
     """One update as a step takes it, of the gradients that are there."""
-    trainable.prepare_update(learning_rate, torch.tensor(finite))
-    trainable.optimizer.step()
-    trainable.finish_update(torch.tensor(finite))
+    trainable.update(learning_rate, torch.tensor(finite))
 
 
 @pytest.fixture
@@ -165,7 +163,7 @@ def test_the_norm_and_the_update_are_those_of_the_gradient_before_the_loss_was_s
     weight.grad = torch.full_like(weight, INIT_SCALE * 0.5)
     assert float(scaled.gradient_norm()) == pytest.approx(0.5 * weight.numel() ** 0.5)
     update(scaled, finite=True)
-    (square,) = (value for name, value in scaled.optimizer.state[scaled.optimizer.params[0]].items() if "sq" in name)
+    (square,) = (value for name, value in scaled.optimizer.state[weight].items() if "sq" in name)
     torch.testing.assert_close(square, torch.full_like(square, 0.01 * 0.25))  # (1 - beta2) g^2
 
 
@@ -193,8 +191,8 @@ def test_tensors_hold_every_weight_and_every_moment(trained):
     ):
         assert state_dicts[component].keys() == {name for name, _ in network.named_parameters()}
     for component, trainable in (("optimizer_g", trained.g), ("optimizer_d", trained.d)):
-        named = zip(trainable.network.named_parameters(), trainable.optimizer.params, strict=True)
-        used = {name for (name, _), param in named if param in trainable.optimizer.state}
+        named = trainable.network.named_parameters()
+        used = {name for name, weight in named if weight in trainable.optimizer.state}
         kinds = ("step", "exp_avg", "exp_avg_sq")
         assert state_dicts[component].keys() == {f"{name}/{kind}" for name in used for kind in kinds}
         for name in used:
