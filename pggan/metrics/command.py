@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from pggan.data.pyramid import ImagePyramid, open_pyramid
 from pggan.distributed.process_group import ProcessGroup
 from pggan.metrics import Evaluator
 from pggan.metrics.images import Progress
-from pggan.sampling.files import new_folder
+from pggan.sampling.files import make_folder
 from pggan.sampling.images import save_png
 from pggan.sampling.trained_generator import load
 from pggan.training.precision import configure_process
@@ -53,7 +53,7 @@ def run(config: EvaluateConfig) -> int:
         "versions": versions(),
         "evaluations": [],
     }
-    with nullcontext() if config.out is None else new_folder(Path(config.out), "out") as folder, shown() as progress:
+    with shown() as progress:
         for place in places:
             generator = load(str(place), config.device)
             settings = generator.settings(resolution=config.resolution, alpha=config.alpha)
@@ -69,6 +69,7 @@ def run(config: EvaluateConfig) -> int:
                 progress=progress,
             )
             end = f"-{generator.images:09d}.png" if len(places) > 1 else ".png"
+            folder = None if config.out is None else make_folder(Path(config.out), "out")
             pictures = [] if folder is None else [f"{name}{end}" for name in found.pictures]
             result["evaluations"].append(about | {"metrics": found.values, "notes": found.notes, "pictures": pictures})
             if folder is not None:  # after each, so that it is there when a later one is not finished

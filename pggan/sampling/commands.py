@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.progress import Progress
 from torch import Tensor
 
 from pggan.config.commands import (
@@ -30,7 +28,6 @@ from pggan.sampling.files import (
     check_output,
     film_zoom,
     make_folder,
-    new_folder,
     output_path,
     save_film,
     save_picture,
@@ -46,7 +43,6 @@ from pggan.sampling.latents import (
     parse_seeds,
     path_through,
     principal_directions,
-    save_latents,
     save_vectors,
     steady_walk,
 )
@@ -109,6 +105,8 @@ def interpolate(config: InterpolateConfig) -> int:
     A film with a grid shows that many paths at once: path n goes through each seed + 1000 n, or begins at the n-th
     saved latent.  A picture with a grid breaks its frames into rows.  In films the image changes at constant speed.
     """
+    if config.path is InterpolationPath.walk and config.latents is not None:
+        raise UserError("path=walk passes through no images of latents=.", "Leave out latents=.")
     target, frames = output_path(config.out, config.run, "interpolation", ".png"), config.frames
     animated = target.suffix.lower() in ANIMATED
     columns, rows = parse_grid(config.grid, "grid") if config.grid else (1 if animated else frames, 1)
@@ -154,18 +152,14 @@ def project_images(config: ProjectConfig) -> int:
     side, channels = settings.resolution, generator.network.architecture.channels
     targets = [read_target(path, side, channels) for path in paths]
     latents, images, captions = [], [], []
-    console = Console(stderr=True)
-    progress = Progress(console=console, transient=True, disable=not console.is_terminal)
-    with new_folder(output_path(config.out, config.run, "projection"), "out") as out, progress as bars:
-        for path, target in zip(paths, targets, strict=True):
-            name = Path(path).name
-            on_step = partial(bars.advance, bars.add_task(name, total=config.steps))
-            found = project(generator.network, target, settings, config.steps, on_step)
-            print(f"{path}: PSNR {found.psnr:.1f} dB, distance {found.distance:.4f}")
-            latents.append(found.latent)
-            images += [target, found.image]
-            captions += [name, f"PSNR {found.psnr:.1f} dB"]
-    save_latents(torch.stack(latents), out / "latents.safetensors", paths)
+    out = make_folder(output_path(config.out, config.run, "projection"), "out")
+    for path, target in zip(paths, targets, strict=True):
+        found = project(generator.network, target, settings, config.steps)
+        print(f"{path}: PSNR {found.psnr:.1f} dB, distance {found.distance:.4f}")
+        latents.append(found.latent)
+        images += [target, found.image]
+        captions += [Path(path).name, f"PSNR {found.psnr:.1f} dB"]
+    save_vectors("latents", torch.stack(latents), out / "latents.safetensors", {"sources": paths})
     columns = 2 * min(len(paths), PAIRS)
     rows, tile = ceil(len(images) / columns), side * sheet_zoom(side, columns)
     save_picture(sheet(images, columns, rows, tile, captions), out / "projection.png")

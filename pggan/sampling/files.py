@@ -1,10 +1,10 @@
 """Files that commands write: where, and the pictures, sheets and films in them.  Imported without torch."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -30,6 +30,8 @@ H264 = {"crf": "12", "preset": "medium"}
 BT709 = 1  # the number of ITU-R BT.709 in streams: how RGB becomes luma and chroma
 LIMITED = 1  # its number of luma from 16 to 235
 
+Step = TypeVar("Step")
+
 
 def check_output(out: str, kinds: tuple[str, ...], key: str = "out") -> Path:
     """`out`, given as `key`, as a path whose directory exists; raises UserError unless it ends as one of `kinds`."""
@@ -48,22 +50,6 @@ def make_folder(path: Path, key: str) -> Path:
         problem = f"{path} (from {key}=) can't be a directory: {error.strerror}."
         raise UserError(problem, "Name another place.") from error
     return path
-
-
-@contextmanager
-def new_folder(path: Path, key: str) -> Iterator[Path]:
-    """The directory `path`, created; when the block fails, what was created for it and is empty is removed again.
-
-    Raises UserError, naming `key`, when it can't be created.
-    """
-    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    try:
-        yield make_folder(path, key)
-    except BaseException:
-        with suppress(OSError):  # it is not empty
-            for folder in missing:
-                folder.rmdir()
-        raise
 
 
 def output_path(out: str | None, run: str, name: str, ending: str = "") -> Path:
@@ -186,11 +172,10 @@ def write_video(frames: Iterable[Pixels], fps: int, path: Path) -> None:
         container.mux(stream.encode())
 
 
-def tracked(images: Iterable[Pixels], count: int) -> Iterator[Pixels]:
-    """`images`, with a bar on stderr if that is a terminal."""
+def tracked(steps: Iterable[Step], count: int, what: str = "Drawing") -> Iterator[Step]:
+    """`steps`, with a bar on stderr if that is a terminal."""
     console = Console(stderr=True)
-    hidden = not console.is_terminal
-    yield from track(images, "Drawing", count, console=console, transient=True, disable=hidden)
+    yield from track(steps, what, count, console=console, transient=True, disable=not console.is_terminal)
 
 
 def film_zoom(width: int, height: int) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from math import pi, sqrt
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -47,13 +48,8 @@ def parse_seeds(seeds: object, key: str = "seeds") -> list[int]:
     return found
 
 
-def save_latents(latents: Tensor, path: Path, sources: list[str]) -> None:
-    """Write `latents` [N, Z] as a file that `pggan sample latents=` reads; `sources` name where each one comes from."""
-    save_vectors("latents", latents, path, {"sources": sources})
-
-
 def save_vectors(kind: str, vectors: Tensor, path: Path, about: dict[str, object]) -> None:
-    """Write `vectors` [N, Z] as the tensor `kind` of a safetensors file, with `about` in its header."""
+    """Write `vectors` [N, Z] as the tensor `kind` (latents or directions) of a file, with `about` in its header."""
     with atomic_write(path) as temporary:
         save_tensors({kind: vectors.detach().float().cpu().contiguous()}, temporary, {HEADER_KEY: json.dumps(about)})
 
@@ -156,9 +152,10 @@ def path_through(keyframes: Tensor, kind: str, frames: int, distances: Distances
         problem = f"path={kind} does not lead through {len(keyframes)} seeds or latents."
         raise UserError(problem, f"Give at least two, for example seeds=1,5,9, and path={', '.join(PATHS)}.")
     path = closed_spline(keyframes) if closed else through(keyframes, PATHS[kind])
-    if closed or distances is not None:
-        path = at_constant_speed(path, distances or angles, SAMPLES_PER_SEGMENT * segments)
-    return path(frame_positions(frames, closed=closed))
+    positions = frame_positions(frames, closed=closed)
+    if not closed and distances is None:
+        return path(positions)
+    return at_constant_speed(path, distances or angles, SAMPLES_PER_SEGMENT * segments, positions)
 
 
 def steady_walk(seed: int, size: int, frames: int, distances: Distances | None = None) -> Tensor:
@@ -166,8 +163,8 @@ def steady_walk(seed: int, size: int, frames: int, distances: Distances | None =
     walk = random_walk(seed, size, frames, SMOOTHNESS)
     if distances is None:
         return walk
-    path = at_constant_speed(through(torch.cat([walk, walk[:1]]), lerp), distances, frames)
-    return path(frame_positions(frames, closed=True))
+    path, positions = through(torch.cat([walk, walk[:1]]), lerp), frame_positions(frames, closed=True)
+    return at_constant_speed(path, distances, frames, positions)
 
 
 def random_walk(seed: int, size: int, frames: int, smoothness: float) -> Tensor:
@@ -184,25 +181,14 @@ def random_walk(seed: int, size: int, frames: int, smoothness: float) -> Tensor:
     return walk
 
 
-def at_constant_speed(path: LatentPath, distances: Distances, samples: int) -> LatentPath:
-    """`path` parametrised by arc length, so that its speed is constant.
+def at_constant_speed(path: LatentPath, distances: Distances, samples: int, positions: Tensor) -> Tensor:
+    """The latents [F, Z] at `positions` [F] of a path: shares, from 0 to 1, of its whole length.
 
     Args: samples: the points that the length of the path is measured at.
     """
-    positions = torch.linspace(0, 1, samples + 1, dtype=torch.float64)
-    lengths = distances(path(positions)).double()
-    if lengths.sum() == 0:
-        return path  # nothing moves: any speed is constant
-    travelled = torch.cat([torch.zeros(1), (lengths / lengths.sum()).cumsum(0)])
-    travelled[-1] = 1
-
-    def even(wanted: Tensor) -> Tensor:
-        after = torch.searchsorted(travelled, wanted.double()).clamp(1, samples)
-        start, end = travelled[after - 1], travelled[after]
-        share = ((wanted - start) / (end - start).clamp(min=1e-30)).clamp(0, 1)
-        return path(torch.lerp(positions[after - 1], positions[after], share))
-
-    return even
+    measured = torch.linspace(0, 1, samples + 1, dtype=torch.float64)
+    travelled = torch.cat([torch.zeros(1), distances(path(measured)).double().cumsum(0)])
+    return path(torch.from_numpy(np.interp(positions * travelled[-1], travelled, measured)))
 
 
 def angles(latents: Tensor) -> Tensor:

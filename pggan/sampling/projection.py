@@ -18,11 +18,12 @@ from pggan.data.reals import to_float
 from pggan.networks.layers import ComputeOptions, use_options
 from pggan.networks.networks import Generator
 from pggan.ops.elementwise import downsample, upsample
+from pggan.sampling.files import tracked
 from pggan.sampling.generate import RenderSettings, one_hot, seed_latents
 from pggan.sampling.images import Pixels, to_bytes
 from pggan.sampling.latents import on_sphere
 
-Picture = str | Path | Image.Image | Pixels  # a file, a PIL image, or bytes [H, W, C] or [H, W]
+Picture = str | Path | Image.Image
 Measure = Callable[[Tensor], Tensor]  # latents [N, Z] to the distances [N] of their images
 
 STEPS = 300  # of the optimisation, where no other number is asked for
@@ -42,13 +43,7 @@ class Projection:
     psnr: float
 
 
-def project(
-    network: Generator,
-    target: Pixels,
-    settings: RenderSettings,
-    steps: int = STEPS,
-    on_step: Callable[[], object] = lambda: None,
-) -> Projection:
+def project(network: Generator, target: Pixels, settings: RenderSettings, steps: int = STEPS) -> Projection:
     """The latent whose image is nearest to `target` uint8 [R, R, C]; R is the resolution in `settings`.
 
     The best of many seeds are moved over the sphere of latents, all at once, by Adam.  Noise on the latents lets them
@@ -68,7 +63,7 @@ def project(
 
     with use_options(network, ComputeOptions()):  # weights are prepared once for all steps
         starts = nearest_seeds(measure, network.architecture.latent_size, settings.resolution, device)
-        latents = optimise(measure, starts, steps, on_step)
+        latents = optimise(measure, starts, steps)
         with torch.no_grad():
             distances = measure(latents)
             best = int(distances.argmin())
@@ -84,12 +79,12 @@ def nearest_seeds(measure: Measure, size: int, resolution: int, device: torch.de
     return latents[torch.cat([measure(batch) for batch in batches]).topk(STARTS, largest=False).indices]
 
 
-def optimise(measure: Measure, latents: Tensor, steps: int, on_step: Callable[[], object]) -> Tensor:
+def optimise(measure: Measure, latents: Tensor, steps: int) -> Tensor:
     """`latents` [S, Z] moved to smaller distances, each by itself."""
     latents = latents.clone().requires_grad_()
     optimizer = torch.optim.Adam([latents], betas=(0.9, 0.99))
     random = generator_for(0, "projection", 0)
-    for step in range(steps):
+    for step in tracked(range(steps), steps, "Projecting"):
         done = step / steps
         optimizer.param_groups[0]["lr"] = LEARNING_RATE * (1 + cos(pi * done)) / 2
         deviation = NOISE * max(1 - 2 * done, 0) ** 2
@@ -100,7 +95,6 @@ def optimise(measure: Measure, latents: Tensor, steps: int, on_step: Callable[[]
         optimizer.step()
         with torch.no_grad():
             latents.copy_(on_sphere(latents))
-        on_step()
     return latents.detach()
 
 
@@ -133,8 +127,7 @@ def read_target(picture: Picture, resolution: int, channels: int) -> Pixels:
         path, content = Path(picture), None
     else:
         path, content = Path("(picture)"), BytesIO()
-        image = picture if isinstance(picture, Image.Image) else Image.fromarray(np.atleast_3d(picture).squeeze())
-        image.save(content, "PNG")
+        picture.save(content, "PNG")
     file = ImageFile(path, lambda: content or path.open("rb"))
     try:
         return load_image(file, resolution, channels, "center")

@@ -55,11 +55,9 @@ def film_of(grids: dict[Path, GridFacts], count: int, width: int, height: int, s
 
 def draw_stamp(text: str, width: int, height: int, longest: str) -> Pixels:
     """A line of white text on black, uint8 [height, width, 3], as large as lets the `longest` one fit, too."""
-    size = max(height * 2 // 3, 2)
-    while size > 2 and ImageFont.load_default(size).getlength(longest) > width - size:
-        size -= 1
+    length = ImageFont.load_default(100).getlength(longest) / 100  # in sizes of the font
+    font = ImageFont.load_default(min(height * 2 / 3, width / (length + 1)))
     picture = Image.new("RGB", (width, height))
-    font = ImageFont.load_default(size)
     ImageDraw.Draw(picture).text((width / 2, height / 2), text, fill="white", font=font, anchor="mm")
     return np.asarray(picture)
 

@@ -118,7 +118,7 @@ class TrainedGenerator:
         return path_through(latents, kind, frames)
 
     def project(self, picture: Picture, *, steps: int = STEPS, **stage: Any) -> Projection:
-        """The latent whose image is nearest to a picture: a file, a PIL image, or bytes [H, W, C].
+        """The latent whose image is nearest to a picture: a file or a PIL image.
 
         Args: steps: of the optimisation; other arguments as of `settings`.
         Raises UserError for what is no image, or smaller than the generator's.

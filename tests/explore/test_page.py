@@ -10,7 +10,7 @@ from PIL import Image
 from pggan.sampling.explore import listen
 from pggan.sampling.generate import seed_latents
 from pggan.sampling.images import enlarge
-from pggan.sampling.latents import load_vectors, move, path_through, save_latents, save_vectors
+from pggan.sampling.latents import load_vectors, move, path_through, save_vectors
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
@@ -223,7 +223,7 @@ def test_a_film_of_keyframes_plays_and_is_exported(page, downloads, generator):
 
 
 def test_files_of_latents_and_directions_are_opened(page, tmp_path, generator):
-    save_latents(seed_latents([11, 12], 20), tmp_path / "two.safetensors", ["a", "b"])
+    save_vectors("latents", seed_latents([11, 12], 20), tmp_path / "two.safetensors", {})
     page.choose_file("#open", tmp_path / "two.safetensors")
     page.wait("document.querySelectorAll('#keyframes li').length === 2")
     shows(page, generator.render(generator.latents([11]))[0])

@@ -10,7 +10,7 @@ from PIL import Image
 from pggan.cli.main import main
 from pggan.sampling.commands import visible_steps
 from pggan.sampling.generate import seed_latents
-from pggan.sampling.latents import path_through, save_latents, steady_walk
+from pggan.sampling.latents import path_through, save_vectors, steady_walk
 
 
 def test_a_strip_begins_and_ends_at_its_seeds(run_dir, generator, tmp_path):
@@ -52,7 +52,7 @@ def test_path_n_of_a_film_goes_through_every_seed_plus_a_thousand_n(run_dir, tmp
 
 def test_a_path_goes_through_saved_latents_and_path_n_begins_at_the_nth(generator, tmp_path):
     saved = seed_latents([7, 8, 9], 8)
-    save_latents(saved, tmp_path / "a.safetensors", ["a", "b", "c"])
+    save_vectors("latents", saved, tmp_path / "a.safetensors", {})
     for number in (0, 1):
         keyframes, _ = generator.keyframes(None, str(tmp_path / "a.safetensors"), number)
         torch.testing.assert_close(keyframes, saved.roll(-number, 0))

@@ -61,10 +61,10 @@ def test_the_command_writes_what_other_commands_read(run_dir, generator, tmp_pat
     assert np.asarray(Image.open(sheet)).shape == (16, 32, 3)
 
 
-def test_grey_files_and_arrays_are_taken(generator):
+def test_grey_pictures_are_taken():
     grey = np.arange(256, dtype=np.uint8).reshape(16, 16)
-    assert np.array_equal(read_target(grey, 16, 3), np.repeat(grey[:, :, None], 3, 2))
-    assert np.array_equal(read_target(grey[:, :, None], 16, 1), grey[:, :, None])
+    assert np.array_equal(read_target(Image.fromarray(grey), 16, 3), np.repeat(grey[:, :, None], 3, 2))
+    assert np.array_equal(read_target(Image.fromarray(grey), 16, 1), grey[:, :, None])
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from PIL import Image
 from pggan.cli.main import main
 from pggan.sampling.files import PAPER
 from pggan.sampling.generate import seed_latents
-from pggan.sampling.latents import move, principal_directions, save_latents, save_vectors
+from pggan.sampling.latents import move, principal_directions, save_vectors
 
 
 def pixels(path):
@@ -49,7 +49,7 @@ def test_without_a_place_each_sheet_is_a_new_file_in_the_run(run_dir, tmp_path, 
 def test_files_of_latents_are_drawn_at_several_strengths_of_a_direction(run_dir, generator, tmp_path):
     latents = seed_latents([5, 6], 8)
     for number in (0, 1):
-        save_latents(latents[number : number + 1], tmp_path / f"{number}.safetensors", ["a test"])
+        save_vectors("latents", latents[number : number + 1], tmp_path / f"{number}.safetensors", {})
     directions = principal_directions(generator.network, 3, 0)
     save_vectors("directions", directions, tmp_path / "d.safetensors", {})
     files = f"{tmp_path / '0.safetensors'},{tmp_path / '1.safetensors'}"
@@ -71,7 +71,6 @@ def test_files_of_latents_are_drawn_at_several_strengths_of_a_direction(run_dir,
         (["resolution=64"], "4, 8, 16"),
         (["direction=nowhere:3"], "No such file"),
         (["direction=a", "strength=1,2", "out=faces"], "out=FILE.png"),
-        (["direction=a", "strength=1,2", "grid=1x2"], "grid="),
     ],
 )
 def test_slips_are_refused_with_advice(run_dir, arguments, hint, capsys, tmp_path, monkeypatch):
