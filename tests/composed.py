@@ -13,11 +13,10 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from pggan.cli.commands import COMMANDS
-from pggan.cli.compose import compose, finished, words_for_hydra
+from pggan.cli.compose import RESUME_KEYS, compose, finished, words_for_hydra
 from pggan.config import TrainerConfig
-from pggan.config.train import RESUME_KEYS
+from pggan.config.commands import default_trainer
 from pggan.config.validation import validated
-from pggan.config.values import default_trainer
 from pggan.config.values import to_plain as to_plain_values
 from pggan.core.architecture import Architecture
 

@@ -31,6 +31,7 @@ OWN_SETTINGS = [
     "hydra/job_logging=none",
 ]
 LIST = re.compile(r"[^\s,=(){}\[\]'\"]+(,[^\s,=(){}\[\]'\"]+)+")  # 1,5,9-12
+RESUME_KEYS = {"run_dir", "resume", "devices", "threads"}  # say where and how a run resumes, not what it is
 Task = Callable[[dict[str, Any], list[str]], int]  # takes composed values and the overrides that they are of
 
 # What other programs call it, and what it is here.
@@ -293,7 +294,6 @@ def own_config(command: Command, overrides: Sequence[str]) -> dict[str, Any] | N
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from omegaconf import OmegaConf
 
-    from pggan.config.train import RESUME_KEYS
     from pggan.config.values import of_earlier_version
 
     names = {key_of(override) for override in overrides}

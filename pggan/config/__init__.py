@@ -1,21 +1,13 @@
 """The dataclasses of all keys, and the checks between keys; defaults and comments are in `configs/*.yaml`.
 
-Without torch, so that a typo is reported within a second.  Here are the keys of training; others are in `commands`.
+Without torch, so that a typo is reported within a second.  Here are those of training; others are in `commands`.
 """
 
 from pggan.config.train import (
-    AdaConfig,
-    CheckpointConfig,
-    ComputeConfig,
-    Crop,
     DataConfig,
     DgcConfig,
-    DistributedConfig,
-    EmaConfig,
     EvaluationConfig,
     Kernels,
-    ModelConfig,
-    NoAugmentationConfig,
     PlainGradientsConfig,
     R1Config,
     ReportConfig,
@@ -23,5 +15,4 @@ from pggan.config.train import (
     Switch,
     TrainConfig,
     TrainerConfig,
-    WganGpConfig,
 )

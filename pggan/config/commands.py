@@ -2,18 +2,27 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import Annotated, Any, Literal
 
 from pggan.config.train import (
+    Count,
     DgcConfig,
     DistributedConfig,
     ModelConfig,
     PlainGradientsConfig,
+    Positive,
     R1Config,
+    RawPerResolution,
+    Resolution,
     TrainConfig,
+    TrainerConfig,
     WganGpConfig,
+    Whole,
+    per_resolution,
 )
-from pggan.config.validation import Count, Positive, RawPerResolution, Resolution, Whole, per_resolution
+from pggan.config.validation import validated
+from pggan.config.values import default_values
 from pggan.core.architecture import Precision
 from pggan.core.errors import UserError
 from pggan.core.schedule import value_at
@@ -293,3 +302,10 @@ class BenchScalingConfig(StagesConfig):
     gradients: PlainGradientsConfig | DgcConfig
     distributed: DistributedConfig
     trace: str | None
+
+
+@cache
+def default_trainer() -> TrainerConfig:
+    """The trainer that configs/train.yaml describes, for what varies a part of it."""
+    values = default_values({})
+    return validated(TrainerConfig, {name: values[name] for name in TrainerConfig.__dataclass_fields__})

@@ -3,28 +3,27 @@
 Defaults and comments are in the YAML files.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import inf
 from typing import Annotated, Any, ClassVar, Literal
 
-from pggan.config.validation import (
-    Count,
-    Positive,
-    RawPerResolution,
-    Resolution,
-    Whole,
-    parse_grid,
-    per_resolution,
-)
-from pggan.core.architecture import LIMITS, Architecture, Precision, Resampling
+from pggan.core.architecture import LIMITS, MIN_RESOLUTION, Architecture, Precision, Resampling, is_power_of_two
 from pggan.core.errors import UserError, require
-from pggan.core.schedule import Schedule
+from pggan.core.schedule import PerResolution, Schedule
+
+Whole = Annotated[int, ">=0"]
+Count = Annotated[int, ">=1"]
+Positive = Annotated[float, ">0"]
+Resolution = Annotated[int, f">={MIN_RESOLUTION}", "a power of two"]
+RawPerResolution = Any  # one number for all resolutions, or {resolution: number}
 
 Kernels = StrEnum("Kernels", "auto reference")  # fast operations, or their plain twins
 Switch = StrEnum("Switch", "auto on off")
 Crop = StrEnum("Crop", "center resize pad")  # how an image becomes square
 
-RESUME_KEYS = {"run_dir", "resume", "devices", "threads"}  # say where and how a run resumes, not what it is
+MAX_TILES = 10_000  # of a grid
 MIN_GAMMA = 1.0  # of loss.gamma=auto: less was worse wherever it was tried, up to 64x64 (lab book)
 
 
@@ -107,9 +106,7 @@ class ScheduleConfig:
         if first > final:
             problem = f"schedule.first_resolution={first} is above schedule.final_resolution={final}."
             raise UserError(problem, "Training grows upwards: lower the first or raise the final one.")
-        if self.build().total == 0:
-            problem = "schedule.stable_images and schedule.fade_images are 0 for every resolution."
-            raise UserError(problem, "Give at least one of them images to show.")
+        require(self.build().total > 0, "schedule.stable_images", self.stable_images, "above 0 for one resolution")
 
     def build(self) -> Schedule:
         """The schedule; raises UserError for an entry that can't be used."""
@@ -339,3 +336,33 @@ class TrainConfig(TrainerConfig):
 def gamma_by_rule(resolution: int, batch: int) -> float:
     """The weight of R1 for a final resolution and the batch there.  (Karras et al. 2020: StyleGAN2-ADA, cfg=auto)"""
     return 0.0002 * resolution**2 / batch
+
+
+def parse_grid(grid: str, key: str) -> tuple[int, int]:
+    """Columns and rows of a grid written as '8x4'."""
+    columns, _, rows = grid.partition("x")
+    if not (columns.isdecimal() and rows.isdecimal() and 0 < int(columns) * int(rows) <= MAX_TILES):
+        problem = f"{key}={grid} is not a grid of at most {MAX_TILES} images."
+        raise UserError(problem, "Write columns x rows, for example 8x4.")
+    return int(columns), int(rows)
+
+
+def per_resolution(
+    key: str, value: RawPerResolution, first: int, *, least: float, whole: bool = False
+) -> PerResolution:
+    """The `value` per resolution of `key` as a mapping that covers every resolution from `first` up.
+
+    Raises UserError unless its entries are numbers (whole ones if `whole`) of at least `least`.
+    """
+    entries = dict(value) if isinstance(value, Mapping) else {MIN_RESOLUTION: value}
+    for resolution, entry in entries.items():
+        if not isinstance(resolution, int) or not is_power_of_two(resolution):
+            remedy = f"Write resolutions as numbers, for example '{key}={{4: 16, 64: 8}}' (in quotes)."
+            raise UserError(f"{key} has an entry for '{resolution}', which is not a resolution.", remedy)
+        number = isinstance(entry, int) or (isinstance(entry, float) and not whole)
+        wanted = f"a {'whole ' if whole else ''}number of at least {least}, below infinity"
+        require(number and not isinstance(entry, bool) and least <= entry < inf, key, entry, wanted)
+    if min(entries, default=inf) > first:
+        remedy = "Add one: an entry holds from its resolution up to the next one listed."
+        raise UserError(f"{key} has no entry for {first}x{first}.", remedy)
+    return entries

@@ -1,35 +1,27 @@
 """Plain values to frozen dataclasses, which give the type and the bounds of every key; errors name the key.
 
 Bounds are text beside a type, `Annotated[int, ">=1"]`.  Defaults are in the YAML files of `configs/`, never here.
-Values with a notation of their own, grids and numbers per resolution, stay as they are typed and are read here.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from math import inf, isfinite
+from math import isfinite
 from operator import ge, gt, le, lt
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pggan.config.withdrawn import withdrawal
-from pggan.core.architecture import MIN_RESOLUTION, is_power_of_two
-from pggan.core.errors import UserError, nearest, nearest_name, require
-from pggan.core.schedule import PerResolution
+from pggan.core.architecture import is_power_of_two
+from pggan.core.errors import UserError, nearest, nearest_name
 
 Conf = TypeVar("Conf")
 MISSING = "???"  # as YAML files have it
-POWER_OF_TWO = "a power of two"
+POWER_OF_TWO = "a power of two"  # beside a type, as a bound is
 BOUND = re.compile(r"([<>]=?)(\S+)")
 COMPARISONS = {">=": ("at least", ge), ">": ("above", gt), "<=": ("at most", le), "<": ("below", lt)}
-MAX_TILES = 10_000
-
-Whole = Annotated[int, ">=0"]
-Count = Annotated[int, ">=1"]
-Positive = Annotated[float, ">0"]
-Resolution = Annotated[int, f">={MIN_RESOLUTION}", POWER_OF_TWO]
-RawPerResolution = Any  # one number for all resolutions, or {resolution: number}
+NAMES = {Any: "a value", NoneType: "null", bool: "true or false", str: "text", int: "a whole number", float: "a number"}
 
 
 class UnknownKey(UserError):
@@ -52,12 +44,6 @@ def validated(schema: type[Conf], values: Mapping[str, Any], prefix: str = "") -
             unknown = prefix + first_key({key: values[key]})
             raise withdrawal(unknown) or UnknownKey(unknown, nearest(unknown, [f"{prefix}{name}" for name in kinds]))
     return schema(**{name: of_key(f"{prefix}{name}", kind, values.get(name, MISSING)) for name, kind in kinds.items()})
-
-
-def kinds_of(schema: type) -> dict[str, Any]:
-    """The types of the fields of a dataclass, with their bounds."""
-    hints = get_type_hints(schema, include_extras=True)
-    return {field.name: hints[field.name] for field in fields(schema)}
 
 
 def of_key(key: str, kind: Any, value: Any) -> Any:
@@ -83,38 +69,11 @@ def of_key(key: str, kind: Any, value: Any) -> Any:
         raise UserError(f"{key}={value} does not work.", remedy) from error
 
 
-def named_tables(schema: type) -> dict[str, dict[str, Any]]:
-    """The fields of a dataclass that are one of several dataclasses, each with these by the names that choose them."""
-    kinds = {field: alternatives(kind) for field, kind in kinds_of(schema).items()}
-    several = {field: kinds for field, kinds in kinds.items() if len(kinds) > 1 and all(map(is_dataclass, kinds))}
-    return {field: by_names(kinds) for field, kinds in several.items()}
-
-
-def first_key(values: Mapping[str, Any]) -> str:
-    """The first full key of nested values: a.b of {"a": {"b": 1}}."""
-    key, value = next(iter(values.items()))
-    return f"{key}.{first_key(value)}" if isinstance(value, Mapping) and value else str(key)
-
-
-def names_of(schema: type, prefix: str = "") -> Iterator[str]:
-    """Every key of a dataclass, those in its tables included; options of choices are in `named_tables`."""
-    for name, kind in kinds_of(schema).items():
-        yield f"{prefix}{name}"
-        if is_dataclass(kind):
-            yield from names_of(kind, f"{prefix}{name}.")  # type: ignore[arg-type]
-
-
-def by_names(schemas: tuple[Any, ...]) -> dict[str, Any]:
-    """Dataclasses by the words that their field `name` may be."""
-    return {word: schema for schema in schemas for word in words_of(kinds_of(schema)["name"])}
-
-
 def chosen(key: str, schemas: tuple[Any, ...], values: Mapping[str, Any]) -> Any:
     """The one of several dataclasses whose name is in `values`; raises UserError where none is."""
     if len(schemas) == 1:
         return schemas[0]
-    by_name = by_names(schemas)
-    name = str(values.get("name"))
+    by_name, name = by_names(schemas), str(values.get("name"))
     if name not in by_name:
         raise withdrawal(f"{key}={name}") or UserError(f"There is no {key}={name}.", nearest(name, by_name))
     return by_name[name]
@@ -135,7 +94,7 @@ def converted(kind: Any, value: Any) -> Any:
         return [converted(arguments[0], one) for one in (value if isinstance(value, list) else [value])]
     if origin is Literal:
         return arguments[arguments.index(value)]
-    return PRIMITIVES[kind](value) if kind in PRIMITIVES else kind[str(value)]
+    return kind[str(value)] if issubclass(kind, Enum) else primitive(kind, value)
 
 
 def of_first(kinds: list[Any], value: Any) -> Any:
@@ -148,30 +107,50 @@ def of_first(kinds: list[Any], value: Any) -> Any:
     raise ValueError
 
 
-def number(kind: type[float], value: Any) -> float:
-    """`value`, a number or its text, as a finite one of the type `kind`; raises ValueError or TypeError otherwise."""
-    found = kind(value)
-    if isinstance(value, bool) or not isfinite(found) or not (isinstance(value, str) or found == value):
-        raise ValueError
-    return found
+def primitive(kind: Any, value: Any) -> Any:
+    """`value`, perhaps given as text, as a finite number; or as text, true, false or null; raises ValueError."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if kind in (int, float) and (is_number or isinstance(value, str)):
+        found = kind(value)
+        if isfinite(found) and (found == value or isinstance(value, str)):
+            return found
+    elif kind is str and is_number:
+        return str(value)
+    elif kind is Any or isinstance(value, kind):
+        return value
+    raise ValueError
 
 
-def one_of(kinds: tuple[type, ...], value: Any) -> Any:
-    """`value`, if it is of one of the types; raises TypeError otherwise."""
-    if not isinstance(value, kinds):
-        raise TypeError
-    return value
+def kinds_of(schema: type) -> dict[str, Any]:
+    """The types of the fields of a dataclass, with their bounds."""
+    hints = get_type_hints(schema, include_extras=True)
+    return {field.name: hints[field.name] for field in fields(schema)}
 
 
-PRIMITIVES: dict[Any, Callable[[Any], Any]] = {
-    Any: lambda value: value,
-    NoneType: lambda value: one_of((NoneType,), value),
-    bool: lambda value: one_of((bool,), value),
-    str: lambda value: str(one_of((str, int, float), value)),
-    int: lambda value: number(int, value),
-    float: lambda value: number(float, value),
-}
-NAMES = {Any: "a value", NoneType: "null", bool: "true or false", str: "text", int: "a whole number", float: "a number"}
+def first_key(values: Mapping[str, Any]) -> str:
+    """The first full key of nested values: a.b of {"a": {"b": 1}}."""
+    key, value = next(iter(values.items()))
+    return f"{key}.{first_key(value)}" if isinstance(value, Mapping) and value else str(key)
+
+
+def names_of(schema: type, prefix: str = "") -> Iterator[str]:
+    """Every key of a dataclass, those in its tables included; options of choices are in `named_tables`."""
+    for name, kind in kinds_of(schema).items():
+        yield f"{prefix}{name}"
+        if is_dataclass(kind):
+            yield from names_of(kind, f"{prefix}{name}.")  # type: ignore[arg-type]
+
+
+def named_tables(schema: type) -> dict[str, dict[str, Any]]:
+    """The fields of a dataclass that are one of several dataclasses, each with these by the names that choose them."""
+    kinds = {field: alternatives(kind) for field, kind in kinds_of(schema).items()}
+    several = {field: kinds for field, kinds in kinds.items() if len(kinds) > 1 and all(map(is_dataclass, kinds))}
+    return {field: by_names(kinds) for field, kinds in several.items()}
+
+
+def by_names(schemas: tuple[Any, ...]) -> dict[str, Any]:
+    """Dataclasses by the words that their field `name` may be."""
+    return {word: schema for schema in schemas for word in words_of(kinds_of(schema)["name"])}
 
 
 def alternatives(kind: Any) -> tuple[Any, ...]:
@@ -202,33 +181,3 @@ def described(kind: Any) -> str:
     if get_origin(kind) is list:
         return f"a list, each {described(get_args(kind)[0])}"
     return NAMES.get(kind) or " or ".join(words_of(kind))
-
-
-def parse_grid(grid: str, key: str) -> tuple[int, int]:
-    """Columns and rows of a grid written as '8x4'."""
-    columns, _, rows = grid.partition("x")
-    if not (columns.isdecimal() and rows.isdecimal() and 0 < int(columns) * int(rows) <= MAX_TILES):
-        problem = f"{key}={grid} is not a grid of at most {MAX_TILES} images."
-        raise UserError(problem, "Write columns x rows, for example 8x4.")
-    return int(columns), int(rows)
-
-
-def per_resolution(
-    key: str, value: RawPerResolution, first: int, *, least: float, whole: bool = False
-) -> PerResolution:
-    """The `value` per resolution of `key` as a mapping that covers every resolution from `first` up.
-
-    Raises UserError unless its entries are numbers (whole ones if `whole`) of at least `least`.
-    """
-    entries = dict(value) if isinstance(value, Mapping) else {MIN_RESOLUTION: value}
-    for resolution, entry in entries.items():
-        if not isinstance(resolution, int) or not is_power_of_two(resolution):
-            remedy = f"Write resolutions as numbers, for example '{key}={{4: 16, 64: 8}}' (in quotes)."
-            raise UserError(f"{key} has an entry for '{resolution}', which is not a resolution.", remedy)
-        number = isinstance(entry, int) or (isinstance(entry, float) and not whole)
-        wanted = f"a {'whole ' if whole else ''}number of at least {least}, below infinity"
-        require(number and not isinstance(entry, bool) and least <= entry < inf, key, entry, wanted)
-    if min(entries, default=inf) > first:
-        remedy = "Add one: an entry holds from its resolution up to the next one listed."
-        raise UserError(f"{key} has no entry for {first}x{first}.", remedy)
-    return entries

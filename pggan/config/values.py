@@ -15,13 +15,10 @@ from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from subprocess import DEVNULL, CalledProcessError, check_output
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pggan.config.withdrawn import WITHDRAWN, without_withdrawn
 from pggan.core.process import COMMAND_VARIABLE, STARTED_VARIABLE, __version__
-
-if TYPE_CHECKING:
-    from pggan.config.train import TrainerConfig
 
 LIBRARIES = ("torch", "numpy", "pillow", "safetensors", "hydra-core", "omegaconf", "tensorboard")
 PACKAGE = Path(__file__).parents[1]
@@ -61,16 +58,6 @@ def of_earlier_version(values: Mapping[str, Any]) -> dict[str, Any]:
 
     chosen = {name: values[name]["name"] for name in ("loss", "augmentation", "gradients") if name in values}
     return filled(without_withdrawn(values), default_values(chosen))
-
-
-@cache
-def default_trainer() -> "TrainerConfig":
-    """The trainer that configs/train.yaml describes, for what varies a part of it."""
-    from pggan.config.train import TrainerConfig
-    from pggan.config.validation import validated
-
-    values = default_values({})
-    return validated(TrainerConfig, {name: values[name] for name in TrainerConfig.__dataclass_fields__})
 
 
 def to_plain(config: Any) -> Any:

@@ -12,8 +12,8 @@ import torch
 from rich.console import Console
 
 from pggan.config import Kernels, Switch, TrainerConfig
-from pggan.config.commands import BenchConfig
-from pggan.config.values import default_trainer, versions
+from pggan.config.commands import BenchConfig, default_trainer
+from pggan.config.values import versions
 from pggan.core.architecture import Architecture, Precision
 from pggan.core.devices import choose_device, synchronize
 from pggan.core.process import processor_facts

@@ -20,8 +20,8 @@ from rich.table import Table
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from pggan.config import Switch, TrainerConfig
-from pggan.config.commands import BenchScalingConfig
-from pggan.config.values import default_trainer, to_plain, versions
+from pggan.config.commands import BenchScalingConfig, default_trainer
+from pggan.config.values import to_plain, versions
 from pggan.core.devices import choose_device, count_devices, synchronize
 from pggan.core.errors import UserError
 from pggan.core.rng import StepRng

@@ -19,8 +19,8 @@ import torch.distributed as dist
 from packaging.requirements import Requirement
 
 from pggan.config import R1Config
-from pggan.config.commands import DoctorConfig
-from pggan.config.values import PACKAGE, default_trainer, versions
+from pggan.config.commands import DoctorConfig, default_trainer
+from pggan.config.values import PACKAGE, versions
 from pggan.core.architecture import Precision
 from pggan.core.atomic_io import existing_parent, free_bytes
 from pggan.core.devices import choose_device, free_memory, require_kernels

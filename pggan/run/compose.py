@@ -24,7 +24,7 @@ from pggan.checkpoints.resume import (
 )
 from pggan.checkpoints.write import CheckpointInterval, CheckpointWriter, refused_by_disk
 from pggan.config import ReportConfig, TrainConfig
-from pggan.config.validation import parse_grid
+from pggan.config.train import parse_grid
 from pggan.config.values import code_in_use, command_seconds, describe, flatten
 from pggan.config.withdrawn import lost_values
 from pggan.core.architecture import Architecture

@@ -18,7 +18,7 @@ from pggan.config.commands import (
     ProjectConfig,
     SampleConfig,
 )
-from pggan.config.validation import parse_grid
+from pggan.config.train import parse_grid
 from pggan.core.devices import set_threads
 from pggan.core.errors import UserError
 from pggan.core.text import next_command

@@ -19,7 +19,7 @@ REFUSED = {
     "train schedule.batch=6": "Use a batch of 4 or 8",
     "train schedule.batch={8: 16}": "no entry for 4x4",
     "train schedule.learning_rate_g=inf": "below infinity",
-    "train schedule.stable_images=0 schedule.fade_images=0": "images to show",
+    "train schedule.stable_images=0 schedule.fade_images=0": "above 0 for one resolution",
     "train ema.half_life_images=null": "exactly one",
     "train monitor.grid=8": "8x4",
     "train checkpoint.every_minutes=0": "above 0, or null",

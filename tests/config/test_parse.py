@@ -4,7 +4,7 @@ from math import inf, nan
 
 import pytest
 
-from pggan.config.validation import parse_grid, per_resolution
+from pggan.config.train import parse_grid, per_resolution
 from pggan.core.errors import UserError
 from pggan.sampling.latents import parse_seeds
 

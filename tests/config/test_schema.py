@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 import pytest
 
-from pggan.config.validation import Positive, Whole, validated
+from pggan.config.train import Positive, Whole
+from pggan.config.validation import validated
 from pggan.core.errors import UserError
 
 Colour = StrEnum("Colour", "red blue")

@@ -35,7 +35,6 @@ MISTAKES = {
     "schedule.first_resolution=32": "Training grows upwards",
     "schedule.batch=6": "Use a batch of 4 or 8",
     "'schedule.batch={5: 8}'": "not a resolution",
-    "schedule.stable_images=0 schedule.fade_images=0": "images to show",
     "ema.half_life_images=null": "ema.decay_per_update=0.999",
     "monitor.grid=8": "for example 8x4",
     "loss=logistic loss.gamma=-1": "at least 0",
