@@ -172,17 +172,14 @@ def _broadcast_state_dicts(state_dicts: StateDicts, group: ProcessGroup) -> Stat
     """The tensors of rank 0, on all ranks; only rank 0's `state_dicts` count."""
     forms = group.broadcast_object(
         {
-            component: {
-                name: [list(value.shape), str(value.dtype), value.device.type] for name, value in tensors.items()
-            }
+            component: {name: (value.shape, value.dtype, value.device.type) for name, value in tensors.items()}
             for component, tensors in state_dicts.items()
         }
     )
     if not group.is_main:
         state_dicts = {
             component: {
-                name: torch.empty(shape, dtype=getattr(torch, dtype.removeprefix("torch.")), device=device)
-                for name, (shape, dtype, device) in tensors.items()
+                name: torch.empty(shape, dtype=dtype, device=device) for name, (shape, dtype, device) in tensors.items()
             }
             for component, tensors in forms.items()
         }

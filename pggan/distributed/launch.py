@@ -1,6 +1,7 @@
 """Starting the ranks of a command with torchrun's own launcher, which restarts all of them when one is lost."""
 
 import os
+import shutil
 import socket
 import sys
 import tempfile
@@ -8,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from types import FrameType
 from typing import Any
 
@@ -16,6 +18,7 @@ from pggan.core.process import PARENT_VARIABLE, TASK_VARIABLE, environment, sign
 
 LOOPBACK = "127.0.0.1"  # not localhost, which some containers have no address for
 RENDEZVOUS_SECONDS = 300  # for all machines, and for all ranks, to be there
+SILENT_SECONDS = 60  # after which a machine that answers no packet is given up
 RANKS_VARIABLE = "PGGAN_RANKS"  # of a rank: the folder in which it and its parent leave each other notes
 IGNORED = "SIGURG"  # the one signal that torchrun handles, which has no other use: signals are handled here
 ENDED = "ended"  # the file with the exit code of the command, where ranks that are lost from now on need no restart
@@ -41,24 +44,9 @@ def launch(
     Raises UserError when the machines do not find each other.
     """
     from omegaconf import OmegaConf
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.elastic.rendezvous import RendezvousError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     with tempfile.TemporaryDirectory(prefix="pggan-") as folder:
-        ranks = Path(folder)
-
-        def relay(number: int, frame: FrameType | None) -> None:
-            (ranks / ENDED).write_text(str(EXIT_INTERRUPTED))
-            reached = False
-            for file in ranks.glob("pid-*"):
-                with suppress(ProcessLookupError, ValueError):  # it has ended; it is just being written
-                    os.kill(int(file.read_text()), number)
-                    reached = True
-            if not reached:
-                raise KeyboardInterrupt
-
+        ended = Path(folder, ENDED)
         variables = {
             TASK_VARIABLE: OmegaConf.to_yaml(OmegaConf.create({"command": command, "values": values})),
             PARENT_VARIABLE: str(os.getpid()),
@@ -70,39 +58,63 @@ def launch(
         }
         if nnodes == 1 and sys.platform == "linux":  # no need for a host name that can be resolved
             variables["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
-        failure = ""
+
+        def relay(number: int, frame: FrameType | None) -> None:
+            ended.write_text(str(EXIT_INTERRUPTED))
+            reached = False
+            for file in Path(folder).glob("pid-*"):
+                with suppress(ProcessLookupError, ValueError):  # it has ended; it is just being written
+                    os.kill(int(file.read_text()), number)
+                    reached = True
+            if not reached:
+                raise KeyboardInterrupt
+
         with environment(variables), signal_handlers(relay):
-            try:
-                own_address, is_host = meeting_place(rdzv_endpoint)
-                settings = LaunchConfig(
-                    min_nodes=nnodes,
-                    max_nodes=nnodes,
-                    nproc_per_node=count,
-                    run_id="pggan",
-                    rdzv_backend="c10d",
-                    rdzv_endpoint=rdzv_endpoint or f"{LOOPBACK}:0",
-                    rdzv_configs={"join_timeout": RENDEZVOUS_SECONDS, **is_host},
-                    local_addr=own_address,
-                    max_restarts=max_restarts,
-                    logs_specs=DefaultLogsSpecs(log_dir=folder),
-                    signals_to_handle=IGNORED,
-                )
-                elastic_launch(settings, sys.executable)("-m", "pggan")
-            except ChildFailedError:  # which torchrun has logged
-                failure = "Ranks were lost, and no restarts are left (distributed.max_restarts)."
-            except (RendezvousError, OSError) as error:
-                if not any(ranks.glob("pid-*")):
-                    raise UserError(
-                        f"The machines did not meet at distributed.rdzv_endpoint={rdzv_endpoint}: {error}",
-                        f"Start the same command on all {nnodes} within five minutes, with the address of one, "
-                        "which all can reach, and a port that is free there.",
-                    ) from error
-                failure = f"The machines have lost each other: {error}"
-        if (ended := ranks / ENDED).exists():
+            failure = run_ranks(Path(folder), count, nnodes, rdzv_endpoint, max_restarts)
+        if ended.exists():
             return int(ended.read_text())
-        if failure:
-            print(f"{failure} {then()}", file=sys.stderr)
-        return EXIT_FAILED if failure else 0
+    if failure:
+        print(f"{failure} {then()}", file=sys.stderr)
+    return EXIT_FAILED if failure else 0
+
+
+def run_ranks(folder: Path, count: int, nnodes: int, rdzv_endpoint: str | None, max_restarts: int) -> str:
+    """Let torchrun start ranks and restart them; returns what has gone wrong in the end, or nothing.
+
+    Raises UserError when the machines do not find each other.
+    """
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous import RendezvousError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    try:
+        own_address, is_host = meeting_place(rdzv_endpoint)
+        settings = LaunchConfig(
+            min_nodes=nnodes,
+            max_nodes=nnodes,
+            nproc_per_node=count,
+            run_id="pggan",
+            rdzv_backend="c10d",
+            rdzv_endpoint=rdzv_endpoint or f"{LOOPBACK}:0",
+            rdzv_configs={"join_timeout": RENDEZVOUS_SECONDS, **is_host},
+            local_addr=own_address,
+            max_restarts=max_restarts,
+            logs_specs=DefaultLogsSpecs(log_dir=str(folder)),
+            signals_to_handle=IGNORED,
+        )
+        elastic_launch(settings, sys.executable)("-m", "pggan")
+    except ChildFailedError:  # which torchrun has logged
+        return "Ranks were lost, and no restarts are left (distributed.max_restarts)."
+    except (RendezvousError, OSError) as error:
+        if any(folder.glob("pid-*")):
+            return f"The machines have lost each other: {error}"
+        raise UserError(
+            f"The machines did not meet at distributed.rdzv_endpoint={rdzv_endpoint}: {error}",
+            f"Start the same command on all {nnodes} within five minutes, with the address of one, "
+            "which all can reach, and a port that is free there.",
+        ) from error
+    return ""
 
 
 def report_rank(run: Callable[[], int], guarded: Callable[[Callable[[], int]], int]) -> int:
@@ -126,10 +138,30 @@ def report_rank(run: Callable[[], int], guarded: Callable[[Callable[[], int]], i
             return EXIT_PEER_LOST  # torchrun ends the ranks that are left when it has lost one
 
     code = guarded(unless_lost)
+    if os.getppid() != int(os.environ[PARENT_VARIABLE]):  # it was killed
+        shutil.rmtree(place, ignore_errors=True)
+        return code
     if code in (EXIT_USER_ERROR, EXIT_INTERRUPTED) or (code == 0 and ended.exists()):
         ended.write_text(str(code))
         return 0
     return code
+
+
+def expect_answers() -> None:
+    """Again and again, let all connections fail whose other machine answers no packet for SILENT_SECONDS.
+
+    The system would wait for a quarter of an hour, or for ever, for a machine that has lost its power.
+    """
+    options = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 10, "TCP_USER_TIMEOUT": 1000 * SILENT_SECONDS}
+    while True:
+        for descriptor in Path("/proc/self/fd").glob("*"):  # Linux alone has it
+            with suppress(OSError):  # it is closed, or of another kind
+                if os.readlink(descriptor).startswith("socket:"):
+                    with socket.fromfd(int(descriptor.name), socket.AF_INET, socket.SOCK_STREAM) as connection:
+                        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                        for name, value in options.items():
+                            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        time.sleep(SILENT_SECONDS / 6)
 
 
 def meeting_place(endpoint: str | None) -> tuple[str, dict[str, bool]]:
@@ -139,6 +171,7 @@ def meeting_place(endpoint: str | None) -> tuple[str, dict[str, bool]]:
     """
     if endpoint is None:
         return LOOPBACK, {}
+    Thread(target=expect_answers, name="connections", daemon=True).start()
     host, _, port = endpoint.rpartition(":")
     end = time.monotonic() + RENDEZVOUS_SECONDS
     while True:

@@ -1,6 +1,5 @@
 """The ranks of one run, seen from one of them: taking part, collectives on small values, errors that all share."""
 
-import json
 import os
 import socket
 import sys
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
 from operator import mul
+from threading import Thread
 from typing import Any, TypeVar
 
 import torch
@@ -21,7 +21,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from pggan.core.devices import device_of_rank, synchronize
 from pggan.core.errors import EXIT_FAILED, EXIT_PEER_LOST, EXIT_USER_ERROR, StepOutOfMemory, UserError
-from pggan.distributed.launch import RENDEZVOUS_SECONDS
+from pggan.distributed.launch import RENDEZVOUS_SECONDS, expect_answers
 
 # The watchdog ends ranks that stand still; these timeouts are for what it does not see.
 GRADIENT_TIMEOUT = timedelta(minutes=30)  # a slow link of CPUs is no fault
@@ -69,11 +69,6 @@ class ProcessGroup:
         self.in_collective = False  # waiting for other ranks
         self._control = control
         self._step_events: deque[torch.cuda.Event] = deque()  # in the queue of a GPU, one per step
-        self._flags, self._raised = (
-            torch.zeros(1, dtype=torch.int32),
-            0,
-        )  # of all ranks and of this one, in the last call
-        self._reduce: dist.Work | None = None
 
     @classmethod
     def single_process(cls, device: torch.device) -> "ProcessGroup":
@@ -153,22 +148,15 @@ class ProcessGroup:
                 work.wait()
 
     def all_gather_object(self, value: Any) -> list[Any]:
-        """Every rank's `value`, which is plain enough for JSON, in order of rank."""
-        text = json.dumps(value)
-        if self._control is None:
-            return [json.loads(text)]
-        content = torch.frombuffer(bytearray(text.encode() + b"\0"), dtype=torch.uint8)
-        with self.collective():
-            length = torch.tensor([len(content)])
-            dist.all_reduce(length, ReduceOp.MAX, group=self._control)
-            padded = torch.zeros(int(length), dtype=torch.uint8)
-            padded[: len(content)] = content
-            gathered = [torch.empty_like(padded) for _ in range(self.world_size)]
-            dist.all_gather(gathered, padded, group=self._control)
-        return [json.loads(bytes(tensor.tolist()).split(b"\0", 1)[0]) for tensor in gathered]
+        """Every rank's `value`, in order of rank."""
+        gathered = [value] * self.world_size
+        if self._control is not None:
+            with self.collective():
+                dist.all_gather_object(gathered, value, group=self._control)
+        return gathered
 
     def broadcast_object(self, value: Any) -> Any:
-        """Rank 0's `value`, which is plain enough for JSON."""
+        """Rank 0's `value`."""
         return self.all_gather_object(value if self.is_main else None)[0]
 
     @contextmanager
@@ -212,32 +200,12 @@ class ProcessGroup:
                 self._step_events.popleft().synchronize()
 
     def all_reduce_flags(self, flags: int) -> int:
-        """Start the all-reduce (bitwise OR) of `flags`; returns the result of the one before, so that no rank waits.
-
-        A single process gets its own `flags`.  A flag that is raised in two calls in a row counts once.
-        """
-        if self._control is None:
-            return flags
-        self.wait(self._reduce)
-        reduced = int(self._flags)
-        self._raised = flags & ~self._raised
-        self._flags = torch.tensor([self._raised], dtype=torch.int32)
-        self._reduce = dist.all_reduce(self._flags, ReduceOp.BOR, group=self._control, async_op=True)
-        return reduced
-
-    def reset_flags(self) -> None:
-        """Forget the flags of the last call of `all_reduce_flags`, whose result nobody has seen yet."""
-        self.wait(self._reduce)
-        self._reduce, self._raised = None, 0
-        self._flags.zero_()
-
-    def all_reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> Tensor:
-        """The sums (or what else `operation` says) over all ranks of `values`, float64 in host memory."""
-        values = values.double().cpu()
-        if self._control is not None and values.numel():
+        """The bitwise OR of the `flags` of all ranks."""
+        reduced = torch.tensor([flags], dtype=torch.int32)
+        if self._control is not None:
             with self.collective():
-                dist.all_reduce(values, operation, group=self._control)
-        return values
+                dist.all_reduce(reduced, ReduceOp.BOR, group=self._control)
+        return int(reduced)
 
     def broadcast(self, tensors: list[Tensor]) -> None:
         """Overwrite `tensors` with those of rank 0."""
@@ -258,16 +226,6 @@ class ProcessGroup:
             dist.all_gather(gathered, tensor)
         return gathered
 
-    def gather(self, tensor: Tensor) -> list[Tensor]:
-        """Every rank's `tensor`, in order of rank, in host memory of rank 0; nothing on the other ranks."""
-        mine = tensor.cpu()
-        if self._control is None:
-            return [mine]
-        gathered = [torch.empty_like(mine) for _ in range(self.world_size)] if self.is_main else []
-        with self.collective():
-            dist.gather(mine, gathered or None, group_dst=0, group=self._control)
-        return gathered
-
     def require_equal_weights(self, named: Mapping[str, list[Tensor]]) -> None:
         """Raise UserError, naming the rank, unless the weights by network name are the same bits on all ranks."""
         if self.world_size > 1:
@@ -281,17 +239,13 @@ class ProcessGroup:
 
 def run_distributed(info: RankInfo, devices: str, run: Callable[[ProcessGroup], int]) -> int:
     """The exit code of this rank: of `run` with its one of `devices`, or that of an error on another rank."""
-    problem: UserError | None = None
+    if info.world_size > info.local_world_size:
+        Thread(target=expect_answers, name="connections", daemon=True).start()
+    group = ProcessGroup.connect(info, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     try:
-        device = device_of_rank(devices, info.local_rank, info.local_world_size)
-    except UserError as error:  # on all ranks, most likely: only one reports it
-        problem, device = error, torch.device("cpu")
-    group = ProcessGroup.connect(info, device)
-    try:
-        with group.collective_errors():
-            if problem is not None:
-                raise problem
-        group.require_same({"kind of device": device.type}, "`pggan doctor` on that machine says what it has.")
+        with group.collective_errors():  # on all ranks, most likely: only one reports it
+            group.device = device_of_rank(devices, info.local_rank, info.local_world_size)
+        group.require_same({"kind of device": group.device.type}, "`pggan doctor` on that machine says what it has.")
         with group.collective_errors():
             group.open_nccl()
         code = run(group)

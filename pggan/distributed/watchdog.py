@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from math import inf
 from subprocess import PIPE, Popen
 from threading import Event, Thread
 from typing import Any
@@ -42,7 +43,7 @@ class Watchdog:
     def __init__(self, group: ProcessGroup, timeout: float, log: Log, end: Callable[[int], Any] = os._exit) -> None:
         """Args: timeout: seconds without a step; end: ends this process with an exit code."""
         self.group, self.timeout, self.log, self.end = group, timeout, log, end
-        self._begun, self._waited, self._allowed = False, 0, timeout  # seconds
+        self._waited, self._allowed = 0, inf  # seconds; until training begins, there need be no steps
         self._over = Event()
 
     def __enter__(self) -> "Watchdog":
@@ -61,19 +62,14 @@ class Watchdog:
             self._thread.join()
             self._guard.communicate()
 
-    def begin(self) -> None:
-        """Training begins: from now on, there have to be steps."""
-        self.expect_slow_step()
-        self._begun = True
-
     def expect_slow_step(self) -> None:
-        """Give this rank more time until the next step has been taken: the first of a phase is slow."""
-        self._allowed = SLOW_FACTOR * self.timeout
+        """From now on, there have to be steps; the next one may take longer, as the first of a phase does."""
+        self._waited, self._allowed = 0, SLOW_FACTOR * self.timeout
 
     @contextmanager
     def slow(self) -> Iterator[None]:
         """Give what happens inside more time."""
-        before, self._allowed = self._allowed, SLOW_FACTOR * self.timeout
+        before, self._allowed = self._allowed, max(self._allowed, SLOW_FACTOR * self.timeout)
         yield
         self._allowed, self._waited = before, 0
 
@@ -89,8 +85,8 @@ class Watchdog:
                 os.write(self._pipe, b".")
             # Another rank may be slow for good reasons, which this one does not know.  GPUs wait for it anywhere.
             others = self.group.in_collective or self.group.device.type == "cuda"
-            self._waited += self._begun
-            if self._waited > (SLOW_FACTOR * self.timeout if others else self._allowed):
+            self._waited += 1
+            if self._waited > max(self._allowed, SLOW_FACTOR * self.timeout * others):
                 self.log(f"{self.group.name} has taken no step for {self._waited} s, and ends.")
                 self.end(EXIT_PEER_LOST)
                 return

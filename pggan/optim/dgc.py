@@ -81,9 +81,9 @@ class DgcReducer(GradientReducer):
             f"{network}/{rank}/{name}": theirs
             for network, compressor in self._compressors.items()
             for name, tensor in compressor.tensors.items()
-            for rank, theirs in enumerate(self.group.gather(tensor))
+            for rank, theirs in enumerate(self.group.all_gather(tensor.cpu()))
         }
-        return {EXTRA_STATE: tensors} if tensors else {}
+        return {EXTRA_STATE: tensors} if tensors and self.group.is_main else {}
 
     def load_extra_state(self, state_dicts: StateDicts) -> None:
         """Take over what `extra_state` gave; with another number of ranks, each one gets the mean of what there was."""

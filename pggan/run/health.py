@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.distributed import ReduceOp
 
 from pggan.checkpoints.read import best_of, checkpoints_of
 from pggan.distributed.process_group import ProcessGroup
@@ -73,15 +72,15 @@ def means(values: Values, group: ProcessGroup) -> dict[str, float]:
     """The means of `values` over all ranks, the sums of those that are COUNTED, and the maxima of those PEAKED."""
     if not values:
         return {}
-    peaked = [name for name in values if name.endswith(PEAKED)]
-    sums = group.all_reduce(torch.tensor([each.sum(dtype=np.float64) for each in values.values()])).tolist()
-    counts = group.all_reduce(torch.tensor([each.size for each in values.values()])).tolist()
-    peaks = group.all_reduce(torch.tensor([values[name].max() for name in peaked]), ReduceOp.MAX).tolist()
+    mine = [(float(each.sum(dtype=np.float64)), each.size, float(each.max())) for each in values.values()]
+    everyone = np.array(group.all_gather_object(mine))  # [ranks, names, 3]
+    sums, counts = everyone[..., :2].sum(0).T.tolist()
     found = {
         name: total / (group.world_size if name.endswith(COUNTED) else count)
         for name, total, count in zip(values, sums, counts, strict=True)
     }
-    return found | {name + PEAK: peak for name, peak in zip(peaked, peaks, strict=True)}
+    peaks = zip(values, everyone[..., 2].max(0).tolist(), strict=True)
+    return found | {name + PEAK: peak for name, peak in peaks if name.endswith(PEAKED)}
 
 
 class TimeBreakdown:

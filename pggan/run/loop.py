@@ -158,8 +158,6 @@ class Run:
 
     def begin(self) -> None:
         """Show the first pictures, if the run is new; called before the first step."""
-        self.group.reset_flags()
-        self.watchdog.begin()
         if self.state.images == 0:
             self._happen(Step(self.course.at(0), 0, 0, is_last=False, is_new_level=False))
 

@@ -37,7 +37,7 @@ def test_a_rank_that_takes_no_step_ends_unless_it_may_be_slow():
     for rank in ranks:
         rank.watchdog.__enter__()
     for rank in (hung, first, waiting, drawing):
-        rank.watchdog.begin()
+        rank.watchdog.expect_slow_step()
     for rank in (hung, waiting, drawing):
         rank.watchdog.stepped()
     with drawing.watchdog.slow():
@@ -53,7 +53,6 @@ def test_a_rank_that_takes_no_step_ends_unless_it_may_be_slow():
 
 def test_a_step_may_take_four_times_as_long_as_the_last_one_and_the_first_of_a_phase_twenty_times():
     watchdog = Rank().watchdog
-    watchdog.begin()
     for waited, slow, allowed in ((7, True, TIMEOUT), (7, False, 7 * STEP_FACTOR), (0, False, TIMEOUT)):
         if slow:
             watchdog.expect_slow_step()

@@ -11,7 +11,6 @@ from pggan.checkpoints.read import checkpoints_of, open_checkpoint
 from pggan.core.errors import EXIT_INTERRUPTED
 from pggan.optim.batch_partition import BatchPartition
 from pggan.run import train
-from pggan.run.loop import Run
 from pggan.training.trainer import Trainer
 from tests.faults.test_stop import LOSSES
 from tests.processes import free_ports, in_processes, set_port, values_of
@@ -20,42 +19,30 @@ SMALL_GROUPS = "model.stddev_group=2"  # 4 in a batch of 8, so that up to 4 rank
 
 
 def train_and_stop(config, stops, ports):
-    """Give the same command once per port; a step before each of `stops`, the last rank is told to stop.
+    """Give the same command once per port; at each of `stops`, the last rank is told to stop.
 
-    With several ranks a flag counts a step later.  The exit codes, and the images of this rank by step.
+    The exit codes, and the images of this rank by step.
     """
-    shown, waiting, told = {}, list(stops), []
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    last = int(os.environ.get("RANK", "0")) == size - 1
-    early = 8 if size > 1 else 0
-    step, begin = Trainer.step, Run.begin
-
-    def stop(images):
-        if waiting and not told and images == waiting[0] - early:
-            told.append(waiting.pop(0))
-            if last:
-                os.kill(os.getpid(), signal.SIGTERM)
+    shown, waiting, step = {}, list(stops), Trainer.step
+    is_last = int(os.environ.get("RANK", "0")) == int(os.environ.get("WORLD_SIZE", "1")) - 1
 
     def watched_step(self, phase, reals, *arguments):
         shown[self.state.images] = [sha256(image.numpy().tobytes()).hexdigest() for image in reals.images]
         metrics = step(self, phase, reals, *arguments)
-        stop(self.state.images)
+        if waiting and self.state.images == waiting[0]:
+            waiting.pop(0)
+            if is_last:
+                os.kill(os.getpid(), signal.SIGTERM)
         return metrics
 
-    def watched_begin(self):
-        told.clear()
-        begin(self)
-        if early:
-            stop(self.state.images)  # to stop after one step
-
-    Trainer.step, Run.begin = watched_step, watched_begin
+    Trainer.step = watched_step
     try:
         codes = []
         for port in ports:
             set_port(port)
             codes.append(train.run(config))
     finally:
-        Trainer.step, Run.begin = step, begin
+        Trainer.step = step
     return codes, shown
 
 
