@@ -1,8 +1,9 @@
 """Files of other programs, read without running or importing anything that they name.
 
-A pickle is a small program: it may call any function that it can name.  Here the names on a list stand for the arrays
-of NumPy and for classes of this file, which only keep what they are given; every other name is refused.  Files of
-PyTorch are read by PyTorch's own reader of weights.
+A pickle is a small program: it may call any function that it can name.  Here the names on a list stand for classes and
+functions of this file, which only keep what they are given; every other name is refused.  NumPy's own classes are not
+on the list: a pickle can give them a type whose bytes are taken for addresses in memory.  Files of PyTorch are read by
+PyTorch's own reader of weights.
 """
 
 import pickle
@@ -11,13 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
+
+NUMBERS = {"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"}  # the types that arrays may have
 
 
 class Instance:
     """Stands for an object of a class of the other program: its state alone."""
 
     state: Any = None
+
+    def __init__(self, *arguments: object) -> None:
+        """Args: arguments: whatever they are, they are kept."""
+        self.arguments = arguments
 
     def __setstate__(self, state: object) -> None:
         """Args: state: whatever it is, it is kept."""
@@ -26,6 +34,29 @@ class Instance:
 
 class PickledNetwork(Instance):
     """Stands for the network of the official implementation, whose state holds source code: text, here."""
+
+
+class PickledType(Instance):
+    """Stands for a NumPy type."""
+
+    def of(self, content: bytes | str, shape: tuple[int, ...] = (), order: Any = "C") -> npt.NDArray[Any]:
+        """The numbers in `content`; raises ValueError unless they are plain numbers, and enough of them."""
+        code = self.arguments[0]
+        if code not in NUMBERS:
+            raise ValueError(f"it has an array of {code!r}, which are no numbers")
+        kind = np.dtype(code).newbyteorder(self.state[1] if self.state else "=")
+        raw = content if isinstance(content, bytes) else content.encode("latin1")  # Python 2 writes text
+        return np.ndarray(shape, kind, raw, order=order)
+
+
+class PickledArray(Instance):
+    """Stands for a NumPy array; NumPy takes it for one."""
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        _, shape, kind, is_transposed, content = self.state
+        if not isinstance(kind, PickledType):
+            raise ValueError("it has an array without a type")
+        return np.array(kind.of(content, shape, "F" if is_transposed else "C"), dtype)
 
 
 def _encode(text: str, encoding: str) -> bytes:
@@ -38,15 +69,17 @@ def _no_bytes() -> bytes:
     return b""
 
 
-_multiarray = np.ndarray.__reduce__(np.empty(0))[0]  # NumPy's own function that begins an array
-_scalar = np.float32(0).__reduce__()[0]  # … and that makes a number
+def _scalar(kind: PickledType, content: bytes | str) -> Any:
+    return kind.of(content)[()]
+
+
 ALLOWED: dict[tuple[str, str], object] = {
     ("collections", "OrderedDict"): OrderedDict,
     ("_codecs", "encode"): _encode,
     ("__builtin__", "bytes"): _no_bytes,  # as Python 3 writes b"" for Python 2
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    **{(f"numpy.{core}.multiarray", "_reconstruct"): _multiarray for core in ("core", "_core")},
+    ("numpy", "ndarray"): PickledArray,
+    ("numpy", "dtype"): PickledType,
+    **{(f"numpy.{core}.multiarray", "_reconstruct"): PickledArray for core in ("core", "_core")},
     **{(f"numpy.{core}.multiarray", "scalar"): _scalar for core in ("core", "_core")},
     ("tfutil", "Network"): PickledNetwork,
 }

@@ -120,10 +120,10 @@ def test_a_zoo_generator_that_is_not_whole_is_refused(tmp_path, change, capsys):
 
 
 class Calls:
-    """Pickles as a call."""
+    """Pickles as a call, and a state that the result is given."""
 
-    def __init__(self, function, *arguments):
-        self.reduced = (function, arguments)
+    def __init__(self, function, *arguments, state=None):
+        self.reduced = (function, arguments) if state is None else (function, arguments, state)
 
     def __reduce__(self):
         return self.reduced
@@ -169,9 +169,21 @@ def test_arrays_and_numbers_are_read_as_they_are(tmp_path, dtype, protocol):
     array = np.arange(12, dtype=dtype).reshape(3, 4)
     for given in (array, np.asfortranarray(array), array[:, :0], np.float32(1.5)):
         (tmp_path / "a.pkl").write_bytes(pickle.dumps({"a": [1, given, None]}, protocol))
-        found = read_foreign_file(tmp_path / "a.pkl")["a"][1]
+        found = np.asarray(read_foreign_file(tmp_path / "a.pkl")["a"][1])
         assert np.array_equal(found, given)
-        assert found.dtype == given.dtype.newbyteorder("=")  # as NumPy reads them
+        assert found.dtype == given.dtype
+
+
+def test_bytes_are_never_taken_for_addresses(tmp_path):
+    """A type of plain bytes whose state says they are objects: NumPy believes it, and ends the process or worse."""
+    begun, named, whole = np.empty(0).__reduce__()[0], ("a",), (3, "|", None, None, None, 8, 1, 0)
+    hostile = {"V8": (3, "|", None, named, {"a": (np.dtype("O"), 0)}, 8, 1, 0), "O": (3, "|", *[None] * 3, -1, -1, 0)}
+    for code, state in {**hostile, "V8 ": whole}.items():
+        kind = Calls(np.dtype, code.strip(), False, True, state=state)
+        array = Calls(begun, np.ndarray, (0,), b"b", state=(1, (1,), kind, False, (1234567).to_bytes(8, "little")))
+        (tmp_path / "a.pkl").write_bytes(pickle.dumps(array, 2))
+        with pytest.raises(ValueError, match="no numbers"):
+            np.asarray(read_foreign_file(tmp_path / "a.pkl"))
 
 
 @pytest.mark.parametrize("archive", [True, False])
