@@ -9,7 +9,7 @@ from pggan.core.process import set_library_defaults
 # For users in Python, who get it when they ask for it: torch is loaded then.
 PUBLIC = {
     "load": "pggan.sampling.trained_generator:load",
-    "from_pretrained": "pggan.interop.hugging_face:from_pretrained",
+    "from_pretrained": "pggan.interop.export:from_pretrained",
 }
 
 

@@ -1,104 +1,203 @@
-"""`pggan export`: a generator for other programs: safetensors, ONNX, a Hugging Face folder, a page for browsers."""
+"""`pggan export`: a generator for other programs: safetensors, ONNX, a Hugging Face folder, a page for browsers.
+
+And `from_pretrained`, for a folder or a repository of Hugging Face.
+"""
 
 import json
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
 
 from pggan.checkpoints.generator_file import (
-    HEADER_KEY,
+    GENERATOR_FILE,
     PROVENANCE,
     check_provenance,
     describe_generator,
     save_generator,
 )
 from pggan.config.commands import ExportConfig, ExportFormat
-from pggan.core.atomic_io import atomic_write
+from pggan.core.atomic_io import atomic_directory
 from pggan.core.errors import UserError
-from pggan.core.text import NEXT, next_command
-from pggan.interop.comparison import Inputs, largest_difference
+from pggan.core.process import __version__
+from pggan.core.text import NEXT, next_command, three_digits
+from pggan.networks.networks import count_parameters
 from pggan.sampling.files import check_output
+from pggan.sampling.images import contact_sheet, save_png
 from pggan.sampling.trained_generator import TrainedGenerator, load
+
+SAMPLES = "samples.png"
+SEEDS = "0-15"  # of the samples
+COLUMNS = 4
+NOT_MEASURED = "Not measured."
+CARD = """---
+library_name: pggan
+pipeline_tag: unconditional-image-generation
+{licence}tags: [gan, progressive-gan]
+---
+
+# {name}
+
+The generator of a progressive GAN ([Karras et al., ICLR 2018](https://arxiv.org/abs/1710.10196)), for `pggan`.
+
+![Images of seeds 0 to 15](samples.png)
+
+These images are not selected: they have the seeds 0 to 15.
+
+## Use
+
+```python
+import pggan
+
+generator = pggan.from_pretrained("{name}")  # or the path of this folder
+generator.sample(seeds=[1, 2, 3])[0].save("face.png")
+```
+
+A seed always gives the same image. `generator.safetensors` holds no code.
+
+## Facts
+
+| | |
+|---|---|
+| drawn by default | {g.resolution}x{g.resolution} pixels, alpha {g.alpha:g} |
+| resolutions | {resolutions} |
+| channels | {a.channels} |
+| latent size | {a.latent_size} |
+| classes | {classes} |
+| parameters | {parameters:,} |
+| images shown in training | {g.images:,} |
+
+## Quality
+
+{quality}
+
+## Training data
+
+{statement}
+"""
 
 
 def run(config: ExportConfig) -> int:
     """Export as `config` says; returns the exit code."""
-    if config.format in (ExportFormat.onnx, ExportFormat.web):
-        require_onnx()
-    given = load(config.run, "cpu", config.checkpoint)
+    given, out = load(config.run, "cpu", config.checkpoint), Path(config.out)
     settings = given.settings(resolution=config.resolution, alpha=config.alpha)
     generator = TrainedGenerator(replace(given.loaded, resolution=settings.resolution, alpha=float(settings.alpha)))
-    size = f"{generator.resolution}x{generator.resolution}, alpha {generator.alpha:g}"
+    what = f"{out}: {generator.resolution}x{generator.resolution}, alpha {generator.alpha:g}"
+    if config.format in (ExportFormat.safetensors, ExportFormat.onnx):
+        check_output(config.out, (f".{config.format.name}",))
+    elif out.exists() and (not out.is_dir() or any(out.iterdir())):  # what is there is never replaced
+        raise UserError(f"out={out} exists.", "Name a new or empty directory, or remove it first.")
     match config.format:
         case ExportFormat.safetensors:
-            save_generator(generator.loaded, out := check_output(config.out, (".safetensors",)))
-            print(f"{out}: {size}")
+            save_generator(generator.loaded, out)
+            print(what)
             print(next_command("sample", "seeds=0-63", run=out))
         case ExportFormat.onnx:
-            out = check_output(config.out, (".onnx",))
-            difference = write_onnx(generator, out)
-            print(f"{out}: {size}; at most {difference:.1e} from PyTorch")
+            with naming_the_extra():
+                from pggan.interop.onnx_graph import write_onnx
+            print(f"{what}; at most {write_onnx(generator.loaded, out):.1e} from PyTorch")
             labels = f" and one-hot labels [N, {generator.num_classes}]" if generator.num_classes else ""
             latents = f"latents [N, {generator.latent_size}] from N(0, 1){labels}"
             print(f"{NEXT} in another program, {latents} give the images")
         case ExportFormat.hf:
-            from pggan.interop.hugging_face import write_folder
-
-            stated = provenance({name: getattr(config, name) for name in PROVENANCE})
-            write_folder(TrainedGenerator(replace(generator.loaded, **stated)), Path(config.out), config.evaluation)
-            print(f"{config.out}: weights, configuration, samples and model card")
+            write_folder(with_provenance(generator, config), out, config.evaluation)
+            print(f"{out}: weights, configuration, samples and model card")
             print(f"{NEXT} hf upload USER/NAME {shlex.quote(config.out)}")
         case ExportFormat.web:
-            from pggan.interop.web import write_web
-
-            difference = write_web(generator, Path(config.out), config.run, config.directions, config.runtime)
-            megabytes = sum(file.stat().st_size for file in Path(config.out).rglob("*")) / 2**20
-            print(f"{config.out}: {megabytes:.1f} MB for any web space; at most {difference:.1e} from PyTorch")
+            with naming_the_extra():
+                from pggan.interop.web import write_web
+            difference = write_web(generator, out, config.run, config.directions, config.runtime)
+            megabytes = sum(file.stat().st_size for file in out.rglob("*")) / 2**20
+            print(f"{out}: {megabytes:.1f} MB for any web space; at most {difference:.1e} from PyTorch")
             print(f"{NEXT} python -m http.server --bind 127.0.0.1 --directory {shlex.quote(config.out)}")
     return 0
 
 
-def provenance(given: dict[str, Any]) -> dict[str, Any]:
-    """The `given` licence and data statement; raises UserError for what no header can hold."""
+@contextmanager
+def naming_the_extra() -> Iterator[None]:
+    """Inside, a library that is not installed is raised as UserError."""
     try:
-        return check_provenance(given)
+        yield
+    except ImportError as error:
+        raise UserError(f"This needs {error.name}.", 'Install it: pip install "pggan[export]".') from error
+
+
+def with_provenance(generator: TrainedGenerator, config: ExportConfig) -> TrainedGenerator:
+    """The generator with the licence and the data statement that are given; raises UserError for others than text."""
+    try:
+        stated = check_provenance({name: getattr(config, name) for name in PROVENANCE})
     except ValueError as error:
         remedy = "Give a licence by its name on Hugging Face, or license=other and the rest in data_statement=."
         raise UserError(f"{error}.", remedy) from error
+    return TrainedGenerator(replace(generator.loaded, **stated))
 
 
-def require_onnx() -> None:
-    """Raise UserError unless the libraries for ONNX are installed."""
-    try:
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
-    except ImportError as error:
-        remedy = 'Install them: pip install "pggan[export]".'
-        raise UserError("This format needs onnx and onnxruntime.", remedy) from error
+def write_folder(generator: TrainedGenerator, folder: Path, evaluation: str | None) -> None:
+    """Write weights, configuration, samples and model card of a generator; all files or none.
 
-
-def write_onnx(generator: TrainedGenerator, path: Path) -> float:
-    """Write a generator, on the CPU, as ONNX; returns the largest difference of its images to the network's.
-
-    Raises DifferenceError when the images differ, OSError; then nothing is kept.
+    Args: evaluation: an evaluation.json of `pggan evaluate`.
     """
-    from pggan.interop.onnx_graph import build_onnx, session_of
+    quality = NOT_MEASURED if evaluation is None else measured(Path(evaluation), generator)
+    samples = contact_sheet(generator.render(generator.latents(SEEDS)), COLUMNS, generator.resolutions[-1])
+    with atomic_directory(folder) as temporary:
+        save_generator(generator.loaded, temporary / GENERATOR_FILE)
+        about = {"library_name": "pggan", "pggan_version": __version__, **describe_generator(generator.loaded)}
+        (temporary / "config.json").write_text(json.dumps(about, indent=1) + "\n")
+        (temporary / "README.md").write_text(model_card(generator, folder.name, quality), encoding="utf-8")
+        save_png(samples, temporary / SAMPLES)
 
-    loaded = generator.loaded
-    properties = {HEADER_KEY: json.dumps(describe_generator(loaded))}
-    content = build_onnx(loaded.network, loaded.resolution, loaded.alpha, properties)
-    session = session_of(content)
-    names = [value.name for value in session.get_inputs()]
 
-    def exported(inputs: Inputs) -> Tensor:
-        feed = {name: value.numpy() for name, value in zip(names, inputs, strict=True)}
-        return torch.from_numpy(session.run(["images"], feed)[0])
+def from_pretrained(name: str | Path, *, revision: str | None = None, device: str = "auto") -> TrainedGenerator:
+    """The generator of a folder of `pggan export format=hf`, or of a repository USER/NAME of the Hugging Face Hub.
 
-    difference = largest_difference(loaded.network, loaded.resolution, loaded.alpha, exported)
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(content)
-    return difference
+    Args: revision: a branch, tag or commit of the repository; device: as of `load`.
+    Raises UserError when there is no such folder or repository, or no valid generator in it.
+    """
+    if Path(name).is_dir():
+        return load(name, device)
+    with naming_the_extra():
+        from huggingface_hub import errors, hf_hub_download
+    try:
+        path = hf_hub_download(str(name), GENERATOR_FILE, revision=revision)
+    except (OSError, ValueError, errors.HfHubHTTPError) as error:
+        remedy = "Give a folder that `pggan export format=hf` has written, or USER/NAME of one on the Hub."
+        raise UserError(f"There is no generator at {name}: {error}", remedy) from error
+    return load(path, device)
+
+
+def measured(path: Path, generator: TrainedGenerator) -> str:
+    """The table of an evaluation.json of `pggan evaluate`, for the checkpoint and stage of `generator`.
+
+    Raises UserError unless it is one.
+    """
+    stage = {"images": generator.images, "resolution": generator.resolution, "alpha": generator.alpha}
+    try:
+        found = json.loads(path.read_text())
+        same = [one["metrics"] for one in found["evaluations"] if all(one[key] == stage[key] for key in stage)]
+        rows = [f"| {key} | {'-' * (value < 0)}{three_digits(abs(value))} |" for key, value in same[-1].items()]
+        about = f"Measured with `pggan evaluate` beside {found['data']['images']:,} images of the data set."
+    except IndexError:
+        return NOT_MEASURED
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        remedy = "Give the evaluation.json that `pggan evaluate out=…` has written."
+        raise UserError(f"evaluation={path} is not an evaluation: {error}.", remedy) from error
+    return "\n".join([about, "", "| metric | value |", "|---|---|", *rows])
+
+
+def model_card(generator: TrainedGenerator, name: str, quality: str) -> str:
+    """The README.md of a folder, for a generator called `name`: Markdown with the front matter of Hugging Face.
+
+    Args: quality: what is known of it.
+    """
+    return CARD.format(
+        g=generator,
+        a=generator.network.architecture,
+        name=name,
+        licence=f"license: {generator.loaded.license}\n" if generator.loaded.license else "",
+        resolutions=", ".join(map(str, generator.resolutions)),
+        classes=", ".join(generator.class_names) or generator.num_classes,
+        parameters=count_parameters(generator.network),
+        quality=quality,
+        statement=generator.loaded.data_statement or "**Not stated** by those who exported this generator.",
+    )

@@ -5,16 +5,23 @@ operations), its batch is free, and no second exporter has to be installed.
 N batch, Z latent size, L labels, C feature maps, R resolution.
 """
 
+import json
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import torch
 import torch.nn.functional as F
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
+from pggan.checkpoints.generator_file import HEADER_KEY, LoadedGenerator, describe_generator
 from pggan.core.architecture import MIN_RESOLUTION, Rescaling, Stem
+from pggan.core.atomic_io import atomic_write
 from pggan.core.process import __version__
 from pggan.networks.networks import Generator
 from pggan.ops.convolution import fuse_resampling
@@ -25,7 +32,17 @@ from pggan.sampling.generate import mean_features
 CENTER = 4  # of the nine places of a 3x3 neighbourhood
 OPSET = 17  # of 2022: each runtime of today has it, in browsers, too
 IR_VERSION = 8  # the file format that belongs to this opset
+TOLERANCE = 1e-4  # between two images in [-1, 1]: an eightieth of a step of 8 bits
+# Times the network's own rounding, its images in float32 beside float64, that two orders of the same sums may differ:
+# hardly trained networks enlarge rounding beyond TOLERANCE, where pixel norm divides by features that are nearly 0.
+ROUNDINGS = 8
+BATCHES = (1, 3)  # images at a time: a batch has to be free
+Inputs = tuple[Tensor, ...]  # latents [N, Z], and one-hot labels [N, L] where there are any
 Shapes = dict[str, list[str | int]]  # of values by their names; a text stands for any number
+
+
+class DifferenceError(Exception):
+    """An exported generator that does not draw what the network draws: a fault of this program, not of the user."""
 
 
 class Graph:
@@ -63,63 +80,50 @@ class Graph:
         return bytes(model.SerializeToString())
 
 
-def build_onnx(network: Generator, resolution: int, alpha: float, properties: dict[str, str]) -> bytes:
-    """The generator at a resolution and alpha: latents [N, Z], and labels [N, L] where there are any, to images.
+def build(
+    network: Generator, levels: Sequence[int], alpha: float = 1.0, *, for_page: bool = False, about: str = ""
+) -> bytes:
+    """The `levels` of a generator as a graph: latents [N, Z], and labels [N, L] where there are any, to `images`.
 
-    Images [N, C, R, R] are in about [-1, 1].  `properties` become the metadata of the model.
+    Images [N, C, R, R] of the last level are in about [-1, 1]; `alpha` blends them with the level below.  For a page,
+    each level has a graph of its own, so that no weight is in two files and no level is drawn in vain: the first one
+    takes the truncation besides, each other one the features `below`, and all give `features` [N, C, R, R] besides.
+    Args: about: the architecture and stage, as JSON, for the metadata.
     """
-    graph = Graph()
-    x = previous = stem(graph, network)
-    for level in network.architecture.resolutions[1:]:
-        if level <= resolution:
+    a, graph, side = network.architecture, Graph(), levels[-1]
+    if levels[0] == MIN_RESOLUTION:
+        inputs: Shapes = {"latents": ["N", a.latent_size]}
+        if a.num_classes:
+            inputs["labels"] = ["N", a.num_classes]
+        x = stem(graph, network)
+        if for_page:
+            inputs["truncation"], x = [1], truncated(graph, x, network)
+    else:
+        inputs, x = {"below": ["N", a.width(side // 2), side // 2, side // 2]}, "below"
+    previous = x
+    for level in levels:
+        if level > MIN_RESOLUTION:
             previous, x = x, block(graph, x, network, level)
-    if resolution == MIN_RESOLUTION or alpha == 1:
-        found = images(graph, x, network, resolution)
+    if side == MIN_RESOLUTION or alpha == 1:
+        found = images(graph, x, network, side)
     else:
-        new = images(graph, x, network, resolution, share=alpha)
-        old = images(graph, previous, network, resolution // 2, share=1 - alpha)
+        new = images(graph, x, network, side, share=alpha)
+        old = images(graph, previous, network, side // 2, share=1 - alpha)
         nearest = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-        scales = torch.tensor([1.0, 1, 2, 2])
-        found = graph("Add", graph("Resize", old, "", scales, **nearest), new)
+        found = graph("Add", graph("Resize", old, "", torch.tensor([1.0, 1, 2, 2]), **nearest), new)
     graph("Identity", found, name="images")
-    outputs: Shapes = {"images": ["N", network.architecture.channels, resolution, resolution]}
-    return graph.serialized(latent_inputs(network), outputs, properties)
-
-
-def build_level(network: Generator, resolution: int) -> bytes:
-    """One level for a browser, so that no weight is in two files, and no level is drawn in vain.
-
-    The graph of the first level takes latents, labels and the truncation, each other one the features `below`; all give
-    `features` [N, C, R, R], and `images` [N, channels, R, R] of their own.
-    """
-    a, graph = network.architecture, Graph()
-    if resolution == MIN_RESOLUTION:
-        inputs: Shapes = latent_inputs(network) | {"truncation": [1]}
-        features = truncated(graph, stem(graph, network), network)
-    else:
-        inputs = {"below": ["N", a.width(resolution // 2), resolution // 2, resolution // 2]}
-        features = block(graph, "below", network, resolution)
-    graph("Identity", features, name="features")
-    graph("Identity", images(graph, features, network, resolution), name="images")
-    side: list[str | int] = [resolution, resolution]
-    outputs: Shapes = {"features": ["N", a.width(resolution), *side], "images": ["N", a.channels, *side]}
-    return graph.serialized(inputs, outputs, {})
+    outputs: Shapes = {"images": ["N", a.channels, side, side]}
+    if for_page:
+        graph("Identity", x, name="features")
+        outputs["features"] = ["N", a.width(side), side, side]
+    return graph.serialized(inputs, outputs, {HEADER_KEY: about} if about else {})
 
 
 def session_of(content: bytes) -> Any:
     """The model for onnxruntime on the CPU."""
-    import onnxruntime
-
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-
-
-def latent_inputs(network: Generator) -> Shapes:
-    """Names and shapes of the inputs: latents, and labels where there are any."""
-    a = network.architecture
-    inputs: Shapes = {"latents": ["N", a.latent_size]}
-    return inputs | {"labels": ["N", a.num_classes]} if a.num_classes else inputs
 
 
 def normalized(graph: Graph, x: str) -> str:
@@ -202,3 +206,46 @@ def truncated(graph: Graph, features: str, network: Generator) -> str:
     if num_classes:
         center = graph("Reshape", graph("MatMul", "labels", centers.flatten(1)), [-1, *centers.shape[1:]])
     return graph("Add", center, graph("Mul", graph("Sub", features, center), "truncation"))
+
+
+def largest_difference(
+    network: Generator, resolution: int, alpha: float, exported: Callable[[Inputs], Tensor]
+) -> float:
+    """The largest difference between images of `exported` and of the network, over all BATCHES of random latents.
+
+    Raises DifferenceError beyond TOLERANCE, or beyond ROUNDINGS where the network's own rounding is larger.
+    """
+    differences, allowed, exact, a = [], TOLERANCE, deepcopy(network).double(), network.architecture
+    for count in BATCHES:
+        inputs: Inputs = (torch.randn(count, a.latent_size, generator=torch.Generator().manual_seed(count)),)
+        if a.num_classes:
+            inputs = (*inputs, F.one_hot(torch.arange(count) % a.num_classes, a.num_classes).float())
+        wide, labels = [each.double() for each in inputs], (None,) * (2 - len(inputs))
+        with torch.no_grad():
+            ours, best = network(*inputs, *labels, resolution, alpha), exact(*wide, *labels, resolution, alpha)
+        allowed = max(allowed, ROUNDINGS * float((ours - best).abs().max()))
+        differences.append((exported(inputs) - ours).abs().max())
+    largest = float(torch.stack(differences).max())  # NaN where there is one
+    if not largest <= allowed:  # a NaN is refused, too
+        raise DifferenceError(f"The export draws images that differ from the network's by {largest:.1e}.")
+    return largest
+
+
+def write_onnx(generator: LoadedGenerator, path: Path) -> float:
+    """Write a generator, on the CPU, as ONNX; returns the largest difference of its images to the network's.
+
+    Raises DifferenceError when the images differ, OSError; then nothing is kept.
+    """
+    network, resolution, alpha = generator.network, generator.resolution, generator.alpha
+    levels = [level for level in network.architecture.resolutions if level <= resolution]
+    content = build(network, levels, alpha, about=json.dumps(describe_generator(generator)))
+    session = session_of(content)
+
+    def exported(inputs: Inputs) -> Tensor:
+        feed = {name: value.numpy() for name, value in zip(("latents", "labels"), inputs, strict=False)}
+        return torch.from_numpy(session.run(["images"], feed)[0])
+
+    difference = largest_difference(network, resolution, alpha, exported)
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(content)
+    return difference

@@ -14,8 +14,7 @@ from torch import Tensor
 from pggan.core.atomic_io import atomic_directory
 from pggan.core.errors import UserError
 from pggan.core.process import cache_folder
-from pggan.interop.comparison import Inputs, largest_difference, require_empty
-from pggan.interop.onnx_graph import build_level, session_of
+from pggan.interop.onnx_graph import Inputs, build, largest_difference, session_of
 from pggan.sampling.explore import page_files, page_name
 from pggan.sampling.trained_generator import TrainedGenerator
 
@@ -27,6 +26,7 @@ FILES = {
     "ort.wasm.bundle.min.mjs": "11e64bd8ffe11bd1a2a2f0d6275fdfbbba7262f0b76b99b53d228a8a22ef3d90",
     "ort-wasm-simd-threaded.wasm": "3398c10d07d229bd91b364548e130e0e51a8e5704b88c7c083ebbeb78842dee2",
 }
+REMEDY = f"On a machine with npm, `npm pack {PACKAGE}` makes {ARCHIVE}: give runtime={ARCHIVE}."
 WAIT_SECONDS = 900  # for a slow line
 
 
@@ -39,12 +39,11 @@ def write_web(
     Levels above the one that was trained are left out.
     Raises UserError for wrong files, DifferenceError when the images differ, OSError; then nothing is kept.
     """
-    require_empty(folder)
     network = generator.network
     levels = [resolution for resolution in generator.resolutions if resolution <= generator.resolution]
     about = {"name": page_name(run), "renderer": "browser", "resolutions": levels}
     files = page_files(generator, directions, about) | read_runtime(runtime)
-    graphs = {level: build_level(network, level) for level in levels}
+    graphs = {level: build(network, [level], for_page=True) for level in levels}
     files |= {f"level-{level}.onnx": graph for level, graph in graphs.items()}
     sessions = {level: session_of(graph) for level, graph in graphs.items()}
     differences = []
@@ -70,34 +69,28 @@ def read_runtime(given: str | None) -> dict[str, bytes]:
 
     Raises UserError unless the files belong to the release.
     """
-    path = Path(given) if given is not None else _fetched()
-    remedy = f"Get it with `npm pack {PACKAGE}`, and give runtime={ARCHIVE}."
-    found = {}
+    path, found = Path(given) if given is not None else fetched(), dict[str, bytes]()
     try:
         with tarfile.open(path) as archive:  # nothing is unpacked to the disk
             for name, digest in FILES.items():
                 file = archive.extractfile(f"package/dist/{name}")
                 found[name] = b"" if file is None else file.read()
                 if sha256(found[name]).hexdigest() != digest:
-                    raise UserError(f"{name} in {path} does not belong to {PACKAGE}.", remedy)
-    except (OSError, tarfile.TarError, KeyError, EOFError) as error:
-        raise UserError(f"{path} has no ONNX Runtime Web: {error}", remedy) from error
+                    raise ValueError(f"{name} does not belong to {PACKAGE}")
+    except (OSError, tarfile.TarError, KeyError, EOFError, ValueError) as error:
+        raise UserError(f"{path} has no ONNX Runtime Web: {error}.", REMEDY) from error
     return found
 
 
-def _fetched() -> Path:
-    """The archive in ~/.cache/pggan, or below XDG_CACHE_HOME, where npm puts it once."""
+def fetched() -> Path:
+    """The archive in ~/.cache/pggan, or below XDG_CACHE_HOME, where npm puts it once; raises UserError without npm."""
     folder = cache_folder()
     if not (folder / ARCHIVE).is_file():
         print(f"Fetching {PACKAGE} with npm ({ARCHIVE_MB} MB), to be kept in {folder}", flush=True)
         folder.mkdir(parents=True, exist_ok=True)
         words = ["npm", "pack", PACKAGE, "--ignore-scripts", "--silent", "--pack-destination", str(folder)]
         try:
-            subprocess.run(  # noqa: S603 - fixed words and a folder
-                words, cwd=folder, check=True, capture_output=True, text=True, timeout=WAIT_SECONDS
-            )
+            subprocess.run(words, cwd=folder, check=True, timeout=WAIT_SECONDS)  # noqa: S603 - fixed words and a folder
         except (subprocess.SubprocessError, OSError) as error:
-            reason = str(getattr(error, "stderr", "") or error).strip().splitlines()[-1]
-            remedy = f"On a machine with npm, `npm pack {PACKAGE}` makes {ARCHIVE}: give runtime={ARCHIVE}."
-            raise UserError(f"npm could not fetch {PACKAGE}: {reason}", remedy) from error
+            raise UserError(f"npm could not fetch {PACKAGE}: {error}.", REMEDY) from error
     return folder / ARCHIVE

@@ -20,11 +20,16 @@ from pggan.cli.main import main
 from pggan.core.architecture import Resampling
 from pggan.core.errors import UserError
 from pggan.interop import web
-from pggan.interop.comparison import BATCHES, TOLERANCE, DifferenceError, largest_difference
-from pggan.interop.export import write_onnx
-from pggan.interop.onnx_graph import build_level, session_of
+from pggan.interop.onnx_graph import (
+    BATCHES,
+    TOLERANCE,
+    DifferenceError,
+    build,
+    largest_difference,
+    session_of,
+    write_onnx,
+)
 from pggan.sampling.generate import mean_features
-from pggan.sampling.trained_generator import TrainedGenerator
 
 STAGES = [(4, 1.0), (8, 0.0), (8, 0.5), (16, 1.0), (16, 0.25)]
 RUNTIME = {name: f"// {name}".encode() for name in web.FILES}
@@ -36,7 +41,7 @@ def images_of(path, **inputs):
 
 
 def generator_at(network, resolution, alpha=1.0):
-    return TrainedGenerator(LoadedGenerator(network, resolution, alpha, 4000))
+    return LoadedGenerator(network, resolution, alpha, 4000)
 
 
 # ---- ONNX ------------------------------------------------------------------------------------------------
@@ -125,6 +130,7 @@ def test_a_safetensors_file_is_the_generator_at_that_stage(generator_file, tmp_p
 
 def test_without_the_libraries_the_extra_is_named(generator_file, capsys, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    monkeypatch.delitem(sys.modules, "pggan.interop.onnx_graph", raising=False)
     assert main(["export", f"run={generator_file}", f"out={tmp_path / 'a.onnx'}"]) == 2
     assert "pggan[export]" in capsys.readouterr().err
 
@@ -227,7 +233,7 @@ def test_levels_draw_what_the_network_draws_truncated_or_not(make_network, num_c
     network = make_network(num_classes, **layers)
     latents, classes = torch.randn(4, 6), torch.tensor([0, 1, 2, 1])
     one_hot = F.one_hot(classes, num_classes).float() if num_classes else None
-    sessions = {level: session_of(build_level(network, level)) for level in network.architecture.resolutions}
+    sessions = {level: session_of(build(network, [level], for_page=True)) for level in network.architecture.resolutions}
     for truncation in (0.0, 0.7, 1.3):
         values = {"latents": latents.numpy(), "truncation": np.array([truncation], np.float32)}
         values |= {"labels": one_hot.numpy()} if num_classes else {}
