@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from itertools import pairwise
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,9 +67,8 @@ def compose(name: str, overrides: list[str]) -> dict[str, Any]:
         if (own := own_config(command, overrides)) is not None:
             return own
         file, words = command.config_file, words_for_hydra(command, overrides)
-        is_job = GlobalHydra.instance().is_initialized()  # of `run_with_flags`
-        folder = hydra.initialize_config_dir(str(file.parent), version_base="1.3", job_name="pggan")
-        with nullcontext() if is_job else folder:
+        initialize = partial(hydra.initialize_config_dir, str(file.parent), version_base="1.3", job_name="pggan")
+        with nullcontext() if GlobalHydra.instance().is_initialized() else initialize():  # in a job, it is
             return finished(command, hydra.compose(file.stem, words), overrides)
 
 
@@ -101,8 +100,10 @@ def run_with_flags(command: Command, words: list[str], task: Task) -> int:
         overrides = words_for_hydra(command, overrides, several=bool({"-m", "--multirun"} & {*flags}))
     before, sys.argv = sys.argv, [f"pggan {command.name}", *OWN_SETTINGS, *overrides, *rest]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come out as they are, not as Hydra's summary of them
+    if sys.version_info >= (3, 14):
+        argparse.ArgumentParser = ParserOfText  # type: ignore[misc]
     try:
-        with plain_errors(), text_of_help():
+        with plain_errors():
             file = command.config_file
             hydra.main(version_base="1.3", config_path=str(file.parent), config_name=file.stem)(run)()
     except SystemExit as end:
@@ -173,22 +174,14 @@ def suggestion(command: Command, key: str) -> str:
     return f"Did you mean '{found}'?{kept_by}"
 
 
-@contextmanager
-def text_of_help() -> Iterator[None]:
-    """Make plain text of Hydra's help texts, some of which are objects: argparse of Python 3.14 refuses these."""
+class ParserOfText(argparse.ArgumentParser):
+    """Makes plain text of Hydra's help, some of which are objects: argparse of Python 3.14 refuses these."""
 
-    class Parser(argparse.ArgumentParser):
-        def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
-            text = {"help": str(options["help"])} if options.get("help") else {}
-            return super().add_argument(*names, **{**options, **text})
-
-    before = argparse.ArgumentParser
-    if sys.version_info >= (3, 14):
-        argparse.ArgumentParser = Parser  # type: ignore[misc]
-    try:
-        yield
-    finally:
-        argparse.ArgumentParser = before  # type: ignore[misc]
+    def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
+        """An argument, with its help as text."""
+        if options.get("help"):
+            options["help"] = str(options["help"])
+        return super().add_argument(*names, **options)
 
 
 def words_for_hydra(command: Command, overrides: Sequence[str], *, several: bool = False) -> list[str]:
@@ -322,9 +315,3 @@ def require_run(run_dir: Path) -> None:
     resume = f"Did you mean run_dir={run_dir.parent / meant}?" if meant else "Name the directory of a run."
     new = f"pggan train data.path=photos hours=2 run_dir={run_dir}, or with experiment=demo"
     raise UserError(f"There is no run in run_dir={run_dir} to resume.", f"{resume} A new one needs more keys: {new}.")
-
-
-def config_folder(words: Sequence[str]) -> str | None:
-    """The folder that `--config-dir` or `-cd` names."""
-    parts = [part for word in words for part in word.split("=", 1)]
-    return next((folder for flag, folder in pairwise([*parts, ""]) if flag in ("--config-dir", "-cd")), None)

@@ -18,7 +18,7 @@ from threading import Thread
 from typing import Any, NoReturn
 
 from pggan.cli.commands import COMMANDS, Command
-from pggan.cli.compose import compose, config_folder, run_with_flags, suggestion
+from pggan.cli.compose import compose, run_with_flags, suggestion
 from pggan.cli.help import help_text, overview
 from pggan.cli.recipe import with_choices
 from pggan.config.validation import UnknownKey, validated
@@ -56,7 +56,6 @@ def run_arguments(arguments: list[str]) -> int:
         raise UserError(f"There is no command '{name}'.", nearest(name, [*COMMANDS, "--help", "--version"]))
     command = COMMANDS[name]
     arguments = arguments[words:]
-    folder = config_folder(arguments)
     if {"--help", "-h", "help"} & {*arguments}:
         print(help_text(command, arguments), flush=True)
         return 0
@@ -64,7 +63,7 @@ def run_arguments(arguments: list[str]) -> int:
     def run(values: dict[str, Any], overrides: list[str]) -> int:
         try:
             require_inputs(validated(command.schema_type, values))
-            return run_command(command, with_choices(command, values, overrides, folder))
+            return run_command(command, with_choices(command, values, overrides))
         except UnknownKey as error:
             raise UserError(error.problem, suggestion(command, error.key)) from error
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pggan.cli.commands import Command
 from pggan.cli.compose import compose, named_file, own_config, read_recipe, written
-from pggan.config.values import roots
+from pggan.config.values import CONFIGS
 from pggan.core.atomic_io import atomic_write
 from pggan.core.errors import UserError
 from pggan.core.text import key_of
@@ -28,10 +28,9 @@ LENGTHS = {f"schedule.{key}_images" for key in ("stable", "fade", "lr_decay", "t
 TOTAL = "schedule.total_images"
 
 
-def with_choices(command: Command, values: dict[str, Any], overrides: list[str], folder: str | None) -> dict[str, Any]:
+def with_choices(command: Command, values: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     """`values`, which `overrides` compose, or with hours= those that have the recipe for them.
 
-    Args: folder: of configuration files of one's own.
     A run with a checkpoint keeps its recipe; one without is chosen a new one.  Raises UserError where the hours are too
     short.
     """
@@ -44,7 +43,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str],
             raise UserError(problem, "Leave out one of them.")
         with TemporaryDirectory() as place:
             file = Path(place, RECIPE_FILE)
-            write_recipe(file, command, values, overrides, folder)
+            write_recipe(file, command, values, overrides)
             return compose(command.name, [f"experiment={file}", *typed])
     from pggan.checkpoints.read import checkpoints_of
     from pggan.config import TrainConfig
@@ -61,13 +60,11 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str],
         raise UserError(problem, "Choose another run_dir=, or leave out hours=.")
     with lock_run_dir(run_dir):
         if not checkpoints_of(run_dir):  # a recipe without any is of a command that was refused, or stopped early
-            write_recipe(file, command, values, overrides, folder)
+            write_recipe(file, command, values, overrides)
     return compose(command.name, [f"experiment={file}", *typed]) | {"run_dir": str(run_dir)}
 
 
-def write_recipe(
-    file: Path, command: Command, values: dict[str, Any], overrides: list[str], folder: str | None
-) -> None:
+def write_recipe(file: Path, command: Command, values: dict[str, Any], overrides: list[str]) -> None:
     """Choose the recipe for the hours in `values`, show it, and write it into `file`."""
     from dataclasses import fields
 
@@ -82,11 +79,11 @@ def write_recipe(
     typed = [one for one in keys if key_of(one) not in RECIPES]
     if any(key_of(one) == TOTAL for one in keys) and values["schedule"]["total_images"] is not None:
         raise UserError(f"hours= and {TOTAL}= both say when to end.", "Leave out one of them.")
-    given, scales = given_keys(keys, values, folder)
+    given, scales = given_keys(keys, values)
 
     def composed(choices: list["Choice"]) -> TrainConfig:
         with TemporaryDirectory() as place:
-            write(Path(place, RECIPE_FILE), recipe_of(keys, values, choices, folder))
+            write(Path(place, RECIPE_FILE), recipe_of(keys, values, choices))
             return validated(TrainConfig, compose("train", [f"experiment={place}/{RECIPE_FILE}", *typed]))
 
     from pggan.performance.hours import find_recipe  # and torch
@@ -100,10 +97,10 @@ def write_recipe(
         table.add_row(*row)
     console.print(table)
     title = f"Chosen for {about}. The command was: {shlex.join(['pggan', command.name, *overrides])}"
-    write(file, recipe_of(keys, values, choices, folder), [*wrap(title, 118), *(": ".join(row) for row in shown)])
+    write(file, recipe_of(keys, values, choices), [*wrap(title, 118), *(": ".join(row) for row in shown)])
 
 
-def given_keys(overrides: Sequence[str], values: dict[str, Any], folder: str | None) -> tuple[set[str], bool]:
+def given_keys(overrides: Sequence[str], values: dict[str, Any]) -> tuple[set[str], bool]:
     """The keys that are not left to the program, and whether lengths of a recipe are to be scaled.
 
     These are keys of the command line, and of the recipes that it names, be it with the default's value; but for
@@ -118,7 +115,7 @@ def given_keys(overrides: Sequence[str], values: dict[str, Any], folder: str | N
         return names | within | {name.partition(".")[0] for name in names}
 
     typed = expanded({key_of(one) for one in overrides})
-    recipe = expanded({key for one in overrides for key in keys_of_recipe(one, folder)})
+    recipe = expanded({key for one in overrides for key in keys_of_recipe(one)})
     scales = "schedule.stable_images" in recipe - typed
     if scales:
         recipe = recipe - LENGTHS | {"schedule.final_resolution"}
@@ -130,31 +127,33 @@ def two_parts(key: str) -> str:
     return ".".join(key.split(".")[:2])
 
 
-def keys_of_recipe(override: str, folder: str | None) -> set[str]:
+def keys_of_recipe(override: str) -> set[str]:
     """The keys and groups that the file of `experiment=` or `debug=` sets, and its bases; of other overrides none."""
-    file = file_of(override, folder)
+    file = file_of(override)
     found = {} if file is None else read_recipe(file)
     base = f"experiment={found.pop('experiment', None)}"
-    return {*found} | (keys_of_recipe(base, folder) if found else set())
+    return {*found} | (keys_of_recipe(base) if found else set())
 
 
-def file_of(override: str, folder: str | None) -> Path | None:
-    """The file that `experiment=` or `debug=` names; None for every other override."""
+def file_of(override: str) -> Path | None:
+    """The file that `experiment=` or `debug=` names, in configs/ or a folder of Hydra's flags; None for others."""
+    from hydra.core.hydra_config import HydraConfig
+
     group, _, name = override.partition("=")
-    known = [root / group / f"{name}.yaml" for root in roots(folder) if group in RECIPES]
+    sources = HydraConfig.get().runtime.config_sources if HydraConfig.initialized() else []
+    places = [CONFIGS, *(Path(one.path) for one in sources if one.provider == "command-line")]
+    known = [place / group / f"{name}.yaml" for place in places if group in RECIPES]
     return named_file(override) or next(filter(Path.is_file, known), None)
 
 
-def recipe_of(
-    overrides: Sequence[str], values: dict[str, Any], choices: Sequence["Choice"], folder: str | None
-) -> dict[str, Any]:
+def recipe_of(overrides: Sequence[str], values: dict[str, Any], choices: Sequence["Choice"]) -> dict[str, Any]:
     """The recipe of `overrides`, which compose `values`, and of `choices`: values by key, files by group.
 
     A recipe that is named by its path, and a file of `debug=`, is written out: the new one can do without its file.
     """
     found: dict[str, Any] = {}
     for one in overrides:
-        if (file := file_of(one, folder)) is None:
+        if (file := file_of(one)) is None:
             continue
         own = named_file(one) is None and key_of(one) == "experiment"
         found |= {"experiment": one.partition("=")[2]} if own else read_recipe(file)

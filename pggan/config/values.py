@@ -26,11 +26,6 @@ PACKAGE = Path(__file__).parents[1]
 CONFIGS = next(folder / "configs" for folder in Path(__file__).parents[2:0:-1] if (folder / "configs").is_dir())
 
 
-def roots(folder: str | None) -> list[Path]:
-    """Where configuration files are looked for, in this order; `folder` is one's own."""
-    return [CONFIGS] if folder is None else [CONFIGS, Path(folder)]
-
-
 def choices_of(group: str) -> list[str]:
     """The files of a folder of configs/."""
     return sorted(file.stem for file in (CONFIGS / group).glob("*.yaml"))

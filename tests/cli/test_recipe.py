@@ -78,7 +78,7 @@ def test_a_recipe_is_chosen_anew_as_long_as_the_run_has_no_checkpoint(tmp_path, 
         return [Choice("schedule.batch", {4: 8 * len(asked)}, "a test")], "a test"
 
     def chosen():
-        return with_choices(COMMANDS["train"], composed("train", words), words, None)["schedule"]["batch"]
+        return with_choices(COMMANDS["train"], composed("train", words), words)["schedule"]["batch"]
 
     monkeypatch.setattr(hours, "find_recipe", find_recipe)
     assert [chosen()[4], chosen()[4]] == [8, 16]
@@ -108,7 +108,7 @@ def chosen(even_costs, monkeypatch):
 
     def values_of(name, *words):
         words = [*words, "devices=cpu", "evaluation.metrics=[]"]
-        return with_choices(COMMANDS[name], composed(name, words), words, None)
+        return with_choices(COMMANDS[name], composed(name, words), words)
 
     return values_of
 
