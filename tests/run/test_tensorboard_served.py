@@ -1,6 +1,6 @@
 """What TensorBoard shows of a run that was stopped and broken off on its way, beside one that has not come to its end.
 
-TensorBoard is asked over HTTP for what its page asks for.
+TensorBoard is asked over HTTP for what its page asks for, and three of its tabs are looked at in a real browser.
 """
 
 import json
@@ -21,7 +21,9 @@ import pytest
 
 from pggan.core.errors import EXIT_INTERRUPTED
 from pggan.run import train
+from pggan.run.report import GROWTH, LAYOUT
 from tests.conftest import watch_steps
+from tests.explore.browser import CHROMIUM, open_browser
 
 pytestmark = pytest.mark.rare
 
@@ -187,3 +189,32 @@ def test_hparams_compare_the_runs_with_their_final_metrics(board, recorded):
     assert ends == {"resumed": ["STATUS_SUCCESS"], "unfinished": ["STATUS_UNKNOWN"]}
     (final,) = (value for value in trials["resumed"]["metricValues"] if value["name"]["tag"] == MEAN)
     assert (final["trainingStep"], final["value"]) == (160, pytest.approx(recorded[MEAN][160], rel=1e-6))
+
+
+# Elements of a page, also in the shadow trees and frames that TensorBoard is made of.
+FIND = """
+window.find = (selector, node = document) => [...node.querySelectorAll("*")].flatMap((element) => [
+  ...(element.matches(selector) ? [element] : []),
+  ...[element.shadowRoot, element.contentDocument].flatMap((inner) => inner ? window.find(selector, inner) : []),
+]);
+window.charts = (selector, line) => find(selector).filter(
+  (chart) => find(line, chart.shadowRoot).some((path) => path.getAttribute("d"))
+).length;
+"""
+CHARTS = sum(len([*GROWTH, *charts]) for charts in LAYOUT.values())
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")
+def test_tabs_show_every_chart_the_images_and_the_points(board, tmp_path):
+    with open_browser(tmp_path) as page:
+        for tab, shown in {
+            "custom_scalars": f"charts('tf-custom-scalar-multi-line-chart-card', 'path.line') == {CHARTS}",
+            "images": "find('img').filter((image) => image.naturalWidth == 48).length == 8",
+            "projector": "find('canvas').length > 0 && document.body && find('*').some((one) => one.innerText == '96')",
+        }.items():
+            page.open(f"{board.address}#{tab}", 1400, 1000)
+            page.wait("location.href.startsWith('http') && document.readyState == 'complete'")
+            page.run(FIND)
+            wait_for(lambda condition=shown: page.run(condition), tab, seconds=0.5)  # to search such a page takes long
+            assert [line for line in page.log if board.address in line] == []
+        assert any("/sprite_image?" in address for address in page.requests)
