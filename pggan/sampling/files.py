@@ -106,7 +106,7 @@ def writing(path: Path) -> Iterator[Path]:
     try:
         with atomic_write(path) as temporary:
             yield temporary
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         if getattr(error, "errno", None) is not None:  # the disk, not the picture
             raise
         remedy = "Use a smaller zoom=, grid= or resolution=, or another kind of file."

@@ -1,0 +1,208 @@
+"""`pggan sample`, `interpolate`, `project` and `directions`: what they write, and what they refuse."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from pggan.cli.main import main
+from pggan.sampling.commands import visible_steps
+from pggan.sampling.files import PAPER
+from pggan.sampling.generate import seed_latents
+from pggan.sampling.latents import (
+    load_direction,
+    load_vectors,
+    move,
+    on_sphere,
+    path_through,
+    principal_directions,
+    save_vectors,
+    steady_walk,
+)
+from pggan.sampling.projection import laplacian_distance, psnr, read_target
+
+
+def pixels(path):
+    return np.asarray(Image.open(path).convert("RGB"))
+
+
+@pytest.fixture
+def draw(run_dir):
+    """Run a command on the run; it must succeed."""
+
+    def command(*words):
+        assert main([words[0], f"run={run_dir}", "device=cpu", *words[1:]]) == 0
+
+    return command
+
+
+def test_sample_writes_a_grid_of_the_seeds_in_order(draw, generator, tmp_path, capsys):
+    out = tmp_path / "new" / "faces.png"
+    draw("sample", "seeds=[3,1,4]", "grid=2x2", f"out={out}", "zoom=2")
+    assert "3 images at 16x16" in capsys.readouterr().out
+    picture = pixels(out)
+    assert picture.shape == (64, 64, 3)
+    expected = generator.render(seed_latents([3, 1, 4], 8)).repeat(2, 1).repeat(2, 2)
+    assert np.array_equal(picture[:32, :32], expected[0])
+    assert np.array_equal(picture[:32, 32:], expected[1])
+    assert np.array_equal(picture[32:, :32], expected[2])
+    assert (picture[32:, 32:] == PAPER).all()
+
+
+def test_sample_writes_one_file_per_seed_into_a_directory(draw, generator, tmp_path):
+    draw("sample", "seeds=7-9", f"out={tmp_path / 'faces'}")
+    assert sorted(path.name for path in (tmp_path / "faces").iterdir()) == [f"seed-00000{n}.png" for n in (7, 8, 9)]
+    assert np.array_equal(pixels(tmp_path / "faces" / "seed-000008.png"), generator.render(seed_latents([8], 8))[0])
+
+
+def test_without_a_place_each_sheet_is_a_new_file_in_the_run(draw, run_dir, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for number in (1, 2):
+        draw("sample", "seeds=1,2")
+        assert pixels(run_dir / "samples" / f"sample-00{number}.png").shape == (128, 256, 3)
+    assert list(tmp_path.iterdir()) == []
+    lone = tmp_path / "lone.safetensors"
+    lone.write_bytes((run_dir / "generator.safetensors").read_bytes())
+    assert main(["sample", f"run={lone}", "seeds=1", "device=cpu"]) == 0
+    assert capsys.readouterr().out.splitlines()[-2].startswith("sample-001.png")
+
+
+def test_files_of_latents_are_drawn_at_several_strengths_of_a_direction(draw, generator, tmp_path):
+    latents, directions = seed_latents([5, 6], 8), principal_directions(generator.network, 3, 0)
+    for number in (0, 1):
+        save_vectors("latents", latents[number : number + 1], tmp_path / f"{number}.safetensors", {})
+    save_vectors("directions", directions, tmp_path / "d.safetensors", {})
+    files = f"{tmp_path / '0.safetensors'},{tmp_path / '1.safetensors'}"
+    words = [f"latents={files}", f"direction={tmp_path / 'd.safetensors'}:1", "strength=-2,0,2", "zoom=1"]
+    draw("sample", *words, f"out={tmp_path / 'a.png'}")
+    rows = [
+        np.concatenate([generator.render(move(latents[row : row + 1], directions[1], by))[0] for by in (-2, 0, 2)], 1)
+        for row in (0, 1)
+    ]
+    assert np.array_equal(pixels(tmp_path / "a.png"), np.concatenate(rows))
+
+
+def test_a_strip_begins_and_ends_at_its_seeds(draw, generator, tmp_path):
+    draw("interpolate", "seeds=[1,5,9]", "frames=5", "zoom=1", f"out={tmp_path / 'strip.png'}")
+    picture = pixels(tmp_path / "strip.png")
+    assert picture.shape == (16, 80, 3)
+    for frame, image in zip((0, 2, 4), generator.render(seed_latents([1, 5, 9], 8)), strict=True):
+        assert np.abs(picture[:, frame * 16 : frame * 16 + 16].astype(int) - image).max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("path", "ending", "grid", "size"),
+    [("lerp", "png", "3x2", (48, 32)), ("loop", "webp", "1x2", (16, 32)), ("walk", "gif", "1x2", (16, 32))],
+)
+def test_every_path_comes_as_picture_or_as_animation(draw, tmp_path, path, ending, grid, size):
+    draw("interpolate", f"path={path}", "frames=6", f"grid={grid}", "zoom=1", f"out={tmp_path / f'a.{ending}'}")
+    with Image.open(tmp_path / f"a.{ending}") as opened:
+        assert opened.size == size
+        assert getattr(opened, "n_frames", 1) <= (1 if ending == "png" else 6)  # a walk hardly moves in six frames
+
+
+def test_path_n_of_a_film_goes_through_every_seed_plus_a_thousand_n(draw, tmp_path):
+    words = ["interpolate", "path=loop", "frames=2", "zoom=1"]
+    draw(*words, "seeds=3,4", "grid=2x1", f"out={tmp_path / 'grid.webp'}")
+    draw(*words, "seeds=1003,1004", f"out={tmp_path / 'second.webp'}")
+    both, second = pixels(tmp_path / "grid.webp"), pixels(tmp_path / "second.webp")
+    assert np.array_equal(both[:, 16:], second)
+    assert not np.array_equal(both[:, :16], second)
+
+
+@pytest.mark.parametrize("kind", ["slerp", "loop", "walk"])
+def test_at_constant_speed_no_step_is_much_larger_than_the_others(generator, kind):
+    """As people see it; of a path at equal angles, it is where the image changes fast."""
+    measure, unevenness = partial(visible_steps, generator, generator.settings()), []
+    for steps in (None, measure):
+        if kind == "walk":
+            latents = steady_walk(1, 8, 24, steps)
+        else:
+            latents = path_through(seed_latents([1, 5, 9], 8), kind, 24, steps)
+        found = measure(latents)
+        unevenness.append((found.max() / found.median()).item())
+    assert unevenness[1] < min(unevenness[0], 1.5)
+
+
+def test_project_writes_what_other_commands_read(draw, generator, tmp_path, capsys):
+    pictures = [tmp_path / "a.png", tmp_path / "b.png"]
+    for seed, path in enumerate(pictures):
+        generator.sample([seed])[0].resize((40, 32)).save(path)
+    images, out = ",".join(map(str, pictures)), tmp_path / "found"
+    draw("project", f"image={images}", f"out={out}", "steps=3")
+    assert "PSNR" in capsys.readouterr().out
+    assert load_vectors("latents", out / "latents.safetensors", 8).shape == (2, 8)
+    picture = pixels(out / "projection.png")
+    zoom = picture.shape[1] // 64  # of two pairs side by side
+    assert np.array_equal(picture[: 16 * zoom : zoom, 32 * zoom : 48 * zoom : zoom], read_target(pictures[1], 16, 3))
+    draw("sample", f"latents={out / 'latents.safetensors'}", "zoom=1", f"out={tmp_path / 'sheet.png'}")
+    assert pixels(tmp_path / "sheet.png").shape == (16, 32, 3)
+
+
+def test_a_generated_image_is_found_again(generator):
+    target = generator.sample([1500])[0]  # none of the candidates
+    found = generator.project(target, steps=100)
+    assert found.psnr >= 30
+    assert found.psnr == psnr(found.image, np.asarray(target))
+    assert np.array_equal(generator.render(found.latent[None])[0], found.image)
+    assert torch.allclose(found.latent[None], on_sphere(found.latent[None]))
+
+
+def test_a_difference_counts_at_the_level_that_has_it():
+    black = torch.zeros(3, 1, 4, 4)
+    brighter, stripes, left = torch.full((1, 4, 4), 0.5), torch.zeros(1, 4, 4), torch.zeros(1, 4, 4)
+    stripes[:, :, ::2], stripes[:, :, 1::2] = 0.5, -0.5
+    left[:, :, :2], left[:, :, 2:] = 0.5, -0.5
+    assert laplacian_distance(torch.stack([brighter, stripes, left]), black).tolist() == [0.5, 0.5, 0.5]
+
+
+def test_a_signal_to_noise_ratio_has_its_definition():
+    black = np.zeros((4, 4, 3), np.uint8)
+    assert psnr(black, black) == float("inf")
+    assert psnr(black, black + np.uint8(51)) == pytest.approx(20 * np.log10(5))
+
+
+def test_directions_are_written_with_a_sheet_of_them(draw, generator, tmp_path):
+    out = tmp_path / "found" / "d.safetensors"
+    draw("directions", "seeds=7,8", "count=2", f"out={out}")
+    direction = load_direction(f"{out}:1", 8)
+    assert float(direction.norm()) == pytest.approx(1)
+    picture = pixels(out.with_suffix(".png"))
+    side = picture.shape[1] // 7
+    row = picture[-(side + 16) : -16 : side // 16, :: side // 16]  # the last of direction 1: seed 8
+    assert np.array_equal(row[:, -16:], generator.render(move(generator.latents(8), direction, 3.0))[0])
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("sample seeds=x", "seeds="),
+        (f"sample out={__file__}/a.png", "can't be a directory"),
+        ("sample out=faces.tiff", "does not end in"),
+        ("sample grid=2x2", "no room"),
+        ("sample resolution=64", "4, 8, 16"),
+        ("sample direction=nowhere:3", "No such file"),
+        ("sample direction=a strength=1,2 out=faces", "out=FILE.png"),
+        ("interpolate seeds=3", "at least two"),
+        ("interpolate path=walk latents=a.safetensors", "no images of latents="),
+        ("interpolate seeds=1,2 latents=a.safetensors", "both say what"),
+        ("project image=missing.png", "No such file"),
+        ("project image=text.png", "not a PNG, JPEG or WebP"),
+        ("project image=small.png", "smaller than 16x16"),
+        ("directions method=weights", "Leave it out"),
+        ("directions out=d.png", ".safetensors"),
+    ],
+)
+def test_slips_are_refused_with_advice_and_leave_nothing(run_dir, words, hint, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if "project" in words:
+        (tmp_path / "text.png").write_text("a photo")
+        Image.new("RGB", (8, 8)).save(tmp_path / "small.png")
+    before = sorted(tmp_path.iterdir())
+    command, *arguments = words.split()
+    place = [] if "out=" in words else ["out=new/a.png"]
+    assert main([command, f"run={run_dir}", "device=cpu", *place, *arguments]) == 2
+    assert hint in capsys.readouterr().err
+    assert sorted(tmp_path.iterdir()) == before

@@ -1,0 +1,129 @@
+"""Pictures, sheets and films as files: their pixels, frames in their order, at their rate."""
+
+import sys
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageSequence
+
+from pggan.core.errors import UserError
+from pggan.sampling.files import CAPTION_HEIGHT, PAPER, save_film, save_picture, sheet
+from pggan.sampling.images import enlarge, save_png, shrink, to_bytes
+
+
+def test_minus_one_is_black_plus_one_is_white_and_the_rest_is_rounded_and_clipped():
+    values = torch.tensor([-3.0, -1.0, 0.0, 1.0, 3.0, -1 + 2 * 7.4 / 255, -1 + 2 * 7.6 / 255])
+    assert to_bytes(values.reshape(1, 1, 1, -1)).tolist() == [[[[0], [0], [128], [255], [255], [7], [8]]]]
+
+
+def test_enlarging_repeats_pixels_and_shrinking_averages_boxes_and_rounds():
+    image = np.arange(4, dtype=np.uint8).reshape(1, 2, 2, 1)
+    assert enlarge(image, 2)[0, :, :, 0].tolist() == [[0, 0, 1, 1], [0, 0, 1, 1], [2, 2, 3, 3], [2, 2, 3, 3]]
+    image = np.array([[0, 1, 10, 20], [1, 1, 30, 41]], np.uint8).reshape(1, 2, 4, 1)
+    assert shrink(image, 2)[0, :, :, 0].tolist() == [[1, 25]]  # 0.75, and 25.25
+
+
+def test_a_sheet_goes_row_by_row_with_captions_and_leaves_missing_tiles_grey():
+    images = [np.full((4, 4, 3), value, np.uint8) for value in (10, 20, 30)]
+    picture, height = sheet(images, 2, 2, 32, ["one", "two", "three"]), 32 + CAPTION_HEIGHT
+    assert picture.shape == (2 * height, 64, 3)
+    assert picture[[0, 0, height, height], [0, 32, 0, 32], 0].tolist() == [10, 20, 30, PAPER]
+    assert (picture[32:height] != PAPER).any()
+
+
+@pytest.mark.parametrize(("channels", "mode"), [(1, "L"), (3, "RGB"), (4, "RGBA")])
+def test_a_png_holds_the_pixels(tmp_path, channels, mode):
+    picture = np.random.default_rng(0).integers(0, 256, (5, 7, channels), dtype=np.uint8)
+    save_png(picture, tmp_path / "a.png")
+    opened = Image.open(tmp_path / "a.png")
+    assert opened.mode == mode
+    assert np.array_equal(np.asarray(opened).reshape(5, 7, -1), picture)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_jpeg_has_the_picture_nearly_and_a_webp_exactly(tmp_path, channels):
+    """Even blocks of 8x8 are stored as their mean, in steps of a quarter; Y, Cb and Cr are rounded to integers.
+
+    So blue, Y + 1.772 Cb, is off by less than (0.5 + 0.125) x 2.772 + 0.5 for its own rounding.
+    """
+    picture = np.random.default_rng(0).integers(0, 256, (4, 6, channels), dtype=np.uint8)
+    large = enlarge(picture[None], 8)[0]
+    save_picture(large, tmp_path / "a.JPG")
+    with Image.open(tmp_path / "a.JPG", formats=["JPEG"]) as opened:
+        shown = np.asarray(opened, np.float64).reshape(4, 8, 6, 8, channels).mean((1, 3))
+    assert np.abs(shown - picture).max() < 2.3
+    save_picture(large, tmp_path / "a.webp")
+    with Image.open(tmp_path / "a.webp") as opened:
+        assert np.array_equal(np.asarray(opened.convert("RGB")), np.broadcast_to(large, (32, 48, 3)))
+
+
+def test_what_a_file_can_not_hold_is_refused(tmp_path):
+    for name, shape in {"a.jpeg": (2, 2, 4), "b.jpg": (1, 65_501, 1), "c.webp": (1, 16_384, 3)}.items():
+        with pytest.raises(UserError, match=f"{name} can't hold these images"):
+            save_picture(np.zeros(shape, np.uint8), tmp_path / name)
+    with pytest.raises(UserError, match=r"d\.webp can't hold these images"):
+        save_film([np.zeros((1, 16_384, 3), np.uint8)] * 2, 2, 30, tmp_path / "d.webp")
+    assert [*tmp_path.iterdir()] == []
+
+
+def gradients(count, height, width):
+    """Smooth frames that differ, as generated images do."""
+    x, y = np.linspace(0, 200, width), np.linspace(0, 50, height)[:, None]
+    return [
+        np.stack([x + y, x * 0 + 200 - 4 * y, 3 * n + y + 0 * x], 2).clip(0, 255).astype(np.uint8) for n in range(count)
+    ]
+
+
+@pytest.mark.parametrize(("ending", "channels"), [(".webp", 1), (".webp", 3), (".gif", 3)])
+def test_an_animation_has_its_frames_in_order_at_its_rate_for_ever(tmp_path, ending, channels):
+    frames = [np.full((8, 6, channels), value, np.uint8) for value in (0, 100, 150, 150, 200)]
+    path = tmp_path / f"a{ending}"
+    save_film(frames, 5, 30, path)
+    with Image.open(path) as opened:
+        assert (opened.size, opened.info["loop"]) == ((6, 8), 0)
+        shown, durations = [], []
+        for frame in ImageSequence.Iterator(opened):
+            shown.append(np.asarray(frame.convert("RGB")))
+            durations.append(frame.info["duration"])
+    wanted = frames if len(shown) == 5 else [*frames[:3], frames[4]]  # equal ones may be shown as one, for longer
+    assert np.array_equal(shown, [np.broadcast_to(frame, (8, 6, 3)) for frame in wanted])
+    assert sum(durations) == pytest.approx(5000 / 30, abs=5)  # hundredths of seconds are the coarsest unit
+    assert [path.name for path in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_gif_has_one_palette_and_stores_what_changes(tmp_path):
+    still = gradients(1, 64, 64)[0]
+    moving = [still.copy() for _ in range(10)]
+    for number, frame in enumerate(moving):
+        frame[:8, 4 * number : 4 * number + 8] = 255
+    save_film(moving, 10, 20, tmp_path / "a.gif")
+    save_film(moving[:1], 1, 20, tmp_path / "one.gif")
+    size, one = ((tmp_path / name).stat().st_size for name in ("a.gif", "one.gif"))
+    assert size < 4 * one  # ten frames of their own, with palettes of their own, would take ten times as much
+    with Image.open(tmp_path / "a.gif") as opened:
+        for frame, shown in zip(moving, ImageSequence.Iterator(opened), strict=True):
+            assert np.abs(np.asarray(shown.convert("RGB")).astype(int) - frame).mean() < 4  # of 255 colours
+
+
+def test_a_video_shows_its_frames_almost_without_loss(tmp_path):
+    av = pytest.importorskip("av")
+    frames = gradients(6, 33, 47)
+    save_film(frames, 6, 25, tmp_path / "a.mp4")
+    with av.open(str(tmp_path / "a.mp4")) as container:
+        stream = container.streams.video[0]
+        found = [frame.to_ndarray(format="rgb24") for frame in container.decode(0)]
+        assert (stream.average_rate, stream.codec_context.name, len(found)) == (Fraction(25), "h264", 6)
+    for frame, shown in zip(frames, found, strict=True):
+        assert shown.shape == (34, 48, 3)
+        square = np.square(shown[:33, :47].astype(float) - frame).mean()
+        assert 10 * np.log10(255**2 / square) > 35  # dB
+
+
+def test_a_video_without_its_library_is_refused_before_anything_is_drawn(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "av", None)
+    with pytest.raises(UserError, match="PyAV") as refused:
+        save_film(iter([]), 1, 30, tmp_path / "a.mp4")
+    assert "pggan[video]" in refused.value.remedy
