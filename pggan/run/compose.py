@@ -16,10 +16,8 @@ from pggan.checkpoints.generator_file import CLASS_NAMES
 from pggan.checkpoints.read import Checkpoint
 from pggan.checkpoints.resume import (
     broadcast_state,
-    check_networks,
     check_resumable,
     find_resume_point,
-    load_weights,
     transfer,
 )
 from pggan.checkpoints.write import CheckpointInterval, CheckpointWriter, refused_by_disk
@@ -44,7 +42,7 @@ from pggan.optim.state import State
 from pggan.run.eta import PLANNED, Eta, TimeLimit, until, with_plan
 from pggan.run.evaluation import TrainingEvaluator, open_metrics
 from pggan.run.health import DIVERSITY
-from pggan.run.loop import Event, Profiling, Run, Saving, Step
+from pggan.run.loop import Event, Run, Step
 from pggan.run.pictures import GridRecorder, Previews, if_memory_suffices, relative_diversity, show_projector
 from pggan.run.report import NullReporter, Reporter
 from pggan.run.run_dir import choose_run_dir, lock_run_dir, log_on_rank, next_start, write_config
@@ -93,7 +91,9 @@ def open_run(
     Raises UserError, on one rank, for everything that can be refused before the first step.
     """
     device, description, schedule = group.device, describe(config), config.schedule.build()
-    group.require_same(values_of_all_ranks(description))
+    keys = config.checkpoint
+    if group.world_size > 1:
+        group.require_same(values_of_all_ranks(description))
     exact = config.compute.deterministic
     configure_process(device, config.precision, config.threads, one_thread=config.elastic, deterministic=exact)
     description["versions"]["cpu_threads"] = torch.get_num_threads()
@@ -154,20 +154,7 @@ def open_run(
             mirror=config.data.mirror,
             images=images,
         )
-        keys, names = config.checkpoint, {CLASS_NAMES: pyramid.class_names} if config.data.labels else {}
-        saving = Saving(
-            trainer,
-            course,
-            group,
-            reporter,
-            evaluator,
-            stack.enter_context(CheckpointWriter(run_dir, keys.keep, before=reporter.flush)),
-            CheckpointInterval(images, keys.every_images, keys.every_minutes),
-            keys.milestone_images,
-            keys.roll_back_after,
-            {"config": description, "data": pyramid.fingerprint, **names},
-            limit,
-        )
+        names = {CLASS_NAMES: pyramid.class_names} if config.data.labels else {}
         run = Run(
             run_dir,
             trainer,
@@ -176,11 +163,16 @@ def open_run(
             group,
             reporter,
             evaluator,
-            saving,
             watchdog,
             interruption,
-            config.monitor.tick_images,
-            config.hours,
+            writer=stack.enter_context(CheckpointWriter(run_dir, keys.keep, before=reporter.board.flush)),
+            interval=CheckpointInterval(images, keys.every_images, keys.every_minutes),
+            milestones=keys.milestone_images,
+            metadata={"config": description, "data": pyramid.fingerprint, **names},
+            tick_images=config.monitor.tick_images,
+            most_skipped=keys.roll_back_after,
+            hours=config.hours,
+            limit=limit,
         )
         if isinstance(reporter, Reporter):
             run.events = pictures_of(config.monitor, run, reporter, pyramid)
@@ -205,12 +197,11 @@ def check(config: TrainConfig, schedule: Schedule, group: ProcessGroup) -> tuple
 
 
 def pictures_of(monitor: ReportConfig, run: Run, reporter: Reporter, pyramid: ImagePyramid) -> list[Event]:
-    """When which pictures are drawn, steps are recorded, and it is measured how varied the fakes are."""
+    """When which pictures are drawn, and when it is measured how varied the fakes are."""
     schedule, grids = run.course.schedule, monitor.grid_images
     layout = parse_grid(monitor.grid, "monitor.grid")
     previews = Previews(run.run_dir, layout, schedule.final_resolution, pyramid, reporter)
     recorder = GridRecorder(run.run_dir, schedule, run.state.images)
-    profiling = Profiling(monitor.profile_steps, run.run_dir / "profile")
 
     def every(images: int) -> Callable[[Step], bool]:
         return lambda step: step.images == 0 or step.reaches(images)
@@ -227,7 +218,6 @@ def pictures_of(monitor: ReportConfig, run: Run, reporter: Reporter, pyramid: Im
             run.measured[DIVERSITY] = diversity
 
     return [
-        (lambda step: monitor.profile_steps > 0 and step.images > 0, profiling),
         (lambda step: step.images == 0, lambda step: previews.show_final_reals()),
         (lambda step: step.is_new_level, lambda step: previews.show_reals(step.phase.resolution, step.before)),
         (every(grids), drawn("pictures", previews.show_fakes)),
@@ -251,11 +241,7 @@ def find_source(
     def find_checkpoint() -> tuple[Checkpoint | None, list[str]]:
         for directory in (run_dir, run_dir / "checkpoints", run_dir / "samples"):
             clean_partials(directory)
-        checkpoint, notes = find_resume_point(config.resume, run_dir)
-        if checkpoint is not None:  # all but channels and classes, before images are prepared
-            theirs, final = checkpoint.architecture, schedule.final_resolution
-            check_networks(checkpoint, config.model.architecture(final, theirs.channels, theirs.num_classes))
-        return checkpoint, notes
+        return find_resume_point(config.resume, run_dir)
 
     checkpoint, notes = group.on_main(find_checkpoint) or (None, [])
     pyramid = open_everywhere(config, find_images, schedule, group)
@@ -272,8 +258,6 @@ def find_source(
                 checkpoint, config, schedule, architecture, now=description, fingerprint=pyramid.fingerprint
             )
             notes += lost_values(dict(flatten(checkpoint.header["config"])))
-        elif config.init_from is not None and group.is_main:
-            load_weights(config.init_from, architecture)  # refuses what does not fit, before anything expensive
     return Source(description, schedule, pyramid, architecture, checkpoint, notes)
 
 
@@ -311,8 +295,6 @@ def restore(config: TrainConfig, source: Source, trainer: Trainer, group: Proces
         elif config.init_from is not None and group.is_main:
             notes += transfer(config.init_from, state)
     broadcast_state(state, trainer.reducer, checkpoint, group)
-    if group.world_size == 1 and config.gradients.name != "fp32":
-        notes.append(f"One rank sends no gradients: gradients={config.gradients.name} has no effect.")
 
 
 @contextmanager

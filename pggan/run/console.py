@@ -24,7 +24,6 @@ FRAMES_PER_SECOND = 1  # each takes 3 ms from the training
 KEPT_WARNINGS = 3  # that stay in the live view; train.log has all of them
 BAR_WIDTH = 26
 WIDTH = 80
-SHOWN_SCORES = ("reals", "fakes")
 
 
 def clock(seconds: float) -> str:
@@ -52,17 +51,14 @@ class TrainingConsole:
 
     def __init__(self, mode: str, course: Course, images: int) -> None:
         """Args: mode: auto, plain, quiet or verbose; images: shown already."""
-        self.mode, self.course, self.images = mode, course, images
-        self.phase = course.schedule.at(images)
-        self.seconds_per_image = self.seconds_left = 0.0
-        self.scalars: dict[str, float] = {}
-        self.metric, self.saved, self.saved_time = "none yet", 0, 0.0
-        self._tick_time = time.monotonic()
+        self.mode, self.course, self.images, self.phase = mode, course, images, course.at(images)
+        self.scalars: dict[str, float] = {}  # of the last tick
+        self.metric, self.saved = "none yet", "none yet"
+        self._tick_time = self._saved_time = time.monotonic()
         self.warnings: deque[str] = deque(maxlen=KEPT_WARNINGS)
         # Not the display of a notebook: a view in it would grow with every frame.
         self._console = LastingConsole(stderr=True, highlight=False, force_jupyter=False)
-        capable = self._console.is_terminal and not self._console.is_dumb_terminal
-        self.is_live = mode == "auto" and capable
+        self.is_live = mode == "auto" and self._console.is_terminal and not self._console.is_dumb_terminal
         self._live = Live(get_renderable=self.frame, console=self._console, refresh_per_second=FRAMES_PER_SECOND)
 
     def __enter__(self) -> Self:
@@ -71,9 +67,8 @@ class TrainingConsole:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.is_live:
-            with suppress(OSError):
-                self._live.stop()
+        with suppress(OSError):
+            self._live.stop()
 
     def line(self, text: str, *, always: bool = False) -> None:
         """Print a line; with monitor.console=quiet only if `always`."""
@@ -89,17 +84,20 @@ class TrainingConsole:
         """Note how far training is; the next frame shows it."""
         self.images, self.phase = images, phase
 
-    def tick(self, seconds_per_image: float, seconds_left: float, scalars: dict[str, float]) -> str:
+    def note_checkpoint(self, images: int) -> None:
+        """Note that the checkpoint of `images` is on the disk."""
+        if self.saved != f"{images:,} images":
+            self.saved, self._saved_time = f"{images:,} images", time.monotonic()
+
+    def tick(self, scalars: dict[str, float]) -> str:
         """Show the `scalars` since the last tick by their names; returns the line that says so, also for train.log."""
-        self.seconds_per_image, self.seconds_left, self.scalars = seconds_per_image, seconds_left, scalars
-        self._tick_time = time.monotonic()
-        measured = [tag for tag in scalars if re.fullmatch(IMAGE_QUALITY, tag)]
-        if measured:
-            self.metric = f"{measured[0].removeprefix('metrics/')} {scalars[measured[0]]:.3g} at {self.images:,}"
-        size, rate = f"{self.phase.resolution}x{self.phase.resolution}", 1 / seconds_per_image
+        self.scalars, self._tick_time = scalars, time.monotonic()
+        for tag in [tag for tag in scalars if re.fullmatch(IMAGE_QUALITY, tag)][:1]:
+            self.metric = f"{tag.removeprefix('metrics/')} {scalars[tag]:.3g} at {self.images:,}"
+        size = f"{self.phase.resolution}x{self.phase.resolution}"
         losses = "  ".join(f"{name} {_fit(scalars.get(f'{name}/loss', 0), 7, 2)}" for name in "DG")
-        text = f"{self.images:>10,} {size:>9} alpha {self.phase.alpha:.2f}  {losses} {_fit(rate, 6, 1)} img/s"
-        text += f" {clock(seconds_left):>8} left"
+        text = f"{self.images:>10,} {size:>9} alpha {self.phase.alpha:.2f}  {losses} "
+        text += f"{_fit(scalars['speed/images_per_second'], 6, 1)} img/s {clock(scalars['speed/eta_seconds']):>8} left"
         if not self.is_live:
             self.line(text)
         if self.mode == "verbose":
@@ -107,53 +105,36 @@ class TrainingConsole:
                 self.line(f"    {row}")
         return text
 
-    def note_checkpoint(self, images: int) -> None:
-        """Note that the checkpoint of `images` is on the disk."""
-        if images != self.saved:
-            self.saved, self.saved_time = images, time.monotonic()
-
     def frame(self) -> RenderableType:
         """The live view, at most 80 columns wide."""
-        since = time.monotonic() - self._tick_time
-        phase, schedule, spi = self.phase, self.course.schedule, self.seconds_per_image
+        phase, schedule, scalars, now = self.phase, self.course.schedule, self.scalars, time.monotonic()
         end = min(phase.end, schedule.total)
-        left = max(self.seconds_left - since, 0) if spi else None
+        levels = Text()
+        for side in resolutions_between(schedule.first_resolution, schedule.final_resolution):
+            style = "bold reverse" if side == phase.resolution else "green" if side < phase.resolution else "dim"
+            levels.append(f"{side}", style).append(" ")
+        left = ahead = "time left unknown"
+        shown = ["The first scalars come with the first tick."]
+        if scalars:
+            left = f"{clock(max(scalars['speed/eta_seconds'] - (now - self._tick_time), 0))} left"
+            ahead = f"{clock((end - self.images) / scalars['speed/images_per_second'])} left"
+            ago = "" if self.saved == "none yet" else f", {clock(now - self._saved_time)} ago"
+            numbers = (
+                f"{scalars['speed/images_per_second']:,.1f} img/s  {scalars['speed/memory_bytes'] / 2**20:,.0f} MiB"
+            )
+            numbers += "".join(f"  {name} {scalars.get(f'{name}/loss', 0):.3f}" for name in "DG")
+            numbers += "".join(f"  D({of}) {scalars.get(f'scores/{of}', 0):.2f}" for of in ("reals", "fakes"))
+            shown = [numbers, f"metric {self.metric}", f"checkpoint {self.saved}{ago}"]
         table = Table.grid(padding=(0, 2))
-        table.add_row("growth", self._levels(), f"phase {phase.index + 1} of {len(schedule.phases)}: {phase.name}")
-        share = self.images / schedule.total
-        table.add_row("run", _bar(share), f"{self.images:,} of {schedule.total:,}, {_left(left)}")
+        table.add_row("growth", levels, f"phase {phase.index + 1} of {len(schedule.phases)}: {phase.name}")
+        run = f"{self.images:,} of {schedule.total:,}, {left}"
+        table.add_row("run", _bar(self.images / schedule.total), run)
         done = (self.images - phase.start) / max(end - phase.start, 1)
-        ahead = (end - self.images) * spi if spi else None
-        table.add_row("phase", _bar(done), f"batch {phase.batch}, {_left(ahead)}")
+        table.add_row("phase", _bar(done), f"batch {phase.batch}, {ahead}")
         if phase.fading:
             table.add_row("alpha", _bar(phase.alpha), f"{phase.alpha:.2f} of the new layers")
-        rows = [table, *self._scalars()]
-        rows += [Text(f"! {text}", style="yellow", overflow="fold") for text in self.warnings]
-        return Group(*rows)
-
-    def _levels(self) -> Text:
-        """All resolutions of the run; the resolution of the phase stands out."""
-        text, schedule = Text(), self.course.schedule
-        for side in resolutions_between(schedule.first_resolution, schedule.final_resolution):
-            now = side == self.phase.resolution
-            text.append(f"{side}", "bold reverse" if now else "green" if side < self.phase.resolution else "dim")
-            text.append(" ")
-        return text
-
-    def _scalars(self) -> list[RenderableType]:
-        if not self.seconds_per_image:
-            return [Text("The first scalars come with the first tick.", "dim")]
-        shown = [
-            f"{1 / self.seconds_per_image:,.1f} img/s",
-            f"{self.scalars.get('speed/memory_bytes', 0) / 2**20:,.0f} MiB",
-            *(f"{name} {self.scalars.get(f'{name}/loss', 0):.3f}" for name in "DG"),
-            *(f"D({of}) {self.scalars.get(f'scores/{of}', 0):.2f}" for of in SHOWN_SCORES),
-        ]
-        saved = "none yet"
-        if self.saved:
-            saved = f"{self.saved:,} images, {clock(time.monotonic() - self.saved_time)} ago"
-        lines = ["  ".join(shown), f"metric {self.metric}", f"checkpoint {saved}"]
-        return [Text(line, overflow="fold") for line in lines]
+        rows = [Text(text, overflow="fold") for text in shown]
+        return Group(table, *rows, *(Text(f"! {text}", "yellow", overflow="fold") for text in self.warnings))
 
 
 def _fit(value: float, width: int, digits: int) -> str:
@@ -164,7 +145,3 @@ def _fit(value: float, width: int, digits: int) -> str:
 
 def _bar(share: float) -> ProgressBar:
     return ProgressBar(total=1.0, completed=min(share, 1.0), width=BAR_WIDTH)
-
-
-def _left(seconds: float | None) -> str:
-    return "time left unknown" if seconds is None else f"{clock(seconds)} left"

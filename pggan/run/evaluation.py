@@ -122,7 +122,7 @@ class TrainingEvaluator:
             self._evaluated_at = images
             ended = time.monotonic()
             self.budget.note(ended - began, ended)
-            self.reporter.evaluated(ended - began)
+            self.reporter.eta.evaluated(ended - began)
         for note in found.notes:
             self._note(note)
         for name, picture in found.pictures.items():

@@ -3,13 +3,11 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.profiler import profile, schedule
 
 from pggan.checkpoints.read import BEST, MILESTONE
 from pggan.checkpoints.write import (
@@ -20,7 +18,6 @@ from pggan.checkpoints.write import (
     prune,
     take_snapshot,
 )
-from pggan.core.atomic_io import atomic_write, make_directory
 from pggan.core.errors import EXIT_INTERRUPTED
 from pggan.core.process import StopSignal
 from pggan.core.schedule import Course, Phase, Schedule, is_due
@@ -37,7 +34,6 @@ from pggan.training.trainer import Trainer
 
 # What a rank can ask for; all of them do it at the same step.
 STOP, SAVE, GO_BACK = 1, 2, 4
-PROFILED_AFTER = 3  # steps of a phase: they try kernels and capture graphs
 
 
 @dataclass(frozen=True)
@@ -60,72 +56,6 @@ Event = tuple[Callable[[Step], bool], Callable[[Step], None]]
 
 
 @dataclass
-class Saving:
-    """Begins checkpoints: after an interval, at milestones, where one is the best so far, or when one is late."""
-
-    trainer: Trainer
-    course: Course
-    group: ProcessGroup
-    reporter: Reporter | NullReporter
-    evaluator: TrainingEvaluator
-    writer: CheckpointWriter
-    interval: CheckpointInterval
-    milestones: Callable[[Schedule], list[int]]  # the image counts whose checkpoints are kept for good
-    most_skipped: int  # updates in a row
-    metadata: dict[str, Any]  # that every checkpoint has
-    limit: TimeLimit | None  # of a run of given hours, on rank 0
-
-    def __post_init__(self) -> None:
-        self.saved_at = self.trainer.state.images or -1
-        self.is_asked = self.is_wanted = self.is_milestone = False
-        self.problem: NonFiniteError | None = None  # of the last checkpoint, found while it was being written
-        self._snapshot: Snapshot | None = None  # the last one taken, whose memory the next one uses again
-
-    def is_due(self, step: Step) -> bool:
-        """Whether a checkpoint is to be begun after this step; `finish` writes the last one."""
-        counts = self.milestones(self.course.schedule)
-        self.is_milestone |= any(step.before < count <= step.images for count in counts)
-        self.is_wanted |= self.interval.is_due(step.before, step.images) or self.is_asked or self.is_milestone
-        self.is_wanted |= self.evaluator.mark is not None
-        return self.is_wanted and not step.is_last
-
-    def __call__(self, step: Step) -> None:
-        """While updates are being skipped, a checkpoint would be no place to go back to: it waits for one that is not.
-
-        Raises NonFiniteError, on all ranks, after too many of them.
-        """
-        if updates_were_taken(self.trainer.state, self.most_skipped):
-            self.save()
-
-    def save(self) -> None:
-        """Begin to write a checkpoint; its phase is the phase of the last image shown."""
-        state = self.trainer.state
-        metadata = self.metadata | {MILESTONE: self.is_milestone, BEST: self.evaluator.mark}
-        if self.limit is not None:
-            metadata |= {"spent_seconds": self.limit.spent_seconds(time.monotonic()), **self.limit.planned}
-        self.is_wanted, self.is_milestone, self.evaluator.mark = False, False, None
-        self.saved_at = state.images
-        extra_state = self.trainer.reducer.extra_state()
-        if self.group.is_main and self.wait():
-            self.interval.begin(state.images)
-            phase = self.course.at(max(state.images - 1, 0))
-            self._snapshot = take_snapshot(state, phase, metadata, extra_state, memory=self._snapshot)
-            self.writer.save(self._snapshot)
-
-    def wait(self) -> bool:
-        """Wait for the last checkpoint; False if a number in it is not finite, which all ranks are told of."""
-        try:
-            self.writer.wait()
-        except NonFiniteError as problem:
-            self.problem = problem
-        if self.problem is None:
-            self.interval.saved()
-            if self._snapshot is not None:
-                self.reporter.saved(self._snapshot.images)
-        return self.problem is None
-
-
-@dataclass
 class Run:
     """The parts of a run, what is due before and after each of its steps, and the end."""
 
@@ -136,11 +66,16 @@ class Run:
     group: ProcessGroup
     reporter: Reporter | NullReporter
     evaluator: TrainingEvaluator
-    saving: Saving
     watchdog: Watchdog
     interruption: StopSignal
+    writer: CheckpointWriter
+    interval: CheckpointInterval
+    milestones: Callable[[Schedule], list[int]]  # the image counts whose checkpoints are kept for good
+    metadata: dict[str, Any]  # that every checkpoint has
     tick_images: int
+    most_skipped: int  # updates in a row
     hours: float | None
+    limit: TimeLimit | None  # of a run of given hours, on rank 0
 
     def __post_init__(self) -> None:
         self.events: list[Event] = []  # that come after each step, before the numbers and a checkpoint; on rank 0
@@ -150,6 +85,10 @@ class Run:
         self._phase_index, self._is_new_level = -1, False  # of the phase that was reported last
         self._data_seconds = 0.0
         self._is_shorter = False  # growth, than it was planned
+        self._saved_at = self.state.images or -1
+        self._is_asked = self._is_wanted = self._is_milestone = False
+        self._problem: NonFiniteError | None = None  # of the last checkpoint, found while it was being written
+        self._snapshot: Snapshot | None = None  # the last one taken, whose memory the next one uses again
 
     @property
     def state(self) -> State:
@@ -166,26 +105,26 @@ class Run:
 
         Raises NonFiniteError, on all ranks, when a checkpoint was not worth keeping; UserError when the disk refuses.
         """
-        saving, group, images = self.saving, self.group, self.state.images
+        group, interval, images = self.group, self.interval, self.state.images
         if images >= self.course.schedule.total:
             return None
-        if not saving.writer.is_writing:
-            saving.wait()
+        if not self.writer.is_writing:
+            self._wait_for_checkpoint()
         self._clock.end("overhead")
         group.limit_steps_in_flight()
         self._clock.end("step")  # the wait was for steps that a GPU has not finished
-        late = group.is_main and saving.interval.is_late
-        flags = STOP * self.interruption.wanted | SAVE * late | GO_BACK * (saving.problem is not None)
+        late = group.is_main and interval.is_late
+        flags = STOP * self.interruption.wanted | SAVE * late | GO_BACK * (self._problem is not None)
         agreed = group.all_reduce_flags(flags)
         if agreed & GO_BACK:
-            raise saving.problem or NonFiniteError("a checkpoint of rank 0")
+            raise self._problem or NonFiniteError("a checkpoint of rank 0")
         if agreed & STOP:
             return None
-        saving.is_asked = bool(agreed & SAVE)
+        self._is_asked = bool(agreed & SAVE)
         phase = self.course.at(images)
-        if group.is_main and saving.interval.must_wait(images + phase.batch):
+        if group.is_main and interval.must_wait(images + phase.batch):
             with self.watchdog.slow():  # a kill during this step would lose more than an interval
-                saving.wait()
+                self._wait_for_checkpoint()
         if phase.index != self._phase_index:
             self._begin_phase(phase)
         self._clock.end("overhead")
@@ -213,13 +152,13 @@ class Run:
         self._is_new_level = False
         self._clock.end("step", data=self.stream.seconds - self._data_seconds)
         self._numbers.add(metrics)
-        self.reporter.progress(images, phase)
+        self.reporter.console.progress(images, phase)
         self.watchdog.stepped()
         self._happen(step)
 
     def _happen(self, step: Step) -> None:
         """Let the events happen that are due after a step."""
-        last: list[Event] = [(self._tick_is_due, self._tick), (self.saving.is_due, self.saving)]
+        last: list[Event] = [(self._tick_is_due, self._tick), (self._save_is_due, self._save_if_sound)]
         for is_due_now, happen in self.events + last:
             if is_due_now(step):
                 with self.watchdog.slow():
@@ -258,14 +197,14 @@ class Run:
         self.reporter.tick(step.images, step.phase, scalars | raised | clock.shares(), scores, group.device)
         for text in texts:
             self.reporter.alarm(text, step.images)
-        updates_were_taken(state, self.saving.most_skipped)
+        updates_were_taken(state, self.most_skipped)
         group.require_equal_weights({"G": [*state.g.network.weights], "D": [*state.d.network.weights]})
 
     def _replan(self, images: int) -> None:
         """Plan growth and last image anew, on all ranks, where the run was given hours."""
         if self.hours is None:
             return
-        before, limit = self.course.schedule, self.saving.limit
+        before, limit = self.course.schedule, self.limit
         if limit is not None:
             limit.plan(images, time.monotonic(), reserve=self.evaluator.budget.took)
         now = self.course.schedule = with_plan(before, self.group.broadcast_object(limit and limit.planned))
@@ -274,20 +213,63 @@ class Run:
             text = f"growth becomes shorter, so that {side}x{side} has time"
             self.reporter.line(f"The machine is slower than planned: {text}.")
 
+    def _save_is_due(self, step: Step) -> bool:
+        """Whether a checkpoint is to be begun after this step; `finish` writes the last one."""
+        counts = self.milestones(self.course.schedule)
+        self._is_milestone |= any(step.before < count <= step.images for count in counts)
+        self._is_wanted |= self.interval.is_due(step.before, step.images) or self._is_asked or self._is_milestone
+        self._is_wanted |= self.evaluator.mark is not None
+        return self._is_wanted and not step.is_last
+
+    def _save_if_sound(self, step: Step) -> None:
+        """While updates are being skipped, a checkpoint would be no place to go back to: it waits for one that is not.
+
+        Raises NonFiniteError, on all ranks, after too many of them.
+        """
+        if updates_were_taken(self.state, self.most_skipped):
+            self._save()
+
+    def _save(self) -> None:
+        """Begin to write a checkpoint; its phase is the phase of the last image shown."""
+        state = self.state
+        metadata = self.metadata | {MILESTONE: self._is_milestone, BEST: self.evaluator.mark}
+        if self.limit is not None:
+            metadata |= {"spent_seconds": self.limit.spent_seconds(time.monotonic()), **self.limit.planned}
+        self._is_wanted, self._is_milestone, self.evaluator.mark = False, False, None
+        self._saved_at = state.images
+        extra_state = self.trainer.reducer.extra_state()
+        if self.group.is_main and self._wait_for_checkpoint():
+            self.interval.begin(state.images)
+            phase = self.course.at(max(state.images - 1, 0))
+            self._snapshot = take_snapshot(state, phase, metadata, extra_state, memory=self._snapshot)
+            self.writer.save(self._snapshot)
+
+    def _wait_for_checkpoint(self) -> bool:
+        """Wait for the last checkpoint; False if a number in it is not finite, which all ranks are told of."""
+        try:
+            self.writer.wait()
+        except NonFiniteError as problem:
+            self._problem = problem
+        if self._problem is None:
+            self.interval.saved()
+            if self._snapshot is not None:
+                self.reporter.console.note_checkpoint(self._snapshot.images)
+        return self._problem is None
+
     def finish(self) -> int:
         """Save what is not saved, and wait for it; returns the exit code.
 
         Raises NonFiniteError, on all ranks, when the state can't be kept.
         """
-        saving, reporter, images, schedule = self.saving, self.reporter, self.state.images, self.course.schedule
+        reporter, images, schedule = self.reporter, self.state.images, self.course.schedule
         with self.watchdog.slow():
-            if saving.saved_at != images:
-                saving.save()
-            reporter.flush()
-            if saving.wait() and self.group.is_main:
+            if self._saved_at != images:
+                self._save()
+            reporter.board.flush()
+            if self._wait_for_checkpoint() and self.group.is_main:
                 # A kill may have come between a checkpoint and the removal of older ones.
-                prune(self.run_dir, images, saving.writer.keep)
-        if problem := self.group.broadcast_object(str(saving.problem or "")):
+                prune(self.run_dir, images, self.writer.keep)
+        if problem := self.group.broadcast_object(str(self._problem or "")):
             raise NonFiniteError(problem)
         if images < schedule.total:
             resumes = f"The same command with run_dir={self.run_dir} resumes."
@@ -312,31 +294,3 @@ def updates_were_taken(state: State, most_skipped: int) -> bool:
         if skipped:
             return False
     return True
-
-
-class Profiling:
-    """An event that records some steps of every phase, after the first ones, as a trace in `folder`."""
-
-    def __init__(self, steps: int, folder: Path) -> None:
-        self.steps, self.folder = steps, folder
-        self._phase_index = -1
-        self._profile: profile | None = None
-
-    def __call__(self, step: Step) -> None:
-        """Note a step."""
-        is_new = step.phase.index != self._phase_index
-        self._phase_index = step.phase.index
-        if self._profile is not None and (is_new or step.is_last):
-            self._profile.stop()
-            self._profile = None
-        elif self._profile is not None:
-            self._profile.step()
-        if is_new:
-            cycle = schedule(wait=PROFILED_AFTER - 2, warmup=1, active=self.steps, repeat=1)
-            self._profile = profile(schedule=cycle, on_trace_ready=partial(self._write, step.phase), acc_events=True)
-            self._profile.start()
-
-    def _write(self, phase: Phase, recorded: profile) -> None:
-        make_directory(self.folder)
-        with atomic_write(self.folder / f"{phase.start:09d}-{phase.name.replace(' ', '-')}.json") as temporary:
-            recorded.export_chrome_trace(str(temporary))

@@ -8,9 +8,7 @@ import math
 import re
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -30,8 +28,6 @@ from pggan.run.console import TrainingConsole
 from pggan.run.eta import Eta
 from pggan.run.run_dir import append_log
 from pggan.sampling.images import Pixels, save_png
-
-MAX_QUEUE = 2  # pictures that wait to be encoded: 12 MB each, seconds of work, usually minutes apart
 
 # The keys that people compare runs by; the others are in the text of the configuration.
 COMPARED = ("seed", "precision", "elastic", "loss", "model", "schedule", "optimizer", "ema", "augmentation")
@@ -68,10 +64,13 @@ LAYOUT: dict[str, dict[str, list[str]]] = {
 
 
 class NullReporter:
-    """The reporter of ranks other than 0: it takes every call of a Reporter, and does nothing."""
+    """The reporter of ranks other than 0: it takes every call of a Reporter and of its parts, and does nothing."""
 
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *_, **__: None
+    def __getattr__(self, name: str) -> Self:
+        return self
+
+    def __call__(self, *_: object, **__: object) -> None:
+        """Do nothing."""
 
 
 class Reporter:
@@ -83,8 +82,6 @@ class Reporter:
         self.console = TrainingConsole(console, course, images)
         self.board = SummaryWriter(str(run_dir), purge_step=images + 1 if images else 0)
         self._metrics = MetricsFile(run_dir / "metrics.jsonl", images)
-        self._encoder = ThreadPoolExecutor(1, "pictures")  # one thread, so that pictures are written in their order
-        self._pictures: deque[Future[None]] = deque()
         self._tick_images, self._tick_time = images, time.monotonic()
 
     def __enter__(self) -> Self:
@@ -93,11 +90,7 @@ class Reporter:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.console.__exit__()
-        at_once = kind is not None and not issubclass(kind, Exception)
-        self._encoder.shutdown(wait=not at_once, cancel_futures=at_once)
         with nullcontext() if kind is None else suppress(Exception):  # a full disk may be why the block failed
-            if not at_once:
-                self.flush()
             self.board.close()
 
     def line(self, text: str, *, always: bool = False) -> None:
@@ -159,18 +152,6 @@ class Reporter:
             self.board.add_text("phases", title, images + 1)
             self.board.add_scalar("schedule/growth", growth(phase), images + 1)
 
-    def progress(self, images: int, phase: Phase) -> None:
-        """Move the progress bars to `images`."""
-        self.console.progress(images, phase)
-
-    def evaluated(self, seconds: float) -> None:
-        """Tell that so much of the time since the last tick was an evaluation."""
-        self.eta.evaluated(seconds)
-
-    def saved(self, images: int) -> None:
-        """Tell that the checkpoint of `images` is on the disk."""
-        self.console.note_checkpoint(images)
-
     def tick(
         self,
         images: int,
@@ -180,12 +161,10 @@ class Reporter:
         device: torch.device,
     ) -> None:
         """Write the `means` since the last tick everywhere, and the distribution of the `scores` [N] to TensorBoard."""
-        self._raise_of_pictures(all_but=MAX_QUEUE)
         now = time.monotonic()
         seconds_per_image = (now - self._tick_time) / max(images - self._tick_images, 1)
         self._tick_images, self._tick_time = images, now
         self.eta.observe(images, now)
-        left = self.eta.seconds_left(images)
         scalars = means | {
             "schedule/resolution": phase.resolution,
             "schedule/growth": growth(phase),
@@ -195,7 +174,7 @@ class Reporter:
             "schedule/learning_rate_d": phase.learning_rate_d,
             "speed/images_per_second": 1 / seconds_per_image,
             "speed/memory_bytes": peak_memory(device),
-            "speed/eta_seconds": left,
+            "speed/eta_seconds": self.eta.seconds_left(images),
             "speed/hours": self._metrics.hours,
         }
         for name, value in scalars.items():
@@ -207,35 +186,14 @@ class Reporter:
         record = {re.sub("^(schedule|speed|health)/", "", name): value for name, value in scalars.items()}
         self._metrics.append({"images": images, "phase": phase.name, **record})
         self.console.progress(images, phase)
-        append_log(self.run_dir, self.console.tick(seconds_per_image, left, scalars))
+        append_log(self.run_dir, self.console.tick(scalars))
 
     def picture(self, tag: str, picture: Pixels, path: Path | None, images: int) -> None:
-        """Show a picture [H, W, C] in TensorBoard, and write it as the PNG file `path`, soon; training does not wait.
-
-        An error in it is raised by the next call of this, `tick` or `flush`.
-        """
-        self._raise_of_pictures(all_but=MAX_QUEUE - 1)
-        self._pictures.append(self._encoder.submit(self._write_picture, tag, picture, path, images))
-
-    def _write_picture(self, tag: str, picture: Pixels, path: Path | None, images: int) -> None:
+        """Show a picture [H, W, C] in TensorBoard, and write it as the PNG file `path`."""
         if path is not None:
             save_png(picture, path)
         shown = picture if picture.shape[2] in (3, 4) else picture[:, :, :1]
         self.board.add_image(tag, shown, images, dataformats="HWC")
-
-    def _raise_of_pictures(self, all_but: int) -> None:
-        """Wait until no more than `all_but` pictures are left to be written; raises what went wrong with one."""
-        while self._pictures and (len(self._pictures) > all_but or self._pictures[0].done()):
-            self._pictures.popleft().result()
-
-    def flush(self) -> None:
-        """Hand on what is held back, before a state is saved: a process killed afterwards has reported all before.
-
-        Waits for pictures; for any thread.
-        """
-        for picture in self._pictures.copy():
-            picture.result()
-        self.board.flush()
 
 
 def growth(phase: Phase) -> float:

@@ -77,7 +77,7 @@ def train_on(config: TrainConfig, find_images: FindImages, group: ProcessGroup, 
                 raise
             error.__cause__ = error.__context__ = error.__traceback__ = None  # they keep the memory of the run
             images = getattr(error, "images", None) or state.images
-            raise Failure(error, images, run.run_dir, run.saving.limit) from None
+            raise Failure(error, images, run.run_dir, run.limit) from None
 
 
 @dataclass(eq=False)

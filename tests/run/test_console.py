@@ -18,7 +18,11 @@ NUMBERS = {
     "scores/reals": 12.25,
     "scores/fakes": -0.5,
     "speed/memory_bytes": 2**37,
+    "speed/images_per_second": 10.0,
+    "speed/eta_seconds": 10.0,
 }
+SLOW = NUMBERS | {"speed/images_per_second": 0.5, "speed/eta_seconds": 36_000.0}
+FAST = NUMBERS | {"speed/images_per_second": 12345.6, "speed/eta_seconds": 359_999}
 METRICS = {"metrics/swd_floor/mean@p-512": 1.0, "metrics/swd/16@p-512": 2.0, "metrics/swd/mean@p-512": 3.0}
 
 
@@ -47,7 +51,7 @@ def test_a_line_per_tick_and_no_control_characters_without_a_terminal(schedule, 
     with view_of(schedule) as view:
         images = schedule.total - 1
         view.progress(images, schedule.at(images))
-        kept = view.tick(1 / 12345.6, 359_999, NUMBERS)
+        kept = view.tick(FAST)
         view.warn("[red] is no markup")
     out, err = capsys.readouterr()
     assert (out, err) == ("", f"{kept}\n[red] is no markup\n")
@@ -62,7 +66,7 @@ def test_a_terminal_gets_a_view_and_a_dumb_one_lines(schedule, monkeypatch):
         monkeypatch.setenv("TERM", kind)
         with redirect_stderr(Terminal()) as terminal, view_of(schedule) as view:
             view.line("said")
-            view.tick(0.1, 10.0, NUMBERS)
+            view.tick(NUMBERS)
         found[kind] = terminal.getvalue()
     assert "growth" in found["xterm"]
     assert "said" in found["xterm"]
@@ -84,7 +88,7 @@ def test_levels_print_more_and_more(schedule, capsys, mode, expected):
     view.line("line")
     view.warn("warning")
     view.line("end", always=True)
-    view.tick(0.1, 10.0, NUMBERS)
+    view.tick(NUMBERS)
     err = capsys.readouterr().err
     texts = {"line": "line\n", "warning": "warning\n", "end": "end\n", "tick": "img/s", "all": "speed/memory_bytes"}
     assert [name for name, text in texts.items() if text in err] == expected
@@ -99,7 +103,7 @@ def test_the_view_shows_phase_times_metric_checkpoint_and_warnings_in_80_columns
     view.progress(images, schedule.at(images))
     for number in range(5):
         view.warn(f"warning {number} " + "of many words" * 9)
-    view.tick(2.0, 36_000.0, NUMBERS | METRICS)
+    view.tick(SLOW | METRICS)
     view.note_checkpoint(images - 8)
     text = shown(view)
     assert all(len(line.rstrip()) <= WIDTH for line in text.splitlines())
