@@ -92,7 +92,7 @@ def check(source: Source, options: Options, workers: int | None = None) -> None:
     Raises UserError for no usable image, and with on_bad=stop for unusable ones.
     """
     layout = Layout(Path(), options.max_resolution or MIN_RESOLUTION, options.channels or 3, 0)
-    with Workers(workers) as pool:
+    with Workers(workers if source.loaded is iter else 1) as pool:
         found = examine(with_faces(source, options.landmarks), pool)
         _decode_all(found, layout, options.crop, pool)
     found.refuse(options.on_bad)  # it names the bad ones
@@ -160,7 +160,7 @@ def digest_of(entries: Sequence[Entry], options: Options) -> str:
 
 def _make(source: Source, destination: Path, options: Options, digest: str, workers: int | None) -> None:
     """Make a dataset, unless another process does so first."""
-    with Workers(workers) as pool:
+    with Workers(workers if source.loaded is iter else 1) as pool:
         found = examine(with_faces(source, options.landmarks), pool)
         resolution = top_level(found, options)
         found.refuse(options.on_bad)

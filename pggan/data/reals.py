@@ -9,7 +9,6 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache, partial
 from math import prod
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -58,25 +57,6 @@ def mirrored(images: Tensor, flip: Tensor) -> Tensor:
     return chosen.view(torch.uint8).view(images.shape)
 
 
-def whole_batch(batch: int) -> slice:
-    """All positions of a batch."""
-    return slice(0, batch)
-
-
-class Request(NamedTuple):
-    """The images `indices` (int64 [N]) of level `resolution`."""
-
-    resolution: int
-    indices: NDArray[np.int64]
-
-
-class Loaded(NamedTuple):
-    """Images on the device, complete after the event, on a GPU."""
-
-    images: Tensor
-    done: torch.cuda.Event | None
-
-
 def budget_bytes(device: torch.device, processes: int = 1) -> int:
     """How many bytes of levels may be kept on `device`: a quarter of a GPU's free memory, or 1 GiB on a CPU.
 
@@ -95,7 +75,7 @@ class Loader:
         self.device = device
         self.budget = budget
         self._resident: tuple[int, Tensor] | None = None
-        self._ahead: tuple[Request, Future[Loaded]] | None = None
+        self._ahead: tuple[tuple[int, bytes], Future[tuple[Tensor, torch.cuda.Event | None]]] | None = None
         # The thread ends with this object, or with the process, and uses this thread's CUDA device.
         on_gpu = device.type == "cuda"
         use_device = partial(torch.cuda.set_device, torch.cuda.current_device()) if on_gpu else None
@@ -106,30 +86,29 @@ class Loader:
         """Whether a level is kept on the device."""
         return self.pyramid.level_bytes(resolution) <= self.budget
 
-    def get(self, request: Request) -> Tensor:
-        """The images asked for."""
-        if self.fits(request.resolution):
+    def get(self, resolution: int, indices: Indices) -> Tensor:
+        """The images `indices` [N] of a level."""
+        if self.fits(resolution):
             try:
-                level = self._level(request.resolution)
-                return level.index_select(0, torch.from_numpy(request.indices).to(self.device, non_blocking=True))
+                level = self._level(resolution)
+                return level.index_select(0, torch.from_numpy(indices).to(self.device, non_blocking=True))
             except torch.OutOfMemoryError:  # others use the device: from now on, this level is read batch by batch
-                self.budget = self.pyramid.level_bytes(request.resolution) - 1
+                self.budget = self.pyramid.level_bytes(resolution) - 1
                 torch.cuda.empty_cache()
         self._resident = None  # of a level left behind
-        ahead, self._ahead = self._ahead, None
-        same_level = ahead is not None and ahead[0].resolution == request.resolution
-        if ahead is None or not same_level or not np.array_equal(ahead[0].indices, request.indices):
-            ahead = request, self._reader.submit(self._load, request)  # after what is being read for nothing
-        images, done = ahead[1].result()
+        if self._ahead is None or self._ahead[0] != (resolution, indices.tobytes()):
+            self.prefetch(resolution, indices)  # after what is being read for nothing
+        assert self._ahead is not None, "it is being read"
+        images, done = self._ahead[1].result()
         if done is not None:
             current = torch.cuda.current_stream(self.device)
             current.wait_event(done)
             images.record_stream(current)  # or its memory could be given away while the step still reads it
         return images
 
-    def prefetch(self, request: Request) -> None:
+    def prefetch(self, resolution: int, indices: Indices) -> None:
         """Begin to load what will be asked for next."""
-        self._ahead = request, self._reader.submit(self._load, request)
+        self._ahead = (resolution, indices.tobytes()), self._reader.submit(self._load, resolution, indices)
 
     def _level(self, resolution: int) -> Tensor:
         """All images of a level on the device."""
@@ -144,16 +123,16 @@ class Loader:
             self._resident = resolution, level
         return self._resident[1]
 
-    def _load(self, request: Request) -> Loaded:
-        """Read images and copy them to the device; runs in the reading thread."""
+    def _load(self, resolution: int, indices: Indices) -> tuple[Tensor, torch.cuda.Event | None]:
+        """Images on the device, complete after the event on a GPU; runs in the reading thread."""
         if self._stream is None:
-            return Loaded(torch.from_numpy(self.pyramid.read(*request)).to(self.device), None)
-        shape = (len(request.indices), request.resolution, request.resolution, self.pyramid.channels)
+            return torch.from_numpy(self.pyramid.read(resolution, indices)).to(self.device), None
         # A GPU copies from pinned memory while this process goes on; PyTorch keeps that memory for the next batch.
+        shape = (len(indices), resolution, resolution, self.pyramid.channels)
         images = torch.empty(shape, dtype=torch.uint8, pin_memory=True)
-        self.pyramid.read(*request, out=images.numpy())
+        self.pyramid.read(resolution, indices, out=images.numpy())
         with torch.cuda.stream(self._stream):
-            return Loaded(images.to(self.device, non_blocking=True), self._stream.record_event())
+            return images.to(self.device, non_blocking=True), self._stream.record_event()
 
 
 class RealBatches:
@@ -169,7 +148,7 @@ class RealBatches:
         *,
         budget: int = 0,
         phase_at: Callable[[int], Phase] | None = None,
-        indices: Callable[[int], slice | Indices] = whole_batch,
+        indices: Callable[[int], Indices] = np.arange,
     ) -> None:
         """Args: mirror: flip each image left to right with probability 1/2; labels: give one-hot class labels.
 
@@ -187,7 +166,7 @@ class RealBatches:
         self._loader = Loader(pyramid, device, budget)
         self.phase_at = phase_at
         self._indices = indices
-        self._on_device: dict[int, slice | Tensor] = {}
+        self._on_device: dict[int, Tensor] = {}
         self.seconds = 0.0  # spent in `batch` so far
 
     def batch(self, phase: Phase, rng: StepRng) -> Reals:
@@ -198,11 +177,14 @@ class RealBatches:
         return reals
 
     def _make(self, phase: Phase, rng: StepRng) -> Reals:
-        request, positions = self._request(phase, rng.images), self._positions(phase.batch)
-        stored = self._loader.get(request)  # [N, R, R, C]
+        if phase.batch not in self._on_device:  # copied once because each copy waits for the device
+            self._on_device[phase.batch] = torch.from_numpy(self._indices(phase.batch)).to(self.device)
+        positions, shown = self._on_device[phase.batch], self._shown(phase, rng.images)
+        stored = self._loader.get(phase.resolution, shown)  # [N, R, R, C]
         if self.phase_at is not None and not self._loader.fits(phase.resolution):
-            later = rng.images + phase.batch
-            self._loader.prefetch(self._request(self.phase_at(later), later))
+            images_then = rng.images + phase.batch
+            later = self.phase_at(images_then)
+            self._loader.prefetch(later.resolution, self._shown(later, images_then))
         flip = rng.uniform("mirror", phase.batch, 1, 1, 1)[positions].flatten() < 0.5 if self.mirror else None
         images = to_float(stored if flip is None else mirrored(stored, flip))
         if phase.alpha < 1:
@@ -210,21 +192,11 @@ class RealBatches:
         if self.labels is None:
             return Reals(images, None, None)
         others = rng.integers("fake_labels", len(self.labels), phase.batch)[positions]
-        shown = torch.from_numpy(request.indices).to(self.device, non_blocking=True)
-        return Reals(images, self._one_hot(shown), self._one_hot(others))
+        return Reals(images, self._one_hot(torch.from_numpy(shown).to(self.device)), self._one_hot(others))
 
-    def _request(self, phase: Phase, images: int) -> Request:
-        indices = indices_at(self.seed, images, phase.batch, self.pyramid.images)
-        return Request(phase.resolution, indices[self._indices(phase.batch)])
-
-    def _positions(self, batch: int) -> slice | Tensor:
-        """The positions that this stream gives, copied to the device once because each copy waits for it."""
-        if batch not in self._on_device:
-            indices = self._indices(batch)
-            self._on_device[batch] = (
-                indices if isinstance(indices, slice) else torch.from_numpy(indices).to(self.device)
-            )
-        return self._on_device[batch]
+    def _shown(self, phase: Phase, images: int) -> Indices:
+        """The images of the pyramid that this stream gives of the batch after `images`."""
+        return indices_at(self.seed, images, phase.batch, self.pyramid.images)[self._indices(phase.batch)]
 
     def _one_hot(self, indices: Tensor) -> Tensor:
         assert self.labels is not None, "called with labels only"

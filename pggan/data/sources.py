@@ -44,7 +44,7 @@ class Source:
     """Image files from one place, in the order of the dataset.  Raises UserError where there are none.
 
     description: kept with the dataset; it has a "kind" and a "name".
-    loaded: gives entries, perhaps in another order, ready to be opened in another process.
+    loaded: gives entries ready to be opened, perhaps in another order; unless it is `iter`, with what is in the files.
     task: the title of the progress bar while the images are decoded.
     """
 

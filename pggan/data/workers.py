@@ -4,12 +4,10 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
-from itertools import islice
 from typing import TypeVar
 
 from rich.console import Console
@@ -23,7 +21,6 @@ Result = TypeVar("Result")
 
 MAX_WORKERS = 16  # when nobody says
 MAX_BATCH = 8  # items at a time: handing work over costs little then
-BATCHES_AHEAD = 2  # of each worker: few results wait, so memory does not grow with the number of items
 
 
 class Workers(AbstractContextManager["Workers"]):
@@ -47,29 +44,18 @@ class Workers(AbstractContextManager["Workers"]):
         With several workers, `function` and the items must be picklable.  Raises UserError when a worker is killed.
         """
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        results = map(function, items) if min(self.count, total) <= 1 else self._results(function, iter(items), total)
-        with Progress(*columns, console=Console(stderr=True)) as progress:
-            yield from progress.track(results, total=total, description=title)
-
-    def _results(self, function: Callable[[Item], Result], items: Iterator[Item], total: int) -> Iterator[Result]:
-        size = max(1, min(MAX_BATCH, total // (4 * self.count)))  # large items must not all go to the same worker
-        waiting: deque[Future[list[Result]]] = deque()
+        results: Iterator[Result] = map(function, items)
+        if min(self.count, total) > 1:
+            size = max(1, min(MAX_BATCH, total // (4 * self.count)))  # few large items must not go to the same worker
+            results = self._pool.map(function, items, chunksize=size)
         try:
-            while batch := list(islice(items, size)):
-                waiting.append(self._pool.submit(_apply, function, batch))
-                if len(waiting) == BATCHES_AHEAD * self.count:
-                    yield from waiting.popleft().result()
-            while waiting:
-                yield from waiting.popleft().result()
+            with Progress(*columns, console=Console(stderr=True)) as progress:
+                yield from progress.track(results, total=total, description=title)
         except BrokenProcessPool as error:
             raise UserError(
                 "A worker process was killed, most often because memory ran out.",
                 "Free some memory, or use fewer: `pggan prepare` with a smaller num_workers=.",
             ) from error
-
-
-def _apply(function: Callable[[Item], Result], items: list[Item]) -> list[Result]:
-    return [function(item) for item in items]
 
 
 def _begin() -> None:

@@ -30,7 +30,7 @@ from pggan.core.atomic_io import clean_partials, require_free_space
 from pggan.core.process import StopSignal, interrupt_message
 from pggan.core.schedule import Course, Phase, Schedule, is_due
 from pggan.data.pyramid import ImagePyramid, open_pyramid
-from pggan.data.reals import RealBatches, budget_bytes, whole_batch
+from pggan.data.reals import RealBatches, budget_bytes
 from pggan.distributed.process_group import ProcessGroup
 from pggan.distributed.watchdog import Watchdog
 from pggan.metrics import Evaluator
@@ -141,7 +141,7 @@ def open_run(
             config.data.labels,
             budget=budget_bytes(device, group.local_world_size),
             phase_at=course.at,
-            indices=whole_batch if group.world_size == 1 else partition.indices,
+            indices=partition.indices,
         )
         evaluator = TrainingEvaluator(
             metrics,

@@ -9,7 +9,7 @@ import torch
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Schedule
 from pggan.data.pyramid import ImagePyramid
-from pggan.data.reals import Loader, RealBatches, Request, epoch_order, indices_at
+from pggan.data.reals import Loader, RealBatches, epoch_order, indices_at
 from pggan.performance.bench import phase_of
 from tests.pyramids import write_pyramid
 
@@ -90,7 +90,7 @@ def test_shares_of_several_streams_make_the_whole_batch(pyramid, budget):
     whole = RealBatches(pyramid, 1, CPU, True, True)
     shares = {
         "halves": [lambda batch, part=part: np.arange(batch).reshape(2, -1)[part] for part in range(2)],
-        "strided": [lambda batch, part=part: slice(part, batch, 4) for part in range(4)],
+        "strided": [lambda batch, part=part: np.arange(part, batch, 4) for part in range(4)],
     }
     for kind, parts in shares.items():
         streams = [
@@ -170,7 +170,7 @@ def noting(pyramid):
 def test_a_level_lives_on_the_device_when_it_fits_the_budget(noting):
     loader = Loader(noting, CPU, budget=noting.level_bytes(8))
     assert [loader.fits(level) for level in (4, 8, 16)] == [True, True, False]
-    found = [loader.get(Request(8, np.array(indices))) for indices in ([4, 9, 4], [49, 0])]
+    found = [loader.get(8, np.array(indices)) for indices in ([4, 9, 4], [49, 0])]
     assert noting.reads == [(True, 50)]
     assert np.array_equal(torch.cat(found).numpy(), noting.read(8, np.array([4, 9, 4, 49, 0])))
 
@@ -178,23 +178,22 @@ def test_a_level_lives_on_the_device_when_it_fits_the_budget(noting):
 def test_a_level_for_which_the_memory_does_not_suffice_is_read_batch_by_batch(noting):
     loader = NoMemory(noting, CPU, budget=noting.level_bytes(16))
     for numbers in ([4, 9, 4], [1, 2]):
-        request = Request(16, np.array(numbers))
-        assert np.array_equal(loader.get(request).numpy(), noting.read(16, request.indices))
+        assert np.array_equal(loader.get(16, np.array(numbers)).numpy(), noting.read(16, np.array(numbers)))
     assert [loader.fits(level) for level in (8, 16)] == [True, False]
 
 
 def test_what_is_read_ahead_is_not_read_again_and_what_was_not_asked_for_is_dropped(noting):
     loader = Loader(noting, CPU, budget=0)
-    loader.prefetch(Request(16, np.array([1, 2])))
-    loader.get(Request(16, np.array([1, 2])))
-    loader.prefetch(Request(16, np.array([3, 4, 5])))
-    found = loader.get(Request(8, np.array([5])))
+    loader.prefetch(16, np.array([1, 2]))
+    loader.get(16, np.array([1, 2]))
+    loader.prefetch(16, np.array([3, 4, 5]))
+    found = loader.get(8, np.array([5]))
     assert noting.reads == [(False, 2), (False, 3), (False, 1)]
     assert np.array_equal(found.numpy(), noting.read(8, np.array([5])))
 
 
 def test_an_error_while_reading_ahead_reaches_the_training(noting):
     loader = Loader(noting, CPU, budget=0)
-    loader.prefetch(Request(16, np.array([99])))
+    loader.prefetch(16, np.array([99]))
     with pytest.raises(IndexError):
-        loader.get(Request(16, np.array([99])))
+        loader.get(16, np.array([99]))

@@ -53,19 +53,6 @@ def test_results_come_in_the_order_of_the_items(workers, count):
         assert list(pool.in_order("Counting", int, items, count)) == list(range(count))
 
 
-def test_only_a_few_items_are_worked_on_ahead():
-    handed_out = []
-
-    def items():
-        for number in range(1000):
-            handed_out.append(number)
-            yield number
-
-    with Workers(2) as pool:
-        assert next(pool.in_order("Counting", int, items(), 1000)) == 0
-    assert len(handed_out) == 32
-
-
 @pytest.mark.slow
 def test_a_killed_worker_is_a_user_error():
     with Workers(2) as pool, pytest.raises(UserError, match="was killed"):
