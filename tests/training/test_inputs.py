@@ -31,44 +31,24 @@ def test_one_function_serves_all_steps_that_differ_in_settings_and_images_only()
         assert inputs_of(dataclasses.replace(PHASE, **changes)).spec != inputs_of().spec
 
 
-def test_settings_are_those_of_the_phase():
-    inputs = inputs_of()
-    assert (inputs.alpha, inputs.learning_rate_d, inputs.learning_rate_g) == (0.25, 0.002, 0.001)
-    assert inputs.ema_decay == 0.9
-    assert inputs.spec.batch == 8
-
-
-def test_penalties_are_due_at_one_of_every_so_many_updates():
-    loss = dataclasses.replace(WGAN_GP, reg_interval=3)
-    due = [len(inputs_of(loss=loss, images=8 * number).spec.due) for number in range(7)]
-    assert due == [1, 0, 0, 1, 0, 0, 1]
-
-
-def test_interpolation_weights_are_drawn_where_a_penalty_at_interpolated_images_is_due():
-    assert inputs_of().mix.shape == (8, 1, 1, 1)
-    assert inputs_of(loss=dataclasses.replace(WGAN_GP, reg_interval=2), images=8).mix is None
-    assert inputs_of(loss=Logistic(gamma=1.0, reg_interval=1)).mix is None
-
-
 def test_a_part_of_the_batch_has_the_random_numbers_that_its_images_have_in_the_whole():
     whole, part = inputs_of(), inputs_of(indices=torch.tensor([6, 1]))
     for name in ("latents_d", "latents_g", "mix"):
         assert torch.equal(getattr(part, name), getattr(whole, name)[[6, 1]])
     assert part.spec == whole.spec
+    logistic = inputs_of(loss=Logistic(gamma=1.0, reg_interval=1))
+    assert logistic.mix is None  # it has no penalty at interpolated images
 
 
-def test_settings_become_float32_tensors():
+def test_settings_are_those_of_the_phase_and_become_float32_tensors():
+    """But alpha stays a constant where no layers fade in: a tensor of 1 would compute layers that are not in use."""
+    assert scalars_to_tensors(inputs_of(dataclasses.replace(PHASE, fading=False, alpha=1.0))).alpha == 1.0
     inputs = scalars_to_tensors(inputs_of())
     settings = inputs.alpha, inputs.learning_rate_d, inputs.learning_rate_g, inputs.ema_decay
     assert {setting.dtype for setting in settings} == {torch.float32}
     assert [setting.item() for setting in settings] == pytest.approx([0.25, 0.002, 0.001, 0.9])
     again = scalars_to_tensors(inputs)
     assert all(one is other for one, other in zip(again, inputs, strict=True))
-
-
-def test_alpha_stays_a_constant_where_no_layers_fade_in():
-    """It is 1, and a tensor of 1 would compute layers that are not in use."""
-    assert scalars_to_tensors(inputs_of(dataclasses.replace(PHASE, fading=False, alpha=1.0))).alpha == 1.0
 
 
 @pytest.mark.parametrize(("size", "parts"), [(None, [8]), (8, [8]), (100, [8]), (4, [4, 4]), (5, [4, 4]), (1, [2] * 4)])
