@@ -1,13 +1,29 @@
-"""Steps run on CUDA, are captured and replayed while networks grow, never make the host wait, and launch no more."""
+"""Steps run on CUDA, are captured and replayed while networks grow, never make the host wait, and launch no more.
+
+`python -m tests.cuda.test_steps` writes the table of what a step asks of the device anew.  Counts hold for the version
+of PyTorch that the table names.  A change of pggan that changes the table has to say why.
+"""
 
 import json
+import subprocess
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
 
-from tests.cuda.launches import TABLE, run
+from tests.cuda.null_gpu.build import build, started
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cuda")]
+TABLE = Path(__file__).with_name("launches.json")
+
+
+def run(library, *words):
+    """What a program of `programs.py` prints on the null GPU."""
+    program = started(library, "tests.cuda.programs", *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    said, errors = program.communicate()
+    assert program.returncode == 0, errors[-8000:]
+    return json.loads(said)
 
 
 @pytest.mark.parametrize("every", ["", pytest.param("every", marks=pytest.mark.rare)], ids=["one", "every"])
@@ -31,7 +47,7 @@ def test_steps_ask_of_the_device_what_the_table_says(null_gpu):
         for key in sorted(rows.get(name, {}).keys() | found.get(name, {}).keys())
         if rows.get(name, {}).get(key) != found.get(name, {}).get(key)
     ]
-    text = "`python -m tests.cuda.launches` writes the table anew; the commit says why:\n"
+    text = "`python -m tests.cuda.test_steps` writes the table anew; the commit says why:\n"
     assert not changes, text + "\n".join(changes)
     assert {(row["waits"], row["replay_waits"]) for row in rows.values()} == {(0, 0)}
 
@@ -43,3 +59,10 @@ def test_a_capture_that_does_not_fit_or_is_not_allowed_says_what_to_do_and_leave
     assert "UserError: CUDA can't capture a step" in found["not_allowed"]["error"]
     assert "Set compute.cuda_graphs=off" in found["not_allowed"]["error"]
     assert found["again"] == [True, 2]
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as cache:
+        rows = run(build(Path(cache)), "launches")
+    lines = ",\n".join(f"    {json.dumps(name)}: {json.dumps(row)}" for name, row in rows.items())
+    TABLE.write_text(f'{{\n  "torch": {json.dumps(torch.__version__)},\n  "rows": {{\n{lines}\n  }}\n}}\n')

@@ -60,20 +60,16 @@ def test_weights_start_standard_normal_biases_at_0_and_depend_on_seed_network_an
         made = [kind(variant(resolution=r, fmap_max=64, latent_size=64)) for r in (16, 32, 16, 16)]
         for network, (seed, name) in zip(made, [(0, "g"), (0, "g"), (1, "g"), (0, "d")], strict=True):
             initialize(network, seed, name)
-        larger = dict(made[1].named_parameters())
-        for (name, weight), *others in zip(
-            made[0].named_parameters(), *(m.parameters() for m in made[2:]), strict=True
-        ):
-            assert torch.equal(weight, larger[name]), name  # a network for 16 starts as one for 32 does
-            if name.endswith("bias"):
-                assert not weight.any()
-                continue
-            assert not any(torch.equal(weight, other) for other in others)
+        first, larger, *others = (dict(network.named_parameters()) for network in made)
+        assert all(torch.equal(weight, larger[name]) for name, weight in first.items())
+        assert not any(first[name].any() for name in first if name.endswith("bias"))
+        weights = {name: weight for name, weight in first.items() if name.endswith("weight")}
+        for name, weight in weights.items():
+            assert not any(torch.equal(weight, other[name]) for other in others)
             error = 1 / math.sqrt(weight.numel())
             assert abs(weight.mean()) < 5 * error
             assert abs(weight.std() - 1) < 5 * error
-        beginnings = {tuple(w.flatten()[:10].tolist()) for n, w in made[0].named_parameters() if n.endswith("weight")}
-        assert len(beginnings) == len([*made[0].parameters()]) / 2
+        assert len({tuple(weight.flatten()[:10].tolist()) for weight in weights.values()}) == len(weights)
 
 
 # ---- definition -----------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from pggan.core.architecture import Rescaling
 from pggan.networks.layers import Equalized
@@ -27,19 +26,10 @@ from pggan.ops.convolution import (
 )
 from tests.networks.naive import normal
 
-ALGORITHMS = {
-    "torch": TORCH,
-    "direct": DIRECT,
-    "im2col": IM2COL,
-    "winograd": WINOGRAD,
-    "dense": DENSE,
-    "1x1": POINTWISE,
-}
-KERNELS = {"torch": (3, 3), "direct": (3, 3), "im2col": (3, 3), "winograd": (3, 3), "dense": (), "1x1": (1, 1)}
-CASES = [
-    *((name, rescaling) for name in ("torch", "direct", "im2col", "winograd") for rescaling in Rescaling),
-    *((name, Rescaling.same) for name in ("dense", "1x1")),
-]
+WIDE = {"torch": TORCH, "direct": DIRECT, "im2col": IM2COL, "winograd": WINOGRAD}  # of 3x3 kernels
+ALGORITHMS = {**WIDE, "dense": DENSE, "1x1": POINTWISE}
+KERNELS = dict.fromkeys(WIDE, (3, 3)) | {"dense": (), "1x1": (1, 1)}
+CASES = [*((name, each) for name in WIDE for each in Rescaling), ("dense", Rescaling.same), ("1x1", Rescaling.same)]
 EACH = pytest.mark.parametrize(("name", "rescaling"), CASES, ids=str)
 # Of the largest number: Winograd's maps enlarge the rounding of sums some ten times, and each derivative adds sums.
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-4}
@@ -76,16 +66,6 @@ def test_an_algorithm_is_its_plain_twin_in_value_and_derivatives(name, rescaling
         for of in (ALGORITHMS[name], REFERENCE)
     )  # fmt: skip
     assert_alike(found, expected)
-
-
-@pytest.mark.parametrize("rescaling", Rescaling)
-def test_the_plain_twin_is_upsampling_convolution_and_pooling_one_by_one(rescaling):
-    x, weight, bias = (normal(*shape, dtype=torch.float64) for shape in ((2, 3, 8, 8), (4, 3, 3, 3), (4,)))
-    wide = F.interpolate(x, scale_factor=2) if rescaling is Rescaling.up else x
-    expected = F.conv2d(wide, 0.3 * weight, bias, padding=1)
-    expected = F.avg_pool2d(expected, 2) if rescaling is Rescaling.down else expected
-    found = convolve(x, Kernel(REFERENCE.prepare(weight, rescaling, 0.3), REFERENCE, rescaling), bias)
-    torch.testing.assert_close(found, expected)
 
 
 LAYERS = [  # outputs, inputs and sides of a weight; sides of the features
@@ -198,16 +178,3 @@ def test_deferred_gradients_of_a_kernel_are_the_sums_of_separate_ones_by_one_pro
     found = gradient_of(algorithm, rescaling, x, weight, share=True)
     assert len(asked) == (0 if name == "torch" else 1 if small or name == "dense" else 3)
     assert_alike([found], [gradient_of(algorithm, rescaling, x, weight, share=False)])
-
-
-def test_a_shared_kernel_can_be_differentiated_twice_and_what_is_dropped_leaves_nothing_behind():
-    x, weight = (normal(*shape, dtype=torch.float64).requires_grad_() for shape in ((2, 40, 4, 4), (48, 40, 3, 3)))
-    kernel = share_kernel(Kernel(weight.view_as(weight), DIRECT, Rescaling.same))
-    score = convolve(x, kernel).square().sum()
-    with input_gradients_only():
-        torch.autograd.grad(score, x, retain_graph=True)
-    (found,) = torch.autograd.grad(score, weight, create_graph=True)
-    plain = F.conv2d(x, weight, padding=1).square().sum()
-    (expected,) = torch.autograd.grad(plain, weight, create_graph=True)
-    second = (torch.autograd.grad(one.square().sum(), x)[0] for one in (found, expected))
-    assert_alike([found.detach(), next(second)], [expected.detach(), next(second)])

@@ -63,15 +63,6 @@ def test_written_gradients_are_those_of_finite_differences_and_of_the_plain_twin
     torch.testing.assert_close(*found)
 
 
-@pytest.mark.parametrize("name", ONCE)
-def test_a_second_derivative_is_refused_not_wrong(name):
-    function, shape = ONCE[name]
-    x = normal(*shape, dtype=DOUBLE).requires_grad_()
-    (gradient,) = torch.autograd.grad(function(x.clone()).square().sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        gradient.sum().backward()
-
-
 # ---- half precision --------------------------------------------------------------------------------------
 
 
@@ -118,23 +109,15 @@ def test_blur_is_the_mean_of_the_neighbours_inside_and_makes_upsampling_bilinear
     torch.testing.assert_close(blur(flat), flat, rtol=10 * 2**-24, atol=0)  # at the borders, too
 
 
-def test_a_fade_is_exact_at_both_ends_for_any_numbers():
-    old, new = normal(1000) * 1e4, normal(1000, seed=1) * 1e-4
-    assert torch.equal(fade(old, new, 0.0), old)
-    assert torch.equal(fade(old, new, 1.0), new)
-    assert fade(torch.tensor([2.0]), torch.tensor([10.0]), 0.25).item() == 4.0
-
-
 # ---- bilateral filter -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 8, 8), (1, 1, 4, 4), (3, 4, 5, 5)])
-@pytest.mark.parametrize("scale", [0.02, 0.1, 1.0])
-def test_the_bilateral_filter_is_the_mean_of_pixels_of_similar_colour(shape, scale):
-    images = scale * normal(*shape, dtype=DOUBLE)
-    for passes in (1, 4):
-        for given in (images, images.contiguous(memory_format=torch.channels_last)):
-            np.testing.assert_allclose(bilateral(given, passes), naive_bilateral(images.numpy(), passes), atol=1e-12)
+@pytest.mark.parametrize("scale", [0.02, 1.0])
+def test_the_bilateral_filter_is_the_mean_of_pixels_of_similar_colour(scale):
+    images = scale * normal(2, 3, 8, 8, dtype=DOUBLE)
+    for passes, layout in ((1, torch.channels_last), (3, torch.contiguous_format)):
+        found = bilateral(images.contiguous(memory_format=layout), passes)
+        np.testing.assert_allclose(found, naive_bilateral(images.numpy(), passes), atol=1e-12)
 
 
 def test_the_bilateral_filter_keeps_flat_areas_and_edges_and_evens_out_the_rest():

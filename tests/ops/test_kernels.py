@@ -1,4 +1,7 @@
-"""Triton's kernels calculate what the plain operations do."""
+"""Triton's kernels in Triton's interpreter, on CPU tensors, against PyTorch's operations.
+
+The interpreter is chosen when triton is first imported, so this file runs itself in a process of its own.
+"""
 
 import os
 import subprocess
@@ -6,14 +9,99 @@ import sys
 from importlib.util import find_spec
 
 import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pggan.ops import fused
+from pggan.ops.elementwise import EPSILON, LEAKY_SLOPE, pixel_norm
+
+SHAPES = [(1, 6, 5, 5), (2, 16, 3, 3), (1, 33, 2, 2), (2, 1, 3, 3), (9, 24)]  # images and dense layers
+# float32 rounds sums of some 40 terms; a result in bf16 is cut off, not rounded, by the interpreter.
+TOLERANCES = {torch.float32: 40 * 2**-24, torch.bfloat16: 2**-7}
+
+
+def normal(shape: tuple[int, ...], seed: int, dtype: torch.dtype) -> Tensor:
+    """Numbers that need not be dense in memory, as a leaf."""
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    layout = torch.channels_last if len(shape) == 4 and seed != 1 else torch.contiguous_format
+    return x.contiguous(memory_format=layout).requires_grad_()
+
+
+def require_close(found: Tensor, exact: Tensor, dtype: torch.dtype) -> None:
+    """Equal to the roundings of steps in `dtype`."""
+    error, size = (tensor.detach().norm() for tensor in (found.double() - exact, exact))
+    assert error <= TOLERANCES[dtype] * size.clamp(min=1), (error, size)
+
+
+def wide(*tensors: Tensor) -> list[Tensor]:
+    """The same numbers in float64, as leaves."""
+    return [tensor.detach().double().requires_grad_() for tensor in tensors]
+
+
+def check_activation(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Value, gradients, and the gradient of these: `fused.bias_act` against the leaky ReLU of the sum."""
+    x, gradient, direction = (normal(shape, seed, dtype) for seed in (0, 1, 2))
+    bias, weights = (normal(shape[1:2], seed, torch.float32) for seed in (3, 4))
+    spread = (-1, *[1] * (len(shape) - 2))
+
+    def derivatives(y: Tensor, x: Tensor, bias: Tensor, gradient: Tensor) -> list[Tensor]:
+        of_x, of_bias = torch.autograd.grad(y, (x, bias), gradient, create_graph=True)
+        slope = (of_x.double() * direction.double()).sum() + (of_bias.double() * weights.double()).sum()
+        return [y, of_x, of_bias, *torch.autograd.grad(slope, gradient)]
+
+    found = derivatives(fused.bias_act(x, bias, LEAKY_SLOPE), x, bias, gradient)
+    x, bias, gradient = wide(x, bias, gradient)
+    expected = derivatives(F.leaky_relu(x + bias.view(spread), LEAKY_SLOPE), x, bias, gradient)
+    for one, other in zip(found, expected, strict=True):
+        require_close(one, other, dtype)
+
+
+def check_norm(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Value, factors and gradients of the kernels with a scale, which `ActivationAndNorm` calls."""
+    x, gradient, bias = normal(shape, 0, dtype), normal(shape, 1, dtype), normal(shape[1:2], 3, torch.float32)
+    y = x.detach().clone()
+    scale = fused.bias_act_norm_(y, bias.detach(), LEAKY_SLOPE, EPSILON)
+    found = [y, *fused.bias_act_backward(gradient.detach(), y, scale, LEAKY_SLOPE, sums=True)]
+    x, bias, gradient = wide(x, bias, gradient)
+    expected = pixel_norm(F.leaky_relu(x + bias.view(-1, *[1] * (len(shape) - 2)), LEAKY_SLOPE))
+    for one, other in zip(found, [expected, *torch.autograd.grad(expected, (x, bias), gradient)], strict=True):
+        assert one is not None
+        require_close(one, other, dtype)
+
+
+def check_blend(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Value, gradients, and the gradient of these: `fused.blend` against `torch.lerp`, exactly at both ends."""
+    old, new, gradient = (normal(shape, seed, dtype) for seed in (0, 1, 2))
+    for alpha in (0.0, 0.3, 0.8, 1.0):
+        weight = torch.tensor(alpha)
+        y = fused.blend(old, new, weight)
+        assert alpha not in (0, 1) or torch.equal(y, new if alpha else old)
+        shares = torch.autograd.grad(y, (old, new), gradient, create_graph=True)
+        slope = sum((share * other.detach()).sum() for share, other in zip(shares, (old, new), strict=True))
+        assert torch.equal(torch.autograd.grad(slope, gradient)[0], y)
+        ends = wide(old, new)
+        expected = torch.lerp(*ends, weight.double())
+        for one, other in zip(
+            (y, *shares), (expected, *torch.autograd.grad(expected, ends, gradient.double())), strict=True
+        ):
+            require_close(one, other, dtype)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed: it comes with torch for CUDA")
 def test_kernels_have_the_values_and_derivatives_of_the_plain_operations():
-    """In float32 and bf16, by Triton's interpreter."""
-    command = [sys.executable, "-m", "tests.ops.interpreted_kernels"]
-    done = subprocess.run(
-        command, env=os.environ | {"TRITON_INTERPRET": "1"}, check=False, capture_output=True, text=True
-    )
+    """In float32 and bf16."""
+    variables = os.environ | {"TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, "-m", __name__], env=variables, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+if __name__ == "__main__":
+    fused.TILE, fused.PROGRAMS = 64, 3  # several tiles per program, and the last one with room left
+    for shape in SHAPES:
+        for dtype in TOLERANCES:
+            check_activation(shape, dtype)
+            if shape[1] > 1:  # the norm of one number is its sign
+                check_norm(shape, dtype)
+            check_blend(shape, dtype)

@@ -160,15 +160,6 @@ def first_gradients(options, name, **changes):
 
 
 @EACH_LOSS
-def test_in_float32_the_fast_way_agrees_with_the_plain_one_to_rounding(name):
-    """Where a leaky ReLU is at its kink, slopes may differ; beside them, all is rounding."""
-    sizes = {"fmap_base": 2048, "fmap_max": 128}
-    pairs = [first_gradients(ComputeOptions(reference=reference), name, **sizes)[0] for reference in (True, False)]
-    for plain, fast in zip(*pairs, strict=True):
-        assert (fast - plain).norm() <= 1e-2 * plain.norm()
-
-
-@EACH_LOSS
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.bfloat16, 0.2), (torch.float16, 0.08)])
 def test_gradients_in_half_precision_are_close_to_those_in_float32(name, dtype, bound):
     """Kinks make most of the difference: a share of the slopes that is in proportion to the root of a rounding."""
@@ -288,14 +279,3 @@ def test_an_update_whose_loss_or_gradient_is_not_finite_is_skipped_counted_and_h
     assert state.images == 4  # shown all the same
     assert step(state)[f"{name}/skipped"] == 0
     assert all(tensor.isfinite().all() for tensors in state.state_dict().values() for tensor in tensors.values())
-
-
-def test_weights_do_not_depend_on_the_scale_of_the_loss():
-    states = []
-    for scale in (None, 2.0**10):
-        states.append(new_state(ARCHITECTURE, ADAM, 0, CPU, half=scale is not None))
-        for trainable in (states[-1].g, states[-1].d):
-            trainable.scale = None if scale is None else torch.tensor(scale)
-        step(states[-1])
-    for one, other in zip(states[0].d.network.weights, states[1].d.network.weights, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-6)

@@ -15,7 +15,7 @@ from pggan.distributed.process_group import ProcessGroup, RankInfo
 from pggan.losses import Logistic
 from pggan.losses.base import Reals
 from pggan.networks.layers import ComputeOptions
-from pggan.optim.reducer import AllReduce, GradientReducer
+from pggan.optim.reducer import AllReduce
 from pggan.optim.state import new_state, state_sha256
 from pggan.training import cuda_graphs
 from pggan.training.build import agreed_precision, build_trainer
@@ -68,30 +68,6 @@ def test_moments_are_forgotten_when_a_phase_begins_and_at_no_other_time():
         counts.append(adam_steps(trainer.state))
         trainer = Trainer(trainer.state, WGAN_GP, ComputeOptions())
     assert counts == [1, 2, 1, 2, 3]
-
-
-class Recorded(GradientReducer):
-    """Notes the calls."""
-
-    def __init__(self):
-        super().__init__()
-        self.calls = []
-
-    def begin_step(self, phase, images):
-        self.calls.append((phase.index, images))
-
-    def accumulate(self, trainable, sums, batch):
-        self.calls.append((trainable.name, batch))
-        super().accumulate(trainable, sums, batch)
-
-
-def test_the_reducer_is_told_of_each_step_and_gets_a_gradient_for_each_micro_batch():
-    reducer = Recorded()
-    trainer = trainer_of(ComputeOptions(micro_batch_size=1), reducer=reducer, chunk_size=lambda batch: batch // 2)
-    for _ in range(2):
-        take(trainer, SCHEDULE.phases[0])  # the chunks of elastic training come first
-    each = [("D", 8), ("D", 8), ("G", 8), ("G", 8)]
-    assert reducer.calls == [(0, 0), *each, (0, 8), *each]
 
 
 # ---- memory -----------------------------------------------------------------------------------------------
