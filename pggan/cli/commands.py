@@ -29,7 +29,7 @@ STAGES = {
     "Measure": {
         "evaluate": "pggan.metrics.command:run",
         "bench": "pggan.performance.bench:run",
-        "bench scaling": "pggan.performance.bench_scaling:run",
+        "bench scaling": "pggan.performance.bench:run_scaling",
     },
     "Exchange": {
         "export": "pggan.interop.export:run",

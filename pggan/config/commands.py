@@ -301,7 +301,6 @@ class BenchScalingConfig(StagesConfig):
     elastic: bool
     gradients: PlainGradientsConfig | DgcConfig
     distributed: DistributedConfig
-    trace: str | None
 
 
 @cache

@@ -60,6 +60,7 @@ WITHDRAWN = {
     "schedule.learning_rate_scaling": "Leave it out: the learning rates grow with the root of schedule.batch_factor.",
     "smoothness": "Leave it out: a walk is smoothed over 15 frames.",
     "starts": "Leave it out: four latents are moved.",
+    "trace": "Leave it out: debug=profile of a training run writes traces.",
     "tflops": "Leave it out: calibrate=true measures, device= predicts a card.",
 }
 

@@ -1,33 +1,45 @@
-"""`pggan bench`: images per second of the training step on noise, per resolution, beside the reference step."""
+"""`pggan bench`: images per second of the training step on noise, beside the reference step; and of several ranks."""
 
 import json
 import platform
 import time
-from collections.abc import Callable
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import product
 from statistics import median
 from typing import Any
 
 import torch
 from rich.console import Console
+from rich.table import Table
 
 from pggan.config import Kernels, Switch, TrainerConfig
-from pggan.config.commands import BenchConfig, default_trainer
-from pggan.config.values import versions
-from pggan.core.architecture import Architecture, Precision
-from pggan.core.devices import choose_device, synchronize
+from pggan.config.commands import BenchConfig, BenchScalingConfig, default_trainer
+from pggan.config.values import to_plain, versions
+from pggan.core.architecture import Precision
+from pggan.core.devices import choose_device, count_devices, synchronize
+from pggan.core.errors import UserError
 from pggan.core.process import processor_facts
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.core.text import new_table, next_command, three_digits
-from pggan.distributed.process_group import ProcessGroup
+from pggan.data.reals import mirrored, to_float
+from pggan.distributed.launch import launch
+from pggan.distributed.process_group import ProcessGroup, rank_from_environment, run_distributed
 from pggan.losses.base import Reals
-from pggan.training.build import build_trainer
+from pggan.optim.reducer import GradientReducer, Handle
+from pggan.optim.state import Trainable
+from pggan.training.build import build_partition, build_trainer
 from pggan.training.precision import configure_process
 from pggan.training.timing import EMA_DECAY, WARMUP
 
 QUEUED_UPDATES = 10  # on a GPU, between two waits for it: the wait and filling its queue again come once in so many
+LONG_AFTER = 10**9  # images since the phase began: compression has warmed up
+PARTS = ("compute", "communication", "idle", "data")
 Step = Callable[[Phase, Reals, StepRng], object]
+Times = list[tuple[float, dict[str, float]]]  # of steps: the seconds of one, and of the parts of another
 
 
 def run(config: BenchConfig) -> int:
@@ -36,16 +48,15 @@ def run(config: BenchConfig) -> int:
     configure_process(device, config.precision, config.threads)
     trained = replace(default_trainer(), model=config.model, loss=config.loss, precision=config.precision)
     compute = replace(trained.compute, kernels=Kernels.reference, cuda_graphs=Switch.off)
-    plain = replace(trained, precision=Precision.fp32, compute=compute)
+    kinds = {"step": trained, "reference": replace(trained, precision=Precision.fp32, compute=compute)}
     architecture = config.model.architecture(max(stages)[0], 3, num_classes=0)
     errors, rows = Console(stderr=True, highlight=False), list[dict[str, Any]]()
     for side, batch in stages:
-        phase = phase_of(side, batch)
-        steps = {"step": trainer_step(trained, architecture, phase, device)}
-        if config.against:
-            steps["reference"] = trainer_step(plain, architecture, phase, device)
-        interval = config.loss.reg_interval
-        seconds = measured(steps, phase, device, interval=interval, rounds=config.steps, warmup=config.warmup)
+        phase, steps = phase_of(side, batch), dict[str, Step]()
+        for name in [*kinds][: 2 if config.against else 1]:
+            trainer = build_trainer(kinds[name], architecture, [phase], ProcessGroup.single_process(device))
+            steps[name] = partial(trainer.step, ema_decay=EMA_DECAY)
+        seconds = measured(steps, phase, device, config)
         row = {
             "resolution": side,
             "batch": batch,
@@ -58,8 +69,7 @@ def run(config: BenchConfig) -> int:
         rows.append(row)
         errors.print(f"{side}x{side}: {row['images_per_second']:.2f} img/s")
     if config.json:
-        about = {"hardware": hardware(device), "versions": versions(), "loss": asdict(config.loss)}
-        print(json.dumps({**about, "stages": rows}, indent=1))
+        print(json.dumps({**about(device, config), "stages": rows}, indent=1))
         return 0
     table = new_table("Images per second", "side", "batch", "ms/step", "img/s", "reference", "ratio")
     for row in rows:
@@ -69,6 +79,11 @@ def run(config: BenchConfig) -> int:
     Console(highlight=False).print(table)
     print(next_command("plan", "experiment=demo", "calibrate=true"))
     return 0
+
+
+def about(device: torch.device, config: BenchConfig | BenchScalingConfig) -> dict[str, Any]:
+    """What the figures were measured on and with."""
+    return {"hardware": hardware(device), "versions": versions(), "loss": vars(config.loss)}
 
 
 def hardware(device: torch.device) -> dict[str, Any]:
@@ -83,25 +98,18 @@ def phase_of(resolution: int, batch: int) -> Phase:
     return Phase(0, resolution, fading=False, alpha=1.0, start=0, end=1, batch=batch, missing_levels=0, **rates)
 
 
-def trainer_step(config: TrainerConfig, architecture: Architecture, phase: Phase, device: torch.device) -> Step:
-    """The step that a run of `config` takes on one device, with new networks."""
-    trainer = build_trainer(config, architecture, [phase], ProcessGroup.single_process(device))
-    return lambda phase, reals, rng: trainer.step(phase, reals, rng, EMA_DECAY)
+def measured(steps: dict[str, Step], phase: Phase, device: torch.device, config: BenchConfig) -> dict[str, float]:
+    """Seconds per update of all `steps`: medians of rounds in which they take turns.
 
-
-def measured(
-    steps: dict[str, Step], phase: Phase, device: torch.device, *, interval: int, rounds: int, warmup: int
-) -> dict[str, float]:
-    """Seconds per update of all `steps`: medians of `rounds` in which they take turns.
-
-    Args: interval: updates from one penalty to the next: all rounds have as many with penalties; warmup: rounds before.
+    All rounds have as many updates with penalties.
     """
+    interval = config.loss.reg_interval
     count = interval if device.type == "cpu" else interval * -(-QUEUED_UPDATES // interval)
     images = 2 * torch.rand(phase.batch, 3, phase.resolution, phase.resolution, device=device) - 1
     reals = Reals(images.contiguous(memory_format=torch.channels_last), None, None)
     seconds: dict[str, list[float]] = {name: [] for name in steps}
-    warmup = max(warmup, -(-WARMUP[device.type] // count))
-    for number in range(warmup + rounds):
+    warmup = max(config.warmup, -(-WARMUP[device.type] // count))
+    for number in range(warmup + config.steps):
         for name, step in steps.items():
             synchronize(device)
             start = time.perf_counter()
@@ -110,3 +118,153 @@ def measured(
             synchronize(device)
             seconds[name].append((time.perf_counter() - start) / count)
     return {name: median(taken[warmup:]) for name, taken in seconds.items()}
+
+
+# ---- several ranks: all run throughout, and for each number of them, in turn, the first so many take a step together
+
+
+def run_scaling(config: BenchScalingConfig) -> int:
+    """Measure every stage with every number of ranks, and print the result.  Returns the exit code."""
+    info, largest = rank_from_environment(), max(config.processes)
+    if info is not None:
+        return run_distributed(info, config.devices, partial(measure_scaling, config))
+    for size, (_, batch) in product(config.processes, config.batches()):
+        build_partition(trainer_config(config), [batch * size], size, key="batch times ranks")
+    kind, there = count_devices(config.devices)
+    if config.devices == "auto" and there < largest:
+        kind = "cpu"
+    if kind != "cpu" and there < largest:
+        problem = f"processes={config.processes}: there are {there} devices, one for each rank."
+        raise UserError(problem, "Use fewer ranks, or devices=cpu.")
+    if largest == 1:
+        return measure_scaling(config, ProcessGroup.single_process(choose_device(kind)))
+    values, count = {**to_plain(config), "devices": kind}, -(-largest // config.distributed.nnodes)
+    return launch("bench scaling", values, count, **config.distributed.launcher, threads=config.threads or 1)
+
+
+def trainer_config(config: BenchScalingConfig) -> TrainerConfig:
+    """The trainer that is measured, with defaults for what is not configured."""
+    keys = ("model", "loss", "precision", "elastic", "distributed", "gradients")
+    compute = replace(default_trainer().compute, cuda_graphs=Switch.off)
+    return replace(default_trainer(), **{key: getattr(config, key) for key in keys}, compute=compute)
+
+
+class Runner:
+    """Steps of the first `size` ranks, seen from one of them."""
+
+    def __init__(self, config: BenchScalingConfig, group: ProcessGroup, stage: int, batch: int) -> None:
+        self.group, self.phase = group, phase_of(stage, batch * group.world_size)
+        architecture = config.model.architecture(max(config.batches())[0], 3, num_classes=0)
+        self.trainer = build_trainer(trainer_config(config), architecture, [self.phase], group)
+        self.trainer.state.images = LONG_AFTER
+        indices = self.trainer.indices(self.phase.batch)
+        count = self.phase.batch if indices is None else len(indices)
+        self.stored = torch.randint(256, (count, stage, stage, 3), dtype=torch.uint8, device=group.device)
+
+    def step(self) -> tuple[float, float]:
+        """Take a step; returns its seconds, and those of its data alone, from bytes on the device to floats."""
+        self.group.barrier()
+        start = time.perf_counter()
+        images = to_float(mirrored(self.stored, torch.arange(len(self.stored), device=self.group.device) % 2 == 0))
+        synchronize(self.group.device)
+        data = time.perf_counter() - start
+        rng = StepRng(0, self.trainer.state.images, self.group.device)
+        self.trainer.step(self.phase, Reals(images, None, None), rng, EMA_DECAY)
+        synchronize(self.group.device)
+        return time.perf_counter() - start, data
+
+    def parts(self) -> dict[str, float]:
+        """The seconds of each part of a step, in which nothing overlaps anything else."""
+        with timed(self.trainer.reducer, self.group) as waits:
+            whole, data = self.step()
+        return {"compute": whole - data - sum(waits.values()), **waits, "data": data}
+
+
+@contextmanager
+def timed(reducer: GradientReducer, group: ProcessGroup) -> Iterator[dict[str, float]]:
+    """Inside, the seconds that this rank waits add up: for the other ranks, and for their gradients."""
+    seconds, start_all_reduce = {"idle": 0.0, "communication": 0.0}, reducer.start_all_reduce
+
+    def start(trainable: Trainable, batch: int) -> Handle:
+        wait = start_all_reduce(trainable, batch)
+
+        def timed_wait() -> torch.Tensor:
+            synchronize(group.device)
+            began = time.perf_counter()
+            group.barrier()
+            met = time.perf_counter()
+            sums = wait()
+            synchronize(group.device)
+            seconds["idle"] += met - began
+            seconds["communication"] += time.perf_counter() - met
+            return sums
+
+        return timed_wait
+
+    reducer.start_all_reduce = start  # type: ignore[method-assign]
+    yield seconds
+    del reducer.start_all_reduce
+
+
+def measure_scaling(config: BenchScalingConfig, group: ProcessGroup) -> int:
+    """Measure all stages, on one of the ranks; rank 0 prints.  Returns the exit code."""
+    configure_process(group.device, config.precision, config.threads, one_thread=True)
+    console, rows = Console(stderr=True, highlight=False), list[dict[str, Any]]()
+    groups = {size: group.subgroup(size) for size in config.processes}
+    for stage, batch in config.batches():
+        runners = {size: Runner(config, part, stage, batch) for size, part in groups.items() if part is not None}
+        times: dict[int, Times] = {size: [] for size in runners}
+        for number in range(config.warmup + config.steps):
+            for size in config.processes:
+                group.barrier()
+                if size in runners:
+                    taken = runners[size].step()[0], runners[size].parts()
+                    times[size] += [taken] * (number >= config.warmup)
+        group.barrier()
+        if group.is_main:
+            rows += rows_of(stage, batch, times)
+            console.print(f"{stage}x{stage}: {rows[-1]['speedup']:.2f} times one rank with {rows[-1]['ranks']}")
+    if group.is_main and config.json:
+        keys = {"gradients": vars(config.gradients), "elastic": config.elastic}
+        print(json.dumps({**about(group.device, config), **keys, "stages": rows}, indent=1))
+    elif group.is_main:
+        Console().print(scaling_table(rows))
+        count = max(config.processes)
+        print(next_command("train", "hours=2", devices=f"cpu:{count}" if group.device.type == "cpu" else count))
+    return 0
+
+
+def rows_of(stage: int, batch: int, times: dict[int, Times]) -> list[dict[str, Any]]:
+    """The figures of one stage: a row per number of ranks."""
+    seconds = {size: median(whole for whole, _ in steps) for size, steps in times.items()}
+    rates = {size: size * batch / seconds[size] for size in times}
+    least = min(rates)
+    return [
+        {
+            "resolution": stage,
+            "local_batch": batch,
+            "ranks": size,
+            "milliseconds_per_step": 1000 * seconds[size],
+            "images_per_second": rate,
+            "speedup": rate / rates[least] * least,
+            "efficiency": rate / rates[least] * least / size,
+            "milliseconds": {part: 1000 * median(parts[part] for _, parts in times[size]) for part in PARTS},
+        }
+        for size, rate in rates.items()
+    ]
+
+
+def scaling_table(rows: list[dict[str, Any]]) -> Table:
+    """A row per resolution and number of ranks."""
+    names = ("ranks", "img/s", "times", "ms/step", "compute", "all-reduce", "idle", "data")
+    table = new_table("Last four columns: ms of a step in which nothing overlaps anything else", "side", *names)
+    for row in rows:
+        milliseconds = (row["milliseconds_per_step"], *(row["milliseconds"][part] for part in PARTS))
+        table.add_row(
+            str(row["resolution"]),
+            str(row["ranks"]),
+            three_digits(row["images_per_second"]),
+            f"{row['speedup']:.2f}",
+            *map(three_digits, milliseconds),
+        )
+    return table

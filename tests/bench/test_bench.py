@@ -1,12 +1,19 @@
-"""`pggan bench` measures every stage that is asked for."""
+"""`pggan bench` measures every stage that is asked for, and `pggan bench scaling` every number of ranks."""
 
 import json
+from contextlib import redirect_stdout
+from io import StringIO
 
 import pytest
+from rich.console import Console
 
 from pggan.cli.main import main
+from pggan.performance import bench
+from pggan.performance.bench import PARTS, rows_of, scaling_table
+from tests.processes import in_processes, values_of
 
 SMALL = ["model.fmap_max=8", "batch=4", "steps=1", "warmup=0", "device=cpu"]
+RANKS = ["stages=[8]", "batch=4", "steps=1", "model.fmap_base=64", "model.fmap_max=8", "json=true"]
 
 
 def test_every_stage_is_measured_beside_the_same_step_with_plain_operations(capsys):
@@ -16,8 +23,7 @@ def test_every_stage_is_measured_beside_the_same_step_with_plain_operations(caps
     for row in found["stages"]:
         assert row["images_per_second"] == pytest.approx(1000 * row["batch"] / row["milliseconds_per_step"])
         assert row["ratio"] == pytest.approx(row["images_per_second"] / row["reference_images_per_second"])
-    assert found["hardware"]["device"] == "cpu"
-    assert found["loss"]["name"] == "wgan_gp"
+    assert (found["hardware"]["device"], found["loss"]["name"]) == ("cpu", "wgan_gp")
 
 
 def test_a_table_is_shown_otherwise(capsys):
@@ -28,15 +34,62 @@ def test_a_table_is_shown_otherwise(capsys):
 
 
 @pytest.mark.parametrize(
-    ("override", "remedy"),
+    ("words", "remedy"),
     [
-        ("stages=[12]", "powers of two"),
-        ("stages=[]", "for example [4,8,16]"),
-        ("batch=6", "does not divide"),
-        ("device=tpu", "Use auto"),
-        ("modes=[graph]", "compute.cuda_graphs"),
+        ("bench batch=6", "does not divide"),
+        ("bench device=tpu", "Use auto"),
+        ("bench modes=[graph]", "compute.cuda_graphs"),
+        ("bench scaling devices=tpu", "Did you mean 'cpu'"),
+        ("bench scaling batch=2", "which 2 ranks can't share"),
     ],
 )
-def test_mistakes_are_refused(override, remedy, capsys):
-    assert main(["bench", override]) == 2
+def test_mistakes_are_refused(words, remedy, capsys):
+    assert main(words.split()) == 2
     assert remedy in capsys.readouterr().err
+
+
+def test_figures_follow_from_the_times():
+    parts = {"compute": 0.5, "communication": 0.25, "idle": 0.125, "data": 0.125}
+    seconds = {1: (3.0, 0.5, 0.5), 2: (0.6, 9.0, 0.8)}
+    one, two = rows_of(8, 4, {size: [(whole, parts) for whole in found] for size, found in seconds.items()})
+    assert (one["images_per_second"], two["images_per_second"]) == (4 / 0.5, 2 * 4 / 0.8)
+    assert (one["speedup"], two["speedup"], two["efficiency"]) == (1.0, 10 / 8, 10 / 8 / 2)
+    assert two["milliseconds"] == {"compute": 500, "communication": 250, "idle": 125, "data": 125}
+
+
+def test_the_table_of_ranks_fits_into_80_columns(capsys):
+    parts = {"compute": 98.765, "communication": 12.345, "idle": 1.234, "data": 0.456}
+    rows = rows_of(1024, 16, {1: [(34.5678, parts)], 16: [(123.456, parts)]})
+    Console(width=80).print(scaling_table(rows))
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    assert all(name in shown for name in ("ranks", "all-reduce", "98,765", "123,456"))
+
+
+def printed(arguments):
+    """What a command prints."""
+    with redirect_stdout(StringIO()) as out:
+        assert main(arguments) == 0
+    return out.getvalue()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 2])
+def test_ranks_are_measured_one_alone_in_place(count):
+    arguments = ["bench", "scaling", f"processes={[*range(1, count + 1)]}", "devices=cpu", *RANKS]
+    text = printed(arguments) if count == 1 else values_of(in_processes(2, printed, arguments))[0]
+    rows = json.loads(text)["stages"]
+    assert [row["ranks"] for row in rows] == [1, 2][:count]
+    assert all(set(row["milliseconds"]) == set(PARTS) for row in rows)
+    assert all(row["milliseconds"]["compute"] > 0 for row in rows)
+    assert count == 1 or all(row["milliseconds"]["communication"] > 0 for row in rows)
+
+
+def test_as_many_ranks_are_started_as_the_largest_number_asked_for(monkeypatch):
+    started = []
+    monkeypatch.setattr(bench, "launch", lambda *arguments, **_: started.append(arguments) or 7)
+    several = ["distributed.nnodes=2", "distributed.rdzv_endpoint=node0:29500"]
+    assert main(["bench", "scaling", "processes=[1,4]", "devices=cpu", *several, *RANKS]) == 7
+    ((name, values, count),) = started
+    assert (name, values["devices"], count) == ("bench scaling", "cpu", 2)  # on each of two machines
