@@ -3,8 +3,7 @@
 import json
 import os
 import platform
-import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
@@ -20,11 +19,11 @@ from packaging.requirements import Requirement
 
 from pggan.config import R1Config
 from pggan.config.commands import DoctorConfig, default_trainer
-from pggan.config.values import PACKAGE, versions
+from pggan.config.values import versions
 from pggan.core.architecture import Precision
 from pggan.core.atomic_io import existing_parent, free_bytes
 from pggan.core.devices import choose_device, free_memory, require_kernels
-from pggan.core.errors import EXIT_FAILED, UserError
+from pggan.core.errors import EXIT_FAILED
 from pggan.core.process import available_cores, processor_facts
 from pggan.core.rng import StepRng
 from pggan.core.text import next_command, three_digits
@@ -74,13 +73,7 @@ def run(config: DoctorConfig) -> int:
     device = choose_device(config.device, "device")
     findings = {}
     for name, look in checks(device).items():
-        try:
-            finding = look(device)
-        except Exception as error:  # whatever fails is what this command is to report
-            lines = str(error).strip().splitlines() or ["no reason given"]
-            verdict = Verdict.broken if name == "training" else Verdict.limited
-            finding = Finding(f"{type(error).__name__}: {lines[0]}", verdict)
-        findings[name] = finding
+        findings[name] = finding = looked(look, device, Verdict.broken if name == "training" else Verdict.limited)
         if not config.json:
             print(f"{name:<13} {finding.verdict:<8} {finding.found}", flush=True)
             print(f"{'':>22} {finding.remedy}\n" * bool(finding.remedy), end="")
@@ -90,27 +83,24 @@ def run(config: DoctorConfig) -> int:
         print(json.dumps({"device": str(device), "can_train": not broken, "checks": rows}, indent=1))
     else:
         print(f"Training can't run: {', '.join(broken)}." if broken else f"Training can run on {device}.")
-        if not broken:
-            print(next_command("train", "experiment=demo", "run_dir=outputs/demo"))
+        print(f"{next_command('train', 'experiment=demo', 'run_dir=outputs/demo')}\n" * (not broken), end="")
     return EXIT_FAILED if broken else 0
 
 
-def checks(device: torch.device) -> dict[str, Callable[[torch.device], Finding]]:
+def looked(look: Callable[[torch.device], Finding], device: torch.device, otherwise: Verdict) -> Finding:
+    """What `look` finds on `device`, or the error that it raises: whatever fails is what this command is to report."""
+    try:
+        return look(device)
+    except Exception as error:
+        return Finding(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}", otherwise)
+
+
+def checks(device: torch.device) -> Mapping[str, Callable[[torch.device], Finding]]:
     """The checks that there are for `device`, the cheapest first."""
-    cuda = device.type == "cuda"
-    precisions = [Precision.fp32, *[Precision.tf32] * cuda, Precision.bf16, Precision.fp16]
-    return {
-        "program": program,
-        "libraries": libraries,
-        "extras": extras,
-        "CPU": processor,
-        "memory": memory,
-        "disk": disk,
-        "GPU": gpu,
-        **{str(precision): partial(products, precision) for precision in precisions},
-        **({"kernels": fused_kernels} if cuda else {}),
-        "training": training_steps,
-    }
+    precisions = [Precision.fp32, *[Precision.tf32] * (device.type == "cuda"), Precision.bf16, Precision.fp16]
+    machine = {"program": program, "libraries": libraries, "CPU": processor, "memory": memory, "disk": disk, "GPU": gpu}
+    by_precision = {str(precision): partial(products, precision) for precision in precisions}
+    return {**machine, **by_precision, "training": training_steps}
 
 
 def program(device: torch.device) -> Finding:
@@ -121,36 +111,15 @@ def program(device: torch.device) -> Finding:
 
 
 def libraries(device: torch.device) -> Finding:
-    """Whether all libraries that the program imports are there, in versions that fit."""
-    needed = [one for one in requirements_of("pggan") if one.marker is None]
-    wrong = [str(one) for one in [*needed, *requirements_of("torchvision")] if one.marker is None and not fits(one)]
-    if not wrong:
-        return Finding(f"all {len(needed)} that training needs, in versions that fit")
-    wanted = " ".join(f'"{one}"' for one in wrong)
-    return Finding(f"not in a version that fits: {', '.join(wrong)}", Verdict.broken, f"pip install {wanted}")
-
-
-def extras(device: torch.device) -> Finding:
-    """Which optional parts of the installation are complete."""
-    optional = [(str(one.marker).split('"')[1], one) for one in requirements_of("pggan") if one.marker is not None]
-    missing = dict.fromkeys(name for name, one in optional if not fits(one))
-    there = ", ".join(name for name in dict.fromkeys(name for name, _ in optional) if name not in missing) or "none"
-    found, remedy = there + f"; not {', '.join(missing)}" * bool(missing), f'pip install "pggan[{",".join(missing)}]"'
-    return judged(found, remedy, good=not missing, otherwise=Verdict.none)
-
-
-def requirements_of(name: str) -> list[Requirement]:
-    """The packages that `name` requires; this program's by pyproject.toml in a checkout, else by its installation."""
-    file = PACKAGE.parent / "pyproject.toml"
-    if name == "pggan" and file.is_file():
-        project = tomllib.loads(file.read_text())["project"]
-        optional = project["optional-dependencies"].items()
-        texts = [f'{one}; extra == "{extra}"' for extra, required in optional for one in required]
-        return [Requirement(text) for text in (*project["dependencies"], *texts)]
-    try:
-        return [Requirement(text) for text in requires(name) or []]
-    except PackageNotFoundError:
-        return []
+    """Whether all libraries that the program needs are there, in versions that fit, and which optional ones."""
+    needed = [Requirement(text) for text in requires("pggan") or []]
+    wrong = [one for one in needed if not fits(one)]
+    if broken := [f'"{one}"' for one in wrong if one.marker is None]:
+        remedy = f"pip install {' '.join(broken)}"
+        return Finding(f"not in a version that fits: {', '.join(broken)}", Verdict.broken, remedy)
+    extras = dict.fromkeys(str(one.marker).split('"')[1] for one in wrong)
+    found = "all that training needs, in versions that fit" + f"; without {', '.join(extras)}" * bool(extras)
+    return judged(found, f'pip install "pggan[{",".join(extras)}]"', good=not extras, otherwise=Verdict.none)
 
 
 def fits(requirement: Requirement) -> bool:
@@ -171,11 +140,9 @@ def processor(device: torch.device) -> Finding:
 
 def memory(device: torch.device) -> Finding:
     """The memory of the machine."""
-    free = free_memory(torch.device("cpu"))
-    if free is None:
-        return Finding("the system does not say how much is free", Verdict.none)
-    remedy = "End other programs, or take a smaller model.fmap_max."
-    return judged(f"{free / GIB:.1f} GiB free", remedy, good=free >= ENOUGH_MEMORY)
+    free, remedy = free_memory(torch.device("cpu")), "End other programs, or take a smaller model.fmap_max."
+    found = "the system does not say how much is free" if free is None else f"{free / GIB:.1f} GiB free"
+    return judged(found, remedy, good=free is None or free >= ENOUGH_MEMORY)
 
 
 def disk(device: torch.device) -> Finding:
@@ -195,12 +162,9 @@ def gpu(device: torch.device) -> Finding:
             return Finding("PyTorch finds none: training runs on the CPU", Verdict.none)
         remedy = "Update the driver, or install a PyTorch for its CUDA."
         return Finding("there is a driver for one, but PyTorch finds none", Verdict.limited, remedy)
-    try:
-        for index in range(torch.cuda.device_count()):
-            require_kernels(index, f"GPU {index}")
-    except UserError as error:
-        return Finding(error.problem, Verdict.limited, error.remedy)
     one, (free, total) = torch.cuda.get_device_properties(0), torch.cuda.mem_get_info(0)
+    for index in range(torch.cuda.device_count()):
+        require_kernels(index, f"GPU {index}")
     found = f"{torch.cuda.device_count()} x {one.name}, capability {one.major}.{one.minor}"
     nccl = "NCCL" if dist.is_nccl_available() else "no NCCL, which several GPUs need"
     return Finding(f"{found}, {free / GIB:.1f} of {total / GIB:.1f} GiB free, {nccl}")
@@ -209,8 +173,7 @@ def gpu(device: torch.device) -> Finding:
 def products(precision: Precision, device: torch.device) -> Finding:
     """A matrix multiplication in `precision`: its error, and the rate of a large one."""
     set_float32(device, precision)
-    dtype = DTYPES.get(precision, torch.float32)
-    generator = torch.Generator().manual_seed(0)
+    dtype, generator = DTYPES.get(precision, torch.float32), torch.Generator().manual_seed(0)
     a, b = (torch.randn(SIDE, SIDE, generator=generator) for _ in range(2))
     exact = a.double() @ b.double()
     found = (a.to(device, dtype) @ b.to(device, dtype)).double().cpu()
@@ -218,20 +181,11 @@ def products(precision: Precision, device: torch.device) -> Finding:
     # Each factor and the result are rounded once (u); sums of SIDE products are accumulated in float32.
     rounding = 2**-11 if precision is Precision.tf32 else torch.finfo(dtype).eps / 2
     if not error <= 3 * rounding + SIDE * 2**-24:
-        wrong = f"matrix products are wrong by {error:.1g}"
-        if precision is Precision.fp32:
-            return Finding(wrong, Verdict.broken, "Update driver and PyTorch, or train with devices=cpu.")
-        return Finding(wrong, Verdict.limited, f"Use another precision than {precision}.")
-    side = 512 if device.type == "cpu" else 8192
-    rate = product_rate(device, precision, dtype, side)
-    return Finding(f"{three_digits(rate / 1e9)} GFLOP/s" if rate < 1e12 else f"{three_digits(rate / 1e12)} TFLOP/s")
-
-
-def fused_kernels(device: torch.device) -> Finding:
-    """Whether Triton is there and compiles the fused kernels; `training` takes steps with them."""
-    reason = fused.problem()
-    found = "Triton's, compiled" if reason is None else f"not used: {reason}"
-    return judged(found, "pip install triton, or train without: layers take longer.", good=reason is None)
+        verdict = Verdict.broken if precision is Precision.fp32 else Verdict.limited
+        remedy = f"Update driver and PyTorch, or use another precision than {precision}, or devices=cpu."
+        return Finding(f"matrix products are wrong by {error:.1g}", verdict, remedy)
+    rate = product_rate(device, precision, dtype, side=512 if device.type == "cpu" else 8192)
+    return Finding(f"{three_digits(rate / 1e12)} TFLOP/s")
 
 
 def training_steps(device: torch.device) -> Finding:
@@ -244,4 +198,6 @@ def training_steps(device: torch.device) -> Finding:
         metrics = trainer.step(phase, reals, StepRng(0, number * phase.batch, device), 0.9)
     if not all(isfinite(metrics[name].item()) for name in ("D/loss", "G/loss")):
         return Finding("losses are not finite", Verdict.broken, "Try precision=fp32 compute.cuda_graphs=off.")
-    return Finding("taken, losses are finite")
+    reason = fused.problem() if device.type == "cuda" else None
+    found = "taken, losses are finite" + ("" if reason is None else f"; without Triton's kernels: {reason}")
+    return judged(found, "pip install triton, or train without: layers take longer.", good=reason is None)

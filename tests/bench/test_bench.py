@@ -1,16 +1,12 @@
 """`pggan bench` measures every stage that is asked for, and `pggan bench scaling` every number of ranks."""
 
 import json
-from contextlib import redirect_stdout
-from io import StringIO
 
 import pytest
 from rich.console import Console
 
 from pggan.cli.main import main
-from pggan.performance import bench
 from pggan.performance.bench import PARTS, rows_of, scaling_table
-from tests.processes import in_processes, values_of
 
 SMALL = ["model.fmap_max=8", "batch=4", "steps=1", "warmup=0", "device=cpu"]
 RANKS = ["stages=[8]", "batch=4", "steps=1", "model.fmap_base=64", "model.fmap_max=8", "json=true"]
@@ -67,29 +63,12 @@ def test_the_table_of_ranks_fits_into_80_columns(capsys):
     assert all(name in shown for name in ("ranks", "all-reduce", "98,765", "123,456"))
 
 
-def printed(arguments):
-    """What a command prints."""
-    with redirect_stdout(StringIO()) as out:
-        assert main(arguments) == 0
-    return out.getvalue()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
-def test_ranks_are_measured_one_alone_in_place(count):
-    arguments = ["bench", "scaling", f"processes={[*range(1, count + 1)]}", "devices=cpu", *RANKS]
-    text = printed(arguments) if count == 1 else values_of(in_processes(2, printed, arguments))[0]
-    rows = json.loads(text)["stages"]
+def test_ranks_are_measured_one_alone_in_place(count, capfd):
+    assert main(["bench", "scaling", f"processes={[*range(1, count + 1)]}", "devices=cpu", *RANKS]) == 0
+    rows = json.loads(capfd.readouterr().out)["stages"]
     assert [row["ranks"] for row in rows] == [1, 2][:count]
     assert all(set(row["milliseconds"]) == set(PARTS) for row in rows)
     assert all(row["milliseconds"]["compute"] > 0 for row in rows)
     assert count == 1 or all(row["milliseconds"]["communication"] > 0 for row in rows)
-
-
-def test_as_many_ranks_are_started_as_the_largest_number_asked_for(monkeypatch):
-    started = []
-    monkeypatch.setattr(bench, "launch", lambda *arguments, **_: started.append(arguments) or 7)
-    several = ["distributed.nnodes=2", "distributed.rdzv_endpoint=node0:29500"]
-    assert main(["bench", "scaling", "processes=[1,4]", "devices=cpu", *several, *RANKS]) == 7
-    ((name, values, count),) = started
-    assert (name, values["devices"], count) == ("bench scaling", "cpu", 2)  # on each of two machines
