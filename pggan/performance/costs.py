@@ -1,12 +1,21 @@
-"""The cost of a training step, without taking one: operations, weights in use, memory; and cards that need not be here.
+"""The cost of a training step without taking one, cards that need not be here, and a model of many devices.
 
 Convolutions and matrix products count as floating-point operations, two per multiply-add, as PyTorch's
 `FlopCounterMode` counts them in passes of the networks on the device "meta", which has no memory.
-N batch, C channels, R resolution, Z latent size.
+
+Many devices: compute is shared, gradients are added up, neither overlaps the other.  B batch, n devices.  Strong
+scaling keeps the batch: every device takes a part of it, made of whole groups of minibatch stddev; devices beyond
+B / group are idle and take no part in the reduction.  Weak scaling keeps the images per device: the batch grows to n B,
+and the same images take 1/n of the steps.  Every step adds up the gradients of D and of G.  The devices form a ring,
+each with a link of its own.  An all-reduce sends 2 (n - 1) messages with 1/n of the gradient each; an all-gather sends
+n - 1 messages with all that one device has.
+Source: Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations", section 3.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
 from functools import partial
+from math import ceil
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +23,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from pggan.core.architecture import Architecture, Precision
-from pggan.core.errors import UserError, nearest
+from pggan.core.errors import UserError
 from pggan.core.schedule import Phase
 from pggan.losses.base import GradientPenalty, Loss, PenaltyAt, PenaltyContext
 from pggan.networks.networks import Generator
@@ -22,6 +31,13 @@ from pggan.networks.projected import new_discriminator
 from pggan.training.timing import PRODUCT_SHARE, START_SECONDS, Speed
 
 ACTIVATION_COPIES = 16  # kept of each activation in a step: 61 to 71 bytes in float32, with the paper's networks
+MAX_DEVICES = 1024  # up to which the number at which communication dominates is searched for
+SENT_BYTES = 3  # of one number of a compressed gradient: its position in a block in 16 bits, its value in 8
+
+Scaling = StrEnum("Scaling", "strong weak")
+# How gradients are added up: by an all-reduce, or an all-gather of the largest numbers and their positions (Lin et al.
+# 2018, deep gradient compression).
+Reduction = StrEnum("Reduction", "fp32 bf16 dgc")
 COUNTED_IMAGES = 8  # of which operations are counted: a few, since all images of a batch take the same
 
 
@@ -39,8 +55,7 @@ class StepCost(NamedTuple):
     """The cost of one step."""
 
     flops: Flops
-    generator_weights: int  # in use, with a gradient each
-    discriminator_weights: int
+    weights: tuple[int, int]  # of G and D that are in use, with a gradient each
     memory_bytes: float  # of weights, gradients, moments and activations, roughly
 
 
@@ -81,18 +96,14 @@ class CostCounter:
         for one in loss.penalties():  # at reals and fakes, D has passed them in any case, and its gradients flow once
             shared = 0 if one.at is PenaltyAt.interpolated else d + d_backward
             penalty += counted(partial(penalise, one))[0] - shared
-        used = [in_use(network) for network in (self.g, self.d)]
+        used = in_use(self.g), in_use(self.d)
         forward, passes = 2 * g, (3 + loss.needs_reals_for_g) * d
         backward, interval = 2 * d_backward + g_backward, loss.reg_interval
         mean = forward + passes + backward + penalty / interval
         flops = (each / count for each in (forward, passes, backward, penalty, mean))
-        return StepCost(Flops(*flops), used[0], used[1], self._memory(phase, sum(used)))
-
-    def _memory(self, phase: Phase, used: int) -> float:
-        """Bytes: all weights, G's average, gradients and two moments of weights in use, and activations."""
-        weights = 2 * numel(self.g) + numel(self.d) + 3 * used
-        activations = phase.batch * self.architecture.activations_up_to(phase.resolution)
-        return 4 * weights + ACTIVATION_COPIES * self.activation_bytes * activations
+        weights = 2 * numel(self.g) + numel(self.d) + 3 * sum(used)  # with G's average, gradients and two moments
+        activations = ACTIVATION_COPIES * self.activation_bytes * phase.batch * a.activations_up_to(phase.resolution)
+        return StepCost(Flops(*flops), used, 4 * weights + activations)
 
 
 def counted(work: Callable[[], Any]) -> tuple[int, Any]:
@@ -151,22 +162,101 @@ CARDS = {
     "4090": Card("NVIDIA GeForce RTX 4090", 1008e9, 24, 450, {"bf16": 165, "fp16": 165, "tf32": 82.6, "fp32": 82.6}),
     "t4": Card("Tesla T4", 320e9, 15, 70, {"fp16": 65, "fp32": 8.1}),
 }
-OTHER_WATTS = {"cpu": 100, "mps": 40, "cuda": 300}  # guesses
+OTHER_WATTS = {"cpu": 100, "mps": 40, "cuda": 300}  # guesses; of a card, its limit, which training comes close to
 
 
-def card_of(key: str) -> Card:
-    """The card that `device=` names, in letters of any case; raises UserError with the nearest name, or all names."""
-    if key.lower() in CARDS:
-        return CARDS[key.lower()]
-    raise UserError(f"device={key}: its figures are not known.", nearest(key.lower(), CARDS))
+# ---- many devices
 
 
-def watts_of(kind: str, name: str) -> tuple[float, str]:
-    """Watts of a device of `kind` (cpu, cuda, mps) called `name`, and where the figure is from.
+class Link(NamedTuple):
+    """The connection from one device to the next."""
 
-    A GPU's power is its limit (thermal design power), which training comes close to.
-    """
-    known = [card for card in CARDS.values() if kind == "cuda" and card.name in name]
-    if known:
-        return known[0].watts, f"data sheet of the {known[0].name}"
-    return OTHER_WATTS[kind], f"a guess for {kind}; set watts= for a better figure"
+    bytes_per_second: float  # in one direction, while the other one is busy too
+    latency_seconds: float  # of one message
+    source: str
+
+
+# Of line rates, 92 % are left for the data.  Latencies are from NCCL's cost model (ring, Simple: 3.6, 5.7 and 15
+# microseconds for NVLink, PCIe and network cards with RDMA); through sockets 55, half of a round trip measured at
+# 1 Gbit/s, and a guess of 30 for faster cards.
+LINKS = {
+    "nvlink": Link(400e9, 3.6e-6, "NVLink 4, 450 GB/s each way; all-reduces measured at 360 to 480"),
+    "pcie": Link(12e9, 5.7e-6, "PCIe 4.0 x16, 31.5 GB/s each way, through the host's memory"),
+    "400g": Link(0.92 * 50e9, 15e-6, "400 Gbit/s InfiniBand or RoCE, a card per device"),
+    "100g": Link(0.92 * 12.5e9, 15e-6, "100 Gbit/s with RDMA, a card per device"),
+    "25g": Link(0.92 * 3.125e9, 30e-6, "25 Gbit/s Ethernet through sockets"),
+    "10g": Link(0.92 * 1.25e9, 30e-6, "10 Gbit/s Ethernet through sockets"),
+    "1g": Link(0.92 * 0.125e9, 55e-6, "1 Gbit/s Ethernet through sockets"),
+}
+
+
+class Interconnect(NamedTuple):
+    """A link, and what is sent over it."""
+
+    link: Link
+    reduction: Reduction
+    ratio: float  # share of a gradient's numbers that dgc sends
+
+    def seconds(self, devices: int, numel: int) -> float:
+        """The time until every one of `devices` has the sum of their gradients of `numel` numbers."""
+        if self.reduction is Reduction.dgc:
+            messages, size = devices - 1, float(SENT_BYTES * ceil(self.ratio * numel))
+        else:
+            messages, size = 2 * (devices - 1), (4 if self.reduction is Reduction.fp32 else 2) * numel / devices
+        return messages * (self.link.latency_seconds + size / self.link.bytes_per_second)
+
+
+class Load(NamedTuple):
+    """The work of one phase on one device."""
+
+    steps: int
+    batch: int
+    group: int  # images that stay together
+    seconds: float  # of a step
+    fixed_seconds: float  # the part of `seconds` that does not depend on the batch
+    numels: tuple[int, ...]  # in the gradients of a step, network by network
+
+    def compute_seconds(self, devices: int) -> float:
+        """The time of a step on the device that has the most images of the batch."""
+        groups = -(-self.batch // self.group)
+        images = min(-(-groups // devices) * self.group, self.batch)
+        return self.fixed_seconds + (self.seconds - self.fixed_seconds) * images / self.batch
+
+    def users(self, devices: int) -> int:
+        """The number of `devices` that have images."""
+        return min(devices, -(-self.batch // self.group))
+
+
+def split(loads: Sequence[Load], interconnect: Interconnect, devices: int, scaling: Scaling) -> tuple[float, float]:
+    """Seconds of compute and of communication in all steps of `loads`."""
+    compute = communication = 0.0
+    for load in loads:
+        steps, seconds, reducing = load.steps / devices, load.seconds, devices
+        if scaling is Scaling.strong:
+            steps, seconds, reducing = load.steps, load.compute_seconds(devices), load.users(devices)
+        compute += steps * seconds
+        communication += steps * sum(interconnect.seconds(reducing, numel) for numel in load.numels)
+    return compute, communication
+
+
+def scaled(loads: Sequence[Load], interconnect: Interconnect, devices: int, scaling: Scaling) -> dict[str, float]:
+    """The run of `loads` on `devices`."""
+    compute, communication = split(loads, interconnect, devices, scaling)
+    hours = (compute + communication) / 3600
+    alone = sum(load.steps * load.seconds for load in loads) / 3600
+    return {
+        "hours": hours,
+        "device_hours": devices * hours,
+        "efficiency": alone / (devices * hours),
+        "communication": communication / (compute + communication),  # share of the time of steps
+    }
+
+
+def communication_bound_from(loads: Sequence[Load], interconnect: Interconnect, scaling: Scaling) -> int | None:
+    """The smallest number of devices at which steps communicate longer than they compute; None if there is none."""
+    most = max(load.users(MAX_DEVICES) for load in loads) if scaling is Scaling.strong else MAX_DEVICES
+    for devices in range(2, most + 1):
+        compute, communication = split(loads, interconnect, devices, scaling)
+        if communication > compute:
+            return devices
+    return None

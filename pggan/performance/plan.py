@@ -4,46 +4,51 @@ import json
 from collections.abc import Sequence
 from dataclasses import fields
 from itertools import product
+from math import log10
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
 from pggan.config import DataConfig, DgcConfig, TrainConfig
 from pggan.config.commands import PlanConfig
 from pggan.config.values import versions
-from pggan.core.architecture import Precision
 from pggan.core.devices import choose_device, count_devices, free_memory
 from pggan.core.errors import UserError, nearest
 from pggan.core.schedule import Phase
-from pggan.core.text import given_words, next_command
+from pggan.core.text import duration, given_words, new_table, next_command, three_digits
 from pggan.data.pyramid import INDEX_FILE, ImagePyramid
 from pggan.losses import build_loss
 from pggan.performance.bench import hardware
-from pggan.performance.costs import CostCounter, StepCost, card_of, numel, watts_of
-from pggan.performance.plan_tables import tables
-from pggan.performance.scaling import (
+from pggan.performance.costs import (
+    CARDS,
     LINKS,
+    OTHER_WATTS,
+    CostCounter,
     Interconnect,
     Load,
     Reduction,
     Scaling,
+    StepCost,
     communication_bound_from,
+    numel,
     scaled,
 )
 from pggan.training.build import build_partition, step_times
 from pggan.training.precision import configure_process, precision_on
-from pggan.training.timing import PhaseTimes
 
 DGC_RATIO = 0.1  # of the scaling table, unless gradients=dgc says another one
-MEASURED, EXPECTED, PREDICTED = "measured", "expected", "predicted"  # times of steps: how they are known
 
 
 def run(config: PlanConfig) -> int:
     """Print what the run of `config` will take; returns the exit code."""
-    if config.interconnect not in LINKS:
-        raise UserError(f"There is no interconnect '{config.interconnect}'.", nearest(config.interconnect, LINKS))
+    for key, value, known in (("interconnect", config.interconnect, LINKS), ("device", config.device, CARDS)):
+        if value is not None and value.lower() not in known:
+            raise UserError(f"{key}={value} is not known.", nearest(value.lower(), known))
     channels, num_classes, data_note = image_facts(config.data)
     architecture = config.model.architecture(config.schedule.final_resolution, channels, num_classes)
     schedule, loss = config.schedule.build(), build_loss(vars(config.loss))
@@ -52,11 +57,10 @@ def run(config: PlanConfig) -> int:
     memory: int | None
     with Console(stderr=True, highlight=False).status("Measuring a few steps"):
         if config.device is not None:
-            card = card_of(config.device)
-            precision = card.precision(config.precision)
+            card = CARDS[config.device.lower()]
+            precision, facts = card.precision(config.precision), {"device": config.device.lower(), "name": card.name}
             times = step_times(config, architecture, torch.device("cuda"), card.speed(precision))
             found, memory = times.of_phases(schedule, seconds=0.0), int(card.gib * 2**30)
-            facts = {"device": config.device.lower(), "name": card.name}
             note = f"Time: predicted for one {card.name} in {precision} by its data sheet; within a third."
         else:
             device, exact = choose_device(kind), config.compute.deterministic
@@ -64,38 +68,35 @@ def run(config: PlanConfig) -> int:
             seconds = config.limit_seconds if config.calibrate else None
             times, precision = step_times(config, architecture, device), precision_on(device, config.precision)
             found = times.of_phases(schedule, partition.largest_local_batch, seconds=seconds)
-            facts, memory, note = hardware(device), free_memory(device), measured_note(found)
-    counter = CostCounter(architecture, loss, 2 if precision in (Precision.bf16, Precision.fp16) else 4)
-    watts, source = (config.watts, "watts=") if config.watts is not None else watts_of(kind, facts["name"])
+            facts, memory = hardware(device), free_memory(device)
+            note = "Time: by operations, from the rates of a product and a copy here; calibrate=true measures steps."
+            if found.measured:
+                side = max(found.measured)
+                note = f"Time: real steps up to {side}x{side} on one device here, and operations for all others."
+    guess = next((card.watts for card in CARDS.values() if card.name in facts["name"]), OTHER_WATTS[kind])
+    watts, counter = config.watts or guess, CostCounter(architecture, loss, 2 if "16" in precision else 4)
     rows, loads = list[dict[str, Any]](), list[Load]()
     for phase, steps in zip(schedule.phases, schedule.steps(), strict=True):
-        if not steps:
-            continue
-        cost, taken = counter.cost(phase), found.seconds_per_image[phase.index] * phase.batch
-        how = MEASURED if phase.resolution in found.measured else EXPECTED if config.device is None else PREDICTED
-        images = min(phase.end, schedule.total) - phase.start
-        about = {"phase": phase.name, "time_is": how, "images": images}
-        rows.append(about | phase_row(phase, steps, cost, seconds=taken, watts=watts))
-        fixed = min(times.speed.start_seconds * (phase.resolution.bit_length() - 2), taken)
-        numels = cost.generator_weights, cost.discriminator_weights
-        group = min(config.model.stddev_group, phase.batch)
-        loads.append(Load(steps, phase.batch, group, taken, fixed, numels))
-    hours, processes = sum(row["hours"] for row in rows), sorted({*config.processes, count * config.distributed.nnodes})
+        if steps:
+            cost, taken = counter.cost(phase), found.seconds_per_image[phase.index] * phase.batch
+            how = "predicted" if config.device else "measured" if phase.resolution in found.measured else "expected"
+            about = {"phase": phase.name, "time_is": how, "images": min(phase.end, schedule.total) - phase.start}
+            rows.append(about | phase_row(phase, steps, cost, seconds=taken, watts=watts))
+            fixed = min(times.speed.start_seconds * (phase.resolution.bit_length() - 2), taken)
+            group = min(config.model.stddev_group, phase.batch)
+            loads.append(Load(steps, phase.batch, group, taken, fixed, cost.weights))
     ratio = config.gradients.ratio if isinstance(config.gradients, DgcConfig) else DGC_RATIO
+    processes = sorted({*config.processes, count * config.distributed.nnodes})
+    total = {key: sum(row[key] for row in rows) for key in ("images", "steps", "hours", "energy_kwh")}
+    most = {"memory_bytes": max(row["memory_bytes"] for row in rows), "device_memory_bytes": memory}
     plan = {
         "name": config.name,
         "hardware": facts,
         "versions": versions(),
         "parameters": {"generator": numel(counter.g), "discriminator": numel(counter.d)},
-        "watts": {"device": watts, "source": source},
+        "watts": watts,
         "phases": rows,
-        "total": {
-            **{key: sum(row[key] for row in rows) for key in ("images", "steps", "energy_kwh")},
-            "exaflops": sum(row["flops"] for row in rows) / 1e18,
-            "hours": hours,
-            "memory_bytes": max(row["memory_bytes"] for row in rows),
-            "device_memory_bytes": memory,
-        },
+        "total": {**total, "exaflops": sum(row["flops"] for row in rows) / 1e18, **most},
         "scaling": {
             "interconnect": config.interconnect,
             "link": LINKS[config.interconnect]._asdict(),
@@ -103,7 +104,7 @@ def run(config: PlanConfig) -> int:
             "runs": scaling_runs(loads, config.interconnect, ratio, processes, watts),
         },
         "communication_dominates_from": {name: dominance(loads, name, ratio) for name in LINKS},
-        "notes": [data_note, *notes(config, note, memory, f"{watts:g} W per device ({source})")],
+        "notes": [data_note, *notes(config, note, memory, watts)],
     }
     if config.json:
         print(json.dumps(plan, indent=1))
@@ -123,15 +124,14 @@ def image_facts(config: DataConfig) -> tuple[int, int, str]:
     if config.labels:
         remedy = "Prepare the data first (pggan prepare … labels=true), then give the pyramid as data.path=."
         raise UserError("data.labels=true, but the number of classes is not known.", remedy)
-    if config.channels is not None:
-        return config.channels, 0, f"{config.channels} channels, as data.channels says."
-    return 3, 0, "3 channels, unless data.channels= or a prepared data.path= says otherwise."
+    channels = config.channels or 3
+    return channels, 0, f"{channels} channels, as data.channels= or a prepared data.path= says; 3 without them."
 
 
 def phase_row(phase: Phase, steps: int, cost: StepCost, *, seconds: float, watts: float) -> dict[str, Any]:
     """The figures of a phase; `seconds`: of a step on a device of so many `watts`."""
     flops = {purpose: phase.batch * each for purpose, each in cost.flops._asdict().items()}
-    hours, g, d = steps * seconds / 3600, cost.generator_weights, cost.discriminator_weights
+    hours, (g, d) = steps * seconds / 3600, cost.weights
     return {
         "resolution": phase.resolution,
         "fading": phase.fading,
@@ -151,15 +151,7 @@ def phase_row(phase: Phase, steps: int, cost: StepCost, *, seconds: float, watts
     }
 
 
-def measured_note(found: PhaseTimes) -> str:
-    """How the times of steps on this machine are known, as a sentence."""
-    if not found.measured:
-        return "Time: by operations, from the rates of a product and a copy here; calibrate=true measures steps."
-    most = max(found.measured)
-    return f"Time: real steps up to {most}x{most} on one device here; what was not measured follows by operations."
-
-
-def notes(config: PlanConfig, time_note: str, memory: int | None, power: str) -> list[str]:
+def notes(config: PlanConfig, time_note: str, memory: int | None, watts: float) -> list[str]:
     """The assumptions of a plan, in sentences."""
     known = "not known how much there is" if memory is None else f"there are {memory / 2**30:.1f} GiB"
     share = config.evaluation.share
@@ -168,7 +160,7 @@ def notes(config: PlanConfig, time_note: str, memory: int | None, power: str) ->
         "Operations: two per multiply-add of convolutions and matrix products, as PyTorch counts them.",
         "Memory is an estimate: weights, gradients, moments, and sixteen copies of every activation of a whole batch; "
         f"{known}. Training takes smaller micro-batches where it does not suffice.",
-        f"Energy: {power}; hosts, cooling and network left out.",
+        f"Energy: {watts:g} W per device (watts= for another figure); hosts, cooling and network left out.",
         "Scaling: a ring of devices like this one, each with a link of its own; communication does not overlap "
         f"compute. Strong: the same batch, shared in groups of {config.model.stddev_group} images. Weak: the batch "
         "grows with the devices. pggan bench scaling measures it.",
@@ -187,11 +179,98 @@ def scaling_runs(
     return runs
 
 
-def dominance(loads: Sequence[Load], link: str, ratio: float) -> dict[str, dict[str, int | None]]:
+def dominance(loads: Sequence[Load], link: str, ratio: float) -> dict[str, int | None]:
     """The number of devices from which on steps communicate longer than they compute, by scaling and reduction."""
     return {
-        scaling: {
-            kind: communication_bound_from(loads, Interconnect(LINKS[link], kind, ratio), scaling) for kind in Reduction
-        }
-        for scaling in Scaling
+        f"{scaling} {kind}": communication_bound_from(loads, Interconnect(LINKS[link], kind, ratio), scaling)
+        for scaling, kind in product(Scaling, Reduction)
     }
+
+
+# ---- tables, 80 columns wide
+
+
+def tables(plan: dict[str, Any]) -> list[RenderableType]:
+    """The tables and notes of a plan, from top to bottom."""
+    found = (time_table(plan), work_table(plan), scaling_table(plan["scaling"]), dominance_table(plan))
+    return [*(Padding(table, (0, 0, 1, 0)) for table in found), Group(*map(Text, plan["notes"]))]
+
+
+def time_table(plan: dict[str, Any]) -> Table:
+    """The schedule, and how long it takes: a row per phase, and the sum."""
+    total, kind = plan["total"], plan["hardware"]["device"].partition(":")[0]
+    columns = "phase", "images", "batch", "rate", "steps", "ms/step", "time", "kWh"
+    table = new_table(f"{plan['name']}, on one {kind} (*: measured)", *columns)
+    for row in plan["phases"]:
+        rates = dict.fromkeys(f"{row[key]:.3g}" for key in ("learning_rate_g", "learning_rate_d"))
+        table.add_row(
+            short_name(row),
+            f"{row['images']:,}",
+            str(row["batch"]),
+            "/".join(rates),
+            f"{row['steps']:,}",
+            f"{three_digits(row['milliseconds_per_step'])}{' *' * (row['time_is'] == 'measured')}",
+            duration(3600 * row["hours"]),
+            three_digits(row["energy_kwh"]),
+        )
+    table.add_section()
+    hours, energy = duration(3600 * total["hours"]), three_digits(total["energy_kwh"])
+    table.add_row("total", f"{total['images']:,}", "", "", f"{total['steps']:,}", "", hours, energy)
+    return table
+
+
+def work_table(plan: dict[str, Any]) -> Table:
+    """The cost of a step: a row per phase."""
+    g, d = plan["parameters"]["generator"], plan["parameters"]["discriminator"]
+    kinds = "generator_forward", "discriminator_forward", "backward", "penalty", "mean"
+    table = new_table(
+        f"G {g:,} and D {d:,} parameters; of a step the weights in use, bytes, and FLOP per image",
+        *("phase", "weights", "grad.", "memory", "G for-\nward", "D for-\nward", "back-\nward", "pen-\nalty", "mean"),
+        "phase",
+    )
+    for row in plan["phases"]:
+        sizes = sum(row["parameters"].values()), row["gradient_bytes"], row["memory_bytes"]
+        each = (row["flops_per_step"][kind] / row["batch"] for kind in kinds)
+        table.add_row(short_name(row), *map(with_prefix, (*sizes, *each, row["flops"])))
+    table.add_section()
+    peak, flops = with_prefix(plan["total"]["memory_bytes"]), with_prefix(1e18 * plan["total"]["exaflops"])
+    table.add_row("worst, sum", "", "", peak, *[""] * 5, flops)
+    return table
+
+
+def scaling_table(scaling: dict[str, Any]) -> Table:
+    """Strong beside weak scaling: a row per number of devices and gradient reduction."""
+    names, runs = ("time", "device\nhours", "effi-\nciency", "comm."), scaling["runs"]
+    title = f"Scaling on {scaling['interconnect']}: {scaling['link']['source']}"
+    table = new_table(title, "n", "gradients", *names, *names)
+    table.add_row("", "", "strong", "", "", "", "weak", "", "", "")
+    for pair in zip(runs[: len(runs) // 2], runs[len(runs) // 2 :], strict=True):
+        cells = []
+        for run in pair:
+            cells += [duration(3600 * run["hours"]), three_digits(run["device_hours"])]
+            cells += [f"{100 * run[part]:.0f} %" for part in ("efficiency", "communication")]
+        kind = pair[0]["reduction"]
+        name = f"dgc {100 * scaling['ratio']:g} %" if kind == Reduction.dgc else kind
+        table.add_row(str(pair[0]["devices"]) if kind == Reduction.fp32 else "", name, *cells)
+    return table
+
+
+def dominance_table(plan: dict[str, Any]) -> Table:
+    """The number of devices from which on communication takes more than half of a step."""
+    found = plan["communication_dominates_from"]
+    title = "Devices from which on communication takes more than half of the run's steps (-: never)"
+    table = new_table(title, "interconnect", *(kind.replace(" ", "\n") for kind in next(iter(found.values()))))
+    for name, counts in found.items():
+        table.add_row(name, *(str(count or "-") for count in counts.values()))
+    return table
+
+
+def short_name(row: dict[str, Any]) -> str:
+    """The name of a phase in a table."""
+    return f"{row['resolution']} {'fade' if row['fading'] else 'stable'}"
+
+
+def with_prefix(value: float) -> str:
+    """`value` with three digits, and k, M, G … for thousands."""
+    power = int(log10(max(value, 1.0)) / 3 + 1e-9)
+    return f"{three_digits(value / 1000**power)}{['', 'k', 'M', 'G', 'T', 'P', 'E', 'Z'][power]}"

@@ -1,4 +1,4 @@
-"""`pggan plan` as a user meets it, and what it counts."""
+"""`pggan plan` as a user meets it, what it counts, and many devices worked out by hand."""
 
 import json
 
@@ -13,7 +13,16 @@ from pggan.core.rng import StepRng
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import build_loss
 from pggan.losses.base import Reals
-from pggan.performance.costs import CostCounter
+from pggan.performance.costs import (
+    CostCounter,
+    Interconnect,
+    Link,
+    Load,
+    Reduction,
+    Scaling,
+    communication_bound_from,
+    scaled,
+)
 from pggan.training.build import build_trainer
 from tests.composed import composed
 
@@ -49,25 +58,22 @@ class Everything:
     __enter__ = __exit__ = lambda self, *_: None
 
 
-@pytest.mark.parametrize("loss", ["wgan_gp", "relativistic"])
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize(("loss", "number"), [("wgan_gp", 0), ("relativistic", 0), ("relativistic", 1)])
 def test_operations_are_those_of_real_steps(loss, number):
     keys = [*TINY, f"loss={loss}", "model.fmap_max=32"]
     config = validated(TrainConfig, composed("train", keys))
     architecture, phase = config.model.architecture(8, 3, 0), config.schedule.build().phases[2]
     cost = CostCounter(architecture, build_loss(vars(config.loss)), 4).cost(phase)
     trainer = build_trainer(config, architecture, [phase], ProcessGroup.single_process(CPU))
-    reals = Reals(torch.rand(8, 3, 8, 8), None, None)
     counter = FlopCounterMode(display=False)
     counter.mod_tracker = Everything()
     players = trainer.state.g, trainer.state.d
     before = [[weight.clone() for weight in player.network.weights] for player in players]
     with counter:
-        trainer.step(phase, reals, StepRng(0, 8 * number, CPU), 0.9)
+        trainer.step(phase, Reals(torch.rand(8, 3, 8, 8), None, None), StepRng(0, 8 * number, CPU), 0.9)
     counts = counter.get_flop_counts()["Global"]
     found = sum(count for operation, count in counts.items() if operation is not torch.ops.aten.bmm)
-    due = number % config.loss.reg_interval == 0
-    flops = cost.flops
+    due, flops = number % config.loss.reg_interval == 0, cost.flops
     expected = flops.generator_forward + flops.discriminator_forward + flops.backward + due * flops.penalty
     assert found / 8 == pytest.approx(expected, rel=0.02)
     moved = [
@@ -102,15 +108,20 @@ def test_a_card_elsewhere_is_predicted_as_one_was_measured(plan_of):
     assert {side: row["milliseconds_per_step"] for side, row in rows.items()} == pytest.approx(H100, rel=0.2)
     assert plan["parameters"] == {"generator": 23_079_115, "discriminator": 23_087_249}  # Table 2, fused
     assert plan["hardware"] == {"device": "h100", "name": "NVIDIA H100"}
-    assert plan["watts"] == {"device": 700, "source": "data sheet of the NVIDIA H100"}
+    assert plan["watts"] == 700
     assert 2**30 < plan["total"]["memory_bytes"] < plan["total"]["device_memory_bytes"]
 
 
-def test_runs_on_many_devices_are_those_that_were_asked_for(plan_of):
-    scaling = plan_of("processes=[2]", "devices=cpu:4", "gradients=dgc", "gradients.ratio=0.2")["scaling"]
-    assert sorted({run["devices"] for run in scaling["runs"]}) == [2, 4]
+def test_runs_on_many_devices_are_those_that_were_asked_for_and_idle_ones_show(plan_of):
+    scaling = plan_of("processes=[2,16]", "devices=cpu:4", "gradients=dgc", "gradients.ratio=0.2")["scaling"]
+    assert sorted({run["devices"] for run in scaling["runs"]}) == [2, 4, 16]
     assert scaling["ratio"] == 0.2
     assert {run["reduction"] for run in scaling["runs"]} == {"fp32", "bf16", "dgc"}
+    strong = {
+        run["devices"]: run for run in scaling["runs"] if (run["scaling"], run["reduction"]) == ("strong", "fp32")
+    }
+    assert strong[16]["hours"] == pytest.approx(strong[2]["hours"])  # batches of 8 are two groups: 14 are idle
+    assert strong[16]["efficiency"] == pytest.approx(strong[2]["efficiency"] / 8)
 
 
 @pytest.mark.parametrize(
@@ -118,6 +129,8 @@ def test_runs_on_many_devices_are_those_that_were_asked_for(plan_of):
     [
         (["device=h10"], "h100"),
         (["device=t4", "precision=bf16"], "no units"),
+        (["device=h100", "calibrate=true"], "Leave out one"),
+        (["interconnect=100"], "100g"),
         (["data.labels=true"], "Prepare the data"),
         (["tflops=200"], "calibrate=true"),
     ],
@@ -139,3 +152,45 @@ def test_tables_fit_into_80_columns(capsys, monkeypatch):
 def test_the_images_of_a_prepared_folder_say_how_many_channels_they_have(plan_of, labelled_data):
     notes = plan_of(f"data.path={labelled_data}", "data.labels=true")["notes"]
     assert notes[0] == f"3 channels, 3 classes, as in {labelled_data}."
+
+
+# ---- many devices ------------------------------------------------------------------------------------------
+
+LINK = Link(bytes_per_second=1e9, latency_seconds=1e-3, source="a worked example")
+MILLION = 10**6  # numbers
+# 100 steps of 16 images: 1 s each, of which 0.2 s are there with any batch.  A gradient takes 4 MB.
+LOAD = Load(steps=100, batch=16, group=4, seconds=1.0, fixed_seconds=0.2, numels=(600_000, 400_000))
+FREE = Interconnect(Link(bytes_per_second=1e30, latency_seconds=0.0, source="a wish"), Reduction.fp32, 1.0)
+SLOW = Interconnect(Link(bytes_per_second=10e6, latency_seconds=0.0, source="a slow one"), Reduction.fp32, 1.0)
+
+
+def test_whole_groups_stay_together():
+    assert LOAD.compute_seconds(3) == LOAD.compute_seconds(2)  # 2, 1 and 1 groups: as slow as the first
+    assert LOAD.compute_seconds(16) == LOAD.compute_seconds(4)
+    assert [LOAD.users(n) for n in (1, 3, 4, 16)] == [1, 3, 4, 4]
+
+
+def test_strong_scaling_shares_every_update_and_weak_scaling_takes_fewer():
+    strong, weak = (scaled([LOAD], FREE, 4, kind) for kind in (Scaling.strong, Scaling.weak))
+    assert (strong["hours"], weak["hours"]) == pytest.approx((100 * 0.4 / 3600, 100 / 4 * 1.0 / 3600))
+    assert strong["device_hours"] == pytest.approx(4 * strong["hours"])
+    assert (strong["efficiency"], weak["efficiency"]) == pytest.approx((100 / (4 * 40), 1))
+    # 4 MB between two devices: each sends half, twice: 0.4 s at 10 MB/s, beside 0.6 s of compute.
+    assert scaled([LOAD], SLOW, 2, Scaling.strong)["communication"] == pytest.approx(0.4)
+
+
+def test_communication_dominates_where_it_takes_more_than_half():
+    # Strong: 0.4 of 0.6 s with two devices; 2 * 2/3 * 0.4 = 0.53 of 0.6 with three; 0.6 of 0.4 with four.
+    assert communication_bound_from([LOAD], SLOW, Scaling.strong) == 4
+    assert communication_bound_from([LOAD], FREE, Scaling.strong) is None
+    assert communication_bound_from([LOAD], SLOW, Scaling.weak) is None  # at most 0.8 s to 1 s of compute
+    slower = SLOW._replace(link=Link(6e6, 0.0, "slower"))  # 4/3 s at most: more than 1 s from n = 4 on
+    assert communication_bound_from([LOAD], slower, Scaling.weak) == 5
+
+
+def test_a_ring_sends_shares_of_sums_or_all_messages_of_compressed_gradients():
+    # Four devices, 400 MB: 2 * 3 messages of 100 MB each, 0.1 s, and a millisecond for every message.
+    assert Interconnect(LINK, Reduction.fp32, 1.0).seconds(4, 100 * MILLION) == pytest.approx(6 * 0.1 + 6 * 1e-3)
+    assert Interconnect(LINK, Reduction.bf16, 1.0).seconds(4, 100 * MILLION) == pytest.approx(6 * 0.05 + 6 * 1e-3)
+    # Four devices, 6 MB of compressed gradient each, at 3 bytes a number: 3 messages of 6 ms, and a millisecond for each.
+    assert Interconnect(LINK, Reduction.dgc, 0.5).seconds(4, 4 * MILLION) == pytest.approx(3 * (6e-3 + 1e-3))
