@@ -80,8 +80,7 @@ def test_operations_are_those_of_real_steps(loss, number):
         sum(new.numel() for old, new in zip(weights, player.network.weights, strict=True) if not torch.equal(old, new))
         for weights, player in zip(before, players, strict=True)
     ]
-    used = [cost.generator_weights, cost.discriminator_weights]
-    assert used == pytest.approx(moved, abs=1)  # differences of scores do not move their bias
+    assert [*cost.weights] == pytest.approx(moved, abs=1)  # differences of scores do not move their bias
 
 
 def test_a_calibrated_plan_measures_every_resolution_and_adds_up(plan_of):
@@ -117,9 +116,7 @@ def test_runs_on_many_devices_are_those_that_were_asked_for_and_idle_ones_show(p
     assert sorted({run["devices"] for run in scaling["runs"]}) == [2, 4, 16]
     assert scaling["ratio"] == 0.2
     assert {run["reduction"] for run in scaling["runs"]} == {"fp32", "bf16", "dgc"}
-    strong = {
-        run["devices"]: run for run in scaling["runs"] if (run["scaling"], run["reduction"]) == ("strong", "fp32")
-    }
+    strong = {run["devices"]: run for run in scaling["runs"] if run["scaling"] == "strong"}
     assert strong[16]["hours"] == pytest.approx(strong[2]["hours"])  # batches of 8 are two groups: 14 are idle
     assert strong[16]["efficiency"] == pytest.approx(strong[2]["efficiency"] / 8)
 
@@ -129,7 +126,6 @@ def test_runs_on_many_devices_are_those_that_were_asked_for_and_idle_ones_show(p
     [
         (["device=h10"], "h100"),
         (["device=t4", "precision=bf16"], "no units"),
-        (["device=h100", "calibrate=true"], "Leave out one"),
         (["interconnect=100"], "100g"),
         (["data.labels=true"], "Prepare the data"),
         (["tflops=200"], "calibrate=true"),
@@ -192,5 +188,5 @@ def test_a_ring_sends_shares_of_sums_or_all_messages_of_compressed_gradients():
     # Four devices, 400 MB: 2 * 3 messages of 100 MB each, 0.1 s, and a millisecond for every message.
     assert Interconnect(LINK, Reduction.fp32, 1.0).seconds(4, 100 * MILLION) == pytest.approx(6 * 0.1 + 6 * 1e-3)
     assert Interconnect(LINK, Reduction.bf16, 1.0).seconds(4, 100 * MILLION) == pytest.approx(6 * 0.05 + 6 * 1e-3)
-    # Four devices, 6 MB of compressed gradient each, at 3 bytes a number: 3 messages of 6 ms, and a millisecond for each.
+    # 6 MB of compressed gradient each, at 3 bytes a number: 3 messages of 6 ms, and a millisecond for each.
     assert Interconnect(LINK, Reduction.dgc, 0.5).seconds(4, 4 * MILLION) == pytest.approx(3 * (6e-3 + 1e-3))
