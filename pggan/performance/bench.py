@@ -82,7 +82,7 @@ def run(config: BenchConfig) -> int:
 
 
 def about(device: torch.device, config: BenchConfig | BenchScalingConfig) -> dict[str, Any]:
-    """What the figures were measured on and with."""
+    """The machine, the versions and the loss that figures are of."""
     return {"hardware": hardware(device), "versions": versions(), "loss": vars(config.loss)}
 
 
