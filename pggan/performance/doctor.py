@@ -88,7 +88,7 @@ def run(config: DoctorConfig) -> int:
 
 
 def looked(look: Callable[[torch.device], Finding], device: torch.device, otherwise: Verdict) -> Finding:
-    """What `look` finds on `device`, or the error that it raises: whatever fails is what this command is to report."""
+    """The finding of `look`, or the error that it raises: this command reports whatever fails."""
     try:
         return look(device)
     except Exception as error:
