@@ -1,15 +1,11 @@
 """`pggan evaluate`: metrics of a checkpoint, or of all of them, as tables or as JSON."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 from rich.console import Console
-from rich.progress import Progress as Bars
-from rich.progress import TimeElapsedColumn, TimeRemainingColumn
 
 from pggan.checkpoints.read import checkpoints_of_run, choose_checkpoint
 from pggan.config import DataConfig
@@ -25,7 +21,6 @@ from pggan.data.prepare import training_pyramid
 from pggan.data.pyramid import ImagePyramid, open_pyramid
 from pggan.distributed.process_group import ProcessGroup
 from pggan.metrics import Evaluator
-from pggan.metrics.images import Progress
 from pggan.sampling.files import make_folder
 from pggan.sampling.images import save_png
 from pggan.sampling.trained_generator import load
@@ -53,30 +48,29 @@ def run(config: EvaluateConfig) -> int:
         "versions": versions(),
         "evaluations": [],
     }
-    with shown() as progress:
-        for place in places:
-            generator = load(str(place), config.device)
-            settings = generator.settings(resolution=config.resolution, alpha=config.alpha)
-            about = {"generator": str(place), "images": generator.images, "alpha": settings.alpha}
-            about["resolution"] = settings.resolution
-            found = evaluator.evaluate(
-                generator.network,
-                settings,
-                pyramid,
-                first_seed=config.seed,
-                group=group,
-                mirror=mirror,
-                progress=progress,
-            )
-            end = f"-{generator.images:09d}.png" if len(places) > 1 else ".png"
-            folder = None if config.out is None else make_folder(Path(config.out), "out")
-            pictures = [] if folder is None else [f"{name}{end}" for name in found.pictures]
-            result["evaluations"].append(about | {"metrics": found.values, "notes": found.notes, "pictures": pictures})
-            if folder is not None:  # after each, so that it is there when a later one is not finished
-                for file, picture in zip(pictures, found.pictures.values(), strict=True):
-                    save_png(picture, folder / file)
-                with atomic_write(folder / RESULT_FILE) as temporary:
-                    temporary.write_text(json.dumps(result, indent=1) + "\n")
+    for place in places:
+        generator = load(str(place), config.device)
+        settings = generator.settings(resolution=config.resolution, alpha=config.alpha)
+        about = {"generator": str(place), "images": generator.images, "alpha": settings.alpha}
+        about["resolution"] = settings.resolution
+        found = evaluator.evaluate(
+            generator.network,
+            settings,
+            pyramid,
+            first_seed=config.seed,
+            group=group,
+            mirror=mirror,
+            shows_progress=True,
+        )
+        end = f"-{generator.images:09d}.png" if len(places) > 1 else ".png"
+        folder = None if config.out is None else make_folder(Path(config.out), "out")
+        pictures = [] if folder is None else [f"{name}{end}" for name in found.pictures]
+        result["evaluations"].append(about | {"metrics": found.values, "notes": found.notes, "pictures": pictures})
+        if folder is not None:  # after each, so that it is there when a later one is not finished
+            for file, picture in zip(pictures, found.pictures.values(), strict=True):
+                save_png(picture, folder / file)
+            with atomic_write(folder / RESULT_FILE) as temporary:
+                temporary.write_text(json.dumps(result, indent=1) + "\n")
     report(config, result)
     return 0
 
@@ -116,21 +110,6 @@ def images_of_run(run: str) -> tuple[DataConfig, int] | None:
     except Exception as error:  # a damaged YAML raises anything
         problem = f"{file} does not tell what images to compare with: {error}"
         raise UserError(problem, "Name the images to compare with: data=DIRECTORY.") from error
-
-
-@contextmanager
-def shown() -> Iterator[Progress]:
-    """A function that shows what is done as bars with the time left; nothing where there is no terminal."""
-    console, tasks = Console(stderr=True), dict[str, Any]()
-    columns = (*Bars.get_default_columns()[:3], TimeElapsedColumn(), TimeRemainingColumn())
-    with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
-
-        def show(what: str, done: int, blocks: int) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=blocks)
-            bars.update(tasks[what], completed=done, total=blocks)
-
-        yield show
 
 
 def report(config: EvaluateConfig, result: dict[str, Any]) -> None:

@@ -9,6 +9,8 @@ MODULE:FUNCTION       the user's own: FUNCTION() returns a module from uint8 [N,
 """
 
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -17,14 +19,64 @@ from torch import Tensor, nn
 
 from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError
-from pggan.metrics import Extractor
+from pggan.metrics import find
 from pggan.networks.efficientnet_lite0 import SIDE, load_efficientnet_lite0, weights_file
+from pggan.training.precision import full_float32
 
+EXTRACTORS = {
+    "efficientnet-lite0": f"{__name__}:efficientnet_lite0",
+    "inception": f"{__name__}:inception",
+    "pixels": f"{__name__}:pixels",
+}
+CHUNK = 32  # images in one forward pass
 PIXEL_SIDE = 32  # of the features of `pixels`
 # The weights that torch-fidelity publishes, converted from the TensorFlow graph of 2015-12-05; their SHA-256 begins so.
 INCEPTION_SHA256 = "6726825d"
 INCEPTION_FILE = f"weights-inception-2015-12-05-{INCEPTION_SHA256}.pth"
 INCEPTION_URL = f"https://github.com/toshas/torch-fidelity/releases/download/v0.2.0/{INCEPTION_FILE}"
+
+
+@dataclass(frozen=True)
+class Extractor:
+    """A feature extractor; `name` is what metrics carry.
+
+    Grey images are repeated to three channels; of images with four, the first three are taken.  Whatever precision
+    training has, features are calculated in float32.
+    """
+
+    name: str
+    network: Callable[[Tensor], Tensor]  # uint8 [N, 3, R, R] -> [N, F]
+    weights: str = ""  # the SHA-256 of their file
+
+    @torch.no_grad()
+    def features(self, images: Tensor) -> Tensor:
+        """Features float32 [N, F], in host memory, of images uint8 [N, C, R, R].
+
+        Raises UserError where the network gives anything but rows of finite numbers.
+        """
+        colour = images[:, :3] if images.shape[1] >= 3 else images[:, :1].expand(-1, 3, -1, -1)
+        with full_float32():
+            features = torch.cat([self.network(chunk) for chunk in torch.split(colour, CHUNK)]).float().cpu()
+        if features.ndim != 2 or not features.isfinite().all():
+            problem = f"Extractor {self.name} gives {list(features.shape)}, or numbers that are NaN or infinite."
+            raise UserError(problem, "It has to give [N, F], all finite: look at its network and weights.")
+        return features
+
+
+def load_extractor(name: str, weights: str | None, device: torch.device, prefix: str = "") -> Extractor:
+    """The extractor `name`, with the `weights` of a file where it takes some, on `device`.
+
+    Args: prefix: of the keys in messages.
+    Raises UserError for a name that is unknown, and where weights or packages are missing.
+    """
+    make = find(f"{prefix}extractor", name, EXTRACTORS)
+    if weights is not None and name != "inception":
+        raise UserError(f"{prefix}extractor={name} takes no weights=.", "Leave it out, or choose another one.")
+    made = make() if weights is None else make(weights)
+    extractor = made if isinstance(made, Extractor) else Extractor(name.replace(":", "."), made)
+    if isinstance(extractor.network, nn.Module):
+        extractor.network.requires_grad_(False).train(False).to(device)
+    return extractor
 
 
 class Resized(nn.Module):

@@ -6,21 +6,24 @@ share of digits that float64 rounds away.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pggan.metrics import Extractor, Metric, Task, label
-from pggan.metrics.extractors import pixels
+from pggan.metrics import Metric, Task, label
+from pggan.metrics.extractors import Extractor, pixels
+from pggan.metrics.images import RowCollector
 from pggan.sampling.images import Pixels, enlarge
 
 DISTANCE_ROWS = 1024  # whose distances to all others are held at once
 KERNEL_ROWS = 2048  # likewise of the kernel
 NEIGHBOURS = 3
+
+T = TypeVar("T")
 
 # Of nearest training images:
 QUANTILE = 0.05  # of the distances between training images, below which a fake is a copy
@@ -41,26 +44,50 @@ def distance_blocks(a: Tensor, b: Tensor) -> Iterator[tuple[int, Tensor]]:
         yield start, torch.cdist(rows, b.double(), compute_mode="use_mm_for_euclid_dist")
 
 
-def nearest_others(a: Tensor, count: int = 1) -> Tensor:
-    """Distances float64 [N, count] of each of `a` [N, F] to the nearest other rows."""
-    found = []
-    for start, block in distance_blocks(a, a):
-        block.diagonal(start).fill_(torch.inf)
-        found.append(block.topk(count, largest=False).values)
-    return torch.cat(found)
-
-
 class FeatureMetric(Metric):
+    """A metric that looks at features of the images; fakes are shown to the extractor once for all metrics."""
+
+    uses_extractor = True
+
+    @property
+    def extractor(self) -> Extractor:
+        """The extractor of the evaluation."""
+        found: Extractor = self.task.extractor
+        return found
+
+    def fake_features(self, extractor: Extractor, *, mirrored: bool = False) -> RowCollector:
+        """The collector of features of at least as many fakes as this metric compares, or of the fakes mirrored."""
+        key = extractor.name, mirrored
+        collector: RowCollector = self.task.collectors.setdefault(key, self._rows(extractor, 0, mirrored))
+        collector.count = max(collector.count, self.count)
+        return collector
+
+    def real_features(self, extractor: Extractor, count: int, *, mirrored: bool = False) -> Tensor:
+        """The features float32 [count, F] of the first reals, or of these mirrored.  Called by all ranks."""
+        key = "features", extractor.name, mirrored, count
+        return self.task.once(key, lambda: self.task.shown_reals(self._rows(extractor, count, mirrored)).rows())
+
+    def precisely(self, calculate: Callable[..., T], *values: Tensor) -> T:
+        """The result of `calculate` where float64 can be calculated: on CUDA, else on the CPU."""
+        device = self.task.partition.group.device
+        return calculate(*[one.to(device) for one in values] if device.type == "cuda" else values)
+
+    def _rows(self, extractor: Extractor, count: int, mirrored: bool) -> RowCollector:
+        shown = (lambda images: extractor.features(images.flip(-1))) if mirrored else extractor.features
+        return RowCollector(shown, count, self.task.partition)
+
+
+class Comparison(FeatureMetric):
     """A metric that compares features of fakes with features of as many reals, or of all if there are fewer."""
 
     def __init__(self, task: Task, count: int) -> None:
         super().__init__(task, count)
-        self.fakes = task.features(self.extractor, count)
+        self.fakes = self.fake_features(self.extractor)
 
     def values(self) -> dict[str, float]:
         real_count = min(self.count, self.task.reals.pyramid.images)
-        fakes, reals = self.fakes.rows()[: self.count], self.task.real_features(self.extractor, real_count)
-        return self.task.precisely(self.compare, fakes, reals) if self.task.is_main else {}
+        fakes, reals = self.fakes.rows()[: self.count], self.real_features(self.extractor, real_count)
+        return self.precisely(self.compare, fakes, reals) if self.task.partition.group.is_main else {}
 
     def named(self, metric: str, value: float, count: int | None = None) -> dict[str, float]:
         """A number under the extractor's name."""
@@ -71,7 +98,7 @@ class FeatureMetric(Metric):
         """The numbers by name, of features [N, F] of fakes and of reals, where float64 can be calculated."""
 
 
-class PrecisionRecall(FeatureMetric):
+class PrecisionRecall(Comparison):
     """Improved precision and recall (Kynkaanniemi et al. 2019), k = 3: `precision` and `recall`.
 
     Around every image of a set lies a ball in feature space that reaches to its third nearest neighbour in the same
@@ -88,12 +115,15 @@ class PrecisionRecall(FeatureMetric):
 
 def covered(points: Tensor, centres: Tensor) -> float:
     """The share of `points` [N, F] that lie in a ball around one of `centres` [M, F]."""
-    radii = nearest_others(centres, NEIGHBOURS)[:, -1]
-    inside = [(block <= radii).any(1) for _, block in distance_blocks(points, centres)]
+    radii = []
+    for start, block in distance_blocks(centres, centres):
+        block.diagonal(start).fill_(torch.inf)
+        radii.append(block.topk(NEIGHBOURS, largest=False).values[:, -1])
+    inside = [(block <= torch.cat(radii)).any(1) for _, block in distance_blocks(points, centres)]
     return float(torch.cat(inside).double().mean())
 
 
-class KernelInceptionDistance(FeatureMetric):
+class KernelInceptionDistance(Comparison):
     """Kernel inception distance (Binkowski et al. 2018, section 4), times 1000: `kid`, and `kid_floor`.
 
     The squared maximum mean discrepancy between features under the kernel (x . y / F + 1)^3, in its unbiased form, of
@@ -132,7 +162,7 @@ def kernel_distance(x: Tensor, y: Tensor) -> float:
     return 1000 * float(mean_of_pairs(x) + mean_of_pairs(y) - 2 * across)
 
 
-class FrechetInceptionDistance(FeatureMetric):
+class FrechetInceptionDistance(Comparison):
     """Frechet inception distance (Heusel et al. 2017), between Gaussians with the moments of two feature sets: `fid`.
 
     |m1 - m2|^2 + tr(S1 + S2 - 2 (S1 S2)^(1/2)), covariances with N - 1.  With R1 and R2 the triangular factors of the
@@ -219,7 +249,7 @@ def nearest_different(others: Tensor, *orientations: Tensor) -> Tensor:
     return distances.masked_fill_(distances.isinf(), 0)
 
 
-class NearestNeighbours(Metric):
+class NearestNeighbours(FeatureMetric):
     """Copies of training images: `neighbour_distance` (median), the same of reals, and `copies`; also by pixels.
 
     The distance from each fake to the nearest of all training images is compared with the distance from each of as many
@@ -244,7 +274,7 @@ class NearestNeighbours(Metric):
         self.extractors = {one.name: one for one in (self.extractor, pixels())}
         self.orientations = (False, True) if task.mirror else (False,)
         self.fakes = {
-            name: [task.features(one, count, mirrored=mirrored) for mirrored in self.orientations]
+            name: [self.fake_features(one, mirrored=mirrored) for mirrored in self.orientations]
             for name, one in self.extractors.items()
         }
         self.found: dict[str, Neighbours] = {}  # of the fakes, SHOWN each, on rank 0
@@ -255,15 +285,15 @@ class NearestNeighbours(Metric):
     def _by(self, extractor: Extractor) -> dict[str, float]:
         task, name, training = self.task, extractor.name, self.task.reals.pyramid.images
         fakes = [one.rows()[: self.count] for one in self.fakes[name]]
-        reals = task.real_features(extractor, training)
+        reals = self.real_features(extractor, training)
         some = [reals[: self.count]]
         if task.mirror:
-            some.append(task.real_features(extractor, self.count, mirrored=True))
-        if not task.is_main:
+            some.append(self.real_features(extractor, self.count, mirrored=True))
+        if not task.partition.group.is_main:
             return {}
-        self.found[name] = task.precisely(partial(nearest_images, count=min(SHOWN, training)), reals, *fakes)
+        self.found[name] = self.precisely(partial(nearest_images, count=min(SHOWN, training)), reals, *fakes)
         distances = self.found[name].distances[:, 0]
-        among = task.precisely(nearest_different, reals, *some)
+        among = self.precisely(nearest_different, reals, *some)
         are_copies = (distances < among.quantile(QUANTILE)) | (distances <= rounding_of(reals))
         values = {
             "neighbour_distance": distances.median(),
@@ -285,7 +315,7 @@ class NearestNeighbours(Metric):
             for found in self.found.values():
                 reals, are_mirrored = self.task.reals.read(found.numbers[fake].tolist()), found.are_mirrored[fake]
                 groups.append(np.where(are_mirrored.numpy()[:, None, None, None], reals[:, :, ::-1], reals))
-            tiles = [enlarge(group, max(TILE // self.task.resolution, 1)) for group in groups]
+            tiles = [enlarge(group, max(TILE // self.task.reals.resolution, 1)) for group in groups]
             gap = np.full((tiles[0].shape[1], GAP, tiles[0].shape[3]), 255, np.uint8)
             parts = [part for group in tiles for part in (gap, *group)]
             rows.append(np.concatenate(parts[1:], axis=1))

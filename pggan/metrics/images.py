@@ -5,13 +5,15 @@ calculation is done per block, and results are put back in the order of the imag
 number of ranks with as many CPU threads each.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import track
 from torch import Tensor
 
 from pggan.core.rng import generator_for
@@ -25,7 +27,8 @@ from pggan.sampling.images import Pixels
 MAX_IMAGES = 64  # in a block
 BLOCK_PIXELS = 2**24  # in a block, and channel: at 1024x1024, 16 images
 DRAWN_PIXELS = 2**22  # in a batch that a GPU draws: at 1024x1024, 4 images
-Progress = Callable[[str, int, int], None]  # called with what is done, blocks done, blocks in all
+
+T = TypeVar("T")
 
 
 class Images(Protocol):
@@ -82,11 +85,18 @@ class RankPartition:
 
     group: ProcessGroup
     size: int
+    shows_progress: bool = False  # on a terminal
 
     @classmethod
-    def at(cls, resolution: int, group: ProcessGroup) -> "RankPartition":
+    def at(cls, resolution: int, group: ProcessGroup, *, shows_progress: bool = False) -> "RankPartition":
         """The partition of images of side `resolution`."""
-        return cls(group, min(MAX_IMAGES, max(BLOCK_PIXELS // resolution**2, 2)))
+        return cls(group, min(MAX_IMAGES, max(BLOCK_PIXELS // resolution**2, 2)), shows_progress)
+
+    def track(self, what: str, items: Sequence[T]) -> Iterable[T]:
+        """The `items`, one after the other, with a bar of those that are done."""
+        console = Console(stderr=True)
+        disable = not (self.shows_progress and console.is_terminal)
+        return track(items, what, console=console, transient=True, disable=disable)
 
     def own(self, count: int) -> list[range]:
         """The blocks of this rank, of images 0 to `count` - 1."""
@@ -139,22 +149,18 @@ class RowCollector(Collector):
 
 
 @torch.no_grad()
-def feed(
-    images: Images, collectors: Sequence[Collector], partition: RankPartition, what: str, progress: Progress
-) -> None:
+def feed(images: Images, collectors: Sequence[Collector], partition: RankPartition, what: str) -> None:
     """Give each of `collectors` its images, which are read once.
 
     Called by all ranks.  An error on one of them ends it on all: the others would wait for its results.
     """
     own = partition.own(max((collector.count for collector in collectors), default=0))
     with partition.group.collective_errors():
-        for number, block in enumerate(own):
-            progress(what, number, len(own))
+        for block in partition.track(what, own):
             pixels = to_device(images.read(block), partition.group.device)
             for collector in collectors:
                 if block.start < collector.count:
                     collector.add(pixels[: collector.count - block.start])
-        progress(what, len(own), len(own))
 
 
 def separable_filter(images: Tensor, kernel: Sequence[float]) -> Tensor:

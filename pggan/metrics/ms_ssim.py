@@ -76,7 +76,6 @@ class MultiScaleSimilarity(Metric):
     paper_images = 20_000
     least_images = 2
     takes_more_fakes = True
-    uses_extractor = False
 
     def __init__(self, task: Task, count: int) -> None:
         super().__init__(task, count - count % 2)
@@ -84,7 +83,7 @@ class MultiScaleSimilarity(Metric):
 
     def values(self) -> dict[str, float]:
         count, task = min(self.count, self.task.reals.pyramid.images // 2 * 2), self.task
-        features = f"{scales_of(task.resolution)}scales"
+        features = f"{scales_of(task.reals.resolution)}scales"
         found = {label("ms_ssim", features, self.count): float(self.pairs.rows().mean())}
         pairs = RowCollector(of_pairs, count, task.partition)
         reals = task.once(("ms_ssim", count), lambda: float(task.shown_reals(pairs).rows().mean()))

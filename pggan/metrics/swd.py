@@ -16,8 +16,7 @@ and a channel of zero variance is not divided by its standard deviation.
 """
 
 import tempfile
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -145,18 +144,13 @@ def stored(block: Tensor) -> Tensor:
         raise UserError(problem, "Use fewer images (count), or set a larger place: TMPDIR=DIRECTORY.") from error
 
 
-def distance(one: PatchCollector, other: PatchCollector, side: int, on_progress: Callable[[int, int], None]) -> float:
-    """The distance at a level between two sets of as many images, times 1000.  Called by all ranks.
-
-    Args: on_progress: called with the directions that are done, and all of them.
-    """
+def distance(one: PatchCollector, other: PatchCollector, side: int) -> float:
+    """The distance at a level between two sets of as many images, times 1000.  Called by all ranks."""
     for collector in (one, other):
         collector.normalise(side)
     directions = random_directions(one.channels * SIDE**2, side)
     found: list[float] = []
-    for start in range(0, DIRECTIONS, AT_ONCE):
-        on_progress(start, DIRECTIONS)
-        some = directions[:, start : start + AT_ONCE]
+    for some in one.partition.track(f"Patches of {side}x{side}", torch.split(directions, AT_ONCE, 1)):
         found += map(sorted_distance, one.project(side, some), other.project(side, some))
     return 1000 * sum(found) / DIRECTIONS
 
@@ -172,7 +166,6 @@ class SlicedWasserstein(Metric):
     paper_images = 16_384
     least_images = 16  # with as few reals, the floor compares 8 with 8; of one with one it is no measure
     least_resolution = 8  # a patch does not fit into 4x4
-    uses_extractor = False
     decides = "swd/mean"
 
     def __init__(self, task: Task, count: int) -> None:
@@ -192,9 +185,7 @@ class SlicedWasserstein(Metric):
         return self.task.shown_reals(self._collector(count), first)
 
     def _distances(self, one: PatchCollector, other: PatchCollector) -> dict[str, float]:
-        return {
-            str(side): distance(one, other, side, partial(self.task.progress, f"swd/{side}")) for side in one.levels
-        }
+        return {str(side): distance(one, other, side) for side in one.levels}
 
     def _named(self, metric: str, distances: dict[str, float], count: int) -> dict[str, float]:
         found = distances | {"mean": sum(distances.values()) / len(distances)}
@@ -202,4 +193,4 @@ class SlicedWasserstein(Metric):
 
     def _collector(self, count: int) -> PatchCollector:
         task = self.task
-        return PatchCollector(count, task.resolution, task.reals.pyramid.channels, task.partition)
+        return PatchCollector(count, task.reals.resolution, task.reals.pyramid.channels, task.partition)

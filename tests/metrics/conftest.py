@@ -24,7 +24,7 @@ def task_of(alone) -> Callable[..., Task]:
 
     def build(fakes: Images | None, pyramid: ImagePyramid, mirror: bool = False) -> Task:
         reals, partition = RealImages(pyramid, pyramid.resolution), RankPartition(alone, 4)
-        return Task(fakes or reals, reals, partition, pixels(), lambda *_: None, mirror)
+        return Task(fakes or reals, reals, partition, pixels(), mirror)
 
     return build
 

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from pggan.core.errors import UserError
-from pggan.metrics import Extractor, extractors, load_extractor
+from pggan.metrics import extractors
+from pggan.metrics.extractors import Extractor, load_extractor
 from pggan.metrics.features import rounding_of
 from pggan.networks.efficientnet_lite0 import load_efficientnet_lite0, weights_file
 

@@ -32,7 +32,7 @@ class Noise:
 
 def measured(task, count):
     metric = NearestNeighbours(task, count)
-    feed(task.fakes, [*task.collectors.values()], task.partition, "", task.progress)
+    feed(task.fakes, [*task.collectors.values()], task.partition, "")
     return metric, metric.values()
 
 

@@ -26,7 +26,7 @@ def test_every_level_is_the_definition_computed_directly(task_of, make_pyramid, 
     sets = [RealImages(pyramid, 32, first) for first in (6, 0)]
     shown = [PatchCollector(6, 32, 3, task.partition) for _ in sets]
     for images, collector in zip(sets, shown, strict=True):
-        feed(images, [collector], task.partition, "", task.progress)
+        feed(images, [collector], task.partition, "")
     a, b = (descriptors(images, {32: detail, 16: halved}[side]) for images in sets)
     a, b = [(one - one.mean((0, 2))[:, None]) / one.std((0, 2))[:, None] for one in (a, b)]
     directions = swd.random_directions(147, side).double().numpy()
@@ -34,7 +34,7 @@ def test_every_level_is_the_definition_computed_directly(task_of, make_pyramid, 
     direct = 1000 * np.abs(sorted_a - sorted_b).mean()
     assert direct > 50
     # The levels have whole numbers of 2^-14 up to 2^9, which float32 holds; so it rounds as at 16x16 alone.
-    assert swd.distance(*shown, side, task.progress) == pytest.approx(direct, abs=1000 * 147 * 2**-24)
+    assert swd.distance(*shown, side) == pytest.approx(direct, abs=1000 * 147 * 2**-24)
 
 
 def filtered(images):
@@ -73,7 +73,7 @@ def test_equal_sets_have_no_distance_and_a_blank_generator_has_a_number(task_of,
     for fakes, is_right in ((RealImages(pyramid, 16), lambda v: v == 0), (Blank(), lambda v: 100 < v < 2000)):
         task = task_of(fakes, pyramid)
         metric = SlicedWasserstein(task, 4)
-        feed(task.fakes, [*task.collectors.values()], task.partition, "", task.progress)
+        feed(task.fakes, [*task.collectors.values()], task.partition, "")
         assert is_right(metric.values()["swd/16@patches-4"])
 
 
