@@ -1,10 +1,10 @@
 """A headless Chromium, driven over a pipe by its DevTools protocol: nothing to install beside the browser."""
 
+import fcntl
 import json
 import os
 import shutil
 import subprocess
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 from select import select
@@ -24,17 +24,6 @@ FLAGS = [
     "--remote-debugging-pipe",
 ]
 WAIT_SECONDS = 60
-# The protocol is on the descriptors 3 and 4, which may be those of the pipes, the other way round.
-LAUNCHER = """
-import fcntl, os, sys
-commands, answers, *words = sys.argv[1:]
-copies = [fcntl.fcntl(int(number), fcntl.F_DUPFD_CLOEXEC, 10) for number in (commands, answers)]
-for number, copy in zip((3, 4), copies):
-    os.dup2(copy, number)
-for number in {int(commands), int(answers)} - {3, 4}:
-    os.close(number)
-os.execv(words[0], words)
-"""
 
 
 class ProtocolError(Exception):
@@ -173,10 +162,13 @@ class Page:
 @contextmanager
 def open_browser(profile: Path):
     """A page of a new browser, whose profile is in a new folder."""
-    to_browser, commands = os.pipe()
-    answers, from_browser = os.pipe()
-    words = [sys.executable, "-c", LAUNCHER, str(to_browser), str(from_browser)]
-    words += [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
+    # The protocol is on the descriptors 3 and 4, which must not be those of the pipes.
+    low = (*os.pipe(), *os.pipe())
+    to_browser, commands, answers, from_browser = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in low)
+    for end in low:
+        os.close(end)
+    words = ["bash", "-c", f'exec "$0" "$@" 3<&{to_browser} 4>&{from_browser}', CHROMIUM, *FLAGS]
+    words += [f"--user-data-dir={profile}", "about:blank"]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     browser = subprocess.Popen(words, pass_fds=[to_browser, from_browser], **quiet)
     os.close(to_browser)

@@ -43,16 +43,6 @@ def text(page, selector):
     return page.run(f"document.querySelector({json.dumps(selector)}).textContent")
 
 
-def face(page):
-    """The pixels [R, R, 3] of the face."""
-    rows = page.run("""(() => {
-      const canvas = document.querySelector("#face");
-      return [...canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data];
-    })()""")
-    side = int((len(rows) / 4) ** 0.5)
-    return np.array(rows, np.uint8).reshape(side, side, 4)[:, :, :3]
-
-
 def shows(page, expected, tolerance=0):
     """Wait until the face is `expected`; the page draws when it comes to it."""
     wanted = [*expected.astype(int).flatten().tolist()]
@@ -129,15 +119,14 @@ def test_growth_truncation_and_class_are_those_of_python(page, generator):
 
 
 def test_random_drags_keys_and_neighbours_change_the_face(page):
-    faces = [face(page)]
+    faces = [page.run("document.querySelector('#face').toDataURL()")]
 
     def changed(act):
         """A drag draws several faces: what comes next is compared with the last one."""
-        before = page.run("document.querySelector('#face').toDataURL()")
         act()
-        page.wait(f"document.querySelector('#face').toDataURL() !== {json.dumps(before)}")
+        page.wait(f"document.querySelector('#face').toDataURL() !== {json.dumps(faces[-1])}")
         page.wait("document.querySelector('#face').ariaBusy === 'false'")
-        faces.append(face(page))
+        faces.append(page.run("document.querySelector('#face').toDataURL()"))
 
     changed(lambda: page.click("#random"))
     assert text(page, "#title").startswith("seed ")
@@ -150,12 +139,10 @@ def test_random_drags_keys_and_neighbours_change_the_face(page):
     page.run("document.activeElement.blur()")
     for key in ("ArrowLeft", "ArrowDown", "r", "b"):
         changed(lambda key=key: page.key(key))
-    assert len({picture.tobytes() for picture in faces}) >= 7  # the last two: there and back
+    assert len({*faces}) >= 7  # the last two: there and back
     before = page.run("document.querySelector('#lattice canvas').toDataURL()")
     page.click("#turn")
     page.wait(f"document.querySelector('#lattice canvas').toDataURL() !== {json.dumps(before)}")
-    page.set("#distance", 0.05)
-    assert text(page, "#distance + output") == "0.05"
 
 
 def test_what_is_saved_is_what_is_seen(page, downloads, generator):
@@ -246,11 +233,9 @@ def test_bad_files_are_refused_with_the_reason(page, tmp_path):
     ones = np.ones(20, "<f4").tobytes()
     refused = {
         "a huge header": b"\xff" * 8 + b"{}",
-        "null": tensors(None),
         "other tensors": tensors({"weights": latents}, ones),
         "too many": tensors({"latents": latents | {"shape": [10**9, 20]}}, ones),
         "another type": tensors({"latents": latents | {"dtype": "F16"}}, ones),
-        "cut": tensors({"latents": latents}, ones[1:]),
         "outside": tensors({"latents": latents | {"data_offsets": [2**50, 2**50 + 80]}}, ones),
         "zeros": tensors({"latents": latents}, bytes(80)),
         "infinite": tensors({"latents": latents}, np.full(20, np.inf, "<f4").tobytes()),

@@ -29,13 +29,6 @@ def test_a_run_a_checkpoint_and_a_file_give_the_same_generator(run_dir, generato
     assert "16x16, alpha 0.96875, 96 images, latents of 8 numbers" in repr(generator)
 
 
-def test_pictures_are_those_of_the_latents(generator):
-    pictures = generator.sample("7-8", resolution=8, truncation=0.5, label=2)
-    arrays = generator.render(generator.latents(np.arange(7, 9)), resolution=8, truncation=0.5, label=2)
-    assert [picture.size for picture in pictures] == [(8, 8), (8, 8)]
-    assert np.array_equal(np.stack([np.asarray(picture) for picture in pictures]), arrays)
-
-
 def test_a_class_is_found_by_its_number_and_by_its_name(run_dir, generator, labelled_data, tmp_path):
     names = ImagePyramid(labelled_data).class_names
     assert list(generator.class_names) == names
@@ -51,6 +44,15 @@ def test_a_class_is_found_by_its_number_and_by_its_name(run_dir, generator, labe
     assert np.array_equal(np.asarray(Image.open(out)), wanted[0])
 
 
+def test_the_newest_stage_is_drawn_unless_another_is_asked_for(generator):
+    for asked, stage in (({}, (16, 31 / 32)), ({"resolution": 8}, (8, 1.0)), ({"alpha": 0.25}, (16, 0.25))):
+        settings = generator.settings(**asked)
+        assert (settings.resolution, settings.alpha) == stage
+    (picture,) = generator.sample("7", resolution=8, truncation=0.5, label=2)
+    pixels = generator.render(generator.latents([7]), resolution=8, truncation=0.5, label=2)
+    assert np.array_equal(np.asarray(picture), pixels[0])
+
+
 def test_what_is_not_there_is_said(run_dir, generator):
     with pytest.raises(UserError, match="no generator"):
         pggan.load("nowhere")
@@ -63,15 +65,6 @@ def test_what_is_not_there_is_said(run_dir, generator):
     for wrong in ({"resolution": 32}, {"alpha": 1.5}, {"label": 3}, {"label": -1}):
         with pytest.raises(UserError, match=next(iter(wrong))):
             generator.settings(**wrong)
-
-
-@pytest.mark.parametrize(
-    ("asked", "resolution", "alpha"),
-    [({}, 16, 31 / 32), ({"resolution": 16}, 16, 31 / 32), ({"resolution": 8}, 8, 1.0), ({"alpha": 0.25}, 16, 0.25)],
-)
-def test_the_newest_stage_is_drawn_unless_another_is_asked_for(generator, asked, resolution, alpha):
-    settings = generator.settings(**asked)
-    assert (settings.resolution, settings.alpha) == (resolution, alpha)
 
 
 def test_a_seed_gives_the_same_face_in_any_company_on_any_number_of_threads(generator):
@@ -130,15 +123,6 @@ def test_truncation_goes_to_the_average_face_of_the_class(generator):
             mean = torch.lerp(features.mean(0, keepdim=True), features[:1], truncation)
             wanted = network.grow(mean, 16, generator.alpha)[0].permute(1, 2, 0).numpy() * 127.5 + 127.5
         assert np.abs(found[0] - wanted.clip(0, 255)).max() <= 0.51  # rounded
-
-
-def test_paths_lead_through_seeds_or_latents(generator):
-    assert torch.equal(generator.path([1, 2], 5), generator.path(seed_latents([1, 2], 8), 5))
-    assert torch.equal(generator.path("1,2", 5, "lerp")[[0, 4]], seed_latents([1, 2], 8))
-    assert generator.path([1, 2, 3], 6, "loop").shape == (6, 8)
-    for keys, kind in (([1], "slerp"), ([1, 2], "circle")):
-        with pytest.raises(UserError, match="slerp, lerp, loop"):
-            generator.path(keys, 5, kind)
 
 
 @pytest.mark.slow
