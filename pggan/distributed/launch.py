@@ -52,8 +52,6 @@ def launch(
             PARENT_VARIABLE: str(os.getpid()),
             RANKS_VARIABLE: folder,
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
-            # With the store shared by all attempts, new ranks find the addresses of dead ones there.
-            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
             "TORCHELASTIC_SIGNALS_TO_HANDLE": IGNORED,
         }
         if nnodes == 1 and sys.platform == "linux":  # no need for a host name that can be resolved
@@ -108,7 +106,7 @@ def run_ranks(folder: Path, count: int, nnodes: int, rdzv_endpoint: str | None, 
         return "Ranks were lost, and no restarts are left (distributed.max_restarts)."
     except (RendezvousError, OSError) as error:
         if any(folder.glob("pid-*")):
-            return f"The machines have lost each other: {error}"
+            return f"The machines have lost each other: {str(error) or 'one did not come back within five minutes'}."
         raise UserError(
             f"The machines did not meet at distributed.rdzv_endpoint={rdzv_endpoint}: {error}",
             f"Start the same command on all {nnodes} within five minutes, with the address of one, "

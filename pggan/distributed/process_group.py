@@ -3,6 +3,7 @@
 import os
 import socket
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from itertools import count
 from operator import mul
 from threading import Thread
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import torch
 import torch.distributed as dist
@@ -26,6 +28,7 @@ from pggan.distributed.launch import RENDEZVOUS_SECONDS, expect_answers
 # The watchdog ends ranks that stand still; these timeouts are for what it does not see.
 GRADIENT_TIMEOUT = timedelta(minutes=30)  # a slow link of CPUs is no fault
 CONTROL_TIMEOUT = timedelta(days=7)  # while one rank prepares data, the others wait
+ROUND, POLL_SECONDS = "round", 0.1
 MAX_STEPS_IN_FLIGHT = 8  # steps that the host may be ahead of a GPU: enough to keep it busy; a save waits for them
 T = TypeVar("T")
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -80,9 +83,10 @@ class ProcessGroup:
         """The group of all ranks, when they are there; raises UserError if that takes more than `seconds`."""
         try:
             store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=seconds)))
+            store = getattr(store, "underlying_store", store)  # torchrun's prefix can differ among its machines
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
-                store=PrefixStore("gradients", store),
+                store=PrefixStore(agreed_prefix(store, info, seconds), store),
                 rank=info.rank,
                 world_size=info.world_size,
                 timeout=GRADIENT_TIMEOUT,
@@ -235,6 +239,27 @@ class ProcessGroup:
                 "The same command resumes from the last checkpoint. If this comes back, the memory or the link of that "
                 "machine is at fault.",
             )
+
+
+def agreed_prefix(store: Any, info: RankInfo, seconds: float) -> str:
+    """A prefix for the keys of ranks that start together, in a store that may have those of ranks that have ended.
+
+    Rank 0 names it, the others count themselves under it.  A count that is full, or never fills, is of ranks before.
+    """
+    prefix = uuid4().hex if info.rank == 0 else ""
+    if prefix:
+        store.set(ROUND, prefix)
+    for _ in range(int(seconds / POLL_SECONDS)):
+        if info.rank == 0 and store.add(prefix, 0) == info.world_size - 1:
+            store.set(f"{prefix}/go", "")
+            return prefix
+        if info.rank > 0:
+            if (now := store.get(ROUND).decode()) != prefix and store.add(now, 1) < info.world_size:
+                prefix = now
+            if prefix and store.check([f"{prefix}/go"]):
+                return prefix
+        time.sleep(POLL_SECONDS)
+    raise RuntimeError("not all of them came")
 
 
 def run_distributed(info: RankInfo, devices: str, run: Callable[[ProcessGroup], int]) -> int:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from pggan.distributed.process_group import (
     ProcessGroup,
     RankInfo,
     RemoteUserError,
+    agreed_prefix,
     rank_from_environment,
     run_distributed,
 )
@@ -208,3 +210,20 @@ def test_a_rank_whose_memory_does_not_suffice_in_the_middle_of_a_step_lets_all_r
 def test_an_error_of_ones_own_device_is_no_lost_rank(error):
     with pytest.raises(type(error)), ProcessGroup(RankInfo(0, 2, 0, 2), CPU, None).collective():
         raise error
+
+
+@pytest.mark.fault(15)
+def test_ranks_that_start_together_agree_where_others_have_ended():
+    """In the store of a plain torchrun are the keys of a start that was complete, and of one that was not."""
+    store = torch.distributed.HashStore()
+
+    def start(ranks):
+        with ThreadPoolExecutor(3) as pool:
+            infos = [RankInfo(rank, 3, rank, 3) for rank in ranks]
+            return list(pool.map(lambda info: agreed_prefix(store, info, 2 if len(ranks) < 3 else 60), infos))
+
+    first = start([0, 1, 2])
+    with pytest.raises(RuntimeError, match="not all of them came"):
+        start([0, 2])
+    second = start([2, 1, 0])
+    assert (len({*first}), len({*second}), len({*first, *second})) == (1, 1, 2)
