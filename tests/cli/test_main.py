@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from pggan.cli.commands import COMMANDS
 from pggan.cli.main import guarded, main
 from pggan.core.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError
 from pggan.core.process import __version__
@@ -24,13 +23,6 @@ def test_the_version_is_that_of_the_package(arguments, capsys):
     assert capsys.readouterr().out == f"pggan {__version__}\n"
 
 
-def test_an_unknown_command_is_refused_with_the_nearest_one(capsys):
-    slips = {"smaple": "sample", "train.py seed=1": "train", "benchscaling": "bench scaling", "--hlp": "--help"}
-    for words, meant in slips.items():
-        assert main(words.split()) == 2
-        assert f"Did you mean '{meant}'?" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--help"], ["modle.fmap_base=5"], ["model.fmap_max=0"]])
 def test_the_script_answers_mistakes_without_importing_torch_and_help_without_hydra(arguments):
@@ -44,17 +36,6 @@ def test_the_script_answers_mistakes_without_importing_torch_and_help_without_hy
     result = python("-c", code, *arguments)
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[-1] == ("0 False False" if arguments == ["--help"] else "2 False True")
-
-
-@pytest.mark.slow
-def test_a_typo_of_any_command_is_answered_without_importing_torch():
-    code = (
-        "import sys; from pggan.cli.commands import COMMANDS; from pggan.cli.main import main\n"
-        "print([main([*name.split(), 'sead_of_all=1']) for name in COMMANDS], 'torch' in sys.modules)"
-    )
-    result = python("-c", code)
-    assert result.stdout == f"{[2] * len(COMMANDS)} False\n", result.stderr
-    assert result.stderr.count("There is no key 'sead_of_all'") == len(COMMANDS)
 
 
 # What each process finds in its environment when it comes to import torch, which ends it.

@@ -1,19 +1,42 @@
-"""The recipes that are named after a method have that method's loss, penalty, rates, averages and augmentation."""
+"""Recipes: each composes and trains, and those that are named after a method have that method's values."""
+
+from dataclasses import replace
 
 import pytest
 
+from pggan.cli.main import main
 from pggan.config import TrainConfig
 from pggan.config.validation import validated
+from pggan.config.values import choices_of
+from pggan.performance.recipe import FALLING_SHARE
 from tests.composed import composed
 
+RECIPES = [f"experiment={name}" for name in choices_of("experiment")] + ["debug=smoke", "debug=overfit"]
 
-def config(name):
-    return validated(TrainConfig, composed("train", [f"experiment={name}"]))
+
+def config(choice):
+    return validated(TrainConfig, composed("train", [choice]))
+
+
+@pytest.mark.parametrize("choice", RECIPES)
+def test_every_recipe_composes_and_has_a_name_of_its_own(choice):
+    checked = config(choice)
+    assert checked.name == choice.partition("=")[2]
+    assert checked.data.path is None or "avatars" not in choice
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("choice", RECIPES)
+def test_the_first_phase_of_every_recipe_trains_at_reduced_size(choice, toy_data, tmp_path):
+    smaller = ["schedule.final_resolution=16", "schedule.batch=4", "schedule.total_images=8", "model.fmap_max=4"]
+    data = [f"data.path={toy_data}", "data.channels=null", "devices=cpu", "schedule.lr_decay_images=0"]
+    assert main(["train", choice, *smaller, *data, f"run_dir={tmp_path / 'run'}"]) == 0
+    assert (tmp_path / "run" / "generator.safetensors").is_file()
 
 
 def test_paper_is_as_published():
     """Appendix A.1: WGAN-GP with drift and a penalty at every update, Adam, and an average per update."""
-    paper = config("paper")
+    paper = config("experiment=paper")
     published = {"name": "wgan_gp", "penalty_weight": 10, "target": 1, "reg_interval": 1}
     assert {key: getattr(paper.loss, key) for key in published} == published
     schedule = paper.schedule
@@ -24,17 +47,31 @@ def test_paper_is_as_published():
 
 
 @pytest.mark.parametrize(
-    ("name", "loss", "interval", "rate", "augmentation"),
+    ("name", "loss", "gamma", "interval", "rate", "augmentation"),
     [
-        ("modern", "logistic", 16, 0.0025, "none"),
-        ("relativistic", "relativistic", 1, 0.0025, "none"),
-        ("small_data", "logistic", 8, 0.006, "ada"),
+        ("modern", "logistic", 1.6, 16, 0.0025, "none"),
+        ("relativistic", "relativistic", 1.0, 1, 0.0025, "none"),
+        ("small_data", "logistic", 12, 8, 0.006, "ada"),
     ],
 )
-def test_later_recipes_are_those_of_their_papers_but_for_what_they_say(name, loss, interval, rate, augmentation):
-    recipe = config(name)
-    assert (recipe.loss.name, recipe.loss.reg_interval) == (loss, interval)
+def test_later_recipes_are_those_of_their_papers_but_for_what_they_say(name, loss, gamma, interval, rate, augmentation):
+    recipe = config(f"experiment={name}")
+    assert (recipe.loss.name, recipe.loss.gamma, recipe.loss.reg_interval) == (loss, gamma, interval)
     assert (recipe.schedule.learning_rate_g, recipe.schedule.learning_rate_d) == (rate, rate)
     assert recipe.augmentation.name == augmentation
     assert recipe.ema.rampup is not None
-    assert recipe.loss.gamma == {"modern": 1.6, "relativistic": 1.0, "small_data": 12}[name]
+
+
+def test_the_official_presets_differ_in_the_schedule_alone():
+    one, eight = config("experiment=celebahq_1024"), config("experiment=celebahq_1024_8gpus")
+    assert replace(eight, schedule=one.schedule, name=one.name) == one
+    assert eight.schedule.build().phases[0].batch == 512
+
+
+def test_the_demo_is_the_recipe_of_the_avatars_with_smaller_batches_and_fewer_images():
+    demo, avatars = config("experiment=demo"), config("experiment=avatars_32")
+    fewer = {key: getattr(demo.schedule, key) for key in ("stable_images", "lr_decay_images")} | {"batch": 8}
+    assert demo == replace(avatars, name="demo", schedule=replace(avatars.schedule, **fewer))
+    assert [recipe.schedule.build().phases[-1].end for recipe in (demo, avatars)] == [48_500, 65_000]
+    shares = [recipe.schedule.lr_decay_images / recipe.schedule.stable_images[32] for recipe in (demo, avatars)]
+    assert shares == pytest.approx([FALLING_SHARE] * 2, abs=0.001)

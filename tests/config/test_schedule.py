@@ -1,8 +1,11 @@
-"""Keys of the schedule: tables, their merging, the rule for larger batches."""
+"""Keys of the schedule, and values with a notation of their own: tables, their merging, grids, larger batches."""
+
+from math import inf, nan
 
 import pytest
 
 from pggan.config import ScheduleConfig, TrainConfig
+from pggan.config.train import parse_grid, per_resolution
 from pggan.config.validation import validated
 from pggan.core.errors import UserError
 from tests.composed import composed
@@ -56,8 +59,7 @@ def test_every_key_of_the_schedule_reaches_it():
 
 
 def test_larger_batches_take_learning_rates_larger_by_their_root():
-    base = schedule_of()
-    larger = schedule_of("schedule.batch_factor=4")
+    base, larger = schedule_of(), schedule_of("schedule.batch_factor=4")
     for before, now in zip(base.phases, larger.phases, strict=True):
         assert now.batch == 4 * before.batch
         assert now.learning_rate_g == pytest.approx(2 * before.learning_rate_g)
@@ -65,8 +67,24 @@ def test_larger_batches_take_learning_rates_larger_by_their_root():
         assert (now.start, now.end) == (before.start, before.end)  # images are the clock
 
 
-@pytest.mark.parametrize("wrong", [{"4": 1}, {5: 1, 4: 1}, {4: -1}, {4: 1.5}, "many"])
-def test_tables_of_the_configuration_hold_whole_numbers_by_resolution(wrong):
-    values = composed("train", [])["schedule"]
-    with pytest.raises(UserError, match=r"schedule\.stable_images"):
-        validated(ScheduleConfig, {**values, "stable_images": wrong}, "schedule.")
+def test_a_table_covers_the_first_resolution_with_finite_numbers_in_range():
+    assert per_resolution("batch", 16, 4, least=1, whole=True) == {4: 16}
+    assert per_resolution("batch", {8: 1}, 16, least=1) == {8: 1}
+    for wrong in (True, "many", None, nan, inf, -1, [4]):
+        for value in (wrong, {4: 1, 8: wrong}):
+            with pytest.raises(UserError, match=r"rate=.*\n.*number of at least 0"):
+                per_resolution("rate", value, 4, least=0)
+    for entries in ({8: 1}, {}):
+        with pytest.raises(UserError, match="no entry for 4x4"):
+            per_resolution("batch", entries, 4, least=1)
+    for key in ("8", 12, 0, -4, 8.0):
+        with pytest.raises(UserError, match="not a resolution"):
+            per_resolution("batch", {4: 1, key: 1}, 4, least=1)
+
+
+def test_a_grid_is_columns_by_rows():
+    assert parse_grid("8x4", "grid") == (8, 4)
+    assert parse_grid("100x100", "grid") == (100, 100)
+    for bad in ("8", "8x", "x4", "0x4", "8x-4", "axb", "2x3x4", "100x101"):
+        with pytest.raises(UserError, match=rf"monitor\.grid={bad}"):
+            parse_grid(bad, "monitor.grid")

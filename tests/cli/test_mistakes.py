@@ -1,0 +1,100 @@
+"""Slips on the command line: each is refused in one sentence with what to write, and nothing is written."""
+
+import pytest
+
+from pggan.cli.main import main, require_inputs
+from pggan.config import TrainConfig
+from pggan.config.validation import validated
+from pggan.core.errors import UserError
+from tests.composed import composed
+
+# Besides those of tests/faults: a command line without `pggan`, and what the answer has to contain.
+SLIPS = {
+    # keys
+    "train modle.fmap_base=5": "'model.fmap_base'",
+    "train ++model.fmap_bsae=5": "'model.fmap_base'",
+    "train +loss.penalty_wieght=3": "'loss.penalty_weight'",
+    "train experimnt=demo": "'experiment'",
+    "train loss.gamma=3": "It is a key of loss=logistic and loss=relativistic.",
+    "train loss.gama=3": "Did you mean 'loss.gamma'? It is a key of loss=logistic and loss=relativistic.",
+    "train batch=16": "Here it is schedule.batch=",
+    "train loss.lambda=3": "Here it is loss.penalty_weight=",
+    "train zzzz=1": "--help lists the keys",
+    "train compute.compile=true": "no longer there",
+    "prepare source=photos resolution=64": "Did you mean 'max_resolution'?",
+    "sample run=x psi=1": "Here it is truncation=",
+    # choices
+    "train loss=wgangp": "'wgan_gp'",
+    "train data=photos": "data.path=photos",
+    "train augmentation=diffaugment": "augmentation=ada takes its place",
+    "train loss=null": "must be a string",
+    "train loss=logistic,wgan_gp": "add --multirun",
+    # values
+    "train seed=1,2": "--multirun",
+    "train seed=1 run_dir=": "not set",
+    "train data.path=~/photos": "data.path=$HOME/photos",
+    "train data.path='photos": "quote",
+    "train data.path=a(1)": "\"data.path='a(1)'\"",
+    # flags
+    "train --multirun hydra=slurm seed=1,2": "Add run_dir=",
+    "train --config-dir nope experiment=demo": "nope' not found",
+    # what is not there
+    "train data.path=empty": "There are no images in empty",
+    "train data.path=empty/file": "neither a folder nor an archive",
+    "train resume=nowhere": "resume=nowhere has no checkpoint",
+    "train init_from=nowhere": "init_from=nowhere has no generator",
+    "train data.path=http://example.org/faces.zip": "Addresses are not downloaded",
+    "train data.path=cifar11": "Did you mean the known data set 'cifar10'?",
+    "plan data.path=nowhere hours=1": "nowhere does not exist",
+    "sample run=nowhere": "run=nowhere has no generator",
+    "interpolate run=pretrained:avatar": "no such generator comes with the package",
+    "export run=empty checkpoint=best out=x.onnx": "run=empty has no checkpoint=best",
+    # commands
+    "smaple": "Did you mean 'sample'?",
+    "train.py seed=1": "Did you mean 'train'?",
+    "benchscaling": "Did you mean 'bench scaling'?",
+    "--hlp": "Did you mean '--help'?",
+}
+
+
+@pytest.mark.parametrize(("line", "hint"), SLIPS.items())
+def test_a_slip_is_refused_with_what_to_write(line, hint, capsys, tmp_path, monkeypatch):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    assert main(line.split()) == 2
+    message = capsys.readouterr().err
+    assert "Error: " in message
+    assert hint in message
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+
+
+@pytest.mark.parametrize("text", ["fmap_maximum: 3", "defaults: [override /lss: logistic]", "- a", "a: [1"])
+def test_a_file_that_can_not_be_composed_is_refused(text, tmp_path, capsys):
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text(f"# @package _global_\n{text}\n")
+    assert main(["train", "--config-dir", str(tmp_path), "experiment=mine", f"run_dir={tmp_path / 'run'}"]) == 2
+    assert "Error: " in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def train_config(*overrides):
+    return validated(TrainConfig, composed("train", list(overrides)))
+
+
+def test_ranks_leave_missing_inputs_to_the_training_which_tells_all_of_them(monkeypatch):
+    config = train_config("data.path=nowhere")
+    monkeypatch.setenv("RANK", "1")
+    require_inputs(config)
+    monkeypatch.delenv("RANK")
+    machines = ["distributed.nnodes=2", "distributed.rdzv_endpoint=node0:29500", "run_dir=x"]
+    require_inputs(train_config("data.path=nowhere", *machines))
+
+
+def test_where_a_run_began_may_be_gone_when_it_resumes(tmp_path):
+    for key in ("resume", "init_from"):
+        with pytest.raises(UserError, match=f"{key}=gone has no"):
+            require_inputs(train_config(f"{key}=gone", f"run_dir={tmp_path}"))
+    (tmp_path / "checkpoints" / "000000128").mkdir(parents=True)
+    for key in ("resume", "init_from"):
+        require_inputs(train_config(f"{key}=gone", f"run_dir={tmp_path}"))
