@@ -56,7 +56,6 @@ LONG = (
     "test_readme.py",
     "launch",
     "faults",
-    "test_tensorboard_served.py",
     "explore",
     "test_docs.py",
     "test_first_gpu.py",

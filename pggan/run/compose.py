@@ -43,7 +43,7 @@ from pggan.run.eta import PLANNED, Eta, TimeLimit, until, with_plan
 from pggan.run.evaluation import TrainingEvaluator, open_metrics
 from pggan.run.health import DIVERSITY
 from pggan.run.loop import Event, Run, Step
-from pggan.run.pictures import GridRecorder, Previews, if_memory_suffices, relative_diversity, show_projector
+from pggan.run.pictures import GridRecorder, Previews, relative_diversity, show_projector
 from pggan.run.report import NullReporter, Reporter
 from pggan.run.run_dir import choose_run_dir, lock_run_dir, log_on_rank, next_start, write_config
 from pggan.training.build import build_partition, build_trainer, require_device, sends_sparse_updates, step_times
@@ -200,7 +200,8 @@ def pictures_of(monitor: ReportConfig, run: Run, reporter: Reporter, pyramid: Im
     """When which pictures are drawn, and when it is measured how varied the fakes are."""
     schedule, grids = run.course.schedule, monitor.grid_images
     layout = parse_grid(monitor.grid, "monitor.grid")
-    previews = Previews(run.run_dir, layout, schedule.final_resolution, pyramid, reporter)
+    final, reals = schedule.final_resolution, run.run_dir / "samples" / "reals.png"
+    previews = Previews(run.run_dir, layout, final, pyramid, reporter)
     recorder = GridRecorder(run.run_dir, schedule, run.state.images)
 
     def every(images: int) -> Callable[[Step], bool]:
@@ -208,18 +209,25 @@ def pictures_of(monitor: ReportConfig, run: Run, reporter: Reporter, pyramid: Im
 
     def drawn(what: str, draw: Callable[[State, Phase, int], None]) -> Callable[[Step], None]:
         def draw_if_memory_suffices(step: Step) -> None:
-            with if_memory_suffices(what, step.images, reporter.warn):
+            try:
                 draw(run.state, step.phase, step.images)
+            except torch.OutOfMemoryError as error:  # other programs leave too little of the device's memory
+                torch.cuda.empty_cache()
+                reporter.warn(f"No {what} at {step.images:,} images: {str(error).partition('. GPU')[0]}.")
 
         return draw_if_memory_suffices
+
+    def show_level(step: Step) -> None:
+        # The point of a level's first image: a run that resumes from the image before it shows it again, once.
+        previews.show_reals("images/reals", step.phase.resolution, step.before + 1)
 
     def measure(state: State, phase: Phase, images: int) -> None:
         if (diversity := relative_diversity(state, phase, pyramid)) is not None:
             run.measured[DIVERSITY] = diversity
 
     return [
-        (lambda step: step.images == 0, lambda step: previews.show_final_reals()),
-        (lambda step: step.is_new_level, lambda step: previews.show_reals(step.phase.resolution, step.before)),
+        (lambda step: step.images == 0, lambda step: previews.show_reals("images/final_reals", final, 0, reals)),
+        (lambda step: step.is_new_level, show_level),
         (every(grids), drawn("pictures", previews.show_fakes)),
         (lambda step: is_due(grids, step.before, step.images), drawn("measure of diversity", measure)),
         (every(recorder.interval), drawn("grid of the timelapse", recorder.record)),

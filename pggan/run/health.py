@@ -1,7 +1,6 @@
-"""The health of a run at a tick: the means of its numbers, where the time goes, and alarms."""
+"""The health of a run at a tick: the means of its numbers, and alarms."""
 
 import math
-import time
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
@@ -81,28 +80,6 @@ def means(values: Values, group: ProcessGroup) -> dict[str, float]:
     }
     peaks = zip(values, everyone[..., 2].max(0).tolist(), strict=True)
     return found | {name + PEAK: peak for name, peak in peaks if name.endswith(PEAKED)}
-
-
-class TimeBreakdown:
-    """The seconds that training waits for data, takes steps, and does all else, since `shares` was asked for."""
-
-    def __init__(self) -> None:
-        self._seconds = {"data": 0.0, "step": 0.0, "overhead": 0.0}
-        self._began = time.perf_counter()
-
-    def end(self, part: str, *, data: float = 0.0) -> None:
-        """Count the time since the last call for `part`, but the seconds of `data` in it for the data."""
-        now = time.perf_counter()
-        self._seconds[part] += now - self._began - data
-        self._seconds["data"] += data
-        self._began = now
-
-    def shares(self) -> dict[str, float]:
-        """The share of each part, 0 to 1, by its tag; counting starts anew."""
-        total = sum(self._seconds.values())
-        shares = {f"speed/{part}_share": seconds / total for part, seconds in self._seconds.items()} if total else {}
-        self._seconds = dict.fromkeys(self._seconds, 0.0)
-        return shares
 
 
 class Alarms:

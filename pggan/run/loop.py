@@ -28,7 +28,7 @@ from pggan.distributed.watchdog import Watchdog
 from pggan.optim.state import State
 from pggan.run.eta import TimeLimit, with_plan
 from pggan.run.evaluation import TrainingEvaluator
-from pggan.run.health import REALS_SIGN, Alarms, MetricAccumulator, TimeBreakdown, means
+from pggan.run.health import REALS_SIGN, Alarms, MetricAccumulator, means
 from pggan.run.report import NullReporter, Reporter
 from pggan.training.trainer import Trainer
 
@@ -80,10 +80,10 @@ class Run:
     def __post_init__(self) -> None:
         self.events: list[Event] = []  # that come after each step, before the numbers and a checkpoint; on rank 0
         self.measured: dict[str, float] = {}  # by the events, for the next tick
-        self._numbers, self._clock = MetricAccumulator(), TimeBreakdown()
+        self._numbers = MetricAccumulator()
         self._alarms = Alarms(self.trainer.loss, self.run_dir)
         self._phase_index, self._is_new_level = -1, False  # of the phase that was reported last
-        self._data_seconds = 0.0
+        self._ticked, self._data_seconds = time.monotonic(), 0.0  # until the last tick
         self._is_shorter = False  # growth, than it was planned
         self._saved_at = self.state.images or -1
         self._is_asked = self._is_wanted = self._is_milestone = False
@@ -110,9 +110,7 @@ class Run:
             return None
         if not self.writer.is_writing:
             self._wait_for_checkpoint()
-        self._clock.end("overhead")
         group.limit_steps_in_flight()
-        self._clock.end("step")  # the wait was for steps that a GPU has not finished
         late = group.is_main and interval.is_late
         flags = STOP * self.interruption.wanted | SAVE * late | GO_BACK * (self._problem is not None)
         agreed = group.all_reduce_flags(flags)
@@ -127,8 +125,6 @@ class Run:
                 self._wait_for_checkpoint()
         if phase.index != self._phase_index:
             self._begin_phase(phase)
-        self._clock.end("overhead")
-        self._data_seconds = self.stream.seconds
         return phase
 
     def _begin_phase(self, phase: Phase) -> None:
@@ -150,7 +146,6 @@ class Run:
         images = self.state.images
         step = Step(phase, images - phase.batch, images, images >= self.course.schedule.total, self._is_new_level)
         self._is_new_level = False
-        self._clock.end("step", data=self.stream.seconds - self._data_seconds)
         self._numbers.add(metrics)
         self.reporter.console.progress(images, phase)
         self.watchdog.stepped()
@@ -173,14 +168,12 @@ class Run:
 
         Raises NonFiniteError, on all ranks, after too many updates without finite gradients.
         """
-        state, group, clock, loss = self.state, self.group, self._clock, self.trainer.loss
-        clock.end("overhead")
+        state, group, loss = self.state, self.group, self.trainer.loss
         values = self._numbers.take()  # waits for the device, whose steps these are
         scalars = means(values, group)
         terms = [name for name in scalars if name in loss.terms_of_g]
         if len(terms) == 1:  # it is the loss itself
             del scalars[terms[0]]
-        clock.end("step")
         if not step.is_last:
             self._replan(step.images)
         if not (int(state.g.skipped) or int(state.d.skipped)):  # or the best checkpoint could not be saved here
@@ -190,11 +183,13 @@ class Run:
         if loss.scores_are_log_odds and "scores/reals" in scores:
             reals, fakes = (torch.from_numpy(scores[f"scores/{kind}"]) for kind in ("reals", "fakes"))
             scalars[REALS_SIGN] = float(loss.signs(reals, fakes).mean())
+        now, seconds = time.monotonic(), self.stream.seconds
+        scalars["speed/data_share"] = (seconds - self._data_seconds) / max(now - self._ticked, 1e-9)
+        self._ticked, self._data_seconds = now, seconds
         scalars |= self.measured
         self.measured.clear()
         raised, texts = self._alarms.at_tick(step.phase.resolution, step.phase.learning_rate_d, scalars)
-        clock.end("overhead")
-        self.reporter.tick(step.images, step.phase, scalars | raised | clock.shares(), scores, group.device)
+        self.reporter.tick(step.images, step.phase, scalars | raised, scores, group.device)
         for text in texts:
             self.reporter.alarm(text, step.images)
         updates_were_taken(state, self.most_skipped)

@@ -4,8 +4,6 @@ N images, R resolution, C channels, Z latent size, H features.
 """
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +12,6 @@ from torch import Tensor
 
 from pggan.core.atomic_io import clean_partials, make_directory
 from pggan.core.schedule import Phase, Schedule
-from pggan.core.text import Log
 from pggan.data.pyramid import ImagePyramid
 from pggan.data.reals import to_float
 from pggan.metrics.images import RealImages, to_device
@@ -51,16 +48,6 @@ POINT_TILE = 32  # pixels of a point's picture: 256 of them are a few hundred ki
 D_BATCH = 8  # images that D sees at once for the projector
 
 
-@contextmanager
-def if_memory_suffices(what: str, images: int, warn: Log) -> Iterator[None]:
-    """Inside, `what` is left out, with a warning, where other programs leave too little of the device's memory."""
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        torch.cuda.empty_cache()
-        warn(f"No {what} at {images:,} images: {str(error).partition('. GPU')[0]}.")
-
-
 class Previews:
     """The grids of one run in TensorBoard and, some of them, in samples/."""
 
@@ -79,16 +66,8 @@ class Previews:
             columns, rows = (columns - 1, rows) if columns >= rows else (columns, rows - 1)
         return columns, rows
 
-    def show_final_reals(self) -> None:
-        """Show reals.png: the first images of the set, at the final resolution."""
-        self._show_reals("images/final_reals", self.final_resolution, self.folder / "reals.png", 0)
-
-    def show_reals(self, resolution: int, images: int) -> None:
-        """Show the same reals at the `resolution` in which training continues after `images`."""
-        # The point of the first image of the level: a run that resumes from `images` shows it again, once.
-        self._show_reals("images/reals", resolution, None, images + 1)
-
-    def _show_reals(self, tag: str, resolution: int, file: Path | None, images: int) -> None:
+    def show_reals(self, tag: str, resolution: int, images: int, file: Path | None = None) -> None:
+        """Show the first images of the set at a resolution."""
         columns, rows = self.shape(resolution)
         reals = self.pyramid.read(resolution, np.arange(min(columns * rows, self.pyramid.images)))
         self.reporter.picture(tag, contact_sheet(reals, columns, self.final_resolution), file, images)

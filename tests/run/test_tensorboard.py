@@ -42,11 +42,6 @@ def test_the_texts_say_how_to_go_on_and_what_the_run_is(board, finished_run):
     assert "\n    seed: 0\n" in configuration
 
 
-def test_the_shares_of_the_time_add_up(board):
-    parts = [[event.value for event in board.Scalars(f"speed/{part}_share")] for part in ("data", "step", "overhead")]
-    assert [sum(tick) for tick in zip(*parts, strict=True)] == pytest.approx([1.0] * 5, abs=1e-6)  # float32
-
-
 def test_hyperparameters_are_a_row_that_ends_with_the_run(board):
     rows = board.PluginTagToContent(metadata.PLUGIN_NAME)
     start = metadata.parse_session_start_info_plugin_data(rows[metadata.SESSION_START_INFO_TAG])
