@@ -7,14 +7,12 @@ imported only when one is asked for.
 import json
 import re
 from collections.abc import Callable
-from contextlib import chdir
 from difflib import get_close_matches
 from functools import cache, lru_cache, partial
 from importlib.metadata import version
 from importlib.resources import files
 from io import BytesIO
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
 
 from pggan.core.errors import UserError, nearest
@@ -66,13 +64,7 @@ def _opener(source: str, root: Path, split: str, download: bool) -> Callable[[],
 # ---- known sets
 
 PREFIX = "torchvision:"
-CLASSES = {
-    "celeba": "CelebA",
-    "lsun": "LSUN",
-    "cifar10": "CIFAR10",
-    "mnist": "MNIST",
-    "fashion_mnist": "FashionMNIST",
-}
+CLASSES = {"celeba": "CelebA", "cifar10": "CIFAR10", "mnist": "MNIST", "fashion_mnist": "FashionMNIST"}
 
 
 def known_name(source: str) -> str | None:
@@ -96,10 +88,6 @@ def _opened(name: str, root: Path, split: str, download: bool) -> Any:
     kind = getattr(datasets, CLASSES[name])
     if name == "celeba":
         return kind(root, split, target_type="identity", download=download)
-    if name == "lsun":
-        # It keeps an index of keys in the working directory, in a format that can run code: not read from there.
-        with TemporaryDirectory() as empty, chdir(empty):
-            return kind(root, split.split(",") if "_" in split else split)
     return kind(root, train=split == "train", download=download)
 
 
@@ -113,27 +101,26 @@ def _open_image(name: str, root: Path, split: str, number: int) -> BinaryIO:
 
 def known_set(name: str, root: Path, split: str, *, download: bool) -> Source:
     """The images of a known set, in its order; it is downloaded first where that is needed and possible."""
+    about: dict[str, object] = {"kind": "torchvision", "name": name, "split": split}
     root.mkdir(parents=True, exist_ok=True)
     try:
         dataset = _opened(name, root, split, download)
-    except Exception as error:  # no network, wrong checksums, an unknown split, no lmdb: torchvision's own messages
+    except Exception as error:  # no network, wrong checksums, an unknown split: torchvision's own messages
         raise UserError(
             f"{name} can't be opened in {root}: {error}",
-            'See the torchvision page of this data set; CelebA and LSUN need pip install "pggan[datasets]", too.',
+            'See the torchvision page of this data set; CelebA needs pip install "pggan[datasets]", too.',
         ) from error
-    found, labels = [], []
+    found = []
     if name == "celeba":  # as files, which are checked more strictly than torchvision does
         folder = Path(dataset.root, dataset.base_folder, "img_align_celeba")
         for file_name, person in zip(dataset.filename, dataset.identity[:, 0].tolist(), strict=True):
             found.append(disk_entry(folder / file_name, folder, file_name, str(person)))
-    elif name == "lsun":
-        labels = [label for label, part in zip(dataset.classes, dataset.dbs, strict=True) for _ in range(len(part))]
-    else:
-        labels = [dataset.classes[int(target)] for target in dataset.targets]
-    for number, label in enumerate(labels):
+        return Source(about, found)
+    for number, target in enumerate(dataset.targets):
         file = ImageFile(Path(name, f"{number:08d}"), partial(_open_image, name, root, split, number))
-        found.append(Entry(file.path.name, f"{name}-{split}-{len(labels)}-{number}", 0, file, label=label))
-    return Source({"kind": "torchvision", "name": name, "split": split}, found)
+        stamp, label = f"{name}-{split}-{len(dataset)}-{number}", dataset.classes[int(target)]
+        found.append(Entry(file.path.name, stamp, 0, file, label=label))
+    return Source(about, found)
 
 
 # ---- avatars

@@ -1,6 +1,5 @@
 """Finding a data set: folders, known sets on small local copies in torchvision's own formats, and drawn faces."""
 
-import gc
 import hashlib
 import os
 import pickle
@@ -78,23 +77,19 @@ def test_cifar10(datasets, tmp_path, monkeypatch):
     assert pyramid.source["kind"] == "torchvision"
 
 
-@pytest.mark.parametrize(
-    ("name", "folder", "classes"),
-    [("mnist", "MNIST", ["1 - one", "7 - seven"]), ("fashion-mnist", "FashionMNIST", ["Sneaker", "Trouser"])],
-)
-def test_mnist_and_fashion_mnist(datasets, tmp_path, name, folder, classes):
-    raw = tmp_path / folder / "raw"
+def test_fashion_mnist(datasets, tmp_path):
+    raw = tmp_path / "FashionMNIST" / "raw"
     raw.mkdir(parents=True)
     pixels = np.stack([noise(seed, side=28, channels=1) for seed in range(3)])
     for part in ("train", "t10k"):
         (raw / f"{part}-images-idx3-ubyte").write_bytes(struct.pack(">IIII", 0x803, 3, 28, 28) + pixels.tobytes())
         (raw / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 0x801, 3) + bytes([7, 1, 7]))
-    source = open_source(name, tmp_path, download=False)
+    source = open_source("fashion-mnist", tmp_path, download=False)
     pyramid = prepared(source, tmp_path / "set", labels=True)
     assert (pyramid.images, pyramid.channels, pyramid.resolution) == (3, 1, 16)
     assert (pyramid.class_names, [pyramid.class_names[label] for label in pyramid.labels]) == (
-        classes,
-        [source.entries[number].label for number in range(3)],
+        ["Sneaker", "Trouser"],
+        ["Sneaker", "Trouser", "Sneaker"],
     )
     sent = pickle.dumps(source.entries[2])  # as to another process: where to find it, not the set itself
     assert len(sent) < 1000
@@ -125,30 +120,8 @@ def test_celeba(datasets, tmp_path, monkeypatch):
     assert pyramid.class_names == ["5", "12"]  # the third picture is missing
 
 
-@pytest.mark.filterwarnings("ignore:unclosed file", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_lsun(datasets, tmp_path, monkeypatch):
-    lmdb = pytest.importorskip("lmdb")
-    path = tmp_path / "church_outdoor_train_lmdb"
-    path.mkdir()
-    with lmdb.open(str(path), map_size=2**20) as database, database.begin(write=True) as transaction:
-        for seed in range(3):
-            Image.fromarray(noise(seed, side=64)).save(tmp_path / "image.webp", lossless=True)
-            transaction.put(f"{seed}".encode(), (tmp_path / "image.webp").read_bytes())
-    # What torchvision would unpickle from the working directory, were it allowed to.
-    letters = "".join(letter for letter in str(path) if letter.isascii() and letter.isalpha())
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / f"_cache_{letters}").write_bytes(b"cos\nsystem\n(S'touch owned'\ntR.")
-    before = {entry.name for entry in tmp_path.iterdir()}
-    source = open_source("lsun", tmp_path, "church_outdoor_train", download=False)
-    pyramid = prepared(source, tmp_path / "set", labels=True)
-    assert (pyramid.images, pyramid.class_names) == (3, ["church_outdoor_train"])
-    np.testing.assert_array_equal(everything(pyramid), np.stack([noise(seed, side=64) for seed in range(3)]))
-    assert {entry.name for entry in tmp_path.iterdir()} - before == {"set"}
-    gc.collect()  # torchvision leaves a file open, which is told when it is forgotten
-
-
 def test_what_is_not_there_is_told_without_a_traceback(datasets, tmp_path):
-    for name in ("cifar10", "mnist", "celeba", "lsun"):
+    for name in ("cifar10", "mnist", "celeba"):
         with pytest.raises(UserError, match=f"{name} can't be opened"):
             open_source(name, tmp_path, download=False)
 
@@ -184,14 +157,6 @@ def test_two_drawings_are_equal_byte_by_byte_with_any_number_of_workers(faces, t
     again = draw(tmp_path / "set", workers=2)
     for file in faces.path.iterdir():
         assert (again.path / file.name).read_bytes() == file.read_bytes()
-
-
-def test_a_face_depends_on_its_number_and_hardly_on_the_resolution(faces, tmp_path):
-    fewer, lower = draw(tmp_path / "fewer", count=3), draw(tmp_path / "lower", resolution=16)
-    np.testing.assert_array_equal(fewer.read(32, np.arange(3)), faces.read(32, np.arange(3)))
-    # Both come from a drawing of 64 pixels, so one is the block mean of the other but for rounding twice.
-    difference = lower.read(16, np.arange(8)).astype(int) - faces.read(16, np.arange(8)).astype(int)
-    assert np.abs(difference).max() <= 1
 
 
 def test_faces_differ_and_every_corner_has_one_of_the_background_colours(faces):

@@ -250,7 +250,6 @@ def test_the_command_prepares_with_every_key_and_says_what_it_made(folder, tmp_p
         ("labels=3", "labels=3 can't be read"),
         ("crop=middle", "center"),
         ("source=[a,b]", "has to be text"),
-        ("source=nowhere", "does not exist"),
         ("source=/etc/passwd", "neither a folder nor an archive"),
         ("source=torchvision:cifar11", "'cifar10'"),
         ("dest=/dev/null/set", "cannot be written"),
@@ -274,10 +273,3 @@ def test_a_check_proposes_the_command_that_was_meant(bad_folder, tmp_path, capsy
     assert main([*line, "on_bad=stop"]) == 2
     assert "4 of 8 images cannot be used" in capsys.readouterr().err
     assert names(tmp_path) == ["photos", "private.png"]
-
-
-def test_a_source_without_images_says_so(tmp_path, capsys):
-    (tmp_path / "empty").mkdir()
-    for key in ("check=true", f"dest={tmp_path / 'set'}"):
-        assert main(["prepare", f"source={tmp_path / 'empty'}", key]) == 2
-        assert "There are no images in" in capsys.readouterr().err

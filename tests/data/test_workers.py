@@ -45,14 +45,6 @@ def test_worker_processes_do_not_import_torch():
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("count", [0, 1, 40])
-def test_results_come_in_the_order_of_the_items(workers, count):
-    items = [str(number) for number in range(count)]
-    with Workers(workers) as pool:
-        assert list(pool.in_order("Counting", int, items, count)) == list(range(count))
-
-
 @pytest.mark.slow
 def test_a_killed_worker_is_a_user_error():
     with Workers(2) as pool, pytest.raises(UserError, match="was killed"):
