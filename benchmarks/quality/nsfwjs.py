@@ -45,7 +45,12 @@ def inception() -> nn.Module:
 
     Raises UserError where the package, npm or Node.js is missing.
     """
-    found = read(archive())
+    return network_of(archive())
+
+
+def network_of(path: Path) -> nn.Module:
+    """The network in the package at `path`; raises UserError without Node.js."""
+    found = read(path)
     layers = layers_until_pooled(found["modelTopology"]["model_config"]["config"]["layers"])
     content = b"".join(map(base64.b64decode, found["shards"]))
     weights = [weight for group in found["weightsManifest"] for weight in group["weights"]]

@@ -1,6 +1,8 @@
 """Checkpoints are written as a whole or not at all, and removed when they are no longer needed."""
 
+import errno
 import os
+import resource
 import stat
 import time
 
@@ -96,3 +98,15 @@ def test_files_have_the_permissions_of_any_new_file_and_keep_those_that_they_had
     (tmp_path / "new.safetensors").chmod(0o604)
     save_tensors({"a": torch.zeros(1)}, tmp_path / "new.safetensors", {})
     assert stat.S_IMODE((tmp_path / "new.safetensors").stat().st_mode) == 0o604
+
+
+def test_what_the_system_refuses_is_an_error_of_the_system(tmp_path):
+    """The library has an error of its own for it."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as caught:
+            save_tensors({"a": torch.zeros(2**16)}, tmp_path / "a.safetensors", {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert caught.value.errno == errno.EFBIG

@@ -5,6 +5,7 @@ import json
 import sys
 import tarfile
 from hashlib import sha256
+from types import SimpleNamespace
 
 import huggingface_hub
 import numpy as np
@@ -203,7 +204,8 @@ def test_a_repository_of_the_hub_is_loaded_by_its_name(folder, monkeypatch):
             raise huggingface_hub.errors.LocalEntryNotFoundError(f"no {name} at {revision}")
         return str(folder / file)
 
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    hub = SimpleNamespace(errors=huggingface_hub.errors, hf_hub_download=download)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
     assert pggan.from_pretrained("me/faces", device="cpu").resolution == 16
     with pytest.raises(UserError, match="no generator at me/other"):
         pggan.from_pretrained("me/other", revision="main", device="cpu")
@@ -215,7 +217,8 @@ def test_a_repository_of_the_hub_is_loaded_by_its_name(folder, monkeypatch):
 @pytest.fixture
 def runtime(tmp_path, monkeypatch):
     """A .tgz that is taken for the package."""
-    monkeypatch.setattr(web, "FILES", {name: sha256(content).hexdigest() for name, content in RUNTIME.items()})
+    for name, content in RUNTIME.items():
+        monkeypatch.setitem(web.FILES, name, sha256(content).hexdigest())
     return archive(tmp_path / "runtime.tgz", RUNTIME)
 
 
