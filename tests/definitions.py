@@ -10,7 +10,6 @@ import torch
 from pggan.core.architecture import Architecture, Resampling
 from pggan.losses import WganGp
 from pggan.networks.networks import Generator, initialize
-from pggan.optim.updates import AdamOptions
 
 PAPER = Architecture(
     resolution=1024,
@@ -23,7 +22,6 @@ PAPER = Architecture(
     stddev_group=4,
     resampling=Resampling.fused,
 )
-ADAM = AdamOptions(beta1=0.0, beta2=0.99, epsilon=1e-8)
 WGAN_GP = WganGp(penalty_weight=10.0, target=1.0, reg_interval=1)
 # The options of each loss, as a configuration has them.
 LOSSES: dict[str, dict[str, Any]] = {

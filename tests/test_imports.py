@@ -191,9 +191,9 @@ def test_a_run_and_its_steps_import_neither_torchvision_nor_the_compiler():
     """They would take seconds of every start."""
     program = """
 import sys, torch, pggan.data.prepare, pggan.run.train
-from pggan.optim.updates import Adam, AdamOptions
+from pggan.optim.updates import Adam
 weight = torch.ones(3, requires_grad=True)
-optimizer = Adam([weight], AdamOptions(0.0, 0.99, 1e-8))
+optimizer = Adam([weight])
 weight.grad = torch.ones(3)
 optimizer.step(0.1)
 sys.exit(", ".join({"torchvision", "torch._dynamo"} & sys.modules.keys()) or 0)

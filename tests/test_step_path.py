@@ -19,7 +19,7 @@ from pggan.optim.reducer import GradientReducer
 from pggan.optim.state import Trainable, new_state
 from pggan.training.inputs import draw_inputs
 from pggan.training.step import train_step
-from tests.definitions import ADAM, WGAN_GP, variant
+from tests.definitions import WGAN_GP, variant
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "pggan"
@@ -38,7 +38,7 @@ class ReducerThatEndsTheTrace(GradientReducer):
 
 def traced() -> set[CodeType]:
     """The functions of the package that D's half of the second step calls; the first one fills caches."""
-    state, called = new_state(WIDE, ADAM, 0, CPU), set()
+    state, called = new_state(WIDE, 0, CPU), set()
 
     def note(frame: FrameType, event: str, _: Any) -> None:
         if event == "call" and frame.f_code.co_filename.startswith(f"{PACKAGE}/"):

@@ -16,46 +16,29 @@ from torch import Tensor
 
 from pggan.core.rng import StepRng
 
-Draw = Callable[[Tensor, Tensor], Tensor]  # a parameter from draws uniform in [0, 1) and normal ones
-
 TRANSFORMS = 4  # of one step: reals and fakes in D's pass, then in G's
 INTERVAL = 4  # updates of D from one adaptation of p to the next (paper)
 BICUBIC, REFLECTION = 2, 2  # as of torch.ops.aten.grid_sampler_2d
 MAX_P = 0.85  # beyond it, generated images are rotated, too (figure 3 of the paper)
 
-
-def one_of(count: int) -> Draw:
-    """0, 1 … `count` - 1, all as likely."""
-    return lambda uniform, normal: torch.floor(count * uniform)
-
-
-def within(bound: float) -> Draw:
-    """Uniform between -`bound` and `bound`."""
-    return lambda uniform, normal: bound * (2 * uniform - 1)
-
-
-def spread(deviation: float) -> Draw:
-    """Normal, around 0."""
-    return lambda uniform, normal: deviation * normal
-
-
+# How each parameter is distributed: a whole number below, uniform within, or normal with this deviation.
 # Every parameter leaves the image alone at 0.  Factors are given as binary logarithms, shifts as parts of the side.
-PARAMETERS: dict[str, Draw] = {
-    "flip": one_of(2),
-    "turn": one_of(4),
-    "shift_x": within(1 / 8),  # by whole pixels
-    "shift_y": within(1 / 8),
-    "scale": spread(0.2),
-    "angle_before": within(pi),
-    "stretch": spread(0.2),
-    "angle_after": within(pi),
-    "move_x": spread(1 / 8),
-    "move_y": spread(1 / 8),
-    "brightness": spread(0.2),  # of a range of 2
-    "contrast": spread(0.5),
-    "invert": one_of(2),
-    "hue": within(pi),
-    "saturation": spread(1),
+PARAMETERS = {
+    "flip": ("below", 2),
+    "turn": ("below", 4),
+    "shift_x": ("within", 1 / 8),  # by whole pixels
+    "shift_y": ("within", 1 / 8),
+    "scale": ("normal", 0.2),
+    "angle_before": ("within", pi),
+    "stretch": ("normal", 0.2),
+    "angle_after": ("within", pi),
+    "move_x": ("normal", 1 / 8),
+    "move_y": ("normal", 1 / 8),
+    "brightness": ("normal", 0.2),  # of a range of 2
+    "contrast": ("normal", 0.5),
+    "invert": ("below", 2),
+    "hue": ("within", pi),
+    "saturation": ("normal", 1),
 }
 PLACES = {name: place for place, name in enumerate(PARAMETERS)}
 PAIRS = (("shift_x", "shift_y"), ("move_x", "move_y"))  # of one transformation
@@ -84,7 +67,10 @@ class Ada:
         for name in ANGLES:  # each with probability 1 - sqrt(1 - p), so that one of the two with p
             of_angle = least[..., PLACES[name]]
             least[..., PLACES[name]] = of_angle * (2 - of_angle)
-        values = [draw(uniform[..., k], normal[..., k]) for k, draw in enumerate(PARAMETERS.values())]
+        values = []
+        for place, (kind, size) in enumerate(PARAMETERS.values()):
+            u, n = uniform[..., place], normal[..., place]
+            values.append(torch.floor(size * u) if kind == "below" else size * (2 * u - 1 if kind == "within" else n))
         return torch.stack([least, torch.stack(values, -1)], 2)
 
     def apply(self, images: Tensor, draws: Tensor, p: Tensor | None) -> Tensor:

@@ -10,22 +10,17 @@ from dataclasses import dataclass
 from enum import Enum
 from math import sqrt
 from statistics import NormalDist
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pggan.ops.convolution import input_gradients_only
+from pggan.ops.convolution import switched
 from pggan.ops.elementwise import to_float32
 
 SIGN = "augment/sign"  # the metric whose mean over a batch ADA adapts p by
 CLASS_LOSS_OF_G = "G/class_loss_fakes"  # the term of labels in G's loss
-
-
-def unchanged(images: Tensor) -> Tensor:
-    """The images as they are."""
-    return images
 
 
 class Reals(NamedTuple):
@@ -43,15 +38,14 @@ class Reals(NamedTuple):
 class Transforms(NamedTuple):
     """Functions from the reals and the fakes of one pass to the images that D is shown.  [N, C, R, R] -> the same"""
 
-    reals: Callable[[Tensor], Tensor] = unchanged
-    fakes: Callable[[Tensor], Tensor] = unchanged
+    reals: Callable[[Tensor], Tensor] = lambda images: images
+    fakes: Callable[[Tensor], Tensor] = lambda images: images
 
 
-class Critic(Protocol):
-    """The discriminator at one resolution and alpha."""
-
-    def __call__(self, images: Tensor, *, sub_batches: int = 1) -> tuple[Tensor, Tensor]:
-        """Scores [N] and class logits [N, L] of `images` [N, C, R, R], made of `sub_batches` independent batches."""
+NO_TRANSFORMS = Transforms()
+# D at one resolution and alpha: from images [N, C, R, R] to scores [N] and class logits [N, L].
+# `sub_batches`: of equal size, which the images are made of and which are scored apart.
+Critic = Callable[..., tuple[Tensor, Tensor]]
 
 
 class PenaltyAt(Enum):
@@ -102,7 +96,7 @@ class GradientPenalty:
     def of_scores(self, images: Tensor, scores: Tensor, context: PenaltyContext) -> Tensor:
         """The penalty [N] of `scores` [N] at `images` [N, C, R, R], differentiable a second time."""
         scale = 1.0 if context.scale is None else context.scale
-        with input_gradients_only():
+        with switched(weight_gradients=False):
             (gradient,) = torch.autograd.grad((scores * scale).sum(), images, create_graph=True)
         return self.of(to_float32(gradient) / scale, context.missing_levels)
 
@@ -165,7 +159,7 @@ class Loss(ABC):
         reals: Reals,
         fakes: Tensor,
         context: PenaltyContext,
-        transforms: Transforms = Transforms(),  # noqa: B008 - a tuple
+        transforms: Transforms = NO_TRANSFORMS,
     ) -> LossTerms:
         """The discriminator's terms; `fakes` [N, C, R, R] carry no gradient.
 
@@ -195,7 +189,7 @@ class Loss(ABC):
             terms["D/class_loss_fakes"] = class_loss(fake_logits, reals.labels)
         return LossTerms(terms, {f"scores/{at.value}": of.detach() for at, of in scores.items()})
 
-    def for_g(self, critic: Critic, reals: Reals, fakes: Tensor, transforms: Transforms = Transforms()) -> LossTerms:  # noqa: B008 - a tuple
+    def for_g(self, critic: Critic, reals: Reals, fakes: Tensor, transforms: Transforms = NO_TRANSFORMS) -> LossTerms:
         """The generator's terms; `fakes` [N, C, R, R] carry its gradient."""
         real_scores = None
         if self.needs_reals_for_g:

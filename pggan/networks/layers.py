@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pggan.core.architecture import Architecture, Rescaling
-from pggan.ops.convolution import WIDE, Algorithm, Kernel, algorithm_for, convolve, implementation, share_kernel
+from pggan.ops.convolution import WIDE, Algorithm, Kernel, algorithm_for, convolve, share_kernel, switched
 from pggan.ops.elementwise import Activation, adds_bias, to_float32
 from pggan.ops.filters import blur
 
@@ -185,7 +185,7 @@ def use_options(network: ProgressiveNetwork, options: ComputeOptions, *, frozen:
     for weight in network.weights if frozen else ():
         weight.requires_grad_(False)
     try:
-        with implementation(reference=options.reference):
+        with switched(reference=options.reference):
             yield
     finally:
         computing.options, computing.prepared = before, None

@@ -25,27 +25,33 @@ LARGE = 64  # side from which the CPU's kernel gradient is much faster on planes
 # A kernel is so many times as large as both factors of a gradient that is put off: memory stays as it was.
 MIN_KERNEL_TO_FACTORS = 4
 
-_reference = False  # global, and read in forward passes only: autograd runs backward passes in threads of its own
+
+class Switches:
+    """The choices of all operations; global, because autograd runs backward passes in threads of its own.
+
+    `reference`: they are their plain twins, with PyTorch's operations in the fewest words and PyTorch's derivatives.
+    `pggan bench against=true` measures a step against the twins, and tests compare them with the fast ones.
+
+    `weight_gradients`: backward passes calculate them.  False around every `torch.autograd.grad` of images, which would
+    drop them: PyTorch tells its own functions which gradients are asked for, but not those written in Python.  Where
+    kernels are shared, the factors that were put off would be added to the next gradient.
+    """
+
+    reference = False  # read in forward passes only
+    weight_gradients = True
 
 
 @contextmanager
-def implementation(*, reference: bool) -> Iterator[None]:
-    """Inside, all operations are their plain twins if `reference`, else the fast ones.
-
-    A twin has PyTorch's operations in the fewest words, and PyTorch's own derivatives.  `pggan bench against=true`
-    measures a step against the twins, and tests compare them with the fast ones.
-    """
-    global _reference  # noqa: PLW0603
-    before, _reference = _reference, reference
+def switched(**values: bool) -> Iterator[None]:
+    """Inside, `Switches` have these values."""
+    before = {name: getattr(Switches, name) for name in values}
+    for name, value in values.items():
+        setattr(Switches, name, value)
     try:
         yield
     finally:
-        _reference = before
-
-
-def is_reference() -> bool:
-    """Whether operations are the plain twins."""
-    return _reference
+        for name, value in before.items():
+            setattr(Switches, name, value)
 
 
 def fuse_resampling(kernel: Tensor, rescaling: Rescaling, scale: float) -> Tensor:
@@ -143,7 +149,7 @@ def algorithm_for(x: Tensor, kernel: Tensor, rescaling: Rescaling) -> Algorithm:
     The constants were measured on processors with AVX2 and AVX-512 (docs/performance.md).
     """
     on_cpu, wide = x.device.type == "cpu", min(kernel.shape[:2]) >= WIDE
-    if is_reference():
+    if Switches.reference:
         return REFERENCE
     if kernel.ndim == 2:
         # PyTorch's gradients of a kernel that is used several times come in several layouts, which it can't add in
@@ -187,28 +193,6 @@ def convolve(x: Tensor, kernel: Kernel, bias: Tensor | None = None) -> Tensor:
     return Convolution.apply(x, tensor, None, bias, (algorithm, rescaling, put_off))  # type: ignore[no-any-return]
 
 
-_grad_weights = True  # whether backward passes compute them; global, as autograd runs them in threads of its own
-
-
-@contextmanager
-def input_gradients_only() -> Iterator[None]:
-    """Inside, backward passes leave out the gradients of weights, which `torch.autograd.grad` of images would drop.
-
-    PyTorch tells its own functions which gradients are asked for, but not those written in Python.
-    """
-    global _grad_weights  # noqa: PLW0603
-    _grad_weights = False
-    try:
-        yield
-    finally:
-        _grad_weights = True
-
-
-def asks_weight_gradients() -> bool:
-    """Whether a backward pass is to compute the gradients of weights."""
-    return _grad_weights
-
-
 class Convolution(torch.autograd.Function):
     """A convolution and its two adjoints: from two of image x, prepared kernel and result y, the one that is None.
 
@@ -233,7 +217,7 @@ class Convolution(torch.autograd.Function):
         asked, (_, _, put_off) = ctx.needs_input_grad, ctx.how
         for_x = apply(None, kernel, y, None, ctx.how) if asked[0] else None
         for_kernel = for_bias = None
-        if asked[1] and _grad_weights:
+        if asked[1] and Switches.weight_gradients:
             # One that is differentiated again can't wait, and one of large images need not.
             small = MIN_KERNEL_TO_FACTORS * (x.numel() + y.numel()) <= kernel.numel()
             if put_off is not None and small and not torch.is_grad_enabled():
@@ -241,7 +225,7 @@ class Convolution(torch.autograd.Function):
             else:
                 for_kernel = apply(x, None, y, None, ctx.how)
         for_y = apply(x, kernel, None, None, ctx.how) if asked[2] else None
-        if asked[3] and _grad_weights:
+        if asked[3] and Switches.weight_gradients:
             for_bias = y.sum((0, *range(2, y.dim())))
         return for_x, for_kernel, for_y, for_bias, None
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pggan.ops import fused
-from pggan.ops.convolution import is_reference
+from pggan.ops.convolution import Switches
 
 LEAKY_SLOPE = 0.2  # paper Table 2
 EPSILON = 1e-8  # paper section 4.2
@@ -26,12 +26,12 @@ def to_float32(x: Tensor) -> Tensor:
 
 def adds_bias(bias: Tensor) -> bool:
     """Whether the activation is to add the `bias` [C] of its layer, which saves passes over memory."""
-    return bias.device.type == "cuda" and not is_reference() and bias.numel() <= fused.WIDEST and fused.works()
+    return bias.device.type == "cuda" and not Switches.reference and bias.numel() <= fused.WIDEST and fused.works()
 
 
 def activate(x: Tensor, bias: Tensor | None = None) -> Tensor:
     """Leaky ReLU of `x` [N, C, …], in place; or, in memory of its own, of `x` + `bias` [C]."""
-    if is_reference():
+    if Switches.reference:
         return F.leaky_relu(x, LEAKY_SLOPE)
     return F.leaky_relu_(x, LEAKY_SLOPE) if bias is None else fused.bias_act(x, bias, LEAKY_SLOPE)
 
@@ -47,7 +47,7 @@ def activate_and_normalize(x: Tensor, bias: Tensor | None = None) -> Tensor:
 
     Differentiable once, as a generator has to be.
     """
-    if is_reference():
+    if Switches.reference:
         return pixel_norm(F.leaky_relu(x, LEAKY_SLOPE))
     return ActivationAndNorm.apply(x, bias)  # type: ignore[no-any-return]
 
@@ -100,7 +100,7 @@ def downsample(images: Tensor) -> Tensor:
 def fade(old: Tensor, new: Tensor, alpha: float | Tensor) -> Tensor:
     """`old` at alpha 0, `new` at alpha 1, both exactly; in between their blend, in float32.  (paper Figure 2)"""
     on_gpu = isinstance(alpha, Tensor) and new.device.type == "cuda" and old.dtype == new.dtype
-    if on_gpu and not is_reference() and fused.works() and new.shape[1] <= fused.WIDEST:
+    if on_gpu and not Switches.reference and fused.works() and new.shape[1] <= fused.WIDEST:
         return fused.blend(old, new, alpha)  # type: ignore[arg-type]
     return torch.lerp(to_float32(old), to_float32(new), alpha).to(new.dtype)
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pggan.ops.convolution import is_reference
+from pggan.ops.convolution import Switches
 
 SIGMA = 10 / 127.5  # standard deviation of the bilateral weight over distances of colours: ten of 255 grey levels
 FACTOR = -1 / (2 * SIGMA**2)  # of squared distances, in the exponent
@@ -52,7 +52,7 @@ def bilateral(images: Tensor, passes: int) -> Tensor:
     Source: Tomasi and Manduchi, "Bilateral Filtering for Gray and Color Images" (ICCV 1998).
     """
     for _ in range(passes):
-        images = filter_once(images)[0] if is_reference() else Bilateral.apply(images)
+        images = filter_once(images)[0] if Switches.reference else Bilateral.apply(images)
     return images
 
 

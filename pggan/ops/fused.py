@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pggan.ops.convolution import asks_weight_gradients
+from pggan.ops.convolution import Switches
 
 WIDEST = 1024  # features of a pixel, which lie in one tile
 TILE = 2048  # numbers that a program holds at a time: 16 in the registers of each of its 128 threads
@@ -135,7 +135,7 @@ class BiasAct(torch.autograd.Function):
         if gradient is None:
             return None, None, None
         y = ctx.saved_tensors[0].detach()  # its sign alone counts: a second derivative need not pass through it
-        sums = ctx.bias_dtype if ctx.needs_input_grad[1] and asks_weight_gradients() else None
+        sums = ctx.bias_dtype if ctx.needs_input_grad[1] and Switches.weight_gradients else None
         return *BiasActGradient.apply(gradient, y, ctx.slope, sums), None
 
 

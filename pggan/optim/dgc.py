@@ -18,7 +18,7 @@ from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.reducer import FlatBuffer, GradientReducer, Handle
 from pggan.optim.state import State, StateDicts, Trainable
-from pggan.optim.updates import Adam, AdamOptions, new_moments
+from pggan.optim.updates import Adam, new_moments
 
 EXTRA_STATE = "compression"  # the component of a checkpoint
 WARMUP_FACTOR = 4.0  # from one ratio of the warmup to the next: 25 %, 6.25 %, 1.6 % … (Lin et al. 2018, section 3.3)
@@ -31,9 +31,7 @@ SAMPLE = 100_000  # entries that the threshold is estimated from
 class DgcReducer(GradientReducer):
     """Sends the entries that matter most; what a checkpoint needs of the rest is in `extra_state`."""
 
-    def __init__(
-        self, group: ProcessGroup, state: State, adam: AdamOptions, *, ratio: float, warmup_images: int
-    ) -> None:
+    def __init__(self, group: ProcessGroup, state: State, *, ratio: float, warmup_images: int) -> None:
         """Replaces the optimizers of `state`: Adam's work is done here.
 
         Args: ratio: the share of a network's numbers that each rank sends per update; warmup_images: the images of a
@@ -41,9 +39,9 @@ class DgcReducer(GradientReducer):
         """
         super().__init__()
         self.group, self.ratio, self.warmup_images = group, ratio, warmup_images
-        self._state, self._adam = state, adam
+        self._state = state
         for trainable in (state.g, state.d):
-            trainable.optimizer = Descent(trainable.network.weights, adam)
+            trainable.optimizer = Descent(trainable.network.weights)
         self._compressors: dict[str, Compressor] = {}  # by the name of a network
         self._share = 1.0
 
@@ -99,7 +97,7 @@ class DgcReducer(GradientReducer):
 
     def _compressor(self, network: str, size: int) -> "Compressor":
         if network not in self._compressors or len(self._compressors[network].residual) != size:  # other levels
-            self._compressors[network] = Compressor(size, self._adam, self.group.device)
+            self._compressors[network] = Compressor(size, self.group.device)
         return self._compressors[network]
 
 
@@ -117,9 +115,9 @@ class Descent(Adam):
 class Compressor:
     """The updates of one network that one rank has not sent yet, and the moment that makes updates of gradients."""
 
-    def __init__(self, size: int, adam: AdamOptions, device: torch.device) -> None:
+    def __init__(self, size: int, device: torch.device) -> None:
         self.residual = torch.zeros(size, device=device)  # updates not sent yet, in units of the learning rate
-        self.adam = Adam([self.residual], adam)
+        self.adam = Adam([self.residual])
         moments = self.adam.state[self.residual] = new_moments(self.residual)
         self.exp_avg_sq = moments["exp_avg_sq"]
         self.tensors = {"residual": self.residual, "exp_avg_sq": self.exp_avg_sq, "steps": moments["step"]}

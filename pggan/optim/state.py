@@ -12,7 +12,7 @@ from pggan.losses.ada import AdaptiveP
 from pggan.networks.layers import ProgressiveNetwork
 from pggan.networks.networks import Generator, initialize
 from pggan.networks.projected import new_discriminator
-from pggan.optim.updates import Adam, AdamOptions, flatten_storage, new_moments
+from pggan.optim.updates import Adam, flatten_storage, new_moments
 
 # Loss scaling for float16 (Micikevicius et al. 2018, section 3.2), as torch.amp.GradScaler does it.
 INIT_SCALE = 2.0**12  # our choice; GradScaler's 2^16 would cost the first updates
@@ -113,9 +113,7 @@ class State:
             self.d.adaptive_p.load_state_dict(state_dicts.get(AUGMENTATION, {}))
 
 
-def new_state(
-    architecture: Architecture, adam: AdamOptions, seed: int, device: torch.device, *, half: bool = False
-) -> State:
+def new_state(architecture: Architecture, seed: int, device: torch.device, *, half: bool = False) -> State:
     """The state before the first image; `half`: losses are scaled."""
     with torch.device(device):
         generator, discriminator = Generator(architecture), new_discriminator(architecture)
@@ -127,17 +125,17 @@ def new_state(
             if weight.ndim == 4:  # fastest with the channels of a pixel side by side, on CPUs and on tensor cores
                 weight.data = weight.data.contiguous(memory_format=torch.channels_last)
         flatten_storage(network.weights)
-    g = _trainable("G", generator, adam, half=half)
-    d = _trainable("D", discriminator, adam, half=half)
+    g = _trainable("G", generator, half=half)
+    d = _trainable("D", discriminator, half=half)
     g_ema.requires_grad_(False).load_state_dict(generator.state_dict())
     return State(g, d, g_ema)
 
 
-def _trainable(name: str, network: ProgressiveNetwork, adam: AdamOptions, *, half: bool) -> Trainable:
+def _trainable(name: str, network: ProgressiveNetwork, *, half: bool) -> Trainable:
     device = network.weights[0].device
     skipped, since_scaling = (torch.zeros((), dtype=torch.int32, device=device) for _ in range(2))
     scale = torch.tensor(INIT_SCALE, device=device) if half else None
-    return Trainable(name, network, Adam(network.weights, adam), skipped, scale, since_scaling)
+    return Trainable(name, network, Adam(network.weights), skipped, scale, since_scaling)
 
 
 def state_sha256(state_dicts: StateDicts, images: int, phase_index: int) -> str:

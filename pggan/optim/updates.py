@@ -4,7 +4,6 @@ P numbers of a network, and padding.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil
 
@@ -12,16 +11,8 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
+BETA1, BETA2, EPSILON = 0.0, 0.99, 1e-8  # of Adam, the paper's
 ALIGNMENT = 16  # numbers; vector instructions and tensor cores are slower where weights begin elsewhere
-
-
-@dataclass(frozen=True)
-class AdamOptions:
-    """The decay of the mean gradient and of its square, and the epsilon of Adam."""
-
-    beta1: float = 0.0  # the paper's
-    beta2: float = 0.99
-    epsilon: float = 1e-8
 
 
 class Adam:
@@ -31,9 +22,9 @@ class Adam:
     PyTorch's compiler, which takes seconds of every start.
     """
 
-    def __init__(self, weights: Iterable[Tensor], options: AdamOptions) -> None:
+    def __init__(self, weights: Iterable[Tensor]) -> None:
         """Args: weights: of any shapes; one without `grad` in a step is not moved, and nothing is kept of it."""
-        self.weights, self.options = list(weights), options
+        self.weights = list(weights)
         self.state: dict[Tensor, dict[str, Tensor]] = {}  # by weight, as `new_moments`
 
     @torch.no_grad()
@@ -58,11 +49,11 @@ class Adam:
             grad_scale=scale,
             found_inf=skip,
             amsgrad=False,
-            beta1=self.options.beta1,
-            beta2=self.options.beta2,
+            beta1=BETA1,
+            beta2=BETA2,
             lr=rate,
             weight_decay=0.0,
-            eps=self.options.epsilon,
+            eps=EPSILON,
             maximize=False,
         )
 

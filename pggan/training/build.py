@@ -19,7 +19,6 @@ from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.dgc import DgcReducer
 from pggan.optim.reducer import AllReduce, ElasticReducer, GradientReducer
 from pggan.optim.state import State, new_state
-from pggan.optim.updates import AdamOptions
 from pggan.training.precision import DTYPES, precision_on
 from pggan.training.timing import Speed, StepTimes, speed_of
 from pggan.training.trainer import Trainer
@@ -39,8 +38,7 @@ def build_trainer(
     require_device(config, device)
     loss, augmentation, dtype = build_loss(vars(config.loss)), build_augmentation(config), DTYPES.get(precision)
     partition = build_partition(config, (phase.batch for phase in phases), group.world_size, group.rank)
-    adam = AdamOptions()
-    state = new_state(architecture, adam, config.seed, device, half=dtype is torch.float16)
+    state = new_state(architecture, config.seed, device, half=dtype is torch.float16)
     state.d.adaptive_p = AdaptiveP.of(augmentation, loss.mean_sign, device)
     if isinstance(state.d.network, ProjectedDiscriminator):
         state.d.network.set_backbone(load_backbone(), dtype)
@@ -53,7 +51,7 @@ def build_trainer(
         loss,
         ComputeOptions(dtype=dtype, reference=reference, micro_batch_size=size),
         augmentation=augmentation,
-        reducer=build_reducer(config, adam, state, group, partition),
+        reducer=build_reducer(config, state, group, partition),
         indices=indices.get,
         chunk_size=partition.micro_batch_size,
         scalars_as_tensors=device.type == "cuda",
@@ -79,9 +77,6 @@ def require_device(config: TrainerConfig, device: torch.device) -> None:
     """Raise UserError where `device` can't take steps as `config` asks for."""
     if config.precision is Precision.tf32 and device.type != "cuda":
         raise UserError(f"precision=tf32 does not exist on {device.type}.", "Set precision=fp32 or auto.")
-    if config.compute.cuda_graphs is Switch.on and device.type != "cuda":
-        problem = f"compute.cuda_graphs=on: there are none on {device.type}."
-        raise UserError(problem, "Set compute.cuda_graphs=auto or off.")
     if config.compute.deterministic and device.type == "cuda" and config.augmentation.name != "none":
         problem = "compute.deterministic=true does not work with augmentation=ada on a GPU, whose pixels move."
         raise UserError(problem, "Set compute.deterministic=false.")
@@ -111,7 +106,7 @@ def build_augmentation(config: TrainerConfig) -> Ada | None:
 
 
 def build_reducer(
-    config: TrainerConfig, adam: AdamOptions, state: State, group: ProcessGroup, partition: BatchPartition
+    config: TrainerConfig, state: State, group: ProcessGroup, partition: BatchPartition
 ) -> GradientReducer:
     """The reducer that `gradients=` and `elastic=` ask for."""
     if config.elastic:
@@ -120,7 +115,7 @@ def build_reducer(
         return GradientReducer()
     if isinstance(config.gradients, DgcConfig):
         options = {key: value for key, value in vars(config.gradients).items() if key != "name"}
-        return DgcReducer(group, state, adam, **options)
+        return DgcReducer(group, state, **options)
     return AllReduce(group, torch.bfloat16 if config.gradients.name == "bf16" else torch.float32)
 
 

@@ -105,11 +105,6 @@ def split_into_micro_batches(inputs: StepInputs, stddev_group: int) -> list[Step
     return [inputs.select(at) for at in micro_batch_indices(count, size, stddev_group, inputs.latents_d.device)]
 
 
-def half_micro_batch(size: int, stddev_group: int) -> int:
-    """Half of a micro-batch of `size` images, in whole groups of minibatch stddev, and at least one."""
-    return max(size // 2 // stddev_group, 1) * stddev_group
-
-
 def micro_batch_indices(count: int, size: int, stddev_group: int, device: torch.device) -> list[Tensor]:
     """The positions in a batch of `count` images, micro-batch by micro-batch, each of at most `size` images.
 

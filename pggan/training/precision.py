@@ -29,21 +29,13 @@ def configure_process(
     set_threads(threads, one=one_thread)
     if device.type == "cuda":
         torch.backends.cudnn.benchmark = not deterministic  # shapes stay the same for hours
-        if deterministic:
-            choose_deterministic_algorithms()
+        if deterministic:  # https://docs.pytorch.org/docs/stable/notes/randomness.html
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before the first product
+            torch.use_deterministic_algorithms(True, warn_only=True)  # an operation that has none is named
+            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # no step reads it
     set_float32(device, precision)
     if device.type == "cpu":
         keep_freed_memory()
-
-
-def choose_deterministic_algorithms() -> None:
-    """Let cuDNN, cuBLAS and PyTorch choose only algorithms that repeat every bit, from now on.
-
-    Source: https://docs.pytorch.org/docs/stable/notes/randomness.html; called before the first product on CUDA.
-    """
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True, warn_only=True)  # an operation that has none is named
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # no step reads it
 
 
 def set_float32(device: torch.device, precision: Precision) -> None:

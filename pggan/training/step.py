@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from pggan.losses.base import SIGN, LossTerms, PenaltyContext, Transforms
+from pggan.losses.base import NO_TRANSFORMS, SIGN, LossTerms, PenaltyContext, Transforms
 from pggan.networks.layers import use_options
 from pggan.networks.projected import ProjectedDiscriminator
 from pggan.optim.reducer import GradientReducer
@@ -69,7 +69,7 @@ def d_terms(state: State, inputs: StepInputs, fakes: Tensor) -> LossTerms:
             features = d.features(torch.cat([transforms.reals(reals.images), transforms.fakes(fakes)]))
         reals, fakes = reals._replace(images=features[: len(fakes)]), features[len(fakes) :]
         critic = partial(d.score_features, resolution=spec.resolution, alpha=inputs.alpha)
-        transforms = Transforms()
+        transforms = NO_TRANSFORMS
     context = PenaltyContext(spec.due, spec.missing_levels, inputs.mix, state.d.scale)
     terms = spec.loss.for_d(critic, reals, fakes, context, transforms)
     if state.d.adaptive_p is not None:
@@ -87,7 +87,7 @@ def transforms_of(state: State, inputs: StepInputs, first: int) -> Transforms:
     """The augmentation of reals and fakes in one pass; `first`: its place among the four of a step."""
     augmentation, draws, adaptive_p = inputs.spec.augmentation, inputs.augment, state.d.adaptive_p
     if augmentation is None or draws is None:
-        return Transforms()
+        return NO_TRANSFORMS
     p = None if adaptive_p is None else adaptive_p.p
     reals, fakes = (partial(augmentation.apply, draws=draws[:, place], p=p) for place in (first, first + 1))
     return Transforms(reals, fakes)

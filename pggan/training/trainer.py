@@ -16,14 +16,7 @@ from pggan.networks.layers import ComputeOptions
 from pggan.optim.reducer import GradientReducer
 from pggan.optim.state import State
 from pggan.training.cuda_graphs import WARMUP_STEPS, CudaGraphs, is_out_of_memory
-from pggan.training.inputs import (
-    StepInputs,
-    StepSpec,
-    draw_inputs,
-    half_micro_batch,
-    scalars_to_tensors,
-    split_into_micro_batches,
-)
+from pggan.training.inputs import StepInputs, StepSpec, draw_inputs, scalars_to_tensors, split_into_micro_batches
 from pggan.training.step import train_step
 
 
@@ -94,9 +87,10 @@ class Trainer:
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-        spec, count, group = inputs.spec, len(inputs.latents_d), self.state.g_ema.architecture.stddev_group
+        spec, count = inputs.spec, len(inputs.latents_d)
+        group = min(self.state.g_ema.architecture.stddev_group, count)
         size = min(spec.options.micro_batch_size or count, count)
-        smaller = half_micro_batch(size, min(group, count))
+        smaller = max(size // 2 // group, 1) * group  # in whole groups of minibatch stddev
         raise StepOutOfMemory(
             f"Out of memory at {spec.resolution}x{spec.resolution} with micro-batches of {size} images.",
             f"Give the command again with compute.micro_batch_size={smaller}, or more memory: it resumes from the last "

@@ -13,7 +13,7 @@ from pggan.networks.layers import ComputeOptions
 from pggan.optim.state import new_state
 from pggan.run import train
 from pggan.training.trainer import Trainer
-from tests.definitions import ADAM, WGAN_GP, variant
+from tests.definitions import WGAN_GP, variant
 
 CPU = torch.device("cpu")
 ARCHITECTURE = variant(resolution=16, latent_size=8, fmap_base=64, fmap_max=8)
@@ -24,7 +24,7 @@ LIVELY = ["augmentation=ada", "augmentation.target=0", "augmentation.rampup_imag
 
 def take(loss, augmentation, p=0.5, indices=None, steps=1):
     """The state and the metrics after some steps, and all images that G made and D was shown."""
-    state, made, shown = new_state(ARCHITECTURE, ADAM, 0, CPU), [], []
+    state, made, shown = new_state(ARCHITECTURE, 0, CPU), [], []
     state.d.adaptive_p = AdaptiveP.of(augmentation, loss.mean_sign, CPU)
     if state.d.adaptive_p is not None:
         state.d.adaptive_p.p.fill_(p)

@@ -16,7 +16,7 @@ from pggan.networks.networks import Discriminator, initialize
 from pggan.networks.projected import FeatureProjection, new_discriminator
 from pggan.optim.state import new_state
 from pggan.training.trainer import Trainer
-from tests.definitions import ADAM, variant
+from tests.definitions import variant
 from tests.networks.naive import normal
 
 SIZES = {"resolution": 16, "latent_size": 6, "fmap_base": 64, "fmap_max": 6, "stddev_group": 2}
@@ -97,7 +97,7 @@ def test_heads_are_added_to_the_plain_scores_and_fade_in_at_the_first_resolution
 
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16])
 def test_a_step_takes_penalties_at_images_and_features_and_trains_the_heads_alone(network, dtype):
-    state, reals = new_state(ARCHITECTURE, ADAM, 0, CPU), Reals(normal(4, 3, 8, 8).clamp(-1, 1), None, None)
+    state, reals = new_state(ARCHITECTURE, 0, CPU), Reals(normal(4, 3, 8, 8).clamp(-1, 1), None, None)
     d = state.d.network
     d.set_backbone(Backbone(deepcopy(network)), dtype)
     before = {name: tensor.clone() for name, tensor in d.state_dict().items()}

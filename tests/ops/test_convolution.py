@@ -20,9 +20,8 @@ from pggan.ops.convolution import (
     Kernel,
     algorithm_for,
     convolve,
-    implementation,
-    input_gradients_only,
     share_kernel,
+    switched,
 )
 from tests.networks.naive import normal
 
@@ -89,7 +88,7 @@ def test_a_layer_of_any_shape_is_its_plain_twin_whatever_the_batch(shape, count,
         initialize(layer, 0, "layer")
         x, found = normal(count if side != (64, 64) else 1, weight[1], *side, dtype=dtype), []
         for reference in (False, True):
-            with implementation(reference=reference):
+            with switched(reference=reference):
                 layer.zero_grad(set_to_none=True)
                 at = x.clone().requires_grad_()
                 y = layer(at)
@@ -113,7 +112,7 @@ def test_a_layer_of_any_shape_is_its_plain_twin_whatever_the_batch(shape, count,
 def test_each_shape_gets_the_algorithm_that_is_fastest_for_it(count, maps, side, rescaling, algorithm):
     x, kernel = torch.empty(1).expand(count, maps, side, side), torch.empty(1).expand(maps, maps, 3, 3)
     assert algorithm_for(x, kernel, rescaling) is algorithm
-    with implementation(reference=True):
+    with switched(reference=True):
         assert algorithm_for(x, kernel, rescaling) is REFERENCE
     if algorithm in (IM2COL, WINOGRAD):
         assert algorithm_for(x.bfloat16(), kernel, rescaling) is TORCH
@@ -139,7 +138,7 @@ def test_gradients_of_images_alone_take_no_work_for_kernels_and_leave_their_seco
     counted = DIRECT._replace(grad_weight=lambda *given: asked.append(1) or DIRECT.grad_weight(*given))
     x, weight, bias = normal(2, 3, 8, 8).requires_grad_(), normal(4, 3, 3, 3).requires_grad_(), normal(4)
     y = convolve(x, Kernel(weight, counted, Rescaling.same), bias.requires_grad_()).tanh().sum()
-    with input_gradients_only() if alone else nullcontext():
+    with switched(weight_gradients=False) if alone else nullcontext():
         (slope,) = torch.autograd.grad(y, x, create_graph=True)
     assert len(asked) == (not alone)
     found = torch.autograd.grad(slope.square().sum(), (weight, bias))
@@ -155,7 +154,7 @@ def gradient_of(algorithm, rescaling, x, weight, *, share):
     kernel = share_kernel(kernel) if share else kernel
     at = x.clone().requires_grad_()
     score, both = convolve(at, kernel).sin().sum(), convolve(torch.cat([x, -2 * x]), kernel).cos().sum()
-    with input_gradients_only():
+    with switched(weight_gradients=False):
         (slope,) = torch.autograd.grad(score, at, create_graph=True)
     (score + both + slope.square().sum()).backward()
     return weight.grad

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pggan.ops.convolution import implementation
+from pggan.ops.convolution import switched
 from pggan.ops.elementwise import activate, activate_and_normalize, downsample, fade, pixel_norm, upsample
 from pggan.ops.filters import SIGMA, bilateral, blur
 from tests.networks.naive import (
@@ -47,7 +47,7 @@ def test_activations_are_those_of_the_definition_in_the_same_memory():
         found = function(given)
         torch.testing.assert_close(found, expected, atol=1e-14, rtol=0)
         assert found.data_ptr() == given.data_ptr()
-        with implementation(reference=True):
+        with switched(reference=True):
             torch.testing.assert_close(function(x), expected, atol=1e-14, rtol=0)
 
 
@@ -57,7 +57,7 @@ def test_written_gradients_are_those_of_finite_differences_and_of_the_plain_twin
     x, found = normal(*shape, dtype=DOUBLE).requires_grad_(), []
     assert torch.autograd.gradcheck(lambda x: function(x.clone()), x)
     for reference in (False, True):
-        with implementation(reference=reference):
+        with switched(reference=reference):
             y = function(x.clone())
             found.append((y.detach(), *torch.autograd.grad(y.tanh().square().sum(), x)))
     torch.testing.assert_close(*found)

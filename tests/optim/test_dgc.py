@@ -13,10 +13,11 @@ from pggan.distributed.process_group import ProcessGroup, RankInfo, rank_from_en
 from pggan.losses.base import Reals
 from pggan.optim.dgc import EXTRA_STATE, SENT_AS, Compressor, largest, pack, set_mean, share_to_send
 from pggan.optim.state import INIT_SCALE
+from pggan.optim.updates import BETA2
 from pggan.run import train
 from pggan.training.build import build_trainer
 from tests.composed import trainer_config
-from tests.definitions import ADAM, variant
+from tests.definitions import variant
 from tests.processes import free_ports, in_processes, set_port, values_of
 
 CPU = torch.device("cpu")
@@ -25,7 +26,7 @@ ROUNDING = 2.0**-4  # relative, of what is sent
 
 
 def compressor(size):
-    return Compressor(size, ADAM, CPU)
+    return Compressor(size, CPU)
 
 
 def select(ours, gradient, count, finite=FINITE):
@@ -158,7 +159,7 @@ def taken_in(group, precision=Precision.fp32):
     trainer.reducer.start_all_reduce = watched
     take(trainer)
     exp_avg_sq = trainer.reducer._compressors["d"].exp_avg_sq
-    return found[0], (exp_avg_sq.double() / (1 - ADAM.beta2)).sum().sqrt().item()
+    return found[0], (exp_avg_sq.double() / (1 - BETA2)).sum().sqrt().item()
 
 
 def skipped(group):

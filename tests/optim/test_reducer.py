@@ -19,7 +19,7 @@ from pggan.optim.reducer import FlatBuffer, GradientReducer, add_chunk, nodes_of
 from pggan.optim.state import new_state
 from pggan.training.build import build_trainer
 from tests.composed import trainer_config
-from tests.definitions import ADAM, LOSSES, before_step, variant
+from tests.definitions import LOSSES, before_step, variant
 from tests.processes import in_processes, values_of
 
 pytestmark = pytest.mark.slow  # starts processes
@@ -220,7 +220,7 @@ def test_a_gradient_that_is_not_finite_on_one_rank_is_skipped_on_all(of_two, cas
 @pytest.fixture
 def trainable():
     """D with gradients for the levels in use."""
-    trainable = new_state(ARCHITECTURE, ADAM, 0, CPU).d
+    trainable = new_state(ARCHITECTURE, 0, CPU).d
     for number, weight in enumerate(trainable.network.weights[:-2]):
         weight.grad = torch.empty_like(weight).copy_(torch.randn(weight.shape) + number)
     return trainable

@@ -14,7 +14,7 @@ from pggan.optim.state import new_state
 from pggan.run import train
 from pggan.run.pictures import MAX_GRID, Previews, relative_diversity
 from pggan.sampling.images import read_facts, stored_grids
-from tests.definitions import ADAM, variant
+from tests.definitions import variant
 
 
 def facts_in(folder):
@@ -52,7 +52,7 @@ def test_fakes_that_are_all_the_same_have_no_diversity_and_one_real_is_no_measur
     toy_data, tiny_config, make_pyramid, tmp_path
 ):
     phase, pyramid = tiny_config().schedule.build().at(159), ImagePyramid(toy_data)
-    state = new_state(variant(resolution=16, fmap_max=8), ADAM, 0, torch.device("cpu"))
+    state = new_state(variant(resolution=16, fmap_max=8), 0, torch.device("cpu"))
     assert relative_diversity(state, phase, pyramid) > 0.05
     assert relative_diversity(state, phase, make_pyramid(tmp_path / "one", images=1)) is None
     for weight in state.g.network.weights:

@@ -14,10 +14,10 @@ from pggan.core.schedule import Phase
 from pggan.losses import Logistic, Relativistic, WganGp
 from pggan.losses.base import Reals
 from pggan.networks.layers import ComputeOptions
-from pggan.ops.convolution import implementation
+from pggan.ops.convolution import switched
 from pggan.optim.state import GROWTH_INTERVAL, INIT_SCALE, new_state
 from pggan.training.trainer import Trainer
-from tests.definitions import ADAM, WGAN_GP, before_step, variant
+from tests.definitions import WGAN_GP, before_step, variant
 
 CPU = torch.device("cpu")
 ARCHITECTURE = variant(resolution=32, latent_size=6, fmap_base=32, fmap_max=6)
@@ -50,7 +50,7 @@ def reals_at(resolution=16, seed=0, count=4, labels=None, fake_labels=None):
 
 
 def state_of(dtype=torch.float32, **changes):
-    state = new_state(variant(ARCHITECTURE, **changes), ADAM, 0, CPU)
+    state = new_state(variant(ARCHITECTURE, **changes), 0, CPU)
     for network in (state.g.network, state.d.network, state.g_ema):
         network.to(dtype)
     return state
@@ -132,7 +132,7 @@ def test_two_steps_are_those_of_the_formulas(name, way, sizes):
         rng, reals = PreciseRng(0, state.images, CPU), reals_at(8, seed=count, count=12)
         reals = reals._replace(images=reals.images.double())
         z_d, z_g, mix = rng.normal("d_latents", 12, 6), rng.normal("g_latents", 12, 6), rng.uniform("mix", 12, 1, 1, 1)
-        with implementation(reference=True):
+        with switched(reference=True):
             fakes = g(z_d, None, 8, 0.4).detach()
             loss_d, of_g = losses_by_hand(name, lambda x: d(x, 8, 0.4)[0], reals.images, fakes, mix, count)
             learn(d, loss_d, 0.002, count)
@@ -149,7 +149,7 @@ def test_two_steps_are_those_of_the_formulas(name, way, sizes):
 
 def first_gradients(options, name, **changes):
     """The gradients of D and G in a step in which D does not move, and the metrics."""
-    state, found = new_state(variant(ARCHITECTURE, **changes), ADAM, 0, CPU, half=options.dtype is torch.float16), []
+    state, found = new_state(variant(ARCHITECTURE, **changes), 0, CPU, half=options.dtype is torch.float16), []
     for trainable in (state.d, state.g):
         before_step(
             trainable.optimizer,
@@ -264,7 +264,7 @@ class Spoilt(WganGp):
 def test_an_update_whose_loss_or_gradient_is_not_finite_is_skipped_counted_and_halves_the_scale(
     name, value, gradient, half
 ):
-    state = new_state(ARCHITECTURE, ADAM, 0, CPU, half=half)
+    state = new_state(ARCHITECTURE, 0, CPU, half=half)
     of = {"D": state.d, "G": state.g}
     before = {key: copies(trainable.network) for key, trainable in of.items()}
     for trainable in of.values():
