@@ -12,7 +12,7 @@ from pggan.cli.compose import compose
 from pggan.config import TrainConfig
 from pggan.config.validation import validated
 from pggan.core.schedule import PerResolution
-from pggan.performance.recipe import DataFacts, NetworkSizes, Situation, choose_recipe
+from pggan.performance.recipe import DataFacts, NetworkSizes, Recipe
 
 STEP_SECONDS = {4: 0.0010, 8: 0.0031, 16: 0.0056, 32: 0.0050}  # of an image with 64 feature maps, on two cores
 AVATARS = DataFacts(4096, 256, 3, 0, drawn=True, note="avatars")
@@ -36,8 +36,9 @@ def main() -> None:
             return {side: width * STEP_SECONDS.get(side, 0.005 * 3 ** (side.bit_length() - 6)) for side in sides}
 
         for each in hours:
-            situation = Situation(config, frozenset(), facts, kind, 1, costs, 0.94 * 3600 * each)
-            chosen = {choice.key: choice.value for choice in choose_recipe(situation).choices}
+            recipe = Recipe(config, frozenset(), facts, kind, 1, costs, 0.94 * 3600 * each)
+            recipe.choose()
+            chosen = {choice.key: choice.value for choice in recipe.choices}
             print(f"{name}, {each} h\t{json.dumps(chosen, sort_keys=True)}")
 
 

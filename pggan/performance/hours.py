@@ -22,15 +22,7 @@ from pggan.data.pyramid import INDEX_FILE, ImagePyramid
 from pggan.data.sources import Entry
 from pggan.distributed.process_group import rank_from_environment
 from pggan.networks import efficientnet_lite0
-from pggan.performance.recipe import (
-    FEATURES_FROM,
-    Choice,
-    DataFacts,
-    NetworkSizes,
-    Recipe,
-    Situation,
-    choose_recipe,
-)
+from pggan.performance.recipe import FEATURES_FROM, Choice, DataFacts, NetworkSizes, Recipe
 from pggan.run.eta import TRAINING_SHARE
 from pggan.training.build import step_times
 from pggan.training.precision import configure_process
@@ -99,10 +91,10 @@ def find_recipe(
     configure_process(device, config.precision, threads, one_thread=config.elastic)
     costs, measured = MeasuredCosts(config, facts, device, ranks), list[tuple[NetworkSizes, PerResolution]]()
     while True:
-        left = TRAINING_SHARE * seconds - command_seconds()
-        situation = Situation(config, given, facts, kind, ranks, costs, (1 - config.evaluation.share) * left)
-        installed = efficientnet_lite0.is_installed()
-        recipe = choose_recipe(replace(situation, other_seconds=seconds - left, has_features=installed, scales=scales))
+        left, installed = TRAINING_SHARE * seconds - command_seconds(), efficientnet_lite0.is_installed()
+        training = (1 - config.evaluation.share) * left
+        recipe = Recipe(config, given, facts, kind, ranks, costs, training, has_features=installed, scales=scales)
+        recipe.choose()
         if (recipe.sizes, recipe.batch) in measured or len(measured) == ATTEMPTS:
             break
         measured.append((recipe.sizes, recipe.batch))

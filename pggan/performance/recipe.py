@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from pggan.config import TrainConfig
 from pggan.config.train import MIN_GAMMA, gamma_by_rule
 from pggan.core.architecture import MIN_RESOLUTION, resolutions_between
-from pggan.core.errors import UserError
 from pggan.core.schedule import PerResolution, value_at
 from pggan.core.text import duration
 
@@ -73,17 +72,18 @@ class NetworkSizes(NamedTuple):
     features: bool = False  # pretrained ones, from FEATURES_FROM on
 
 
+NO_SIZES = NetworkSizes(0, 0, 0)  # before they are chosen
 # Seconds of an image at every level of networks, with so many images per batch.
 Costs = Callable[[NetworkSizes, PerResolution], Mapping[int, float]]
 
 
-@dataclass(frozen=True)
-class Situation:
-    """The images, machine, time and keys that a recipe is chosen for.
+@dataclass
+class Recipe:
+    """The keys that are chosen for images, a machine and a time; `choose` chooses them.
 
     Args: config: as composed without choices; given: the keys that stay; scales: whether `config` is a recipe whose
     lengths are scaled to the time; kind: of the devices, cpu, cuda or mps; seconds: that training may take;
-    other_seconds: of the hours, besides; has_features: whether the weights of FEATURES are installed.
+    has_features: whether the weights of FEATURES are installed.
     """
 
     config: TrainConfig
@@ -93,150 +93,167 @@ class Situation:
     ranks: int
     costs: Costs
     seconds: float
-    other_seconds: float = 0.0
     has_features: bool = True
     scales: bool = False
+    sizes: NetworkSizes = NO_SIZES
+    batch: PerResolution = field(default_factory=dict)
+    choices: list[Choice] = field(default_factory=list)
+
+    def take(self, values: Mapping[str, Any], reason: str) -> None:
+        """Choose values by key, but for keys that are given."""
+        self.choices += [Choice(*each, reason) for each in values.items() if each[0] not in self.given]
+
+    def choose(self) -> None:
+        """Choose all keys that are not given: sizes, batch, lengths, and the rules of the table."""
+        self.choose_sizes()
+        before, self.batch = [*self.choices], self.batch_sizes(self.sizes.resolution)
+        is_short = self.choose_lengths() < SHORT_RUN
+        self.choices, self.batch = before, self.batch_sizes(self.sizes.resolution, short=is_short)
+        reason = f"better in runs of {'fewer' if is_short else 'more'} than {SHORT_RUN:,} images"
+        reason = reason if self.kind == "cpu" else "the official preset's for one GPU"
+        self.take({"schedule.batch": self.batch}, f"{reason}, where images and ranks allow")
+        for holds, values, reason in self.rules(self.choose_lengths()):
+            if holds:
+                self.take(values, reason)
+
+    def rules(self, images: int) -> list[tuple[bool, dict[str, Any], str]]:
+        """The table: whether a rule holds, its keys, and its reason or evidence (KID); `images`: of the run."""
+        facts, given, side, channels = self.facts, self.given, self.sizes.resolution, self.facts.channels
+        drawn, photos = facts.drawn, not facts.drawn
+        published, small, is_short = side >= PUBLISHED_FROM, side <= FEATURES_FROM, images < SHORT_RUN
+        maps, batch = self.width(self.sizes, MIN_RESOLUTION), int(value_at(self.batch, side))
+        loss = self.config.loss.name if "loss" in given else "wgan_gp" if published else "logistic"
+        # Photographs up to 64x64: 573, 290, 259, 222 with gamma 0.1, 1, 4, 12; avatars 578 and 463 with 0.2, 1.
+        least = 12.0 if photos and small and loss == "logistic" else MIN_GAMMA
+        gamma = float(f"{max(least, gamma_by_rule(side, batch)):.2g}")
+        gamma_by = f"0.0002 x {side}^2 / {batch}, at least {least:g}: less was worse"
+        width = max((width for width in WIDTHS if width <= maps), default=WIDTHS[0])
+        by_demo, rate = drawn and width == WIDTHS[0], RATES[width]
+        rate_g, rate_d = (0.001, 0.001) if published else (0.02, 0.01) if by_demo else (rate, rate)
+        rates_by = "official preset" if published else "demo" if by_demo else f"ORL, StyleGAN2-ADA: {maps} maps"
+        rates = {"schedule.learning_rate_g": rate_g, "schedule.learning_rate_d": rate_d}
+        few = photos and facts.images < FEW_IMAGES and loss != "wgan_gp"
+        augmentation = self.config.augmentation
+        adapts = few if "augmentation" not in given else augmentation.name == "ada" and augmentation.p is None
+        rampup, half_life = two_digits(min(images / 2, 500_000)), two_digits(min(max(images / 60, 1000), 10_000))
+        ticks = round(min(max(self.seconds / 120, 60), 600))  # one every two minutes in long runs
+        return [
+            (published, {"loss": "wgan_gp"}, f"at {side}x{side}, what was published"),
+            (not published, {"loss": "logistic"}, "the demo's, with lazy R1: two thirds of the time"),
+            (loss != "wgan_gp", {"loss.gamma": gamma}, gamma_by),
+            (loss == "logistic", {"loss.reg_interval": 8}, "as in the demo and the ORL run"),
+            ("schedule.learning_rate_g" not in given, rates, rates_by),  # else the rate of D follows it
+            (drawn and not published, {"model.bilateral": 4}, "flat areas: KID 232 with, 530 without"),
+            (drawn and not published and maps < 128, {"model.residual": True}, "KID 591 with, 660 without"),
+            (photos and small and channels in (1, 3), {"model.blur": True}, "KID 710 with, 810 without"),
+            (drawn, {"data.mirror": False}, "as in the demo"),
+            (few, {"augmentation": "ada"}, f"fewer than {FEW_IMAGES:,} photographs: D would learn them by heart"),
+            (adapts, {"augmentation.rampup_images": rampup}, "p can rise to its limit within the run"),
+            (facts.mixed, {"data.channels": channels}, "some are grey or transparent: colours on white"),
+            (True, {"ema.half_life_images": half_life}, "a sixtieth of the run, 1,000 to 10,000"),
+            (True, {"ema.rampup": 0.2 if is_short else 0.05}, "the demo's" if is_short else "StyleGAN2-ADA's"),
+            (True, {"monitor.tick_images": one_two_five(images / ticks)}, f"about {ticks} in the run"),
+            (True, {"monitor.grid_images": one_two_five(images / (ticks // 5))}, f"about {ticks // 5} in the run"),
+            (True, {"checkpoint.every_images": one_two_five(images / 3)}, "about 3 in the run"),
+        ]
+
+    def choose_sizes(self) -> None:
+        """Choose the final resolution, the widths and pretrained features: the most for which there is time."""
+        facts, schedule = self.facts, self.config.schedule
+        first, highest = schedule.first_resolution, min(facts.resolution, 1024)
+        sides = [*reversed(resolutions_between(first, max(first, highest)))]
+        sides = [schedule.final_resolution] if "schedule.final_resolution" in self.given else sides
+        needs = {side: self.least_seconds(self.candidates(side)[0]) for side in sides}
+        side = next((side for side in sides if needs[side] <= self.seconds), sides[-1])
+        above = f"{2 * side}x{2 * side} would take at least {duration(needs[2 * side])}" if 2 * side in needs else ""
+        self.take({"schedule.final_resolution": side}, above or facts.note)
+        narrow, *wider = self.candidates(side)
+        fitting = [each for each in wider if self.least_seconds(each, WIDER) <= self.seconds]
+        self.sizes = sizes = [narrow, *fitting][-1]
+        maps = f"{self.width(sizes, MIN_RESOLUTION)} feature maps at 4x4, {self.width(sizes, side)} at {side}x{side}"
+        if len(fitting) < len(wider):
+            maps += f"; of wider networks, fewer than {WIDER * self.final_images(side):,} images fit into the time"
+        self.take({"model.fmap_base": sizes.fmap_base, "model.fmap_max": sizes.fmap_max}, maps)
+        is_logistic = "loss" not in self.given or self.config.loss.name == "logistic"
+        if side != FEATURES_FROM or facts.drawn or facts.channels not in (1, 3) or not is_logistic:
+            return
+        if not self.has_features:
+            reason = f'{FEATURES} would give clearer faces, and is not installed: pip install "pggan[metrics]"'
+            self.take({"model.features": None}, reason)
+        elif "model.features" not in self.given and self.least_seconds(sizes._replace(features=True)) <= self.seconds:
+            self.sizes, features = sizes._replace(features=True), {"model.features": FEATURES}
+            self.take(features | {"model.features_from": FEATURES_FROM}, "D looks at these, too: clearer faces")
+
+    def candidates(self, side: int) -> list[NetworkSizes]:
+        """Sizes of networks for a final resolution, the narrowest first; of the two numbers, given ones stay."""
+        model, given = self.config.model, self.given
+        widths = [width for width in WIDTHS if width >= value_at(MIN_WIDTH, side)]
+        widths = [model.fmap_max] if "model.fmap_max" in given else widths
+        bases = {width: min(BASE * side * width // WIDTHS[0], MAX_BASE) for width in widths}
+        is_given = "model.fmap_base" in given
+        return [NetworkSizes(side, model.fmap_base if is_given else bases[width], width) for width in widths]
 
     def width(self, sizes: NetworkSizes, resolution: int) -> int:
         """The feature maps at `resolution` of networks of these sizes."""
         model = replace(self.config.model, fmap_base=sizes.fmap_base, fmap_max=sizes.fmap_max)
         return model.architecture(sizes.resolution, self.facts.channels, self.facts.num_classes).width(resolution)
 
+    def least_seconds(self, sizes: NetworkSizes, times: int = 1) -> float:
+        """The time in which networks grow, and see `times` as many images as the final resolution is worth."""
+        side, each = sizes.resolution, self.costs(sizes, self.batch_sizes(sizes.resolution))
+        return growth_seconds(each, *self.lengths()) + times * self.final_images(side) * each[side]
 
-@dataclass
-class Recipe:
-    """The keys that are chosen, in their order, and what decides the time of steps."""
+    def final_images(self, side: int) -> int:
+        """The images at a final resolution that are worth choosing it."""
+        return (DRAWN_FINAL if self.facts.drawn else FINAL)[side]
 
-    situation: Situation
-    sizes: NetworkSizes
-    batch: PerResolution
-    choices: list[Choice] = field(default_factory=list)
+    def lengths(self) -> tuple[PerResolution, PerResolution]:
+        """The images of the stable phases and of the fades: those that are given, or those to be multiplied."""
+        schedule = self.config.schedule.build()
+        stable = schedule.stable_images if self.scales or STABLE_KEY in self.given else STABLE
+        return stable, schedule.fade_images if self.scales or FADE_KEY in self.given else FADE
 
-    def take(self, values: Mapping[str, Any], reason: str) -> None:
-        """Choose values by key, but for keys that are given."""
-        self.choices += [Choice(*each, reason) for each in values.items() if each[0] not in self.situation.given]
+    def batch_sizes(self, resolution: int, *, short: bool = True) -> dict[int, int]:
+        """The given or the best images per batch, by the levels up to `resolution` from which they hold.
 
+        At least a group of minibatch stddev for every rank, at most as many whole groups as the images fill.
+        """
+        if "schedule.batch" in self.given:
+            return {side: int(batch) for side, batch in self.config.schedule.build().batch.items()}
+        batch = {MIN_RESOLUTION: SHORT_RUN_BATCH if short else LONG_RUN_BATCH} if self.kind == "cpu" else GPU_BATCH
+        least, images = self.config.model.stddev_group * self.ranks, self.facts.images
+        most = images - images % least or images
+        return {side: min(max(size, least), most) for side, size in batch.items() if side <= resolution}
 
-def choose_recipe(situation: Situation) -> Recipe:
-    """Choose all keys that are not given; raises UserError where there is no time for a step of every phase."""
-    s = situation
-    recipe = choose_sizes(s)
-    short = Recipe(s, recipe.sizes, batch_sizes(s, recipe.sizes.resolution))
-    require_time(short)
-    is_short = choose_lengths(short) < SHORT_RUN
-    recipe.batch = batch_sizes(s, recipe.sizes.resolution, short=is_short)
-    reason = f"better in runs of {'fewer' if is_short else 'more'} than {SHORT_RUN:,} images"
-    reason = reason if s.kind == "cpu" else "the official preset's for one GPU"
-    recipe.take({"schedule.batch": recipe.batch}, f"{reason}, where images and ranks allow")
-    images = choose_lengths(recipe)
-    for holds, values, reason in rules(recipe, images):
-        if holds:
-            recipe.take(values, reason)
-    return recipe
+    def choose_lengths(self) -> int:
+        """Choose the images of every phase, which fill the time; returns the sum of all."""
+        side, config, each = self.sizes.resolution, self.config.schedule, self.costs(self.sizes, self.batch)
+        levels, (stable, fade) = sorted(each), self.lengths()
+        growth, worth = growth_seconds(each, stable, fade), self.least_seconds(self.sizes) <= self.seconds
+        final, most = value_at(stable, side), float("inf") if self.scales else MAX_IMAGES
+        fitting = GROWTH_SHARE * self.seconds / growth if growth else 1.0
+        factor = (fitting if fitting >= LONGER_FROM else 1.0) if worth else min(fitting, 1.0)
+        factor = self.seconds / (growth + final * each[side]) if self.scales else factor
 
+        def chosen(key: str, table: PerResolution, levels: list[int]) -> dict[int, int]:
+            if key in self.given:
+                return {level: int(value_at(table, level)) for level in levels}
+            images = {level: two_digits(min(factor * value_at(table, level), most)) for level in levels}
+            return {level: max(count, int(value_at(self.batch, level))) for level, count in images.items()}
 
-def rules(recipe: Recipe, images: int) -> list[tuple[bool, dict[str, Any], str]]:
-    """The table: whether a rule holds, its keys, and its reason or evidence (KID); `images`: of the run."""
-    s, sizes, side = recipe.situation, recipe.sizes, recipe.sizes.resolution
-    facts, given, drawn, photos = s.facts, s.given, s.facts.drawn, not s.facts.drawn
-    published, small, is_short = side >= PUBLISHED_FROM, side <= FEATURES_FROM, images < SHORT_RUN
-    maps, batch = s.width(sizes, MIN_RESOLUTION), int(value_at(recipe.batch, side))
-    loss = s.config.loss.name if "loss" in given else "wgan_gp" if published else "logistic"
-    # Photographs up to 64x64: 573, 290, 259, 222 with gamma 0.1, 1, 4, 12; avatars 578 and 463 with 0.2, 1.
-    least = 12.0 if photos and small and loss == "logistic" else MIN_GAMMA
-    gamma = float(f"{max(least, gamma_by_rule(side, batch)):.2g}")
-    width = max((width for width in WIDTHS if width <= maps), default=WIDTHS[0])
-    by_demo, rate = drawn and width == WIDTHS[0], RATES[width]
-    rate_g, rate_d = (0.001, 0.001) if published else (0.02, 0.01) if by_demo else (rate, rate)
-    rates_by = "official preset" if published else "demo" if by_demo else f"ORL, StyleGAN2-ADA: {maps} maps"
-    ada = photos and facts.images < FEW_IMAGES and loss != "wgan_gp"
-    adapts = "ada" in (s.config.augmentation.name, "ada" * (ada and "augmentation" not in given))
-    rampup, half_life = two_digits(min(images / 2, 500_000)), two_digits(min(max(images / 60, 1000), 10_000))
-    ticks = round(min(max(s.seconds / 120, 60), 600))  # one every two minutes in long runs
-    return [
-        (published, {"loss": "wgan_gp"}, f"at {side}x{side}, what was published"),
-        (not published, {"loss": "logistic"}, "the demo's, with lazy R1: two thirds of the time"),
-        (loss != "wgan_gp", {"loss.gamma": gamma}, f"0.0002 x {side}^2 / {batch}, at least {least:g}: less was worse"),
-        (loss == "logistic", {"loss.reg_interval": 8}, "as in the demo and the ORL run"),
-        (
-            "schedule.learning_rate_g" not in given,  # the rate of D follows a given rate of G
-            {"schedule.learning_rate_g": rate_g, "schedule.learning_rate_d": rate_d},
-            rates_by,
-        ),
-        (drawn and not published, {"model.bilateral": 4}, "flat areas: KID 232 with, 530 without"),
-        (drawn and not published and sizes.fmap_max < 128, {"model.residual": True}, "KID 591 with, 660 without"),
-        (photos and small and facts.channels in (1, 3), {"model.blur": True}, "KID 710 with, 810 without"),
-        (drawn, {"data.mirror": False}, "as in the demo"),
-        (ada, {"augmentation": "ada"}, f"fewer than {FEW_IMAGES:,} photographs: D would learn them by heart"),
-        (
-            adapts and getattr(s.config.augmentation, "p", None) is None,
-            {"augmentation.rampup_images": rampup},
-            "p can rise to its limit within the run",
-        ),
-        (facts.mixed, {"data.channels": facts.channels}, "some are grey or transparent: colours on white"),
-        (True, {"ema.half_life_images": half_life}, "a sixtieth of the run, 1,000 to 10,000"),
-        (True, {"ema.rampup": 0.2 if is_short else 0.05}, "the demo's" if is_short else "StyleGAN2-ADA's"),
-        (True, {"monitor.tick_images": one_two_five(images / ticks)}, f"about {ticks} in the run"),
-        (True, {"monitor.grid_images": one_two_five(images / (ticks // 5))}, f"about {ticks // 5} in the run"),
-        (True, {"checkpoint.every_images": one_two_five(images / 3)}, "about 3 in the run"),
-    ]
-
-
-def choose_sizes(s: Situation) -> Recipe:
-    """Choose the final resolution, the widths and pretrained features: the most for which there is time."""
-    first, sides = s.config.schedule.first_resolution, [s.config.schedule.final_resolution]
-    if "schedule.final_resolution" not in s.given:
-        sides = [*reversed(resolutions_between(first, max(min(s.facts.resolution, 1024), first)))]
-    needs = {side: least_seconds(s, candidates(s, side)[0]) for side in sides}
-    side = next((side for side in sides if needs[side] <= s.seconds), sides[-1])
-    narrow, *wider = candidates(s, side)
-    sizes = [narrow, *(each for each in wider if least_seconds(s, each, WIDER) <= s.seconds)][-1]
-    recipe = Recipe(s, sizes, {})
-    above = f"{2 * side}x{2 * side} would take at least {duration(needs[2 * side])}" if 2 * side in needs else ""
-    recipe.take({"schedule.final_resolution": side}, above or s.facts.note)
-    maps = f"{s.width(sizes, MIN_RESOLUTION)} feature maps at 4x4, {s.width(sizes, side)} at {side}x{side}"
-    if wider and sizes != wider[-1]:
-        maps += f"; of wider networks, fewer than {WIDER * final_images(s, side):,} images fit into the time"
-    recipe.take({"model.fmap_base": sizes.fmap_base, "model.fmap_max": sizes.fmap_max}, maps)
-    is_logistic = "loss" not in s.given or s.config.loss.name == "logistic"
-    won = side == FEATURES_FROM and not s.facts.drawn and s.facts.channels in (1, 3) and is_logistic
-    if won and not s.has_features:
-        reason = f'{FEATURES} would give clearer faces, and is not installed: pip install "pggan[metrics]"'
-        recipe.take({"model.features": None}, reason)
-    elif won and "model.features" not in s.given and least_seconds(s, sizes._replace(features=True)) <= s.seconds:
-        recipe.sizes, reason = sizes._replace(features=True), "D looks at pretrained features, too: clearer faces"
-        recipe.take({"model.features": FEATURES, "model.features_from": FEATURES_FROM}, reason)
-    return recipe
-
-
-def candidates(s: Situation, side: int) -> list[NetworkSizes]:
-    """Sizes of networks for a final resolution, the narrowest first; of the two numbers, given ones stay."""
-    model, keys = s.config.model, {"model.fmap_base", "model.fmap_max"}
-    if keys <= s.given:
-        return [NetworkSizes(side, model.fmap_base, model.fmap_max)]
-    widths = [width for width in WIDTHS if width >= value_at(MIN_WIDTH, side)]
-    widths = [model.fmap_max] if "model.fmap_max" in s.given else widths
-    bases = [min(BASE * side * width // WIDTHS[0], MAX_BASE) for width in widths]
-    bases = [model.fmap_base] * len(widths) if "model.fmap_base" in s.given else bases
-    return [NetworkSizes(side, base, width) for base, width in zip(bases, widths, strict=True)]
-
-
-def least_seconds(s: Situation, sizes: NetworkSizes, times: int = 1) -> float:
-    """The time in which networks grow, and see `times` as many images as the final resolution is worth."""
-    each = s.costs(sizes, batch_sizes(s, sizes.resolution))
-    return growth_seconds(each, *lengths_of(s)) + times * final_images(s, sizes.resolution) * each[sizes.resolution]
-
-
-def final_images(s: Situation, side: int) -> int:
-    """The images at a final resolution that are worth choosing it."""
-    return (DRAWN_FINAL if s.facts.drawn else FINAL)[side]
-
-
-def lengths_of(s: Situation) -> tuple[PerResolution, PerResolution]:
-    """The images of the stable phases and of the fades: those that are given, or those to be multiplied."""
-    schedule = s.config.schedule.build()
-    stable = schedule.stable_images if s.scales or STABLE_KEY in s.given else STABLE
-    return stable, schedule.fade_images if s.scales or FADE_KEY in s.given else FADE
+        stable, fade = chosen(STABLE_KEY, stable, levels[:-1]), chosen(FADE_KEY, fade, levels[1:])
+        growing = growth_seconds(each, stable, fade)
+        stable[side] = max(two_digits((self.seconds - growing) / each[side]), int(value_at(self.batch, side)))
+        reason = f"growth has {growing / self.seconds:.0%} of the time, {side}x{side} the rest"
+        reason += f", the recipe's times {factor:.3g}" if self.scales else "" if worth else ": fewer than are worth it"
+        self.take({STABLE_KEY: stable, FADE_KEY: fade or 0}, reason)
+        if self.scales or STABLE_KEY in self.given or config.total_images is not None:
+            self.choices.append(Choice("schedule.total_images", None, "the end comes when the hours are over"))
+        falling = config.lr_decay_images / max(final, 1) if self.scales else FALLING_SHARE
+        if side < PUBLISHED_FROM or self.scales:
+            reason = f"the last {falling:.0%} of {side}x{side}, as in {'the recipe' if self.scales else 'the demo'}"
+            self.take({"schedule.lr_decay_images": two_digits(falling * stable[side])}, reason)
+        return sum(stable.values()) + sum(fade.values())
 
 
 def growth_seconds(each: Mapping[int, float], stable: PerResolution, fade: PerResolution) -> float:
@@ -244,66 +261,6 @@ def growth_seconds(each: Mapping[int, float], stable: PerResolution, fade: PerRe
     levels = sorted(each)
     parts = ((stable, levels[:-1]), (fade, levels[1:]))
     return sum(value_at(images, side) * each[side] for images, sides in parts for side in sides)
-
-
-def batch_sizes(s: Situation, resolution: int, *, short: bool = True) -> dict[int, int]:
-    """The given or the best images per batch, by the levels up to `resolution` from which they hold.
-
-    At least a group of minibatch stddev for every rank, at most as many whole groups as the images fill.
-    """
-    if "schedule.batch" in s.given:
-        return {side: int(batch) for side, batch in s.config.schedule.build().batch.items()}
-    batch = {MIN_RESOLUTION: SHORT_RUN_BATCH if short else LONG_RUN_BATCH} if s.kind == "cpu" else GPU_BATCH
-    least = s.config.model.stddev_group * s.ranks
-    most = s.facts.images - s.facts.images % least or s.facts.images
-    return {side: min(max(size, least), most) for side, size in batch.items() if side <= resolution}
-
-
-def require_time(recipe: Recipe) -> None:
-    """Raise UserError unless there is time for a step of every phase."""
-    s, side, each = recipe.situation, recipe.sizes.resolution, recipe.situation.costs(recipe.sizes, recipe.batch)
-    once = sum((1 if level == min(each) else 2) * each[level] * value_at(recipe.batch, level) for level in each)
-    if once > s.seconds:
-        raise UserError(
-            f"hours= is too short: one step of every phase up to {side}x{side} takes {duration(once)} here, and "
-            f"starting {duration(s.other_seconds)}.",
-            f"Give at least hours={(2 * s.other_seconds + 10 * once) / 3600:.2g}, or lower schedule.final_resolution.",
-        )
-
-
-def choose_lengths(recipe: Recipe) -> int:
-    """Choose the images of every phase, which fill the time; returns the sum of all."""
-    s, side, config = recipe.situation, recipe.sizes.resolution, recipe.situation.config.schedule
-    each, (stable, fade) = s.costs(recipe.sizes, recipe.batch), lengths_of(s)
-    growth, worth = growth_seconds(each, stable, fade), least_seconds(s, recipe.sizes) <= s.seconds
-    final, falling = value_at(stable, side), 0.0 if side >= PUBLISHED_FROM else FALLING_SHARE
-    most = float(MAX_IMAGES)
-    if s.scales:
-        factor, most = s.seconds / (growth + final * each[side]), float("inf")
-        falling = config.lr_decay_images / max(final, 1)
-    else:
-        fitting = GROWTH_SHARE * s.seconds / growth if growth else 1.0
-        factor = (fitting if fitting >= LONGER_FROM else 1.0) if worth else min(fitting, 1.0)
-
-    def chosen(key: str, table: PerResolution, levels: list[int]) -> dict[int, int]:
-        if key in s.given:
-            return {level: int(value_at(table, level)) for level in levels}
-        images = {level: two_digits(min(factor * value_at(table, level), most)) for level in levels}
-        return {level: max(count, int(value_at(recipe.batch, level))) for level, count in images.items()}
-
-    levels = sorted(each)
-    stable, fade = chosen(STABLE_KEY, stable, levels[:-1]), chosen(FADE_KEY, fade, levels[1:])
-    growing = growth_seconds(each, stable, fade)
-    stable[side] = max(two_digits((s.seconds - growing) / each[side]), int(value_at(recipe.batch, side)))
-    reason = f"growth has {growing / s.seconds:.0%} of the time, {side}x{side} the rest"
-    reason += f", the recipe's times {factor:.3g}" if s.scales else "" if worth else ": fewer images than are worth it"
-    recipe.take({STABLE_KEY: stable, FADE_KEY: fade or 0}, reason)
-    if s.scales or STABLE_KEY in s.given or config.total_images is not None:
-        recipe.choices.append(Choice("schedule.total_images", None, "the end comes when the hours are over"))
-    if falling or s.scales:
-        reason = f"the last {falling:.0%} of {side}x{side}, as in {'the recipe' if s.scales else 'the demo'}"
-        recipe.take({"schedule.lr_decay_images": two_digits(falling * stable[side])}, reason)
-    return sum(stable.values()) + sum(fade.values())
 
 
 def two_digits(number: float) -> int:

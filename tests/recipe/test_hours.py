@@ -9,7 +9,7 @@ from pggan.config import TrainConfig
 from pggan.config.validation import validated
 from pggan.core.errors import UserError
 from pggan.performance.hours import MeasuredCosts, facts_of, find_recipe
-from pggan.performance.recipe import NetworkSizes, Recipe, Situation
+from pggan.performance.recipe import NetworkSizes, Recipe
 from tests.composed import composed
 from tests.pyramids import write_pyramid
 
@@ -75,7 +75,8 @@ def test_measured_steps_are_believed_and_scale_those_of_other_networks(toy_data)
     costs = MeasuredCosts(config, facts, torch.device("cpu"), ranks=1)
     narrow, wide = (NetworkSizes(16, 256, 16), NetworkSizes(16, 512, 32))
     before = costs(wide, batch)
-    costs.measure(config, Recipe(Situation(config, set(), facts, "cpu", 1, costs, 60.0), narrow, batch), 100.0)
+    recipe = Recipe(config, set(), facts, "cpu", 1, costs, 60.0, sizes=narrow, batch=batch)
+    costs.measure(config, recipe, 100.0)
     assert set(costs.ratios) == {4, 8, 16}
     after = costs(wide, batch)
     assert {side: after[side] / before[side] for side in after} == pytest.approx(costs.ratios)
