@@ -179,8 +179,6 @@ def test_a_film_of_keyframes_plays_and_is_exported(page, downloads, generator):
     page.wait("[...document.querySelectorAll('#keyframes canvas')].every((canvas) => canvas.width === 16)")
     page.click("#keyframes li:nth-child(3) .remove")
     page.click("#keyframes li:nth-child(1) .later")
-    page.click("#keyframes li:nth-child(2) .earlier")
-    page.click("#keyframes li:nth-child(1) .later")
     page.set("#playhead", 0)
     shows(page, generator.render(generator.latents([3]))[0])  # the first keyframe now
     page.click("#play")
@@ -224,28 +222,21 @@ def test_files_of_latents_and_directions_are_opened(page, tmp_path, generator):
     shows(page, generator.render(generator.latents([11]))[0])
 
 
-def test_bad_files_are_refused_with_the_reason(page, tmp_path):
-    def tensors(about, values=b""):
-        header = json.dumps(about).encode()
-        return len(header).to_bytes(8, "little") + header + values
-
-    latents = {"dtype": "F32", "shape": [1, 20], "data_offsets": [0, 80]}
-    ones = np.ones(20, "<f4").tobytes()
-    refused = {
-        "a huge header": b"\xff" * 8 + b"{}",
-        "other tensors": tensors({"weights": latents}, ones),
-        "too many": tensors({"latents": latents | {"shape": [10**9, 20]}}, ones),
-        "another type": tensors({"latents": latents | {"dtype": "F16"}}, ones),
-        "outside": tensors({"latents": latents | {"data_offsets": [2**50, 2**50 + 80]}}, ones),
-        "zeros": tensors({"latents": latents}, bytes(80)),
-        "infinite": tensors({"latents": latents}, np.full(20, np.inf, "<f4").tobytes()),
-    }
-    for name, content in refused.items():
+def test_bad_files_are_refused(page, tmp_path):
+    about, ones = {"dtype": "F32", "shape": [1, 20], "data_offsets": [0, 80]}, np.ones(20, "<f4").tobytes()
+    for change, values in (
+        ({"shape": [10**9, 20]}, ones),
+        ({"dtype": "F16"}, ones),
+        ({"data_offsets": [2**50, 2**50 + 80]}, ones),
+        ({}, bytes(80)),
+        ({}, np.full(20, np.inf, "<f4").tobytes()),
+    ):
         page.run("document.querySelector('#message').hidden = true")
-        (tmp_path / f"{name}.safetensors").write_bytes(content)
-        page.choose_file("#open", tmp_path / f"{name}.safetensors")
+        header = json.dumps({"latents": about | change}).encode()
+        (tmp_path / "bad.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + values)
+        page.choose_file("#open", tmp_path / "bad.safetensors")
         page.wait("!document.querySelector('#message').hidden")
-        assert text(page, "#message p").startswith(f"{name}.safetensors can't be used. It has no valid latents"), name
+        assert text(page, "#message p").startswith("bad.safetensors can't be used. It has no valid latents")
     page.click("#message button")
     assert page.run("document.querySelector('#message').hidden")
     assert text(page, "#title") == "seed 0"  # nothing else has changed

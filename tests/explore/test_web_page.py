@@ -94,9 +94,3 @@ def test_a_folder_that_is_not_whole_is_told(browser, folder, serve_folder, tmp_p
     browser.open(serve_folder(part))
     browser.wait("!document.querySelector('#message').hidden")
     assert hint in browser.run("document.querySelector('#message p').textContent")
-
-
-def test_from_the_disk_the_page_says_what_it_needs(browser, folder):
-    browser.open((folder / "index.html").as_uri())
-    browser.wait("getComputedStyle(document.querySelector('#facts')).visibility === 'visible'")
-    assert "http.server" in browser.run("document.querySelector('#facts').textContent")

@@ -69,14 +69,6 @@ def test_what_a_file_can_not_hold_is_refused(tmp_path):
     assert [*tmp_path.iterdir()] == []
 
 
-def gradients(count, height, width):
-    """Smooth frames that differ, as generated images do."""
-    x, y = np.linspace(0, 200, width), np.linspace(0, 50, height)[:, None]
-    return [
-        np.stack([x + y, x * 0 + 200 - 4 * y, 3 * n + y + 0 * x], 2).clip(0, 255).astype(np.uint8) for n in range(count)
-    ]
-
-
 @pytest.mark.parametrize(("ending", "channels"), [(".webp", 1), (".webp", 3), (".gif", 3)])
 def test_an_animation_has_its_frames_in_order_at_its_rate_for_ever(tmp_path, ending, channels):
     frames = [np.full((8, 6, channels), value, np.uint8) for value in (0, 100, 150, 150, 200)]
@@ -94,23 +86,10 @@ def test_an_animation_has_its_frames_in_order_at_its_rate_for_ever(tmp_path, end
     assert [path.name for path in tmp_path.iterdir()] == [path.name]
 
 
-def test_a_gif_has_one_palette_and_stores_what_changes(tmp_path):
-    still = gradients(1, 64, 64)[0]
-    moving = [still.copy() for _ in range(10)]
-    for number, frame in enumerate(moving):
-        frame[:8, 4 * number : 4 * number + 8] = 255
-    save_film(moving, 10, 20, tmp_path / "a.gif")
-    save_film(moving[:1], 1, 20, tmp_path / "one.gif")
-    size, one = ((tmp_path / name).stat().st_size for name in ("a.gif", "one.gif"))
-    assert size < 4 * one  # ten frames of their own, with palettes of their own, would take ten times as much
-    with Image.open(tmp_path / "a.gif") as opened:
-        for frame, shown in zip(moving, ImageSequence.Iterator(opened), strict=True):
-            assert np.abs(np.asarray(shown.convert("RGB")).astype(int) - frame).mean() < 4  # of 255 colours
-
-
 def test_a_video_shows_its_frames_almost_without_loss(tmp_path):
     av = pytest.importorskip("av")
-    frames = gradients(6, 33, 47)
+    x, y = np.linspace(0, 200, 47) + np.zeros((33, 1)), np.linspace(0, 50, 33)[:, None] + np.zeros(47)
+    frames = [np.stack([x + y, 200 - 4 * y, 3 * n + y], 2).clip(0, 255).astype(np.uint8) for n in range(6)]
     save_film(frames, 6, 25, tmp_path / "a.mp4")
     with av.open(str(tmp_path / "a.mp4")) as container:
         stream = container.streams.video[0]

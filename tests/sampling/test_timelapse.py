@@ -56,7 +56,6 @@ def test_a_stamp_says_images_resolution_and_hours_or_minutes_and_fits_into_the_w
     assert GridFacts(1234, 4, 1.0, 0.06, 2).stamp == "1,234 images   4x4   3.6 min"
     long = GridFacts(1_234_567, 1024, 1.0, 123.454, 2).stamp
     assert long == "1,234,567 images   1024x1024   123.45 h"
-    for width in (128, 512):
-        columns = np.flatnonzero(draw_stamp(long, width, 32, long).any((0, 2)))
-        assert 0 < columns[0] < width // 6  # as large as fits, and no letter is cut off
-        assert width - width // 6 < columns[-1] < width - 1
+    columns = np.flatnonzero(draw_stamp(long, 128, 32, long).any((0, 2)))
+    assert 0 < columns[0] < 20  # as large as fits, and no letter is cut off
+    assert 108 < columns[-1] < 127
