@@ -2,10 +2,9 @@
 
 import posixpath
 import re
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from pathlib import Path
-from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -13,6 +12,7 @@ from mkdocs.structure.pages import Page
 
 from pggan.cli.commands import COMMANDS, Command
 from pggan.cli.help import keys_of
+from pggan.config.validation import alternatives, described, kinds_of
 from pggan.config.values import CONFIGS, choices_of
 
 ROOT = Path(__file__).parents[1]
@@ -83,7 +83,7 @@ def reference(command: Command) -> str:
         for choice in sorted(texts, key=lambda name: name != default):  # the default first
             if not texts[choice].startswith("# @package") and not shown >= (names := names_in(texts[choice])):
                 shown |= names
-                kind = get_type_hints(schema).get(group)
+                kind = kinds_of(schema).get(group)
                 parts.append(f"### Keys of `{group}={choice}`\n\n{table(texts[choice], kind, f'{group}.')}")
     return "\n\n".join(parts) + "\n"
 
@@ -115,24 +115,10 @@ def cell(text: str) -> str:
 
 
 def kind_of(schema: Any, key: str) -> str:
-    """The type of a key as people write it, found through the dataclasses."""
+    """The type of a key in words, found through the dataclasses."""
     for name in key.split("."):
-        schema = next((part for part in (schema, *get_args(schema)) if is_dataclass(part)), None)
-        if schema is None or name not in {field.name for field in fields(schema)}:
+        schema = next((part for part in alternatives(schema) if is_dataclass(part) and name in kinds_of(part)), None)
+        if schema is None:
             return ""
-        schema = get_type_hints(schema)[name]
-    return cell(spelled(schema))
-
-
-def spelled(hint: Any) -> str:
-    """A type in words."""
-    if is_dataclass(hint):
-        return "section"
-    if get_origin(hint) in (Union, UnionType):
-        return " or ".join("null" if part is type(None) else spelled(part) for part in get_args(hint))
-    if get_origin(hint) is list:
-        return f"list of {spelled(get_args(hint)[0])}"
-    if members := getattr(hint, "__members__", None):
-        return ", ".join(f"`{name}`" for name in members)
-    names = {"int": "whole number", "float": "number", "str": "text", "bool": "true or false"}
-    return names.get(getattr(hint, "__name__", ""), "")
+        schema = kinds_of(schema)[name]
+    return "section" if is_dataclass(alternatives(schema)[0]) else cell(described(schema))

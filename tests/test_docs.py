@@ -5,18 +5,16 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from copy import deepcopy
-from functools import cache, reduce
 from pathlib import Path
 
 import pytest
 import yaml
-from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from pggan.cli.commands import COMMANDS
-from pggan.cli.compose import compose, named_file, numbered, words_for_hydra
+from pggan.cli.compose import named_file
 from pggan.cli.main import main
 from pggan.config.validation import validated
+from tests.composed import composed
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -35,12 +33,6 @@ COMMAND_LINES = sorted(
 )
 
 
-@cache
-def composed(name: str, choices: tuple[str, ...]) -> dict:
-    """The configuration of a command with these choices of its groups."""
-    return compose(name, list(choices))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("line", COMMAND_LINES)
 def test_every_command_in_the_documentation_is_accepted(line, monkeypatch):
@@ -49,26 +41,11 @@ def test_every_command_in_the_documentation_is_accepted(line, monkeypatch):
     words = words[1:] if words[0] == "pggan" else ["train", *words[2:]]
     name = " ".join(words[:2]) if " ".join(words[:2]) in COMMANDS else words[0]
     words = words[len(name.split()) :]
-    flags = [word for word in words if word.startswith("-")]
-    overrides = [word for word in words if word not in flags and not word.startswith("hydra")]
-    if "--multirun" in flags:
+    overrides = [word for word in words if not word.startswith(("-", "hydra"))]
+    if "--multirun" in words:
         overrides = [re.sub(r"=([^,]+),.*", r"=\1", word) for word in overrides]  # the first job
-    require_accepted(name, overrides)
-
-
-def require_accepted(name, words):
-    """As if composed anew for each, which takes Hydra a second."""
-    command = COMMANDS[name]
-    given = [OF_A_RUN if named_file(word) else word for word in words]
-    chosen = tuple(word for word in given if word.partition("=")[0] in command.groups)
-    values = deepcopy(composed(name, chosen))
-    parser = OverridesParser.create()
-    for override in (parser.parse_override(word) for word in words_for_hydra(command, given) if word not in chosen):
-        *outer, key = override.key_or_group.split(".")
-        place = reduce(dict.__getitem__, outer, values)
-        assert key in place, override.key_or_group
-        place[key] = numbered(override.value())
-    validated(command.schema_type, values)
+    given = [OF_A_RUN if named_file(word) else word for word in overrides]
+    validated(COMMANDS[name].schema_type, composed(name, given))
 
 
 @pytest.mark.slow
