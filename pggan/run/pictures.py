@@ -14,7 +14,6 @@ from pggan.core.atomic_io import clean_partials, make_directory
 from pggan.core.schedule import Phase, Schedule
 from pggan.data.pyramid import ImagePyramid
 from pggan.data.reals import to_float
-from pggan.metrics.images import RealImages, to_device
 from pggan.networks.networks import Discriminator, Generator
 from pggan.ops.elementwise import pixel_norm
 from pggan.optim.state import State
@@ -41,7 +40,7 @@ MIN_STORED = 100  # of a run that has as many updates: with fewer, a film jerks
 UPDATES = 36
 MAX_STORED_PIXELS = 2**16  # of a stored grid: less than 200 KB in three channels, even of noise
 MAX_TILE = 128  # pixels: larger images are averaged down, so that four of them have room
-COMPARED = 32  # images on each side of a diversity, or as many as there are reals
+COMPARED, COMPARED_SIDE = 32, 32  # images on each side of a diversity, or as many as there are reals; their pixels
 COMPARED_SIDE = 32  # pixels to which they are averaged
 MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # of the projector: 256 faces of 256x256, 16 of 1024x1024
 POINT_TILE = 32  # pixels of a point's picture: 256 of them are a few hundred kilobytes
@@ -125,21 +124,20 @@ def relative_diversity(state: State, phase: Phase, pyramid: ImagePyramid) -> flo
     Distances are between pixels, averaged to 32x32 at most.  Fakes that are copies of a few images have 0, even where
     these few differ as much as reals do.  None where the reals are too few, or all the same.
     """
-    count = min(COMPARED, pyramid.images)
-    spread = _mean_nearest(RealImages(pyramid, phase.resolution).read(range(count)))
-    if spread == 0:
-        return None
-    return _mean_nearest(draw_seeds(generator_of(state), count, phase.resolution, phase.alpha)) / spread
+    count, side = min(COMPARED, pyramid.images), min(phase.resolution, COMPARED_SIDE)
+    some = np.random.default_rng(0).permutation(pyramid.images)[:count]  # neighbours in the set may be alike
+    spread = _mean_nearest(pyramid.read(side, some))
+    fakes = draw_seeds(generator_of(state), count, phase.resolution, phase.alpha)
+    return _mean_nearest(shrink(fakes, phase.resolution // side)) / spread if spread else None
 
 
 def _mean_nearest(images: Pixels) -> float:
     """The mean distance from each of images [N, R, R, C] to the nearest other one; 0 of a single one."""
     if len(images) < 2:
         return 0.0
-    pixels = to_device(images, torch.device("cpu")).float()
-    means = torch.nn.functional.adaptive_avg_pool2d(pixels, min(COMPARED_SIDE, pixels.shape[-1])).flatten(1)
-    distances = torch.cdist(means, means, compute_mode="donot_use_mm_for_euclid_dist")
-    return float(distances.fill_diagonal_(torch.inf).amin(1).mean())
+    pixels = torch.from_numpy(images).flatten(1).double()
+    distances = torch.cdist(pixels, pixels).fill_diagonal_(torch.inf)
+    return float(distances.min(1).values.mean())
 
 
 @torch.no_grad()

@@ -90,25 +90,6 @@ def test_a_run_that_fails_at_one_position_after_another_is_given_up_too(tiny_con
     assert failed == [72, 80, 88, 96]
 
 
-def test_a_checkpoint_with_an_infinite_weight_is_refused_and_the_run_goes_back(tiny_config, tmp_path, after_step):
-    """That of 80 images is refused at first, because a weight is infinite from 72 on; after the rollback it is not."""
-    spoilt = []
-
-    def spoil(state) -> None:
-        if state.images == 72 and not spoilt:
-            spoilt.append(72)
-            with torch.no_grad():
-                next(state.g_ema.parameters()).view(-1)[0] = math.inf
-
-    after_step(spoil)
-    settings = ["checkpoint.every_images=32", "checkpoint.keep=99", "schedule.total_images=96"]
-    assert train.run(tiny_config(*settings, f"run_dir={tmp_path}")) == 0
-    log = (tmp_path / "train.log").read_text()
-    assert "Numbers were NaN or infinite at 80 images: generator_ema/" in log
-    assert "Rolling back to the checkpoint of 64 images" in log
-    assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == [16, 32, 48, 64, 80, 96]
-
-
 def test_where_memory_no_longer_suffices_the_run_goes_on_with_half_of_the_images_per_pass(
     tiny_config, tmp_path, after_step
 ):
