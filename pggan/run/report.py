@@ -6,7 +6,6 @@ Nothing here waits for the device between ticks.
 import json
 import math
 import re
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
@@ -206,12 +205,13 @@ class MetricsFile:
 
     def __init__(self, path: Path, images: int) -> None:
         """Continue from `images`: lines beyond it are dropped, and hours count on from the last line that stays."""
-        self.path, kept = path, [""]
-        if path.is_file():
-            kept += [line for line in path.read_text().splitlines() if _images_of(line) <= images]
-            with atomic_write(path) as temporary:
-                temporary.write_text("".join(f"{line}\n" for line in kept[1:]))
-        hours = json.loads(kept[-1]).get("hours", 0.0) if kept[-1] else 0.0
+        self.path, hours, kept = path, 0.0, ""
+        for line in path.read_text().splitlines() if path.is_file() else []:
+            with suppress(ValueError, KeyError, TypeError):  # a line cut short by a kill or a full disk
+                if (tick := json.loads(line))["images"] <= images:
+                    hours, kept = tick.get("hours", 0.0), f"{kept}{line}\n"
+        with atomic_write(path) as temporary:
+            temporary.write_text(kept)
         self._began = time.monotonic() - 3600 * hours
 
     @property
@@ -224,10 +224,3 @@ class MetricsFile:
         finite = {key: None if isinstance(of, float) and not math.isfinite(of) else of for key, of in values.items()}
         with self.path.open("a") as file:
             file.write(json.dumps(finite, allow_nan=False) + "\n")
-
-
-def _images_of(line: str) -> int:
-    try:
-        return int(json.loads(line)["images"])
-    except (ValueError, KeyError, TypeError):  # a line cut short by a kill or a full disk
-        return sys.maxsize
