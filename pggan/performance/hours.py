@@ -16,10 +16,10 @@ from pggan.core.process import threads_per_rank
 from pggan.core.schedule import PerResolution, value_at
 from pggan.core.text import Log, duration
 from pggan.data.data_sets import open_source
-from pggan.data.image_file import BadImage, ImageHeader, read_header, usable_side
+from pggan.data.image_file import ImageHeader, usable_side
 from pggan.data.prepare import are_mixed
 from pggan.data.pyramid import INDEX_FILE, ImagePyramid
-from pggan.data.sources import Entry
+from pggan.data.report import header_of
 from pggan.distributed.process_group import rank_from_environment
 from pggan.networks import efficientnet_lite0
 from pggan.performance.recipe import FEATURES_FROM, Choice, DataFacts, NetworkSizes, Recipe
@@ -128,7 +128,7 @@ def facts_of_files(config: DataConfig, path: str) -> DataFacts:
     entries = open_source(path, Path(config.cache, "downloads")).entries
     found = [entry for entry in entries if entry.problem is None]
     sample = found[:: -(-len(found) // MAX_HEADERS) or 1]
-    headers = [header for entry in sample if (header := header_of(entry)) is not None]
+    headers = [header for entry in sample if isinstance(header := header_of(entry)[1], ImageHeader)]
     sides = sorted(usable_side(header.width, header.height, config.crop) for header in headers)
     sides = [side for side in sides if side >= MIN_RESOLUTION]
     if not sides:
@@ -141,11 +141,3 @@ def facts_of_files(config: DataConfig, path: str) -> DataFacts:
     note += "; images smaller than the final resolution are left out" * (large < len(sides))
     channels, images = config.channels or (1 if set(kinds) == {1} else 3), len(found) * large // len(sample)
     return DataFacts(images, resolution, channels, 0, drawn=False, note=note, mixed=are_mixed(kinds))
-
-
-def header_of(entry: Entry) -> ImageHeader | None:
-    """The header of a file; None where it can't be read: preparing the images names it."""
-    try:
-        return entry.header or read_header(entry.file)
-    except BadImage:
-        return None
