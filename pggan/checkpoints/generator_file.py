@@ -114,13 +114,10 @@ def pretrained_names() -> list[str]:
 
 def path_of_run(run: str, key: str = "run") -> Path:
     """The path that `run` names, or the file of a generator that comes with the package; raises UserError."""
-    if not run.startswith(PREFIX):
-        return Path(run)
-    name = run.removeprefix(PREFIX)
-    if name not in pretrained_names():
+    if run.startswith(PREFIX) and run.removeprefix(PREFIX) not in pretrained_names():
         there = ", ".join(PREFIX + known for known in pretrained_names())
         raise UserError(f"{key}={run}: no such generator comes with the package.", f"There is {there}.")
-    return FOLDER / f"{name}.safetensors"
+    return FOLDER / f"{run.removeprefix(PREFIX)}.safetensors" if run.startswith(PREFIX) else Path(run)
 
 
 def generator_path(run: str, key: str = "run") -> Path:
@@ -148,7 +145,7 @@ def read_generator_header(path: Path) -> dict[str, Any]:
     architecture, names = check_stage(about), about.get(CLASS_NAMES) or []
     if not isinstance(names, list) or not all(isinstance(name, str) and len(name) <= MAX_NAME_LENGTH for name in names):
         raise ValueError(f"'{CLASS_NAMES}' is not a list of names")
-    if names and len(names) != architecture.num_classes:
+    if len(names) not in (0, architecture.num_classes):
         raise ValueError(f"it names {len(names)} classes of {architecture.num_classes}")
     check_provenance(about)
     return about

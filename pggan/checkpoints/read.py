@@ -90,16 +90,15 @@ def open_checkpoint(directory: Path) -> Checkpoint:
         header = read_header(directory)
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise CorruptCheckpoint(f"{directory / STATE_FILE}: {error}") from error
-    for name in header["files"]:  # cheap checks of all files come first: checksums of large ones take a while
+    for name, checksum in header["files"].items():
         try:
             if not is_plain(directory / name):
                 raise ValueError("it is missing, or not a plain file")
             stored_tensors(directory / name)
+            if file_sha256(directory / name) != checksum:
+                raise ValueError("it has changed: its checksum is another one")
         except (OSError, SafetensorError, ValueError) as error:
             raise CorruptCheckpoint(f"{directory / name}: {error}") from error
-    for name, checksum in header["files"].items():
-        if file_sha256(directory / name) != checksum:
-            raise CorruptCheckpoint(f"{directory / name} has changed: its checksum is another one")
     return Checkpoint(directory, header)
 
 
@@ -174,18 +173,12 @@ def choose_checkpoint(run: str, choice: str | int) -> str:
     """
     if choice == NEWEST:
         return run
-    path = Path(run)
-    if not path.is_dir() or is_checkpoint(path):
-        problem = f"run={run} is one generator, and checkpoint={choice} chooses among the checkpoints of a run."
-        raise UserError(problem, "Give the run directory, or leave out checkpoint=.")
-    found = checkpoints_of(path)
+    found = checkpoints_of(Path(run))
     chosen = best_of(found) if choice == BEST else next((one for one in found if int(one.name) == choice), None)
     if chosen is None:
-        there = ", ".join(str(int(one.name)) for one in found) or "none"
-        remedy = f"Its checkpoints: {there}."
-        if choice == BEST:
-            remedy += " Evaluations mark the best: the first of evaluation.metrics= says by which number."
-        raise UserError(f"run={run} has no checkpoint={choice}.", remedy)
+        there = ", ".join(str(int(one.name)) for one in found) or "none, as it is no run"
+        best = "Evaluations mark the best: the first of evaluation.metrics= says by which number."
+        raise UserError(f"run={run} has no checkpoint={choice}.", f"Its checkpoints: {there}. {best}")
     return str(chosen)
 
 
@@ -199,14 +192,6 @@ def require_checkpoints(path: Path, key: str) -> None:
     if not has_checkpoints(path):
         where = "a run directory after its first checkpoint.every_images or stop, or one of its checkpoints/<images>"
         raise UserError(f"{key}={path} has no checkpoint.", f"Give {where}.")
-
-
-def checkpoints_of_run(run: str) -> list[Path]:
-    """The checkpoint directories of a run, valid or not, the oldest first; raises UserError where there are none."""
-    if found := checkpoints_of(Path(run)):
-        return found
-    remedy = "Give the directory of a run after its first checkpoint: all of them are taken."
-    raise UserError(f"run={run} has no checkpoints.", remedy)
 
 
 def newest_checkpoint(run_dir: Path) -> tuple[Checkpoint | None, list[str]]:

@@ -1,15 +1,12 @@
 """Where a run starts: at a checkpoint, with the weights of another run, or from nothing."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from pggan.checkpoints.generator_file import load_generator
 from pggan.checkpoints.read import NETWORKS, Checkpoint, checkpoints_of, has_checkpoints, resolve_checkpoint
-from pggan.config import TrainConfig
-from pggan.config.values import changes
 from pggan.core.architecture import Architecture
 from pggan.core.errors import UserError, nearest
 from pggan.core.schedule import Schedule
@@ -67,52 +64,38 @@ def check_networks(checkpoint: Checkpoint, architecture: Architecture) -> None:
 
 def check_resumable(
     checkpoint: Checkpoint,
-    config: TrainConfig,
-    schedule: Schedule,
-    architecture: Architecture,
+    changed: dict[str, str],
+    allowed: Sequence[str],
     *,
-    now: dict[str, Any],
+    schedule: Schedule,
     fingerprint: str,
 ) -> list[str]:
     """The changes since `checkpoint`, as lines to log; raises UserError when some of it is refused.
 
-    Args: schedule: of `config`, as it is planned; now: the description of `config`; fingerprint: of the data now.
+    Args: changed: 'key: before -> now' by key; allowed: names in REFUSED; schedule: as it is planned now;
+    fingerprint: of the data now.
     """
-    check_networks(checkpoint, architecture)
-    allowed = config.allow_changes
     for name in allowed:
         if name not in REFUSED:
             raise UserError(f"allow_changes={name} is not the name of a refused change.", nearest(name, REFUSED))
-    changed = {key: line for key, line in changes(checkpoint.header["config"], now) if key not in ("resume", "run_dir")}
-    refused = dict(_refusals(checkpoint, list(changed), fingerprint, schedule))
+    refused: dict[str, str] = {key: key for key in changed if key in ("seed", "loss.name")}
+    if checkpoint.header.get("data") not in (None, fingerprint):
+        refused |= dict.fromkeys([key for key in changed if key in DATA_KEYS] or ["the images themselves"], "data")
+    shown, header = schedule.at(max(checkpoint.images - 1, 0)), checkpoint.header
+    if (shown.resolution, shown.alpha) != (header["resolution"], header["alpha"]):
+        refused |= dict.fromkeys([key for key in changed if key.startswith("schedule.")], "schedule")
     lines = []
     for key in changed | refused:
         verdict = "allowed"
         if kind := refused.get(key):
             verdict = f"{'allowed by allow_changes' if kind in allowed else 'refused'}: {REFUSED[kind]}"
         lines.append(f"{changed.get(key, key)} ({verdict})")
-    names = sorted(set(refused.values()))
-    if set(names) - set(allowed):
+    if not {*refused.values()} <= {*allowed}:
         problem = f"{checkpoint.directory} was trained with another configuration:\n    " + "\n    ".join(lines)
-        remedy = f"Give the values from before, or a new run_dir=. 'allow_changes=[{','.join(names)}]' resumes even so."
+        names = ",".join(sorted({*refused.values()}))
+        remedy = f"Give the values from before, or a new run_dir=. 'allow_changes=[{names}]' resumes even so."
         raise UserError(problem, remedy)
-    before, threads = (about.get("versions", {}).get("cpu_threads") for about in (checkpoint.header["config"], now))
-    if before not in (None, threads):
-        lines.append(
-            f"CPU threads: {before} -> {threads} (sums are rounded otherwise; threads={before} keeps the bits)"
-        )
     return [f"Changed since then: {line}" for line in lines]
-
-
-def _refusals(checkpoint: Checkpoint, changed: list[str], data: str, schedule: Schedule) -> Iterator[tuple[str, str]]:
-    """Changed keys that are refused, each with its name in REFUSED; `data` is the fingerprint now."""
-    yield from ((key, key) for key in changed if key in ("seed", "loss.name"))
-    if checkpoint.header.get("data") not in (None, data):
-        keys = [key for key in changed if key in DATA_KEYS]
-        yield from ((key, "data") for key in keys or ["the images themselves"])
-    shown = schedule.at(max(checkpoint.images - 1, 0))
-    if (shown.resolution, shown.alpha) != (checkpoint.header["resolution"], checkpoint.header["alpha"]):
-        yield from ((key, "schedule") for key in changed if key.startswith("schedule."))
 
 
 def transfer(path: str, state: State) -> Iterator[str]:
@@ -155,33 +138,22 @@ def load_weights(path: str, architecture: Architecture) -> StateDicts:
 
 def broadcast_state(state: State, reducer: GradientReducer, checkpoint: Checkpoint | None, group: ProcessGroup) -> None:
     """Copy rank 0's `state` to all ranks, bit by bit; reducers get the extra state in rank 0's `checkpoint`."""
-    if group.world_size > 1:
-        state_dicts = _broadcast_state_dicts(state.state_dict(), group)
-        images, phase_index = group.broadcast_object([state.images, state.phase_index])
-        if not group.is_main:
-            state.load_state_dict(state_dicts)
-            state.images, state.phase_index = images, phase_index
-    extra: StateDicts = {}
+    tensors: StateDicts = {}
     with group.collective_errors():
-        if checkpoint is not None and (tensors := checkpoint.load(EXTRA_STATE)):
-            extra = {EXTRA_STATE: tensors}
-    reducer.load_extra_state(_broadcast_state_dicts(extra, group))
-
-
-def _broadcast_state_dicts(state_dicts: StateDicts, group: ProcessGroup) -> StateDicts:
-    """The tensors of rank 0, on all ranks; only rank 0's `state_dicts` count."""
-    forms = group.broadcast_object(
-        {
-            component: {name: (value.shape, value.dtype, value.device.type) for name, value in tensors.items()}
-            for component, tensors in state_dicts.items()
-        }
-    )
+        if group.is_main:
+            tensors = {**state.state_dict(), EXTRA_STATE: {} if checkpoint is None else checkpoint.load(EXTRA_STATE)}
+    forms = {
+        component: {name: (value.shape, value.dtype, value.device.type) for name, value in named.items()}
+        for component, named in tensors.items()
+    }
+    forms, state.images, state.phase_index = group.broadcast_object((forms, state.images, state.phase_index))
     if not group.is_main:
-        state_dicts = {
-            component: {
-                name: torch.empty(shape, dtype=dtype, device=device) for name, (shape, dtype, device) in tensors.items()
-            }
-            for component, tensors in forms.items()
+        tensors = {
+            component: {name: torch.empty(shape, dtype=dtype, device=device) for name, (shape, dtype, device) in named}
+            for component, named in ((component, form.items()) for component, form in forms.items())
         }
-    group.broadcast([tensor for tensors in state_dicts.values() for tensor in tensors.values()])
-    return state_dicts
+    group.broadcast([value for named in tensors.values() for value in named.values()])
+    extra = tensors.pop(EXTRA_STATE)
+    if not group.is_main:
+        state.load_state_dict(tensors)
+    reducer.load_extra_state({EXTRA_STATE: extra} if extra else {})

@@ -7,7 +7,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from pggan.checkpoints.read import checkpoints_of_run, choose_checkpoint
+from pggan.checkpoints.read import checkpoints_of, choose_checkpoint
 from pggan.config import DataConfig
 from pggan.config.commands import ALL, EvaluateConfig
 from pggan.config.validation import validated
@@ -36,7 +36,8 @@ def run(config: EvaluateConfig) -> int:
     configure_process(group.device, Precision.fp32, config.threads)
     evaluator = Evaluator(config.metrics, config.extractor, group.device, count=config.count, weights=config.weights)
     every = config.checkpoint == ALL
-    places = checkpoints_of_run(config.run) if every else [Path(choose_checkpoint(config.run, config.checkpoint))]
+    run = Path(config.run)
+    places = checkpoints_of(run) or [run] if every else [Path(choose_checkpoint(config.run, config.checkpoint))]
     newest, extractor = load(str(places[-1]), "cpu"), evaluator.extractor
     side = newest.settings(resolution=config.resolution, alpha=config.alpha).resolution
     pyramid, mirror = open_images(config.run, config.data, newest.network.architecture.channels, side)

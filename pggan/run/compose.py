@@ -16,6 +16,7 @@ from pggan.checkpoints.generator_file import CLASS_NAMES
 from pggan.checkpoints.read import Checkpoint
 from pggan.checkpoints.resume import (
     broadcast_state,
+    check_networks,
     check_resumable,
     find_resume_point,
     transfer,
@@ -23,7 +24,7 @@ from pggan.checkpoints.resume import (
 from pggan.checkpoints.write import CheckpointInterval, CheckpointWriter, refused_by_disk
 from pggan.config import ReportConfig, TrainConfig
 from pggan.config.train import parse_grid
-from pggan.config.values import code_in_use, command_seconds, describe, flatten
+from pggan.config.values import changes, code_in_use, command_seconds, describe, flatten
 from pggan.config.withdrawn import lost_values
 from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import clean_partials, require_free_space
@@ -249,7 +250,12 @@ def find_source(
     def find_checkpoint() -> tuple[Checkpoint | None, list[str]]:
         for directory in (run_dir, run_dir / "checkpoints", run_dir / "samples"):
             clean_partials(directory)
-        return find_resume_point(config.resume, run_dir)
+        found, notes = find_resume_point(config.resume, run_dir)
+        if found is not None:  # before images are prepared
+            theirs = found.architecture
+            ours = config.model.architecture(schedule.final_resolution, theirs.channels, theirs.num_classes)
+            check_networks(found, ours)
+        return found, notes
 
     checkpoint, notes = group.on_main(find_checkpoint) or (None, [])
     pyramid = open_everywhere(config, find_images, schedule, group)
@@ -262,9 +268,16 @@ def find_source(
         schedule = with_plan(schedule, group.broadcast_object(planned))
     with group.collective_errors():
         if checkpoint is not None:
+            check_networks(checkpoint, architecture)
+            before, fingerprint = checkpoint.header["config"], pyramid.fingerprint
+            changed = {key: line for key, line in changes(before, description) if key not in ("resume", "run_dir")}
             notes += check_resumable(
-                checkpoint, config, schedule, architecture, now=description, fingerprint=pyramid.fingerprint
+                checkpoint, changed, config.allow_changes, schedule=schedule, fingerprint=fingerprint
             )
+            then, now = (about.get("versions", {}).get("cpu_threads") for about in (before, description))
+            if then not in (None, now):
+                why = f"sums are rounded otherwise; threads={then} keeps the bits"
+                notes.append(f"Changed since then: CPU threads: {then} -> {now} ({why})")
             notes += lost_values(dict(flatten(checkpoint.header["config"])))
     return Source(description, schedule, pyramid, architecture, checkpoint, notes)
 

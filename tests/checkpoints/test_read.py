@@ -76,7 +76,7 @@ def test_a_run_stands_for_its_newest_valid_checkpoint_and_a_checkpoint_for_itsel
     flip_a_byte(newest / "weights.safetensors")
     found, (note,) = resolve_checkpoint(run_dir, "run")
     assert found.images == 128
-    assert "weights.safetensors has changed" in note
+    assert "weights.safetensors: it has changed" in note
     with pytest.raises(UserError, match=r"(?s)init_from=.* is not a valid checkpoint: .*has changed.*Choose another"):
         resolve_checkpoint(newest, "init_from")
     flip_a_byte(newest.parent / "000000128" / "state.safetensors")
@@ -126,8 +126,8 @@ def test_a_run_is_asked_for_its_best_checkpoint_or_that_of_an_image_count(run_di
     for place, choice, hint in (
         ("", "best", "Its checkpoints: 128, 160. Evaluations mark the best"),
         ("", 130, "Its checkpoints: 128, 160"),
-        ("generator.safetensors", "best", "leave out checkpoint="),
-        ("checkpoints/000000160", 128, "leave out checkpoint="),
+        ("generator.safetensors", "best", "Its checkpoints: none, as it is no run"),
+        ("checkpoints/000000160", 128, "Its checkpoints: none, as it is no run"),
     ):
         assert main(["sample", f"run={run_dir / place}", f"checkpoint={choice}", "device=cpu"]) == 2
         assert hint in capsys.readouterr().err
