@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 RECIPE_FILE = "recipe.yaml"
 OF_ONE_RUN = {"run_dir", "resume", "hours"}  # where it is, and how long it may take: a recipe says nothing about them
-NOT_IN_RECIPES = OF_ONE_RUN | {"devices", "threads"}  # nor about the machine, unless a recipe does that was given
+OF_THE_MACHINE = {"devices", "threads"}  # nor about these, unless a recipe does that was given
 RECIPES = ("experiment", "debug")  # groups whose files have keys of all groups
 GROUPS = (*RECIPES, "data", "model", "schedule", "loss", "augmentation", "gradients")
 NAMED_GROUPS = ("loss", "augmentation")  # whose other keys stay free when one is chosen
@@ -31,20 +30,16 @@ TOTAL = "schedule.total_images"
 def with_choices(command: Command, values: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     """`values`, which `overrides` compose, or with hours= those that have the recipe for them.
 
-    A run with a checkpoint keeps its recipe; one without is chosen a new one.  Raises UserError where the hours are too
-    short.
+    A run with a checkpoint keeps its recipe; one without is chosen a new one.
     """
     if values.get("hours") is None or own_config(command, overrides) is not None:  # a run resumes as it was configured
         return values
-    typed = [one for one in overrides if key_of(one) not in RECIPES]
     if command.name != "train":
         if values.get("device") is not None:
             problem = f"device={values['device']} is a card elsewhere; hours= chooses for the machine that it runs on."
             raise UserError(problem, "Leave out one of them.")
-        with TemporaryDirectory() as place:
-            file = Path(place, RECIPE_FILE)
-            write_recipe(file, command, values, overrides)
-            return compose(command.name, [f"experiment={file}", *typed])
+        choices, _ = choose(command, values, overrides)
+        return compose(command.name, [*overrides, *map(override_of, choices)])
     from pggan.checkpoints.read import checkpoints_of
     from pggan.config import TrainConfig
     from pggan.config.validation import validated
@@ -60,12 +55,14 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
         raise UserError(problem, "Choose another run_dir=, or leave out hours=.")
     with lock_run_dir(run_dir):
         if not checkpoints_of(run_dir):  # a recipe without any is of a command that was refused, or stopped early
-            write_recipe(file, command, values, overrides)
+            choices, about = choose(command, values, overrides)
+            write(file, recipe_of(overrides, values, choices), about)
+    typed = [one for one in overrides if key_of(one) not in RECIPES]
     return compose(command.name, [f"experiment={file}", *typed]) | {"run_dir": str(run_dir)}
 
 
-def write_recipe(file: Path, command: Command, values: dict[str, Any], overrides: list[str]) -> None:
-    """Choose the recipe for the hours in `values`, show it, and write it into `file`."""
+def choose(command: Command, values: dict[str, Any], overrides: list[str]) -> tuple[list["Choice"], list[str]]:
+    """The keys that are chosen for the hours in `values`, which are shown, and the same in lines of text."""
     from dataclasses import fields
 
     from rich.console import Console
@@ -76,28 +73,29 @@ def write_recipe(file: Path, command: Command, values: dict[str, Any], overrides
 
     known = {*GROUPS, *(field.name for field in fields(TrainConfig))}  # `pggan plan` has more
     keys = [one for one in overrides if key_of(one).split(".")[0] in known]
-    typed = [one for one in keys if key_of(one) not in RECIPES]
     if any(key_of(one) == TOTAL for one in keys) and values["schedule"]["total_images"] is not None:
         raise UserError(f"hours= and {TOTAL}= both say when to end.", "Leave out one of them.")
     given, scales = given_keys(keys, values)
 
     def composed(choices: list["Choice"]) -> TrainConfig:
-        with TemporaryDirectory() as place:
-            write(Path(place, RECIPE_FILE), recipe_of(keys, values, choices))
-            return validated(TrainConfig, compose("train", [f"experiment={place}/{RECIPE_FILE}", *typed]))
+        return validated(TrainConfig, compose("train", [*keys, *map(override_of, choices)]))
 
+    config, console = composed([]), Console(stderr=True, highlight=False)
     from pggan.performance.hours import find_recipe  # and torch
 
-    plain, console = validated(TrainConfig, compose("train", keys)), Console(stderr=True, highlight=False)
     with console.status("Choosing a recipe") as status:
-        choices, about = find_recipe(plain, given, composed, status.update, scales=scales)
-    shown = [(f"{one.key}={written(one.value)}", one.reason) for one in choices]
+        choices, about = find_recipe(config, given, composed, status.update, scales=scales)
     table = Table("", "", box=None, title=f"For {about}:", title_justify="left", title_style="", show_header=False)
-    for row in shown:
-        table.add_row(*row)
+    for one in choices:
+        table.add_row(override_of(one), one.reason)
     console.print(table)
     title = f"Chosen for {about}. The command was: {shlex.join(['pggan', command.name, *overrides])}"
-    write(file, recipe_of(keys, values, choices), [*wrap(title, 118), *(": ".join(row) for row in shown)])
+    return choices, [*wrap(title, 118), *(f"{override_of(one)}: {one.reason}" for one in choices)]
+
+
+def override_of(choice: "Choice") -> str:
+    """A choice as the command line has it."""
+    return f"{choice.key}={choice.value if isinstance(choice.value, str) else written(choice.value)}"
 
 
 def given_keys(overrides: Sequence[str], values: dict[str, Any]) -> tuple[set[str], bool]:
@@ -153,25 +151,27 @@ def recipe_of(overrides: Sequence[str], values: dict[str, Any], choices: Sequenc
     """
     found: dict[str, Any] = {}
     for one in overrides:
-        if (file := file_of(one)) is None:
-            continue
-        own = named_file(one) is None and key_of(one) == "experiment"
-        found |= {"experiment": one.partition("=")[2]} if own else read_recipe(file)
-    found = {key: value for key, value in found.items() if key not in OF_ONE_RUN}
-    for key in (two_parts(key_of(one)) for one in overrides):
+        if (file := file_of(one)) is not None:
+            by_name = named_file(one) is None and key_of(one) == "experiment"
+            found |= {"experiment": one.partition("=")[2]} if by_name else read_recipe(file)
+    for one in overrides:
+        key = two_parts(key_of(one))
         section, _, name = key.rpartition(".")
-        if key not in NOT_IN_RECIPES and key not in GROUPS:
+        if key not in GROUPS and key not in OF_THE_MACHINE:
             found[key] = (values[section] if section else values)[name]
-    found |= {key_of(one): one.partition("=")[2] for one in overrides if key_of(one) in {*GROUPS} - {*RECIPES}}
-    return found | {choice.key: choice.value for choice in choices}
+        elif key in GROUPS and key not in RECIPES:
+            found[key] = one.partition("=")[2]
+    found |= {choice.key: choice.value for choice in choices}
+    return {key: value for key, value in found.items() if key not in OF_ONE_RUN}
 
 
 def write(file: Path, recipe: dict[str, Any], about: Sequence[str] = ()) -> None:
     """Write an experiment file, with lines `about` it."""
     import yaml
 
-    content: dict[str, Any] = {"defaults": [{f"override /{key}": recipe[key]} for key in recipe if key in GROUPS[1:]]}
-    content["defaults"][:0] = [recipe["experiment"]] if "experiment" in recipe else []
+    groups = {f"override /{key}": recipe[key] for key in recipe if key in GROUPS[1:]}
+    base = [recipe["experiment"]] if "experiment" in recipe else []
+    content: dict[str, Any] = {"defaults": [*base, *({key: name} for key, name in groups.items())]}
     for key, value in recipe.items():
         section, _, name = key.rpartition(".")
         if key not in GROUPS:
