@@ -12,42 +12,43 @@ from pggan.training.timing import PhaseTimes
 # other work comes and goes; but not what it took a minute ago: ticks of seconds differ much.
 HALF_LIFE_SECONDS, HALF_LIFE_SHARE = 60.0, 0.5
 TRUSTED_SECONDS = 3.0  # of training count as much as a measured time: a slow machine is to be believed within a minute
-LONG_SECONDS = 86_400.0  # a day: what takes longer is said to have a shorter way
 TRAINING_SHARE = 0.98  # of the hours; in the rest, the run saves its end
 KNOWN_SHARE = 0.1  # of the hours; before, the lowest levels say too little about a machine to shorten growth by it
 PLANNED = ("growth_images", "lr_decay_images", "total_images")  # on the way, as state.json has it
 
 
+@dataclass
 class Eta:
     """From images to seconds and back, for the rest of one run.
 
     Expected are the seconds per image of every phase.  A correction, which is taken over the whole rest, is the ratio
     of what the images shown have taken to what was expected of them; grids, checkpoints and all else count as theirs,
     but evaluations that have a share of the run do not.
+
+    Args: images: shown already; now: by the clock of all later calls, in seconds; evaluation_share: of the time.
     """
 
-    def __init__(
-        self, course: Course, phase_times: PhaseTimes, images: int, now: float, *, evaluation_share: float = 0.0
-    ) -> None:
-        """Args: images: shown already; now: by the clock of all later calls, in seconds; evaluation_share: of the run's
-        time, 0 to 1, which is for evaluations.
-        """
-        self.course, self.phase_times, self.evaluation_share = course, phase_times, evaluation_share
-        self._took = self._expected = TRUSTED_SECONDS if phase_times.measured else 0.0
-        self._began = self._time = now
-        self._images = images
+    course: Course
+    phase_times: PhaseTimes
+    images: int
+    now: float
+    evaluation_share: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._took = self._expected = TRUSTED_SECONDS if self.phase_times.measured else 0.0
+        self._began = self.now
 
     def evaluated(self, seconds: float) -> None:
         """Take in that so much of the time since the last observation was an evaluation."""
         if self.evaluation_share:
-            self._time += seconds
+            self.now += seconds
 
     def observe(self, images: int, now: float) -> None:
         """Take in that `images` have been shown at `now`."""
-        took, expected = now - self._time, self.phase_times.seconds(self.course.schedule, self._images, images)
+        took, expected = now - self.now, self.phase_times.seconds(self.course.schedule, self.images, images)
         kept = 0.5 ** (took / max(HALF_LIFE_SECONDS, HALF_LIFE_SHARE * (now - self._began)))
         self._took, self._expected = self._took * kept + took, self._expected * kept + expected
-        self._images, self._time = images, now
+        self.images, self.now = images, now
 
     def seconds_between(self, before: int, after: int) -> float:
         """The seconds from one image count to another, as the run goes."""
@@ -74,10 +75,8 @@ class Eta:
         """The time that the run is expected to take from `images` on, and its end, as text."""
         if images >= self.course.schedule.total:
             return "none: all images have been shown"
-        seconds = self.seconds_left(images)
         how = "measured" if self.phase_times.measured else "a first guess, by operations"
-        shorter = "; hours=8 chooses a recipe that ends in 8 hours" if not images and seconds > LONG_SECONDS else ""
-        return f"{until(seconds, now)} ({how}){shorter}"
+        return f"{until(self.seconds_left(images), now)} ({how})"
 
 
 @dataclass(frozen=True)
@@ -137,21 +136,18 @@ class TimeLimit:
         course.schedule = course.schedule.with_growth(growth)
         needed = self.eta.seconds_between(images, course.schedule.phases[-1].start)
         if needed > max(seconds, 0.0):
-            kept = max(seconds, 0.0) / needed
             for phase in course.schedule.phases[:-1]:
-                shown = min(max(images - phase.start, 0), growth[phase.index])
-                left = growth[phase.index] - shown
-                growth[phase.index] = shown + max(int(kept * left), min(phase.batch, left))
+                if phase.end > images:
+                    shown = max(images - phase.start, 0)
+                    growth[phase.index] = shown + max(int(seconds / needed * (growth[phase.index] - shown)), 1)
             course.schedule = course.schedule.with_growth(growth)
 
 
 def with_plan(schedule: Schedule, plan: dict[str, Any]) -> Schedule:
     """`schedule` with the part that a time limit has planned, as a checkpoint has it; other parts stay."""
-    growth, decay, total = (plan.get(key) for key in PLANNED)
-    if growth is not None and len(growth) == len(schedule.growth_images):
-        schedule = schedule.with_growth(growth)
-    decay = schedule.lr_decay_images if decay is None else decay
-    return replace(schedule, lr_decay_images=decay, total_images=total or schedule.total_images)
+    growth = plan.get("growth_images", ())
+    schedule = schedule.with_growth(growth) if len(growth) == len(schedule.growth_images) else schedule
+    return replace(schedule, **{key: plan[key] for key in PLANNED[1:] if key in plan})
 
 
 def until(seconds: float, now: datetime) -> str:

@@ -119,42 +119,29 @@ class StepTimes(NamedTuple):
         for phase in [phases[0], *reversed(phases[1:])]:
             expected = self.expected(phase.resolution, phase.batch)
             needed = kinds * (WARMUP[self.device.type] + STEPS) * expected * nearest(ratios, phase.resolution)
-            if time.perf_counter() - began + needed > seconds:
-                continue
-            trainer = trainer or self.new_trainer(phases)
-            ratios[phase.resolution] = step_seconds(trainer, phase, self.device) / expected
+            if time.perf_counter() - began + needed <= seconds:
+                trainer = trainer or self.new_trainer(phases)
+                ratios[phase.resolution] = step_seconds(trainer, phase, self.device) / expected
         return ratios
 
     def of_phases(
-        self,
-        schedule: Schedule,
-        local_batch: Callable[[int], int] = int,
-        *,
-        images: int = 0,
-        seconds: float | None = None,
+        self, schedule: Schedule, local_batch: Callable[[int], int] = int, images: int = 0, seconds: float | None = None
     ) -> PhaseTimes:
         """The times of all phases, by steps of new networks at those resolutions after `images` that there is time for.
 
-        Args: local_batch: the images of a batch that one rank has; seconds: that measuring may take; None: at most
-        MAX_SECONDS and MAX_SHARE of the run, on a CPU alone.  A GPU takes longer to make networks, to try kernels and
-        to capture steps than to show the first of the run's own.
+        Args: local_batch: the images of a batch that one rank has; seconds: that measuring may take; None: MAX_SECONDS
+        or MAX_SHARE of the run on a CPU, 0 on others, whose first steps take longer than the first ones of the run.
         """
-
-        def phase_times(ratios: Mapping[int, float]) -> PhaseTimes:
-            each = (
-                self.expected(phase.resolution, local_batch(phase.batch)) * nearest(ratios, phase.resolution)
-                for phase in schedule.phases
-            )
-            found = (step / phase.batch for step, phase in zip(each, schedule.phases, strict=True))
-            return PhaseTimes(tuple(found), frozenset(ratios))
-
-        expected = phase_times({})
+        phases = [replace(phase, batch=local_batch(phase.batch)) for phase in schedule.phases]
+        steps = [self.expected(phase.resolution, phase.batch) for phase in phases]
+        expected = tuple(step / phase.batch for step, phase in zip(steps, schedule.phases, strict=True))
         if seconds is None:
-            most = min(MAX_SECONDS, MAX_SHARE * expected.seconds(schedule, images, schedule.total))
-            seconds = most if self.device.type == "cpu" else 0.0
-        left = {phase.resolution: phase for phase in schedule.phases if phase.end > images}
-        local = [replace(phase, batch=local_batch(phase.batch)) for phase in left.values()]
-        return phase_times(self.measured(local, seconds)) if seconds and local else expected
+            whole = PhaseTimes(expected, frozenset()).seconds(schedule, images, schedule.total)
+            seconds = min(MAX_SECONDS, MAX_SHARE * whole) if self.device.type == "cpu" else 0.0
+        left = {phase.resolution: phase for phase in phases if phase.end > images}
+        ratios = self.measured([*left.values()], seconds) if left else {}
+        each = (nearest(ratios, phase.resolution) * seconds for phase, seconds in zip(phases, expected, strict=True))
+        return PhaseTimes(tuple(each), frozenset(ratios))
 
 
 def nearest(ratios: Mapping[int, float], resolution: int) -> float:

@@ -92,7 +92,7 @@ def test_the_end_is_said_as_a_time_of_day():
     assert eta_of(SECONDS).end(0, NOON) == "about 4.73 min, until 12:04 (measured)"
     assert eta_of(SECONDS).end(DEMO.total, NOON) == "none: all images have been shown"
     ages = eta_of(dict.fromkeys(SECONDS, 1e9), measured=False).end(0, NOON)  # as far as a calendar goes
-    assert "on 25 March 2121 (a first guess, by operations); hours=8 chooses" in ages
+    assert ages.endswith("on 25 March 2121 (a first guess, by operations)")
 
 
 # ---- hours= -----------------------------------------------------------------------------------------------
