@@ -17,7 +17,7 @@ from pggan.cli.compose import RESUME_KEYS, compose, finished, words_for_hydra
 from pggan.config import TrainerConfig
 from pggan.config.commands import default_trainer
 from pggan.config.validation import validated
-from pggan.config.values import to_plain as to_plain_values
+from pggan.config.values import to_plain
 from pggan.core.architecture import Architecture
 
 
@@ -58,10 +58,10 @@ def _parsed(override: str) -> Override:
 
 def trainer_config(architecture: Architecture | None = None, **values: Any) -> TrainerConfig:
     """The default trainer with networks of the sizes of `architecture`, and other `values`: parts of its tables."""
-    config: dict[str, Any] = to_plain_values(default_trainer())
+    config: dict[str, Any] = to_plain(default_trainer())
     sizes = {} if architecture is None else vars(architecture)
     config["model"] |= {name: sizes[name] for name in config["model"] if name in sizes}
     for name, value in values.items():
         merges = isinstance(value, dict) and "name" not in value
         config[name] = {**config[name], **value} if merges else value
-    return validated(TrainerConfig, to_plain_values(config))
+    return validated(TrainerConfig, config)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from benchmarks.quality.rows import ORL, Row
-from pggan.config.values import code_in_use
+from pggan.config.values import versions
 from pggan.core.atomic_io import atomic_write
 from pggan.core.process import available_cores, processor_facts
 
@@ -34,7 +34,7 @@ def measure(row: Row, seed: int, work: Path, results: Path) -> dict[str, Any]:
         "question": row.question,
         "data": row.data,
         "keys": list(row.keys),
-        "version": code_in_use(),
+        "version": versions()["code"],
         "seed": seed,
         "images": inspected["images"],
         "resolution": inspected["resolution"],

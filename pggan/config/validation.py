@@ -5,6 +5,7 @@ Bounds are text beside a type, `Annotated[int, ">=1"]`.  Defaults are in the YAM
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from math import isfinite
@@ -59,7 +60,7 @@ def of_key(key: str, kind: Any, value: Any) -> Any:
         raise UserError(f"{key}= has no value.", remedy)
     try:
         return converted(kind, value)
-    except (KeyError, TypeError, ValueError) as error:
+    except ValueError as error:
         remedy = f"It has to be {described(kind)}."
         if meant := nearest_name(str(value), [word for one in kinds for word in words_of(one)]):
             remedy = f"Did you mean '{meant}'?"
@@ -80,10 +81,16 @@ def chosen(key: str, schemas: tuple[Any, ...], values: Mapping[str, Any]) -> Any
 
 
 def converted(kind: Any, value: Any) -> Any:
-    """`value` as one of the type `kind`; raises KeyError, TypeError or ValueError otherwise."""
-    kinds, origin, arguments = alternatives(kind), get_origin(kind), get_args(kind)
-    if len(kinds) > 1:
-        return of_first(sorted(kinds, key=lambda one: bare(one) is not type(value)), value)
+    """`value` as one of the type `kind`, or of the first type of a union that it fits; raises ValueError otherwise."""
+    for one in sorted(alternatives(kind), key=lambda one: bare(one) is not type(value)):
+        with suppress(KeyError, TypeError, ValueError):
+            return of_one(one, value)
+    raise ValueError
+
+
+def of_one(kind: Any, value: Any) -> Any:
+    """`value` as one of the type `kind`, which is no union; raises KeyError, TypeError or ValueError otherwise."""
+    origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         found, bounds = converted(arguments[0], value), BOUND.findall(" ".join(arguments[1:]))
         inside = all(COMPARISONS[sign][1](found, float(limit)) for sign, limit in bounds)
@@ -94,17 +101,9 @@ def converted(kind: Any, value: Any) -> Any:
         return [converted(arguments[0], one) for one in (value if isinstance(value, list) else [value])]
     if origin is Literal:
         return arguments[arguments.index(value)]
-    return kind[str(value)] if issubclass(kind, Enum) else primitive(kind, value)
-
-
-def of_first(kinds: list[Any], value: Any) -> Any:
-    """`value` as one of the first of the types that it fits; raises ValueError where it fits none."""
-    for kind in kinds:
-        try:
-            return converted(kind, value)
-        except (KeyError, TypeError, ValueError):
-            continue
-    raise ValueError
+    if issubclass(kind, Enum):
+        return value if isinstance(value, kind) else kind[value]
+    return primitive(kind, value)
 
 
 def primitive(kind: Any, value: Any) -> Any:

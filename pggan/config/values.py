@@ -8,10 +8,9 @@ import os
 import platform
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict
 from enum import Enum
 from functools import cache
-from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from subprocess import DEVNULL, CalledProcessError, check_output
@@ -45,30 +44,30 @@ def default_values(choices: Mapping[str, str]) -> dict[str, Any]:
 
 def of_earlier_version(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a run's config.yaml: without what is withdrawn, and with the defaults of keys that it lacks."""
-
-    def filled(given: Mapping[str, Any], default: Mapping[str, Any]) -> dict[str, Any]:
-        both = {key: (given.get(key), value) for key, value in default.items()}
-        tables = {key: filled(*pair) for key, pair in both.items() if all(isinstance(one, Mapping) for one in pair)}  # type: ignore[arg-type]
-        return {**default, **given, **tables}
-
     chosen = {name: values[name]["name"] for name in ("loss", "augmentation", "gradients") if name in values}
-    return filled(without_withdrawn(values), default_values(chosen))
+    found: dict[str, Any] = filled(without_withdrawn(values), default_values(chosen))
+    return found
 
 
-def to_plain(config: Any) -> Any:
-    """A configuration as plain values, from which it can be made again; so are the values in it."""
-    if is_dataclass(config):
-        return {field.name: to_plain(getattr(config, field.name)) for field in fields(config)}
-    if isinstance(config, Mapping):
-        return {key: to_plain(value) for key, value in config.items()}
-    if isinstance(config, list):
-        return [to_plain(value) for value in config]
-    return config.name if isinstance(config, Enum) else config
+def filled(given: Any, default: Any) -> Any:
+    """`given`, and where both are tables, with the values of `default` that it lacks."""
+    if not isinstance(given, Mapping) or not isinstance(default, Mapping):
+        return given
+    return {**given, **{key: filled(given.get(key, value), value) for key, value in default.items()}}
+
+
+def to_plain(config: Any) -> dict[str, Any]:
+    """A configuration as plain values, from which it can be made again."""
+
+    def plain(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {key: value.name if isinstance(value, Enum) else value for key, value in pairs}
+
+    return asdict(config, dict_factory=plain)
 
 
 def describe(config: object) -> dict[str, Any]:
-    """The configuration as JSON gives it back (keys are text, infinity too), with `versions`."""
-    return {**json.loads(json.dumps(to_plain(config)), parse_constant=str), "versions": versions()}
+    """The configuration as JSON gives it back (keys are text), with `versions`."""
+    return {**json.loads(json.dumps(to_plain(config))), "versions": versions()}
 
 
 def versions() -> dict[str, str | None]:
@@ -89,15 +88,6 @@ def command_seconds() -> float:
 
 
 @cache  # the code of a process stays as it is
-def code_in_use() -> str:
-    """The commit or version, and a digest of the sources, which may differ where neither of these does."""
-    digest = sha256()
-    for path in sorted(PACKAGE.rglob("*.py")):
-        digest.update(f"{path.relative_to(PACKAGE)}\0".encode() + path.read_bytes())
-    return f"{_commit() or __version__} with files {digest.hexdigest()[:12]}"
-
-
-@cache
 def _commit() -> str | None:
     """The commit of the code that runs, with '+changes' when files differ from it; None outside a repository."""
     try:

@@ -24,7 +24,7 @@ from pggan.checkpoints.resume import (
 from pggan.checkpoints.write import CheckpointInterval, CheckpointWriter, refused_by_disk
 from pggan.config import ReportConfig, TrainConfig
 from pggan.config.train import parse_grid
-from pggan.config.values import changes, code_in_use, command_seconds, describe, flatten
+from pggan.config.values import changes, command_seconds, describe, flatten
 from pggan.config.withdrawn import lost_values
 from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import clean_partials, require_free_space
@@ -300,7 +300,7 @@ def open_everywhere(
 def values_of_all_ranks(description: Mapping[str, Any]) -> dict[str, Any]:
     """The values that have to be the same on all ranks, by dotted key: code, PyTorch and the configuration."""
     values = dict(flatten({key: value for key, value in description.items() if key != "versions"}))
-    ours = {"code": code_in_use(), "torch": description["versions"]["torch"]}
+    ours = {name: description["versions"][name] for name in ("pggan", "code", "torch")}
     return ours | {key: value for key, value in values.items() if key not in OWN_KEYS}
 
 
