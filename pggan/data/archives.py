@@ -25,22 +25,26 @@ MAX_PACKED_BYTES = 16_000_000  # of a compressed tar, whose members pass through
 def archive_source(path: Path) -> Source:
     """The image files in an archive, sorted by name.  Raises UserError for a damaged one."""
     kind = "zip" if path.suffix.lower() == ".zip" else "tar"
-    is_packed = path.suffix.lower() in COMPRESSED_TARS
-    largest = MAX_PACKED_BYTES if is_packed else MAX_MEMBER_BYTES
-    by_name = {}  # of several members with one name the last one counts, as when an archive is unpacked
-    for entry in _zipped(path) if kind == "zip" else _tarred(path):
-        name, problem = PurePosixPath(entry.name), entry.problem
-        if name.is_absolute() or ".." in name.parts:
-            problem = "a name that leads out of the archive"
-        elif entry.size > largest:
-            problem = f"larger than {largest // 10**6} MB"
-        by_name[entry.name] = entry._replace(problem=problem, label=first_folder(entry.name))
-    entries = [by_name[name] for name in sorted(by_name)]
-    return Source({"kind": kind, "name": path.name}, entries, partial(_unpacked, path) if is_packed else iter)
+    found = _zipped(path) if kind == "zip" else _tarred(path)
+    by_name = {entry.name: entry for entry in found}  # of several with one name the last one counts, as when unpacked
+    loaded = partial(_unpacked, path) if _is_packed(path) else iter
+    return Source({"kind": kind, "name": path.name}, [by_name[name] for name in sorted(by_name)], loaded)
 
 
-def _file(archive: Path, name: str, content: partial[BinaryIO]) -> ImageFile:
-    return ImageFile(archive / name.lstrip("/"), content)
+def _entry(
+    path: Path, name: str, stamp: str, size: int, *, content: partial[BinaryIO], problem: str | None = None
+) -> Entry:
+    """The entry of the member `name`, which has `size` bytes."""
+    place, largest = PurePosixPath(name), MAX_PACKED_BYTES if _is_packed(path) else MAX_MEMBER_BYTES
+    if place.is_absolute() or ".." in place.parts:
+        problem = "a name that leads out of the archive"
+    elif size > largest:
+        problem = f"larger than {largest // 10**6} MB"
+    return Entry(name, stamp, ImageFile(path / name.lstrip("/"), content), problem, first_folder(name))
+
+
+def _is_packed(path: Path) -> bool:
+    return path.suffix.lower() in COMPRESSED_TARS
 
 
 def _unreadable(path: Path, error: Exception) -> UserError:
@@ -59,9 +63,9 @@ def _zipped(path: Path) -> Iterator[Entry]:
         raise _unreadable(path, error) from error
     for number, member in enumerate(members):
         if not member.is_dir() and is_image_name(member.filename):
-            file = _file(path, member.filename, partial(_open_zipped, path, number))
-            stamp, problem = f"{member.file_size}-{member.CRC}", "encrypted" if member.flag_bits & 1 else None
-            yield Entry(member.filename, stamp, member.file_size, file, problem)
+            content, problem = partial(_open_zipped, path, number), "encrypted" if member.flag_bits & 1 else None
+            stamp, size = f"{member.file_size}-{member.CRC}", member.file_size
+            yield _entry(path, member.filename, stamp, size, content=content, problem=problem)
 
 
 @lru_cache(maxsize=4)  # once per process, and again when it was changed
@@ -83,8 +87,9 @@ def _tarred(path: Path) -> Iterator[Entry]:
     """The images of a tar archive, compressed or not."""
     for member, stamp, _ in _members(path):
         if not member.isdir() and is_image_name(member.name):
-            file = _file(path, member.name, partial(_open_part, path, member.offset_data, member.size))
-            yield Entry(member.name, stamp, member.size, file, None if member.isreg() else "not a regular file")
+            content = partial(_open_part, path, member.offset_data, member.size)
+            problem = None if member.isreg() else "not a regular file"
+            yield _entry(path, member.name, stamp, member.size, content=content, problem=problem)
 
 
 def _members(path: Path) -> Iterator[tuple[tarfile.TarInfo, str, tarfile.TarFile]]:

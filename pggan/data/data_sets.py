@@ -119,7 +119,7 @@ def known_set(name: str, root: Path, split: str, *, download: bool) -> Source:
     for number, target in enumerate(dataset.targets):
         file = ImageFile(Path(name, f"{number:08d}"), partial(_open_image, name, root, split, number))
         stamp, label = f"{name}-{split}-{len(dataset)}-{number}", dataset.classes[int(target)]
-        found.append(Entry(file.path.name, stamp, 0, file, label=label))
+        found.append(Entry(file.path.name, stamp, file, label=label))
     return Source(about, found)
 
 
@@ -151,7 +151,7 @@ def avatars(count: int, resolution: int) -> Source:
     for number in range(count):
         file = ImageFile(Path(STYLE, f"{number:08d}"), partial(_draw, resolution, number))
         stamp = f"{STYLE}-{resolution}-{number}-{drawn_by}"
-        found.append(Entry(file.path.name, stamp, 3 * resolution**2, file, header=header))
+        found.append(Entry(file.path.name, stamp, file, header=header))
     return Source(about, found, task="Drawing avatars")
 
 

@@ -171,7 +171,7 @@ def _make(source: Source, destination: Path, options: Options, digest: str, work
             if directory is None:
                 return
             layout = Layout(directory, resolution, channels, len(good))
-            needed = sum(shard.bytes for _, shard in layout.shards())
+            needed = sum(shard.bytes for shards in layout.shards().values() for shard in shards)
             require_free_space(destination, needed, "Free some space, choose another disk, or lower the resolution.")
             layout.resize()
             _decode_all(found, layout, options.crop, pool)

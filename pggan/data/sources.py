@@ -22,7 +22,6 @@ class Entry(NamedTuple):
 
     name: with slashes, different from all others of the source.
     stamp: differs when the content may differ.
-    size: in bytes.
     problem: why it must not be opened.
     label: the class that the source gives it: its first sub-folder, or that of the dataset.
     header: what is known without opening it, for images that the source makes itself.
@@ -31,7 +30,6 @@ class Entry(NamedTuple):
 
     name: str
     stamp: str
-    size: int
     file: ImageFile
     problem: str | None = None
     label: str | None = None
@@ -74,11 +72,11 @@ def first_folder(name: str) -> str | None:
 
 def disk_entry(path: Path, root: Path, name: str, label: str | None) -> Entry:
     """The entry of a file below `root`, which has no links in its path; a link has the stamp of its target."""
-    stamp, size = "missing", 0
+    stamp = "missing"
     with suppress(OSError):  # of a link that leads nowhere, or a file that a data set only lists
         status = path.stat()
-        stamp, size = f"{status.st_size}-{status.st_mtime_ns}", status.st_size
-    return Entry(name, stamp, size, ImageFile(path, partial(_open_below, path, root)), label=label)
+        stamp = f"{status.st_size}-{status.st_mtime_ns}"
+    return Entry(name, stamp, ImageFile(path, partial(_open_below, path, root)), label=label)
 
 
 def _open_below(path: Path, root: Path) -> BinaryIO:

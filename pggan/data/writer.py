@@ -22,20 +22,19 @@ class Layout(NamedTuple):
     channels: int
     images: int
 
-    def shards(self) -> list[tuple[int, StoredFile]]:
-        """All files without checksums, each with its level; the highest level comes first."""
-        found = []
-        for level in reversed(levels_up_to(self.resolution)):
-            most = self._images_per_shard(level)
-            for first in range(0, self.images, most):
-                images, name = min(most, self.images - first), self._name(level, first)
-                found.append((level, StoredFile(name, images, images * self._image_bytes(level), "")))
+    def shards(self) -> dict[int, list[StoredFile]]:
+        """The files of each level, without checksums."""
+        found: dict[int, list[StoredFile]] = {}
+        for level in levels_up_to(self.resolution):
+            most, size = self._images_per_shard(level), self._image_bytes(level)
+            counts = [(first, min(most, self.images - first)) for first in range(0, self.images, most)]
+            found[level] = [StoredFile(self._name(level, first), count, count * size, "") for first, count in counts]
         return found
 
     def resize(self) -> None:
         """Create every shard or change it to its size, and remove others; new bytes take no space until written."""
         close_files()
-        sizes = {self.directory / shard.file: shard.bytes for _, shard in self.shards()}
+        sizes = {self.directory / shard.file: shard.bytes for shards in self.shards().values() for shard in shards}
         for path in {*self.directory.glob("r*.bin")} - sizes.keys():
             path.unlink()
         for path, size in sizes.items():
@@ -96,9 +95,8 @@ def write_index(
     """
     close_files()
     shards = layout.shards()
-    levels: dict[int, list[StoredFile]] = {level: [] for level in levels_up_to(layout.resolution)}
-    for (level, shard), digest in zip(shards, checksums(layout.directory, [shard for _, shard in shards]), strict=True):
-        levels[level].append(replace(shard, sha256=digest))
+    digests = checksums(layout.directory, [shard for files in shards.values() for shard in files])
+    levels = {level: [replace(shard, sha256=next(digests)) for shard in files] for level, files in shards.items()}
     labels_file = None
     if class_names is not None:
         content = np.array(labels, "<i8").tobytes()

@@ -14,25 +14,16 @@ from tests.data.images import EXPECTED, FILES, everything, noise, png, prepared,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "workers"), [("zip", 1), ("zip", 2), ("tar", 2), ("tar.gz", 1)])
+@pytest.mark.parametrize(
+    ("kind", "workers"),
+    [("zip", 1), ("zip", 2), ("tar", 2), ("tar.gz", 1), ("tgz", 2), ("tar.bz2", 1), ("tar.xz", 1)],
+)
 def test_an_archive_gives_what_its_folder_gives(tmp_path, kind, workers):
     files = [(name, png(seed)) for name, seed in FILES.items()]
     archive = (write_zip if kind == "zip" else write_tar)(tmp_path / f"photos.{kind}", files)
     pyramid = prepared(archive, tmp_path / "set", workers)
     np.testing.assert_array_equal(everything(pyramid), EXPECTED)
     assert sorted(path.name for path in tmp_path.iterdir()) == [archive.name, "set"]
-
-
-@pytest.mark.parametrize("kind", ["tar", "tar.gz", "tgz", "tar.bz2", "tar.xz"])
-def test_every_compression_of_tars_is_read_in_any_order(tmp_path, kind):
-    files = [(name, png(seed)) for name, seed in FILES.items()]
-    source = open_source(write_tar(tmp_path / f"photos.{kind}", files))
-    entries = source.entries
-    assert [entry.name for entry in entries] == sorted(FILES)
-    loaded = {entry.name: entry for entry in source.loaded(entries[1:])}
-    assert sorted(loaded) == sorted(FILES)[1:]
-    for name, entry in loaded.items():
-        np.testing.assert_array_equal(load_image(entry.file, 16, 3, "center"), noise(FILES[name]))
 
 
 OUTSIDE = ["../evil.png", "a/../../evil.png", "/tmp/evil.png"]
@@ -102,15 +93,14 @@ def test_an_encrypted_member_is_named(tmp_path):
     assert [entry.problem for entry in open_source(archive).entries] == ["encrypted"]
 
 
-def test_damaged_members_of_the_same_size_are_bad_images_and_nothing_worse(tmp_path):
+def test_a_damaged_member_is_a_bad_image_and_nothing_worse(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        for name in ("x.png", "y.png", "z.png"):
-            archive.writestr(name, png(0))
+        for seed, name in enumerate(("x.png", "y.png", "z.png")):
+            archive.writestr(name, png(seed))
     content = bytearray((tmp_path / "a.zip").read_bytes())
     content[content.index(b"y.png") + 200] ^= 255
     (tmp_path / "a.zip").write_bytes(content)
-    pyramid = prepared(tmp_path / "a.zip", tmp_path / "set")
-    np.testing.assert_array_equal(everything(pyramid), np.stack([noise(0), noise(0)]))
+    np.testing.assert_array_equal(everything(prepared(tmp_path / "a.zip", tmp_path / "set")), [noise(0), noise(2)])
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar", "tar.gz", "tar.xz"])
