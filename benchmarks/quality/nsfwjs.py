@@ -54,7 +54,7 @@ def network_of(path: Path) -> nn.Module:
     layers = layers_until_pooled(found["modelTopology"]["model_config"]["config"]["layers"])
     content = b"".join(map(base64.b64decode, found["shards"]))
     weights = [weight for group in found["weightsManifest"] for weight in group["weights"]]
-    return Resized(KerasNetwork(layers, unpacked(weights, content)), SIDE, [0.0] * 3, [255.0] * 3)
+    return Resized(KerasNetwork(layers, unpacked(weights, content)), SIDE, 255.0)
 
 
 def archive() -> Path:

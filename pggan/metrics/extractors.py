@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -45,7 +46,7 @@ class Extractor:
     """
 
     name: str
-    network: Callable[[Tensor], Tensor]  # uint8 [N, 3, R, R] -> [N, F]
+    network: Callable[[Tensor], Any]  # uint8 [N, 3, R, R] -> [N, F], or a tuple that begins with it
     weights: str = ""  # the SHA-256 of their file
 
     @torch.no_grad()
@@ -56,7 +57,8 @@ class Extractor:
         """
         colour = images[:, :3] if images.shape[1] >= 3 else images[:, :1].expand(-1, 3, -1, -1)
         with full_float32():
-            features = torch.cat([self.network(chunk) for chunk in torch.split(colour, CHUNK)]).float().cpu()
+            found = [self.network(chunk) for chunk in torch.split(colour, CHUNK)]
+        features = torch.cat([one[0] if isinstance(one, tuple) else one for one in found]).float().cpu()
         if features.ndim != 2 or not features.isfinite().all():
             problem = f"Extractor {self.name} gives {list(features.shape)}, or numbers that are NaN or infinite."
             raise UserError(problem, "It has to give [N, F], all finite: look at its network and weights.")
@@ -80,21 +82,16 @@ def load_extractor(name: str, weights: str | None, device: torch.device, prefix:
 
 
 class Resized(nn.Module):
-    """A network behind a bicubic resize with antialiasing, clipped to [0, 255], and a normalization per channel."""
+    """A network behind a bicubic resize with antialiasing, clipped to [0, 255], and divided by `scale`."""
 
-    mean: Tensor
-    std: Tensor
-
-    def __init__(self, network: nn.Module, side: int, mean: list[float], std: list[float]) -> None:
+    def __init__(self, network: nn.Module, side: int, scale: float = 1.0) -> None:
         super().__init__()
-        self.network, self.side = network, side
-        self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
+        self.network, self.side, self.scale = network, side, scale
 
     def forward(self, images: Tensor) -> Tensor:
         size = (self.side, self.side)
         resized = F.interpolate(images.float(), size=size, mode="bicubic", antialias=True).clamp(0, 255)
-        features: Tensor = self.network((resized - self.mean) / self.std)
+        features: Tensor = self.network(resized / self.scale)
         return features.flatten(1)
 
 
@@ -102,7 +99,7 @@ def efficientnet_lite0() -> Extractor:
     """EfficientNet-Lite0; raises UserError where its weights are missing."""
     path = weights_file("Without them: metrics=[swd,ms_ssim], or extractor=pixels.")
     # The network itself subtracts 127 and divides by 128.
-    network = Resized(load_efficientnet_lite0(path), SIDE, [0.0] * 3, [1.0] * 3)
+    network = Resized(load_efficientnet_lite0(path), SIDE)
     return Extractor("efficientnet-lite0", network, file_sha256(path))
 
 
@@ -115,18 +112,6 @@ def pixels() -> Extractor:
         return scaled
 
     return Extractor("pixels", features)
-
-
-class First(nn.Module):
-    """The first of the results of a network."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, images: Tensor) -> Tensor:
-        first: Tensor = self.network(images)[0]
-        return first
 
 
 def inception(weights: str | None = None) -> Extractor:
@@ -154,4 +139,4 @@ def inception(weights: str | None = None) -> Extractor:
     if not file_sha256(path).startswith(INCEPTION_SHA256):
         raise UserError(f"{path} does not hold the Inception weights of the FID: its SHA-256 is another one.", remedy)
     network = FeatureExtractorInceptionV3("inception", ["2048"], feature_extractor_weights_path=str(path))
-    return Extractor("inception", First(network), file_sha256(path))
+    return Extractor("inception", network, file_sha256(path))

@@ -110,15 +110,14 @@ class RankPartition:
         """
         if self.group.world_size == 1:
             return torch.cat(list(blocks))
-        about = [list(blocks[0].shape[1:]), str(blocks[0].dtype).removeprefix("torch.")] if blocks else None
-        shape, kind = next(known for known in self.group.all_gather_object(about) if known is not None)
-        rows = self.group.all_gather_object([len(block) for block in blocks])
-        padded = torch.zeros(max(map(len, rows)), max(rows[0]), *shape, dtype=getattr(torch, kind))
+        kinds = self.group.all_gather_object([(str(block.dtype), *block.shape) for block in blocks])
+        slots, (kind, *shape) = len(kinds[0]), kinds[0][0]  # rank 0 has the first block, which is the largest
+        padded = torch.zeros(slots, *shape, dtype=getattr(torch, kind.removeprefix("torch.")))
         for slot, block in enumerate(blocks):
             padded[slot, : len(block)] = block
-        everyone = self.group.all_gather(padded)
-        in_order = ((slot, rank) for slot in range(len(padded)) for rank in range(len(rows)) if slot < len(rows[rank]))
-        return torch.cat([everyone[rank][slot, : rows[rank][slot]] for slot, rank in in_order])
+        everyone = [*zip(self.group.all_gather(padded), kinds, strict=True)]
+        in_order = [(rank[slot], its[slot][1]) for slot in range(slots) for rank, its in everyone if slot < len(its)]
+        return torch.cat([rows[:count] for rows, count in in_order])
 
 
 class Collector(Protocol):
