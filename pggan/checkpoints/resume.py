@@ -11,8 +11,7 @@ from pggan.core.architecture import Architecture
 from pggan.core.errors import UserError, nearest
 from pggan.core.schedule import Schedule
 from pggan.distributed.process_group import ProcessGroup
-from pggan.optim.dgc import EXTRA_STATE
-from pggan.optim.reducer import GradientReducer
+from pggan.optim.reducer import EXTRA_STATE, GradientReducer
 from pggan.optim.state import State, StateDicts
 
 # Keys that must be as in the checkpoint unless `allow_changes` names them, and why.

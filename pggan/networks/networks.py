@@ -5,6 +5,7 @@ Source: paper sections 2 to 4 and Table 2; constants as in the official code.
 """
 
 from math import sqrt
+from pkgutil import resolve_name
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,8 @@ from pggan.ops.elementwise import (
     upsample,
 )
 from pggan.ops.filters import bilateral
+
+PROJECTED = "pggan.networks.projected:ProjectedDiscriminator"  # imported by runs that have features
 
 
 class GeneratorStem(nn.Module):
@@ -187,6 +190,14 @@ class Discriminator(ProgressiveNetwork):
     def last_layer(self, resolution: int) -> nn.Module:
         """The layer whose inputs [N, H] are all that scores of images of `resolution` depend on."""
         return self.head.score
+
+
+def new_discriminator(architecture: Architecture) -> Discriminator:
+    """The discriminator of an architecture; where it has features, these are yet to be loaded."""
+    if architecture.features is None:
+        return Discriminator(architecture)
+    projected: Discriminator = resolve_name(PROJECTED)(architecture)
+    return projected
 
 
 def initialize(network: nn.Module, seed: int, name: str) -> None:

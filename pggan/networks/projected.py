@@ -1,4 +1,4 @@
-"""A discriminator that judges images by pretrained features, and the choice between the two kinds.
+"""A discriminator that judges images by pretrained features, too.
 
 N batch, C channels, R resolution, S side of the images that the backbone is shown, F numbers, L labels.
 Source: Sauer et al., "Projected GANs Converge Faster" (NeurIPS 2021), sections 3 and 4; beside a plain D: Kumari et
@@ -140,8 +140,3 @@ class ProjectedDiscriminator(Discriminator):
         if not self.architecture.has_features(resolution):
             return super().forward(images, resolution, alpha, sub_batches)
         return self.score_features(self.features(images), resolution, alpha, sub_batches)
-
-
-def new_discriminator(architecture: Architecture) -> Discriminator:
-    """The discriminator of an architecture; where it has features, these are yet to be loaded."""
-    return Discriminator(architecture) if architecture.features is None else ProjectedDiscriminator(architecture)

@@ -16,11 +16,10 @@ from torch import Tensor, nn
 
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup
-from pggan.optim.reducer import FlatBuffer, GradientReducer, Handle
+from pggan.optim.reducer import EXTRA_STATE, FlatBuffer, GradientReducer, Handle
 from pggan.optim.state import State, StateDicts, Trainable
 from pggan.optim.updates import Adam, new_moments
 
-EXTRA_STATE = "compression"  # the component of a checkpoint
 WARMUP_FACTOR = 4.0  # from one ratio of the warmup to the next: 25 %, 6.25 %, 1.6 % … (Lin et al. 2018, section 3.3)
 SENT_AS = torch.float8_e4m3fn  # 3 bits of mantissa; what rounding leaves out is sent later
 MAX_FP8 = 448.0  # of this type, which has no infinity

@@ -16,6 +16,7 @@ from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.state import StateDicts, Trainable
 
+EXTRA_STATE = "compression"  # the component of a checkpoint that holds what a reducer keeps for later steps
 # Waits for the gradients of all ranks, puts their sum in place of this rank's, and returns the loss of the whole batch
 # and what else is summed [S].
 Handle = Callable[[], Tensor]

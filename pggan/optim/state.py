@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from pggan.core.architecture import Architecture
 from pggan.losses.ada import AdaptiveP
 from pggan.networks.layers import ProgressiveNetwork
-from pggan.networks.networks import Generator, initialize
-from pggan.networks.projected import new_discriminator
+from pggan.networks.networks import Generator, initialize, new_discriminator
 from pggan.optim.updates import Adam, flatten_storage, new_moments
 
 # Loss scaling for float16 (Micikevicius et al. 2018, section 3.2), as torch.amp.GradScaler does it.
@@ -24,17 +23,17 @@ AUGMENTATION = "augmentation"  # the component of a checkpoint that a run with a
 StateDicts = dict[str, dict[str, Tensor]]  # of a checkpoint: tensors by component and name
 
 
-@dataclass
 class Trainable:
     """A network and its optimizer."""
 
-    name: str  # in metrics: G or D
-    network: ProgressiveNetwork
-    optimizer: Adam
-    skipped: Tensor  # int32: updates skipped in a row because their gradient was not finite
-    scale: Tensor | None  # of the loss, in half precision: it keeps small gradients from vanishing
-    since_scaling: Tensor  # int32: updates since the scale was changed
-    adaptive_p: AdaptiveP | None = None  # of the augmentation of what D sees, where it is adapted
+    def __init__(self, name: str, network: ProgressiveNetwork, *, half: bool) -> None:
+        """Args: name: in metrics, G or D; half: its loss is scaled, which keeps small gradients from vanishing."""
+        device = network.weights[0].device
+        self.name, self.network, self.optimizer = name, network, Adam(network.weights)
+        self.adaptive_p: AdaptiveP | None = None  # of the augmentation of what D sees, where it is adapted
+        self.skipped = torch.zeros((), dtype=torch.int32, device=device)  # updates in a row, not finite
+        self.scale = torch.tensor(INIT_SCALE, device=device) if half else None  # of the loss
+        self.since_scaling = torch.zeros((), dtype=torch.int32, device=device)  # updates since the scale was changed
 
     @property
     def weights_in_use(self) -> list[nn.Parameter]:
@@ -84,7 +83,7 @@ class State:
 
     def state_dict(self) -> StateDicts:
         """Every tensor of the state, by component and name."""
-        state_dicts = {
+        state_dicts: StateDicts = {
             "generator": dict(self.g.network.state_dict()),
             "discriminator": dict(self.d.network.state_dict()),
             "generator_ema": dict(self.g_ema.state_dict()),
@@ -92,9 +91,9 @@ class State:
             "optimizer_d": _moments(self.d),
             "grad_scaler": dict(_grad_scalers(self)),
         }
-        return (
-            state_dicts if self.d.adaptive_p is None else {**state_dicts, AUGMENTATION: self.d.adaptive_p.state_dict()}
-        )
+        if self.d.adaptive_p is not None:
+            state_dicts[AUGMENTATION] = self.d.adaptive_p.state_dict()
+        return state_dicts
 
     def load_state_dict(self, state_dicts: StateDicts) -> None:
         """Take over what `state_dict` gave; raises RuntimeError when names or shapes differ.
@@ -125,17 +124,8 @@ def new_state(architecture: Architecture, seed: int, device: torch.device, *, ha
             if weight.ndim == 4:  # fastest with the channels of a pixel side by side, on CPUs and on tensor cores
                 weight.data = weight.data.contiguous(memory_format=torch.channels_last)
         flatten_storage(network.weights)
-    g = _trainable("G", generator, half=half)
-    d = _trainable("D", discriminator, half=half)
     g_ema.requires_grad_(False).load_state_dict(generator.state_dict())
-    return State(g, d, g_ema)
-
-
-def _trainable(name: str, network: ProgressiveNetwork, *, half: bool) -> Trainable:
-    device = network.weights[0].device
-    skipped, since_scaling = (torch.zeros((), dtype=torch.int32, device=device) for _ in range(2))
-    scale = torch.tensor(INIT_SCALE, device=device) if half else None
-    return Trainable(name, network, Adam(network.weights), skipped, scale, since_scaling)
+    return State(Trainable("G", generator, half=half), Trainable("D", discriminator, half=half), g_ema)
 
 
 def state_sha256(state_dicts: StateDicts, images: int, phase_index: int) -> str:

@@ -26,8 +26,7 @@ from pggan.core.architecture import Architecture, Precision
 from pggan.core.errors import UserError
 from pggan.core.schedule import Phase
 from pggan.losses.base import GradientPenalty, Loss, PenaltyAt, PenaltyContext
-from pggan.networks.networks import Generator
-from pggan.networks.projected import new_discriminator
+from pggan.networks.networks import Generator, new_discriminator
 from pggan.training.timing import PRODUCT_SHARE, START_SECONDS, Speed
 
 ACTIVATION_COPIES = 16  # kept of each activation in a step: 61 to 71 bytes in float32, with the paper's networks

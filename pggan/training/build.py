@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pkgutil import resolve_name
+from typing import Any
 
 import torch
 
@@ -14,14 +16,14 @@ from pggan.losses import build_loss
 from pggan.losses.ada import Ada, AdaptiveP
 from pggan.networks.efficientnet_lite0 import load_backbone
 from pggan.networks.layers import ComputeOptions
-from pggan.networks.projected import ProjectedDiscriminator
 from pggan.optim.batch_partition import BatchPartition
-from pggan.optim.dgc import DgcReducer
 from pggan.optim.reducer import AllReduce, ElasticReducer, GradientReducer
 from pggan.optim.state import State, new_state
 from pggan.training.precision import DTYPES, precision_on
 from pggan.training.timing import Speed, StepTimes, speed_of
 from pggan.training.trainer import Trainer
+
+DGC = "pggan.optim.dgc:DgcReducer"  # imported by runs that compress gradients
 
 
 def build_trainer(
@@ -40,8 +42,9 @@ def build_trainer(
     partition = build_partition(config, (phase.batch for phase in phases), group.world_size, group.rank)
     state = new_state(architecture, config.seed, device, half=dtype is torch.float16)
     state.d.adaptive_p = AdaptiveP.of(augmentation, loss.mean_sign, device)
-    if isinstance(state.d.network, ProjectedDiscriminator):
-        state.d.network.set_backbone(load_backbone(), dtype)
+    if architecture.features is not None:
+        projected: Any = state.d.network
+        projected.set_backbone(load_backbone(), dtype)
     reference, size = config.compute.kernels is Kernels.reference, config.compute.micro_batch_size
     batches = {phase.batch for phase in phases if group.world_size > 1}
     indices = {batch: torch.from_numpy(partition.indices(batch)).to(device) for batch in batches}
@@ -115,7 +118,8 @@ def build_reducer(
         return GradientReducer()
     if isinstance(config.gradients, DgcConfig):
         options = {key: value for key, value in vars(config.gradients).items() if key != "name"}
-        return DgcReducer(group, state, **options)
+        reducer: GradientReducer = resolve_name(DGC)(group, state, **options)
+        return reducer
     return AllReduce(group, torch.bfloat16 if config.gradients.name == "bf16" else torch.float32)
 
 

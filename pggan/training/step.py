@@ -5,13 +5,13 @@ N batch, C channels, R resolution of the phase.
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pggan.losses.base import NO_TRANSFORMS, SIGN, LossTerms, PenaltyContext, Transforms
 from pggan.networks.layers import use_options
-from pggan.networks.projected import ProjectedDiscriminator
 from pggan.optim.reducer import GradientReducer
 from pggan.optim.state import State, Trainable
 from pggan.optim.updates import update_ema
@@ -62,9 +62,10 @@ def d_terms(state: State, inputs: StepInputs, fakes: Tensor) -> LossTerms:
 
     Where D looks at pretrained features, too, gradient penalties are taken at images and projected features together.
     """
-    d, spec, reals = state.d.network, inputs.spec, inputs.reals
+    d: Any = state.d.network
+    spec, reals = inputs.spec, inputs.reals
     critic, transforms = partial(d, resolution=spec.resolution, alpha=inputs.alpha), transforms_of(state, inputs, 0)
-    if isinstance(d, ProjectedDiscriminator) and d.architecture.has_features(spec.resolution):
+    if d.architecture.has_features(spec.resolution):
         with torch.no_grad():  # [2 N, F, 1, 1]
             features = d.features(torch.cat([transforms.reals(reals.images), transforms.fakes(fakes)]))
         reals, fakes = reals._replace(images=features[: len(fakes)]), features[len(fakes) :]

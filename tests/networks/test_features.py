@@ -12,8 +12,8 @@ from pggan.losses.base import Reals
 from pggan.networks import efficientnet_lite0
 from pggan.networks.efficientnet_lite0 import SMALLEST, Backbone, load_backbone
 from pggan.networks.layers import ComputeOptions
-from pggan.networks.networks import Discriminator, initialize
-from pggan.networks.projected import FeatureProjection, new_discriminator
+from pggan.networks.networks import Discriminator, initialize, new_discriminator
+from pggan.networks.projected import FeatureProjection
 from pggan.optim.state import new_state
 from pggan.training.trainer import Trainer
 from tests.definitions import variant

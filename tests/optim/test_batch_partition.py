@@ -85,7 +85,9 @@ def test_elastic_passes_are_the_same_images_on_any_number_of_ranks(case):
     assert numbers == list(range(len(wanted)))
     shares = [len(part.chunks_of(part.rank, batch)) for part in parts]
     assert max(shares) - min(shares) <= 1
-    if parts[0].configured_micro_batch_size is not None:
+    if parts[0].configured_micro_batch_size is None:
+        assert len(wanted) <= parts[0].most_chunks
+    else:
         assert max(map(len, wanted)) <= max(parts[0].configured_micro_batch_size, min(parts[0].stddev_group, batch))
 
 

@@ -1,6 +1,7 @@
 """Deep gradient compression: against Adam, by hand, and on two ranks over checkpoints and phases."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup, RankInfo, rank_from_environment
 from pggan.losses.base import Reals
-from pggan.optim.dgc import EXTRA_STATE, SENT_AS, Compressor, largest, pack, set_mean, share_to_send
+from pggan.optim.dgc import SENT_AS, Compressor, largest, pack, set_mean, share_to_send
+from pggan.optim.reducer import EXTRA_STATE
 from pggan.optim.state import INIT_SCALE
 from pggan.optim.updates import BETA2
 from pggan.run import train
@@ -178,6 +180,13 @@ def seen_by_two():
     found = {"skipped": skipped(group), "norms": [taken_in(group), taken_in(group, Precision.fp16)]}
     group.shutdown()
     return found
+
+
+def test_the_ratio_falls_in_each_phase_anew():
+    reducer = trainer_of(ProcessGroup(RankInfo(1, 2, 1, 2), CPU, None)).reducer
+    for images, share in ((1004, 0.25), (1008, 0.1)):
+        reducer.begin_step(replace(FIRST, start=1000, end=2000), images)
+        assert reducer._share == share
 
 
 @pytest.mark.parametrize(("ranks", "expected"), [(2, 5.0), (4, 3.0)])
