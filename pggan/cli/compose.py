@@ -98,7 +98,7 @@ def run_with_flags(command: Command, words: list[str], task: Task) -> int:
     rest = [word for word in words if word not in overrides]
     if not {"-sc", "--shell-completion"} & {*flags}:
         overrides = words_for_hydra(command, overrides, several=bool({"-m", "--multirun"} & {*flags}))
-    before, sys.argv = sys.argv, [f"pggan {command.name}", *OWN_SETTINGS, *overrides, *rest]
+    before, sys.argv = sys.argv, [sys.argv[0], *OWN_SETTINGS, *overrides, *rest]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come out as they are, not as Hydra's summary of them
     if sys.version_info >= (3, 14):
         argparse.ArgumentParser = ParserOfText  # type: ignore[misc]

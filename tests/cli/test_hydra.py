@@ -1,5 +1,6 @@
 """Every command is an application of Hydra: its flags do what Hydra's users know."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -70,10 +71,21 @@ def test_mistakes_of_jobs_are_told_in_the_same_way(words, hint, tmp_path, monkey
     assert hint in capsys.readouterr().err
 
 
-def test_flags_that_do_not_exist_are_refused_and_keys_are_completed(capsys, monkeypatch):
+def test_flags_that_do_not_exist_are_refused(capsys):
     assert main(["train", "--dry-run"]) == 2
     assert "unrecognized arguments: --dry-run" in capsys.readouterr().err
-    monkeypatch.setenv("COMP_LINE", "python train.py loss=w")
-    monkeypatch.setenv("COMP_POINT", "22")
-    assert main(["train", "-sc", "query=bash"]) == 0
-    assert "loss=wgan_gp" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_keys_of_the_training_script_are_completed_in_bash_as_the_readme_says():
+    script = """
+    eval "$(python train.py -sc install=bash)"
+    COMP_LINE="python train.py loss=w" COMP_POINT=22 COMP_CWORD=2
+    hydra_bash_completion
+    echo "${COMPREPLY[@]}"; complete -p python
+    """
+    variables = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", script], cwd=ROOT, env=variables, capture_output=True, text=True, check=True)
+    completed, rule = done.stdout.splitlines()
+    assert completed == "loss=wgan_gp"
+    assert "hydra_bash_completion python" in rule
