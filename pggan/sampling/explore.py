@@ -127,7 +127,7 @@ class Server(ThreadingHTTPServer):
         self.files["/"] = self.files["/index.html"]
         # PyTorch keeps a team of threads for each thread that calls it, and a generator prepares its weights for one
         # use at a time: so one thread draws all images.
-        self._drawing = ThreadPoolExecutor(1, "drawing")
+        self._drawing, self._closed = ThreadPoolExecutor(1, "drawing"), False
 
     def draw(self, latents: Tensor, settings: RenderSettings) -> list[Pixels]:
         """The images uint8 [R, R, C] of `latents` [N, Z]."""
@@ -153,9 +153,15 @@ class Server(ThreadingHTTPServer):
             save_film(frames(), len(latents), fps, path)
             return path.read_bytes()
 
+    def server_close(self) -> None:
+        """End a film that is being drawn, too: a thread in the middle of PyTorch would abort the process."""
+        super().server_close()
+        self._closed = True
+        self._drawing.shutdown(cancel_futures=True)
+
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing of connections that the browser has closed; anything else is a fault of this program."""
-        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+        """Say nothing of connections that are closed on either side; anything else is a fault of this program."""
+        if not (self._closed or isinstance(sys.exception(), ConnectionError | TimeoutError)):
             traceback.print_exc()
 
 
