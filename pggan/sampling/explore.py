@@ -120,14 +120,14 @@ class Server(ThreadingHTTPServer):
     """A server of one generator and the `files` of its page; raises OSError where it can't listen."""
 
     def __init__(self, port: int, generator: TrainedGenerator, files: dict[str, bytes]) -> None:
+        # PyTorch keeps a team of threads for each thread that calls it, and a generator prepares its weights for one
+        # use at a time: so one thread draws all images.
+        self._drawing, self._closed = ThreadPoolExecutor(1, "drawing"), False
         super().__init__((HOST, port), Handler)
         self.generator = generator
         types = CONTENT_TYPES | {".json": JSON, ".bin": BINARY}
         self.files = {f"/{name}": (content, types[Path(name).suffix], 200) for name, content in files.items()}
         self.files["/"] = self.files["/index.html"]
-        # PyTorch keeps a team of threads for each thread that calls it, and a generator prepares its weights for one
-        # use at a time: so one thread draws all images.
-        self._drawing, self._closed = ThreadPoolExecutor(1, "drawing"), False
 
     def draw(self, latents: Tensor, settings: RenderSettings) -> list[Pixels]:
         """The images uint8 [R, R, C] of `latents` [N, Z]."""
