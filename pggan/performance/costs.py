@@ -238,12 +238,15 @@ def split(loads: Sequence[Load], interconnect: Interconnect, devices: int, scali
     return compute, communication
 
 
-def scaled(loads: Sequence[Load], interconnect: Interconnect, devices: int, scaling: Scaling) -> dict[str, float]:
+def scaled(loads: Sequence[Load], interconnect: Interconnect, devices: int, scaling: Scaling) -> dict[str, Any]:
     """The run of `loads` on `devices`."""
     compute, communication = split(loads, interconnect, devices, scaling)
     hours = (compute + communication) / 3600
     alone = sum(load.steps * load.seconds for load in loads) / 3600
     return {
+        "scaling": scaling,
+        "devices": devices,
+        "reduction": interconnect.reduction,
         "hours": hours,
         "device_hours": devices * hours,
         "efficiency": alone / (devices * hours),

@@ -1,7 +1,6 @@
 """`pggan plan`: what a run will take, without training it."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import fields
 from itertools import product
 from math import log10
@@ -86,8 +85,9 @@ def run(config: PlanConfig) -> int:
             group = min(config.model.stddev_group, phase.batch)
             loads.append(Load(steps, phase.batch, group, taken, fixed, cost.weights))
     ratio = config.gradients.ratio if isinstance(config.gradients, DgcConfig) else DGC_RATIO
-    processes = sorted({*config.processes, count * config.distributed.nnodes})
+    link, processes = LINKS[config.interconnect.lower()], sorted({*config.processes, count * config.distributed.nnodes})
     total = {key: sum(row[key] for row in rows) for key in ("images", "steps", "hours", "energy_kwh")}
+    there = "not known how much there is" if memory is None else f"there are {memory / 2**30:.1f} GiB"
     most = {"memory_bytes": max(row["memory_bytes"] for row in rows), "device_memory_bytes": memory}
     plan = {
         "name": config.name,
@@ -99,12 +99,29 @@ def run(config: PlanConfig) -> int:
         "total": {**total, "exaflops": sum(row["flops"] for row in rows) / 1e18, **most},
         "scaling": {
             "interconnect": config.interconnect,
-            "link": LINKS[config.interconnect]._asdict(),
+            "link": link._asdict(),
             "ratio": ratio,
-            "runs": scaling_runs(loads, config.interconnect, ratio, processes, watts),
+            "runs": [
+                scaled(loads, Interconnect(link, reduction, ratio), devices, scaling)
+                for scaling, devices, reduction in product(Scaling, processes, Reduction)
+            ],
         },
-        "communication_dominates_from": {name: dominance(loads, name, ratio) for name in LINKS},
-        "notes": [data_note, *notes(config, note, memory, watts)],
+        "communication_dominates_from": {
+            name: {
+                f"{scaling} {reduction}": communication_bound_from(loads, Interconnect(one, reduction, ratio), scaling)
+                for scaling, reduction in product(Scaling, Reduction)
+            }
+            for name, one in LINKS.items()
+        },
+        "notes": [
+            data_note,
+            f"{note} Without the start, grids, checkpoints and evaluations.",
+            f"Memory: weights, gradients, moments, and sixteen copies of every activation of a whole batch; {there}. "
+            "Training takes smaller micro-batches where it does not suffice.",
+            f"Energy: {watts:g} W per device (watts= for another figure); hosts, cooling and network left out.",
+            "Scaling: a ring of devices like this one; communication does not overlap compute. Strong: the same batch, "
+            "shared in whole groups of minibatch stddev. Weak: the batch grows with the devices.",
+        ],
     }
     if config.json:
         print(json.dumps(plan, indent=1))
@@ -148,42 +165,6 @@ def phase_row(phase: Phase, steps: int, cost: StepCost, *, seconds: float, watts
         "images_per_second": phase.batch / seconds,
         "hours": hours,
         "energy_kwh": hours * watts / 1000,
-    }
-
-
-def notes(config: PlanConfig, time_note: str, memory: int | None, watts: float) -> list[str]:
-    """The assumptions of a plan, in sentences."""
-    known = "not known how much there is" if memory is None else f"there are {memory / 2**30:.1f} GiB"
-    share = config.evaluation.share
-    return [
-        f"{time_note} Without the start, grids, checkpoints, and evaluations (at most {share:.0%} of the time).",
-        "Operations: two per multiply-add of convolutions and matrix products, as PyTorch counts them.",
-        "Memory is an estimate: weights, gradients, moments, and sixteen copies of every activation of a whole batch; "
-        f"{known}. Training takes smaller micro-batches where it does not suffice.",
-        f"Energy: {watts:g} W per device (watts= for another figure); hosts, cooling and network left out.",
-        "Scaling: a ring of devices like this one, each with a link of its own; communication does not overlap "
-        f"compute. Strong: the same batch, shared in groups of {config.model.stddev_group} images. Weak: the batch "
-        "grows with the devices. pggan bench scaling measures it.",
-    ]
-
-
-def scaling_runs(
-    loads: Sequence[Load], link: str, ratio: float, processes: Sequence[int], watts: float
-) -> list[dict[str, Any]]:
-    """The run on every number of devices, with every reduction, in strong and weak scaling."""
-    runs: list[dict[str, Any]] = []
-    for scaling, devices, reduction in product(Scaling, processes, Reduction):
-        found = scaled(loads, Interconnect(LINKS[link], reduction, ratio), devices, scaling)
-        about = {"scaling": scaling, "devices": devices, "reduction": reduction}
-        runs.append({**about, **found, "energy_kwh": found["device_hours"] * watts / 1000})
-    return runs
-
-
-def dominance(loads: Sequence[Load], link: str, ratio: float) -> dict[str, int | None]:
-    """The number of devices from which on steps communicate longer than they compute, by scaling and reduction."""
-    return {
-        f"{scaling} {kind}": communication_bound_from(loads, Interconnect(LINKS[link], kind, ratio), scaling)
-        for scaling, kind in product(Scaling, Reduction)
     }
 
 
