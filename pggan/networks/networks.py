@@ -187,6 +187,10 @@ class Discriminator(ProgressiveNetwork):
         output = self.head(x, sub_batches)
         return output[:, 0], output[:, 1:]
 
+    def has_features(self, resolution: int) -> bool:
+        """Whether pretrained features of images of `resolution` are judged, too."""
+        return False
+
     def last_layer(self, resolution: int) -> nn.Module:
         """The layer whose inputs [N, H] are all that scores of images of `resolution` depend on."""
         return self.head.score

@@ -130,13 +130,16 @@ class ProjectedDiscriminator(Discriminator):
         output = weight * self.score(self.dense(torch.cat(found, 1)))
         return scores + output[:, 0], logits + output[:, 1:]
 
+    def has_features(self, resolution: int) -> bool:
+        return self.architecture.has_features(resolution)
+
     def last_layer(self, resolution: int) -> nn.Module:
         """The layer that gives the scores at `resolution`: the one of the heads, where there are features."""
-        return self.score if self.architecture.has_features(resolution) else super().last_layer(resolution)
+        return self.score if self.has_features(resolution) else super().last_layer(resolution)
 
     def forward(
         self, images: Tensor, resolution: int, alpha: float | Tensor = 1.0, sub_batches: int = 1
     ) -> tuple[Tensor, Tensor]:
-        if not self.architecture.has_features(resolution):
+        if not self.has_features(resolution):
             return super().forward(images, resolution, alpha, sub_batches)
         return self.score_features(self.features(images), resolution, alpha, sub_batches)

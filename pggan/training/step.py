@@ -65,7 +65,7 @@ def d_terms(state: State, inputs: StepInputs, fakes: Tensor) -> LossTerms:
     d: Any = state.d.network
     spec, reals = inputs.spec, inputs.reals
     critic, transforms = partial(d, resolution=spec.resolution, alpha=inputs.alpha), transforms_of(state, inputs, 0)
-    if d.architecture.has_features(spec.resolution):
+    if d.has_features(spec.resolution):
         with torch.no_grad():  # [2 N, F, 1, 1]
             features = d.features(torch.cat([transforms.reals(reals.images), transforms.fakes(fakes)]))
         reals, fakes = reals._replace(images=features[: len(fakes)]), features[len(fakes) :]
