@@ -65,37 +65,33 @@ class EvaluationBudget:
         self.spent, self.took, self.ended = self.spent + took, took, now
 
 
+@dataclass
 class TrainingEvaluator:
     """The evaluations of one run, on one of its ranks; all ranks call it at the same steps."""
 
-    def __init__(
-        self,
-        evaluator: Evaluator,
-        pyramid: ImagePyramid,
-        group: ProcessGroup,
-        reporter: Reporter | NullReporter,
-        run_dir: Path,
-        *,
-        interval_images: int | None,
-        share: float,
-        mirror: bool,
-        images: int,
-    ) -> None:
-        """Args: interval_images: between two evaluations, else `share` of the time; images: shown so far."""
-        self.evaluator, self.pyramid, self.mirror = evaluator, pyramid, mirror
-        self.run_dir, self.group, self.reporter, self.interval_images = run_dir, group, reporter, interval_images
-        self.budget = EvaluationBudget(share, began := time.monotonic(), began)
-        self._said: set[str] = set()  # notes, once each
-        for name, metric in [*evaluator.metrics.items()]:
-            if pyramid.images < metric.least_images:  # a run on a few images trains without it
-                reason = f"it needs at least {metric.least_images} images, and the data has {pyramid.images}"
-                self._note(f"{name} is left out: {reason}.")
-                del evaluator.metrics[name]
-        self.decides = next((metric.decides for metric in evaluator.metrics.values() if metric.decides), None)
-        self._evaluated_at = self._ticked_at = images
-        kept = [directory for directory in checkpoints_of(run_dir) if int(directory.name) <= images]
-        best = best_of(kept) if group.is_main else None
-        self._best = group.broadcast_object(None if best is None else mark_of(best, BEST))
+    evaluator: Evaluator
+    pyramid: ImagePyramid
+    group: ProcessGroup
+    reporter: Reporter | NullReporter
+    run_dir: Path
+    interval_images: int | None  # between two evaluations; None: as often as `share` of the time allows
+    share: float
+    mirror: bool
+    images: int  # shown so far
+
+    def __post_init__(self) -> None:
+        now, metrics = time.monotonic(), self.evaluator.metrics
+        self.budget = EvaluationBudget(self.share, now, now)
+        for name, metric in [*metrics.items()]:
+            if self.pyramid.images < metric.least_images:  # a run on a few images trains without it
+                reason = f"it needs at least {metric.least_images} images, and the data has {self.pyramid.images}"
+                self.reporter.line(f"{name} is left out: {reason}.")
+                del metrics[name]
+        self.decides = next((metric.decides for metric in metrics.values() if metric.decides), None)
+        self._evaluated_at = self._ticked_at = self.images
+        kept = [directory for directory in checkpoints_of(self.run_dir) if int(directory.name) <= self.images]
+        best = best_of(kept) if self.group.is_main else None
+        self._best = self.group.broadcast_object(None if best is None else mark_of(best, BEST))
         self.mark: dict[str, Any] | None = None  # of the checkpoint to be saved now, where it is the best
 
     def is_due(self, before: int, images: int) -> bool:
@@ -108,7 +104,11 @@ class TrainingEvaluator:
         metrics = self.evaluator.metrics.values()
         if all(phase.resolution < one.least_resolution for one in metrics) or not self._is_time(images, total):
             return {}
-        began, settings = time.monotonic(), RenderSettings(phase.resolution, phase.alpha)
+        began, is_first, settings = (
+            time.monotonic(),
+            not self.budget.spent,
+            RenderSettings(phase.resolution, phase.alpha),
+        )
         try:
             found = self.evaluator.evaluate(
                 g_ema, settings, self.pyramid, first_seed=FIRST_SEED, group=self.group, mirror=self.mirror
@@ -116,15 +116,15 @@ class TrainingEvaluator:
         except (UserError, RemoteUserError, torch.OutOfMemoryError) as error:  # nothing to end a training for
             if isinstance(error, torch.OutOfMemoryError) and self.group.world_size > 1:
                 raise  # the other ranks are in the middle of it
-            self._note(f"No evaluation at {images:,} images: {error}")
+            self.reporter.line(f"No evaluation at {images:,} images: {error}")
             return {}
         finally:
             self._evaluated_at = images
             ended = time.monotonic()
             self.budget.note(ended - began, ended)
             self.reporter.eta.evaluated(ended - began)
-        for note in found.notes:
-            self._note(note)
+        for note in found.notes if is_first else ():
+            self.reporter.line(note)
         for name, picture in found.pictures.items():
             self.reporter.picture(f"images/{name}", picture, self.run_dir / "samples" / f"{name}.png", images)
         self._mark_best(found.values, phase)
@@ -148,8 +148,3 @@ class TrainingEvaluator:
                 self._best = self.mark = mark
         best = "; the best so far" * (self.mark is not None)
         self.reporter.line(f"Evaluation: {', '.join(summary(values))}{best}")
-
-    def _note(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
-            self.reporter.line(text)
