@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 
 from pggan.cli.compose import compose
-from pggan.config import TrainConfig
+from pggan.config.train import TrainConfig
 from pggan.config.validation import validated
 from pggan.core.schedule import PerResolution
 from pggan.performance.recipe import DataFacts, NetworkSizes, Recipe

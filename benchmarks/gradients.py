@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from pggan.cli.compose import compose
-from pggan.config import TrainConfig
+from pggan.config.train import TrainConfig
 from pggan.config.validation import validated
 from pggan.core.architecture import Precision
 from pggan.core.rng import StepRng, generator_for

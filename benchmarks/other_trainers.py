@@ -25,7 +25,7 @@ from torch import Tensor
 
 from benchmarks.reporting import report
 from pggan.cli.compose import compose
-from pggan.config import TrainConfig
+from pggan.config.train import TrainConfig
 from pggan.config.validation import validated
 from pggan.core.process import available_cores, processor_facts
 from pggan.core.rng import StepRng

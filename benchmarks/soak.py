@@ -37,7 +37,7 @@ import pggan.run.report  # noqa: F401 - imported here once instead of in every c
 from pggan.checkpoints.read import checkpoints_of, newest_checkpoint, open_checkpoint
 from pggan.checkpoints.write import CheckpointWriter
 from pggan.cli.compose import compose
-from pggan.config import TrainConfig
+from pggan.config.train import TrainConfig
 from pggan.config.validation import validated
 from pggan.data.data_sets import open_source
 from pggan.data.prepare import Options, prepare

@@ -14,8 +14,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from pggan.cli.commands import COMMANDS
 from pggan.cli.compose import RESUME_KEYS, compose, finished, words_for_hydra
-from pggan.config import TrainerConfig
 from pggan.config.commands import default_trainer
+from pggan.config.train import TrainerConfig
 from pggan.config.validation import validated
 from pggan.config.values import to_plain
 from pggan.core.architecture import Architecture

@@ -13,8 +13,8 @@ from hypothesis import settings
 # Before torch is imported: results depend on the number of threads, and for networks this small one is fastest.
 os.environ["OMP_NUM_THREADS"] = "1"
 
-from pggan.cli import main
-from pggan.config import TrainConfig
+from pggan.cli import compose
+from pggan.config.train import TrainConfig
 from pggan.config.validation import validated
 from pggan.data.pyramid import ImagePyramid
 from tests import pyramids
@@ -44,7 +44,7 @@ def pytest_unconfigure() -> None:
 def kept_files() -> Iterator[None]:
     """Commands in this process, but for those of tests/cli, compose from files that were kept."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(main, "compose", composed)
+        patch.setattr(compose, "compose", composed)
         yield
 
 

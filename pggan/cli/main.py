@@ -9,8 +9,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
@@ -18,10 +17,7 @@ from threading import Thread
 from typing import Any, NoReturn
 
 from pggan.cli.commands import COMMANDS, Command
-from pggan.cli.compose import compose, run_with_flags, suggestion
 from pggan.cli.help import help_text, overview
-from pggan.cli.recipe import with_choices
-from pggan.config.validation import UnknownKey, validated
 from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError, nearest
 from pggan.core.process import (
     COMMAND_VARIABLE,
@@ -38,7 +34,9 @@ POLL_SECONDS = 0.5
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (the process's own if None); returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    with recorded(arguments):
+    # The program and the ranks that it starts know the command line, and when it was given.
+    variables = {COMMAND_VARIABLE: shlex.join(["pggan", *arguments]), STARTED_VARIABLE: str(time.time())}
+    with environment(variables):
         return guarded(lambda: run_arguments(arguments))
 
 
@@ -59,6 +57,9 @@ def run_arguments(arguments: list[str]) -> int:
     if {"--help", "-h", "help"} & {*arguments}:
         print(help_text(command, arguments), flush=True)
         return 0
+    from pggan.cli.compose import compose, run_with_flags, suggestion
+    from pggan.cli.recipe import with_choices
+    from pggan.config.validation import UnknownKey, validated
 
     def run(values: dict[str, Any], overrides: list[str]) -> int:
         try:
@@ -72,16 +73,10 @@ def run_arguments(arguments: list[str]) -> int:
     return run(compose(command.name, arguments), arguments)
 
 
-@contextmanager
-def recorded(arguments: list[str]) -> Iterator[None]:
-    """Inside, the program and the ranks that it starts know the command line, and when it was given."""
-    variables = {COMMAND_VARIABLE: shlex.join(["pggan", *arguments]), STARTED_VARIABLE: str(time.time())}
-    with environment(variables):
-        yield
-
-
 def run_command(command: Command, values: Mapping[str, Any]) -> int:
     """Check composed `values` and call `run` of the command's module with them; returns the exit code."""
+    from pggan.config.validation import validated
+
     config: object = validated(command.schema_type, values)
     gc.disable()  # what imports make stays, and looking through it takes a sixth of them
     run: Callable[..., int] = resolve_name(command.function)
@@ -110,7 +105,6 @@ def require_inputs(config: object) -> None:
     from pggan.checkpoints.read import choose_checkpoint, has_checkpoints, require_checkpoints
     from pggan.config.commands import ALL, GeneratorConfig, PlanConfig
     from pggan.config.train import TrainConfig
-    from pggan.data.data_sets import require_source
 
     if isinstance(config, GeneratorConfig) and config.checkpoint != ALL:
         generator_path(choose_checkpoint(config.run, config.checkpoint))
@@ -119,6 +113,8 @@ def require_inputs(config: object) -> None:
     if isinstance(config, PlanConfig) and config.hours is None:
         return
     if config.data.path is not None:
+        from pggan.data.data_sets import require_source
+
         require_source(config.data.path)
     if config.run_dir is not None and has_checkpoints(Path(config.run_dir)):
         return  # where the run began may be gone by now

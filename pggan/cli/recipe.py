@@ -41,7 +41,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
         choices, _ = choose(command, values, overrides)
         return compose(command.name, [*overrides, *map(override_of, choices)])
     from pggan.checkpoints.read import checkpoints_of
-    from pggan.config import TrainConfig
+    from pggan.config.train import TrainConfig
     from pggan.config.validation import validated
     from pggan.run.run_dir import choose_run_dir, lock_run_dir
 
@@ -68,7 +68,7 @@ def choose(command: Command, values: dict[str, Any], overrides: list[str]) -> tu
     from rich.console import Console
     from rich.table import Table
 
-    from pggan.config import TrainConfig
+    from pggan.config.train import TrainConfig
     from pggan.config.validation import validated
 
     known = {*GROUPS, *(field.name for field in fields(TrainConfig))}  # `pggan plan` has more

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from enum import Enum
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from subprocess import DEVNULL, CalledProcessError, check_output
 from typing import Any
@@ -72,6 +71,8 @@ def describe(config: object) -> dict[str, Any]:
 
 def versions() -> dict[str, str | None]:
     """Versions of this code, of Python and of the libraries that matter, and the command line that was given."""
+    from importlib.metadata import PackageNotFoundError, version
+
     found: dict[str, str | None] = {"pggan": __version__, "code": _commit(), "python": platform.python_version()}
     for library in LIBRARIES:
         try:

@@ -4,11 +4,12 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Set
-
-from rich.box import SIMPLE_HEAD
-from rich.table import Column, Table
+from typing import TYPE_CHECKING
 
 from pggan.core.process import COMMAND_VARIABLE
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 Log = Callable[[str], None]  # called with a line to report
 NEXT = "Next:"
@@ -58,8 +59,11 @@ def _as_a_shell_reads_it(word: str) -> str:
     return f'"{word}"'
 
 
-def new_table(title: str, first: str, *others: str) -> Table:
+def new_table(title: str, first: str, *others: str) -> "Table":
     """A table without lines; its columns after the first are numbers."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Column, Table
+
     columns = [Column(first, no_wrap=True), *(Column(name, justify="right", no_wrap=True) for name in others)]
     table = Table(*columns, title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
     table.padding, table.pad_edge, table.show_edge = (0, 1, 0, 0), False, False

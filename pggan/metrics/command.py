@@ -8,8 +8,8 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from pggan.checkpoints.read import checkpoints_of, choose_checkpoint
-from pggan.config import DataConfig
 from pggan.config.commands import ALL, EvaluateConfig
+from pggan.config.train import DataConfig
 from pggan.config.validation import validated
 from pggan.config.values import default_values, of_earlier_version, versions
 from pggan.core.architecture import Precision

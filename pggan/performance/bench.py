@@ -15,8 +15,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from pggan.config import Kernels, Switch, TrainerConfig
 from pggan.config.commands import BenchConfig, BenchScalingConfig, default_trainer
+from pggan.config.train import Kernels, Switch, TrainerConfig
 from pggan.config.values import to_plain, versions
 from pggan.core.architecture import Precision
 from pggan.core.devices import choose_device, count_devices, synchronize

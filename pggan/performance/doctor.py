@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 from packaging.requirements import Requirement
 
-from pggan.config import R1Config
 from pggan.config.commands import DoctorConfig, default_trainer
+from pggan.config.train import R1Config
 from pggan.config.values import versions
 from pggan.core.architecture import Precision
 from pggan.core.atomic_io import existing_parent, free_bytes

@@ -13,8 +13,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from pggan.config import DataConfig, DgcConfig, TrainConfig
 from pggan.config.commands import PlanConfig
+from pggan.config.train import DataConfig, DgcConfig, TrainConfig
 from pggan.config.values import versions
 from pggan.core.devices import choose_device, count_devices, free_memory
 from pggan.core.errors import UserError, nearest

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from pggan.config import TrainConfig
-from pggan.config.train import MIN_GAMMA, gamma_by_rule
+from pggan.config.train import MIN_GAMMA, TrainConfig, gamma_by_rule
 from pggan.core.architecture import MIN_RESOLUTION, resolutions_between
 from pggan.core.schedule import PerResolution, value_at
 from pggan.core.text import duration

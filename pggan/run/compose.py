@@ -22,8 +22,7 @@ from pggan.checkpoints.resume import (
     transfer,
 )
 from pggan.checkpoints.write import CheckpointInterval, CheckpointWriter, refused_by_disk
-from pggan.config import ReportConfig, TrainConfig
-from pggan.config.train import parse_grid
+from pggan.config.train import ReportConfig, TrainConfig, parse_grid
 from pggan.config.values import changes, command_seconds, describe, flatten
 from pggan.config.withdrawn import lost_values
 from pggan.core.architecture import Architecture

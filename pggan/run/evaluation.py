@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from pggan.checkpoints.read import BEST, best_of, checkpoints_of, mark_of
-from pggan.config import EvaluationConfig
+from pggan.config.train import EvaluationConfig
 from pggan.core.errors import UserError
 from pggan.core.schedule import Phase, is_due
 from pggan.data.pyramid import ImagePyramid

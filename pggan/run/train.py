@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pggan.checkpoints.read import checkpoints_of, newest_checkpoint
 from pggan.checkpoints.write import NonFiniteError
-from pggan.config import TrainConfig
+from pggan.config.train import TrainConfig
 from pggan.config.values import to_plain
 from pggan.core.devices import choose_device, count_devices
 from pggan.core.errors import StepOutOfMemory, UserError

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pggan.config import DgcConfig, Kernels, PlainGradientsConfig, Switch, TrainerConfig
+from pggan.config.train import DgcConfig, Kernels, PlainGradientsConfig, Switch, TrainerConfig
 from pggan.core.architecture import Architecture, Precision
 from pggan.core.errors import UserError
 from pggan.core.schedule import Phase

@@ -9,7 +9,7 @@ from PIL import Image
 from benchmarks.quality import measure, table
 from benchmarks.quality.__main__ import RESULTS, is_measured
 from benchmarks.quality.rows import ROWS, Row
-from pggan.config import TrainConfig
+from pggan.config.train import TrainConfig
 from pggan.config.validation import validated
 from tests.composed import composed
 

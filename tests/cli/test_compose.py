@@ -4,7 +4,7 @@ import pytest
 
 from pggan.cli.compose import compose
 from pggan.cli.main import main
-from pggan.config import TrainConfig
+from pggan.config.train import TrainConfig
 from pggan.config.validation import validated
 from pggan.config.values import describe
 from pggan.core.errors import UserError

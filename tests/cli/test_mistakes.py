@@ -3,7 +3,7 @@
 import pytest
 
 from pggan.cli.main import main, require_inputs
-from pggan.config import TrainConfig
+from pggan.config.train import TrainConfig
 from pggan.config.validation import validated
 from pggan.core.errors import UserError
 from tests.composed import composed

@@ -2,7 +2,7 @@
 
 import json
 
-from pggan.config import TrainConfig
+from pggan.config.train import TrainConfig
 from pggan.config.validation import validated
 from pggan.config.values import COMMAND_VARIABLE, changes, describe, to_plain, versions
 from tests.composed import composed

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from pggan.cli.commands import COMMANDS
-from pggan.config import TrainConfig
+from pggan.config.train import TrainConfig
 from pggan.config.validation import kinds_of, validated
 from pggan.config.values import CONFIGS, choices_of, flatten, of_earlier_version
 from pggan.core.errors import UserError

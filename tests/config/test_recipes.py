@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pggan.cli.main import main
-from pggan.config import TrainConfig
+from pggan.config.train import TrainConfig
 from pggan.config.validation import validated
 from pggan.config.values import choices_of
 from pggan.performance.recipe import FALLING_SHARE

@@ -4,8 +4,7 @@ from math import inf, nan
 
 import pytest
 
-from pggan.config import ScheduleConfig, TrainConfig
-from pggan.config.train import parse_grid, per_resolution
+from pggan.config.train import ScheduleConfig, TrainConfig, parse_grid, per_resolution
 from pggan.config.validation import validated
 from pggan.core.errors import UserError
 from tests.composed import composed

@@ -12,7 +12,7 @@ from benchmarks.ranks import Victim, command_of, settings_of
 from benchmarks.soak import remains, write_data
 from pggan.checkpoints.read import checkpoints_of, newest_checkpoint
 from pggan.cli.main import guarded
-from pggan.config import TrainConfig
+from pggan.config.train import TrainConfig
 from pggan.config.validation import validated
 from pggan.core.errors import EXIT_USER_ERROR
 from pggan.run.inspect import facts_of_run

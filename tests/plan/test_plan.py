@@ -7,7 +7,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from pggan.cli.main import main
-from pggan.config import TrainConfig
+from pggan.config.train import TrainConfig
 from pggan.config.validation import validated
 from pggan.core.rng import StepRng
 from pggan.distributed.process_group import ProcessGroup

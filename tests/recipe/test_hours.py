@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from pggan.config import TrainConfig
+from pggan.config.train import TrainConfig
 from pggan.config.validation import validated
 from pggan.core.errors import UserError
 from pggan.performance.hours import MeasuredCosts, facts_of, find_recipe

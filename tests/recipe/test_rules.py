@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pggan.config import TrainConfig
+from pggan.config.train import TrainConfig
 from pggan.config.validation import validated
 from pggan.core.schedule import value_at
 from pggan.performance.recipe import FEW_IMAGES, GPU_BATCH, MAX_IMAGES, DataFacts, Recipe

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from pggan.cli.compose import compose
-from pggan.config import ScheduleConfig
+from pggan.config.train import ScheduleConfig
 from pggan.config.validation import validated
 from pggan.core.schedule import Course
 from pggan.run.console import WIDTH, TrainingConsole

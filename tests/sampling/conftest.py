@@ -6,7 +6,7 @@ import pytest
 
 import pggan
 from pggan.cli.compose import compose
-from pggan.config import TrainConfig
+from pggan.config.train import TrainConfig
 from pggan.config.validation import validated
 from pggan.run import train
 

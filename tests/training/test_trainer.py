@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from pggan.config import TrainConfig
+from pggan.config.train import TrainConfig
 from pggan.config.validation import validated
 from pggan.core.architecture import Precision
 from pggan.core.errors import StepOutOfMemory, UserError
