@@ -186,8 +186,6 @@ function savePicture() {
   enlarge(seen.image, factor, $("smooth").checked).toBlob((blob) => download(blob, fileName(".png")));
 }
 
-// The film.
-
 function updateFilm() {
   $("hint").hidden = timeline.ready;
   $("play").textContent = timeline.playing ? "Pause" : "Play";
@@ -209,8 +207,6 @@ async function exportFilm(event) {
     $("progress").hidden = true;
   }
 }
-
-// The controls.
 
 function buildDirections() {
   const labels = directions.map(() => copyOf("direction"));
