@@ -13,9 +13,11 @@ from pggan.core.atomic_io import file_sha256
 
 
 def reseal(directory: Path, **changes: object) -> None:
-    """Change what a state.json says, and its checksums with it."""
-    header = {**json.loads((directory / "state.json").read_text()), **changes}
-    for name in header["files"]:
+    """Change what a state.json says, and give it right checksums, as an attacker would."""
+    header = json.loads((directory / "state.json").read_text())
+    for key, value in changes.items():
+        header[key] = header[key] | value if isinstance(value, dict) else value
+    for name in header["files"] if isinstance(header["files"], dict) else ():
         if (directory / name).is_file():
             header["files"][name] = file_sha256(directory / name)
     header["sha256"] = checksum_of(header)

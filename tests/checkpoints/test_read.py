@@ -22,12 +22,7 @@ def flip_a_byte(path) -> None:
     path.write_bytes(content)
 
 
-def test_a_missing_file_is_noticed_and_a_name_that_leads_outside_refused(newest):
-    files = ["weights.safetensors", "state.safetensors"]
-    reseal(newest, files=dict.fromkeys([*files, "../../config.yaml"], "0" * 64))
-    with pytest.raises(CorruptCheckpoint, match="outside"):
-        open_checkpoint(newest)
-    reseal(newest, files=dict.fromkeys(files, ""))
+def test_a_missing_file_is_noticed(newest):
     (newest / "weights.safetensors").unlink()
     with pytest.raises(CorruptCheckpoint, match=r"weights.safetensors: it is missing"):
         open_checkpoint(newest)
@@ -84,28 +79,6 @@ def test_a_run_stands_for_its_newest_valid_checkpoint_and_a_checkpoint_for_itsel
         resolve_checkpoint(run_dir, "run")
     with pytest.raises(UserError, match=r"(?s)resume=.*nowhere has no checkpoint.*Give a run directory"):
         resolve_checkpoint(tmp_path / "nowhere", "resume")
-
-
-WAYS_IN = {
-    "resume": ["train", "resume={}", "run_dir={new}"],
-    "init_from": ["train", "init_from={}", "run_dir={new}"],
-    "run_dir": ["train", "run_dir={}"],
-    "run": ["inspect", "run={}", "json=true"],
-}
-
-
-@pytest.mark.parametrize("key", WAYS_IN)
-def test_on_every_way_in_a_damaged_checkpoint_is_one_message_and_exit_code_2(
-    run_dir, newest, tiny_overrides, tmp_path, capsys, key
-):
-    for checkpoint in newest.parent.iterdir():
-        flip_a_byte(checkpoint / "weights.safetensors")
-    command, *words = (word.format(run_dir, new=tmp_path / "new") for word in WAYS_IN[key])
-    assert main([command, *(tiny_overrides if command == "train" else []), *words]) == 2
-    shown = capsys.readouterr().err
-    assert f"{key}={run_dir} has no valid checkpoint" in shown
-    assert "weights.safetensors" in shown
-    assert "Traceback" not in shown
 
 
 @pytest.mark.parametrize("place", ["run", "checkpoint"])

@@ -48,10 +48,8 @@ def changed_lines(run_dir: Path) -> list[str]:
 ALLOWED = {
     "monitor.tick_images=16": "monitor.tick_images: 32 -> 16 (allowed)",
     "schedule.learning_rate_d=0.0005": "schedule.learning_rate_d: 0.001 -> 0.0005 (allowed)",
-    "checkpoint.milestones=[120]": "checkpoint.milestones: [] -> [120] (allowed)",
     "schedule.total_images=168": "schedule.total_images: None -> 168 (allowed)",
     "schedule.batch={4: 8, 16: 4}": "schedule.batch: 8 -> {'4': 8, '16': 4} (allowed)",
-    "ema.rampup=0.1": "ema.rampup: 0.05 -> 0.1 (allowed)",
     "loss.penalty_weight=5": "loss.penalty_weight: 10.0 -> 5.0 (allowed)",
 }
 
@@ -59,30 +57,19 @@ REFUSED = {
     "seed=1": ("seed", "seed: 0 -> 1 (refused: from here on other images would be drawn"),
     "loss=logistic": ("loss.name", "loss.name: wgan_gp -> logistic (refused: "),
     "schedule.stable_images=40": ("schedule", "schedule.stable_images: 32 -> 40 (refused: "),
-    "schedule.fade_images=64": ("schedule", "schedule.fade_images: 32 -> 64 (refused: "),
-    "schedule.first_resolution=8": ("schedule", "schedule.first_resolution: 4 -> 8 (refused: "),
 }
 
 
-def test_the_same_command_has_no_changes_to_report(stopped, tiny_config):
-    assert train.run(tiny_config(f"run_dir={stopped}")) == 0
-    assert changed_lines(stopped) == []
-
-
 def test_changes_that_are_allowed_are_named_and_nothing_else_is(stopped, tiny_config):
-    assert train.run(tiny_config(f"run_dir={stopped}", *ALLOWED)) == 0
-    assert sorted(changed_lines(stopped)) == sorted(ALLOWED.values())
-
-
-def test_another_number_of_threads_is_named_with_the_one_that_gives_the_same_bits(stopped, tiny_config):
     try:
-        assert train.run(tiny_config(f"run_dir={stopped}", "threads=2")) == 0
+        assert train.run(tiny_config(f"run_dir={stopped}", *ALLOWED, "threads=2")) == 0
     finally:
         torch.set_num_threads(1)
-    assert changed_lines(stopped) == [
+    threads = [
         "threads: None -> 2 (allowed)",
         "CPU threads: 1 -> 2 (sums are rounded otherwise; threads=1 keeps the bits)",
     ]
+    assert sorted(changed_lines(stopped)) == sorted([*ALLOWED.values(), *threads])
 
 
 @pytest.mark.parametrize(("change", "answer"), REFUSED.items())
@@ -129,16 +116,13 @@ def test_resume_with_a_path_continues_in_the_new_directory(stopped, tiny_config,
     assert "Resuming from 104 images" in log
     assert "Resuming from 128 images" in log
     assert "this run has checkpoints of its own" in log
+    assert changed_lines(tmp_path / "new") == []
     assert facts_of_run(stopped)["images"] == 104
 
 
-@pytest.mark.parametrize("kind", ["run", "checkpoint", "file"])
+@pytest.mark.parametrize("kind", ["run", "file"])
 def test_init_from_takes_over_weights_only_and_says_so(finished_run, tiny_config, tmp_path, after_step, kind):
-    source = {
-        "run": finished_run,
-        "checkpoint": finished_run / "checkpoints" / "000000160",
-        "file": finished_run / "generator.safetensors",
-    }[kind]
+    source = finished_run if kind == "run" else finished_run / "generator.safetensors"
     seen = {}
 
     def look(state) -> None:

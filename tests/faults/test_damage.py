@@ -22,7 +22,7 @@ def newest(run_dir: Path) -> Path:
 
 
 @pytest.mark.fault(8)
-@pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.5, 0.99, 1.0])
+@pytest.mark.parametrize("share", [0.0, 0.1, 1.0])
 def test_a_file_cut_short_at_any_size_makes_the_checkpoint_before_the_newest(finished_run, tmp_path, share):
     for name in (*(f"{part}.safetensors" for part in FILES), "state.json"):
         run_dir = Path(shutil.copytree(finished_run, tmp_path / name))

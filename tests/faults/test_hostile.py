@@ -16,11 +16,11 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from pggan.checkpoints.generator_file import load_generator
-from pggan.checkpoints.read import CorruptCheckpoint, checkpoints_of, checksum_of, open_checkpoint
+from pggan.checkpoints.read import CorruptCheckpoint, checkpoints_of, open_checkpoint
 from pggan.cli import commands
 from pggan.cli.main import main
-from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError
+from tests.checkpoints.conftest import reseal
 
 
 class Payload:
@@ -47,18 +47,6 @@ def run_dir(finished_run, tmp_path) -> Path:
     return Path(shutil.copytree(finished_run, tmp_path / "run"))
 
 
-def reseal(directory: Path, **changes: object) -> None:
-    """Change the header of a checkpoint and give it right checksums, as an attacker would."""
-    header = json.loads((directory / "state.json").read_text())
-    for key, value in changes.items():
-        header[key] = header[key] | value if isinstance(value, dict) else value
-    for name in header["files"] if isinstance(header["files"], dict) else ():
-        if (directory / name).is_file():
-            header["files"][name] = file_sha256(directory / name)
-    header["sha256"] = checksum_of(header)
-    (directory / "state.json").write_text(json.dumps(header))
-
-
 def safetensors(header: object, body: bytes = b"") -> bytes:
     encoded = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(encoded)) + encoded + body
@@ -78,56 +66,43 @@ PAYLOADS = {
     "a pickle": lambda path: pickle.dumps(Payload(path)),
     "torch.save's zip": lambda path: pickled_zip(Payload(path)),
     "a pickle after a valid header": lambda path: safetensors({}, pickle.dumps(Payload(path))),
-    "a header of 2**63 bytes": lambda path: struct.pack("<Q", 2**63) + b"{}",
     "a tensor of 2**60 numbers": lambda path: safetensors({"weight": entry([2**30, 2**30], 2**62)}),
     "a tensor beyond the end": lambda path: safetensors({"weight": entry([4], 16)}, bytes(4)),
 }
 
 
 @pytest.mark.fault(10)
-@pytest.mark.parametrize("payload", PAYLOADS)
-@pytest.mark.parametrize("part", ["weights", "state"])
-def test_a_payload_in_a_checkpoint_is_refused_when_training_goes_on(
-    run_dir, tiny_overrides, sentinel, capsys, part, payload
+@pytest.mark.parametrize("payload", PAYLOADS.values(), ids=PAYLOADS)
+def test_a_payload_is_refused_when_training_goes_on_and_in_place_of_a_generator(
+    run_dir, tiny_overrides, tmp_path, sentinel, capsys, payload
 ):
     for directory in checkpoints_of(run_dir):
-        (directory / f"{part}.safetensors").write_bytes(PAYLOADS[payload](sentinel))
+        part = "weights" if directory.name == "000000160" else "state"
+        (directory / f"{part}.safetensors").write_bytes(payload(sentinel))
         reseal(directory)
     assert main(["train", *tiny_overrides, f"run_dir={run_dir}"]) == 2
     shown = capsys.readouterr().err
     assert f"run_dir={run_dir} has no valid checkpoint: " in shown or "checkpoints/000000160 does not" in shown
-
-
-@pytest.mark.fault(10)
-@pytest.mark.parametrize("payload", PAYLOADS)
-def test_a_payload_in_place_of_a_generator_is_refused(tmp_path, sentinel, capsys, payload):
     file = tmp_path / "generator.safetensors"
-    file.write_bytes(PAYLOADS[payload](sentinel))
+    file.write_bytes(payload(sentinel))
     assert main(["sample", f"run={file}", "seeds=[1,2]", f"out={tmp_path / 'out.png'}", "device=cpu"]) == 2
     assert "is not a valid generator of this program" in capsys.readouterr().err
     assert not (tmp_path / "out.png").exists()
 
 
 @pytest.mark.fault(10)
-@pytest.mark.parametrize("verb", [["train", "init_from={}"], ["train", "resume={}"], ["inspect", "run={}"]])
-def test_payloads_are_refused_on_every_other_way_in(run_dir, tmp_path, tiny_overrides, sentinel, capsys, verb):
+def test_payloads_are_refused_on_every_other_way_in(run_dir, tmp_path, tiny_overrides, sentinel, capsys):
     for directory in checkpoints_of(run_dir):
         (directory / "weights.safetensors").write_bytes(pickled_zip(Payload(sentinel)))
         reseal(directory)
-    name, *arguments = (word.format(run_dir) for word in verb)
-    settings = [*tiny_overrides, f"run_dir={tmp_path / 'new'}"] if name == "train" else []
-    assert main([name, *settings, *arguments]) == 2
-    assert "valid checkpoint" in capsys.readouterr().err
-    assert not (tmp_path / "new").exists()
+    new = ["train", *tiny_overrides, f"run_dir={tmp_path / 'new'}"]
+    for words in ([*new, f"init_from={run_dir}"], [*new, f"resume={run_dir}"], ["inspect", f"run={run_dir}"]):
+        assert main(words) == 2
+        assert "valid checkpoint" in capsys.readouterr().err
+        assert not (tmp_path / "new").exists()
 
 
 # ---- state.json
-
-
-def with_text(directory: Path, old: str, new: str) -> None:
-    text = (directory / "state.json").read_text()
-    assert old in text
-    (directory / "state.json").write_text(text.replace(old, new, 1))
 
 
 def linked(directory: Path) -> None:
@@ -144,21 +119,15 @@ def piped(directory: Path) -> None:
 CHANGES = {
     "a name with ..": {"files": {"../../../secret": ""}},
     "an absolute name": {"files": {"/etc/passwd": ""}},
-    "files as a list": {"files": ["generator.safetensors"]},
     "images as a truth value": {"images": True},
-    "images beyond 64 bits": {"images": 2**70},
     "a negative phase": {"phase_index": -9},
     "alpha above 1": {"alpha": 3},
     "a giant latent": {"architecture": {"latent_size": 2**40}},
-    "a negative width": {"architecture": {"fmap_max": -8}},
     "a decay that is not a number": {"architecture": {"fmap_decay": "os.system"}},
-    "a field that is none": {"architecture": {"_target_": "os.system"}},
 }
 HEADERS = {name: partial(reseal, **changes) for name, changes in CHANGES.items()} | {
-    "NaN": partial(with_text, old='"alpha": 1.0', new='"alpha": NaN'),
     "lists in lists in lists": lambda directory: (directory / "state.json").write_text("[" * 200_000),
     "a gigabyte of nothing": lambda directory: os.truncate(directory / "state.json", 2**30),
-    "not text": lambda directory: (directory / "state.json").write_bytes(b"\xff\xfe\x00"),
     "a link": linked,
     "a pipe": piped,
     "a part of a terabyte": lambda directory: os.truncate(directory / "state.safetensors", 2**40),
@@ -184,20 +153,9 @@ def test_a_state_file_that_lies_is_passed_over_without_reading_outside_or_alloca
 # ---- exported files, data sets, configurations
 
 
-def exported(file: Path, run_dir: Path, **changes: object) -> None:
-    """The run's generator with another header."""
-    from safetensors import safe_open
-
-    with safe_open(run_dir / "generator.safetensors", "pt") as opened:
-        about = json.loads(opened.metadata()["pggan"])
-    about.update(changes)
-    save_file(load_file(run_dir / "generator.safetensors"), file, metadata={"pggan": json.dumps(about)})
-
-
 EXPORTED = {
     "giant widths": {"architecture": {"fmap_max": 2**16, "fmap_base": 2**24}},
     "no architecture": {"architecture": None},
-    "a stage that is none": {"resolution": -4},
     "alpha that is none": {"alpha": "__import__('os').system('true')"},
 }
 
@@ -249,7 +207,6 @@ def test_data_that_lie_are_refused(make_pyramid, tiny_overrides, tmp_path, senti
 
 CONFIGURATIONS = {
     "a target to call": "model:\n  _target_: os.system\n  _args_: ['touch {}']\n",
-    "a loss to load": "loss:\n  name: torch.load\n  f: {}\n  weights_only: false\n",
     "a tag of Python": "name: !!python/object/apply:os.system ['touch {}']\n",
     "an anchor that unfolds": "name: &a [*b, *b]\n",
 }

@@ -10,11 +10,13 @@ import torch
 
 from benchmarks.ranks import Victim, command_of, settings_of
 from benchmarks.soak import remains, write_data
+from pggan.checkpoints import write as saving
 from pggan.checkpoints.read import checkpoints_of, newest_checkpoint
 from pggan.cli.main import guarded
 from pggan.config.train import TrainConfig
 from pggan.config.validation import validated
-from pggan.core.errors import EXIT_USER_ERROR
+from pggan.core.errors import EXIT_INTERRUPTED, EXIT_PEER_LOST, EXIT_USER_ERROR
+from pggan.run import compose
 from pggan.run.inspect import facts_of_run
 from pggan.run.train import run
 from pggan.training.trainer import Trainer
@@ -34,7 +36,7 @@ class ForkedVictim(Victim):
     def __init__(self, folder: Path, name: str, ranks: int, *more: str) -> None:
         self.run_dir, self.log = folder / name, folder / f"{name}.log"
         words = ["train", *settings_of(folder, name, f"devices=cpu:{ranks}", *more)]
-        self.process = Forked(self.log, words, {}, folder=folder)
+        self.process = Forked(self.log, words, {"TMPDIR": str(folder)}, folder=folder)
 
     def workers(self) -> list[int]:
         """Process ids of those that train, in order of rank: the children that lead a session."""
@@ -158,6 +160,7 @@ def test_ranks_whose_parent_is_killed_save_and_end(victims):
         time.sleep(0.1)
     assert facts_of_run(victim.run_dir)["images"] > 0
     assert "Traceback" not in victim.log.read_text()
+    assert not list(victim.run_dir.parent.glob("pggan-*")), "the launcher's folder"
     assert [path.name for path in checkpoints_of(victim.run_dir) if path.name.startswith(".")] == []
 
 
@@ -186,3 +189,39 @@ def test_a_run_ends_with_code_2_at_the_next_tick_after_weights_of_either_network
     metrics = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert len(metrics) == 2  # at 64 images they are compared
     assert not (tmp_path / "run" / "checkpoints" / "000000064").exists()
+
+
+def train_with_other_code(config):
+    """Train as one of two, whose sources differ.  The exit code."""
+    compose.code_in_use = lambda: os.environ["RANK"]
+    return guarded(lambda: run(config))
+
+
+def test_ranks_with_different_code_are_refused(tiny_config, tmp_path):
+    config = tiny_config(f"run_dir={tmp_path / 'run'}", "devices=cpu")
+    assert values_of(in_processes(2, train_with_other_code, config)) == [EXIT_USER_ERROR] * 2
+    assert not (tmp_path / "run").exists()
+
+
+def interrupt_twice_while_saving(config):
+    """Train as one of two; rank 0 gets two SIGINT while it saves what comes after 64 images.  The exit code."""
+    write = saving.write_checkpoint
+
+    def slow(run_dir, snapshot):
+        if snapshot.images > 64:
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(1)
+            time.sleep(600)
+        write(run_dir, snapshot)
+
+    saving.write_checkpoint = slow
+    return guarded(lambda: run(config))
+
+
+@pytest.mark.fault(13)
+def test_two_interrupts_while_saving_end_all_ranks_and_leave_the_checkpoint_before_whole(tiny_config, tmp_path):
+    config = tiny_config(f"run_dir={tmp_path / 'run'}", "devices=cpu")
+    codes = values_of(in_processes(2, interrupt_twice_while_saving, config))
+    assert codes == [EXIT_INTERRUPTED, EXIT_PEER_LOST]  # the launcher knows of the signal
+    assert facts_of_run(tmp_path / "run")["images"] == 64

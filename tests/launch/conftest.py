@@ -2,11 +2,9 @@
 
 import fcntl
 import os
-import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -206,21 +204,3 @@ def expected_state(ranks, tiny_overrides, tmp_path_factory) -> Callable[[int], s
         return known[world_size]
 
     return state
-
-
-@pytest.fixture
-def slurm(tmp_path: Path) -> Path:
-    """A folder for the PATH with stand-ins for Slurm's commands, and `pggan`; requeued jobs are in requeued.txt."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    shutil.copy(Path(__file__).with_name("fake_srun.py"), folder / "srun.py")
-    programs = {
-        "srun": f'exec {sys.executable} {folder}/srun.py "$@"',
-        "scontrol": f'[ "$1" = show ] && echo localhost || echo "$2" >> {tmp_path}/requeued.txt',
-        "pggan": f'exec {sys.executable} -m pggan "$@"',
-        "python": f'exec {sys.executable} "$@"',
-    }
-    for name, line in programs.items():
-        (folder / name).write_text(f"#!/bin/bash\n{line}\n")
-        (folder / name).chmod(0o755)
-    return folder
