@@ -1,4 +1,4 @@
-"""Slurm, with stand-ins for its commands: which jobs are queued again.  test_slurm_cluster.py does it with a real one."""
+"""Slurm, with stand-ins for its commands: which jobs are queued again.  Real ones are in test_slurm_cluster.py."""
 
 import os
 import signal
