@@ -25,7 +25,6 @@ from pggan.core.process import processor_facts
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.core.text import new_table, next_command, three_digits
-from pggan.data.reals import mirrored, to_float
 from pggan.distributed.launch import launch
 from pggan.distributed.process_group import ProcessGroup, rank_from_environment, run_distributed
 from pggan.losses.base import Reals
@@ -37,7 +36,7 @@ from pggan.training.timing import EMA_DECAY, WARMUP
 
 QUEUED_UPDATES = 10  # on a GPU, between two waits for it: the wait and filling its queue again come once in so many
 LONG_AFTER = 10**9  # images since the phase began: compression has warmed up
-PARTS = ("compute", "communication", "idle", "data")
+PARTS = ("compute", "communication", "idle")
 Step = Callable[[Phase, Reals, StepRng], object]
 Times = list[tuple[float, dict[str, float]]]  # of steps: the seconds of one, and of the parts of another
 
@@ -159,25 +158,23 @@ class Runner:
         self.trainer.state.images = LONG_AFTER
         indices = self.trainer.indices(self.phase.batch)
         count = self.phase.batch if indices is None else len(indices)
-        self.stored = torch.randint(256, (count, stage, stage, 3), dtype=torch.uint8, device=group.device)
+        self.reals = Reals(2 * torch.rand(count, 3, stage, stage, device=group.device) - 1, None, None)
 
-    def step(self) -> tuple[float, float]:
-        """Take a step; returns its seconds, and those of its data alone, from bytes on the device to floats."""
+    def __call__(self) -> tuple[float, dict[str, float]]:
+        """The seconds of a step, and of the parts of another one, in which nothing overlaps anything else."""
+        whole = self.step()
+        with timed(self.trainer.reducer, self.group) as waits:
+            other = self.step()
+        return whole, {"compute": other - sum(waits.values()), **waits}
+
+    def step(self) -> float:
+        """The seconds of a step, which all ranks begin together."""
         self.group.barrier()
         start = time.perf_counter()
-        images = to_float(mirrored(self.stored, torch.arange(len(self.stored), device=self.group.device) % 2 == 0))
-        synchronize(self.group.device)
-        data = time.perf_counter() - start
         rng = StepRng(0, self.trainer.state.images, self.group.device)
-        self.trainer.step(self.phase, Reals(images, None, None), rng, EMA_DECAY)
+        self.trainer.step(self.phase, self.reals, rng, EMA_DECAY)
         synchronize(self.group.device)
-        return time.perf_counter() - start, data
-
-    def parts(self) -> dict[str, float]:
-        """The seconds of each part of a step, in which nothing overlaps anything else."""
-        with timed(self.trainer.reducer, self.group) as waits:
-            whole, data = self.step()
-        return {"compute": whole - data - sum(waits.values()), **waits, "data": data}
+        return time.perf_counter() - start
 
 
 @contextmanager
@@ -214,15 +211,13 @@ def measure_scaling(config: BenchScalingConfig, group: ProcessGroup) -> int:
     for stage, batch in config.batches():
         runners = {size: Runner(config, part, stage, batch) for size, part in groups.items() if part is not None}
         times: dict[int, Times] = {size: [] for size in runners}
-        for number in range(config.warmup + config.steps):
-            for size in config.processes:
-                group.barrier()
-                if size in runners:
-                    taken = runners[size].step()[0], runners[size].parts()
-                    times[size] += [taken] * (number >= config.warmup)
+        for size in config.processes * (config.warmup + config.steps):
+            group.barrier()
+            if size in runners:
+                times[size].append(runners[size]())
         group.barrier()
         if group.is_main:
-            rows += rows_of(stage, batch, times)
+            rows += rows_of(stage, batch, {size: taken[config.warmup :] for size, taken in times.items()})
             console.print(f"{stage}x{stage}: {rows[-1]['speedup']:.2f} times one rank with {rows[-1]['ranks']}")
     if group.is_main and config.json:
         keys = {"gradients": vars(config.gradients), "elastic": config.elastic}
@@ -256,8 +251,8 @@ def rows_of(stage: int, batch: int, times: dict[int, Times]) -> list[dict[str, A
 
 def scaling_table(rows: list[dict[str, Any]]) -> Table:
     """A row per resolution and number of ranks."""
-    names = ("ranks", "img/s", "times", "ms/step", "compute", "all-reduce", "idle", "data")
-    table = new_table("Last four columns: ms of a step in which nothing overlaps anything else", "side", *names)
+    names = ("ranks", "img/s", "times", "ms/step", "compute", "all-reduce", "idle")
+    table = new_table("Last three columns: ms of a step in which nothing overlaps anything else", "side", *names)
     for row in rows:
         milliseconds = (row["milliseconds_per_step"], *(row["milliseconds"][part] for part in PARTS))
         table.add_row(

@@ -45,16 +45,16 @@ def test_mistakes_are_refused(words, remedy, capsys):
 
 
 def test_figures_follow_from_the_times():
-    parts = {"compute": 0.5, "communication": 0.25, "idle": 0.125, "data": 0.125}
+    parts = {"compute": 0.5, "communication": 0.25, "idle": 0.125}
     seconds = {1: (3.0, 0.5, 0.5), 2: (0.6, 9.0, 0.8)}
     one, two = rows_of(8, 4, {size: [(whole, parts) for whole in found] for size, found in seconds.items()})
     assert (one["images_per_second"], two["images_per_second"]) == (4 / 0.5, 2 * 4 / 0.8)
     assert (one["speedup"], two["speedup"], two["efficiency"]) == (1.0, 10 / 8, 10 / 8 / 2)
-    assert two["milliseconds"] == {"compute": 500, "communication": 250, "idle": 125, "data": 125}
+    assert two["milliseconds"] == {"compute": 500, "communication": 250, "idle": 125}
 
 
 def test_the_table_of_ranks_fits_into_80_columns(capsys):
-    parts = {"compute": 98.765, "communication": 12.345, "idle": 1.234, "data": 0.456}
+    parts = {"compute": 98.765, "communication": 12.345, "idle": 1.234}
     rows = rows_of(1024, 16, {1: [(34.5678, parts)], 16: [(123.456, parts)]})
     Console(width=80).print(scaling_table(rows))
     shown = capsys.readouterr().out

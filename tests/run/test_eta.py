@@ -61,23 +61,6 @@ def test_without_a_measurement_the_first_tick_sets_the_scale():
     assert run(eta_of(relative, measured=False), SECONDS)[0][1] == pytest.approx(total(SECONDS))
 
 
-# (images, seconds) of a run of the demo beside work that came and went: four times as slow as measured.
-BUSY = [
-    *((1008, 1.7), (2000, 4.3), (3008, 7.6), (4000, 10.8), (5008, 15.4), (6000, 25.3), (7008, 37.8), (8000, 49.8)),
-    *((9008, 64.8), (13008, 121.5), (17008, 169.3), (21008, 238.4), (25008, 318.2), (29008, 362.8), (33008, 414.9)),
-    *((37008, 474.8), (41008, 518.2), (45008, 569.0), (49008, 611.7), (53008, 689.2), (58512, 845.5)),
-]
-
-
-def test_a_recorded_run_is_predicted():
-    eta, found = eta_of({4: 0.0009, 8: 0.0016, 16: 0.0027, 32: 0.0041}), []
-    for images, now in BUSY:
-        eta.observe(images, now)
-        found.append((now, now + eta.seconds_left(images)))
-    assert worst(found, BUSY[-1][1], 60) < 0.25
-    assert worst(found, BUSY[-1][1], 180) < 0.2
-
-
 def test_evaluations_with_a_share_of_the_time_are_planned_and_not_taken_for_slow_steps():
     seconds, share = total(SECONDS), 0.05
     eta = eta_of(SECONDS, evaluation_share=share)
