@@ -22,13 +22,13 @@ from pggan.checkpoints.resume import (
     transfer,
 )
 from pggan.checkpoints.write import CheckpointInterval, CheckpointWriter, refused_by_disk
-from pggan.config.train import ReportConfig, TrainConfig, parse_grid
+from pggan.config.train import TrainConfig, parse_grid
 from pggan.config.values import changes, command_seconds, describe, flatten
 from pggan.config.withdrawn import lost_values
 from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import clean_partials, require_free_space
 from pggan.core.process import StopSignal, interrupt_message
-from pggan.core.schedule import Course, Phase, Schedule, is_due
+from pggan.core.schedule import Course, Schedule
 from pggan.data.pyramid import ImagePyramid, open_pyramid
 from pggan.data.reals import RealBatches, budget_bytes
 from pggan.distributed.process_group import ProcessGroup
@@ -41,9 +41,8 @@ from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.state import State
 from pggan.run.eta import PLANNED, Eta, TimeLimit, until, with_plan
 from pggan.run.evaluation import TrainingEvaluator, open_metrics
-from pggan.run.health import DIVERSITY
-from pggan.run.loop import Event, Run, Step
-from pggan.run.pictures import GridRecorder, Previews, relative_diversity, show_projector
+from pggan.run.loop import Run
+from pggan.run.pictures import Pictures
 from pggan.run.report import NullReporter, Reporter
 from pggan.run.run_dir import choose_run_dir, lock_run_dir, log_on_rank, next_start, write_config
 from pggan.training.build import build_partition, build_trainer, require_device, sends_sparse_updates, step_times
@@ -91,7 +90,7 @@ def open_run(
     Raises UserError, on one rank, for everything that can be refused before the first step.
     """
     device, description, schedule = group.device, describe(config), config.schedule.build()
-    keys = config.checkpoint
+    keys, monitor = config.checkpoint, config.monitor
     if group.world_size > 1:
         group.require_same(values_of_all_ranks(description))
     exact = config.compute.deterministic
@@ -100,7 +99,7 @@ def open_run(
     partition, metrics = check(config, schedule, group)
     run_dir = Path(group.broadcast_object(group.on_main(lambda: str(choose_run_dir(config.run_dir, config.name)))))
 
-    with ExitStack() as stack:
+    with ExitStack() as stack:  # the directory of the run is this process's alone, and signals are listened to
         stack.enter_context(interrupt_message(partial(next_start, run_dir)))
         interruption = stack.enter_context(StopSignal(at_once=True))
         patience, log = config.distributed.heartbeat_timeout_seconds, partial(log_on_rank, run_dir)
@@ -118,7 +117,9 @@ def open_run(
         ranks = group.world_size if sends_sparse_updates(config, group.world_size) else 1
         stack.enter_context(disk_errors(run_dir, description, state, ranks, group))
 
+        # Rank 0 alone tells how it goes.
         reporter: Reporter | NullReporter = NullReporter()
+        pictures: Pictures | None = None
         if group.is_main:
             times = step_times(config, source.architecture, device)
             phase_times = times.of_phases(source.schedule, partition.largest_local_batch, images=images)
@@ -128,11 +129,20 @@ def open_run(
             elif config.hours is not None:
                 spent = before_finding + source.spent_seconds
                 limit = TimeLimit(config.hours, eta, time.monotonic(), spent, schedule)
-            reporter = stack.enter_context(Reporter(run_dir, course, eta, images, config.monitor.console))
+            reporter = stack.enter_context(Reporter(run_dir, course, eta, images, monitor.console))
             introduce(reporter, config, source, state, limit)
+            pictures = Pictures(
+                run_dir,
+                source.schedule,
+                state,
+                pyramid,
+                reporter,
+                layout=parse_grid(monitor.grid, "monitor.grid"),
+                grid_images=monitor.grid_images,
+            )
+            if device.type == "cuda" and (reason := fused.problem()) is not None:
+                reporter.warn(f"Layers are calculated without fused kernels, which is slower: {reason}")
         trainer.slow_section = watchdog.slow
-        if device.type == "cuda" and (reason := fused.problem()) is not None:
-            reporter.warn(f"Layers are calculated without fused kernels, which is slower: {reason}")
         stream = RealBatches(
             pyramid,
             config.seed,
@@ -169,13 +179,12 @@ def open_run(
             interval=CheckpointInterval(images, keys.every_images, keys.every_minutes),
             milestones=keys.milestone_images,
             metadata={"config": description, "data": pyramid.fingerprint, **names},
-            tick_images=config.monitor.tick_images,
+            pictures=pictures,
+            tick_images=monitor.tick_images,
             most_skipped=keys.roll_back_after,
             hours=config.hours,
             limit=limit,
         )
-        if isinstance(reporter, Reporter):
-            run.events = pictures_of(config.monitor, run, reporter, pyramid)
         interruption.at_once = False
         run.begin()
         yield run
@@ -194,45 +203,6 @@ def check(config: TrainConfig, schedule: Schedule, group: ProcessGroup) -> tuple
             load_backbone()
         metrics = open_metrics(config.evaluation, group.device)
     return partition, metrics
-
-
-def pictures_of(monitor: ReportConfig, run: Run, reporter: Reporter, pyramid: ImagePyramid) -> list[Event]:
-    """When which pictures are drawn, and when it is measured how varied the fakes are."""
-    schedule, grids = run.course.schedule, monitor.grid_images
-    layout = parse_grid(monitor.grid, "monitor.grid")
-    final, reals = schedule.final_resolution, run.run_dir / "samples" / "reals.png"
-    previews = Previews(run.run_dir, layout, final, pyramid, reporter)
-    recorder = GridRecorder(run.run_dir, schedule, run.state.images)
-
-    def every(images: int) -> Callable[[Step], bool]:
-        return lambda step: step.images == 0 or step.reaches(images)
-
-    def drawn(what: str, draw: Callable[[State, Phase, int], None]) -> Callable[[Step], None]:
-        def draw_if_memory_suffices(step: Step) -> None:
-            try:
-                draw(run.state, step.phase, step.images)
-            except torch.OutOfMemoryError as error:  # other programs leave too little of the device's memory
-                torch.cuda.empty_cache()
-                reporter.warn(f"No {what} at {step.images:,} images: {str(error).partition('. GPU')[0]}.")
-
-        return draw_if_memory_suffices
-
-    def show_level(step: Step) -> None:
-        # The point of a level's first image: a run that resumes from the image before it shows it again, once.
-        previews.show_reals("images/reals", step.phase.resolution, step.before + 1)
-
-    def measure(state: State, phase: Phase, images: int) -> None:
-        if (diversity := relative_diversity(state, phase, pyramid)) is not None:
-            run.measured[DIVERSITY] = diversity
-
-    return [
-        (lambda step: step.images == 0, lambda step: previews.show_reals("images/final_reals", final, 0, reals)),
-        (lambda step: step.is_new_level, show_level),
-        (every(grids), drawn("pictures", previews.show_fakes)),
-        (lambda step: is_due(grids, step.before, step.images), drawn("measure of diversity", measure)),
-        (every(recorder.interval), drawn("grid of the timelapse", recorder.record)),
-        (lambda step: step.is_last, drawn("Projector", partial(show_projector, reporter, pyramid))),
-    ]
 
 
 def find_source(

@@ -20,7 +20,7 @@ from pggan.checkpoints.write import (
 )
 from pggan.core.errors import EXIT_INTERRUPTED
 from pggan.core.process import StopSignal
-from pggan.core.schedule import Course, Phase, Schedule, is_due
+from pggan.core.schedule import Course, Phase, Schedule
 from pggan.core.text import next_command
 from pggan.data.reals import RealBatches
 from pggan.distributed.process_group import ProcessGroup
@@ -29,30 +29,12 @@ from pggan.optim.state import State
 from pggan.run.eta import TimeLimit, with_plan
 from pggan.run.evaluation import TrainingEvaluator
 from pggan.run.health import REALS_SIGN, Alarms, MetricAccumulator, means
+from pggan.run.pictures import Pictures, Step
 from pggan.run.report import NullReporter, Reporter
 from pggan.training.trainer import Trainer
 
 # What a rank can ask for; all of them do it at the same step.
 STOP, SAVE, GO_BACK = 1, 2, 4
-
-
-@dataclass(frozen=True)
-class Step:
-    """A step that was taken, from image count `before` to `images`; at the beginning of a run, the step to 0."""
-
-    phase: Phase
-    before: int
-    images: int
-    is_last: bool
-    is_new_level: bool  # the first one of its resolution
-
-    def reaches(self, every: int) -> bool:
-        """Whether it reaches a multiple of `every`, or the end."""
-        return self.is_last or is_due(every, self.before, self.images)
-
-
-# When something is due, and what happens then.
-Event = tuple[Callable[[Step], bool], Callable[[Step], None]]
 
 
 @dataclass
@@ -72,14 +54,13 @@ class Run:
     interval: CheckpointInterval
     milestones: Callable[[Schedule], list[int]]  # the image counts whose checkpoints are kept for good
     metadata: dict[str, Any]  # that every checkpoint has
+    pictures: Pictures | None  # on rank 0
     tick_images: int
     most_skipped: int  # updates in a row
     hours: float | None
     limit: TimeLimit | None  # of a run of given hours, on rank 0
 
     def __post_init__(self) -> None:
-        self.events: list[Event] = []  # that come after each step, before the numbers and a checkpoint; on rank 0
-        self.measured: dict[str, float] = {}  # by the events, for the next tick
         self._numbers = MetricAccumulator()
         self._alarms = Alarms(self.trainer.loss, self.run_dir)
         self._phase_index, self._is_new_level = -1, False  # of the phase that was reported last
@@ -152,16 +133,14 @@ class Run:
         self._happen(step)
 
     def _happen(self, step: Step) -> None:
-        """Let the events happen that are due after a step."""
-        last: list[Event] = [(self._tick_is_due, self._tick), (self._save_is_due, self._save_if_sound)]
-        for is_due_now, happen in self.events + last:
-            if is_due_now(step):
-                with self.watchdog.slow():
-                    happen(step)
-
-    def _tick_is_due(self, step: Step) -> bool:
-        """Whether it is time for numbers, or for an evaluation."""
-        return step.reaches(self.tick_images) or self.evaluator.is_due(step.before, step.images)
+        """Draw, report and save what is due after a step."""
+        with self.watchdog.slow():
+            if self.pictures is not None:
+                self.pictures(step)
+            if step.reaches(self.tick_images) or self.evaluator.is_due(step.before, step.images):
+                self._tick(step)
+            if self._save_is_due(step):
+                self._save_if_sound()
 
     def _tick(self, step: Step) -> None:
         """Report the numbers since the last tick, with an evaluation where one is due, and look for alarms in them.
@@ -186,8 +165,9 @@ class Run:
         now, seconds = time.monotonic(), self.stream.seconds
         scalars["speed/data_share"] = (seconds - self._data_seconds) / max(now - self._ticked, 1e-9)
         self._ticked, self._data_seconds = now, seconds
-        scalars |= self.measured
-        self.measured.clear()
+        if self.pictures is not None:
+            scalars |= self.pictures.measured
+            self.pictures.measured = {}
         raised, texts = self._alarms.at_tick(step.phase.resolution, step.phase.learning_rate_d, scalars)
         self.reporter.tick(step.images, step.phase, scalars | raised, scores, group.device)
         for text in texts:
@@ -216,7 +196,7 @@ class Run:
         self._is_wanted |= self.evaluator.mark is not None
         return self._is_wanted and not step.is_last
 
-    def _save_if_sound(self, step: Step) -> None:
+    def _save_if_sound(self) -> None:
         """While updates are being skipped, a checkpoint would be no place to go back to: it waits for one that is not.
 
         Raises NonFiniteError, on all ranks, after too many of them.

@@ -4,19 +4,22 @@ N images, R resolution, C channels, Z latent size, H features.
 """
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.tensorboard import SummaryWriter
 
 from pggan.core.atomic_io import clean_partials, make_directory
-from pggan.core.schedule import Phase, Schedule
+from pggan.core.schedule import Phase, Schedule, is_due
 from pggan.data.pyramid import ImagePyramid
 from pggan.data.reals import to_float
 from pggan.networks.networks import Discriminator, Generator
 from pggan.ops.elementwise import pixel_norm
 from pggan.optim.state import State
+from pggan.run.health import DIVERSITY
 from pggan.run.report import Reporter
 from pggan.sampling.generate import draw_seeds, seed_latents
 from pggan.sampling.images import (
@@ -40,76 +43,122 @@ MIN_STORED = 100  # of a run that has as many updates: with fewer, a film jerks
 UPDATES = 36
 MAX_STORED_PIXELS = 2**16  # of a stored grid: less than 200 KB in three channels, even of noise
 MAX_TILE = 128  # pixels: larger images are averaged down, so that four of them have room
-COMPARED, COMPARED_SIDE = 32, 32  # images on each side of a diversity, or as many as there are reals; their pixels
+COMPARED = 32  # images on each side of a diversity, or as many as there are reals
 COMPARED_SIDE = 32  # pixels to which they are averaged
 MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # of the projector: 256 faces of 256x256, 16 of 1024x1024
 POINT_TILE = 32  # pixels of a point's picture: 256 of them are a few hundred kilobytes
 D_BATCH = 8  # images that D sees at once for the projector
 
 
-class Previews:
-    """The grids of one run in TensorBoard and, some of them, in samples/."""
+@dataclass(frozen=True)
+class Step:
+    """A step that was taken, from image count `before` to `images`; at the beginning of a run, the step to 0."""
+
+    phase: Phase
+    before: int
+    images: int
+    is_last: bool
+    is_new_level: bool  # the first one of its resolution
+
+    def reaches(self, every: int) -> bool:
+        """Whether it reaches a multiple of `every`, or the end."""
+        return self.is_last or is_due(every, self.before, self.images)
+
+
+class Pictures:
+    """The pictures of one run, drawn on rank 0 after the steps at which each is due."""
 
     def __init__(
-        self, run_dir: Path, layout: tuple[int, int], final_resolution: int, pyramid: ImagePyramid, reporter: Reporter
+        self,
+        run_dir: Path,
+        schedule: Schedule,
+        state: State,
+        pyramid: ImagePyramid,
+        reporter: Reporter,
+        *,
+        layout: tuple[int, int],
+        grid_images: int,
     ) -> None:
-        """Args: layout: columns and rows, fewer where a grid would have more than MAX_GRID pixels."""
-        self.folder, self.layout, self.final_resolution = run_dir / "samples", layout, final_resolution
-        self.pyramid, self.reporter = pyramid, reporter
+        """Continue from the images of `state`: stored grids beyond it are dropped.
 
-    def shape(self, resolution: int) -> tuple[int, int]:
-        """Columns and rows of the grids at `resolution`."""
-        columns, rows = self.layout
-        side = max(resolution, min(self.final_resolution, MIN_TILE))
-        while columns * rows > max(MAX_GRID // side**2, 1):
-            columns, rows = (columns - 1, rows) if columns >= rows else (columns, rows - 1)
-        return columns, rows
-
-    def show_reals(self, tag: str, resolution: int, images: int, file: Path | None = None) -> None:
-        """Show the first images of the set at a resolution."""
-        columns, rows = self.shape(resolution)
-        reals = self.pyramid.read(resolution, np.arange(min(columns * rows, self.pyramid.images)))
-        self.reporter.picture(tag, contact_sheet(reals, columns, self.final_resolution), file, images)
-
-    def show_fakes(self, state: State, phase: Phase, images: int) -> None:
-        """Show images of seeds 0, 1, 2 …, the same ones every time: of G, and of its average as fakes-….png."""
-        columns, rows = self.shape(phase.resolution)
-        file = self.folder / f"fakes-{images:09d}.png"
-        for tag, network, path in (
-            ("images/fakes", generator_of(state), None),
-            ("images/averaged_fakes", state.g_ema, file),
-        ):
-            fakes = draw_seeds(network, columns * rows, phase.resolution, phase.alpha)
-            self.reporter.picture(tag, contact_sheet(fakes, columns, self.final_resolution), path, images)
-
-
-class GridRecorder:
-    """Stores a grid of the averaged generator's images of the same seeds, 100 to 300 times in a run, for a film."""
-
-    def __init__(self, run_dir: Path, schedule: Schedule, images: int) -> None:
-        """Continue from `images`: grids beyond it are dropped."""
-        self.folder = run_dir / "samples" / FOLDER
+        Args: layout: columns and rows of a grid, fewer of large images; grid_images: between two grids.
+        """
+        self.folder, self.film, self.layout = run_dir / "samples", run_dir / "samples" / FOLDER, layout
+        self.state, self.pyramid, self.reporter = state, pyramid, reporter
+        self.final, self.grid_images = schedule.final_resolution, grid_images
+        self.measured: dict[str, float] = {}  # for the next tick
         count = min(max(sum(schedule.steps()) // UPDATES, MIN_STORED), MAX_STORED)
-        self.interval = -(-schedule.total // count)  # images between two grids
-        # Columns, as many as rows, of all grids of a run: 4, or 2 of large images.
-        self.side = min(schedule.final_resolution, MAX_TILE)
-        self.columns = 4 if 16 * self.side**2 <= MAX_STORED_PIXELS else 2
-        make_directory(self.folder)
-        clean_partials(self.folder)
-        stored = stored_grids(self.folder)
-        for path in [path for count, path in stored.items() if count > images]:
+        self.film_images = -(-schedule.total // count)  # between two stored grids
+        # Columns, as many as rows, of all stored grids of a run: 4, or 2 of large images.
+        self.tile = min(self.final, MAX_TILE)
+        self.columns = 4 if 16 * self.tile**2 <= MAX_STORED_PIXELS else 2
+        make_directory(self.film)
+        clean_partials(self.film)
+        stored = stored_grids(self.film)
+        for path in [path for count, path in stored.items() if count > state.images]:
             path.unlink()
         # The clock of a resumed run starts at its last grid: it does not count what was trained since then and saved.
-        last = [read_facts(path) for count, path in stored.items() if count <= images][-1:]
+        last = [read_facts(path) for count, path in stored.items() if count <= state.images][-1:]
         self._began = time.monotonic() - 3600 * sum(facts.hours for facts in last if facts is not None)
 
-    def record(self, state: State, phase: Phase, images: int) -> None:
-        """Draw and store a grid of `images` shown."""
-        fakes = draw_seeds(state.g_ema, self.columns**2, phase.resolution, phase.alpha)
-        small = shrink(fakes, max(phase.resolution // self.side, 1))
+    def __call__(self, step: Step) -> None:
+        """Draw what is due, but for what other programs leave too little of the device's memory."""
+        is_first = step.images == 0
+        if is_first:
+            self._show_reals("images/final_reals", self.final, 0, self.folder / "reals.png")
+        if step.is_new_level:
+            # The point of a level's first image: a run that resumes from the image before it shows it again, once.
+            self._show_reals("images/reals", step.phase.resolution, step.before + 1)
+        for what, due, draw in (
+            ("pictures", is_first or step.reaches(self.grid_images), self._show_fakes),
+            ("measure of diversity", is_due(self.grid_images, step.before, step.images), self._measure_diversity),
+            ("grid of the timelapse", is_first or step.reaches(self.film_images), self._store_grid),
+            ("Projector", step.is_last, self._show_projector),
+        ):
+            try:
+                if due:
+                    draw(step.phase, step.images)
+            except torch.OutOfMemoryError as error:
+                torch.cuda.empty_cache()
+                self.reporter.warn(f"No {what} at {step.images:,} images: {str(error).partition('. GPU')[0]}.")
+
+    def _show_reals(self, tag: str, resolution: int, images: int, file: Path | None = None) -> None:
+        """Show the first images of the set at a resolution."""
+        columns, rows = grid_shape(self.layout, resolution, self.final)
+        reals = self.pyramid.read(resolution, np.arange(min(columns * rows, self.pyramid.images)))
+        self.reporter.picture(tag, contact_sheet(reals, columns, self.final), file, images)
+
+    def _show_fakes(self, phase: Phase, images: int) -> None:
+        """Show images of seeds 0, 1, 2 …, the same ones every time: of G, and of its average as fakes-….png."""
+        columns, rows = grid_shape(self.layout, phase.resolution, self.final)
+        file, g = self.folder / f"fakes-{images:09d}.png", generator_of(self.state)
+        for tag, network, path in (("images/fakes", g, None), ("images/averaged_fakes", self.state.g_ema, file)):
+            fakes = draw_seeds(network, columns * rows, phase.resolution, phase.alpha)
+            self.reporter.picture(tag, contact_sheet(fakes, columns, self.final), path, images)
+
+    def _measure_diversity(self, phase: Phase, images: int) -> None:
+        diversity = relative_diversity(self.state, phase, self.pyramid)
+        self.measured |= {} if diversity is None else {DIVERSITY: diversity}
+
+    def _store_grid(self, phase: Phase, images: int) -> None:
+        """Store a small grid of the averaged generator's images of the same seeds, for a film."""
+        fakes = draw_seeds(self.state.g_ema, self.columns**2, phase.resolution, phase.alpha)
+        small = shrink(fakes, max(phase.resolution // self.tile, 1))
         hours = (time.monotonic() - self._began) / 3600
         facts = GridFacts(images, phase.resolution, phase.alpha, round(hours, 6), self.columns)
-        save_grid(grid(small, self.columns), facts, self.folder)
+        save_grid(grid(small, self.columns), facts, self.film)
+
+    def _show_projector(self, phase: Phase, images: int) -> None:
+        show_projector(self.reporter.board, self.pyramid, self.state, phase)
+
+
+def grid_shape(layout: tuple[int, int], resolution: int, final_resolution: int) -> tuple[int, int]:
+    """Columns and rows of a grid at `resolution`: as `layout` has them, or fewer, for at most MAX_GRID pixels."""
+    columns, rows = layout
+    side = max(resolution, min(final_resolution, MIN_TILE))
+    while columns * rows > max(MAX_GRID // side**2, 1):
+        columns, rows = (columns - 1, rows) if columns >= rows else (columns, rows - 1)
+    return columns, rows
 
 
 def generator_of(state: State) -> Generator:
@@ -141,7 +190,7 @@ def _mean_nearest(images: Pixels) -> float:
 
 
 @torch.no_grad()
-def show_projector(reporter: Reporter, pyramid: ImagePyramid, state: State, phase: Phase, images_shown: int) -> None:
+def show_projector(board: SummaryWriter, pyramid: ImagePyramid, state: State, phase: Phase) -> None:
     """Show averaged fakes of seeds 0, 1, 2 … as points: by their latents, and beside reals by what D sees in them."""
     side, architecture, d = phase.resolution, state.g_ema.architecture, state.d.network
     assert isinstance(d, Discriminator), "new_state makes it"
@@ -168,6 +217,6 @@ def show_projector(reporter: Reporter, pyramid: ImagePyramid, state: State, phas
     faces = faces[:, :3] if faces.shape[1] in (3, 4) else faces[:, :1].expand(-1, 3, -1, -1)
     latents = pixel_norm(seed_latents(list(range(count)), architecture.latent_size))
     for tag, points in (("latents", latents), ("features_of_D", torch.cat(features))):
-        reporter.board.add_embedding(
-            points, rows[: len(points)], faces[: len(points)], images_shown, tag, ["name", "kind", "score"]
+        board.add_embedding(
+            points, rows[: len(points)], faces[: len(points)], state.images, tag, ["name", "kind", "score"]
         )

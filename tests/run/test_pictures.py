@@ -1,7 +1,5 @@
 """The pictures that a run makes of itself: grids, a film, how varied fakes are, the projector."""
 
-from pathlib import Path
-
 import numpy as np
 import torch
 from PIL import Image
@@ -12,7 +10,7 @@ from google.protobuf import text_format  # isort: skip - comes with tensorboard
 from pggan.data.pyramid import ImagePyramid
 from pggan.optim.state import new_state
 from pggan.run import train
-from pggan.run.pictures import MAX_GRID, Previews, relative_diversity
+from pggan.run.pictures import MAX_GRID, grid_shape, relative_diversity
 from pggan.sampling.images import read_facts, stored_grids
 from tests.definitions import variant
 
@@ -29,7 +27,7 @@ def test_grids_have_fewer_images_where_these_are_large():
         ((1, 9), 1024, (1, 4)),
         ((8, 4), 4096, (1, 1)),
     ):
-        columns, rows = Previews(Path(), layout, 4096, None, None).shape(resolution)
+        columns, rows = grid_shape(layout, resolution, 4096)
         assert (columns, rows) == shape
         assert columns * rows * max(resolution, 128) ** 2 <= max(MAX_GRID, resolution**2)
 
