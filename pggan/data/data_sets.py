@@ -5,7 +5,6 @@ imported only when one is asked for.
 """
 
 import json
-import re
 from collections.abc import Callable
 from difflib import get_close_matches
 from functools import cache, lru_cache, partial
@@ -21,7 +20,6 @@ from pggan.data.image_file import ImageFile, ImageHeader
 from pggan.data.pyramid import INDEX_FILE
 from pggan.data.sources import Entry, Source, disk_entry, folder_source
 
-ADDRESS = re.compile(r"[a-z0-9]{2,}:/", re.IGNORECASE)  # https://…, of which a path keeps one slash
 DOWNLOADS = Path("data/downloads")  # of known sets, where no other folder is named
 
 
@@ -48,8 +46,10 @@ def _opener(source: str, root: Path, split: str, download: bool) -> Callable[[],
         return partial(known_set, name, root, split, download=download)
     if not path.exists():
         remedy = "Give the path of the folder or archive that holds the images."
-        if ADDRESS.match(source):
+        if ":/" in source:
             remedy = "Addresses are not downloaded: get the archive first, and give its path."
+        elif near := get_close_matches(source, CLASSES, n=1, cutoff=0.8):
+            remedy = f"Did you mean the known data set '{near[0]}'?"
         raise UserError(f"{source} does not exist.", remedy)
     if Path(path, INDEX_FILE).is_file():
         raise UserError(f"{source} is prepared already.", f"Train on it: pggan train data.path={source}")
@@ -70,15 +70,10 @@ CLASSES = {"celeba": "CelebA", "cifar10": "CIFAR10", "mnist": "MNIST", "fashion_
 def known_name(source: str) -> str | None:
     """The name of the known set that `source` means; None for a path.  Raises UserError for none that is known."""
     name = source.lower().removeprefix(PREFIX).replace("-", "_")
-    if source.lower().startswith(PREFIX):
-        if name not in CLASSES:
-            raise UserError(f"There is no known data set '{name}'.", nearest(name, CLASSES))
-        return name
-    if Path(source).exists():
-        return None
-    if name not in CLASSES and (near := get_close_matches(name, CLASSES, n=1, cutoff=0.8)):
-        raise UserError(f"{source} does not exist.", f"Did you mean the known data set '{near[0]}'?")
-    return name if name in CLASSES else None
+    if source.lower().startswith(PREFIX) and name not in CLASSES:
+        raise UserError(f"There is no known data set '{name}'.", nearest(name, CLASSES))
+    is_known = name in CLASSES and (source.lower().startswith(PREFIX) or not Path(source).exists())
+    return name if is_known else None
 
 
 @lru_cache(maxsize=2)  # once per process

@@ -25,7 +25,6 @@ MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 PIXEL_LIMIT = 64_000_000
 BOMB_PIXELS = 16_000_000  # of 4 bytes: what a decoder may use without being looked at
 BOMB_RATIO = 100  # pixels per byte of the file; photographs have less than 10, even badly compressed ones
-STRICT_BYTES = 32_000_000  # the strict JPEG decoder takes the whole file at once
 UNUSUAL_ASPECT = 4
 ORIENTATION_TAG = 0x0112
 NOT_AN_IMAGE = "not a PNG, JPEG or WebP image"
@@ -87,8 +86,7 @@ def decode(file: ImageFile, channels: int) -> Pixels:
     """The upright picture in a file as [H, W, C].  Raises BadImage."""
     with _opened(file) as image:
         content: BinaryIO = image.fp  # type: ignore[attr-defined]
-        is_jpeg = image.format in ("JPEG", "MPO") and image.mode in ("L", "RGB")
-        if not is_jpeg or content.seek(0, 2) > STRICT_BYTES:
+        if image.format not in ("JPEG", "MPO") or image.mode not in ("L", "RGB"):
             return _converted(image, channels)
         content.seek(0)
         # The same pixels as Pillow's, except that damage raises ValueError instead of turning grey.

@@ -220,13 +220,8 @@ class ImagePyramid:
     def read(self, resolution: int, indices: NDArray[np.integer[Any]], out: Images | None = None) -> Images:
         """The images at `indices`, an integer array [n] in 0..images-1, in that order: [n, r, r, C].
 
-        They are written to `out`, if given.  Raises UserError when the dataset has no such level.
+        They are written to `out`, if given.
         """
-        if resolution not in self.resolutions:
-            raise UserError(
-                f"{self.path} has no level {resolution}; it goes from 4 to {self.resolution}.",
-                "Lower the final resolution, or prepare the dataset again with a larger max_resolution.",
-            )
         if indices.size and not 0 <= indices.min() <= indices.max() < self.images:
             raise IndexError(f"image indices must lie in 0..{self.images - 1}")
         shards, starts = self._shards(resolution)

@@ -4,9 +4,10 @@ import csv
 import json
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from pggan.core.errors import UserError
 from pggan.data.face_crop import Landmarks
 from pggan.data.sources import Entry, Source
 
+Value = TypeVar("Value")
 NO_FACE = "no landmarks in the landmarks file"
 
 
@@ -37,17 +39,9 @@ def read_landmarks(path: Path) -> dict[str, Landmarks]:
     CelebA's: a name and 10 numbers per line.  Points are 4 (eyes, corners of the mouth), 5 (with the nose in the
     middle) or dlib's 68, each [x, y] in pixels of the upright photograph, left as seen before right.  Raises UserError.
     """
-    try:
-        text = path.read_text()
-        found = {name: landmarks_from(points) for name, points in _points(text)}
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise UserError(
-            f"landmarks={path} can't be read: {error}.",
-            'Give JSON such as {"a.jpg": [[x, y], …]} with 4, 5 or 68 points, or lines with a name and 10 numbers.',
-        ) from error
-    if not found:
-        raise UserError(f"landmarks={path} has no landmarks.", "Give one list of points per image.")
-    return found
+    form = '{"a.jpg": [[x, y], …]} with 4, 5 or 68 points, or lines with a name and 10 numbers'
+    with _refused(f"landmarks={path}", form):
+        return _not_empty({name: landmarks_from(points) for name, points in _points(path.read_text())})
 
 
 def _points(text: str) -> Iterator[tuple[str, Any]]:
@@ -105,22 +99,29 @@ def read_labels(path: Path) -> dict[str, str]:
 
     Raises UserError.
     """
-    try:
+    with _refused(f"labels={path}", '{"a.jpg": "cat"}, or CSV with two columns: name, label'):
         if path.suffix.lower() == ".json":
             content: Any = json.loads(path.read_text())
             pairs = content["labels"] if isinstance(content.get("labels"), list) else list(content.items())
         else:
             with path.open(newline="") as file:
                 pairs = [row for row in csv.reader(file) if row]
-        labels = {str(name): str(label).strip() for name, label in pairs}
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError, csv.Error) as error:
-        raise UserError(
-            f"labels={path} can't be read: {error}.",
-            'Give JSON such as {"a.jpg": "cat"}, or CSV with two columns: name, label.',
-        ) from error
-    if not labels:
-        raise UserError(f"labels={path} is empty.", "Give one label per image.")
-    return labels
+        return _not_empty({str(name): str(label).strip() for name, label in pairs})
+
+
+@contextmanager
+def _refused(given: str, form: str) -> Iterator[None]:
+    """Whatever is wrong with a table becomes a UserError."""
+    try:
+        yield
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, csv.Error) as error:
+        raise UserError(f"{given} can't be read: {error}.", f"Give JSON such as {form}.") from error
+
+
+def _not_empty(table: dict[str, Value]) -> dict[str, Value]:
+    if not table:
+        raise ValueError("it has no entries")
+    return table
 
 
 def class_names(classes: Sequence[str]) -> list[str]:

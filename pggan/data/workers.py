@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
+from multiprocessing import resource_tracker
 from typing import TypeVar
 
 from rich.console import Console
@@ -24,7 +25,7 @@ MAX_BATCH = 8  # items at a time: handing work over costs little then
 
 
 class Workers(AbstractContextManager["Workers"]):
-    """Processes that start when there is work for them; with a `count` of 1, work is done in this one."""
+    """Processes; with a `count` of 1, work is done in this one."""
 
     def __init__(self, count: int | None = None) -> None:
         """Args: count: of processes; None: one per core that this process may use, up to 16."""
@@ -32,6 +33,14 @@ class Workers(AbstractContextManager["Workers"]):
         self.count = count or min(available_cores(), MAX_WORKERS)
         # Spawned, because forking a process that has threads (torch, rich) can lock up.
         self._pool = ProcessPoolExecutor(self.count, multiprocessing.get_context("spawn"), _begin)
+        if self.count > 1:
+            # A terminal sends signals to all processes of a command, of which this one alone handles them: they are
+            # blocked in the others from the first instruction on, where no handler could be there as early.
+            resource_tracker.ensure_running()  # multiprocessing's own process; starting it lets SIGINT through again
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {*SIGNALS} - {signal.SIGTERM})
+            for _ in range(self.count):  # each piece of work starts one of them
+                self._pool.submit(int)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def __exit__(self, *error: object) -> None:
         self._pool.shutdown(cancel_futures=True)
@@ -59,8 +68,6 @@ class Workers(AbstractContextManager["Workers"]):
 
 
 def _begin() -> None:
-    for number in {*SIGNALS} - {signal.SIGTERM}:  # a terminal sends them to all processes of a command
-        signal.signal(number, signal.SIG_IGN)
     keep_freed_memory()
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

@@ -86,14 +86,6 @@ def test_another_ratio_uses_the_lanczos_filter(tmp_path):
     np.testing.assert_array_equal(loaded, np.asarray(expected))
 
 
-def test_nothing_is_enlarged(tmp_path):
-    path = save(tmp_path / "a.png", noise(7, 20))
-    for crop in ("center", "resize"):
-        with pytest.raises(BadImage, match="smaller than 8x8"):
-            load_image(path, 8, 3, crop)
-    assert load_image(path, 8, 3, "pad").shape == (8, 8, 3)
-
-
 UPRIGHT = {
     1: lambda image: image,
     2: lambda image: image[:, ::-1],

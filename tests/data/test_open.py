@@ -51,11 +51,6 @@ def test_a_folder_is_prepared_into_the_cache_once_and_again_after_a_change(photo
     assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
-def test_a_prepared_pyramid_is_opened_where_it_is(toy_data, tmp_path):
-    assert opened(tmp_path, 16, toy_data).path == toy_data
-    assert not (tmp_path / "cache").exists()
-
-
 def test_a_resolution_above_that_of_all_images_is_told_in_the_key_of_training(photos, tmp_path):
     with pytest.raises(UserError) as refused:
         opened(tmp_path, 64, photos)
