@@ -142,14 +142,11 @@ def available_cores() -> int:
 
 
 def available_memory() -> int | None:
-    """Bytes that this process may still take, by the machine and its control groups; None where Linux does not say."""
-    free = [1024 * int(facts.split()[0]) for facts in [named_values("proc/meminfo", ":").get("MemAvailable")] if facts]
-    for group in control_groups():
-        limit, used = system_file(f"{group}/memory.max"), system_file(f"{group}/memory.current")
-        if limit.isdecimal() and used.isdecimal():
-            files = named_values(f"{group}/memory.stat", " ").get("inactive_file", "0")  # they make room
-            free.append(max(int(limit) - int(used) + int(files), 0))
-    return min(free, default=None)
+    """Bytes that the machine still has, or its control groups allow; None where Linux does not say."""
+    limits = [system_file(f"{group}/memory.max") for group in control_groups()]
+    free = named_values("proc/meminfo", ":").get("MemAvailable")
+    found = [int(limit) for limit in limits if limit.isdecimal()]
+    return min(found + [1024 * int(free.split()[0])] if free else found, default=None)
 
 
 def control_groups() -> list[str]:

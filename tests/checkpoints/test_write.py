@@ -10,24 +10,10 @@ import pytest
 import torch
 
 from pggan.checkpoints.generator_file import save_tensors
-from pggan.checkpoints.read import checkpoints_of, choose_checkpoint, newest_checkpoint
+from pggan.checkpoints.read import checkpoints_of, choose_checkpoint
 from pggan.checkpoints.write import CheckpointInterval, NonFiniteError, prune, write_checkpoint
 from pggan.core.atomic_io import clean_partials
 from pggan.run.inspect import facts_of_run
-
-
-def test_leftovers_of_a_killed_process_are_removed(run_dir, newest):
-    half = run_dir / "checkpoints" / ".partial-000000064"
-    half.mkdir()
-    (half / "generator.safetensors").write_bytes(b"half")
-    (run_dir / ".partial-generator.safetensors").write_bytes(b"half")
-    (run_dir / "checkpoints" / ".partial-link").symlink_to(newest)
-    clean_partials(run_dir)
-    clean_partials(run_dir / "checkpoints")
-    assert not list(run_dir.rglob(".partial-*"))
-    checkpoint, _ = newest_checkpoint(run_dir)
-    assert checkpoint is not None
-    assert checkpoint.images == 160
 
 
 def test_a_checkpoint_killed_while_its_successor_takes_its_name_is_put_back(run_dir, newest):

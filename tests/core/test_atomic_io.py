@@ -12,14 +12,10 @@ from pggan.core.atomic_io import (
     atomic_directory,
     atomic_write,
     clean_partials,
-    free_bytes,
     parse_json,
-    read_json,
     remove_directory,
-    require_free_space,
     try_lock,
 )
-from pggan.core.errors import UserError
 
 CALLS = ("fsync", "rename", "replace", "unlink", "rmdir")
 
@@ -158,15 +154,6 @@ def test_unfinished_writes_are_removed_and_links_are_not_followed(tmp_path):
 # ---- JSON ------------------------------------------------------------------------------------------------
 
 
-def test_a_link_or_a_pipe_is_not_read(tmp_path):
-    (tmp_path / "file").write_text("{}")
-    (tmp_path / "link").symlink_to(tmp_path / "file")
-    os.mkfifo(tmp_path / "pipe")  # opening it would wait for ever
-    for name in ("link", "pipe", "missing"):
-        with pytest.raises(ValueError, match="not a plain file"):
-            read_json(tmp_path / name, 100)
-
-
 def test_json_that_is_no_object_is_refused():
     for text, reason in (("[]", "not a JSON object"), ('{"a": ' + "[" * 100_000, "nested too deeply")):
         with pytest.raises(ValueError, match=reason):
@@ -179,9 +166,3 @@ def test_a_lock_is_held_by_one_descriptor(tmp_path):
         assert not try_lock(other.fileno())
         one.close()
         assert try_lock(other.fileno())
-
-
-def test_space_that_is_missing_is_told_in_megabytes(tmp_path):
-    with pytest.raises(UserError, match="MB short"):
-        require_free_space(tmp_path / "set", 2**60, "Free some.")
-    assert require_free_space(tmp_path / "not" / "there", 1, "") == free_bytes(tmp_path)

@@ -147,16 +147,6 @@ def schedules(draw, least_images=0):
 
 
 @given(schedules())
-def test_alpha_rises_evenly_from_0_towards_1_within_each_fade(schedule):
-    for phase in schedule.phases:
-        if not phase.fading:
-            continue
-        length = phase.end - phase.start
-        for images in {phase.start, phase.start + length // 3, phase.end - 1}:
-            assert schedule.at(images).alpha == pytest.approx((images - phase.start) / length, abs=1e-12)
-
-
-@given(schedules())
 def test_phases_follow_one_another_without_gaps_and_cover_the_whole_run(schedule):
     phases = schedule.phases
     assert phases[0].start == 0

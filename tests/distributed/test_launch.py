@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PEER_LOST, EXIT_USER_ERROR
+from pggan.core.errors import EXIT_INTERRUPTED, EXIT_PEER_LOST, EXIT_USER_ERROR
 from pggan.distributed.launch import launch
 
 pytestmark = pytest.mark.slow  # starts processes
@@ -75,26 +75,11 @@ def test_a_rank_gets_its_task_and_its_threads_and_the_environment_is_as_before(l
 
 
 @pytest.mark.fault(15)
-def test_all_ranks_restart_when_one_is_killed(launched, tmp_path):
-    both = "while not os.path.exists('started-0-0'): time.sleep(0.01)"
-    lost = "if (restart, rank) == (0, 1): os.kill(os.getpid(), signal.SIGKILL)"
-    assert launched(both, lost, "time.sleep(0 if restart else 60)") == 0
-    assert attempts(tmp_path) == 2
-
-
-@pytest.mark.fault(15)
 def test_a_rank_that_torchrun_ends_while_it_is_being_set_up_is_not_told_to_stop(launched, tmp_path):
     set_up = "signal.signal(signal.SIGTERM, signal.default_int_handler)", "open(f'ready-{rank}', 'w').close()"
     lost = "while restart == 0 and rank == 1 and not os.path.exists('ready-0'): time.sleep(0.01)"
     assert launched(*set_up, lost, "if (restart, rank) == (0, 1): os._exit(9)", "time.sleep(0 if restart else 60)") == 0
     assert attempts(tmp_path) == 2
-
-
-@pytest.mark.fault(15)
-def test_without_restarts_left_the_command_ends_with_code_1(launched, tmp_path, capfd):
-    assert launched(f"return {EXIT_PEER_LOST}", restarts=1) == EXIT_FAILED
-    assert attempts(tmp_path) == 2
-    assert "no restarts are left (distributed.max_restarts). Then." in capfd.readouterr().err
 
 
 @pytest.mark.fault(29)
@@ -105,37 +90,31 @@ def test_what_a_rank_ends_with_for_good_is_the_code_of_the_command(launched, tmp
     assert attempts(tmp_path) <= 2
 
 
+ENDINGS = {
+    "in their own time": [
+        "signal.signal(signal.SIGUSR1, lambda *_: open(f'told-{rank}', 'w').close())",
+        "open(f'ready-{rank}', 'w').close()",
+        "while not os.path.exists(f'told-{rank}'): time.sleep(0.01)",
+        f"return {EXIT_INTERRUPTED}",
+    ],
+    "without a word": [
+        "signal.signal(signal.SIGUSR1, lambda *_: os._exit(1))",
+        "open(f'ready-{rank}', 'w').close()",
+        "time.sleep(60)",
+    ],
+}
+
+
 @pytest.mark.fault(12)
 @pytest.mark.fault(14)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_reaches_the_ranks_which_end_in_their_own_time(launched, tmp_path, number):
+@pytest.mark.parametrize("lines", ENDINGS.values(), ids=ENDINGS)
+def test_a_signal_reaches_the_ranks_and_the_command_is_interrupted(launched, tmp_path, lines):
     def send():
         while not all((tmp_path / f"ready-{rank}").exists() for rank in range(2)):
             time.sleep(0.01)
-        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), signal.SIGUSR1)
 
     sender = threading.Thread(target=send)
     sender.start()
-    code = launched(
-        f"signal.signal({int(number)}, lambda *_: open(f'told-{{rank}}', 'w').close())",
-        "open(f'ready-{rank}', 'w').close()",
-        "while not os.path.exists(f'told-{rank}'): time.sleep(0.01)",
-        "time.sleep(0.5)",
-        f"return {EXIT_INTERRUPTED}",
-    )
-    sender.join()
-    assert code == EXIT_INTERRUPTED
-    assert attempts(tmp_path) == 1
-
-
-def test_ranks_that_are_lost_after_a_signal_are_not_restarted(launched, tmp_path):
-    def send():
-        while not (tmp_path / "ready").exists():
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    sender = threading.Thread(target=send)
-    sender.start()
-    lines = "signal.signal(signal.SIGINT, lambda *_: os._exit(1))", "if rank == 0: open('ready', 'w').close()"
-    assert launched(*lines, "time.sleep(60)") == EXIT_INTERRUPTED
+    assert launched(*lines) == EXIT_INTERRUPTED
     sender.join()
