@@ -146,7 +146,7 @@ def available_memory() -> int | None:
     limits = [system_file(f"{group}/memory.max") for group in control_groups()]
     free = named_values("proc/meminfo", ":").get("MemAvailable")
     found = [int(limit) for limit in limits if limit.isdecimal()]
-    return min(found + [1024 * int(free.split()[0])] if free else found, default=None)
+    return min([*found, 1024 * int(free.split()[0])] if free else found, default=None)
 
 
 def control_groups() -> list[str]:
