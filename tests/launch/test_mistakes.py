@@ -110,9 +110,9 @@ BEFORE = {
 
 
 @pytest.mark.parametrize(("given", "words"), BEFORE.items())
-def test_what_the_parent_refuses(settings, run_dir, capsys, given, words):
+def test_what_the_parent_refuses(settings, run_dir, capfd, given, words):
     assert main(["train", *settings, *given]) == EXIT_USER_ERROR
-    assert words in capsys.readouterr().err
+    assert words in capfd.readouterr().err
     assert not run_dir.parent.exists()
 
 
