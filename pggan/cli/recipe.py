@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from pggan.cli.commands import Command
 from pggan.cli.compose import compose, named_file, own_config, read_recipe, written
-from pggan.config.values import CONFIGS
 from pggan.core.atomic_io import atomic_write
 from pggan.core.errors import UserError
 from pggan.core.text import key_of
@@ -22,7 +21,6 @@ OF_THE_MACHINE = {"devices", "threads"}  # nor about these, unless a recipe does
 RECIPES = ("experiment", "debug")  # groups whose files have keys of all groups
 GROUPS = (*RECIPES, "data", "model", "schedule", "loss", "augmentation", "gradients")
 NAMED_GROUPS = ("loss", "augmentation")  # whose other keys stay free when one is chosen
-SIZES = {"model.fmap_base", "model.fmap_max"}
 LENGTHS = {f"schedule.{key}_images" for key in ("stable", "fade", "lr_decay", "total")}
 TOTAL = "schedule.total_images"
 
@@ -101,23 +99,20 @@ def override_of(choice: "Choice") -> str:
 def given_keys(overrides: Sequence[str], values: dict[str, Any]) -> tuple[set[str], bool]:
     """The keys that are not left to the program, and whether lengths of a recipe are to be scaled.
 
-    These are keys of the command line, and of the recipes that it names, be it with the default's value; but for
-    lengths of a recipe.  `values` are composed of them.
+    These are the keys of `overrides`, which compose `values`; with a recipe all keys, but for lengths, and for channels
+    of images, that are not typed.
     """
-
-    def expanded(names: set[str]) -> set[str]:
-        """With all keys of a group that is chosen; an option belongs to its loss, which is given with it, too."""
-        names = {two_parts(name) for name in names}
-        tables = [table for table in names - {*NAMED_GROUPS} if isinstance(values.get(table), dict)]
-        within = {f"{table}.{key}" for table in tables for key in values[table]}
-        return names | within | {name.partition(".")[0] for name in names}
-
-    typed = expanded({key_of(one) for one in overrides})
-    recipe = expanded({key for one in overrides for key in keys_of_recipe(one)})
-    scales = "schedule.stable_images" in recipe - typed
-    if scales:
-        recipe = recipe - LENGTHS | {"schedule.final_resolution"}
-    return typed | recipe | (SIZES if SIZES & recipe else set()), scales
+    names = {two_parts(key_of(one)) for one in overrides}
+    tables = {key: value for key, value in values.items() if isinstance(value, dict)}
+    every = {f"{table}.{key}" for table, keys in tables.items() for key in keys}
+    of_groups = {key for key in every if key.partition(".")[0] in names - {*NAMED_GROUPS}}
+    # An option belongs to the loss that has it, so with an option that loss is given, too.
+    typed = names | of_groups | {name.partition(".")[0] for name in names}
+    if not names & {*RECIPES}:
+        return typed, False
+    scales = "schedule.stable_images" not in typed
+    free = {"data.channels", *(LENGTHS if scales else {TOTAL})} - typed
+    return (every | tables.keys()) - free, scales
 
 
 def two_parts(key: str) -> str:
@@ -125,42 +120,21 @@ def two_parts(key: str) -> str:
     return ".".join(key.split(".")[:2])
 
 
-def keys_of_recipe(override: str) -> set[str]:
-    """The keys and groups that the file of `experiment=` or `debug=` sets, and its bases; of other overrides none."""
-    file = file_of(override)
-    found = {} if file is None else read_recipe(file)
-    base = f"experiment={found.pop('experiment', None)}"
-    return {*found} | (keys_of_recipe(base) if found else set())
-
-
-def file_of(override: str) -> Path | None:
-    """The file that `experiment=` or `debug=` names, in configs/ or a folder of Hydra's flags; None for others."""
-    from hydra.core.hydra_config import HydraConfig
-
-    group, _, name = override.partition("=")
-    sources = HydraConfig.get().runtime.config_sources if HydraConfig.initialized() else []
-    places = [CONFIGS, *(Path(one.path) for one in sources if one.provider == "command-line")]
-    known = [place / group / f"{name}.yaml" for place in places if group in RECIPES]
-    return named_file(override) or next(filter(Path.is_file, known), None)
-
-
 def recipe_of(overrides: Sequence[str], values: dict[str, Any], choices: Sequence["Choice"]) -> dict[str, Any]:
     """The recipe of `overrides`, which compose `values`, and of `choices`: values by key, files by group.
 
-    A recipe that is named by its path, and a file of `debug=`, is written out: the new one can do without its file.
+    A recipe that is named by its path is written out: the new one can do without its file.
     """
     found: dict[str, Any] = {}
-    for one in overrides:
-        if (file := file_of(one)) is not None:
-            by_name = named_file(one) is None and key_of(one) == "experiment"
-            found |= {"experiment": one.partition("=")[2]} if by_name else read_recipe(file)
+    for file in filter(None, map(named_file, overrides)):
+        found |= read_recipe(file)
     for one in overrides:
         key = two_parts(key_of(one))
         section, _, name = key.rpartition(".")
-        if key not in GROUPS and key not in OF_THE_MACHINE:
-            found[key] = (values[section] if section else values)[name]
-        elif key in GROUPS and key not in RECIPES:
+        if key in GROUPS and named_file(one) is None:
             found[key] = one.partition("=")[2]
+        elif key not in GROUPS and key not in OF_THE_MACHINE:
+            found[key] = (values[section] if section else values)[name]
     found |= {choice.key: choice.value for choice in choices}
     return {key: value for key, value in found.items() if key not in OF_ONE_RUN}
 

@@ -84,8 +84,8 @@ class TimeLimit:
     """The hours of a run, which include starting up and all commands that have resumed it.
 
     At every tick, the schedule is planned anew: growth that would leave the final resolution less than half of its
-    planned time becomes shorter, the last image is the one for which there is time, and the fall of the learning rates
-    keeps its share of the last phase.
+    planned time, and of what is left, becomes shorter; the last image is the one for which there is time; the fall of
+    the learning rates keeps its share of the last phase.
 
     Args: eta: of this run; began: when this process began to train, by the clock of `eta`; spent: seconds before that;
     configured: the schedule as the configuration has it.
@@ -115,10 +115,10 @@ class TimeLimit:
         course, eta, configured, whole = self.eta.course, self.eta, self.configured, 3600 * self.hours
         eta.observe(images, now)
         left = TRAINING_SHARE * whole - self.spent_seconds(now) - reserve
-        if self.spent_seconds(now) > KNOWN_SHARE * whole:
+        if self.spent_seconds(now) > KNOWN_SHARE * whole and left > 0:
             start, end = configured.phases[-1].start, configured.phases[-1].end
             last = 1 - eta.phase_times.seconds(configured, 0, start) / eta.phase_times.seconds(configured, 0, end)
-            self._grow_within(left - last / 2 * whole, images)
+            self._grow_within(max(left - last / 2 * whole, left / 2), images)
         reached = eta.images_after(left, images)
         share = configured.lr_decay_images / max(configured.phases[-1].end - configured.phases[-1].start, 1)
         decay = int(share * max(reached - course.schedule.phases[-1].start, 0))
@@ -127,7 +127,7 @@ class TimeLimit:
     def _grow_within(self, seconds: float, images: int) -> None:
         """Let the rest of growth be as configured, or so much shorter, by one factor, that it ends in so many seconds.
 
-        So a fade comes to its end, however slow the machine is.  A phase that has begun never becomes longer.
+        So a fade comes to its end, too.  A phase that has begun never becomes longer.
         """
         course, growth = self.eta.course, [*self.configured.growth_images]
         for phase in course.schedule.phases[:-1]:
@@ -135,11 +135,11 @@ class TimeLimit:
                 growth[phase.index] = phase.end - phase.start
         course.schedule = course.schedule.with_growth(growth)
         needed = self.eta.seconds_between(images, course.schedule.phases[-1].start)
-        if needed > max(seconds, 0.0):
+        if needed > seconds:
             for phase in course.schedule.phases[:-1]:
-                if phase.end > images:
-                    shown = max(images - phase.start, 0)
-                    growth[phase.index] = shown + max(int(seconds / needed * (growth[phase.index] - shown)), 1)
+                shown = max(images - phase.start, 0)
+                if (left := growth[phase.index] - shown) > 0:
+                    growth[phase.index] = shown + max(int(seconds / needed * left), min(phase.batch, left))
             course.schedule = course.schedule.with_growth(growth)
 
 
