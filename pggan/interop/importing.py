@@ -62,7 +62,7 @@ def read_foreign(path: Path) -> tuple[str, LoadedGenerator]:
         if any(str(name).startswith("formatLayer.") for name in state):
             return "pytorch_GAN_zoo", from_gan_zoo(state, content.get("config"))
         raise ValueError("it has the names of none of these")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RuntimeError) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         remedy = "Give a generator of the official implementation, pytorch_GAN_zoo or pro-gan-pth."
         raise UserError(f"{path} can't be imported: {reason}.", remedy) from error
@@ -70,24 +70,13 @@ def read_foreign(path: Path) -> tuple[str, LoadedGenerator]:
 
 def from_official(network: PickledNetwork) -> LoadedGenerator:
     """A generator of the official implementation (TensorFlow 1)."""
-    settings, variables = network.state["static_kwargs"], dict(network.state["variables"])
+    settings, values = network.state["static_kwargs"], {k: np.asarray(v) for k, v in network.state["variables"]}
     require_ours(settings)
-    values = {name: np.asarray(value) for name, value in variables.items()}
-    num_classes = int(settings.get("label_size", 0))
-    architecture = Architecture.from_plain(
-        {
-            "resolution": int(settings.get("resolution", 32)),
-            "channels": int(settings.get("num_channels", 1)),
-            "num_classes": num_classes,
-            "latent_size": values["4x4/Dense/weight"].shape[0] - num_classes,
-            "fmap_base": int(settings.get("fmap_base", 8192)),
-            "fmap_decay": float(settings.get("fmap_decay", 1.0)),
-            "fmap_max": int(settings.get("fmap_max", 512)),
-            "stddev_group": 4,  # of a discriminator
-            "resampling": "fused" if settings.get("fused_scale", True) else "unfused",
-        }
-    )
-    found = {"stem.dense.weight": values["4x4/Dense/weight"].T, "stem.dense.bias": values["4x4/Dense/bias"]}
+    num_classes, dense = int(settings.get("label_size", 0)), values["4x4/Dense/weight"]
+    details = sum(name.startswith("ToRGB_lod") and name.endswith("/weight") for name in values)
+    rgb = [values[f"ToRGB_lod{detail}/weight"][0, 0].T for detail in reversed(range(details))]
+    architecture = architecture_of(rgb, len(dense) - num_classes, Stem.official, num_classes)
+    found = {"stem.dense.weight": dense.T, "stem.dense.bias": values["4x4/Dense/bias"]}
 
     def take(ours: str, theirs: str) -> None:  # their kernels are [H, W, I, O]
         found[f"{ours}.weight"] = values[f"{theirs}/weight"].transpose(3, 2, 0, 1)
@@ -105,7 +94,7 @@ def from_official(network: PickledNetwork) -> LoadedGenerator:
     for detail, level in enumerate(reversed(architecture.resolutions)):
         take(f"to_rgb.{level}", f"ToRGB_lod{detail}")
     # The level of detail counts from 0 at the final resolution, and fractions blend with the level below.
-    detail_now = min(max(float(values["lod"]), 0.0), float(len(architecture.resolutions) - 1))
+    detail_now = min(max(float(values["lod"]), 0.0), details - 1.0)
     return assemble(architecture, found, architecture.resolution >> int(detail_now), 1.0 - detail_now % 1)
 
 
@@ -114,7 +103,8 @@ def from_gan_zoo(state: Mapping[str, Any], config: Any) -> LoadedGenerator:
     settings = config.state if isinstance(config, Instance) and isinstance(config.state, dict) else {}
     require_ours(settings)
     theirs, found = tensors_of(state), Arrays()
-    architecture = architecture_of(theirs, "toRGBLayers", theirs["formatLayer.weight"].shape[1], Stem.unit_bias)
+    rgb, dense = weights_of(theirs, "toRGBLayers"), theirs["formatLayer.weight"]
+    architecture = architecture_of(rgb, dense.shape[1], Stem.unit_bias)
 
     def take(ours: str, name: str, gain: float = 1.0) -> None:  # theirs scale the bias as well as the weight
         weight = theirs[f"{name}.weight"]
@@ -139,7 +129,7 @@ def from_pro_gan_pth(saved: Mapping[str, Any]) -> LoadedGenerator:
     theirs, found = tensors_of(saved["state_dict"]), Arrays()
     scaled = bool(saved.get("conf", {}).get("use_eql", True))  # else its weights are used as they are
     dense = theirs["layers.0.conv_1.weight"]  # of a transposed convolution of one pixel: [Z, C, 4, 4]
-    architecture = architecture_of(theirs, "rgb_converters", len(dense), Stem.one_norm)
+    architecture = architecture_of(weights_of(theirs, "rgb_converters"), len(dense), Stem.one_norm)
 
     def take(ours: str, name: str, gain: float = 1.0) -> None:
         weight = theirs[f"{name}.weight"]
@@ -173,16 +163,20 @@ def tensors_of(state: Mapping[str, Any]) -> Arrays:
     }
 
 
-def architecture_of(theirs: Arrays, to_rgb: str, latent_size: int, stem: Stem) -> Architecture:
-    """The architecture with the feature maps of the layers `to_rgb`; raises ValueError when no formula gives them."""
-    count = sum(name.startswith(f"{to_rgb}.") and name.endswith(".weight") for name in theirs)
-    rgb = [theirs[f"{to_rgb}.{number}.weight"] for number in range(count)]
+def weights_of(theirs: Arrays, layers: str) -> list[npt.NDArray[Any]]:
+    """The weights of numbered layers, in their order."""
+    count = sum(name.startswith(f"{layers}.") and name.endswith(".weight") for name in theirs)
+    return [theirs[f"{layers}.{number}.weight"] for number in range(count)]
+
+
+def architecture_of(rgb: list[npt.NDArray[Any]], latent_size: int, stem: Stem, num_classes: int = 0) -> Architecture:
+    """The architecture with layers to RGB [C, I, …], from 4x4 up; raises ValueError where no formula gives the I."""
     widths = [weight.shape[1] for weight in rgb]
     for stage, width in enumerate(widths, 1):
         architecture = Architecture(
             resolution=2 ** (len(widths) + 1),
-            channels=rgb[0].shape[0],
-            num_classes=0,
+            channels=len(rgb[0]),
+            num_classes=num_classes,
             latent_size=latent_size,
             fmap_base=width << stage,
             fmap_decay=1.0,
@@ -197,14 +191,10 @@ def architecture_of(theirs: Arrays, to_rgb: str, latent_size: int, stem: Stem) -
 
 
 def assemble(architecture: Architecture, arrays: Arrays, resolution: int, alpha: float) -> LoadedGenerator:
-    """The generator with `arrays` under our names; raises ValueError unless they fit and are finite."""
-    network, state = Generator(architecture), {}
-    for name, wanted in network.state_dict().items():
-        tensor = torch.from_numpy(np.array(arrays[name], dtype=np.float32, order="C"))
-        if tensor.shape != wanted.shape:
-            raise ValueError(f"{name} has the shape {tuple(tensor.shape)} where {tuple(wanted.shape)} is expected")
-        if not bool(torch.isfinite(tensor).all()):
-            raise ValueError(f"{name} has a number that is not finite")
-        state[name] = tensor
+    """The generator with `arrays` under our names; raises ValueError or RuntimeError unless they fit and are finite."""
+    state = {name: torch.from_numpy(np.array(array, np.float32, order="C")) for name, array in arrays.items()}
+    if name := next((name for name, tensor in state.items() if not tensor.isfinite().all()), None):
+        raise ValueError(f"{name} has a number that is not finite")
+    network = Generator(architecture)
     network.load_state_dict(state)
     return LoadedGenerator(network.requires_grad_(False), resolution, alpha, 0)
