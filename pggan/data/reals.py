@@ -192,7 +192,8 @@ class RealBatches:
         if self.labels is None:
             return Reals(images, None, None)
         others = rng.integers("fake_labels", len(self.labels), phase.batch)[positions]
-        return Reals(images, self._one_hot(torch.from_numpy(shown).to(self.device)), self._one_hot(others))
+        indices = torch.from_numpy(shown).to(self.device, non_blocking=True)
+        return Reals(images, self._one_hot(indices), self._one_hot(others))
 
     def _shown(self, phase: Phase, images: int) -> Indices:
         """The images of the pyramid that this stream gives of the batch after `images`."""
