@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import inf
+from pkgutil import resolve_name
 from typing import Annotated, Any, ClassVar, Literal
 
 from pggan.core.architecture import LIMITS, MIN_RESOLUTION, Architecture, Precision, Resampling, is_power_of_two
@@ -23,6 +24,7 @@ Kernels = StrEnum("Kernels", "auto reference")  # fast operations, or their plai
 Switch = StrEnum("Switch", "auto on off")
 Crop = StrEnum("Crop", "center resize pad")  # how an image becomes square
 
+FINGERPRINTS = {"efficientnet-lite0": "pggan.networks.efficientnet_lite0:backbone_fingerprint"}  # of model.features
 MAX_TILES = 10_000  # of a grid
 MIN_GAMMA = 1.0  # of loss.gamma=auto: less was worse wherever it was tried, up to 64x64 (lab book)
 
@@ -79,9 +81,7 @@ class ModelConfig:
                 raise UserError(
                     problem, "Prepare images with channels=3 (data.channels= in training), or set model.features=null."
                 )
-            from pggan.networks.efficientnet_lite0 import backbone_fingerprint  # imports torch
-
-            sizes["features"] = backbone_fingerprint()
+            sizes["features"] = resolve_name(FINGERPRINTS[self.features])()
         return Architecture(resolution=resolution, channels=channels, num_classes=num_classes, **sizes)
 
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pggan.core.architecture import Architecture, Rescaling
-from pggan.networks.efficientnet_lite0 import CHANNELS, SMALLEST, STRIDES, Backbone
+from pggan.networks.efficientnet_lite0 import CHANNELS, SMALLEST, STRIDES, Backbone, load_backbone
 from pggan.networks.layers import Equalized, OutputLinear, minibatch_stddev
 from pggan.networks.networks import Discriminator
 from pggan.ops.elementwise import activate, to_float32, upsample
@@ -99,9 +99,9 @@ class ProjectedDiscriminator(Discriminator):
         self.score = OutputLinear(1 + architecture.num_classes, LAST_FEATURES, gain=1.0)
         self.index_weights()
 
-    def set_backbone(self, backbone: Backbone, dtype: torch.dtype | None) -> None:
-        """Look at images through `backbone` from now on, calculated in `dtype`, by default in float32."""
-        self.backbone = backbone.to(self.score.weight.device, dtype or torch.float32)
+    def set_backbone(self, dtype: torch.dtype | None, backbone: Backbone | None = None) -> None:
+        """Look at images through the pretrained backbone, or `backbone`, calculated in `dtype`, by default float32."""
+        self.backbone = (backbone or load_backbone()).to(self.score.weight.device, dtype or torch.float32)
         self.backbone.dtype = dtype or torch.float32
 
     def features(self, images: Tensor) -> Tensor:

@@ -34,7 +34,6 @@ from pggan.data.reals import RealBatches, budget_bytes
 from pggan.distributed.process_group import ProcessGroup
 from pggan.distributed.watchdog import Watchdog
 from pggan.metrics import Evaluator
-from pggan.networks.efficientnet_lite0 import load_backbone
 from pggan.networks.networks import count_parameters
 from pggan.ops import fused
 from pggan.optim.batch_partition import BatchPartition
@@ -199,8 +198,7 @@ def check(config: TrainConfig, schedule: Schedule, group: ProcessGroup) -> tuple
         batches = (phase.batch for phase in schedule.phases)
         partition = build_partition(config, batches, group.world_size, group.rank)
         require_device(config, group.device)
-        if config.model.features is not None:
-            load_backbone()
+        config.model.architecture(schedule.final_resolution, channels=3, num_classes=0)
         metrics = open_metrics(config.evaluation, group.device)
     return partition, metrics
 

@@ -14,7 +14,6 @@ from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import build_loss
 from pggan.losses.ada import Ada, AdaptiveP
-from pggan.networks.efficientnet_lite0 import load_backbone
 from pggan.networks.layers import ComputeOptions
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.reducer import AllReduce, ElasticReducer, GradientReducer
@@ -44,7 +43,7 @@ def build_trainer(
     state.d.adaptive_p = AdaptiveP.of(augmentation, loss.mean_sign, device)
     if architecture.features is not None:
         projected: Any = state.d.network
-        projected.set_backbone(load_backbone(), dtype)
+        projected.set_backbone(dtype)
     reference, size = config.compute.kernels is Kernels.reference, config.compute.micro_batch_size
     batches = {phase.batch for phase in phases if group.world_size > 1}
     indices = {batch: torch.from_numpy(partition.indices(batch)).to(device) for batch in batches}

@@ -42,7 +42,7 @@ def network():
 def discriminator_of(network, dtype=None, **changes):
     d = new_discriminator(variant(ARCHITECTURE, **changes))
     initialize(d, 0, "discriminator")
-    d.set_backbone(Backbone(deepcopy(network)), dtype)
+    d.set_backbone(dtype, Backbone(deepcopy(network)))
     return d
 
 
@@ -99,7 +99,7 @@ def test_heads_are_added_to_the_plain_scores_and_fade_in_at_the_first_resolution
 def test_a_step_takes_penalties_at_images_and_features_and_trains_the_heads_alone(network, dtype):
     state, reals = new_state(ARCHITECTURE, 0, CPU), Reals(normal(4, 3, 8, 8).clamp(-1, 1), None, None)
     d = state.d.network
-    d.set_backbone(Backbone(deepcopy(network)), dtype)
+    d.set_backbone(dtype, Backbone(deepcopy(network)))
     before = {name: tensor.clone() for name, tensor in d.state_dict().items()}
     features = d.features(reals.images).requires_grad_()
     (gradient,) = torch.autograd.grad(d.score_features(features, 8, PHASE.alpha)[0].sum(), features)
