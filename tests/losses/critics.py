@@ -44,7 +44,8 @@ class TanhCritic:
 def for_d(loss, critic, reals, fakes, missing=0, mix=HALFWAY, due=None, transforms=Transforms(), labels=None):  # noqa: B008
     """The terms of D; its penalties are due unless others are."""
     context = PenaltyContext(loss.penalties() if due is None else due, missing, mix, None)
-    return loss.for_d(critic, Reals(reals.clone(), labels, labels), fakes.clone(), context, transforms)
+    others = None if labels is None else labels.roll(1, 1)  # those of fakes in G's pass
+    return loss.for_d(critic, Reals(reals.clone(), labels, others), fakes.clone(), context, transforms)
 
 
 def slope(score, image, step=1e-6):

@@ -12,6 +12,7 @@ from pggan.losses.ada import Ada
 from pggan.losses.base import GradientPenalty, PenaltyAt, PenaltyContext, Reals, Transforms
 from pggan.networks.layers import ComputeOptions
 from pggan.networks.networks import Discriminator
+from pggan.ops.convolution import Switches
 from pggan.training.inputs import draw_inputs
 from tests.definitions import variant
 from tests.losses.critics import (
@@ -80,6 +81,20 @@ def test_critics_without_slope_get_finite_gradients(loss):
     ):
         sum(term.mean() for term in for_d(loss, critic, same, same).loss.values()).backward()
         assert all(weight.grad is None or weight.grad.isfinite().all() for weight in weights)
+
+
+def test_a_penalty_asks_for_no_gradients_of_weights():
+    """They would be dropped, and take as long as those of images."""
+    asked = []
+
+    def critic(images, *, sub_batches=1):
+        if images.requires_grad:
+            images.register_hook(lambda gradient: asked.append(Switches.weight_gradients))
+        return no_logits(images.square().flatten(1).sum(1))
+
+    for_d(ALL["relativistic"], critic, normal(2, 1, 4, 4), normal(2, 1, 4, 4))
+    assert asked == [False, False]
+    assert Switches.weight_gradients
 
 
 # ---- lazy penalties -----------------------------------------------------------------------------------------

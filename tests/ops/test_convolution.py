@@ -177,3 +177,15 @@ def test_deferred_gradients_of_a_kernel_are_the_sums_of_separate_ones_by_one_pro
     found = gradient_of(algorithm, rescaling, x, weight, share=True)
     assert len(asked) == (0 if name == "torch" else 1 if small or name == "dense" else 3)
     assert_alike([found], [gradient_of(algorithm, rescaling, x, weight, share=False)])
+
+
+def test_gradients_that_are_put_off_are_added_to_others_and_only_once():
+    """Of two batches, the larger one has its gradient at once."""
+    x, weights = normal(2, 96, 6, 6), [normal(80, 96, 3, 3, seed=1).requires_grad_() for _ in range(2)]
+    for weight, share in zip(weights, (True, False), strict=True):
+        kernel = Kernel(weight.view_as(weight), DIRECT, Rescaling.same)
+        kernel = share_kernel(kernel) if share else kernel
+        scores = [convolve(batch, kernel).sin().sum() for batch in (x, torch.cat([x, -2 * x]), 3 * x)]
+        (scores[0] + scores[1]).backward(retain_graph=True)
+        scores[2].backward()
+    assert_alike([weights[0].grad], [weights[1].grad])

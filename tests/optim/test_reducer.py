@@ -30,7 +30,7 @@ REDUCERS = {
     "bf16": {"name": "bf16"},
     "dgc": {"name": "dgc", "ratio": 0.01, "warmup_images": 0},
 }
-BATCH = 8
+BATCH = 12  # elastic ranks have one and two chunks of it
 ARCHITECTURE = variant(resolution=16, latent_size=8, fmap_base=128, fmap_max=16, stddev_group=2)
 PHASE = Phase(3, 8, True, 0.4, 0, 10_000, BATCH, 0.001, 0.002, 1)
 
