@@ -130,8 +130,9 @@ def test_replayed_steps_have_the_bits_of_eager_ones_whose_settings_are_tensors(c
     assert replayed == eager
     assert len(captures) == 3 * loss.reg_interval
     assert len(trainer.graphs.captured) == loss.reg_interval  # the memory of earlier phases is free
-    trained(8 * cuda_graphs.WARMUP_STEPS, capture=True)
-    assert len(captures) == 3 * loss.reg_interval
+    captures.clear()
+    trained(64 + 8 * cuda_graphs.WARMUP_STEPS, capture=True)
+    assert len(captures) == 1  # of the first phase; the second still warms up
 
 
 # ---- a trainer by its configuration -------------------------------------------------------------------------
