@@ -331,18 +331,12 @@ def introduce(reporter: Reporter, config: TrainConfig, source: Source, state: St
         "Time": end,
         "Watch": f"pggan monitor run={run_dir}",
     }
-    for line in [*(f"{name:<14} {text}" for name, text in lines.items()), *source.notes, *few_images(config, source)]:
+    notes = [f"{name:<14} {text}" for name, text in lines.items()] + source.notes
+    often = schedule.total // pyramid.images
+    few = pyramid.images < FEW_IMAGES and often >= OFTEN_SHOWN
+    if few and source.checkpoint is None and config.augmentation.name == "none":
+        learns = f"D sees each of the {pyramid.images:,} images {often:,} times, and may learn them by heart."
+        notes.append(f"{learns} augmentation=ada keeps it from that.")
+    for line in notes:
         reporter.line(line)
     reporter.describe(source.description, dict(flatten(source.description)))
-
-
-def few_images(config: TrainConfig, source: Source) -> list[str]:
-    """A note if a new run shows few images so often that D learns them by heart, with nothing against it."""
-    images, total = source.pyramid.images, source.schedule.total
-    if source.checkpoint is not None or config.augmentation.name != "none":
-        return []
-    if images >= FEW_IMAGES or total < OFTEN_SHOWN * images:
-        return []
-    often = f"D sees each of the {images:,} images {total // images:,} times, and may learn them by heart."
-    chooses = "; pggan train hours= chooses it for photographs" if config.hours is None else ""
-    return [f"{often} augmentation=ada keeps it from that{chooses}."]

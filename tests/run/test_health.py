@@ -41,11 +41,11 @@ def new_alarms(loss: Loss) -> Alarms:
     return Alarms(loss, Path("nowhere"))
 
 
-def raised(alarms: Alarms, ticks: list[dict[str, float]], resolution: int = 32) -> list[list[str]]:
+def raised(alarms: Alarms, ticks: list[dict[str, float]]) -> list[list[str]]:
     """The names of the alarms that hold at each tick."""
     found = []
     for numbers in ticks:
-        scalars, _ = alarms.at_tick(resolution, numbers.get("rate", 0.01), numbers)
+        scalars, _ = alarms.at_tick(32, numbers.get("rate", 0.01), numbers)
         assert scalars["health/alarms"] == sum(scalars[f"alarms/{name}"] for name in REMEDIES)
         found.append([name for name in REMEDIES if scalars[f"alarms/{name}"]])
     return found
@@ -79,10 +79,6 @@ def test_while_learning_rates_fall_d_may_know_nearly_all_reals():
     assert not any(raised(new_alarms(LOGISTIC), ticks))
     constant = [tick(health_reals_sign=0.95, rate=rate) for rate in [*rising, *[1.0] * 20]]
     assert raised(new_alarms(LOGISTIC), constant)[-1] == ["overfitting"]
-    alarms = new_alarms(LOGISTIC)
-    raised(alarms, constant, 16)
-    lower = [tick(health_reals_sign=0.95, rate=0.5)] * 12  # a rate of another resolution
-    assert raised(alarms, lower, 32)[-1] == ["overfitting"]
 
 
 def test_an_alarm_is_said_again_only_when_it_had_been_gone_for_a_while():
