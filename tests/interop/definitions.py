@@ -132,10 +132,15 @@ def zoo_state(random):
     for number, (inner, outer) in enumerate(pairwise(WIDTHS)):
         shapes |= {f"scaleLayers.{number}.0": (outer, inner, 3, 3), f"scaleLayers.{number}.1": (outer, outer, 3, 3)}
     shapes |= {f"toRGBLayers.{number}": (CHANNELS, width, 1, 1) for number, width in enumerate(WIDTHS)}
+    return state_of(shapes, random)
+
+
+def state_of(shapes, random):
+    """A weight of each shape, and its bias; the outputs of a transposed convolution come second."""
     state = OrderedDict()
     for name, shape in shapes.items():
         state[f"{name}.weight"] = torch.randn(shape, generator=random)
-        state[f"{name}.bias"] = torch.randn(shape[0], generator=random)
+        state[f"{name}.bias"] = torch.randn(shape[1 if name == "layers.0.conv_1" else 0], generator=random)
     return state
 
 
@@ -166,11 +171,7 @@ def pro_gan_state(random):
     for number, (inner, outer) in enumerate(pairwise(WIDTHS), 1):
         shapes |= {f"layers.{number}.conv_1": (outer, inner, 3, 3), f"layers.{number}.conv_2": (outer, outer, 3, 3)}
     shapes |= {f"rgb_converters.{number}": (CHANNELS, width, 1, 1) for number, width in enumerate(WIDTHS)}
-    state = OrderedDict()
-    for name, shape in shapes.items():
-        state[f"{name}.weight"] = torch.randn(shape, generator=random)
-        state[f"{name}.bias"] = torch.randn(shape[1 if name == "layers.0.conv_1" else 0], generator=random)
-    return state
+    return state_of(shapes, random)
 
 
 def pro_gan_images(state, latents, *, scaled):

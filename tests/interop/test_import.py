@@ -127,26 +127,20 @@ class Calls:
         return self.reduced
 
 
-HOSTILE = {
-    "a shell": lambda place: Calls(os.system, f"touch {place}"),
-    "Python": lambda place: Calls(exec, f"open({str(place)!r}, 'w')"),
-    "a file": lambda place: Calls(open, str(place), "w"),
-    "inside": lambda place: [{"a": (1, Calls(os.mkdir, str(place)))}],
-    "an import": lambda place: Calls(__import__, "this"),
-    "an attribute": lambda place: Calls(getattr, dict, "clear"),
-}
-
-
-@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize("kind", ["a shell", "inside", "an attribute"])
 def test_calls_are_refused_in_every_protocol_and_in_files_of_torch(tmp_path, kind):
     place, path = tmp_path / "executed", tmp_path / "a.pth"
-    for protocol in (0, 2, 5):
-        path.write_bytes(pickle.dumps(HOSTILE[kind](place), protocol))
+    hostile = {
+        "a shell": Calls(os.system, f"touch {place}"),
+        "inside": [{"a": (1, Calls(exec, f"open({str(place)!r}, 'w')"))}],
+        "an attribute": Calls(getattr, dict, "clear"),
+    }[kind]
+    for protocol in range(6):
+        path.write_bytes(pickle.dumps(hostile, protocol))
         with pytest.raises(ValueError, match="not on the list"):
             read_foreign_file(path)
     for archive in (True, False):
-        content = {"a": torch.zeros(2), "b": HOSTILE[kind](place)}
-        torch.save(content, path, _use_new_zipfile_serialization=archive)
+        torch.save({"a": torch.zeros(2), "b": hostile}, path, _use_new_zipfile_serialization=archive)
         with pytest.raises(UserError, match="can't be imported"):
             read_foreign(path)
     assert not place.exists()
