@@ -26,7 +26,7 @@ from pggan.core.architecture import Architecture, Precision
 from pggan.core.errors import UserError
 from pggan.core.schedule import Phase
 from pggan.losses.base import GradientPenalty, Loss, PenaltyAt, PenaltyContext
-from pggan.networks.networks import Generator, new_discriminator
+from pggan.networks.networks import Generator, count_parameters, new_discriminator
 from pggan.training.timing import PRODUCT_SHARE, START_SECONDS, Speed
 
 ACTIVATION_COPIES = 16  # kept of each activation in a step: 61 to 71 bytes in float32, with the paper's networks
@@ -100,7 +100,9 @@ class CostCounter:
         backward, interval = 2 * d_backward + g_backward, loss.reg_interval
         mean = forward + passes + backward + penalty / interval
         flops = (each / count for each in (forward, passes, backward, penalty, mean))
-        weights = 2 * numel(self.g) + numel(self.d) + 3 * sum(used)  # with G's average, gradients and two moments
+        weights = (
+            2 * count_parameters(self.g) + count_parameters(self.d) + 3 * sum(used)
+        )  # with G's average, gradients and two moments
         activations = ACTIVATION_COPIES * self.activation_bytes * phase.batch * a.activations_up_to(phase.resolution)
         return StepCost(Flops(*flops), used, 4 * weights + activations)
 
@@ -111,11 +113,6 @@ def counted(work: Callable[[], Any]) -> tuple[int, Any]:
         result = work()
     counts = counter.get_flop_counts().get("Global", {})
     return sum(count for operation, count in counts.items() if operation is not torch.ops.aten.bmm), result
-
-
-def numel(network: nn.Module) -> int:
-    """The number of a network's weights."""
-    return sum(weight.numel() for weight in network.parameters())
 
 
 def in_use(network: nn.Module) -> int:

@@ -22,6 +22,7 @@ from pggan.core.schedule import Phase
 from pggan.core.text import duration, given_words, new_table, next_command, three_digits
 from pggan.data.pyramid import INDEX_FILE, ImagePyramid
 from pggan.losses import build_loss
+from pggan.networks.networks import count_parameters
 from pggan.performance.bench import hardware
 from pggan.performance.costs import (
     CARDS,
@@ -34,7 +35,6 @@ from pggan.performance.costs import (
     Scaling,
     StepCost,
     communication_bound_from,
-    numel,
     scaled,
 )
 from pggan.training.build import build_partition, step_times
@@ -93,7 +93,7 @@ def run(config: PlanConfig) -> int:
         "name": config.name,
         "hardware": facts,
         "versions": versions(),
-        "parameters": {"generator": numel(counter.g), "discriminator": numel(counter.d)},
+        "parameters": {"generator": count_parameters(counter.g), "discriminator": count_parameters(counter.d)},
         "watts": watts,
         "phases": rows,
         "total": {**total, "exaflops": sum(row["flops"] for row in rows) / 1e18, **most},
