@@ -1,5 +1,6 @@
 """Folders of good and bad images to a pyramid: what it holds, what is refused, and what an interruption leaves."""
 
+import contextlib
 import json
 import os
 import resource
@@ -16,6 +17,7 @@ from pggan.cli.main import main
 from pggan.core.atomic_io import try_lock
 from pggan.core.errors import EXIT_INTERRUPTED, UserError
 from pggan.data.pyramid import ImagePyramid
+from pggan.data.workers import Workers
 from tests.data.images import EXPECTED, cut, everything, noise, prepared, save
 
 ROOT = Path(__file__).parents[2]
@@ -75,9 +77,8 @@ def bad_folder(folder, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
-def test_bad_images_are_left_out_counted_and_listed_with_the_reason(bad_folder, tmp_path, capsys, workers):
-    pyramid = prepared(bad_folder, tmp_path / "set", workers)
+def test_bad_images_are_left_out_counted_and_listed_with_the_reason(bad_folder, tmp_path, capsys):
+    pyramid = prepared(bad_folder, tmp_path / "set", workers=2)
     assert (pyramid.images, pyramid.source["bad_images"]) == (4, 4)
     lines = capsys.readouterr().err.splitlines()
     start = lines.index("Left out 4 of 8 images:")
@@ -175,6 +176,45 @@ def test_a_signal_leaves_nothing_under_the_name_and_the_next_preparation_succeed
     pyramid.verify()
     assert pyramid.images == 200
     assert names(tmp_path) == ["photos", "set"]
+
+
+def running_in(group):
+    """The processes of a group that have not ended."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has just ended
+            state, _, its_group = path.read_text().rsplit(")", 1)[1].split()[:3]
+            found += [path] * (int(its_group) == group and state != "Z")
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks processes up in /proc")
+def test_workers_end_with_a_killed_parent(tmp_path):
+    for seed in range(200):
+        save(tmp_path / f"photos/{seed:03d}.png", seed, side=128)
+    process = command(tmp_path / "photos")
+    wait_for(lambda: list(tmp_path.glob(".partial-set/r0128*")))
+    process.kill()
+    process.communicate()
+    wait_for(lambda: not running_in(process.pid))
+
+
+def die(number):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_a_user_error():
+    with Workers(2) as pool, pytest.raises(UserError, match="was killed"):
+        next(pool.in_order("Dying", die, range(99), 99))
+
+
+@pytest.mark.slow
+def test_worker_processes_do_not_import_torch():
+    """It takes seconds and hundreds of megabytes in each of them."""
+    code = "import sys, pggan.data.prepare; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
 @pytest.mark.slow
