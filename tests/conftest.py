@@ -42,7 +42,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def kept_files() -> Iterator[None]:
-    """Commands in this process, but for those of tests/cli, compose from files that were kept."""
+    """Commands in this process compose from files that were kept."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compose, "compose", composed)
         yield
@@ -60,7 +60,6 @@ LONG = (
     "test_docs.py",
     "test_first_gpu.py",
     "plan",
-    "test_fused.py",
     "test_train.py",
     "test_quality.py",
     "test_recipe.py",
@@ -72,19 +71,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((place for place, part in enumerate(LONG) if part in item.path.parts), len(LONG))
 
     items.sort(key=place)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `--dist loadgroup`, one worker takes a group of tests or else a file: it makes their fixtures once."""
-    from xdist.scheduler import LoadGroupScheduling
-
-    class Scheduler(LoadGroupScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            scope = super()._split_scope(nodeid)
-            return nodeid.partition("::")[0] if scope == nodeid else scope
-
-    return Scheduler(config, log) if config.getoption("dist") == "loadgroup" else None
+    for (
+        item
+    ) in items:  # with `--dist loadgroup`, one worker takes a group, or else a file: it makes their fixtures once
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
 
 
 def write_pyramid(
