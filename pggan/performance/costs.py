@@ -100,9 +100,8 @@ class CostCounter:
         backward, interval = 2 * d_backward + g_backward, loss.reg_interval
         mean = forward + passes + backward + penalty / interval
         flops = (each / count for each in (forward, passes, backward, penalty, mean))
-        weights = (
-            2 * count_parameters(self.g) + count_parameters(self.d) + 3 * sum(used)
-        )  # with G's average, gradients and two moments
+        # With G's average; of weights in use, gradients and two moments.
+        weights = 2 * count_parameters(self.g) + count_parameters(self.d) + 3 * sum(used)
         activations = ACTIVATION_COPIES * self.activation_bytes * phase.batch * a.activations_up_to(phase.resolution)
         return StepCost(Flops(*flops), used, 4 * weights + activations)
 
