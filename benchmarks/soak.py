@@ -221,12 +221,12 @@ def kill_while_saving(instant: float) -> None:
     write = CheckpointWriter._write
     usual = 0.03  # seconds; a save that takes less is killed at its end
 
-    def deadly_write(self: CheckpointWriter, snapshot: Any) -> None:
+    def deadly_write(self: CheckpointWriter, *arguments: Any) -> None:
         Timer(instant * usual, os.kill, (os.getpid(), signal.SIGKILL)).start()
-        write(self, snapshot)
+        write(self, *arguments)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    CheckpointWriter._write = deadly_write  # type: ignore[method-assign]
+    CheckpointWriter._write = deadly_write  # type: ignore[assignment, method-assign]
 
 
 def remains(run_dir: Path) -> dict[str, Any]:

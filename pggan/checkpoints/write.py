@@ -4,6 +4,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from math import inf
@@ -154,8 +155,7 @@ class CheckpointWriter:
     def __init__(self, run_dir: Path, keep: int, before: Callable[[], None] = lambda: None) -> None:
         """Args: keep: checkpoints that stay, besides milestones and the best; before: called in the thread, first."""
         self.run_dir, self.keep, self.before = run_dir, keep, before
-        self._thread: Thread | None = None
-        self._error: Exception | None = None
+        self._written: Future[None] | None = None  # of the last snapshot
 
     def __enter__(self) -> Self:
         return self
@@ -170,33 +170,30 @@ class CheckpointWriter:
         """Start writing `snapshot`, when the one before is durable."""
         self.wait()
         # A daemon: a second Ctrl-C ends at once, and what is half-written then is removed at the next start.
-        self._thread = Thread(target=self._write, args=(snapshot,), name="checkpoint", daemon=True)
-        self._thread.start()
+        self._written = Future()
+        Thread(target=self._write, args=(snapshot, self._written), name="checkpoint", daemon=True).start()
 
     @property
     def is_writing(self) -> bool:
         """Whether a snapshot is being written."""
-        return self._thread is not None and self._thread.is_alive()
+        return self._written is not None and not self._written.done()
 
     def wait(self) -> None:
         """Return when everything given to `save` is durable; raises what went wrong, once."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
+        written, self._written = self._written, None
+        if written is not None:
+            written.result()
 
-    def _write(self, snapshot: Snapshot) -> None:
+    def _write(self, snapshot: Snapshot, written: "Future[None]") -> None:
         try:
             self.before()
             write_checkpoint(self.run_dir, snapshot)
             prune(self.run_dir, snapshot.images, self.keep)
+            written.set_result(None)
         except OSError as error:
-            self._error = refused_by_disk(self.run_dir, error, snapshot.bytes)
-            self._error.__cause__ = error
+            written.set_exception(refused_by_disk(self.run_dir, error, snapshot.bytes))
         except Exception as error:  # for the main thread, like any other
-            self._error = error
+            written.set_exception(error)
 
 
 def refused_by_disk(run_dir: Path, error: OSError, needed: int) -> UserError:
