@@ -5,6 +5,7 @@ ONNX Runtime Web draws: two files of one pinned release, from a given .tgz or fr
 
 import subprocess
 import tarfile
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -44,24 +45,22 @@ def write_web(
     about = {"name": page_name(run), "renderer": "browser", "resolutions": levels}
     files = page_files(generator, directions, about) | read_runtime(runtime)
     graphs = {level: build(network, [level], for_page=True) for level in levels}
-    files |= {f"level-{level}.onnx": graph for level, graph in graphs.items()}
     sessions = {level: session_of(graph) for level, graph in graphs.items()}
-    differences = []
-    for last in levels:
 
-        def drawn(inputs: Inputs, last: int = last) -> Tensor:
-            values = {"truncation": torch.ones(1).numpy()}
-            values |= {name: value.numpy() for name, value in zip(("latents", "labels"), inputs, strict=False)}
-            for level in levels[: levels.index(last) + 1]:
-                feed = {given.name: values[given.name] for given in sessions[level].get_inputs()}
-                values["below"], values["images"] = sessions[level].run(["features", "images"], feed)
-            return torch.from_numpy(values["images"])
+    def drawn(last: int, inputs: Inputs) -> Tensor:
+        values = {"truncation": torch.ones(1).numpy()}
+        values |= {name: value.numpy() for name, value in zip(("latents", "labels"), inputs, strict=False)}
+        for level in levels[: levels.index(last) + 1]:
+            feed = {given.name: values[given.name] for given in sessions[level].get_inputs()}
+            values["below"], values["images"] = sessions[level].run(["features", "images"], feed)
+        return torch.from_numpy(values["images"])
 
-        differences.append(largest_difference(network, last, 1.0, drawn))
+    difference = max(largest_difference(network, last, 1.0, partial(drawn, last)) for last in levels)
+    files |= {f"level-{level}.onnx": graph for level, graph in graphs.items()}
     with atomic_directory(folder) as temporary:
         for file, content in files.items():
             (temporary / file).write_bytes(content)
-    return max(differences)
+    return difference
 
 
 def read_runtime(given: str | None) -> dict[str, bytes]:

@@ -39,7 +39,7 @@ def find(key: str, name: str, known: Mapping[str, str]) -> Any:
     place = known.get(name, name)
     if ":" not in place:
         raise UserError(f"There is no {key}={name}.", nearest(name, [*known, "MODULE:OBJECT"]))
-    if "" not in sys.path:
+    if name not in known and "" not in sys.path:  # the working directory, where a user's own module may be
         sys.path.insert(0, "")
     try:
         return resolve_name(place)
