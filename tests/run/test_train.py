@@ -128,11 +128,12 @@ def test_the_same_command_really_runs_every_level_to_1024(tiny_config, make_pyra
 
 
 def test_few_images_shown_often_are_a_reason_to_augment(tiny_config, make_pyramid, tmp_path):
-    make_pyramid(tmp_path / "data", images=3)
-    for name, words in {"none": [], "ada": ["augmentation=ada"]}.items():
+    make_pyramid(tmp_path / "data", images=8)
+    few = [f"data.path={tmp_path / 'data'}", "schedule.final_resolution=4", "schedule.total_images=400"]
+    for name in ("none", "ada"):
         run_dir = tmp_path / name
-        assert train.run(tiny_config(f"run_dir={run_dir}", f"data.path={tmp_path / 'data'}", *words)) == 0
-        note = "D sees each of the 3 images 53 times, and may learn them by heart. augmentation=ada"
+        assert train.run(tiny_config(f"run_dir={run_dir}", f"augmentation={name}", *few)) == 0
+        note = "D sees each of the 8 images 50 times, and may learn them by heart. augmentation=ada"
         assert (note in (run_dir / "train.log").read_text()) == (name == "none")
 
 
