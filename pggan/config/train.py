@@ -237,6 +237,7 @@ class ReportConfig:
     grid_images: Count
     grid: str
     console: Literal["auto", "plain", "quiet", "verbose"]
+    profile_steps: Whole
 
     def __post_init__(self) -> None:
         parse_grid(self.grid, "monitor.grid")

@@ -45,7 +45,6 @@ WITHDRAWN = {
     "model.latent_size": "Leave it out: a latent has as many numbers as the widest layer has feature maps.",
     "model.noise": "Leave it out: G adds no noise.",
     "modes": "Leave it out: steps are captured where there are CUDA graphs (compute.cuda_graphs).",
-    "monitor.profile_steps": "pggan bench scaling trace=FOLDER records a step.",
     "optimizer": "Leave it out: it is Adam as in the paper.",
     "optimizer.beta1": "Leave it out: it is 0, as in the paper.",
     "optimizer.beta2": "Leave it out: it is 0.99, as in the paper.",

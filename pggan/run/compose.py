@@ -40,7 +40,7 @@ from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.state import State
 from pggan.run.eta import PLANNED, Eta, TimeLimit, until, with_plan
 from pggan.run.evaluation import TrainingEvaluator, open_metrics
-from pggan.run.loop import Run
+from pggan.run.loop import Profiling, Run
 from pggan.run.pictures import Pictures
 from pggan.run.report import NullReporter, Reporter
 from pggan.run.run_dir import choose_run_dir, lock_run_dir, log_on_rank, next_start, write_config
@@ -179,6 +179,9 @@ def open_run(
             milestones=keys.milestone_images,
             metadata={"config": description, "data": pyramid.fingerprint, **names},
             pictures=pictures,
+            profiling=Profiling(monitor.profile_steps, run_dir / "profile")
+            if pictures and monitor.profile_steps
+            else None,
             tick_images=monitor.tick_images,
             most_skipped=keys.roll_back_after,
             hours=config.hours,

@@ -3,11 +3,13 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.profiler import profile, schedule
 
 from pggan.checkpoints.read import BEST, MILESTONE
 from pggan.checkpoints.write import (
@@ -18,6 +20,7 @@ from pggan.checkpoints.write import (
     prune,
     take_snapshot,
 )
+from pggan.core.atomic_io import atomic_write, make_directory
 from pggan.core.errors import EXIT_INTERRUPTED
 from pggan.core.process import StopSignal
 from pggan.core.schedule import Course, Phase, Schedule
@@ -35,6 +38,7 @@ from pggan.training.trainer import Trainer
 
 # What a rank can ask for; all of them do it at the same step.
 STOP, SAVE, GO_BACK = 1, 2, 4
+PROFILED_AFTER = 3  # steps of a phase: they try kernels and capture graphs
 
 
 @dataclass
@@ -55,6 +59,7 @@ class Run:
     milestones: Callable[[Schedule], list[int]]  # the image counts whose checkpoints are kept for good
     metadata: dict[str, Any]  # that every checkpoint has
     pictures: Pictures | None  # on rank 0
+    profiling: "Profiling | None"  # on rank 0, where it is asked for
     tick_images: int
     most_skipped: int  # updates in a row
     hours: float | None
@@ -135,6 +140,8 @@ class Run:
     def _happen(self, step: Step) -> None:
         """Draw, report and save what is due after a step."""
         with self.watchdog.slow():
+            if self.profiling is not None and step.images:
+                self.profiling(step)
             if self.pictures is not None:
                 self.pictures(step)
             if step.reaches(self.tick_images) or self.evaluator.is_due(step.before, step.images):
@@ -269,3 +276,31 @@ def updates_were_taken(state: State, most_skipped: int) -> bool:
         if skipped:
             return False
     return True
+
+
+class Profiling:
+    """Records some steps of every phase, after the first ones, as a trace in `folder`."""
+
+    def __init__(self, steps: int, folder: Path) -> None:
+        self.steps, self.folder = steps, folder
+        self._phase_index = -1
+        self._profile: profile | None = None
+
+    def __call__(self, step: Step) -> None:
+        """Note a step."""
+        is_new = step.phase.index != self._phase_index
+        self._phase_index = step.phase.index
+        if self._profile is not None and (is_new or step.is_last):
+            self._profile.stop()
+            self._profile = None
+        elif self._profile is not None:
+            self._profile.step()
+        if is_new:
+            cycle = schedule(wait=PROFILED_AFTER - 2, warmup=1, active=self.steps, repeat=1)
+            self._profile = profile(schedule=cycle, on_trace_ready=partial(self._write, step.phase), acc_events=True)
+            self._profile.start()
+
+    def _write(self, phase: Phase, recorded: profile) -> None:
+        make_directory(self.folder)
+        with atomic_write(self.folder / f"{phase.start:09d}-{phase.name.replace(' ', '-')}.json") as temporary:
+            recorded.export_chrome_trace(str(temporary))

@@ -120,3 +120,14 @@ def test_where_memory_no_longer_suffices_the_run_goes_on_with_half_of_the_images
 def test_a_run_whose_hours_are_over_before_its_networks_are_grown_says_so(tiny_config, tmp_path):
     assert train.run(tiny_config("hours=1e-6", "monitor.tick_images=8", f"run_dir={tmp_path}")) == 0
     assert "before 16x16 was faded in: hours=1e-06 were over." in (tmp_path / "train.log").read_text()
+
+
+@pytest.mark.slow
+def test_the_asked_for_steps_of_every_phase_are_recorded(tiny_config, tmp_path):
+    """Phases of 4 updates: three are warm-up, and only the fourth is left."""
+    short = ["schedule.final_resolution=8", "evaluation.metrics=[]", "monitor.profile_steps=2"]
+    assert train.run(tiny_config(f"run_dir={tmp_path}", *short)) == 0
+    names = [f"{images:09d}-{phase}" for images, phase in ((0, "4x4-stable"), (32, "8x8-fade"), (64, "8x8-stable"))]
+    assert sorted(path.stem for path in (tmp_path / "profile").iterdir()) == names
+    events = json.loads((tmp_path / "profile" / f"{names[0]}.json").read_text())["traceEvents"]
+    assert any("conv" in str(event.get("name")) for event in events)
