@@ -66,6 +66,7 @@ LONG = (
 )
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the marks, too
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def place(item: pytest.Item) -> int:
         return next((place for place, part in enumerate(LONG) if part in item.path.parts), len(LONG))
