@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageSequence
 
 from pggan.cli.main import main
 from pggan.sampling.commands import visible_steps
@@ -106,6 +106,20 @@ def test_path_n_of_a_film_goes_through_every_seed_plus_a_thousand_n(draw, tmp_pa
     both, second = pixels(tmp_path / "grid.webp"), pixels(tmp_path / "second.webp")
     assert np.array_equal(both[:, 16:], second)
     assert not np.array_equal(both[:, :16], second)
+
+
+def test_a_film_has_the_frames_of_its_path_at_constant_speed(draw, generator, tmp_path):
+    draw("interpolate", "seeds=1,5", "frames=6", "zoom=1", f"out={tmp_path / 'a.webp'}")
+    measure = partial(visible_steps, generator, generator.settings())
+    with Image.open(tmp_path / "a.webp") as film:
+        found = [np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(film)]
+    assert np.array_equal(found, generator.render(path_through(seed_latents([1, 5], 8), "slerp", 6, measure)))
+
+
+def test_path_n_of_saved_latents_begins_at_the_nth(generator, tmp_path):
+    saved = seed_latents([7, 8, 9], 8)
+    save_vectors("latents", saved, tmp_path / "a.safetensors", {})
+    assert torch.equal(generator.keyframes(None, str(tmp_path / "a.safetensors"), 1)[0], saved[[1, 2, 0]])
 
 
 @pytest.mark.parametrize("kind", ["slerp", "loop", "walk"])

@@ -86,6 +86,13 @@ def test_an_animation_has_its_frames_in_order_at_its_rate_for_ever(tmp_path, end
     assert [path.name for path in tmp_path.iterdir()] == [path.name]
 
 
+def test_a_webp_film_holds_every_bit_of_noise(tmp_path):
+    frames = np.random.default_rng(0).integers(0, 256, (3, 16, 24, 3), dtype=np.uint8)
+    save_film(frames, 3, 30, tmp_path / "a.webp")
+    with Image.open(tmp_path / "a.webp") as opened:
+        assert np.array_equal([np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(opened)], frames)
+
+
 def test_a_video_shows_its_frames_almost_without_loss(tmp_path):
     av = pytest.importorskip("av")
     x, y = np.linspace(0, 200, 47) + np.zeros((33, 1)), np.linspace(0, 50, 33)[:, None] + np.zeros(47)
