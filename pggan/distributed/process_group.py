@@ -205,10 +205,11 @@ class ProcessGroup:
 
     def all_reduce_flags(self, flags: int) -> int:
         """The bitwise OR of the `flags` of all ranks."""
+        if self._control is None:
+            return flags
         reduced = torch.tensor([flags], dtype=torch.int32)
-        if self._control is not None:
-            with self.collective():
-                dist.all_reduce(reduced, ReduceOp.BOR, group=self._control)
+        with self.collective():
+            dist.all_reduce(reduced, ReduceOp.BOR, group=self._control)
         return int(reduced)
 
     def broadcast(self, tensors: list[Tensor]) -> None:

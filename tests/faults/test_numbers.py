@@ -89,11 +89,10 @@ def test_a_fault_of_the_machine_is_gone_after_a_rollback(tiny_config, tmp_path, 
 
 
 @pytest.mark.fault(26)
-@pytest.mark.parametrize("trainable", TRAINABLES)
 def test_a_fault_of_the_recipe_ends_the_run_with_a_remedy_and_a_finite_checkpoint(
-    tiny_overrides, tmp_path, poison, capsys, trainable
+    tiny_overrides, tmp_path, poison, capsys
 ):
-    poison(trainable, 72, 10**6, times=10**6)
+    poison("D", 72, 10**6, times=10**6)
     arguments = ["checkpoint.roll_back_after=3", "checkpoint.every_images=64", f"run_dir={tmp_path}"]
     assert main(["train", *tiny_overrides, *arguments]) == 2
     shown = capsys.readouterr().err
@@ -113,7 +112,7 @@ def test_trouble_before_the_first_checkpoint_ends_the_run(tiny_config, tmp_path,
 
 
 @pytest.mark.fault(26)
-@pytest.mark.parametrize(("part", "times"), [("g", 1), ("d", 1), ("generator_ema", 1), ("g", 2)])
+@pytest.mark.parametrize(("part", "times"), [("d", 1), ("generator_ema", 1), ("g", 2)])
 def test_weights_that_are_not_finite_are_never_saved(finished_run, tiny_config, tmp_path, after_step, part, times):
     """Not even at the end: the state is rolled back to the checkpoint before, once; the second time it is given up."""
     spoilt: list[int] = []
@@ -151,18 +150,11 @@ def spoil_and_train(spoilt_run, undisturbed, port):
         return metrics
 
     Trainer.step = watched_step
-    saving.write_checkpoint = slowly(saving.write_checkpoint)
+    write = saving.write_checkpoint
+    saving.write_checkpoint = lambda *arguments: (time.sleep(0.1), write(*arguments))
     codes = [train.run(spoilt_run)]
     set_port(port)
     return [*codes, train.run(undisturbed)]
-
-
-def slowly(write):
-    def wait_and_write(*arguments):
-        time.sleep(0.1)
-        write(*arguments)
-
-    return wait_and_write
 
 
 @pytest.mark.fault(26)
