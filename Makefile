@@ -7,7 +7,7 @@ OPTIONS ?=
 CORES := $(shell $(PYTHON) -c "import os; print(os.cpu_count() or 1)")
 # One more than cores: tests that start processes and wait for them leave two workers a third of two cores.
 WORKERS ?= $(shell expr $(CORES) + 1)
-SHARED := --dist loadgroup --no-loadscope-reorder
+SHARED := --dist loadfile --no-loadscope-reorder
 UNIT_TESTS := --numprocesses $(CORES) $(SHARED) -m "not slow and not rare" --ignore tests/faults --ignore tests/launch
 EVERYTHING := --quiet --editable ".[avatars,datasets,docs,export,metrics,slurm,video,dev]" --constraint constraints.txt
 

@@ -66,17 +66,11 @@ LONG = (
 )
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the marks, too
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def place(item: pytest.Item) -> int:
         return next((place for place, part in enumerate(LONG) if part in item.path.parts), len(LONG))
 
     items.sort(key=place)
-    for (
-        item
-    ) in items:  # with `--dist loadgroup`, one worker takes a group, or else a file: it makes their fixtures once
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.path.name))
 
 
 def write_pyramid(

@@ -10,7 +10,7 @@ import pytest
 from tests.cuda.null_gpu.build import environment, started
 from tests.processes import free_ports
 
-pytestmark = [pytest.mark.slow, pytest.mark.rare, pytest.mark.xdist_group("cuda")]
+pytestmark = [pytest.mark.slow, pytest.mark.rare]
 UNUSUAL = re.compile(r"without CUDA graphs|without fused kernels|Out of memory|Error|Warning|Traceback")
 RUN = [
     "model.fmap_max=16",

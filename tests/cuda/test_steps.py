@@ -14,7 +14,7 @@ import torch
 
 from tests.cuda.null_gpu.build import build, started
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cuda")]
+pytestmark = pytest.mark.slow
 TABLE = Path(__file__).with_name("launches.json")
 
 

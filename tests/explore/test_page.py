@@ -12,7 +12,7 @@ from pggan.sampling.generate import seed_latents
 from pggan.sampling.images import enlarge
 from pggan.sampling.latents import load_vectors, move, path_through, save_vectors
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.slow
 
 ULP = 2.0**-23  # of float32, relative
 

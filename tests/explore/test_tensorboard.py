@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-pytestmark = [pytest.mark.rare, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.rare
 
 # Elements of a page, also in the shadow trees and frames that TensorBoard is made of.
 FIND = """

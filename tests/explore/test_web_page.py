@@ -9,7 +9,7 @@ import pytest
 from pggan.core.process import cache_folder
 from pggan.interop.web import ARCHIVE, write_web
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from tests.processes import free_ports
 
 SCRIPTS = ROOT / "scripts" / "slurm"
 # One worker of pytest-xdist takes all of them: the jobs run beside each other, and wait for the same clock of Slurm.
-pytestmark = [pytest.mark.rare, pytest.mark.xdist_group("slurm")]
+pytestmark = pytest.mark.rare
 
 
 @dataclass

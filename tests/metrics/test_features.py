@@ -11,8 +11,6 @@ from pggan.metrics.features import (
     kernel_distance,
 )
 
-pytestmark = pytest.mark.xdist_group("torchvision")  # other programs import it, which takes seconds
-
 
 def test_the_kernel_distance_is_that_of_torchmetrics(features):
     from torchmetrics.image.kid import poly_mmd
