@@ -27,7 +27,7 @@ from pggan.networks.networks import Generator
 from pggan.ops.convolution import fuse_resampling
 from pggan.ops.elementwise import EPSILON, LEAKY_SLOPE
 from pggan.ops.filters import FACTOR, low_pass_filter
-from pggan.sampling.generate import mean_features
+from pggan.sampling.latents import mean_features
 
 CENTER = 4  # of the nine places of a 3x3 neighbourhood
 OPSET = 17  # of 2022: each runtime of today has it, in browsers, too

@@ -18,7 +18,6 @@ from pggan.networks.layers import ComputeOptions, use_options
 from pggan.networks.networks import Generator
 from pggan.sampling.images import Pixels, to_bytes
 
-CENTER_SEEDS = 1024  # latents whose average features truncation pulls towards
 BATCH_SIZE = 8  # of generated images: at 1024x1024, each takes hundreds of megabytes
 PARALLEL_SIDE = 128  # pixels up to which CPU threads draw an image each, rather than one image together
 
@@ -50,7 +49,7 @@ def render_each(
     depends on its company.  On a CPU each thread draws an image of its own, which takes a fraction of the time that
     several threads take for one small image; large ones (see PARALLEL_SIDE) are drawn by all threads together.
 
-    Args: center: the features of `mean_features`, where the images are truncated.
+    Args: center: the mean features (see `mean_features`), where the images are truncated.
     """
 
     def draw(latent: Tensor) -> Pixels:
@@ -106,23 +105,6 @@ def draw_seeds(
     labels = torch.arange(count) % num_classes if num_classes else None
     latents = seed_latents(list(range(count)), network.architecture.latent_size)
     return draw_in_batches(network, latents, labels, RenderSettings(resolution, alpha), batch_size)
-
-
-@torch.no_grad()
-def observed_features(network: Generator, latents: Tensor, label: int | None) -> Tensor:
-    """The 4x4 features [N, C, 4, 4] of `latents` [N, Z] of a class."""
-    labels = None if label is None else torch.full((len(latents),), label)
-    return network.features(latents.to(network.weights[0].device), one_hot(network, labels))
-
-
-def mean_features(network: Generator, label: int | None) -> Tensor:
-    """The mean 4x4 features [1, C, 4, 4] of many latents of a class: where truncation pulls images to.
-
-    The generator normalises its latents, so scaling those changes nothing; its first features are the place where
-    typical and extreme faces differ.
-    """
-    latents = seed_latents(list(range(CENTER_SEEDS)), network.architecture.latent_size)
-    return observed_features(network, latents, label).mean(0, keepdim=True)
 
 
 def one_hot(network: Generator, labels: Tensor | None) -> Tensor | None:

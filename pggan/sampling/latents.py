@@ -1,4 +1,4 @@
-"""Latents in files and on paths, and directions along which images change in one respect.
+"""Latents in files and on paths, their mean features, and directions along which images change in one respect.
 
 A file of latents is a safetensors file with `latents` float32 [N, Z] and, in its header, where each one comes from.
 N latents, Z latent size, K keyframes (latents that a path passes through) or directions, F frames.
@@ -20,7 +20,7 @@ from pggan.core.atomic_io import atomic_write
 from pggan.core.errors import UserError, require
 from pggan.core.rng import generator_for
 from pggan.networks.networks import Generator
-from pggan.sampling.generate import observed_features, seed_latents
+from pggan.sampling.generate import one_hot, seed_latents
 
 # Positions [F] from 0 to 1 along the path, to latents [F, Z]: calculated in float64, so that ends are exact in float32.
 LatentPath = Callable[[Tensor], Tensor]
@@ -30,6 +30,7 @@ Distances = Callable[[Tensor], Tensor]  # N latents [N, Z] to the distances [N -
 MAX_SEEDS = 1_000_000  # 2 GiB of latents of 512 numbers
 SMOOTHNESS = 15.0  # of a walk: the standard deviation of its Gaussian, in frames
 SAMPLES_PER_SEGMENT = 64  # points between two keyframes from which the length of a path is measured
+CENTER_SEEDS = 1024  # latents whose average features truncation pulls towards
 OBSERVED = 4096  # latents whose features show the principal components
 SPARE, ITERATIONS = 8, 8  # components calculated beyond those asked for, and rounds, which make these exact
 
@@ -215,6 +216,23 @@ def on_sphere(latents: Tensor) -> Tensor:
 def move(latents: Tensor, direction: Tensor, strength: float) -> Tensor:
     """`latents` [N, Z] moved along `direction` [Z], from the length that latents typically have."""
     return on_sphere(latents) + strength * direction
+
+
+@torch.no_grad()
+def observed_features(network: Generator, latents: Tensor, label: int | None) -> Tensor:
+    """The 4x4 features [N, C, 4, 4] of `latents` [N, Z] of a class."""
+    labels = None if label is None else torch.full((len(latents),), label)
+    return network.features(latents.to(network.weights[0].device), one_hot(network, labels))
+
+
+def mean_features(network: Generator, label: int | None) -> Tensor:
+    """The mean 4x4 features [1, C, 4, 4] of many latents of a class: where truncation pulls images to.
+
+    The generator normalises its latents, so scaling those changes nothing; its first features are the place where
+    typical and extreme faces differ.
+    """
+    latents = seed_latents(list(range(CENTER_SEEDS)), network.architecture.latent_size)
+    return observed_features(network, latents, label).mean(0, keepdim=True)
 
 
 @torch.no_grad()

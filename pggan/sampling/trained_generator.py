@@ -16,9 +16,9 @@ from pggan.checkpoints.generator_file import LoadedGenerator, load_generator
 from pggan.checkpoints.read import NEWEST, choose_checkpoint
 from pggan.core.devices import choose_device
 from pggan.core.errors import UserError, nearest
-from pggan.sampling.generate import RenderSettings, mean_features, render_each, seed_latents
+from pggan.sampling.generate import RenderSettings, render_each, seed_latents
 from pggan.sampling.images import Pixels, to_pil
-from pggan.sampling.latents import load_vectors, parse_seeds, path_through
+from pggan.sampling.latents import load_vectors, mean_features, parse_seeds, path_through
 from pggan.sampling.projection import STEPS, Picture, Projection, project, read_target
 
 Seeds = int | str | Iterable[int]  # 5, "0-63", "1,5,9-12" or [1, 5, 9]

@@ -30,7 +30,7 @@ from pggan.interop.onnx_graph import (
     session_of,
     write_onnx,
 )
-from pggan.sampling.generate import mean_features
+from pggan.sampling.latents import mean_features
 
 STAGES = [(4, 1.0), (8, 0.0), (16, 1.0), (16, 0.25)]
 RUNTIME = {name: f"// {name}".encode() for name in web.FILES}
