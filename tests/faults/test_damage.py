@@ -1,6 +1,5 @@
 """Checkpoints that are cut short or changed are passed over, with one line about it."""
 
-import json
 import random
 import shutil
 from pathlib import Path
@@ -8,11 +7,11 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from pggan.checkpoints.read import CorruptCheckpoint, checkpoints_of, checksum_of, newest_checkpoint, open_checkpoint
-from pggan.core.atomic_io import file_sha256
+from pggan.checkpoints.read import CorruptCheckpoint, checkpoints_of, newest_checkpoint, open_checkpoint
 from pggan.core.errors import UserError
 from pggan.run import train
 from pggan.run.inspect import facts_of_run
+from tests.checkpoints.conftest import reseal
 
 FILES = ("weights", "state")
 
@@ -103,10 +102,6 @@ def test_a_checkpoint_whose_state_does_not_fit_is_refused_by_name(finished_run, 
     run_dir = Path(shutil.copytree(finished_run, tmp_path / "run"))
     path = newest(run_dir) / "state.safetensors"
     save_file({name.replace("blocks", "other"): tensor for name, tensor in load_file(path).items()}, path)
-    state = newest(run_dir) / "state.json"
-    header = json.loads(state.read_text())
-    header["files"]["state.safetensors"] = file_sha256(path)
-    header["sha256"] = checksum_of(header)
-    state.write_text(json.dumps(header))
+    reseal(newest(run_dir))
     with pytest.raises(UserError, match=r"(?s)does not fit.*fits no weight.*Remove .* to resume"):
         train.run(tiny_config(f"run_dir={run_dir}"))

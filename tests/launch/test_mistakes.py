@@ -53,11 +53,6 @@ def test_ranks_with_different_images(ranks, settings, run_dir, port, make_pyrami
 # ---- what one rank finds ends all of them ----------------------------------------------------------------
 
 
-def test_a_batch_that_the_ranks_of_a_launcher_cannot_share(ranks, settings, port):
-    ended = ranks(settings, settings, settings, master_port=port)
-    require_reported_once(ended, "A batch of 8 (schedule.batch) has 2 groups of 4 images", "Use 1, 2 ranks")
-
-
 @pytest.mark.fault(29)
 def test_data_that_is_not_there(ranks, settings, run_dir, port, tmp_path):
     ended = ranks(*2 * [[*settings, f"data.path={tmp_path / 'nothing'}"]], master_port=port)
