@@ -252,7 +252,7 @@ class Run:
                 # A kill may have come between a checkpoint and the removal of older ones.
                 prune(self.run_dir, images, self.writer.keep)
         if problem := self.group.broadcast_object(str(self._problem or "")):
-            raise NonFiniteError(problem)
+            raise self._problem or NonFiniteError(problem)  # which knows the images of its checkpoint
         if images < schedule.total:
             resumes = f"The same command with run_dir={self.run_dir} resumes."
             reporter.line(f"Interrupted at {images:,} images; everything is saved. {resumes}", always=True)

@@ -227,6 +227,9 @@ def test_a_process_waits_for_another_one_that_prepares_the_same(folder, tmp_path
         while "this one waits for it" not in said:
             said = process.stderr.readline()
             assert said, "the process has ended"
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1)
+        assert not (tmp_path / ".partial-set").exists()  # which may be the other one's
         if ends:
             prepared(folder, tmp_path / "elsewhere").path.rename(tmp_path / "set")
         lock.close()

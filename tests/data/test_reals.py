@@ -11,6 +11,7 @@ from pggan.core.schedule import Schedule
 from pggan.data.pyramid import ImagePyramid
 from pggan.data.reals import Loader, RealBatches, epoch_order, indices_at
 from pggan.performance.bench import phase_of
+from tests.pyramids import write_pyramid
 
 CPU = torch.device("cpu")
 SCHEDULE = Schedule(
@@ -120,6 +121,13 @@ def test_labels_belong_to_their_images(pyramid):
     assert batch.labels.argmax(1).tolist() == pyramid.labels[indices].tolist()
     unlabelled = RealBatches(pyramid, 2, CPU, False, False).batch(phase, StepRng(2, 40, CPU))
     assert (unlabelled.labels, unlabelled.fake_labels) == (None, None)
+
+
+def test_fakes_have_the_classes_of_all_images_though_the_set_is_sorted_by_class(tmp_path):
+    images = np.zeros((60, 4, 4, 3), np.uint8)
+    pyramid = write_pyramid(tmp_path / "set", images, {}, class_names=["a", "b"], labels=[0] * 40 + [1] * 20)
+    batch = RealBatches(pyramid, 0, CPU, False, True).batch(phase_of(4, 300), StepRng(0, 0, CPU))
+    assert 70 <= batch.fake_labels[:, 1].sum() <= 130  # 100, and four standard deviations
 
 
 # ---- where bytes come from
