@@ -32,20 +32,23 @@ class Rank:
 @pytest.mark.slow
 @pytest.mark.fault(16)
 def test_a_rank_that_takes_no_step_ends_unless_it_may_be_slow():
-    hung, preparing, first, waiting, drawing = Rank(), Rank(), Rank(), Rank(in_collective=True), Rank()
-    ranks = [hung, preparing, first, waiting, drawing]
+    hung, preparing, first, drawing = Rank(), Rank(), Rank(), Rank()
+    waiting, large = Rank(in_collective=True), Rank(in_collective=True)
+    ranks = [hung, preparing, first, waiting, drawing, large]
     for rank in ranks:
         rank.watchdog.__enter__()
-    for rank in (hung, first, waiting, drawing):
+    for rank in (hung, first, waiting, drawing, large):
         rank.watchdog.expect_slow_step()
-    for rank in (hung, waiting, drawing):
+    for rank in (hung, waiting, drawing, large):
         rank.watchdog.stepped()
     with drawing.watchdog.slow():
         while not hung.ended:
             time.sleep(0.1)
         hung.watchdog.__exit__()  # else its guard would end this process
-        time.sleep(WATCHED)
-    assert [rank.ended for rank in ranks] == [[EXIT_PEER_LOST], [], [], [], []]
+        large.watchdog.stepped()  # after seconds, so its next step may take some, too
+        large.group.in_collective = False
+        time.sleep(WATCHED + 1)
+    assert [rank.ended for rank in ranks] == [[EXIT_PEER_LOST], [], [], [], [], []]
     assert "rank 1 on here has taken no step for 4 s" in hung.said[0]
     for rank in ranks[1:]:
         rank.watchdog.__exit__()

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import subprocess
 import threading
 from pathlib import Path
@@ -14,6 +15,7 @@ from pggan.cli.main import main
 from pggan.core.errors import UserError
 from pggan.run import train
 from pggan.run.inspect import facts_of_run
+from tests.processes import in_processes, values_of
 
 
 def fill(folder: Path, leave: int = 16_384) -> None:
@@ -167,3 +169,19 @@ def test_the_disk_is_looked_at_before_the_first_step(tiny_config, tmp_path, smal
     with pytest.raises(UserError, match=r"needs .* MB more; the disk is .* MB short"):
         train.run(tiny_config(f"run_dir={small_disk / 'run'}"))
     assert not (small_disk / "run").exists()
+
+
+def refused(config):
+    try:
+        return train.run(config)
+    except UserError as error:
+        return str(error)
+
+
+def test_compressed_gradients_need_room_for_what_every_rank_keeps(tiny_config, small_disk):
+    """Two moments of each rank, G's average and the weights: on two ranks, half as much again."""
+    fill(small_disk)
+    config = tiny_config(f"run_dir={small_disk / 'run'}", "gradients=dgc", "model.fmap_max=64")
+    texts = [refused(config), values_of(in_processes(2, refused, config))[0]]
+    alone, together = (float(re.search(r"needs ([\d.]+) MB", text)[1]) for text in texts)
+    assert together / alone == pytest.approx(1.5, rel=0.02)

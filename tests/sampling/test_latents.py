@@ -125,6 +125,12 @@ def test_a_closed_path_has_no_corner():
     assert (arriving.norm(dim=1) / leaving.norm(dim=1) - 1).abs().max() < 0.02
 
 
+def test_a_closed_path_through_the_same_keys_backwards_is_the_same_path():
+    there, back = closed_spline(keys(5)), closed_spline(keys(5)[[0, 4, 3, 2, 1]])
+    at = torch.arange(20, dtype=torch.float64) / 20
+    torch.testing.assert_close(there(at), back((1 - at) % 1), atol=1e-5, rtol=1e-5)
+
+
 def test_a_loop_turns_by_the_same_angle_everywhere_and_closes():
     found = path_through(keys(5), "loop", 240)
     assert torch.equal(found[0], keys(5)[0])
@@ -149,6 +155,14 @@ def test_a_walk_is_smooth_by_its_gaussian_in_frames_and_has_no_seam():
     for lag in range(9):
         found = (path * np.roll(path, -lag, 0)).mean()
         assert found == pytest.approx(math.exp(-(lag**2) / (4 * smoothness**2)), abs=0.02)
+
+
+def test_walks_have_mean_square_1_as_a_whole_and_another_number_of_frames_is_another_walk():
+    lengths = random_walk(0, 4, 64, 3.0).square().mean(1)
+    assert lengths.mean() == pytest.approx(1, abs=1e-5)
+    assert lengths.max() > 1.5 * lengths.min()
+    short, long = (random_walk(0, 512, frames, 3.0)[32] for frames in (64, 128))
+    assert abs(torch.cosine_similarity(short, long, 0)) < 0.3
 
 
 def test_the_principal_directions_show_what_changes_features_most():
