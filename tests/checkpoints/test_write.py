@@ -62,11 +62,12 @@ def test_the_best_is_kept_until_a_better_one_is_durable(run_dir, snapshot_of):
 
 
 def test_a_checkpoint_is_late_and_training_waits_for_it_before_the_minutes_are_over():
-    interval = CheckpointInterval(0, 10**9, 0.01)
+    interval, longer = CheckpointInterval(0, 10**9, 0.01), CheckpointInterval(0, 10**9, 0.5)
     assert not interval.is_late
     assert not interval.must_wait(8)
     time.sleep(0.7)
     assert interval.is_late
+    assert not longer.is_late
     interval.begin(8)
     assert interval.must_wait(16)  # what was begun is not on the disk
     interval.saved()

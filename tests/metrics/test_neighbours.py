@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from pggan.metrics.features import NearestNeighbours
+from pggan.metrics.features import DISTANCE_ROWS, NearestNeighbours, nearest_different
 from pggan.metrics.images import RealImages, feed
 from tests.pyramids import write_pyramid
 
@@ -105,3 +105,13 @@ def test_all_training_images_are_looked_at(task_of, make_pyramid, tmp_path):
     metric, _ = measured(task_of(RealImages(pyramid, 16, 30), pyramid), 10)
     nearest = metric.found["pixels"].numbers[:, 0]
     assert torch.equal(nearest, torch.arange(30, 40))
+
+
+def test_each_of_many_training_images_has_a_nearest_other_one():
+    """Of more images than are compared at once: the other one of each pair has the same place in another block."""
+    once = torch.randn(DISTANCE_ROWS, 8, generator=torch.Generator().manual_seed(0))
+    pairs = torch.cat([once, once + 0.001])
+    distances = nearest_different(pairs, pairs)
+    torch.testing.assert_close(
+        distances, torch.full((2 * DISTANCE_ROWS,), 0.001 * 8**0.5, dtype=torch.float64), rtol=0.01, atol=0
+    )

@@ -3,15 +3,17 @@
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pggan.distributed.process_group import ProcessGroup
+from pggan.distributed.process_group import ProcessGroup, rank_from_environment
 from pggan.losses.base import Loss
 from pggan.run.health import CLEAR_TICKS, REMEDIES, Alarms, MetricAccumulator, means
 from tests.losses.critics import LOGISTIC, RELATIVISTIC, WGAN_GP
+from tests.processes import in_processes, values_of
 
 
 def test_values_are_averaged_over_numbers_skipped_updates_are_summed_and_norms_have_a_maximum_too():
@@ -27,6 +29,21 @@ def test_values_are_averaged_over_numbers_skipped_updates_are_summed_and_norms_h
     alone = ProcessGroup.single_process(torch.device("cpu"))
     assert means(found, alone) == expected
     assert means(accumulator.take(), alone) == {}
+
+
+def means_of_a_rank():
+    """As one of two: losses 1, and 2 and 6; the same update is skipped on both."""
+    group = ProcessGroup.connect(rank_from_environment(), torch.device("cpu"), 60)
+    mine = {"D/loss": [[1.0], [2.0, 6.0]][group.rank], "D/skipped": [1.0], "D/gradient_norm": [3.0 + group.rank]}
+    found = means({name: np.array(each, np.float32) for name, each in mine.items()}, group)
+    group.shutdown()
+    return found
+
+
+@pytest.mark.slow
+def test_means_are_of_the_numbers_of_all_ranks_and_an_update_that_all_skip_counts_once():
+    expected = {"D/loss": 3.0, "D/skipped": 1.0, "D/gradient_norm": 3.5, "D/gradient_norm_max": 4.0}
+    assert values_of(in_processes(2, means_of_a_rank)) == [expected, expected]
 
 
 def tick(**changes: float) -> dict[str, float]:
