@@ -1,6 +1,7 @@
 """Zip and tar archives: what their folder would give, and nothing read or written outside."""
 
 import gzip
+import os
 import tarfile
 import zipfile
 
@@ -69,6 +70,13 @@ def test_the_last_of_several_members_of_one_name_counts(tmp_path):
         source = open_source(archive)
         (entry,) = source.loaded(source.entries)
         np.testing.assert_array_equal(load_image(entry.file, 16, 3, "center"), noise(1))
+
+
+def test_an_archive_that_has_changed_is_read_anew(tmp_path):
+    for seed in range(2):
+        (entry,) = open_source(write_zip(tmp_path / "a.zip", [("x.png", png(seed))])).entries
+        os.utime(tmp_path / "a.zip", (seed, seed))
+        np.testing.assert_array_equal(load_image(entry.file, 16, 3, "center"), noise(seed))
 
 
 @pytest.mark.fault(23)

@@ -125,10 +125,11 @@ def test_a_flag_of_one_rank_reaches_all_in_the_same_call(seen):
 
 
 def test_one_flipped_bit_in_the_weights_of_a_rank_is_an_error_that_names_it(seen):
-    error, *others = (flipped for flipped, _ in seen[2])
-    assert "UserError: Rank 1 has another checksum of the weights of D than rank 0" in error
-    assert "resumes from the last checkpoint" in error
-    assert all(other.startswith("RemoteUserError") for other in others)
+    """And so is the same sum of weights in another order."""
+    for name, (error, *others) in zip(("D", "G"), zip(*seen[2], strict=True), strict=True):
+        assert f"UserError: Rank 1 has another checksum of the weights of {name} than rank 0" in error
+        assert "resumes from the last checkpoint" in error
+        assert all(other.startswith("RemoteUserError") for other in others)
 
 
 # ---- losing one ------------------------------------------------------------------------------------------
