@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from pggan.cli.commands import COMMANDS, Command
 from pggan.cli.help import help_text, overview
-from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError, nearest
+from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER_ERROR, REFUSED_WRITES, UserError, nearest
 from pggan.core.process import (
     COMMAND_VARIABLE,
     PARENT_VARIABLE,
@@ -134,6 +134,11 @@ def guarded(run: Callable[[], int]) -> int:
     except BrokenPipeError:  # whoever reads the output, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
+    except OSError as error:
+        if error.errno not in REFUSED_WRITES:
+            raise
+        print(f"Error: {error}\n  Make room there, or choose a place that can be written to.", file=sys.stderr)
+        return EXIT_USER_ERROR
     except KeyboardInterrupt as interrupt:
         print("Stopped at once.", *interrupt.args, file=sys.stderr)
         return EXIT_INTERRUPTED

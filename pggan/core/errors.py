@@ -1,5 +1,6 @@
 """Errors that a user can correct, and the exit codes of the program."""
 
+import errno
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -7,6 +8,8 @@ EXIT_FAILED = 1  # an unexpected exception
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 75  # the same command resumes
 EXIT_PEER_LOST = 76  # of a rank that ended because another one failed
+# What the system says when it no longer takes what is written.
+REFUSED_WRITES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 MIN_PREFIX = 3  # letters of a name that say which one is meant
 
 

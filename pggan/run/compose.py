@@ -1,6 +1,5 @@
 """Composes a run out of its parts, each of which gets values: here the configuration stops."""
 
-import errno
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -27,6 +26,7 @@ from pggan.config.values import changes, command_seconds, describe, flatten
 from pggan.config.withdrawn import lost_values
 from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import clean_partials, require_free_space
+from pggan.core.errors import REFUSED_WRITES
 from pggan.core.process import StopSignal, interrupt_message
 from pggan.core.schedule import Course, Schedule
 from pggan.data.pyramid import ImagePyramid, open_pyramid
@@ -51,9 +51,6 @@ from pggan.training.trainer import Trainer
 # From the lab book: 4096 images are not known by heart after 16 passes, 500 are after 117.
 FEW_IMAGES = 2000
 OFTEN_SHOWN = 50
-
-# What the system says when it no longer takes what is written.
-REFUSED_WRITES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 
 # What may differ between the ranks of a run: where they are, and what rank 0 alone decides.
 OWN_KEYS = ("run_dir",)

@@ -1,5 +1,6 @@
 """The program as a user starts it: which command runs, what it prints, how it ends."""
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -82,5 +83,7 @@ def test_what_a_command_raises_decides_the_exit_code(capsys):
     assert capsys.readouterr().err == "Stopped at once.\n"
     assert guarded(lambda: fail(KeyboardInterrupt("All is kept."))) == EXIT_INTERRUPTED
     assert capsys.readouterr().err == "Stopped at once. All is kept.\n"
+    assert guarded(lambda: fail(OSError(errno.ENOSPC, "No space left", "a.png"))) == EXIT_USER_ERROR
+    assert "No space left: 'a.png'\n  Make room there" in capsys.readouterr().err
     with pytest.raises(ZeroDivisionError):
         guarded(lambda: fail(ZeroDivisionError()))
