@@ -1,6 +1,9 @@
 """`pggan evaluate`: metrics of a checkpoint, or of all of them, as tables or as JSON."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from os.path import exists
 from pathlib import Path
 from typing import Any
 
@@ -49,31 +52,44 @@ def run(config: EvaluateConfig) -> int:
         "versions": versions(),
         "evaluations": [],
     }
-    for place in places:
-        generator = load(str(place), config.device)
-        settings = generator.settings(resolution=config.resolution, alpha=config.alpha)
-        about = {"generator": str(place), "images": generator.images, "alpha": settings.alpha}
-        about["resolution"] = settings.resolution
-        found = evaluator.evaluate(
-            generator.network,
-            settings,
-            pyramid,
-            first_seed=config.seed,
-            group=group,
-            mirror=mirror,
-            shows_progress=True,
-        )
-        end = f"-{generator.images:09d}.png" if len(places) > 1 else ".png"
-        folder = None if config.out is None else make_folder(Path(config.out), "out")
-        pictures = [] if folder is None else [f"{name}{end}" for name in found.pictures]
-        result["evaluations"].append(about | {"metrics": found.values, "notes": found.notes, "pictures": pictures})
-        if folder is not None:  # after each, so that it is there when a later one is not finished
-            for file, picture in zip(pictures, found.pictures.values(), strict=True):
-                save_png(picture, folder / file)
-            with atomic_write(folder / RESULT_FILE) as temporary:
-                temporary.write_text(json.dumps(result, indent=1) + "\n")
+    with folder_for(config.out) as folder:
+        for place in places:
+            generator = load(str(place), config.device)
+            settings = generator.settings(resolution=config.resolution, alpha=config.alpha)
+            about = {"generator": str(place), "images": generator.images, "alpha": settings.alpha}
+            about["resolution"] = settings.resolution
+            found = evaluator.evaluate(
+                generator.network,
+                settings,
+                pyramid,
+                first_seed=config.seed,
+                group=group,
+                mirror=mirror,
+                shows_progress=True,
+            )
+            end = f"-{generator.images:09d}.png" if len(places) > 1 else ".png"
+            pictures = [] if folder is None else [f"{name}{end}" for name in found.pictures]
+            result["evaluations"].append(about | {"metrics": found.values, "notes": found.notes, "pictures": pictures})
+            if folder is not None:  # after each, so that it is there when a later one is not finished
+                for file, picture in zip(pictures, found.pictures.values(), strict=True):
+                    save_png(picture, folder / file)
+                with atomic_write(folder / RESULT_FILE) as temporary:
+                    temporary.write_text(json.dumps(result, indent=1) + "\n")
     report(config, result)
     return 0
+
+
+@contextmanager
+def folder_for(out: str | None) -> Iterator[Path | None]:
+    """The directory `out`, made if need be; directories made here go away again where nothing came into them."""
+    folder = None if out is None else Path(out)
+    made = [] if folder is None else [one for one in (folder, *folder.parents) if not exists(one)]
+    try:
+        yield None if folder is None else make_folder(folder, "out")
+    finally:
+        with suppress(OSError):
+            for directory in made:
+                directory.rmdir()
 
 
 def open_images(run: str, data: str | None, channels: int, resolution: int) -> tuple[ImagePyramid, bool]:

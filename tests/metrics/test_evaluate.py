@@ -191,6 +191,14 @@ def test_a_mistake_is_named_and_nothing_is_left(finished_run, capsys, tmp_path, 
     assert not list(tmp_path.iterdir())
 
 
+def test_a_folder_that_can_not_be_made_is_refused_before_an_evaluation_begins(finished_run, tmp_path, capsys):
+    """Whose own mistake, a resolution without a number, would be named first."""
+    (tmp_path / "file").touch()
+    words = ["metrics=[swd]", "resolution=4", f"out={tmp_path / 'file' / 'folder'}"]
+    assert main(["evaluate", f"run={finished_run}", *words, *FAST]) == EXIT_USER_ERROR
+    assert "(from out=) can't be a directory" in capsys.readouterr().err
+
+
 def test_images_are_those_of_the_run_or_those_that_are_named(finished_run, toy_data, make_pyramid, tmp_path, alone):
     for place in (finished_run, finished_run / "checkpoints" / "000000128", finished_run / "generator.safetensors"):
         pyramid, mirror = open_images(str(place), None, 3, 16)
