@@ -156,6 +156,7 @@ def test_a_state_file_that_lies_is_passed_over_without_reading_outside_or_alloca
 EXPORTED = {
     "giant widths": {"architecture": {"fmap_max": 2**16, "fmap_base": 2**24}},
     "no architecture": {"architecture": None},
+    "a resolution without layers": {"resolution": 32},
     "alpha that is none": {"alpha": "__import__('os').system('true')"},
 }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from pggan.checkpoints.read import choose_checkpoint, mark_of
+from pggan.checkpoints.read import checkpoints_of, choose_checkpoint, mark_of
 from pggan.cli.main import main
 from pggan.core.errors import UserError
 from pggan.run import train
@@ -102,6 +102,19 @@ def test_a_run_that_was_killed_after_its_best_has_each_point_once_and_the_same_b
     both = [Path(choose_checkpoint(str(run), "best")) for run in (tmp_path, evaluated_run)]
     assert both[0].name == both[1].name
     assert mark_of(both[0], "best") == mark_of(both[1], "best")
+
+
+@pytest.mark.slow
+def test_the_best_of_checkpoints_that_are_damaged_is_not_the_one_to_beat(evaluated_run, tiny_config, tmp_path):
+    """The run goes back before them; without the mark of a lost one, what comes again is the best again."""
+    config = tiny_config(f"run_dir={tmp_path}", *EVERY, "checkpoint.keep=9")
+    assert train.run(config) == 0
+    for directory in checkpoints_of(tmp_path):
+        if int(directory.name) >= 144:
+            (directory / "weights.safetensors").write_bytes(b"")
+    assert train.run(config) == 0
+    both = [Path(choose_checkpoint(str(run), "best")) for run in (tmp_path, evaluated_run)]
+    assert both[0].name == both[1].name
 
 
 @contextmanager
