@@ -7,17 +7,15 @@ import torch
 from packaging.requirements import Requirement
 
 from pggan.cli.main import main
-from pggan.performance.doctor import Finding, Verdict, checks, fits, looked
-
-CPU = torch.device("cpu")
+from pggan.performance.doctor import CHECKS, Check, fits
 
 
 def test_one_screen_has_a_line_for_every_check(capsys):
     assert main(["doctor", "device=cpu"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert sum(ceil(len(line) / 80) for line in lines) <= 24
-    for name in checks(CPU):
-        assert any(line.startswith(f"{name} ") for line in lines), name
+    for check in CHECKS:
+        assert any(line.startswith(f"{check.what} ") for line in lines), check.what
     assert lines[-2] == "Training can run on cpu."
     assert lines[-1].startswith("Next: pggan train ")
 
@@ -29,14 +27,13 @@ def test_the_same_as_json(capsys):
     assert {row["check"]: row["verdict"] for row in found["checks"]}["training"] == "ok"
 
 
-def test_a_check_that_fails_is_a_finding_with_the_reason():
+def test_a_check_that_fails_is_a_row_with_the_reason_and_the_remedy():
     def fails(device):
         raise OSError("no such thing\nsecond line")
 
-    assert looked(fails, CPU, Verdict.broken) == Finding("OSError: no such thing", Verdict.broken)
+    row = Check("disk", fails, "Buy one.", needed=True).row(torch.device("cpu"))
+    assert row == {"check": "disk", "verdict": "broken", "found": "OSError: no such thing", "remedy": "Buy one."}
 
 
 def test_libraries_have_to_be_there_in_versions_that_fit():
-    assert fits(Requirement("torch>=2"))
-    assert not fits(Requirement("torch<1"))
-    assert not fits(Requirement("no-such-library"))
+    assert [fits(Requirement(one)) for one in ("torch>=2", "torch<1", "no-such-library")] == [True, False, False]
