@@ -14,8 +14,8 @@ from PIL import Image
 
 from pggan.cli.commands import COMMANDS
 from pggan.cli.main import main
+from pggan.config.defaults import CONFIGS
 from pggan.config.validation import names_of
-from pggan.config.values import CONFIGS
 from pggan.core.process import __version__
 from pggan.core.text import NEXT
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pggan.config.values import CONFIGS
+from pggan.config.defaults import CONFIGS
 
 # By stage of the work, "module:name" of the function that takes the configuration and returns the exit code.
 STAGES = {

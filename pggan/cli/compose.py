@@ -287,7 +287,7 @@ def own_config(command: Command, overrides: Sequence[str]) -> dict[str, Any] | N
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from omegaconf import OmegaConf
 
-    from pggan.config.values import of_earlier_version
+    from pggan.config.defaults import of_earlier_version
 
     names = {key_of(override) for override in overrides}
     if command.name != "train" or "run_dir" not in names or not names <= RESUME_KEYS:

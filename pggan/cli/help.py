@@ -9,7 +9,7 @@ from shutil import get_terminal_size
 from textwrap import fill, indent, shorten, wrap
 
 from pggan.cli.commands import COMMANDS, STAGES, Command
-from pggan.config.values import CONFIGS, choices_of
+from pggan.config.defaults import CONFIGS, choices_of
 
 WIDTHS = (60, 100)  # columns: a line of fewer says too little, and one of more is hard to read
 

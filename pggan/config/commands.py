@@ -5,6 +5,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any, Literal
 
+from pggan.config.defaults import default_values
 from pggan.config.train import (
     Count,
     DgcConfig,
@@ -22,7 +23,6 @@ from pggan.config.train import (
     per_resolution,
 )
 from pggan.config.validation import validated
-from pggan.config.values import default_values
 from pggan.core.architecture import Precision
 from pggan.core.errors import UserError
 from pggan.core.schedule import value_at

@@ -1,7 +1,4 @@
-"""Plain values of a configuration: those of the YAML files of configs/, those of a run, and what differs.
-
-Also the versions of everything that shapes a run.
-"""
+"""A configuration as plain values, what differs between two, and the versions of everything that shapes a run."""
 
 import json
 import os
@@ -15,44 +12,11 @@ from pathlib import Path
 from subprocess import DEVNULL, CalledProcessError, check_output
 from typing import Any
 
-from pggan.config.withdrawn import WITHDRAWN, without_withdrawn
+from pggan.config.withdrawn import WITHDRAWN
 from pggan.core.process import COMMAND_VARIABLE, STARTED_VARIABLE, __version__
 
-LIBRARIES = ("torch", "numpy", "pillow", "safetensors", "hydra-core", "omegaconf", "tensorboard")
 PACKAGE = Path(__file__).parents[1]
-# In a checkout, configs/ lies beside the package; in an installed wheel, inside it.
-CONFIGS = next(folder / "configs" for folder in Path(__file__).parents[2:0:-1] if (folder / "configs").is_dir())
-
-
-def choices_of(group: str) -> list[str]:
-    """The files of a folder of configs/."""
-    return sorted(file.stem for file in (CONFIGS / group).glob("*.yaml"))
-
-
-def default_values(choices: Mapping[str, str]) -> dict[str, Any]:
-    """The values of configs/train.yaml as they are written, with `choices` of files by their groups."""
-    from yaml import safe_load  # which --help does without
-
-    values: dict[str, Any] = safe_load((CONFIGS / "train.yaml").read_text())
-    defaults = {group: name for entry in values.pop("defaults") if entry != "_self_" for group, name in entry.items()}
-    for group, name in {**defaults, **choices}.items():
-        file = CONFIGS / group / f"{name}.yaml"
-        values |= {group: safe_load(file.read_text())} if file.is_file() else {}
-    return values
-
-
-def of_earlier_version(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a run's config.yaml: without what is withdrawn, and with the defaults of keys that it lacks."""
-    chosen = {name: values[name]["name"] for name in ("loss", "augmentation", "gradients") if name in values}
-    found: dict[str, Any] = filled(without_withdrawn(values), default_values(chosen))
-    return found
-
-
-def filled(given: Any, default: Any) -> Any:
-    """`given`, and where both are tables, with the values of `default` that it lacks."""
-    if not isinstance(given, Mapping) or not isinstance(default, Mapping):
-        return given
-    return {**given, **{key: filled(given.get(key, value), value) for key, value in default.items()}}
+LIBRARIES = ("torch", "numpy", "pillow", "safetensors", "hydra-core", "omegaconf", "tensorboard")
 
 
 def to_plain(config: Any) -> dict[str, Any]:

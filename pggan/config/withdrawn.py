@@ -5,84 +5,46 @@ from typing import Any
 
 from pggan.core.errors import UserError
 
-# A key, or group=choice, of any command: one short sentence that says what to do instead.
-WITHDRAWN = {
-    "schedule.max_growth_share": "Leave it out: with hours=, growth becomes shorter where it would be late.",
-    "augmentation.blit": "Leave it out: ADA has all of its transformations.",
-    "augmentation.colors": "Leave it out: ADA has all of its transformations.",
-    "augmentation.geometry": "Leave it out: ADA has all of its transformations.",
-    "augmentation.interval": "Leave it out: p is adapted every four updates.",
-    "augmentation=diffaugment": "augmentation=ada takes its place.",
-    "axis": "Leave it out: images shown pass evenly.",
-    "candidates": "Leave it out: the nearest of 1024 seeds are moved.",
-    "captions": "Leave it out: sheets of directions and projections have captions.",
-    "compute.activation_checkpointing": "Leave it out: a smaller compute.micro_batch_size= saves memory, too.",
-    "compute.compile": "Leave it out: compiled steps were not faster.",
-    "compute.convolution": "compute.kernels=auto takes the fastest, compute.kernels=reference the plainest.",
-    "compute.penalty": "Leave it out: penalties are differentiated twice.",
-    "constant_speed": "Leave it out: films move at constant speed.",
-    "convolutions": "Leave it out: against=true measures the plainest beside it.",
-    "data.device_budget_mib": "Leave it out: levels of up to a quarter of a GPU's free memory stay there.",
-    "data.style": "Leave it out: avatars are DiceBear's toon-head.",
-    "data.verify": "Leave it out: files are always compared with their checksums.",
-    "distance": "Leave it out: images are compared by Laplacian pyramids.",
-    "distributed.local_addr": "Leave it out: it is the address by which a machine reaches the rendezvous.",
-    "distributed.rdzv_timeout_seconds": "Leave it out: the machines wait five minutes for each other.",
-    "ease": "Leave it out: films move at constant speed.",
-    "evaluation.best": "Leave it out: the first of evaluation.metrics that has an order decides.",
-    "evaluation.max_share": "Leave it out: evaluations take 5 % of the time, or come at evaluation.interval_images=.",
-    "evaluation.weights": "Leave it out: Inception's weights are fetched, or looked for in the folder of torch.hub.",
-    "gradients.clip": "Leave it out: for Adam, clipping changes little.",
-    "grow_from": "pggan timelapse shows the growth of the training.",
-    "hold": "Leave it out: films move at constant speed.",
-    "host": "Leave it out, and reach the page through a tunnel: ssh -L 8765:127.0.0.1:8765.",
-    "keep": "Leave it out: prepare keeps the whole square; of checkpoints it is checkpoint.keep=.",
-    "loss.drift": "Leave it out: it is 0.001, as in the paper.",
-    "loss.penalty_resolution": "Leave it out: the norm is taken at the final resolution, as in the official code.",
-    "method": "Leave it out: directions are principal components of the first features.",
-    "model.features_weights": "Leave it out: model.features=efficientnet-lite0 comes with its weights.",
-    "model.fmap_decay": "Leave it out: feature maps halve with every doubling, as in the paper.",
-    "model.latent_size": "Leave it out: a latent has as many numbers as the widest layer has feature maps.",
-    "model.noise": "Leave it out: G adds no noise.",
-    "modes": "Leave it out: steps are captured where there are CUDA graphs (compute.cuda_graphs).",
-    "optimizer": "Leave it out: it is Adam as in the paper.",
-    "optimizer.beta1": "Leave it out: it is 0, as in the paper.",
-    "optimizer.beta2": "Leave it out: it is 0.99, as in the paper.",
-    "optimizer.epsilon": "Leave it out: it is 1e-8, as in the paper.",
-    "optimizer.reset_at_phase": "Leave it out: each phase begins with new moments, as in the official code.",
-    "penalties": "Leave it out: penalties are differentiated twice.",
-    "precisions": "Give one precision=.",
-    "private": "Upload the folder with hf upload --private.",
-    "push": "Upload the folder: hf upload USER/NAME FOLDER.",
-    "report": "Leave it out: the report is report.json in the pyramid.",
-    "scaling": "Leave it out: pixels are repeated.",
-    "schedule.learning_rate_scaling": "Leave it out: the learning rates grow with the root of schedule.batch_factor.",
-    "smoothness": "Leave it out: a walk is smoothed over 15 frames.",
-    "starts": "Leave it out: four latents are moved.",
-    "trace": "Leave it out: debug=profile of a training run writes traces.",
-    "tflops": "Leave it out: calibrate=true measures, device= predicts a card.",
+# What to do, and the keys, or group=choice, of any command that it is for.
+REMEDIES = {
+    "ADA has all of its transformations, and adapts p every four updates.": "augmentation.blit augmentation.colors"
+    " augmentation.geometry augmentation.interval",
+    "augmentation=ada takes its place.": "augmentation=diffaugment",
+    "Films move at constant speed, and a walk is smoothed over 15 frames.": "axis constant_speed ease hold smoothness",
+    "The nearest of 1024 seeds are moved, by Laplacian pyramids.": "candidates distance starts",
+    "Directions are principal components of the first features, and sheets have captions.": "captions method",
+    "compute.kernels=auto takes the fastest way, compute.kernels=reference the plainest.": "compute.compile"
+    " compute.convolution compute.penalty convolutions penalties",
+    "A smaller compute.micro_batch_size= saves memory.": "compute.activation_checkpointing data.device_budget_mib",
+    "compute.cuda_graphs= says whether steps are captured.": "modes",
+    "Avatars are DiceBear's toon-head.": "data.style",
+    "Files are always compared with their checksums.": "data.verify",
+    "The machines find their addresses, and wait five minutes for each other.": "distributed.local_addr"
+    " distributed.rdzv_timeout_seconds",
+    "The first of evaluation.metrics that has an order decides.": "evaluation.best",
+    "Evaluations take 5 % of the time, or come at evaluation.interval_images=.": "evaluation.max_share",
+    "Inception's weights are fetched, or looked for in the folder of torch.hub.": "evaluation.weights",
+    "pggan timelapse shows the growth of the training.": "grow_from",
+    "Reach the page through a tunnel: ssh -L 8765:127.0.0.1:8765.": "host",
+    "prepare keeps the whole square; of checkpoints it is checkpoint.keep=.": "keep",
+    "model.features=efficientnet-lite0 comes with its weights.": "model.features_weights",
+    "G adds no noise.": "model.noise",
+    "It is as in the paper and its official code.": "gradients.clip loss.drift loss.penalty_resolution model.fmap_decay"
+    " model.latent_size optimizer optimizer.beta1 optimizer.beta2 optimizer.epsilon optimizer.reset_at_phase",
+    "Give one precision=.": "precisions",
+    "Upload the folder: hf upload USER/NAME FOLDER, with --private where others must not see it.": "private push",
+    "The report is report.json in the pyramid.": "report",
+    "Pixels are repeated.": "scaling",
+    "The learning rates grow with the root of schedule.batch_factor.": "schedule.learning_rate_scaling",
+    "With hours=, growth becomes shorter where it would be late.": "schedule.max_growth_share",
+    "debug=profile of a training run writes traces.": "trace",
+    "calibrate=true measures, device= predicts a card.": "tflops",
 }
-
-
-def withdrawal(name: str) -> UserError | None:
-    """The error for the key, or group=choice, `name` where it is one of WITHDRAWN."""
-    return UserError(f"{name} is no longer there.", WITHDRAWN[name]) if name in WITHDRAWN else None
-
-
-def without_withdrawn(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The nested `values` of an earlier version without its keys that are withdrawn."""
-    return {
-        key: without_withdrawn(value, f"{prefix}{key}.") if isinstance(value, Mapping) else value
-        for key, value in values.items()
-        if f"{prefix}{key}" not in WITHDRAWN
-    }
-
+WITHDRAWN = {name: remedy for remedy, names in REMEDIES.items() for name in names.split()}
 
 # The withdrawn keys that changed what a run learns, and what the code does today.
 TODAY = {
-    "augmentation.blit": True,
-    "augmentation.colors": True,
-    "augmentation.geometry": True,
+    **dict.fromkeys(("augmentation.blit", "augmentation.colors", "augmentation.geometry"), True),
     "augmentation.interval": 4,
     "gradients.clip": None,
     "loss.drift": 0.001,
@@ -95,7 +57,12 @@ TODAY = {
 }
 
 
+def withdrawal(name: str) -> UserError | None:
+    """The error for the key, or group=choice, `name` where it is one of WITHDRAWN."""
+    return UserError(f"{name} is no longer there.", f"Leave it out: {WITHDRAWN[name]}") if name in WITHDRAWN else None
+
+
 def lost_values(before: Mapping[str, Any]) -> list[str]:
     """A sentence on each value of an earlier run, by its full key, that can no longer be had."""
     lost = [key for key, today in TODAY.items() if key in before and before[key] != today]
-    return [f"No longer {key}={before[key]}: {WITHDRAWN[key].removeprefix('Leave it out: ')}" for key in lost]
+    return [f"No longer {key}={before[key]}: it is {TODAY[key]}." for key in lost]

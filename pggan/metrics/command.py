@@ -12,9 +12,10 @@ from rich.console import Console
 
 from pggan.checkpoints.read import checkpoints_of, choose_checkpoint
 from pggan.config.commands import ALL, EvaluateConfig
+from pggan.config.defaults import default_values, of_earlier_version
 from pggan.config.train import DataConfig
 from pggan.config.validation import validated
-from pggan.config.values import default_values, of_earlier_version, versions
+from pggan.config.values import versions
 from pggan.core.architecture import Precision
 from pggan.core.atomic_io import atomic_write
 from pggan.core.devices import choose_device

@@ -6,9 +6,10 @@ import pytest
 import yaml
 
 from pggan.cli.commands import COMMANDS
+from pggan.config.defaults import CONFIGS, choices_of, of_earlier_version
 from pggan.config.train import TrainConfig
 from pggan.config.validation import kinds_of, validated
-from pggan.config.values import CONFIGS, choices_of, flatten, of_earlier_version
+from pggan.config.values import flatten
 from pggan.config.withdrawn import lost_values
 from pggan.core.errors import UserError
 from tests.composed import composed
@@ -108,4 +109,4 @@ def test_a_configuration_of_an_earlier_version_loses_what_is_withdrawn_and_gains
 
 def test_values_of_an_earlier_run_that_can_no_longer_be_had_are_said():
     before = {"optimizer.beta1": 0.5, "optimizer.beta2": 0.99, "loss.drift": 0.001, "seed": 7}
-    assert lost_values(before) == ["No longer optimizer.beta1=0.5: it is 0, as in the paper."]
+    assert lost_values(before) == ["No longer optimizer.beta1=0.5: it is 0.0."]

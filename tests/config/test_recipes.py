@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from pggan.cli.main import main
+from pggan.config.defaults import choices_of
 from pggan.config.train import TrainConfig
 from pggan.config.validation import validated
-from pggan.config.values import choices_of
 from pggan.performance.recipe import FALLING_SHARE
 from tests.composed import composed
 

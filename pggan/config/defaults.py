@@ -1,0 +1,42 @@
+"""The YAML files of configs/: the values that they give, and with them those of a run of an earlier version."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pggan.config.withdrawn import WITHDRAWN
+
+# In a checkout, configs/ lies beside the package; in an installed wheel, inside it.
+CONFIGS = next(folder / "configs" for folder in Path(__file__).parents[2:0:-1] if (folder / "configs").is_dir())
+
+
+def choices_of(group: str) -> list[str]:
+    """The files of a folder of configs/."""
+    return sorted(file.stem for file in (CONFIGS / group).glob("*.yaml"))
+
+
+def default_values(choices: Mapping[str, str]) -> dict[str, Any]:
+    """The values of configs/train.yaml as they are written, with `choices` of files by their groups."""
+    from yaml import safe_load  # which --help does without
+
+    values: dict[str, Any] = safe_load((CONFIGS / "train.yaml").read_text())
+    defaults = {group: name for entry in values.pop("defaults") if entry != "_self_" for group, name in entry.items()}
+    for group, name in {**defaults, **choices}.items():
+        file = CONFIGS / group / f"{name}.yaml"
+        values |= {group: safe_load(file.read_text())} if file.is_file() else {}
+    return values
+
+
+def of_earlier_version(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a run's config.yaml: without what is withdrawn, and with the defaults of keys that it lacks."""
+    chosen = {name: values[name]["name"] for name in ("loss", "augmentation", "gradients") if name in values}
+    return updated(values, default_values(chosen))
+
+
+def updated(given: Mapping[str, Any], default: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`given`, and in its tables, without what is withdrawn and with the values of `default` that it lacks."""
+    found = {**default, **{key: value for key, value in given.items() if f"{prefix}{key}" not in WITHDRAWN}}
+    for key, value in found.items():
+        if isinstance(value, Mapping) and isinstance(default.get(key), Mapping):
+            found[key] = updated(value, default[key], f"{prefix}{key}.")
+    return found
