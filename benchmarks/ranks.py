@@ -38,7 +38,7 @@ def settings_of(folder: Path, name: str, *more: str) -> list[str]:
         *settings,
         *(f"data.path={folder / 'data'}", f"run_dir={folder / name}", "model.stddev_group=2"),
         *(f"schedule.total_images={TOTAL}", "monitor.tick_images=8", "monitor.grid_images=800"),
-        *("checkpoint.every_images=64", *more),
+        *("checkpoint.every_images=32", *more),
     ]
 
 

@@ -119,7 +119,7 @@ TINY = [
     "monitor.grid_images=80",
     "monitor.grid=3x2",
     "evaluation.metrics=[]",  # or a clock that is set forward in a test would bring some
-    "checkpoint.every_images=128",
+    "checkpoint.every_images=64",
     "devices=cpu",
 ]
 

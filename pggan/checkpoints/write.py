@@ -22,7 +22,6 @@ from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import (
     atomic_directory,
     atomic_write,
-    existing_parent,
     file_sha256,
     free_bytes,
     remove_directory,
@@ -31,11 +30,6 @@ from pggan.core.devices import synchronize
 from pggan.core.errors import UserError
 from pggan.core.schedule import Phase, is_due
 from pggan.optim.state import State, StateDicts, state_sha256
-
-# A checkpoint is written while training continues, so it is begun before the interval is over.  Images: at halves, so
-# that the round numbers that people write are among the image counts.  Minutes: what is left is for writing.
-IMAGES_SHARE = 0.5
-MINUTES_SHARE = 0.75
 
 
 class NonFiniteError(Exception):
@@ -198,47 +192,31 @@ class CheckpointWriter:
 
 def refused_by_disk(run_dir: Path, error: OSError, needed: int) -> UserError:
     """The error to raise when the system refuses to write into `run_dir`, where a checkpoint needs `needed` bytes."""
-    missing, disk = needed - free_bytes(run_dir), os.statvfs(existing_parent(run_dir))
-    full = " There is no room for more files." * (disk.f_files > 0 and disk.f_favail == 0)
+    missing = needed - free_bytes(run_dir)
     short = f" A checkpoint needs {needed / 1e6:,.1f} MB: {missing / 1e6:,.1f} MB more than is free." * (missing > 0)
     return UserError(
-        f"{run_dir} can't be written any more: {error.strerror or error}.{short}{full}",
+        f"{run_dir} can't be written any more: {error.strerror or error}.{short}",
         "The last checkpoint is valid. Make room there, or get permission, and give the same command again to resume.",
     )
 
 
 class CheckpointInterval:
-    """When a checkpoint is begun, and when training waits for it, so that a kill never loses more than an interval."""
+    """When a checkpoint is begun: at every multiple of an image count, and minutes after the last one was begun."""
 
-    def __init__(self, images: int, most_images: int, most_minutes: float | None) -> None:
-        """Args: images: of the state that is new, or on the disk; most_images, most_minutes: that a kill may lose."""
-        self.most_images, self.between = most_images, max(int(IMAGES_SHARE * most_images), 1)
-        self.most_seconds = inf if most_minutes is None else 60 * most_minutes
-        self._looked = time.monotonic()
-        self._begun = self._durable = (images, self._looked)
+    def __init__(self, every_images: int, every_minutes: float | None) -> None:
+        self.every_images = every_images
+        self.every_seconds = inf if every_minutes is None else 60 * every_minutes
+        self._begun = time.monotonic()
 
     def is_due(self, before: int, images: int) -> bool:
-        """Whether the step from `before` to `images` has reached a count at which a checkpoint is begun."""
-        return is_due(self.between, before, images)
+        """Whether the step from `before` to `images` has reached a multiple."""
+        return is_due(self.every_images, before, images)
 
     @property
     def is_late(self) -> bool:
-        """Whether it is time for a checkpoint whatever the image count."""
-        return time.monotonic() - self._begun[1] > MINUTES_SHARE * self.most_seconds
+        """Whether the minutes have passed."""
+        return time.monotonic() - self._begun >= self.every_seconds
 
-    def begin(self, images: int) -> None:
-        """Note that a checkpoint of the present state, at `images`, is begun."""
-        self._begun = (images, time.monotonic())
-
-    def saved(self) -> None:
-        """Note that the last checkpoint that was begun is durable."""
-        self._durable = self._begun
-
-    def must_wait(self, images: int) -> bool:
-        """Whether a kill at the end of the next step, at `images`, would lose more than an interval.
-
-        Called once before every step: the next is expected to take as long as the last.
-        """
-        now = time.monotonic()
-        step, self._looked = now - self._looked, now
-        return images - self._durable[0] > self.most_images or now + step - self._durable[1] > self.most_seconds
+    def begin(self) -> None:
+        """Note that a checkpoint is begun."""
+        self._begun = time.monotonic()

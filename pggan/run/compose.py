@@ -172,7 +172,7 @@ def open_run(
             watchdog,
             interruption,
             writer=stack.enter_context(CheckpointWriter(run_dir, keys.keep, before=reporter.board.flush)),
-            interval=CheckpointInterval(images, keys.every_images, keys.every_minutes),
+            interval=CheckpointInterval(keys.every_images, keys.every_minutes),
             milestones=keys.milestone_images,
             metadata={"config": description, "data": pyramid.fingerprint, **names},
             pictures=pictures,

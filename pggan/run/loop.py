@@ -91,13 +91,13 @@ class Run:
 
         Raises NonFiniteError, on all ranks, when a checkpoint was not worth keeping; UserError when the disk refuses.
         """
-        group, interval, images = self.group, self.interval, self.state.images
+        group, images = self.group, self.state.images
         if images >= self.course.schedule.total:
             return None
         if not self.writer.is_writing:
             self._wait_for_checkpoint()
         group.limit_steps_in_flight()
-        late = group.is_main and interval.is_late
+        late = group.is_main and self.interval.is_late
         flags = STOP * self.interruption.wanted | SAVE * late | GO_BACK * (self._problem is not None)
         agreed = group.all_reduce_flags(flags)
         if agreed & GO_BACK:
@@ -106,9 +106,6 @@ class Run:
             return None
         self._is_asked = bool(agreed & SAVE)
         phase = self.course.at(images)
-        if group.is_main and interval.must_wait(images + phase.batch):
-            with self.watchdog.slow():  # a kill during this step would lose more than an interval
-                self._wait_for_checkpoint()
         if phase.index != self._phase_index:
             self._begin_phase(phase)
         return phase
@@ -221,7 +218,7 @@ class Run:
         self._saved_at = state.images
         extra_state = self.trainer.reducer.extra_state()
         if self.group.is_main and self._wait_for_checkpoint():
-            self.interval.begin(state.images)
+            self.interval.begin()
             phase = self.course.at(max(state.images - 1, 0))
             self._snapshot = take_snapshot(state, phase, metadata, extra_state, memory=self._snapshot)
             self.writer.save(self._snapshot)
@@ -232,10 +229,8 @@ class Run:
             self.writer.wait()
         except NonFiniteError as problem:
             self._problem = problem
-        if self._problem is None:
-            self.interval.saved()
-            if self._snapshot is not None:
-                self.reporter.console.note_checkpoint(self._snapshot.images)
+        if self._problem is None and self._snapshot is not None:
+            self.reporter.console.note_checkpoint(self._snapshot.images)
         return self._problem is None
 
     def finish(self) -> int:

@@ -4,14 +4,13 @@ import errno
 import os
 import resource
 import stat
-import time
 
 import pytest
 import torch
 
 from pggan.checkpoints.generator_file import save_tensors
 from pggan.checkpoints.read import checkpoints_of, choose_checkpoint
-from pggan.checkpoints.write import CheckpointInterval, NonFiniteError, prune, write_checkpoint
+from pggan.checkpoints.write import NonFiniteError, prune, write_checkpoint
 from pggan.core.atomic_io import clean_partials
 from pggan.run.inspect import facts_of_run
 
@@ -59,20 +58,6 @@ def test_the_best_is_kept_until_a_better_one_is_durable(run_dir, snapshot_of):
     assert choose_checkpoint(str(run_dir), "best").endswith("000000184")
     prune(run_dir, newest=176, keep=1)  # as after going back to 176
     assert choose_checkpoint(str(run_dir), "best").endswith("000000168")
-
-
-def test_a_checkpoint_is_late_and_training_waits_for_it_before_the_minutes_are_over():
-    interval, longer = CheckpointInterval(0, 10**9, 0.01), CheckpointInterval(0, 10**9, 0.5)
-    assert not interval.is_late
-    assert not interval.must_wait(8)
-    time.sleep(0.7)
-    assert interval.is_late
-    assert not longer.is_late
-    interval.begin(8)
-    assert interval.must_wait(16)  # what was begun is not on the disk
-    interval.saved()
-    assert not interval.is_late
-    assert not CheckpointInterval(0, 100, None).is_late
 
 
 def test_files_have_the_permissions_of_any_new_file_and_keep_those_that_they_had(tmp_path):

@@ -45,15 +45,12 @@ def use_up_inodes(folder: Path) -> None:
 
 @pytest.mark.fault(4)
 @pytest.mark.fault(5)
-@pytest.mark.parametrize(
-    ("spoil", "said"),
-    [(fill, "MB more than is free.*checkpoint is valid"), (use_up_inodes, "room for more files")],
-)
+@pytest.mark.parametrize(("spoil", "said"), [(fill, "MB more than is free"), (use_up_inodes, "")])
 def test_a_disk_that_fills_up_costs_only_what_was_not_saved(
     finished_run, tiny_config, small_disk, after_step, spoil, said
 ):
     run_dir = small_disk / "run"
-    config = tiny_config(f"run_dir={run_dir}", "checkpoint.every_images=128")
+    config = tiny_config(f"run_dir={run_dir}", "checkpoint.every_images=64")
 
     def fill_up(state) -> None:
         if state.images == 104:
@@ -61,7 +58,7 @@ def test_a_disk_that_fills_up_costs_only_what_was_not_saved(
             spoil(small_disk)
 
     after_step(fill_up)
-    with pytest.raises(UserError, match=f"(?s)No space left.*{said}"):
+    with pytest.raises(UserError, match=f"(?s)No space left.*{said}.*checkpoint is valid"):
         train.run(config)
     assert facts_of_run(run_dir)["images"] == 64
     assert leftovers(run_dir) == []
@@ -122,7 +119,7 @@ def test_whatever_the_system_refuses_inside_a_save_stops_the_run_in_order(
             monkeypatch.setattr(os, call, refuse)
 
     after_step(break_disk)
-    config = tiny_config(f"run_dir={run_dir}", "checkpoint.every_images=128", "schedule.final_resolution=8")
+    config = tiny_config(f"run_dir={run_dir}", "checkpoint.every_images=64", "schedule.final_resolution=8")
     with pytest.raises(UserError, match=os.strerror(number)):
         train.run(config)
     assert facts_of_run(run_dir)["images"] == 64

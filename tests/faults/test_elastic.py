@@ -99,7 +99,7 @@ def test_two_ranks_stopped_at_points_of_many_kinds_change_no_bit(tiny_config, tm
 
 def settings_of(loss, total):
     """Of a run that other numbers of ranks, up to 4, can continue."""
-    kept = ["checkpoint.every_images=64", "checkpoint.keep=99", f"schedule.total_images={total}"]
+    kept = ["checkpoint.every_images=32", "checkpoint.keep=99", f"schedule.total_images={total}"]
     return [*LOSSES[loss], SMALL_GROUPS, *kept]
 
 

@@ -35,18 +35,16 @@ def test_the_same_command_recovers_from_every_kill_and_ends_the_same():
     assert (found["runs"]["kills"], found["runs"]["recovered"], found["runs"]["equal"]) == (3, 3, 3)
     assert found["saves"]["kills"] == 7
     assert found["saves"]["recovered"] == found["saves"]["equal"] > 0
-    # One interval of 32 images, or of 8, and not one image more.  That kills do lose images, when they come between
-    # checkpoints, is shown below: where these hit, depends on the speed of the machine.
-    assert found["runs"]["most_images_lost"] <= 32
-    assert found["saves"]["most_images_lost"] <= 8
+    assert found["runs"]["most_images_lost"] <= 2 * 16  # an interval, and one during a write
+    assert found["saves"]["most_images_lost"] <= 2 * 8
 
 
 @pytest.mark.fault(2)
 @pytest.mark.parametrize("every", [8, 20])
-def test_a_kill_at_any_step_loses_one_interval_at_most_however_slow_the_disk(
+def test_a_kill_at_any_step_loses_an_interval_and_one_write_however_slow_the_disk(
     tiny_config, tmp_path, monkeypatch, after_step, every
 ):
-    """Every write takes longer than the steps of half an interval; the disk is looked at after every step."""
+    """Every write takes longer than the steps of an interval; the disk is looked at after every step."""
     lost: list[int] = []
 
     def slow(run_dir, snapshot) -> None:
@@ -61,4 +59,4 @@ def test_a_kill_at_any_step_loses_one_interval_at_most_however_slow_the_disk(
     after_step(look)
     assert train.run(tiny_config(f"run_dir={tmp_path}", f"checkpoint.every_images={every}")) == 0
     assert len(lost) == 20
-    assert 8 <= max(lost) <= every
+    assert every < max(lost) <= 2 * every

@@ -104,7 +104,7 @@ def recovered(victim: Victim, before: list[int]) -> list[int]:
 
 LONGER = (
     *("schedule.total_images=320", "schedule.stable_images=64", "schedule.fade_images=64"),
-    "checkpoint.every_images=32",
+    "checkpoint.every_images=16",
 )
 
 

@@ -163,7 +163,7 @@ def spoil_and_train(spoilt_run, undisturbed, port):
 @pytest.mark.fault(26)
 def test_two_ranks_roll_back_together_from_what_only_rank_0_has_seen(tiny_config, tmp_path):
     """A checkpoint turns out not to be finite while rank 0 waits for it, before it begins another."""
-    settings = ("checkpoint.every_images=16", "monitor.tick_images=160", "schedule.total_images=88")
+    settings = ("checkpoint.every_images=8", "monitor.tick_images=160", "schedule.total_images=88")
     configs = [tiny_config(*settings, f"run_dir={tmp_path / name}") for name in ("bad", "whole")]
     assert values_of(in_processes(2, spoil_and_train, *configs, *free_ports(1))) == [[0, 0], [0, 0]]
     assert (tmp_path / "bad" / "train.log").read_text().count("Rolling back to the checkpoint of 64 images") == 1

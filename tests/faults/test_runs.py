@@ -142,7 +142,7 @@ def test_milestones_stay_beyond_the_newest(tiny_config, tmp_path):
 @pytest.mark.fault(36)
 def test_no_point_comes_twice_after_any_number_of_resumes(tiny_config, tmp_path, after_step):
     """Stops at which the newest checkpoint is older than the newest points, as after a kill."""
-    config = tiny_config(f"run_dir={tmp_path}", "checkpoint.every_images=128", "monitor.grid_images=32")
+    config = tiny_config(f"run_dir={tmp_path}", "checkpoint.every_images=64", "monitor.grid_images=32")
 
     def die(state, at: int) -> None:
         if state.images == at:

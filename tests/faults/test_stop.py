@@ -60,7 +60,7 @@ def test_stopping_at_every_kind_of_point_changes_no_bit(
     """
     points = list(POINTS) if (loss, precision) == COMBINATIONS[0] else FEWER_POINTS
     settings = [*LOSSES[loss], f"precision={precision}", "ema.rampup=0.5", "ema.half_life_images=50"]
-    whole = tiny_config(*settings, f"run_dir={tmp_path / 'whole'}", "checkpoint.every_images=16", "checkpoint.keep=99")
+    whole = tiny_config(*settings, f"run_dir={tmp_path / 'whole'}", "checkpoint.every_images=8", "checkpoint.keep=99")
     train.run(whole)
     wanted = {int(path.name): open_checkpoint(path).header for path in checkpoints_of(tmp_path / "whole")}
     assert len(wanted) == 20

@@ -54,7 +54,7 @@ def test_after_a_rollback_all_is_as_in_a_run_in_which_nothing_had_been(tiny_conf
     64, neither is made up for at 72; no mean has numbers of the steps taken back; the interval counts from 64; the
     diversity at 96, which was measured before the rollback at 104, is measured again.
     """
-    settings = ["checkpoint.every_images=64", "checkpoint.keep=99", "checkpoint.milestones=[80]"]
+    settings = ["checkpoint.every_images=32", "checkpoint.keep=99", "checkpoint.milestones=[80]"]
     settings += ["checkpoint.roll_back_after=5", "monitor.tick_images=32"]
     train.run(tiny_config(*settings, f"run_dir={tmp_path / 'whole'}"))
     bad_gradients(72, 104)
