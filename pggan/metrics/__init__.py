@@ -12,11 +12,12 @@ from pkgutil import resolve_name
 from typing import Any, ClassVar, TypeVar
 
 import torch
+from torch import Tensor
 
 from pggan.core.errors import UserError, nearest
 from pggan.data.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup
-from pggan.metrics.images import Collector, FakeImages, Images, RankPartition, RealImages, feed
+from pggan.metrics.images import Collector, FakeImages, Images, RankPartition, RealImages, RowCollector, feed
 from pggan.networks.networks import Generator
 from pggan.sampling.generate import RenderSettings
 from pggan.sampling.images import Pixels
@@ -85,6 +86,22 @@ class Task:
             self.known[key] = calculate()
         found: T = self.known[key]
         return found
+
+    def of_fakes(self, calculate: Callable[[Tensor], Tensor], count: int) -> RowCollector:
+        """The collector of what `calculate` makes of at least `count` fakes, one for all metrics that ask for it."""
+        found: RowCollector = self.collectors.setdefault(calculate, RowCollector(calculate, 0, self.partition))
+        found.count = max(found.count, count)
+        return found
+
+    def of_reals(self, calculate: Callable[[Tensor], Tensor], count: int) -> Tensor:
+        """The rows that `calculate` makes of the first `count` reals.  Called by all ranks."""
+        collector = RowCollector(calculate, count, self.partition)
+        return self.once((calculate, count), lambda: self.shown_reals(collector).rows())
+
+    def precise(self, *values: Tensor) -> list[Tensor]:
+        """The values where float64 can be calculated: on CUDA, else on the CPU."""
+        device = self.partition.group.device
+        return [one.to(device if device.type == "cuda" else "cpu") for one in values]
 
 
 class Metric(ABC):

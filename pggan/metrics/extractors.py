@@ -64,6 +64,10 @@ class Extractor:
             raise UserError(problem, "It has to give [N, F], all finite: look at its network and weights.")
         return features
 
+    def features_of_mirrored(self, images: Tensor) -> Tensor:
+        """Features of the images mirrored."""
+        return self.features(images.flip(-1))
+
 
 def load_extractor(name: str, weights: str | None, device: torch.device, prefix: str = "") -> Extractor:
     """The extractor `name`, with the `weights` of a file where it takes some, on `device`.
@@ -105,13 +109,14 @@ def efficientnet_lite0() -> Extractor:
 
 def pixels() -> Extractor:
     """Box means of the pixels, scaled so that distances are root mean squares of differences in [0, 1]."""
+    return Extractor("pixels", box_means)
 
-    def features(images: Tensor) -> Tensor:
-        means = F.adaptive_avg_pool2d(images.float(), min(PIXEL_SIDE, images.shape[-1])).flatten(1)
-        scaled: Tensor = means / (255 * float(means.shape[1]) ** 0.5)
-        return scaled
 
-    return Extractor("pixels", features)
+def box_means(images: Tensor) -> Tensor:
+    """The features [N, F] of `pixels`."""
+    means = F.adaptive_avg_pool2d(images.float(), min(PIXEL_SIDE, images.shape[-1])).flatten(1)
+    scaled: Tensor = means / (255 * float(means.shape[1]) ** 0.5)
+    return scaled
 
 
 def inception(weights: str | None = None) -> Extractor:

@@ -6,9 +6,8 @@ share of digits that float64 rounds away.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 
 import numpy as np
 import torch
@@ -16,86 +15,53 @@ from torch import Tensor
 
 from pggan.metrics import Metric, Task, label
 from pggan.metrics.extractors import Extractor, pixels
-from pggan.metrics.images import RowCollector
 from pggan.sampling.images import Pixels, enlarge
 
 DISTANCE_ROWS = 1024  # whose distances to all others are held at once
 KERNEL_ROWS = 2048  # likewise of the kernel
 NEIGHBOURS = 3
 
-T = TypeVar("T")
-
 # Of nearest training images:
 QUANTILE = 0.05  # of the distances between training images, below which a fake is a copy
 # Of features of the same image, by their mean length: in float32, each of up to 2^6 layers rounds sums of up to 2^12
 # products to 2^-24 each, by chance up or down, which is 2^(3 + 6 - 24) in all; and as much again.
 SAME_IMAGE = 2.0**-14
-CLOSEST = 6  # rows of the picture: the fakes that are closest to a training image …
-SPREAD = (0.25, 0.5, 0.75, 1.0)  # … and those at these quantiles of the distance
+ROWS = 8  # of the picture: the fakes that are closest to a training image
 SHOWN = 4  # training images beside each fake, per kind of features
 TILE = 64  # pixels to which small images are enlarged
 GAP = 4  # pixels between the groups
 
 
-def distance_blocks(a: Tensor, b: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Euclidean distances of a block of rows of `a` [N, F] to all of `b` [M, F], with the number of the first row."""
-    for start in range(0, len(a), DISTANCE_ROWS):
-        rows = a[start : start + DISTANCE_ROWS].double()
-        yield start, torch.cdist(rows, b.double(), compute_mode="use_mm_for_euclid_dist")
+def distance_blocks(others: Tensor, *orientations: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """Euclidean distances of images to all of `others` [M, F], a block of images at a time, with its first number.
+
+    Args: orientations: features [N, F] of the images as they are, and mirrored where that is the same image.
+    """
+    for start in range(0, len(orientations[0]), DISTANCE_ROWS):
+        rows = [one[start : start + DISTANCE_ROWS].double() for one in orientations]
+        blocks = (torch.cdist(one, others.double(), compute_mode="use_mm_for_euclid_dist") for one in rows)
+        yield start, reduce(torch.minimum, blocks)
 
 
-class FeatureMetric(Metric):
-    """A metric that looks at features of the images; fakes are shown to the extractor once for all metrics."""
+class Comparison(Metric):
+    """A metric that compares features of fakes with features of as many reals, or of all if there are fewer."""
 
     uses_extractor = True
 
-    @property
-    def extractor(self) -> Extractor:
-        """The extractor of the evaluation."""
-        found: Extractor = self.task.extractor
-        return found
-
-    def fake_features(self, extractor: Extractor, *, mirrored: bool = False) -> RowCollector:
-        """The collector of features of at least as many fakes as this metric compares, or of the fakes mirrored."""
-        key = extractor.name, mirrored
-        collector: RowCollector = self.task.collectors.setdefault(key, self._rows(extractor, 0, mirrored))
-        collector.count = max(collector.count, self.count)
-        return collector
-
-    def real_features(self, extractor: Extractor, count: int, *, mirrored: bool = False) -> Tensor:
-        """The features float32 [count, F] of the first reals, or of these mirrored.  Called by all ranks."""
-        key = "features", extractor.name, mirrored, count
-        return self.task.once(key, lambda: self.task.shown_reals(self._rows(extractor, count, mirrored)).rows())
-
-    def precisely(self, calculate: Callable[..., T], *values: Tensor) -> T:
-        """The result of `calculate` where float64 can be calculated: on CUDA, else on the CPU."""
-        device = self.task.partition.group.device
-        return calculate(*[one.to(device) for one in values] if device.type == "cuda" else values)
-
-    def _rows(self, extractor: Extractor, count: int, mirrored: bool) -> RowCollector:
-        shown = (lambda images: extractor.features(images.flip(-1))) if mirrored else extractor.features
-        return RowCollector(shown, count, self.task.partition)
-
-
-class Comparison(FeatureMetric):
-    """A metric that compares features of fakes with features of as many reals, or of all if there are fewer."""
-
     def __init__(self, task: Task, count: int) -> None:
         super().__init__(task, count)
-        self.fakes = self.fake_features(self.extractor)
+        self.fakes = task.of_fakes(task.extractor.features, count)
 
     def values(self) -> dict[str, float]:
-        real_count = min(self.count, self.task.reals.pyramid.images)
-        fakes, reals = self.fakes.rows()[: self.count], self.real_features(self.extractor, real_count)
-        return self.precisely(self.compare, fakes, reals) if self.task.partition.group.is_main else {}
-
-    def named(self, metric: str, value: float, count: int | None = None) -> dict[str, float]:
-        """A number under the extractor's name."""
-        return {label(metric, self.extractor.name, count or self.count): value}
+        task, name = self.task, self.task.extractor.name
+        reals = task.of_reals(task.extractor.features, min(self.count, task.reals.pyramid.images))
+        fakes = self.fakes.rows()[: self.count]
+        found = self.compare(*task.precise(fakes, reals)) if task.partition.group.is_main else {}
+        return {label(metric, name, count): value for metric, (value, count) in found.items()}
 
     @abstractmethod
-    def compare(self, fakes: Tensor, reals: Tensor) -> dict[str, float]:
-        """The numbers by name, of features [N, F] of fakes and of reals, where float64 can be calculated."""
+    def compare(self, fakes: Tensor, reals: Tensor) -> dict[str, tuple[float, int]]:
+        """The numbers with their counts, of features [N, F] of fakes and of reals, where float64 can be calculated."""
 
 
 class PrecisionRecall(Comparison):
@@ -109,8 +75,8 @@ class PrecisionRecall(Comparison):
     paper_images = 50_000
     least_images = 20  # the third nearest of few is among the farthest: with 4 images, all is covered or nothing
 
-    def compare(self, fakes: Tensor, reals: Tensor) -> dict[str, float]:
-        return self.named("precision", covered(fakes, reals)) | self.named("recall", covered(reals, fakes))
+    def compare(self, fakes: Tensor, reals: Tensor) -> dict[str, tuple[float, int]]:
+        return {"precision": (covered(fakes, reals), self.count), "recall": (covered(reals, fakes), self.count)}
 
 
 def covered(points: Tensor, centres: Tensor) -> float:
@@ -119,7 +85,7 @@ def covered(points: Tensor, centres: Tensor) -> float:
     for start, block in distance_blocks(centres, centres):
         block.diagonal(start).fill_(torch.inf)
         radii.append(block.topk(NEIGHBOURS, largest=False).values[:, -1])
-    inside = [(block <= torch.cat(radii)).any(1) for _, block in distance_blocks(points, centres)]
+    inside = [(block <= torch.cat(radii)).any(1) for _, block in distance_blocks(centres, points)]
     return float(torch.cat(inside).double().mean())
 
 
@@ -137,10 +103,10 @@ class KernelInceptionDistance(Comparison):
     least_images = 16  # the floor compares 8 with 8
     decides = "kid"
 
-    def compare(self, fakes: Tensor, reals: Tensor) -> dict[str, float]:
+    def compare(self, fakes: Tensor, reals: Tensor) -> dict[str, tuple[float, int]]:
         middle = self.count // 2
         floor = kernel_distance(reals[:middle], reals[middle : 2 * middle])
-        return self.named("kid", kernel_distance(fakes, reals)) | self.named("kid_floor", floor, middle)
+        return {"kid": (kernel_distance(fakes, reals), self.count), "kid_floor": (floor, middle)}
 
 
 def kernel_sum(a: Tensor, b: Tensor) -> Tensor:
@@ -181,8 +147,8 @@ class FrechetInceptionDistance(Comparison):
     takes_more_fakes = True
     decides = "fid"
 
-    def compare(self, fakes: Tensor, reals: Tensor) -> dict[str, float]:
-        return self.named("fid", frechet_distance(fakes, reals))
+    def compare(self, fakes: Tensor, reals: Tensor) -> dict[str, tuple[float, int]]:
+        return {"fid": (frechet_distance(fakes, reals), self.count)}
 
 
 def gaussian_of(features: Tensor) -> tuple[Tensor, Tensor]:
@@ -200,40 +166,15 @@ def frechet_distance(x: Tensor, y: Tensor) -> float:
     return float((mean_x - mean_y).square().sum() + factor_x.square().sum() + factor_y.square().sum() - 2 * root)
 
 
-class Neighbours(NamedTuple):
-    """The nearest training images of some images, the nearest first: [N, K] each."""
-
-    distances: Tensor  # float64
-    numbers: Tensor  # int64, of the training images
-    are_mirrored: Tensor  # whether they are nearer in the other orientation
-
-
 def rounding_of(features: Tensor) -> float:
     """The distance up to which two of `features` [N, F] belong to the same image."""
     return SAME_IMAGE * float(torch.linalg.vector_norm(features, dim=1).mean())
 
 
-def oriented_blocks(others: Tensor, *orientations: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Distances of images to all of `others` [M, F], a block of images at a time, with its start.
-
-    The last tensor says whether the mirrored image is nearer.
-    Args: orientations: features [N, F] of the images as they are, and mirrored where that is the same image.
-    """
-    for (start, closest), *mirrored in zip(*(distance_blocks(one, others) for one in orientations), strict=True):
-        are_mirrored = torch.zeros_like(closest, dtype=torch.bool)
-        for _, block in mirrored:
-            torch.lt(block, closest, out=are_mirrored)
-            torch.minimum(closest, block, out=closest)
-        yield start, closest, are_mirrored
-
-
-def nearest_images(others: Tensor, *orientations: Tensor, count: int) -> Neighbours:
-    """The `count` nearest of the images with features `others` [M, F], on the host."""
-    found = []
-    for _, block, are_mirrored in oriented_blocks(others, *orientations):
-        distances, numbers = block.topk(count, largest=False)
-        found.append((distances.cpu(), numbers.cpu(), are_mirrored.gather(1, numbers).cpu()))
-    return Neighbours(*map(torch.cat, zip(*found, strict=True)))
+def nearest_images(others: Tensor, *orientations: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Distances float64 and numbers int64 [N, `count`], on the host, of the images nearest in `others` [M, F]."""
+    found = [block.topk(count, largest=False) for _, block in distance_blocks(others, *orientations)]
+    return torch.cat([one.values for one in found]).cpu(), torch.cat([one.indices for one in found]).cpu()
 
 
 def nearest_different(others: Tensor, *orientations: Tensor) -> Tensor:
@@ -242,14 +183,14 @@ def nearest_different(others: Tensor, *orientations: Tensor) -> Tensor:
     The distance is 0 where all others are the same image.
     """
     found, rounding = [], rounding_of(others)
-    for start, block, _ in oriented_blocks(others, *orientations):
+    for start, block in distance_blocks(others, *orientations):
         block.diagonal(start).fill_(torch.inf)
         found.append(block.masked_fill_(block <= rounding, torch.inf).amin(1))
     distances = torch.cat(found).cpu()
     return distances.masked_fill_(distances.isinf(), 0)
 
 
-class NearestNeighbours(FeatureMetric):
+class NearestNeighbours(Metric):
     """Copies of training images: `neighbour_distance` (median), the same of reals, and `copies`; also by pixels.
 
     The distance from each fake to the nearest of all training images is compared with the distance from each of as many
@@ -267,17 +208,20 @@ class NearestNeighbours(FeatureMetric):
     """
 
     paper_images = 1000  # no paper's: enough for a share of 5 % to be known to one percentage point
+    uses_extractor = True
     least_images = round(1 / QUANTILE)  # of fewer distances, the quantile is all but the smallest one
 
     def __init__(self, task: Task, count: int) -> None:
         super().__init__(task, count)
-        self.extractors = {one.name: one for one in (self.extractor, pixels())}
-        self.orientations = (False, True) if task.mirror else (False,)
+        self.extractors: dict[str, Extractor] = {one.name: one for one in (task.extractor, pixels())}
         self.fakes = {
-            name: [self.fake_features(one, mirrored=mirrored) for mirrored in self.orientations]
+            name: [task.of_fakes(looked, count) for looked in self._orientations(one)]
             for name, one in self.extractors.items()
         }
-        self.found: dict[str, Neighbours] = {}  # of the fakes, SHOWN each, on rank 0
+        self.found: dict[str, tuple[Tensor, Tensor]] = {}  # of the fakes, SHOWN each, on rank 0
+
+    def _orientations(self, extractor: Extractor) -> Sequence[Callable[[Tensor], Tensor]]:
+        return [extractor.features, extractor.features_of_mirrored][: 1 + self.task.mirror]
 
     def values(self) -> dict[str, float]:
         return {name: value for one in self.extractors.values() for name, value in self._by(one).items()}
@@ -285,16 +229,14 @@ class NearestNeighbours(FeatureMetric):
     def _by(self, extractor: Extractor) -> dict[str, float]:
         task, name, training = self.task, extractor.name, self.task.reals.pyramid.images
         fakes = [one.rows()[: self.count] for one in self.fakes[name]]
-        reals = self.real_features(extractor, training)
-        some = [reals[: self.count]]
-        if task.mirror:
-            some.append(self.real_features(extractor, self.count, mirrored=True))
+        every = task.of_reals(extractor.features, training)
+        some = [every[: self.count], *(task.of_reals(one, self.count) for one in self._orientations(extractor)[1:])]
         if not task.partition.group.is_main:
             return {}
-        self.found[name] = self.precisely(partial(nearest_images, count=min(SHOWN, training)), reals, *fakes)
-        distances = self.found[name].distances[:, 0]
-        among = self.precisely(nearest_different, reals, *some)
-        are_copies = (distances < among.quantile(QUANTILE)) | (distances <= rounding_of(reals))
+        reals, *fakes = task.precise(every, *fakes)
+        self.found[name] = nearest_images(reals, *fakes, count=min(SHOWN, training))
+        distances, among = self.found[name][0][:, 0], nearest_different(reals, *task.precise(*some))
+        are_copies = (distances < among.quantile(QUANTILE)) | (distances <= rounding_of(every))
         values = {
             "neighbour_distance": distances.median(),
             "neighbour_distance_reals": among.median(),
@@ -303,19 +245,12 @@ class NearestNeighbours(FeatureMetric):
         return {label(key, name, self.count): float(value) for key, value in values.items()}
 
     def pictures(self) -> dict[str, Pixels]:
-        """Rows of a fake and its nearest training images by features, then by pixels; the closest fakes first.
-
-        Training images are in the orientation in which they are nearest.
-        """
-        order = self.found[self.extractor.name].distances[:, 0].argsort()
-        places = [*range(min(CLOSEST, self.count)), *(round(share * (self.count - 1)) for share in SPREAD)]
-        rows = []
-        for fake in order[sorted(set(places))].tolist():
-            groups = [self.task.fakes.read([fake])]
-            for found in self.found.values():
-                reals, are_mirrored = self.task.reals.read(found.numbers[fake].tolist()), found.are_mirrored[fake]
-                groups.append(np.where(are_mirrored.numpy()[:, None, None, None], reals[:, :, ::-1], reals))
-            tiles = [enlarge(group, max(TILE // self.task.reals.resolution, 1)) for group in groups]
+        """Rows of a fake and its nearest training images by features, then by pixels; the closest fakes first."""
+        task, rows = self.task, []
+        for fake in self.found[task.extractor.name][0][:, 0].argsort()[:ROWS].tolist():
+            groups = [task.fakes.read([fake])]
+            groups += [task.reals.read(numbers[fake].tolist()) for _, numbers in self.found.values()]
+            tiles = [enlarge(group, max(TILE // task.reals.resolution, 1)) for group in groups]
             gap = np.full((tiles[0].shape[1], GAP, tiles[0].shape[3]), 255, np.uint8)
             parts = [part for group in tiles for part in (gap, *group)]
             rows.append(np.concatenate(parts[1:], axis=1))

@@ -7,6 +7,7 @@ number of ranks with as many CPU threads each.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -104,20 +105,9 @@ class RankPartition:
         return blocks[self.group.rank :: self.group.world_size]
 
     def all_gather(self, blocks: Sequence[Tensor]) -> Tensor:
-        """The rows of all blocks, in order, on every rank; `blocks` holds the rows of this rank's blocks.
-
-        The number of rows may differ from block to block.
-        """
-        if self.group.world_size == 1:
-            return torch.cat(list(blocks))
-        kinds = self.group.all_gather_object([(str(block.dtype), *block.shape) for block in blocks])
-        slots, (kind, *shape) = len(kinds[0]), kinds[0][0]  # rank 0 has the first block, which is the largest
-        padded = torch.zeros(slots, *shape, dtype=getattr(torch, kind.removeprefix("torch.")))
-        for slot, block in enumerate(blocks):
-            padded[slot, : len(block)] = block
-        everyone = [*zip(self.group.all_gather(padded), kinds, strict=True)]
-        in_order = [(rank[slot], its[slot][1]) for slot in range(slots) for rank, its in everyone if slot < len(its)]
-        return torch.cat([rows[:count] for rows, count in in_order])
+        """The rows of all blocks, in order, on every rank; `blocks` holds the rows of this rank's blocks."""
+        turns = zip_longest(*self.group.all_gather_object(list(blocks)))
+        return torch.cat([block for turn in turns for block in turn if block is not None])
 
 
 class Collector(Protocol):

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pggan.metrics import Metric, Task, label
-from pggan.metrics.images import RowCollector, separable_filter
+from pggan.metrics.images import separable_filter
 
 WEIGHTS = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
 WINDOW = 11
@@ -79,12 +79,10 @@ class MultiScaleSimilarity(Metric):
 
     def __init__(self, task: Task, count: int) -> None:
         super().__init__(task, count - count % 2)
-        self.pairs = task.collectors[self] = RowCollector(of_pairs, self.count, task.partition)
+        self.pairs = task.of_fakes(of_pairs, self.count)
 
     def values(self) -> dict[str, float]:
         count, task = min(self.count, self.task.reals.pyramid.images // 2 * 2), self.task
         features = f"{scales_of(task.reals.resolution)}scales"
         found = {label("ms_ssim", features, self.count): float(self.pairs.rows().mean())}
-        pairs = RowCollector(of_pairs, count, task.partition)
-        reals = task.once(("ms_ssim", count), lambda: float(task.shown_reals(pairs).rows().mean()))
-        return found | {label("ms_ssim_reals", features, count): reals}
+        return found | {label("ms_ssim_reals", features, count): float(task.of_reals(of_pairs, count).mean())}

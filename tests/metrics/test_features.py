@@ -61,5 +61,5 @@ def test_precision_and_recall_are_those_of_torch_fidelity(features, task_of, mak
     fakes, reals = (part.double() for part in features)
     precision, recall = calculate_precision_recall_full(fakes, reals, neighborhood=3)
     metric = PrecisionRecall(task_of(None, make_pyramid(tmp_path / "data")), 80)
-    assert metric.compare(fakes, reals) == {"precision@pixels-80": float(precision), "recall@pixels-80": float(recall)}
+    assert metric.compare(fakes, reals) == {"precision": (float(precision), 80), "recall": (float(recall), 80)}
     assert 0 < precision != recall

@@ -1,0 +1,3 @@
+from pggan.core.process import __version__ as __version__
+from pggan.interop.export import from_pretrained as from_pretrained
+from pggan.sampling.trained_generator import load as load
