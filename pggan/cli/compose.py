@@ -157,21 +157,15 @@ def suggestion(command: Command, key: str) -> str:
         for choice, schema in choices.items():
             for name in kinds_of(schema):
                 options.setdefault(f"{table}.{name}", []).append(f"{table}={choice}")
-    if key in options:
-        return f"It is a key of {' and '.join(options[key])}."
     names = {*command.groups, *names_of(command.schema_type), *options}
     table, _, last = key.rpartition(".")
-    if last in SYNONYMS and SYNONYMS[last].startswith(table) and SYNONYMS[last].partition("=")[0] in names:
-        return f"Here it is {SYNONYMS[last]}."
-    beside = [name.rpartition(".")[2] for name in names if table and name.rpartition(".")[0] == table]
-    found = next((name for name in sorted(names) if name.endswith(f".{key}")), None)
-    if near := nearest_name(last, beside):
-        found = f"{table}.{near}"
-    found = found or nearest_name(key, names)
-    if found is None:
-        return "--help lists the keys."
-    kept_by = f" It is a key of {' and '.join(options[found])}." if found in options else ""
-    return f"Did you mean '{found}'?{kept_by}"
+    here = SYNONYMS.get(last, "")
+    if key not in names and here.startswith(table) and here.partition("=")[0] in names:
+        return f"Here it is {here}."
+    same = [name for name in sorted(names) if f".{name}".endswith(f".{key}")]
+    found = same[0] if same else nearest_name(key, names)
+    meant = "" if found == key else f"Did you mean '{found}'? " if found else "--help lists the keys."
+    return f"{meant}It is a key of {' and '.join(options[found])}." if found in options else meant.rstrip()
 
 
 class ParserOfText(argparse.ArgumentParser):

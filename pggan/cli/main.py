@@ -6,14 +6,12 @@ Nothing here imports torch, so that --help and a typo are answered at once.
 import gc
 import os
 import shlex
-import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
-from threading import Thread
 from typing import Any, NoReturn
 
 from pggan.cli.commands import COMMANDS, Command
@@ -21,14 +19,11 @@ from pggan.cli.help import help_text, overview
 from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER_ERROR, REFUSED_WRITES, UserError, nearest
 from pggan.core.process import (
     COMMAND_VARIABLE,
-    PARENT_VARIABLE,
     STARTED_VARIABLE,
     TASK_VARIABLE,
     __version__,
     environment,
 )
-
-POLL_SECONDS = 0.5
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -146,22 +141,9 @@ def guarded(run: Callable[[], int]) -> int:
 
 def run_rank() -> int:
     """Run the command that a parent put into the environment, as one of its ranks; returns the exit code."""
-    from omegaconf import OmegaConf
-
     from pggan.distributed.launch import report_rank
 
-    task = OmegaConf.to_container(OmegaConf.create(os.environ.pop(TASK_VARIABLE)))
-    assert isinstance(task, dict), "the parent writes keys and values"
-    parent = int(os.environ[PARENT_VARIABLE])
-    Thread(target=end_with_parent, args=(parent,), name="parent", daemon=True).start()
-    return report_rank(partial(run_command, COMMANDS[task["command"]], task["values"]), guarded)
-
-
-def end_with_parent(parent: int) -> None:
-    """Make this process save and end when its parent is gone."""
-    while os.getppid() == parent:
-        time.sleep(POLL_SECONDS)
-    os.kill(os.getpid(), signal.SIGTERM)
+    return report_rank(lambda command, values: run_command(COMMANDS[command], values), guarded)
 
 
 def exit_process(code: int) -> NoReturn:

@@ -54,14 +54,26 @@ class GeneratorConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DrawConfig(GeneratorConfig):
-    """Keys of every command that draws images: a generator, its stage and its class."""
+class GeneratorStageConfig(GeneratorConfig):
+    """Keys of every command that takes a stage of a generator."""
 
     resolution: int | None
     alpha: float | None
-    label: int | str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceConfig:
+    """Where a command computes."""
+
     device: str
     threads: Count | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawConfig(GeneratorStageConfig, DeviceConfig):
+    """Keys of every command that draws images: a generator, its stage and its class."""
+
+    label: int | str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,18 +140,16 @@ class DirectionsConfig(DrawConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExploreConfig(GeneratorConfig):
+class ExploreConfig(GeneratorConfig, DeviceConfig):
     """A page in the browser."""
 
     directions: str | None
     port: Port | None
     open: bool
-    device: str
-    threads: Count | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateConfig(GeneratorConfig):
+class EvaluateConfig(GeneratorStageConfig, DeviceConfig):
     """Images of a generator beside those of a data set."""
 
     data: str | None
@@ -148,22 +158,16 @@ class EvaluateConfig(GeneratorConfig):
     weights: str | None
     count: Annotated[int, ">=2"] | None
     seed: Whole
-    resolution: int | None
-    alpha: float | None
     out: str | None
     json: bool
-    device: str
-    threads: Count | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportConfig(GeneratorConfig):
+class ExportConfig(GeneratorStageConfig):
     """A generator for other programs."""
 
     format: ExportFormat
     out: str
-    resolution: int | None
-    alpha: float | None
     license: str | None
     data_statement: str | None
     evaluation: str | None

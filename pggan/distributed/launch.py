@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import socket
 import sys
 import tempfile
@@ -115,13 +116,16 @@ def run_ranks(folder: Path, count: int, nnodes: int, rdzv_endpoint: str | None, 
     return ""
 
 
-def report_rank(run: Callable[[], int], guarded: Callable[[Callable[[], int]], int]) -> int:
+def report_rank(run: Callable[[str, dict[str, Any]], int], guarded: Callable[[Callable[[], int]], int]) -> int:
     """Be a rank that `launch` has started: the exit code for torchrun, which is 0 where a restart would not help.
 
-    Args: guarded: turns what `run` raises into an exit code.
+    Args: run: takes the command and its values; guarded: turns what `run` raises into an exit code.
     """
-    if (place := os.environ.pop(RANKS_VARIABLE, None)) is None:  # another child of a command
-        return guarded(run)
+    from omegaconf import OmegaConf
+
+    task, place = OmegaConf.create(os.environ.pop(TASK_VARIABLE)), os.environ.pop(RANKS_VARIABLE)
+    values: Any = OmegaConf.to_container(task["values"])
+    Thread(target=end_with_parent, name="parent", daemon=True).start()
     folder, ended = Path(place), Path(place, ENDED)
     (folder / f"pid-{os.environ['LOCAL_RANK']}").write_text(str(os.getpid()))
     if ended.exists():
@@ -129,7 +133,7 @@ def report_rank(run: Callable[[], int], guarded: Callable[[Callable[[], int]], i
 
     def unless_lost() -> int:
         try:
-            return run()
+            return run(task["command"], values)
         except KeyboardInterrupt:
             if ended.exists():
                 raise
@@ -143,6 +147,13 @@ def report_rank(run: Callable[[], int], guarded: Callable[[Callable[[], int]], i
         ended.write_text(str(code))
         return 0
     return code
+
+
+def end_with_parent() -> None:
+    """Make this process save and end when its parent is gone."""
+    while os.getppid() == int(os.environ[PARENT_VARIABLE]):
+        time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def expect_answers() -> None:

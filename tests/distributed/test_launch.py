@@ -24,7 +24,7 @@ sys.path.insert(0, "{root}")
 from pggan.distributed.launch import report_rank
 rank, restart = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 open(f"started-{{rank}}-{{restart}}", "w").close()
-def run():
+def run(command, values):
     {code}
     return 0
 def guarded(run):
@@ -63,13 +63,13 @@ def attempts(folder: Path) -> int:
 def test_a_rank_gets_its_task_and_its_threads_and_the_environment_is_as_before(launched, tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS")
     before = dict(os.environ)
-    names = "PGGAN_TASK PGGAN_PARENT OMP_NUM_THREADS WORLD_SIZE LOCAL_WORLD_SIZE"
-    code = f"open(f'rank-{{rank}}', 'w').write('|'.join(os.environ[name] for name in '{names}'.split()))"
+    names = "PGGAN_PARENT OMP_NUM_THREADS WORLD_SIZE LOCAL_WORLD_SIZE"
+    others = f"*(os.environ[name] for name in '{names}'.split())"
+    code = f"open(f'rank-{{rank}}', 'w').write('|'.join([command, str(values), {others}]))"
     assert launched(code) == 0
     for rank in range(2):
-        task, *others = (tmp_path / f"rank-{rank}").read_text().split("|")
-        assert task == "command: train\nvalues:\n  seed: 5\n"
-        assert others == [str(os.getpid()), "7", "2", "2"]
+        found = (tmp_path / f"rank-{rank}").read_text().split("|")
+        assert found == ["train", "{'seed': 5}", str(os.getpid()), "7", "2", "2"]
     assert dict(os.environ) == before
     assert attempts(tmp_path) == 1
 
