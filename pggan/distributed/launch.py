@@ -123,17 +123,17 @@ def report_rank(run: Callable[[str, dict[str, Any]], int], guarded: Callable[[Ca
     """
     from omegaconf import OmegaConf
 
-    task, place = OmegaConf.create(os.environ.pop(TASK_VARIABLE)), os.environ.pop(RANKS_VARIABLE)
-    values: Any = OmegaConf.to_container(task["values"])
+    task: Any = OmegaConf.to_container(OmegaConf.create(os.environ.pop(TASK_VARIABLE)))
     Thread(target=end_with_parent, name="parent", daemon=True).start()
-    folder, ended = Path(place), Path(place, ENDED)
+    folder = Path(os.environ.pop(RANKS_VARIABLE))
+    ended = folder / ENDED
     (folder / f"pid-{os.environ['LOCAL_RANK']}").write_text(str(os.getpid()))
     if ended.exists():
         return 0
 
     def unless_lost() -> int:
         try:
-            return run(task["command"], values)
+            return run(task["command"], task["values"])
         except KeyboardInterrupt:
             if ended.exists():
                 raise
@@ -141,7 +141,7 @@ def report_rank(run: Callable[[str, dict[str, Any]], int], guarded: Callable[[Ca
 
     code = guarded(unless_lost)
     if os.getppid() != int(os.environ[PARENT_VARIABLE]):  # it was killed
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         return code
     if code in (EXIT_USER_ERROR, EXIT_INTERRUPTED) or (code == 0 and ended.exists()):
         ended.write_text(str(code))
