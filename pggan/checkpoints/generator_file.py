@@ -5,7 +5,7 @@ Files are untrusted: what a header says is checked before anything is allocated.
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from safetensors import SafetensorError, safe_open
 
-from pggan.core.architecture import MIN_RESOLUTION, Architecture, is_power_of_two
+from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import atomic_write, parse_json
 from pggan.core.errors import UserError
 
@@ -31,12 +31,34 @@ GENERATOR_FILE = "generator.safetensors"  # of a run
 HEADER_KEY = "pggan"
 CLASS_NAMES = "class_names"  # of the classes, where the generator was trained with labels
 PROVENANCE = ("license", "data_statement")  # where they are known
-MAX_NAME_LENGTH = 200  # characters of a class name
-MAX_STATEMENT_LENGTH = 10_000  # characters of a data statement, which takes some hundred
 PREFIX = "pretrained:"  # of run=, for the generators that come with the package
 FOLDER = Path(__file__).parent / "pretrained"
 
 Value = TypeVar("Value")
+Form = dict[str, Callable[[Any], bool]]  # whether the value of a name in a header is possible
+
+
+def is_count(value: object) -> bool:
+    """Whether `value` is a whole number from 0 up."""
+    return type(value) is int and 0 <= value < 2**62
+
+
+def is_text(value: object, most: int) -> bool:
+    """Whether `value` is text of at most so many characters."""
+    return isinstance(value, str) and len(value) <= most
+
+
+STAGE: Form = {
+    "images": is_count,
+    "resolution": is_count,
+    "alpha": lambda value: type(value) in (int, float) and 0 <= value <= 1,
+}
+# What a generator may have besides.  A licence is a name as Hugging Face writes it: it stands in a model card.
+STATED: Form = {
+    CLASS_NAMES: lambda names: names is None or (isinstance(names, list) and all(is_text(name, 200) for name in names)),
+    "license": lambda name: name is None or (is_text(name, 200) and bool(re.fullmatch(r"[\w.+-]+", name))),
+    "data_statement": lambda text: text is None or is_text(text, 10_000),
+}
 
 
 @dataclass(frozen=True)
@@ -82,7 +104,7 @@ def load_generator(run: str, device: "torch.device", key: str = "run") -> Loaded
             raise UserError(problem, "Choose another checkpoint=, or an undamaged copy.")
     network.requires_grad_(False).to(device)
     stage = about["resolution"], float(about["alpha"]), about["images"]
-    return LoadedGenerator(network, *stage, tuple(about.get(CLASS_NAMES) or ()), path, **check_provenance(about))
+    return LoadedGenerator(network, *stage, tuple(about.get(CLASS_NAMES) or ()), path, **stated_in(about))
 
 
 def describe_generator(generator: LoadedGenerator) -> dict[str, Any]:
@@ -142,46 +164,26 @@ def read_generator_header(path: Path) -> dict[str, Any]:
         raise ValueError("it is not a plain file")
     with safe_open(path, "np") as file:
         about = parse_json((file.metadata() or {})[HEADER_KEY])
-    architecture, names = check_stage(about), about.get(CLASS_NAMES) or []
-    if not isinstance(names, list) or not all(isinstance(name, str) and len(name) <= MAX_NAME_LENGTH for name in names):
-        raise ValueError(f"'{CLASS_NAMES}' is not a list of names")
-    if len(names) not in (0, architecture.num_classes):
-        raise ValueError(f"it names {len(names)} classes of {architecture.num_classes}")
-    check_provenance(about)
+    architecture = require_form(about, STAGE | STATED)
+    if (names := len(about.get(CLASS_NAMES) or ())) not in (0, architecture.num_classes):
+        raise ValueError(f"it names {names} classes of {architecture.num_classes}")
     return about
 
 
-def check_stage(about: dict[str, Any]) -> Architecture:
-    """The architecture in a header; raises ValueError (KeyError) unless it and the stage are possible."""
-    resolution, alpha = require_count("resolution", about["resolution"]), about["alpha"]
-    require_count("images", about["images"])
+def require_form(about: dict[str, Any], form: Form) -> Architecture:
+    """The architecture in a header; raises ValueError for what is not as `form` has it, or not possible in it."""
+    for name, holds in form.items():
+        if not holds(about.get(name)):
+            raise ValueError(f"it has {name}={about.get(name)!r:.100}")
     architecture = Architecture.from_plain(about["architecture"])
-    if not (MIN_RESOLUTION <= resolution <= architecture.resolution and is_power_of_two(resolution)):
-        raise ValueError(f"its networks have no resolution {resolution}")
-    if type(alpha) not in (int, float) or not 0 <= alpha <= 1:
-        raise ValueError(f"alpha={alpha!r} is not between 0 and 1")
+    if about["resolution"] not in architecture.resolutions:
+        raise ValueError(f"its networks have no resolution {about['resolution']}")
     return architecture
 
 
-def check_provenance(about: dict[str, Any]) -> dict[str, Any]:
-    """The licence and the data statement in a header, where it has them; raises ValueError unless they are text.
-
-    A licence is a name as Hugging Face writes it, so that it can stand in the front matter of a model card.
-    """
-    found = {name: about[name] for name in PROVENANCE if about.get(name) is not None}
-    for name, text in found.items():
-        if not isinstance(text, str) or len(text) > MAX_STATEMENT_LENGTH:
-            raise ValueError(f"'{name}' is not a text of at most {MAX_STATEMENT_LENGTH:,} characters")
-    if not re.fullmatch(r"[\w.+-]+", found.get("license", "other")):
-        raise ValueError(f"license={found['license']!r} is not a name such as cc-by-4.0")
-    return found
-
-
-def require_count(name: str, value: object) -> int:
-    """`value` if it is a whole number from 0 up; raises ValueError."""
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**62:
-        raise ValueError(f"'{name}' is not a count")
-    return value
+def stated_in(about: dict[str, Any]) -> dict[str, Any]:
+    """The licence and the data statement in a header, where it has them."""
+    return {name: about[name] for name in PROVENANCE if about.get(name) is not None}
 
 
 @contextmanager

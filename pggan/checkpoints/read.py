@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
-from pggan.checkpoints.generator_file import STATE_FILE, WEIGHTS_FILE, check_stage, require_count, stored_tensors
+from pggan.checkpoints.generator_file import (
+    STAGE,
+    STATE_FILE,
+    WEIGHTS_FILE,
+    Form,
+    is_count,
+    require_form,
+    stored_tensors,
+)
 from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import file_sha256, is_plain, read_json
 from pggan.core.errors import UserError
@@ -34,6 +42,14 @@ NETWORKS = ("generator", "discriminator", "generator_ema")
 COMPONENTS = (*NETWORKS, "optimizer_g", "optimizer_d", "grad_scaler")
 NEWEST, BEST = "newest", "best"  # as checkpoint=; the second one marks a checkpoint in state.json
 MILESTONE = "milestone"  # in state.json: marks a checkpoint that is kept for good
+# Of its files, none lies outside of its directory; the phase is -1 before the first update.
+CHECKPOINT: Form = STAGE | {
+    "phase_index": lambda value: value == -1 or is_count(value),
+    "config": lambda value: isinstance(value, dict),
+    "files": lambda files: (
+        isinstance(files, dict) and all(re.fullmatch(r"[a-z_]+\.safetensors", name) for name in files)
+    ),
+}
 MAX_STATE_BYTES = 4 * 2**20  # of state.json, which takes some kilobytes
 
 
@@ -108,23 +124,17 @@ def read_header(directory: Path) -> dict[str, Any]:
     Raises OSError, ValueError, KeyError, TypeError or OverflowError unless it is valid.
     """
     header = read_json(directory / STATE_FILE, MAX_STATE_BYTES)
-    if (version := require_count("version", header["version"])) not in VERSIONS:
+    if (version := header["version"]) not in VERSIONS:
         problem = f"{directory} has checkpoint version {version}; this program reads version {VERSIONS[-1]}."
         raise UserError(problem, "Use the pggan that wrote it.")
     if header[CHECKSUM] != checksum_of(header):
         raise ValueError("its content has changed: the checksum is another one")
-    check_stage(header)
-    if (header["phase_index"], header["images"]) != (-1, 0):  # before the first update
-        require_count("phase_index", header["phase_index"])
-    files, both = header["files"], {WEIGHTS_FILE, STATE_TENSORS_FILE}
-    wanted = both if version == VERSIONS[-1] else {f"{component}.safetensors" for component in COMPONENTS}
-    if not isinstance(files, dict) or not wanted <= {*files}:
-        raise ValueError("it does not list the files of a checkpoint")
-    if not isinstance(header["config"], dict):
-        raise ValueError("'config' is no table")
-    for name in files:
-        if not re.fullmatch(r"[a-z_]+\.safetensors", name):
-            raise ValueError(f"it lists a file that may lie outside its directory: {name!r}")
+    require_form(header, CHECKPOINT)
+    both = {WEIGHTS_FILE, STATE_TENSORS_FILE}
+    if missing := (both if version == VERSIONS[-1] else {f"{name}.safetensors" for name in COMPONENTS}) - {
+        *header["files"]
+    }:
+        raise ValueError(f"it lists no {min(missing)}")
     return header
 
 

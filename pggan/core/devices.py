@@ -14,43 +14,13 @@ from pggan.core.process import available_cores, available_memory
 def choose_device(devices: str, key: str = "devices") -> torch.device:
     """The device that the value `devices` of `key` names: auto (CUDA, else MPS, else CPU), cpu, cuda or mps.
 
-    auto passes over a GPU that this PyTorch was not built for, and says so. Raises UserError when this machine does not
-    have the device, or when PyTorch was not built for it.
+    PyTorch itself warns of a GPU that it was not built for.  Raises UserError when this machine has no such device.
     """
     usable = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    if usable["cuda"] and devices in ("auto", "cuda"):
-        try:
-            require_kernels(0, f"{key}={devices}")
-        except UserError as error:
-            if devices != "auto":
-                raise
-            print(f"Training and drawing do without the GPU: {error}", file=sys.stderr)
-            usable["cuda"] = False
     found = [name for name in usable if usable[name]]
     if devices not in ("auto", *found):
         raise UserError(f"{key}={devices}: PyTorch finds no such device.", f"Use auto, or one of {', '.join(found)}.")
     return torch.device(found[0] if devices == "auto" else devices)
-
-
-def require_kernels(index: int, setting: str) -> None:
-    """Raise UserError, which names `setting`, unless this PyTorch has kernels for the CUDA device `index`.
-
-    A kernel for X.Y runs on all X.Z with Z >= Y, one that the driver compiles (PTX) on all later ones.
-    Source: https://docs.nvidia.com/cuda/cuda-c-programming-guide/, "Compute Capability".
-    """
-    built, capability = torch.cuda.get_arch_list(), torch.cuda.get_device_capability(index)
-    kernels = [re.fullmatch(r"(sm|compute)_(\d+)(\d)[af]?", name) for name in built]
-    for kernel in kernels:
-        if kernel is None:  # AMD's names, such as gfx942
-            return
-        generation, revision = int(kernel[2]), int(kernel[3])
-        if (generation, revision) <= capability and (kernel[1] == "compute" or generation == capability[0]):
-            return
-    problem = (
-        f"{setting}: {torch.cuda.get_device_name(index)} has capability {capability[0]}.{capability[1]}, "
-        f"and PyTorch {torch.__version__} was built for {', '.join(built) or 'no GPU'}."
-    )
-    raise UserError(problem, "Install a PyTorch that was built for it (https://pytorch.org), or use the CPU.")
 
 
 def count_devices(devices: str) -> tuple[str, int]:
@@ -89,7 +59,6 @@ def device_of_rank(devices: str, local_rank: int, local_world_size: int) -> torc
     if kind != "cuda":
         return torch.device(kind)
     index = 0 if alone else local_rank
-    require_kernels(index, f"devices={devices}")
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
 

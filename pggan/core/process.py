@@ -134,31 +134,24 @@ class StopSignal(ExitStack):
 def available_cores() -> int:
     """CPU cores that this process may use, or as many as its control groups give it the time of."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    for group in control_groups():
-        quota, _, period = system_file(f"{group}/cpu.max").partition(" ")
-        if quota.isdecimal() and period.isdecimal():
-            cores = min(cores, max(-(-int(quota) // int(period)), 1))
-    return cores
+    quotas = [limit.split() for limit in group_limits("cpu.max")]  # "max", or microseconds; and of how many
+    return min([cores, *(max(-(-int(quota) // int(period)), 1) for quota, period in quotas if quota != "max")])
 
 
 def available_memory() -> int | None:
     """Bytes that the machine still has, or its control groups allow; None where Linux does not say."""
-    limits = [system_file(f"{group}/memory.max") for group in control_groups()]
-    free = named_values("proc/meminfo", ":").get("MemAvailable")
-    found = [int(limit) for limit in limits if limit.isdecimal()]
-    return min([*found, 1024 * int(free.split()[0])] if free else found, default=None)
+    free = named_values("proc/meminfo", ":").get("MemAvailable", "").split()
+    found = [int(limit) for limit in group_limits("memory.max") if limit != "max"]
+    return min([*found, *(1024 * int(kilobytes) for kilobytes in free[:1])], default=None)
 
 
-def control_groups() -> list[str]:
-    """The control groups (cgroup v2) of this process, the innermost first: those of containers and of job schedulers.
+def group_limits(name: str) -> list[str]:
+    """The limits `name` of this process's control groups (v2), as containers and job schedulers set them.
 
     Source: https://docs.kernel.org/admin-guide/cgroup-v2.html
     """
-    name = named_values("proc/self/cgroup", "::").get("0")
-    if name is None:
-        return []
-    group = Path("sys/fs/cgroup", name.lstrip("/"))
-    return [str(one) for one in (group, *group.parents) if one.is_relative_to("sys/fs/cgroup")]
+    own = Path("sys/fs/cgroup", named_values("proc/self/cgroup", "::").get("0", "").lstrip("/"))
+    return [limit for group in (own, *own.parents) if (limit := system_file(f"{group}/{name}"))]
 
 
 def system_file(name: str) -> str:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from pggan.checkpoints.generator_file import (
     GENERATOR_FILE,
-    PROVENANCE,
-    check_provenance,
+    STATED,
     describe_generator,
     save_generator,
+    stated_in,
 )
 from pggan.config.commands import ExportConfig, ExportFormat
 from pggan.core.atomic_io import atomic_directory
@@ -125,11 +125,11 @@ def naming_the_extra() -> Iterator[None]:
 
 def with_provenance(generator: TrainedGenerator, config: ExportConfig) -> TrainedGenerator:
     """The generator with the licence and the data statement that are given; raises UserError for others than text."""
-    try:
-        stated = check_provenance({name: getattr(config, name) for name in PROVENANCE})
-    except ValueError as error:
-        remedy = "Give a licence by its name on Hugging Face, or license=other and the rest in data_statement=."
-        raise UserError(f"{error}.", remedy) from error
+    stated = stated_in(vars(config))
+    for name, text in stated.items():
+        if not STATED[name](text):
+            remedy = "Give a licence by its name on Hugging Face, or license=other and the rest in data_statement=."
+            raise UserError(f"{name}={text!r:.100} is not possible.", remedy)
     return TrainedGenerator(replace(generator.loaded, **stated))
 
 

@@ -20,7 +20,7 @@ from pggan.config.train import R1Config
 from pggan.config.values import versions
 from pggan.core.architecture import Precision
 from pggan.core.atomic_io import existing_parent, free_bytes
-from pggan.core.devices import choose_device, free_memory, require_kernels
+from pggan.core.devices import choose_device, free_memory
 from pggan.core.errors import EXIT_FAILED
 from pggan.core.process import available_cores, processor_facts
 from pggan.core.rng import StepRng
@@ -128,8 +128,6 @@ def gpu(device: torch.device) -> tuple[str, bool]:
         has_driver = Path("/proc/driver/nvidia/version").exists()
         return f"{'there is a driver, but ' * has_driver}PyTorch finds none: training runs on the CPU", not has_driver
     one, (free, total) = torch.cuda.get_device_properties(0), torch.cuda.mem_get_info(0)
-    for index in range(torch.cuda.device_count()):
-        require_kernels(index, f"GPU {index}")
     found = f"{torch.cuda.device_count()} x {one.name}, capability {one.major}.{one.minor}"
     nccl = "NCCL" if dist.is_nccl_available() else "no NCCL, which several GPUs need"
     found += f", {free / GIB:.1f} of {total / GIB:.1f} GiB free, {nccl}"

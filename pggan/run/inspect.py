@@ -11,10 +11,10 @@ from rich.table import Column, Table
 
 from pggan.checkpoints.generator_file import (
     WEIGHTS_FILE,
-    check_provenance,
     path_of_run,
     read_generator_header,
     refusing_generators,
+    stated_in,
     stored_tensors,
 )
 from pggan.checkpoints.read import Checkpoint, best_of, checkpoints_of, resolve_checkpoint
@@ -72,7 +72,7 @@ def facts_of_generator(path: Path) -> dict[str, Any]:
             "parameters": {"generator": sum(prod(shape) for _, shape in stored_tensors(path).values())},
             "file_sha256": file_sha256(path),
             "architecture": about["architecture"],
-            **check_provenance(about),
+            **stated_in(about),
         }
 
 
