@@ -13,7 +13,7 @@ def write_pyramid(destination: Path, images: Sequence[Images], source: dict[str,
     """Write images, each [R, R, C]; `labels` as for `write_index`."""
     destination.mkdir(parents=True)
     layout = Layout(destination, images[0].shape[0], images[0].shape[2], len(images))
-    layout.resize()
+    layout.create()
     for slot, image in enumerate(images):
         layout.write(slot, all_levels(image))
     write_index(layout, source, **labels)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pggan.config.defaults import default_values
 from pggan.config.train import (
+    Channels,
     Count,
     DgcConfig,
     DistributedConfig,
@@ -191,10 +192,10 @@ class PrepareConfig:
 
     source: str
     dest: str | None
-    max_resolution: int | None
+    max_resolution: Resolution | None
     crop: PrepareCrop
     landmarks: str | None
-    channels: int | None
+    channels: Channels | None
     labels: bool | str
     on_bad: OnBad
     check: bool
@@ -202,6 +203,10 @@ class PrepareConfig:
     root: str
     split: str
     download: bool
+
+    def __post_init__(self) -> None:
+        if (self.crop is PrepareCrop.face) != (self.landmarks is not None):
+            raise UserError("crop=face needs landmarks=FILE, and nothing else does.", "Give both, or neither.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,7 @@ RawPerResolution = Any  # one number for all resolutions, or {resolution: number
 Kernels = StrEnum("Kernels", "auto reference")  # fast operations, or their plain twins
 Switch = StrEnum("Switch", "auto on off")
 Crop = StrEnum("Crop", "center resize pad")  # how an image becomes square
+Channels = Literal[1, 3, 4]  # grey, colour, with transparency
 
 FINGERPRINTS = {"efficientnet-lite0": "pggan.networks.efficientnet_lite0:backbone_fingerprint"}  # of model.features
 MAX_TILES = 10_000  # of a grid
@@ -37,7 +38,7 @@ class DataConfig:
     count: Count
     cache: str
     crop: Crop
-    channels: int | None
+    channels: Channels | None
     labels: bool
     mirror: bool
 

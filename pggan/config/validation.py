@@ -165,7 +165,7 @@ def bare(kind: Any) -> Any:
 def words_of(kind: Any) -> list[str]:
     """The words that a type of a few choices consists of; none of any other."""
     if get_origin(kind) is Literal:
-        return list(get_args(kind))
+        return list(map(str, get_args(kind)))
     return list(kind.__members__) if isinstance(kind, type) and issubclass(kind, Enum) else []
 
 

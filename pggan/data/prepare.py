@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import partial
@@ -14,14 +14,14 @@ from hashlib import sha256
 from pathlib import Path
 
 from pggan.config.commands import PrepareConfig
-from pggan.core.architecture import MIN_RESOLUTION, is_power_of_two
+from pggan.core.architecture import MIN_RESOLUTION
 from pggan.core.atomic_io import atomic_directory, file_sha256, parse_json, require_free_space, try_lock
 from pggan.core.errors import UserError
 from pggan.core.process import StopSignal
 from pggan.core.text import given_words, next_command
 from pggan.data.data_sets import STYLE, avatars, open_source
-from pggan.data.face_crop import align_face, face_side
-from pggan.data.image_file import MODES, BadImage, all_levels, decode, load_image, usable_side
+from pggan.data.face_crop import align_face
+from pggan.data.image_file import BadImage, all_levels, decode, load_image, usable_side
 from pggan.data.pyramid import INDEX_FILE, ImagePyramid
 from pggan.data.report import Findings, examine
 from pggan.data.sources import Entry, Source
@@ -35,7 +35,7 @@ REPORT_FILE = "report.json"  # of a pyramid, beside its index
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How images become a dataset.  Raises UserError for what cannot be met.
+    """How images become a dataset.
 
     max_resolution: the top level; None = the largest for which no image has to be enlarged.
     channels: 1 grey, 3 colour, 4 with transparency; None = 1 if every image is grey, else 3.
@@ -51,18 +51,6 @@ class Options:
     landmarks: str | None = None
     labels: bool | str = False
     on_bad: str = "report"
-
-    def __post_init__(self) -> None:
-        side = self.max_resolution
-        if side is not None and (side < MIN_RESOLUTION or not is_power_of_two(side)):
-            raise UserError(
-                f"max_resolution={side} is not a power of two from {MIN_RESOLUTION} up.",
-                "Choose one of 4, 8, 16, 32, 64, 128, 256, 512, 1024, ….",
-            )
-        if self.channels not in (None, *MODES):
-            raise UserError(f"Images of {self.channels} channels are not possible.", "Choose 1, 3 or 4.")
-        if (self.crop == "face") != (self.landmarks is not None):
-            raise UserError("crop=face needs landmarks=FILE, and nothing else does.", "Give both, or neither.")
 
 
 def run(config: PrepareConfig) -> int:
@@ -103,8 +91,8 @@ def check(source: Source, options: Options, workers: int | None = None) -> None:
 def prepare(source: Source, destination: Path, options: Options, workers: int | None = None) -> ImagePyramid:
     """Write the images of `source` as a dataset at `destination`, in the order of their names.
 
-    A dataset that was made of the same files with the same options is not made again.  Where decoding shows files to be
-    bad, the last images take their places.
+    A dataset that was made of the same files with the same options is not made again.  Where decoding
+    shows files to be bad, it begins again without them.
 
     Raises UserError for no usable image, too little disk space, an existing destination that holds something else, and
     with on_bad=stop for unusable files.
@@ -173,13 +161,14 @@ def _make(source: Source, destination: Path, options: Options, digest: str, work
             layout = Layout(directory, resolution, channels, len(good))
             needed = sum(shard.bytes for shards in layout.shards().values() for shard in shards)
             require_free_space(destination, needed, "Free some space, choose another disk, or lower the resolution.")
-            layout.resize()
-            _decode_all(found, layout, options.crop, pool)
-            found.refuse(options.on_bad)
-            placed = _without_holes(layout, good, found.reasons)
-            layout = layout._replace(images=len(placed))
-            layout.resize()
-            labels = [classes.get(entry.name, 0) for entry in placed]
+            decoded: list[Entry] = []
+            while decoded != good:  # again without those that turned out to be bad
+                layout, decoded = layout._replace(images=len(good)), good
+                layout.create()
+                _decode_all(found, layout, options.crop, pool)
+                found.refuse(options.on_bad)
+                good = found.good()
+            labels = [classes[entry.name] for entry in good] if class_names else []
             about = source.description | {"crop": options.crop, "bad_images": len(found.reasons)}
             write_index(layout, about, class_names=class_names, labels=labels)
             (directory / REPORT_FILE).write_text(found.to_json(made_of=digest))
@@ -230,34 +219,19 @@ def _decode(layout: Layout, crop: str, item: tuple[int, Entry]) -> tuple[str, st
     return entry.name, None
 
 
-def _without_holes(layout: Layout, entries: Sequence[Entry], bad: Collection[str]) -> list[Entry]:
-    """Move the last images into the places that stayed empty; the entries in the order of their places afterwards."""
-    placed = list(entries)
-    for slot in range(len(entries)):
-        while placed and placed[-1].name in bad:
-            placed.pop()
-        if slot < len(placed) and placed[slot].name in bad:
-            layout.write(slot, layout.read(len(placed) - 1))
-            placed[slot] = placed.pop()
-    return placed
-
-
 # ---- the form of the images
 
 
 def top_level(found: Findings, options: Options) -> int:
     """The resolution of the top level; finds the files that are too small for it.  Raises UserError if all are."""
-    sides = {}
-    for entry in found.good():
-        header = found.headers[entry.name]
-        face = None if entry.face is None else int(face_side(entry.face))
-        sides[entry.name] = usable_side(header.width, header.height, options.crop) if face is None else face
-    usable = [side for side in sides.values() if side >= MIN_RESOLUTION] or [MIN_RESOLUTION]  # else all are refused
-    resolution = options.max_resolution or 1 << (min(usable).bit_length() - 1)  # the largest power of two up to it
-    if max(sides.values(), default=0) >= MIN_RESOLUTION and resolution > max(usable):
+    headers = {entry.name: found.headers[entry.name] for entry in found.good()}
+    sides = {name: usable_side(header.width, header.height, options.crop) for name, header in headers.items()}
+    usable = [side for side in sides.values() if side >= MIN_RESOLUTION]
+    resolution = options.max_resolution or 1 << min(usable, default=MIN_RESOLUTION).bit_length() - 1
+    if usable and resolution > max(usable):
         raise UserError(
             f"A resolution of {resolution} is too much: the largest image allows {max(usable)} pixels.",
-            f"Choose {1 << (max(usable).bit_length() - 1)} or less: max_resolution=, when training "
+            f"Choose {1 << max(usable).bit_length() - 1} or less: max_resolution=, when training "
             "schedule.final_resolution=.",
         )
     small = f"{'a face ' if options.crop == 'face' else ''}smaller than {resolution}x{resolution}"

@@ -16,12 +16,12 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pggan.core.architecture import MIN_RESOLUTION, is_power_of_two, resolutions_between
+from pggan.core.architecture import MIN_RESOLUTION, resolutions_between
 from pggan.core.atomic_io import file_sha256, is_plain, parse_json
 from pggan.core.errors import UserError
 from pggan.core.process import available_cores
@@ -34,7 +34,6 @@ LABEL_BYTES = 8
 MIN_IMAGES = 2
 
 Images = NDArray[np.uint8]  # [N, H, W, C], or [H, W, C] of one
-Kind = TypeVar("Kind")
 
 
 def levels_up_to(resolution: int) -> tuple[int, ...]:
@@ -86,50 +85,38 @@ def parse_index(content: bytes) -> Index:
     Raises ValueError with what is wrong, and UserError for a dataset from a newer version of this package.
     """
     raw = parse_json(content)
-    if _field(raw, "format", str) != FORMAT:
+    if raw.get("format") != FORMAT:
         raise ValueError(f"its format is not '{FORMAT}'")
-    if (version := _field(raw, "version", int)) > VERSION:
+    if raw.get("version") != VERSION:
         raise UserError(
-            f"The dataset has format version {version}; this pggan reads up to version {VERSION}.",
+            f"The dataset has format version {raw.get('version')}; this pggan reads version {VERSION}.",
             "Upgrade it: pip install --upgrade pggan",
         )
-    images, channels, resolution = (_field(raw, name, int) for name in ("images", "channels", "resolution"))
-    possible = resolution >= MIN_RESOLUTION and is_power_of_two(resolution)
-    if images < 1 or channels not in (1, 3, 4) or not possible:
-        raise ValueError(f"{images} images of {channels} channels and side {resolution} are not possible")
-    names = raw.get("class_names")
-    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-        raise ValueError("'class_names' is not a list of names")
-    labels_file = None if names is None else _parse_files([raw.get("labels_file")], images, LABEL_BYTES)[0]
-    shards = _field(raw, "levels", dict)
-    levels = {
-        level: _parse_files(_field(shards, str(level), list), images, level * level * channels)
-        for level in levels_up_to(resolution)
-    }
-    return Index(images, channels, resolution, names, labels_file, levels, _field(raw, "source", dict))
+    try:
+        images, channels, resolution = (raw[name] for name in ("images", "channels", "resolution"))
+        levels = {int(level): [StoredFile(**shard) for shard in shards] for level, shards in raw["levels"].items()}
+        names = None if raw["class_names"] is None else [str(name) for name in raw["class_names"]]
+        labels_file = None if names is None else StoredFile(**raw["labels_file"])
+        is_possible = (
+            all(type(number) is int for number in (images, channels, resolution))
+            and (images > 0 and channels in (1, 3, 4) and resolution in levels)
+            and tuple(levels) == levels_up_to(resolution)
+            and all(_hold(shards, images, level * level * channels) for level, shards in levels.items())
+            and (labels_file is None or _hold([labels_file], images, LABEL_BYTES))
+        )
+        index = Index(images, channels, resolution, names, labels_file, levels, dict(raw["source"]))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"it is not complete: {error!r}") from error
+    if not is_possible:
+        raise ValueError("it describes no possible dataset")
+    return index
 
 
-def _parse_files(raw: list[object], images: int, image_bytes: int) -> list[StoredFile]:
-    """The files of one kind, which hold `images` images or labels together."""
-    files = []
-    for entry in raw:
-        name, digest = _field(entry, "file", str), _field(entry, "sha256", str)
-        held, size = _field(entry, "images", int), _field(entry, "bytes", int)
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-            raise ValueError(f"{name!r} is not a plain file name")
-        if held < 1 or size != held * image_bytes:
-            raise ValueError(f"{name} cannot hold {held} images in {size} bytes")
-        files.append(StoredFile(name, held, size, digest))
-    if sum(file.images for file in files) != images:
-        raise ValueError(f"{', '.join(file.file for file in files)} do not hold {images} images")
-    return files
-
-
-def _field(holder: object, name: str, kind: type[Kind]) -> Kind:
-    value = holder.get(name) if isinstance(holder, dict) else None
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise ValueError(f"'{name}' is missing or not of type {kind.__name__}")
-    return value
+def _hold(files: list[StoredFile], images: int, size: int) -> bool:
+    """Whether these files, with plain names, hold `images` images or labels of `size` bytes together."""
+    are_plain = all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", stored.file) for stored in files)
+    fit = all(stored.bytes == stored.images * size for stored in files)
+    return are_plain and fit and sum(stored.images for stored in files) == images
 
 
 def open_pyramid(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from rich.console import Console
 
 from pggan.core.errors import UserError
+from pggan.data.face_crop import face_side
 from pggan.data.image_file import BadImage, ImageHeader, read_header
 from pggan.data.sources import Entry, Source
 from pggan.data.workers import Workers
@@ -96,8 +97,11 @@ def examine(source: Source, workers: Workers) -> Findings:
 
 
 def header_of(entry: Entry) -> tuple[str, ImageHeader | str]:
-    """The name of a file, and its header or why it has none."""
+    """The name of a file, and its header, with the size of its face where that is cut out; or why it has none."""
     try:
-        return entry.name, entry.problem or entry.header or read_header(entry.file)
+        header = entry.problem or entry.header or read_header(entry.file)
+        if entry.face is not None and isinstance(header, ImageHeader):
+            header = header._replace(width=int(face_side(entry.face)), height=int(face_side(entry.face)))
+        return entry.name, header
     except BadImage as bad:
         return entry.name, str(bad)

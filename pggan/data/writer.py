@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,64 +26,33 @@ class Layout(NamedTuple):
         """The files of each level, without checksums."""
         found: dict[int, list[StoredFile]] = {}
         for level in levels_up_to(self.resolution):
-            most, size = self._images_per_shard(level), self._image_bytes(level)
-            counts = [(first, min(most, self.images - first)) for first in range(0, self.images, most)]
-            found[level] = [StoredFile(self._name(level, first), count, count * size, "") for first, count in counts]
+            most, size = self._images_per_shard(level), level * level * self.channels
+            counts = [min(most, self.images - first) for first in range(0, self.images, most)]
+            files = [(self._name(level, number), count) for number, count in enumerate(counts)]
+            found[level] = [StoredFile(name, count, count * size, "") for name, count in files]
         return found
 
-    def resize(self) -> None:
-        """Create every shard or change it to its size, and remove others; new bytes take no space until written."""
-        close_files()
-        sizes = {self.directory / shard.file: shard.bytes for shards in self.shards().values() for shard in shards}
-        for path in {*self.directory.glob("r*.bin")} - sizes.keys():
+    def create(self) -> None:
+        """Create every shard in place of earlier ones; its bytes take no space until they are written."""
+        for path in self.directory.glob("r*.bin"):
             path.unlink()
-        for path, size in sizes.items():
-            with path.open("ab") as file:
-                file.truncate(size)
+        for shard in (shard for shards in self.shards().values() for shard in shards):
+            with (self.directory / shard.file).open("wb") as file:
+                file.truncate(shard.bytes)
 
     def write(self, slot: int, levels: Sequence[Images]) -> None:
-        """Write image number `slot`, given at every level, highest first, into its place."""
+        """Write image number `slot`, given at every level, into its place."""
         for pixels in levels:
-            file = self._at(len(pixels), slot)
-            file.write(pixels.data)
-            file.flush()
-
-    def read(self, slot: int) -> list[Images]:
-        """Image number `slot` at every level, highest first."""
-        found = []
-        for level in reversed(levels_up_to(self.resolution)):
-            content = self._at(level, slot).read(self._image_bytes(level))
-            found.append(np.frombuffer(content, np.uint8).reshape(level, level, self.channels))
-        return found
-
-    def _image_bytes(self, level: int) -> int:
-        return level * level * self.channels
+            number, place = divmod(slot, self._images_per_shard(len(pixels)))
+            with open(f"{self.directory}/{self._name(len(pixels), number)}", "r+b") as file:
+                file.seek(place * pixels.nbytes)
+                file.write(pixels.data)
 
     def _images_per_shard(self, level: int) -> int:
-        return max(1, SHARD_BYTES // self._image_bytes(level))
+        return max(1, SHARD_BYTES // (level * level * self.channels))
 
-    def _name(self, level: int, slot: int) -> str:
-        return f"r{level:04d}-{slot // self._images_per_shard(level):05d}.bin"
-
-    def _at(self, level: int, slot: int) -> BinaryIO:
-        """The open shard, at the place of an image."""
-        path = self.directory / self._name(level, slot)
-        if level not in _open or _open[level].name != path:
-            if level in _open:
-                _open[level].close()
-            _open[level] = path.open("r+b")
-        _open[level].seek(slot % self._images_per_shard(level) * self._image_bytes(level))
-        return _open[level]
-
-
-# The last shard of each level stays open in this process: opening it for every image would cost more than writing.
-_open: dict[int, BinaryIO] = {}
-
-
-def close_files() -> None:
-    """Close the shards that this process has open."""
-    while _open:
-        _open.popitem()[1].close()
+    def _name(self, level: int, number: int) -> str:
+        return f"r{level:04d}-{number:05d}.bin"
 
 
 def write_index(
@@ -93,7 +62,6 @@ def write_index(
 
     source: how the images were made; with `class_names`, every image has a label, an index into them.
     """
-    close_files()
     shards = layout.shards()
     digests = checksums(layout.directory, [shard for files in shards.values() for shard in files])
     levels = {level: [replace(shard, sha256=next(digests)) for shard in files] for level, files in shards.items()}

@@ -190,7 +190,7 @@ def test_an_image_of_no_size_is_damaged(tmp_path, kind):
     jpeg[frame + 5 : frame + 9] = bytes(4)  # height and width
     path = tmp_path / f"a.{kind}"
     path.write_bytes(jpeg) if kind == "jpg" else png(path, 0, 0)
-    assert bad_reason(path) == "damaged: its header makes no sense"
+    assert bad_reason(path).endswith("or its header is damaged")
 
 
 @pytest.mark.fault(23)

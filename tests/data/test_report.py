@@ -68,7 +68,7 @@ LEFT_OUT = {
     "half.jpg": (JPEG[: len(JPEG) // 2], "damaged: Premature end of JPEG file"),
     "half.png": (PNG[: len(PNG) // 2], "truncated"),
     "half.webp": (encoded(photo(), "WEBP")[:500], "damaged: "),
-    "page.jpg": (b"<html>404</html>", "not a PNG, JPEG or WebP image, but a page of text"),
+    "page.jpg": (b"<html>404</html>", "not a PNG, JPEG or WebP image"),
     "checksum.png": (flipped_bit(PNG, len(PNG) - 30), "damaged: broken data stream"),
     "flipped.jpg": (silently_broken(JPEG), "damaged: "),
     "nowhere.png": (lambda path: path.symlink_to(path.parent / "nothing.png"), "a link that leads nowhere"),
@@ -78,13 +78,13 @@ LEFT_OUT = {
     "bomb200.png": (png_header(20_000, 10_000), "more than 64 megapixels"),
     "bomb4000.png": (png_header(2**31 - 1, 2**31 - 1), "more than 64 megapixels"),
     "bomb36.png": (png_header(6_000, 6_000, zlib.compress(bytes(36_006_000))), "a decompression bomb: 6000x6000"),
-    "animated.gif": (make_animation("GIF"), "not a PNG, JPEG or WebP image, but a GIF"),
+    "animated.gif": (make_animation("GIF"), "not a PNG, JPEG or WebP image"),
     "animated.webp": (make_animation("WEBP"), "animated"),
     "animated.png": (make_animation("PNG"), "animated"),
     "one.png": (encoded(photo(side=1), "PNG"), "smaller than 32x32"),
     "array.npy": (b"\x93NUMPY\x01\0", "not a PNG, JPEG or WebP image"),
-    "tiff.png": (encoded(photo(), "TIFF"), "not a PNG, JPEG or WebP image, but a TIFF"),
-    "cut.tiff": (b"II*\0", "not a PNG, JPEG or WebP image, but a TIFF"),
+    "tiff.png": (encoded(photo(), "TIFF"), "not a PNG, JPEG or WebP image"),
+    "cut.tiff": (b"II*\0", "not a PNG, JPEG or WebP image"),
 }
 
 # What is used, and noted.
