@@ -5,7 +5,6 @@ N batch, C channels, R resolution.
 Source: Tan and Le 2019, Table 1; the Lite variant has ReLU6 everywhere and no squeeze-and-excitation.
 """
 
-from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -34,32 +33,43 @@ BATCH_NORM_EPSILON = 1e-3
 MEAN, STD = 127, 128  # of the pixels [0, 255] that it was trained with
 
 STRIDES = (4, 8, 16, 32)
-ENDS = (6, 8, 14, 19)  # layers up to the last map of each stride; others are for classes
+ENDS = (4, 6, 12, 17)  # layers up to the last map of each stride; others are for classes
 CHANNELS = (24, 40, 112, 320)
 SCALES = (16.0, 8.0, 4.0, 2.0)  # the powers of two nearest to the standard deviations of the maps, of noise
 SMALLEST = 64  # side to which smaller images are enlarged: the smallest whose map at stride 32 has neighbours
 HEX_DIGITS = 16  # of a file's SHA-256, in the identity of features
 
 
-class SameConv(nn.Conv2d):
-    """Convolution whose output has ceil(side / stride) pixels, with more padding at the end where it is uneven."""
+class ConvNorm(nn.Module):
+    """Convolution to ceil(side / stride) pixels, batch normalization, and ReLU6 if `active`."""
+
+    def __init__(
+        self, inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1, *, active: bool = True
+    ) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(inputs, outputs, kernel, stride, groups=groups, bias=False)
+        self.norm: nn.BatchNorm2d | None = nn.BatchNorm2d(outputs, BATCH_NORM_EPSILON)
+        self.active = active
 
     def forward(self, x: Tensor) -> Tensor:
-        kernel, stride = self.kernel_size[0], self.stride[0]
-        side = x.shape[-1]
+        conv, side = self.conv, x.shape[-1]
+        kernel, stride = conv.kernel_size[0], conv.stride[0]
         missing = max((-(-side // stride) - 1) * stride + kernel - side, 0)
         before, after = missing // 2, missing - missing // 2
-        if before != after:
+        if before != after:  # more at the end where padding is uneven
             x, before = F.pad(x, (before, after, before, after)), 0
-        return F.conv2d(x, self.weight, self.bias, self.stride, before, groups=self.groups)  # padded without a copy
+        x = F.conv2d(x, conv.weight, conv.bias, stride, before, groups=conv.groups)  # padded without a copy
+        x = x if self.norm is None else self.norm(x)
+        return F.relu6(x) if self.active else x
 
-
-def conv_norm(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:
-    """A convolution without bias, and its batch normalization."""
-    return [
-        SameConv(inputs, outputs, kernel, stride, groups=groups, bias=False),
-        nn.BatchNorm2d(outputs, BATCH_NORM_EPSILON),
-    ]
+    def fuse(self) -> None:
+        """Make the normalization a part of the convolution: fewer passes over memory."""
+        norm, self.norm = self.norm, None
+        assert norm is not None, "fused once"
+        values = norm.state_dict()
+        factor = values["weight"] * torch.rsqrt(values["running_var"] + norm.eps)
+        self.conv.weight = nn.Parameter(self.conv.weight.detach() * factor.view(-1, 1, 1, 1))
+        self.conv.bias = nn.Parameter(values["bias"] - values["running_mean"] * factor)
 
 
 class Block(nn.Module):
@@ -68,9 +78,9 @@ class Block(nn.Module):
     def __init__(self, inputs: int, outputs: int, expansion: int, kernel: int, stride: int) -> None:
         super().__init__()
         inner = inputs * expansion
-        expand = [*conv_norm(inputs, inner, 1), nn.ReLU6()] if expansion > 1 else []
-        depthwise = [*conv_norm(inner, inner, kernel, stride, groups=inner), nn.ReLU6()]
-        self.layers = nn.Sequential(*expand, *depthwise, *conv_norm(inner, outputs, 1))
+        expand = [ConvNorm(inputs, inner, 1)] if expansion > 1 else []
+        depthwise = ConvNorm(inner, inner, kernel, stride, groups=inner)
+        self.layers = nn.Sequential(*expand, depthwise, ConvNorm(inner, outputs, 1, active=False))
         self.shortcut = stride == 1 and inputs == outputs
 
     def forward(self, x: Tensor) -> Tensor:
@@ -83,14 +93,13 @@ class EfficientNetLite0(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        layers: list[nn.Module] = [*conv_norm(3, 32, 3, 2), nn.ReLU6()]
+        layers: list[nn.Module] = [ConvNorm(3, 32, 3, 2)]
         inputs = 32
         for expansion, kernel, stride, outputs, blocks in STAGES:
             for block in range(blocks):
                 layers.append(Block(inputs, outputs, expansion, kernel, stride if block == 0 else 1))
                 inputs = outputs
-        layers += [*conv_norm(inputs, FEATURES, 1), nn.ReLU6()]
-        self.layers = nn.Sequential(*layers)
+        self.layers = nn.Sequential(*layers, ConvNorm(inputs, FEATURES, 1))
 
     def forward(self, images: Tensor) -> Tensor:
         features: Tensor = self.layers((images - MEAN) / STD)
@@ -122,21 +131,22 @@ def load_efficientnet_lite0(path: Path) -> EfficientNetLite0:
     return network.to(memory_format=torch.channels_last)  # on a CPU in three quarters of the time
 
 
-class Backbone(nn.Module):
-    """The layers up to the maps of four strides, constants that are neither trained nor part of a checkpoint."""
+class Backbone:
+    """The layers up to the maps of four strides.
 
-    def __init__(self, network: EfficientNetLite0) -> None:
-        super().__init__()
-        layers = list(_flat(fuse_conv_bn(network).children()))
-        self.blocks = nn.ModuleList(nn.Sequential(*layers[start:end]) for start, end in pairwise((0, *ENDS)))
-        for module in self.modules():
-            for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
-                _freeze(module, name, tensor)
-        self.train(False)
-        self.to(memory_format=torch.channels_last)
-        self.dtype = torch.float32
+    D does not see that they are modules: no optimizer finds their weights, and no checkpoint holds them.
+    """
 
-    def forward(self, images: Tensor) -> list[Tensor]:
+    def __init__(self, network: EfficientNetLite0, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
+        """Uses up `network`; its convolutions are calculated in `dtype`."""
+        for module in network.modules():
+            if isinstance(module, ConvNorm):
+                module.fuse()
+        layers = list(network.requires_grad_(False).to(device, dtype, memory_format=torch.channels_last).layers)
+        self.blocks = [nn.Sequential(*layers[start:end]) for start, end in pairwise((0, *ENDS))]
+        self.dtype = dtype
+
+    def __call__(self, images: Tensor) -> list[Tensor]:
         """The maps of `images` [N, C, R, R] in [-1, 1], of 1 or 3 channels, each divided by its scale."""
         x = images.expand(-1, 3, -1, -1)
         if x.shape[-1] < SMALLEST:
@@ -148,44 +158,11 @@ class Backbone(nn.Module):
         return maps
 
 
-def fuse_conv_bn(network: nn.Module) -> nn.Module:
-    """`network`, with batch normalizations that follow convolutions as a part of these: fewer passes over memory."""
-    for sequence in [module for module in network.modules() if isinstance(module, nn.Sequential)]:
-        for (_, conv), (following, norm) in pairwise(list(sequence.named_children())):
-            if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
-                assert norm.running_mean is not None, "else it would not be pretrained"
-                assert norm.running_var is not None, "likewise"
-                factor = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
-                _freeze(conv, "weight", conv.weight.detach() * factor.view(-1, 1, 1, 1))
-                _freeze(conv, "bias", norm.bias.detach() - norm.running_mean * factor)
-                setattr(sequence, following, nn.Identity())
-    return network
-
-
-def _freeze(module: nn.Module, name: str, value: Tensor) -> None:
-    """Put `value` in place of a weight of `module`: no optimizer finds it, and no checkpoint holds it."""
-    delattr(module, name)
-    module.register_buffer(name, value.detach(), persistent=False)
-
-
-def _flat(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
-    """Modules that are applied one after another, with those inside sequences."""
-    for module in modules:
-        if type(module) is nn.Sequential:
-            yield from _flat(module)
-        else:
-            yield module
-
-
-def load_backbone() -> Backbone:
-    """The backbone with its pretrained weights; raises UserError where their package is missing."""
-    return Backbone(load_efficientnet_lite0(_file()))
-
-
 def backbone_fingerprint() -> str:
     """The name of the features and of their weights: what has to be the same for a checkpoint to fit."""
-    return f"{LITE0}@{file_sha256(_file())[:HEX_DIGITS]}"
+    return f"{LITE0}@{file_sha256(backbone_file())[:HEX_DIGITS]}"
 
 
-def _file() -> Path:
+def backbone_file() -> Path:
+    """The file of the weights that D's features need."""
     return weights_file("Without them: model.features=null.")

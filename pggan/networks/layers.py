@@ -83,23 +83,29 @@ class Equalized(nn.Module):
         """The precision this layer computes in."""
         return self.computing.options.dtype or self.weight.dtype
 
-    def forward(self, x: Tensor) -> Tensor:
-        x, (kernel, bias, _) = self.operands(x)
+    def forward(self, x: Tensor, constant: Tensor | None = None) -> Tensor:
+        """`constant` [N]: the numbers of one more input map, for `ConvWithStddev`."""
+        x, (kernel, bias, sums) = self.operands(x)
         late = self.activation is not None and adds_bias(bias)  # a bias is the same before and after smoothing
         x = convolve(x, kernel, None if late else bias.to(x.dtype))
-        return self.activated(blur(x) if self.blur else x, bias if late else None)
-
-    def activated(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """The activation of `x`, which adds `bias` first if there is one."""
-        return x if self.activation is None else self.activation(x, bias)
+        x = blur(x) if self.blur else x
+        if constant is not None and sums is not None:
+            x = x + constant.to(x.dtype)[:, None, None, None] * sums
+        return x if self.activation is None else self.activation(x, bias if late else None)
 
     def operands(self, x: Tensor) -> tuple[Tensor, Prepared]:
         """`x` in this layer's precision, and what multiplies it; the scale goes to the smaller of both, if it can."""
         x, scale = x.to(self.dtype), self.scale
-        algorithm = algorithm_for(x, self.weight, self.rescaling)
+        shape = self.weight.shape[:1] + x.shape[1:2] + self.weight.shape[2:]
+        algorithm = algorithm_for(x, shape, self.rescaling)
         # While a network is exported, no choice may depend on the size of its batch.
         may_scale_x = algorithm.keeps_kernel(self.rescaling) and not torch.compiler.is_exporting()
-        if may_scale_x and x.dtype == self.weight.dtype and x.numel() < self.weight.numel():
+        if (
+            may_scale_x
+            and shape == self.weight.shape
+            and x.dtype == self.weight.dtype
+            and x.numel() < self.weight.numel()
+        ):
             x, scale = x * scale, 1.0
         return x, self.prepared(algorithm, scale)
 
@@ -138,14 +144,6 @@ class ConvWithStddev(Equalized):
 
     A constant map needs no convolution, only the sums of its taps; and I stays a power of two, which is fast.
     """
-
-    def forward(self, x: Tensor, stddev: Tensor) -> Tensor:  # type: ignore[override]
-        x = x.to(self.dtype)
-        kernel, bias, sums = self.prepared(algorithm_for(x, self.weight[:, :-1], self.rescaling), self.scale)
-        assert sums is not None, "`prepare` makes them"
-        late = adds_bias(bias)
-        x = convolve(x, kernel, None if late else bias.to(x.dtype))
-        return self.activated(x + stddev.to(x.dtype)[:, None, None, None] * sums, bias if late else None)
 
     def prepare(self, algorithm: Algorithm, scale: float) -> Prepared:
         """The features' kernel, the bias and the sums of the map's taps [O, 4, 4], from a weight [O, I + 1, 3, 3]."""

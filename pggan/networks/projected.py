@@ -13,7 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pggan.core.architecture import Architecture, Rescaling
-from pggan.networks.efficientnet_lite0 import CHANNELS, SMALLEST, STRIDES, Backbone, load_backbone
+from pggan.networks.efficientnet_lite0 import (
+    CHANNELS,
+    SMALLEST,
+    STRIDES,
+    Backbone,
+    EfficientNetLite0,
+    backbone_file,
+    load_efficientnet_lite0,
+)
 from pggan.networks.layers import Equalized, OutputLinear, minibatch_stddev
 from pggan.networks.networks import Discriminator
 from pggan.ops.elementwise import activate, to_float32, upsample
@@ -99,10 +107,10 @@ class ProjectedDiscriminator(Discriminator):
         self.score = OutputLinear(1 + architecture.num_classes, LAST_FEATURES, gain=1.0)
         self.index_weights()
 
-    def set_backbone(self, dtype: torch.dtype | None, backbone: Backbone | None = None) -> None:
-        """Look at images through the pretrained backbone, or `backbone`, calculated in `dtype`, by default float32."""
-        self.backbone = (backbone or load_backbone()).to(self.score.weight.device, dtype or torch.float32)
-        self.backbone.dtype = dtype or torch.float32
+    def set_backbone(self, dtype: torch.dtype | None, network: EfficientNetLite0 | None = None) -> None:
+        """Look at images through the pretrained network, or `network`, calculated in `dtype`, by default float32."""
+        network = load_efficientnet_lite0(backbone_file()) if network is None else network
+        self.backbone = Backbone(network, self.score.weight.device, dtype or torch.float32)
 
     def features(self, images: Tensor) -> Tensor:
         """`images` [N, C, R, R] in [-1, 1], and the projections of all scales, in float32: an image [N, F, 1, 1]."""

@@ -143,19 +143,19 @@ IM2COL = Algorithm(products.convolve, products.grad_input, products.grad_weight)
 WINOGRAD = Algorithm(winograd.convolve, winograd.grad_input, winograd.grad_weight, winograd.transform_kernel)
 
 
-def algorithm_for(x: Tensor, kernel: Tensor, rescaling: Rescaling) -> Algorithm:
-    """The algorithm for `x` [N, I] or [N, I, H, W] and a kernel [O, I], [O, I, 1, 1] or [O, I, 3, 3].
+def algorithm_for(x: Tensor, shape: torch.Size, rescaling: Rescaling) -> Algorithm:
+    """The algorithm for `x` [N, I] or [N, I, H, W] and a kernel of `shape` [O, I], [O, I, 1, 1] or [O, I, 3, 3].
 
     The constants were measured on processors with AVX2 and AVX-512 (docs/performance.md).
     """
-    on_cpu, wide = x.device.type == "cpu", min(kernel.shape[:2]) >= WIDE
+    on_cpu, wide = x.device.type == "cpu", min(shape[:2]) >= WIDE
     if Switches.reference:
         return REFERENCE
-    if kernel.ndim == 2:
+    if len(shape) == 2:
         # PyTorch's gradients of a kernel that is used several times come in several layouts, which it can't add in
         # place: for 8192x512 weights the sums take longer than the gradients.
         return DENSE if wide else TORCH
-    if kernel.shape[-1] == 1:
+    if shape[-1] == 1:
         return TORCH if on_cpu else POINTWISE
     if on_cpu and wide and x.dtype.itemsize >= 4 and x.shape[-1] <= CACHED:
         stride = winograd.tile_stride(rescaling)

@@ -13,9 +13,8 @@ from torch.autograd.function import once_differentiable
 
 from pggan.ops import fused
 from pggan.ops.convolution import Switches
+from pggan.ops.fused import EPSILON, LEAKY_SLOPE
 
-LEAKY_SLOPE = 0.2  # paper Table 2
-EPSILON = 1e-8  # paper section 4.2
 Activation = Callable[[Tensor, Tensor | None], Tensor]  # of x [N, C, …] and a bias [C] that is still to be added
 
 
@@ -33,7 +32,9 @@ def activate(x: Tensor, bias: Tensor | None = None) -> Tensor:
     """Leaky ReLU of `x` [N, C, …], in place; or, in memory of its own, of `x` + `bias` [C]."""
     if Switches.reference:
         return F.leaky_relu(x, LEAKY_SLOPE)
-    return F.leaky_relu_(x, LEAKY_SLOPE) if bias is None else fused.bias_act(x, bias, LEAKY_SLOPE)
+    if bias is None:
+        return F.leaky_relu_(x, LEAKY_SLOPE)
+    return fused.BiasAct.apply(x, bias)  # type: ignore[no-any-return]
 
 
 def pixel_norm(features: Tensor) -> Tensor:
@@ -68,7 +69,7 @@ class ActivationAndNorm(torch.autograd.Function):
             scale = scale.square_().div_(x.shape[1]).add_(EPSILON).rsqrt_()
             x.copy_(wide.mul_(scale))
         else:
-            scale = fused.bias_act_norm_(x, bias, LEAKY_SLOPE, EPSILON)  # [N, 1, R, R]
+            scale = fused.bias_act_norm_(x, bias)  # [N, 1, R, R]
         ctx.mark_dirty(x)
         ctx.save_for_backward(x, scale)
         ctx.has_bias = bias is not None
@@ -80,7 +81,7 @@ class ActivationAndNorm(torch.autograd.Function):
         """With y = scale * z, z the leaky ReLU: dL/dz = scale * (g - y * mean(g * y)); y has the sign of z."""
         y, scale = ctx.saved_tensors
         if ctx.has_bias:
-            return fused.bias_act_backward(gradient, y, scale, LEAKY_SLOPE, sums=ctx.needs_input_grad[1])
+            return fused.bias_act_backward(gradient, y, scale, sums=ctx.needs_input_grad[1])
         wide, g = to_float32(y), to_float32(gradient)
         along = (g * wide).mean(1, keepdim=True)
         result = torch.addcmul(g, wide, along, value=-1).mul_(scale).to(gradient.dtype)
@@ -101,7 +102,7 @@ def fade(old: Tensor, new: Tensor, alpha: float | Tensor) -> Tensor:
     """`old` at alpha 0, `new` at alpha 1, both exactly; in between their blend, in float32.  (paper Figure 2)"""
     on_gpu = isinstance(alpha, Tensor) and new.device.type == "cuda" and old.dtype == new.dtype
     if on_gpu and not Switches.reference and fused.works() and new.shape[1] <= fused.WIDEST:
-        return fused.blend(old, new, alpha)  # type: ignore[arg-type]
+        return fused.Blend.apply(old, new, alpha)  # type: ignore[no-any-return]
     return torch.lerp(to_float32(old), to_float32(new), alpha).to(new.dtype)
 
 

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from pggan.ops.convolution import Switches
 
+LEAKY_SLOPE = 0.2  # paper Table 2
+EPSILON = 1e-8  # of pixel norm, paper section 4.2
 WIDEST = 1024  # features of a pixel, which lie in one tile
 TILE = 2048  # numbers that a program holds at a time: 16 in the registers of each of its 128 threads
 PROGRAMS = 1024  # an H200 runs about as many at a time: 8 on each of its 132 multiprocessors
@@ -35,9 +37,9 @@ def problem() -> str | None:
     """
     try:
         x = torch.zeros(1, 8, 2, 2, device="cuda").contiguous(memory_format=torch.channels_last)
-        scale = bias_act_norm_(x, x.new_zeros(8), 0.2, 1e-8)
-        bias_act_backward(x, x, scale, 0.2, sums=True)
-        blend(x.requires_grad_(), x, x.new_zeros(())).sum().backward()  # type: ignore[no-untyped-call]
+        scale = bias_act_norm_(x, x.new_zeros(8))
+        bias_act_backward(x, x, scale, sums=True)
+        Blend.apply(x.requires_grad_(), x, x.new_zeros(())).sum().backward()
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
@@ -84,22 +86,20 @@ def dense(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last if x.ndim == 4 else torch.contiguous_format)
 
 
-def bias_act_norm_(x: Tensor, bias: Tensor, slope: float, epsilon: float) -> Tensor:
+def bias_act_norm_(x: Tensor, bias: Tensor) -> Tensor:
     """Set `x` [N, C, H, W] to the pixel norm of the leaky ReLU of `x` + `bias` [C].
 
     Returns the factor of each pixel, in float32 [N, 1, H, W].
     """
     y, scale = dense(x), x.new_empty(len(x), 1, *x.shape[2:], dtype=torch.float32)
-    launch("bias_act_forward", y, bias, y, scale, SLOPE=slope, EPSILON=epsilon)
+    launch("bias_act_forward", y, bias, y, scale, SLOPE=LEAKY_SLOPE, EPSILON=EPSILON)
     if y is not x:
         x.copy_(y)
     return scale
 
 
-def bias_act_backward(
-    gradient: Tensor, y: Tensor, scale: Tensor | None, slope: float, *, sums: bool
-) -> tuple[Tensor, Tensor | None]:
-    """The `gradient` of `y`, of `bias_act` (no `scale`) or `bias_act_norm_`, turned into the gradient of their x.
+def bias_act_backward(gradient: Tensor, y: Tensor, scale: Tensor | None, *, sums: bool) -> tuple[Tensor, Tensor | None]:
+    """The `gradient` of `y`, of `BiasAct` (no `scale`) or `bias_act_norm_`, turned into the gradient of their x.
 
     The second tensor is its sum over all pixels, in float32 [C], where `sums` asks for it: in two steps whose order is
     always the same.
@@ -108,35 +108,30 @@ def bias_act_backward(
     result = torch.empty_like(gradient)
     each = min(ceil(tiles / PROGRAMS), MAX_TILES_PER_PROGRAM) if sums else 1
     partial = y.new_empty(ceil(tiles / each), y.shape[1], dtype=torch.float32) if sums else None
-    launch("bias_act_backward", gradient, y, scale, result, partial, each=each, SLOPE=slope)
+    launch("bias_act_backward", gradient, y, scale, result, partial, each=each, SLOPE=LEAKY_SLOPE)
     return result, None if partial is None else partial.sum(0)
 
 
-def bias_act(x: Tensor, bias: Tensor, slope: float) -> Tensor:
-    """Leaky ReLU of `x` [N, C, …] + `bias` [C], differentiable twice."""
-    return BiasAct.apply(x, bias, slope)  # type: ignore[no-any-return]
-
-
 class BiasAct(torch.autograd.Function):
-    """Leaky ReLU of x + bias.  Saves its result alone."""
+    """Leaky ReLU of x [N, C, …] + bias [C], differentiable twice.  Saves its result alone."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, bias: Tensor, slope: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, bias: Tensor) -> Tensor:
         x = dense(x)
         y = torch.empty_like(x)
-        launch("bias_act_forward", x, bias, y, None, SLOPE=slope, EPSILON=0.0)
+        launch("bias_act_forward", x, bias, y, None, SLOPE=LEAKY_SLOPE, EPSILON=0.0)
         ctx.save_for_backward(y)
         ctx.set_materialize_grads(False)
-        ctx.slope, ctx.bias_dtype = slope, bias.dtype
+        ctx.bias_dtype = bias.dtype
         return y
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         if gradient is None:
-            return None, None, None
+            return None, None
         y = ctx.saved_tensors[0].detach()  # its sign alone counts: a second derivative need not pass through it
         sums = ctx.bias_dtype if ctx.needs_input_grad[1] and Switches.weight_gradients else None
-        return *BiasActGradient.apply(gradient, y, ctx.slope, sums), None
+        return BiasActGradient.apply(gradient, y, sums)  # type: ignore[no-any-return]
 
 
 class BiasActGradient(torch.autograd.Function):
@@ -146,33 +141,25 @@ class BiasActGradient(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, gradient: Tensor, y: Tensor, slope: float, sums: torch.dtype | None
-    ) -> tuple[Tensor, Tensor | None]:
+    def forward(ctx: Any, gradient: Tensor, y: Tensor, sums: torch.dtype | None) -> tuple[Tensor, Tensor | None]:
         ctx.save_for_backward(y)
         ctx.set_materialize_grads(False)
-        ctx.slope = slope
-        result, total = bias_act_backward(gradient, y, None, slope, sums=sums is not None)
+        result, total = bias_act_backward(gradient, y, None, sums=sums is not None)
         return result, None if total is None else total.to(sums)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor | None, of_sums: Tensor | None) -> tuple[Tensor | None, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor | None, of_sums: Tensor | None) -> tuple[Tensor | None, None, None]:
         (y,) = ctx.saved_tensors
         if of_sums is not None:
             spread = of_sums.to(y.dtype).view(-1, *[1] * (y.ndim - 2)).expand_as(y)
             gradient = spread if gradient is None else gradient + spread
         if gradient is None:
-            return None, None, None, None
-        return BiasActGradient.apply(gradient, y, ctx.slope, None)[0], None, None, None
-
-
-def blend(old: Tensor, new: Tensor, alpha: Tensor) -> Tensor:
-    """`old` [N, C, …] at an `alpha` [] of 0, `new` at 1, in between their blend; differentiable twice."""
-    return Blend.apply(old, new, alpha)  # type: ignore[no-any-return]
+            return None, None, None
+        return BiasActGradient.apply(gradient, y, None)[0], None, None
 
 
 class Blend(torch.autograd.Function):
-    """A fade whose alpha [] is a tensor."""
+    """`old` [N, C, …] at an `alpha` [] of 0, `new` at 1, in between their blend; differentiable twice."""
 
     @staticmethod
     def forward(ctx: Any, old: Tensor, new: Tensor, alpha: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 import gc
 import re
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -15,9 +14,6 @@ from pggan.training.inputs import StepInputs, StepSpec, scalars_to_tensors
 
 # As PyTorch's allocators, CUDA, cuBLAS and cuDNN say it.
 NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory|ALLOC_FAILED")
-# Eager ones of a phase, which allocate what a capture must find there: moments, workspaces, kernels.  Of a kind that
-# comes later, as the lazy penalties do, the first one suffices: each releases what has been captured.
-WARMUP_STEPS = 3
 
 Metrics = dict[str, Tensor]  # named values of one step, not reduced
 Step = Callable[[StepInputs], Metrics]
@@ -74,28 +70,20 @@ class CudaGraphs:
     def __init__(self, step: Step) -> None:
         """Args: step: takes a step operation by operation."""
         self.step = step
-        self.seen: Counter[StepSpec] = Counter()
         self.captured: dict[StepSpec, CapturedStep] = {}
         self.pool: Any = None
 
-    def take(self, inputs: StepInputs) -> Metrics:
+    def take(self, inputs: StepInputs, *, warm_up: bool) -> Metrics:
         """Take the step as one launch, or operation by operation in the warm-up."""
-        spec = inputs.spec
-        self.seen[spec] += 1
-        if self.seen[spec] == 1 or self.seen.total() <= WARMUP_STEPS:
-            self._release_memory()
+        if warm_up:
+            self.clear()
             return self.step(inputs)
-        if spec not in self.captured:
+        if inputs.spec not in self.captured:
             self.pool = self.pool or torch.cuda.graph_pool_handle()
-            self.captured[spec] = CapturedStep(self.step, inputs, self.pool)
-        return self.captured[spec].replay(inputs)
+            self.captured[inputs.spec] = CapturedStep(self.step, inputs, self.pool)
+        return self.captured[inputs.spec].replay(inputs)
 
     def clear(self) -> None:
-        """Release all captured steps, and warm up again."""
-        self.seen.clear()
-        self._release_memory()
-
-    def _release_memory(self) -> None:
         """Release captured steps, whose memory eager ones can't use; each is captured again at its next turn."""
         self.captured.clear()
         self.pool = None  # the allocator forgets one that no graph uses

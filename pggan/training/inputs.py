@@ -98,18 +98,13 @@ def scalars_to_tensors(inputs: StepInputs) -> StepInputs:
 
 
 def split_into_micro_batches(inputs: StepInputs, stddev_group: int) -> list[StepInputs]:
-    """The inputs as micro-batches of at most `micro_batch_size` images."""
-    count, size = len(inputs.latents_d), inputs.spec.options.micro_batch_size
-    if size is None or size >= count:
-        return [inputs]
-    return [inputs.select(at) for at in micro_batch_indices(count, size, stddev_group, inputs.latents_d.device)]
-
-
-def micro_batch_indices(count: int, size: int, stddev_group: int, device: torch.device) -> list[Tensor]:
-    """The positions in a batch of `count` images, micro-batch by micro-batch, each of at most `size` images.
+    """The inputs as micro-batches of at most `micro_batch_size` images.
 
     A micro-batch is made of whole groups of minibatch stddev: their gradients add up to the gradient of the batch.
     """
+    count, size = len(inputs.latents_d), inputs.spec.options.micro_batch_size
+    if size is None or size >= count:
+        return [inputs]
     group = min(stddev_group, count)
-    members = torch.arange(count, device=device).view(group, -1)  # [group, groups]: groups are strided
-    return [one.flatten() for one in torch.split(members, max(size // group, 1), 1)]
+    members = torch.arange(count, device=inputs.latents_d.device).view(group, -1)  # [group, groups]: they are strided
+    return [inputs.select(each.flatten()) for each in torch.split(members, max(size // group, 1), 1)]

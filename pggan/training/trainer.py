@@ -15,9 +15,13 @@ from pggan.losses.base import Loss, Reals
 from pggan.networks.layers import ComputeOptions
 from pggan.optim.reducer import GradientReducer
 from pggan.optim.state import State
-from pggan.training.cuda_graphs import WARMUP_STEPS, CudaGraphs, is_out_of_memory
+from pggan.training.cuda_graphs import CudaGraphs, is_out_of_memory
 from pggan.training.inputs import StepInputs, StepSpec, draw_inputs, scalars_to_tensors, split_into_micro_batches
 from pggan.training.step import train_step
+
+# Eager ones of a phase, which allocate what a capture must find there: moments, workspaces, kernels.  Of a kind that
+# comes later, as the lazy penalties do, the first one suffices: each releases what has been captured.
+WARMUP_STEPS = 3
 
 
 @dataclass(eq=False)
@@ -61,7 +65,7 @@ class Trainer:
             indices=self.indices(phase.batch),
             augmentation=self.augmentation,
         )
-        starts = self.taken[inputs.spec] <= (WARMUP_STEPS if self.capture else 0)  # kernels are tried, steps captured
+        starts = self.taken[inputs.spec] <= (WARMUP_STEPS if self.graphs else 0)  # kernels are tried, steps captured
         with self.slow_section() if starts else nullcontext():
             metrics = self._take(inputs)
         self.taken[inputs.spec] += 1
@@ -82,8 +86,9 @@ class Trainer:
         return train_step(self.state, micro_batches, self.reducer)
 
     def _take(self, inputs: StepInputs) -> dict[str, Tensor]:
+        warm_up = self.taken[inputs.spec] == 0 or self.taken.total() < WARMUP_STEPS
         try:
-            return self.eager_step(inputs) if self.graphs is None else self.graphs.take(inputs)
+            return self.eager_step(inputs) if self.graphs is None else self.graphs.take(inputs, warm_up=warm_up)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise

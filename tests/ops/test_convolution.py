@@ -110,12 +110,12 @@ def test_a_layer_of_any_shape_is_its_plain_twin_whatever_the_batch(shape, count,
     ],
 )
 def test_each_shape_gets_the_algorithm_that_is_fastest_for_it(count, maps, side, rescaling, algorithm):
-    x, kernel = torch.empty(1).expand(count, maps, side, side), torch.empty(1).expand(maps, maps, 3, 3)
-    assert algorithm_for(x, kernel, rescaling) is algorithm
+    x, shape = torch.empty(1).expand(count, maps, side, side), torch.Size((maps, maps, 3, 3))
+    assert algorithm_for(x, shape, rescaling) is algorithm
     with switched(reference=True):
-        assert algorithm_for(x, kernel, rescaling) is REFERENCE
+        assert algorithm_for(x, shape, rescaling) is REFERENCE
     if algorithm in (IM2COL, WINOGRAD):
-        assert algorithm_for(x.bfloat16(), kernel, rescaling) is TORCH
+        assert algorithm_for(x.bfloat16(), shape, rescaling) is TORCH
 
 
 def test_a_batch_that_winograd_works_on_in_chunks_is_the_batch_in_one():

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pggan.ops import fused
-from pggan.ops.elementwise import EPSILON, LEAKY_SLOPE, pixel_norm
+from pggan.ops.elementwise import LEAKY_SLOPE, pixel_norm
 
 SHAPES = [(1, 6, 5, 5), (2, 16, 3, 3), (1, 33, 2, 2), (2, 1, 3, 3), (9, 24)]  # images and dense layers
 # float32 rounds sums of some 40 terms; a result in bf16 is cut off, not rounded, by the interpreter.
@@ -40,7 +40,7 @@ def wide(*tensors: Tensor) -> list[Tensor]:
 
 
 def check_activation(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    """Value, gradients, and the gradient of these: `fused.bias_act` against the leaky ReLU of the sum."""
+    """Value, gradients, and the gradient of these: `fused.BiasAct` against the leaky ReLU of the sum."""
     x, gradient, direction = (normal(shape, seed, dtype) for seed in (0, 1, 2))
     bias, weights = (normal(shape[1:2], seed, torch.float32) for seed in (3, 4))
     spread = (-1, *[1] * (len(shape) - 2))
@@ -50,7 +50,7 @@ def check_activation(shape: tuple[int, ...], dtype: torch.dtype) -> None:
         slope = (of_x.double() * direction.double()).sum() + (of_bias.double() * weights.double()).sum()
         return [y, of_x, of_bias, *torch.autograd.grad(slope, gradient)]
 
-    found = derivatives(fused.bias_act(x, bias, LEAKY_SLOPE), x, bias, gradient)
+    found = derivatives(fused.BiasAct.apply(x, bias), x, bias, gradient)
     x, bias, gradient = wide(x, bias, gradient)
     expected = derivatives(F.leaky_relu(x + bias.view(spread), LEAKY_SLOPE), x, bias, gradient)
     for one, other in zip(found, expected, strict=True):
@@ -61,8 +61,8 @@ def check_norm(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     """Value, factors and gradients of the kernels with a scale, which `ActivationAndNorm` calls."""
     x, gradient, bias = normal(shape, 0, dtype), normal(shape, 1, dtype), normal(shape[1:2], 3, torch.float32)
     y = x.detach().clone()
-    scale = fused.bias_act_norm_(y, bias.detach(), LEAKY_SLOPE, EPSILON)
-    found = [y, *fused.bias_act_backward(gradient.detach(), y, scale, LEAKY_SLOPE, sums=True)]
+    scale = fused.bias_act_norm_(y, bias.detach())
+    found = [y, *fused.bias_act_backward(gradient.detach(), y, scale, sums=True)]
     x, bias, gradient = wide(x, bias, gradient)
     expected = pixel_norm(F.leaky_relu(x + bias.view(-1, *[1] * (len(shape) - 2)), LEAKY_SLOPE))
     for one, other in zip(found, [expected, *torch.autograd.grad(expected, (x, bias), gradient)], strict=True):
@@ -71,11 +71,11 @@ def check_norm(shape: tuple[int, ...], dtype: torch.dtype) -> None:
 
 
 def check_blend(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    """Value, gradients, and the gradient of these: `fused.blend` against `torch.lerp`, exactly at both ends."""
+    """Value, gradients, and the gradient of these: `fused.Blend` against `torch.lerp`, exactly at both ends."""
     old, new, gradient = (normal(shape, seed, dtype) for seed in (0, 1, 2))
     for alpha in (0.0, 0.3, 0.8, 1.0):
         weight = torch.tensor(alpha)
-        y = fused.blend(old, new, weight)
+        y = fused.Blend.apply(old, new, weight)
         assert alpha not in (0, 1) or torch.equal(y, new if alpha else old)
         shares = torch.autograd.grad(y, (old, new), gradient, create_graph=True)
         slope = sum((share * other.detach()).sum() for share, other in zip(shares, (old, new), strict=True))

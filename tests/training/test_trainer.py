@@ -19,7 +19,7 @@ from pggan.optim.reducer import AllReduce
 from pggan.optim.state import new_state, state_sha256
 from pggan.training import cuda_graphs
 from pggan.training.build import agreed_precision, build_trainer
-from pggan.training.trainer import Trainer
+from pggan.training.trainer import WARMUP_STEPS, Trainer
 from tests.composed import composed
 from tests.definitions import WGAN_GP, variant
 
@@ -131,7 +131,7 @@ def test_replayed_steps_have_the_bits_of_eager_ones_whose_settings_are_tensors(c
     assert len(captures) == 3 * loss.reg_interval
     assert len(trainer.graphs.captured) == loss.reg_interval  # the memory of earlier phases is free
     captures.clear()
-    trained(64 + 8 * cuda_graphs.WARMUP_STEPS, capture=True)
+    trained(64 + 8 * WARMUP_STEPS, capture=True)
     assert len(captures) == 1  # of the first phase; the second still warms up
 
 
