@@ -25,8 +25,8 @@ from pggan.core.atomic_io import atomic_write
 from pggan.core.process import __version__
 from pggan.networks.networks import Generator
 from pggan.ops.convolution import fuse_resampling
-from pggan.ops.elementwise import EPSILON, LEAKY_SLOPE
 from pggan.ops.filters import FACTOR, low_pass_filter
+from pggan.ops.fused import EPSILON, LEAKY_SLOPE
 from pggan.sampling.latents import mean_features
 
 CENTER = 4  # of the nine places of a 3x3 neighbourhood

@@ -142,7 +142,7 @@ class Backbone:
         for module in network.modules():
             if isinstance(module, ConvNorm):
                 module.fuse()
-        layers = list(network.requires_grad_(False).to(device, dtype, memory_format=torch.channels_last).layers)
+        layers = list(network.requires_grad_(False).to(device, dtype).to(memory_format=torch.channels_last).layers)
         self.blocks = [nn.Sequential(*layers[start:end]) for start, end in pairwise((0, *ENDS))]
         self.dtype = dtype
 

@@ -95,17 +95,12 @@ class Equalized(nn.Module):
 
     def operands(self, x: Tensor) -> tuple[Tensor, Prepared]:
         """`x` in this layer's precision, and what multiplies it; the scale goes to the smaller of both, if it can."""
-        x, scale = x.to(self.dtype), self.scale
-        shape = self.weight.shape[:1] + x.shape[1:2] + self.weight.shape[2:]
+        x, scale, weight = x.to(self.dtype), self.scale, self.weight
+        shape = weight.shape[:1] + x.shape[1:2] + weight.shape[2:]
         algorithm = algorithm_for(x, shape, self.rescaling)
+        may_scale_x = algorithm.keeps_kernel(self.rescaling) and (shape, x.dtype) == (weight.shape, weight.dtype)
         # While a network is exported, no choice may depend on the size of its batch.
-        may_scale_x = algorithm.keeps_kernel(self.rescaling) and not torch.compiler.is_exporting()
-        if (
-            may_scale_x
-            and shape == self.weight.shape
-            and x.dtype == self.weight.dtype
-            and x.numel() < self.weight.numel()
-        ):
+        if may_scale_x and not torch.compiler.is_exporting() and x.numel() < weight.numel():
             x, scale = x * scale, 1.0
         return x, self.prepared(algorithm, scale)
 

@@ -68,17 +68,15 @@ class BatchPartition:
         groups = batch // group
         if self.elastic:
             if self.chunks(batch) < self.world_size:
-                more = " or more distributed.elastic_chunks" * (groups > self.most_chunks)
                 raise UserError(
                     f"A batch of {batch} ({key}) has {self.chunks(batch)} chunks in elastic training, too few for "
                     f"{self.world_size} ranks.",
-                    f"Use at most {self.chunks(batch)} ranks, or a larger {key}{more}.",
+                    f"Use at most {self.chunks(batch)} ranks, or a larger {key} or distributed.elastic_chunks.",
                 )
         elif groups % self.world_size:
-            uneven = "; elastic=true shares unevenly" * (groups > self.world_size)
             good = ", ".join(str(size) for size in range(1, groups + 1) if groups % size == 0)
             raise UserError(
                 f"A batch of {batch} ({key}) has {groups} groups of {group} images for minibatch stddev "
                 f"(model.stddev_group), which {self.world_size} ranks can't share evenly.",
-                f"Use {good} ranks, or a {key} that is a multiple of {group * self.world_size}{uneven}.",
+                f"Use {good} ranks, or a {key} that is a multiple of {group * self.world_size}.",
             )

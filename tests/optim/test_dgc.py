@@ -1,6 +1,5 @@
 """Deep gradient compression: against Adam, by hand, and on two ranks over checkpoints and phases."""
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -143,9 +142,9 @@ def trainer_of(group, precision=Precision.fp32):
 
 
 def take(trainer):
-    """The metrics of the first step."""
+    """Take the first step."""
     reals = torch.rand(8, 3, 4, 4, generator=torch.Generator().manual_seed(0))
-    return trainer.step(FIRST, Reals(reals, None, None).select(trainer.indices(8)), StepRng(0, 0, CPU), 0.9)
+    trainer.step(FIRST, Reals(reals, None, None).select(trainer.indices(8)), StepRng(0, 0, CPU), 0.9)
 
 
 def taken_in(group, precision=Precision.fp32):
@@ -164,20 +163,10 @@ def taken_in(group, precision=Precision.fp32):
     return found[0], (exp_avg_sq.double() / (1 - BETA2)).sum().sqrt().item()
 
 
-def skipped(group):
-    """Whether updates of D and G are skipped in a step in which the gradient of D on rank 1 alone is not finite."""
-    trainer = trainer_of(group)
-    if group.rank == 1:
-        for weight in trainer.state.d.network.weights:
-            weight.register_hook(lambda gradient: gradient * math.inf)
-    metrics = take(trainer)
-    return [int(metrics[f"{name}/skipped"]) for name in ("D", "G")]
-
-
 def seen_by_two():
     """All that these tests ask of two ranks, in one meeting."""
     group = ProcessGroup.connect(rank_from_environment(), CPU, 60)
-    found = {"skipped": skipped(group), "norms": [taken_in(group), taken_in(group, Precision.fp16)]}
+    found = [taken_in(group), taken_in(group, Precision.fp16)]
     group.shutdown()
     return found
 
@@ -201,12 +190,11 @@ def test_another_number_of_ranks_resumes_with_the_mean_of_what_waited(ranks, exp
 
 
 @pytest.mark.slow
-def test_two_ranks_send_and_keep_what_they_should():
+def test_ranks_take_in_their_shares_of_the_gradient_whatever_the_loss_scale():
     for found in values_of(in_processes(2, seen_by_two)):
         # A rank has its share of the mean over the batch, 1/2 of its own mean; half precision has scaled it besides.
-        for scale, (own, taken) in zip((1, INIT_SCALE), found["norms"], strict=True):
+        for scale, (own, taken) in zip((1, INIT_SCALE), found, strict=True):
             assert taken == pytest.approx(2 * own / scale, rel=1e-5)
-        assert found["skipped"] == [1, 0]
 
 
 @pytest.mark.slow
