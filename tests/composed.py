@@ -13,7 +13,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from pggan.cli.commands import COMMANDS
-from pggan.cli.compose import RESUME_KEYS, compose, finished, words_for_hydra
+from pggan.cli.compose import compose, finished, words_for_hydra
 from pggan.config.commands import default_trainer
 from pggan.config.train import TrainerConfig
 from pggan.config.validation import validated
@@ -26,8 +26,7 @@ def composed(name: str, overrides: list[str]) -> dict[str, Any]:
     command = COMMANDS[name]
     choices = [one for one in overrides if one.partition("=")[0] in command.groups]
     values = [one for one in overrides if one not in choices]
-    resumes = {one.partition("=")[0] for one in values} <= RESUME_KEYS and any(map(is_run_dir, values))
-    if resumes or not all(re.fullmatch(r"\+*[a-z_]\w*(\.\w+)*=[^$]*", one) for one in values):
+    if not all(re.fullmatch(r"\+*[a-z_]\w*(\.\w+)*=[^$]*", one) for one in values):
         return compose(name, overrides)
     try:
         config = deepcopy(_of_files(command.config_file, tuple(choices)))
@@ -36,11 +35,6 @@ def composed(name: str, overrides: list[str]) -> dict[str, Any]:
     except Exception:
         return compose(name, overrides)  # which says what is wrong
     return finished(command, config, overrides)
-
-
-def is_run_dir(override: str) -> bool:
-    """Whether it names the directory of a run, which may know its configuration."""
-    return override.startswith("run_dir=")
 
 
 @cache

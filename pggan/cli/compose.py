@@ -64,8 +64,6 @@ def compose(name: str, overrides: list[str]) -> dict[str, Any]:
 
     command = COMMANDS[name]
     with plain_errors(ValueError):  # of a group that is null
-        if (own := own_config(command, overrides)) is not None:
-            return own
         file, words = command.config_file, words_for_hydra(command, overrides)
         initialize = partial(hydra.initialize_config_dir, str(file.parent), version_base="1.3", job_name="pggan")
         with nullcontext() if GlobalHydra.instance().is_initialized() else initialize():  # in a job, it is
@@ -91,8 +89,7 @@ def run_with_flags(command: Command, words: list[str], task: Task) -> int:
     def run(config: "DictConfig") -> None:
         words = [one.removeprefix("++") for one in HydraConfig.get().overrides.task]
         given = [*files, *(one for one in words if key_of(one) in names.difference(map(key_of, files)))]
-        own = own_config(command, given)
-        if code := task(finished(command, config, given) if own is None else own, given):
+        if code := task(finished(command, config, given), given):
             sys.exit(code)
 
     rest = [word for word in words if word not in overrides]
@@ -246,7 +243,7 @@ def written(value: Any) -> str:
 
 
 def finished(command: Command, composed: "DictConfig", overrides: Sequence[str]) -> dict[str, Any]:
-    """A composed configuration as plain values, without Hydra's own part.
+    """A composed configuration as plain values, without Hydra's own part; or of a run that resumes, its own.
 
     Options that a recipe has for another choice are left out: `experiment=demo loss=wgan_gp` has no gamma.  Those in
     `overrides` stay, and are refused by the schema.
@@ -256,6 +253,8 @@ def finished(command: Command, composed: "DictConfig", overrides: Sequence[str])
     own = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
     values: dict[str, Any] = numbered(OmegaConf.to_container(own, resolve=True))
     typed = {key_of(one) for one in overrides}
+    if command.name == "train" and resumes(overrides):
+        return own_config({key: values[key] for key in typed}) or values
     for table, choices in named_tables(command.schema_type).items():
         given, options = values.get(table), {field for one in choices.values() for field in one.__dataclass_fields__}
         if isinstance(given, dict) and (chosen := choices.get(str(given.get("name")))) is not None:
@@ -271,28 +270,30 @@ def numbered(values: Any) -> Any:
     return {int(key) if str(key).isdecimal() else key: numbered(value) for key, value in values.items()}
 
 
-def own_config(command: Command, overrides: Sequence[str]) -> dict[str, Any] | None:
-    """The configuration of the run that `overrides` resume, if they say no more than where and how; else None.
+def resumes(overrides: Sequence[str]) -> bool:
+    """Whether `overrides` say no more than which run resumes, where and how.
 
-    A run knows its configuration: `run_dir=DIR` alone resumes it, or with RESUME_KEYS beside it.  With other keys the
-    command is composed as for the first time: all ranks have to find the same, also those on machines without this
-    directory.  It is read as plain data: nothing in it is looked up.  Raises UserError where there is no run to resume.
+    With other keys the command is composed as for the first time: all ranks have to find the same, also those on
+    machines without this directory.
     """
-    from hydra.core.override_parser.overrides_parser import OverridesParser
+    names = {key_of(override) for override in overrides}
+    return "run_dir" in names and names <= RESUME_KEYS
+
+
+def own_config(given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The configuration of the run whose directory is in `given`, with these values; None where it has none.
+
+    It is read as plain data: nothing in it is looked up.  Raises UserError where there is no run to resume.
+    """
     from omegaconf import OmegaConf
 
     from pggan.config.defaults import of_earlier_version
 
-    names = {key_of(override) for override in overrides}
-    if command.name != "train" or "run_dir" not in names or not names <= RESUME_KEYS:
-        return None
-    given = {one.key_or_group: one.value() for one in OverridesParser.create().parse_overrides([*overrides])}
     run_dir = Path(str(given["run_dir"]))
-    saved = run_dir / "config.yaml"
-    if saved.is_file() and "\nversions:" in (text := saved.read_text()):
-        values = numbered(OmegaConf.to_container(OmegaConf.create(text), resolve=False))
-        del values["versions"]
-        return of_earlier_version(values) | given
+    if (saved := run_dir / "config.yaml").is_file():
+        values = numbered(OmegaConf.to_container(OmegaConf.load(saved), resolve=False))
+        if values.pop("versions", None):
+            return of_earlier_version(values) | given
     if given.get("resume", "auto") in ("auto", "never"):  # or another run is resumed
         require_run(run_dir)
     return None

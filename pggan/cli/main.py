@@ -70,24 +70,18 @@ def run_arguments(arguments: list[str]) -> int:
 
 def run_command(command: Command, values: Mapping[str, Any]) -> int:
     """Check composed `values` and call `run` of the command's module with them; returns the exit code."""
+    from pggan.config.train import TrainConfig
     from pggan.config.validation import validated
 
-    config: object = validated(command.schema_type, values)
+    config, parts = validated(command.schema_type, values), []
+    if type(config) is TrainConfig:  # its room does not know the one that prepares its images
+        from pggan.data.prepare import training_pyramid
+
+        parts = [partial(training_pyramid, **config.data.origin)]
     gc.disable()  # what imports make stays, and looking through it takes a sixth of them
     run: Callable[..., int] = resolve_name(command.function)
     gc.enable()
-    return run(config, *parts_for(config))
-
-
-def parts_for(config: object) -> list[object]:
-    """Functions that the room of a command is given besides `config`: a training, the one that prepares its images."""
-    from pggan.config.train import TrainConfig
-
-    if type(config) is not TrainConfig:
-        return []
-    from pggan.data.prepare import training_pyramid
-
-    return [partial(training_pyramid, **config.data.origin)]
+    return run(config, *parts)
 
 
 def require_inputs(config: object) -> None:

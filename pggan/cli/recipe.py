@@ -7,7 +7,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from pggan.cli.commands import Command
-from pggan.cli.compose import compose, named_file, own_config, read_recipe, written
+from pggan.cli.compose import compose, named_file, read_recipe, resumes, written
 from pggan.core.atomic_io import atomic_write
 from pggan.core.errors import UserError
 from pggan.core.text import key_of
@@ -30,7 +30,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
 
     A run with a checkpoint keeps its recipe; one without is chosen a new one.
     """
-    if values.get("hours") is None or own_config(command, overrides) is not None:  # a run resumes as it was configured
+    if values.get("hours") is None or resumes(overrides):  # as it was configured
         return values
     if command.name != "train":
         if values.get("device") is not None:
