@@ -280,7 +280,7 @@ def resumes(overrides: Sequence[str]) -> bool:
     return "run_dir" in names and names <= RESUME_KEYS
 
 
-def own_config(given: Mapping[str, Any]) -> dict[str, Any] | None:
+def own_config(given: dict[str, Any]) -> dict[str, Any] | None:
     """The configuration of the run whose directory is in `given`, with these values; None where it has none.
 
     It is read as plain data: nothing in it is looked up.  Raises UserError where there is no run to resume.
@@ -293,7 +293,7 @@ def own_config(given: Mapping[str, Any]) -> dict[str, Any] | None:
     if (saved := run_dir / "config.yaml").is_file():
         values = numbered(OmegaConf.to_container(OmegaConf.load(saved), resolve=False))
         if values.pop("versions", None):
-            return of_earlier_version(values) | given
+            return {**of_earlier_version(values), **given}
     if given.get("resume", "auto") in ("auto", "never"):  # or another run is resumed
         require_run(run_dir)
     return None

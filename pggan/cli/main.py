@@ -73,7 +73,8 @@ def run_command(command: Command, values: Mapping[str, Any]) -> int:
     from pggan.config.train import TrainConfig
     from pggan.config.validation import validated
 
-    config, parts = validated(command.schema_type, values), []
+    config: object = validated(command.schema_type, values)
+    parts: list[object] = []
     if type(config) is TrainConfig:  # its room does not know the one that prepares its images
         from pggan.data.prepare import training_pyramid
 
