@@ -36,7 +36,13 @@ from pggan.training.timing import EMA_DECAY, WARMUP
 
 QUEUED_UPDATES = 10  # on a GPU, between two waits for it: the wait and filling its queue again come once in so many
 LONG_AFTER = 10**9  # images since the phase began: compression has warmed up
+COLUMNS = {"side": "resolution", "batch": "batch", "ms/step": "milliseconds_per_step", "img/s": "images_per_second"}
+COLUMNS |= {"reference": "reference_images_per_second", "ratio": "ratio"}
+SCALING_TITLE = "Last three columns: ms of a step in which nothing overlaps anything else"
+SCALING = {"side": "resolution", "ranks": "ranks", "img/s": "images_per_second", "times": "speedup"}
+SCALING |= {"ms/step": "milliseconds_per_step", "compute": "compute", "all-reduce": "communication", "idle": "idle"}
 PARTS = ("compute", "communication", "idle")
+Row = dict[str, Any]
 Step = Callable[[Phase, Reals, StepRng], object]
 Times = list[tuple[float, dict[str, float]]]  # of steps: the seconds of one, and of the parts of another
 
@@ -46,43 +52,46 @@ def run(config: BenchConfig) -> int:
     device, stages = choose_device(config.device, "device"), config.batches()
     configure_process(device, config.precision, config.threads)
     trained = replace(default_trainer(), model=config.model, loss=config.loss, precision=config.precision)
-    compute = replace(trained.compute, kernels=Kernels.reference, cuda_graphs=Switch.off)
-    kinds = {"step": trained, "reference": replace(trained, precision=Precision.fp32, compute=compute)}
+    kinds = {"step": trained}
+    if config.against:
+        compute = replace(trained.compute, kernels=Kernels.reference, cuda_graphs=Switch.off)
+        kinds["reference"] = replace(trained, precision=Precision.fp32, compute=compute)
     architecture = config.model.architecture(max(stages)[0], 3, num_classes=0)
-    errors, rows = Console(stderr=True, highlight=False), list[dict[str, Any]]()
+    errors, rows = Console(stderr=True, highlight=False), list[Row]()
     for side, batch in stages:
         phase, steps = phase_of(side, batch), dict[str, Step]()
-        for name in [*kinds][: 2 if config.against else 1]:
-            trainer = build_trainer(kinds[name], architecture, [phase], ProcessGroup.single_process(device))
+        for name, one in kinds.items():
+            trainer = build_trainer(one, architecture, [phase], ProcessGroup.single_process(device))
             steps[name] = partial(trainer.step, ema_decay=EMA_DECAY)
         seconds = measured(steps, phase, device, config)
-        row = {
-            "resolution": side,
-            "batch": batch,
-            "milliseconds_per_step": 1000 * seconds["step"],
-            "images_per_second": batch / seconds["step"],
-        }
+        rates = {name: batch / each for name, each in seconds.items()}
+        row = {"resolution": side, "batch": batch, "milliseconds_per_step": 1000 * seconds["step"]}
+        row["images_per_second"] = rates["step"]
         if config.against:
-            row |= {"reference_images_per_second": batch / seconds["reference"]}
-            row |= {"ratio": seconds["reference"] / seconds["step"]}
+            row |= {"reference_images_per_second": rates["reference"], "ratio": rates["step"] / rates["reference"]}
         rows.append(row)
-        errors.print(f"{side}x{side}: {row['images_per_second']:.2f} img/s")
-    if config.json:
-        print(json.dumps({**about(device, config), "stages": rows}, indent=1))
-        return 0
-    table = new_table("Images per second", "side", "batch", "ms/step", "img/s", "reference", "ratio")
-    for row in rows:
-        keys = ("milliseconds_per_step", "images_per_second", "reference_images_per_second", "ratio")
-        figures = (three_digits(row[key]) if key in row else "" for key in keys)
-        table.add_row(str(row["resolution"]), str(row["batch"]), *figures)
-    Console(highlight=False).print(table)
-    print(next_command("plan", "experiment=demo", "calibrate=true"))
+        errors.print(f"{side}x{side}: {rates['step']:.2f} img/s")
+    if not report(config, device, rows):
+        Console(highlight=False).print(table_of(rows, "Images per second", COLUMNS))
+        print(next_command("plan", "experiment=demo", "calibrate=true"))
     return 0
 
 
-def about(device: torch.device, config: BenchConfig | BenchScalingConfig) -> dict[str, Any]:
-    """The machine, the versions and the loss that figures are of."""
-    return {"hardware": hardware(device), "versions": versions(), "loss": vars(config.loss)}
+def report(config: BenchConfig | BenchScalingConfig, device: torch.device, rows: list[Row], **keys: Any) -> bool:
+    """Print the figures, with what they are of and `keys`, as JSON; returns False where nobody asked for that."""
+    about = {"hardware": hardware(device), "versions": versions(), "loss": vars(config.loss)}
+    if config.json:
+        print(json.dumps({**about, **keys, "stages": rows}, indent=1))
+    return config.json
+
+
+def table_of(rows: list[Row], title: str, columns: dict[str, str]) -> Table:
+    """A table of `rows`; of every column, its title and its key."""
+    table = new_table(title, *columns)
+    for row in rows:
+        cells = (row.get(key, "") for key in columns.values())
+        table.add_row(*(three_digits(cell) if isinstance(cell, float) else str(cell) for cell in cells))
+    return table
 
 
 def hardware(device: torch.device) -> dict[str, Any]:
@@ -206,7 +215,7 @@ def timed(reducer: GradientReducer, group: ProcessGroup) -> Iterator[dict[str, f
 def measure_scaling(config: BenchScalingConfig, group: ProcessGroup) -> int:
     """Measure all stages, on one of the ranks; rank 0 prints.  Returns the exit code."""
     configure_process(group.device, config.precision, config.threads, one_thread=True)
-    console, rows = Console(stderr=True, highlight=False), list[dict[str, Any]]()
+    console, rows = Console(stderr=True, highlight=False), list[Row]()
     groups = {size: group.subgroup(size) for size in config.processes}
     for stage, batch in config.batches():
         runners = {size: Runner(config, part, stage, batch) for size, part in groups.items() if part is not None}
@@ -219,17 +228,16 @@ def measure_scaling(config: BenchScalingConfig, group: ProcessGroup) -> int:
         if group.is_main:
             rows += rows_of(stage, batch, {size: taken[config.warmup :] for size, taken in times.items()})
             console.print(f"{stage}x{stage}: {rows[-1]['speedup']:.2f} times one rank with {rows[-1]['ranks']}")
-    if group.is_main and config.json:
-        keys = {"gradients": vars(config.gradients), "elastic": config.elastic}
-        print(json.dumps({**about(group.device, config), **keys, "stages": rows}, indent=1))
-    elif group.is_main:
-        Console().print(scaling_table(rows))
+    keys = {"gradients": vars(config.gradients), "elastic": config.elastic}
+    if group.is_main and not report(config, group.device, rows, **keys):
+        shown = [row | row["milliseconds"] for row in rows]
+        Console(highlight=False).print(table_of(shown, SCALING_TITLE, SCALING))
         count = max(config.processes)
         print(next_command("train", "hours=2", devices=f"cpu:{count}" if group.device.type == "cpu" else count))
     return 0
 
 
-def rows_of(stage: int, batch: int, times: dict[int, Times]) -> list[dict[str, Any]]:
+def rows_of(stage: int, batch: int, times: dict[int, Times]) -> list[Row]:
     """The figures of one stage: a row per number of ranks."""
     seconds = {size: median(whole for whole, _ in steps) for size, steps in times.items()}
     rates = {size: size * batch / seconds[size] for size in times}
@@ -247,19 +255,3 @@ def rows_of(stage: int, batch: int, times: dict[int, Times]) -> list[dict[str, A
         }
         for size, rate in rates.items()
     ]
-
-
-def scaling_table(rows: list[dict[str, Any]]) -> Table:
-    """A row per resolution and number of ranks."""
-    names = ("ranks", "img/s", "times", "ms/step", "compute", "all-reduce", "idle")
-    table = new_table("Last three columns: ms of a step in which nothing overlaps anything else", "side", *names)
-    for row in rows:
-        milliseconds = (row["milliseconds_per_step"], *(row["milliseconds"][part] for part in PARTS))
-        table.add_row(
-            str(row["resolution"]),
-            str(row["ranks"]),
-            three_digits(row["images_per_second"]),
-            f"{row['speedup']:.2f}",
-            *map(three_digits, milliseconds),
-        )
-    return table

@@ -25,9 +25,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from pggan.core.architecture import Architecture, Precision
 from pggan.core.errors import UserError
 from pggan.core.schedule import Phase
-from pggan.losses.base import GradientPenalty, Loss, PenaltyAt, PenaltyContext
+from pggan.losses.base import Loss, LossTerms, PenaltyContext, Reals
 from pggan.networks.networks import Generator, count_parameters, new_discriminator
-from pggan.training.timing import PRODUCT_SHARE, START_SECONDS, Speed
+from pggan.training.timing import Speed
 
 ACTIVATION_COPIES = 16  # kept of each activation in a step: 61 to 71 bytes in float32, with the paper's networks
 MAX_DEVICES = 1024  # up to which the number at which communication dominates is searched for
@@ -40,24 +40,6 @@ Reduction = StrEnum("Reduction", "fp32 bf16 dgc")
 COUNTED_IMAGES = 8  # of which operations are counted: a few, since all images of a batch take the same
 
 
-class Flops(NamedTuple):
-    """Floating-point operations of a step, per image and by purpose."""
-
-    generator_forward: float  # fakes for D, and fakes for G
-    discriminator_forward: float  # of reals and fakes, and of G's fakes
-    backward: float  # of both networks
-    penalty: float  # forward and backward, what a step takes more where gradient penalties are due
-    mean: float  # over an interval of lazy penalties
-
-
-class StepCost(NamedTuple):
-    """The cost of one step."""
-
-    flops: Flops
-    weights: tuple[int, int]  # of G and D that are in use, with a gradient each
-    memory_bytes: float  # of weights, gradients, moments and activations, roughly
-
-
 class CostCounter:
     """Networks without memory, whose passes are counted."""
 
@@ -67,43 +49,47 @@ class CostCounter:
         with torch.device("meta"):
             self.g, self.d = Generator(architecture), new_discriminator(architecture)
 
-    def cost(self, phase: Phase) -> StepCost:
-        """The cost of a step of `phase`."""
+    def cost(self, phase: Phase) -> dict[str, Any]:
+        """The cost of a step of `phase`: weights in use, bytes, and floating-point operations by purpose.
+
+        `penalty` is what a step takes more where gradient penalties are due; `mean` is over an interval of lazy ones.
+        """
         a, loss, alpha = self.architecture, self.loss, 0.5 if phase.fading else 1.0
         count = max(COUNTED_IMAGES // a.stddev_group, 1) * a.stddev_group
-        latents = torch.empty(count, a.latent_size, device="meta")
-        labels = torch.empty(count, a.num_classes, device="meta") if a.num_classes else None
+        with torch.device("meta"):
+            latents, mix = torch.empty(count, a.latent_size), torch.empty(count, 1, 1, 1)
+            labels = torch.empty(count, a.num_classes) if a.num_classes else None
 
-        def scores(images: Tensor) -> Tensor:
-            scores, logits = self.d(images, resolution=phase.resolution, alpha=alpha)
-            total: Tensor = scores.sum() + logits.sum()
-            return total
+        def critic(images: Tensor, sub_batches: int = 1) -> tuple[Tensor, Tensor]:
+            images = images.clone()  # no leaf: FlopCounterMode can't follow gradients of leaves
+            scores: tuple[Tensor, Tensor] = self.d(images, phase.resolution, alpha, sub_batches)
+            return scores
+
+        def passed(terms_of: Callable[[], LossTerms]) -> tuple[int, int]:
+            forward, terms = counted(terms_of)
+            return forward, counted(sum(term.sum() for term in terms.loss.values()).backward)[0]
 
         g, fakes = counted(lambda: self.g(latents, labels, phase.resolution, alpha))
-        d, _ = counted(lambda: scores(fakes))
+        reals, contexts = Reals(fakes.detach(), labels, labels), [PenaltyContext((), 0, mix, None)]
+        contexts.append(contexts[0]._replace(due=loss.penalties()))
+        (d, d_backward), due = (passed(partial(loss.for_d, critic, reals, fakes.detach(), one)) for one in contexts)
+        in_d = in_use(self.d)
         self.d.requires_grad_(False)
-        g_backward, _ = counted(counted(lambda: scores(fakes))[1].backward)
+        d_for_g, g_backward = passed(lambda: loss.for_g(critic, reals, fakes))
         self.d.requires_grad_(True)
-        d_backward, _ = counted(counted(lambda: scores(fakes.detach()))[1].backward)
-        images = fakes.detach().requires_grad_().clone()  # no leaf: FlopCounterMode can't follow gradients of leaves
-
-        def penalise(penalty: GradientPenalty) -> None:
-            context = PenaltyContext((penalty,), 0, None, None)
-            penalty.of_scores(images, scores(images), context).sum().backward()  # type: ignore[no-untyped-call]
-
-        penalty = 0.0
-        for one in loss.penalties():  # at reals and fakes, D has passed them in any case, and its gradients flow once
-            shared = 0 if one.at is PenaltyAt.interpolated else d + d_backward
-            penalty += counted(partial(penalise, one))[0] - shared
-        used = in_use(self.g), in_use(self.d)
-        forward, passes = 2 * g, (3 + loss.needs_reals_for_g) * d
-        backward, interval = 2 * d_backward + g_backward, loss.reg_interval
-        mean = forward + passes + backward + penalty / interval
-        flops = (each / count for each in (forward, passes, backward, penalty, mean))
+        in_g, penalty = in_use(self.g), sum(due) - d - d_backward
+        flops = {"generator_forward": 2 * g, "discriminator_forward": d + d_for_g, "backward": d_backward + g_backward}
+        mean = sum(flops.values()) + penalty / loss.reg_interval
+        parts = *flops.items(), ("penalty", penalty), ("mean", mean)
         # With G's average; of weights in use, gradients and two moments.
-        weights = 2 * count_parameters(self.g) + count_parameters(self.d) + 3 * sum(used)
+        weights = 2 * count_parameters(self.g) + count_parameters(self.d) + 3 * (in_g + in_d)
         activations = ACTIVATION_COPIES * self.activation_bytes * phase.batch * a.activations_up_to(phase.resolution)
-        return StepCost(Flops(*flops), used, 4 * weights + activations)
+        return {
+            "parameters": {"generator": in_g, "discriminator": in_d},
+            "gradient_bytes": 4 * (in_g + in_d),
+            "memory_bytes": 4 * weights + activations,  # roughly
+            "flops_per_step": {purpose: phase.batch / count * each for purpose, each in parts},
+        }
 
 
 def counted(work: Callable[[], Any]) -> tuple[int, Any]:
@@ -143,8 +129,7 @@ class Card(NamedTuple):
 
     def speed(self, precision: Precision) -> Speed:
         """The speed of captured steps; on an H200, a large product reached 80 % of the data sheet, a copy 90 %."""
-        rate = self.teraflops[precision] * 1e12 * 0.8 * PRODUCT_SHARE["cuda"]
-        return Speed(START_SECONDS["cuda"], rate, 0.9 * self.bytes_per_second)
+        return Speed.of("cuda", 0.8e12 * self.teraflops[precision], 0.9 * self.bytes_per_second)
 
 
 # Sources: NVIDIA's data sheets of the H200, H100 (SXM), A100 80 GB (SXM), L4 and T4; for the RTX 4090 the white paper
@@ -185,22 +170,6 @@ LINKS = {
 }
 
 
-class Interconnect(NamedTuple):
-    """A link, and what is sent over it."""
-
-    link: Link
-    reduction: Reduction
-    ratio: float  # share of a gradient's numbers that dgc sends
-
-    def seconds(self, devices: int, numel: int) -> float:
-        """The time until every one of `devices` has the sum of their gradients of `numel` numbers."""
-        if self.reduction is Reduction.dgc:
-            messages, size = devices - 1, float(SENT_BYTES * ceil(self.ratio * numel))
-        else:
-            messages, size = 2 * (devices - 1), (4 if self.reduction is Reduction.fp32 else 2) * numel / devices
-        return messages * (self.link.latency_seconds + size / self.link.bytes_per_second)
-
-
 class Load(NamedTuple):
     """The work of one phase on one device."""
 
@@ -222,39 +191,50 @@ class Load(NamedTuple):
         return min(devices, -(-self.batch // self.group))
 
 
-def split(loads: Sequence[Load], interconnect: Interconnect, devices: int, scaling: Scaling) -> tuple[float, float]:
-    """Seconds of compute and of communication in all steps of `loads`."""
-    compute = communication = 0.0
-    for load in loads:
-        steps, seconds, reducing = load.steps / devices, load.seconds, devices
-        if scaling is Scaling.strong:
-            steps, seconds, reducing = load.steps, load.compute_seconds(devices), load.users(devices)
-        compute += steps * seconds
-        communication += steps * sum(interconnect.seconds(reducing, numel) for numel in load.numels)
-    return compute, communication
+class Cluster(NamedTuple):
+    """Devices of one kind that share a run: the link between them, what is sent over it, and what each computes."""
 
+    link: Link
+    reduction: Reduction
+    ratio: float  # share of a gradient's numbers that dgc sends
+    scaling: Scaling
 
-def scaled(loads: Sequence[Load], interconnect: Interconnect, devices: int, scaling: Scaling) -> dict[str, Any]:
-    """The run of `loads` on `devices`."""
-    compute, communication = split(loads, interconnect, devices, scaling)
-    hours = (compute + communication) / 3600
-    alone = sum(load.steps * load.seconds for load in loads) / 3600
-    return {
-        "scaling": scaling,
-        "devices": devices,
-        "reduction": interconnect.reduction,
-        "hours": hours,
-        "device_hours": devices * hours,
-        "efficiency": alone / (devices * hours),
-        "communication": communication / (compute + communication),  # share of the time of steps
-    }
+    def reduction_seconds(self, devices: int, numel: int) -> float:
+        """The time until every one of `devices` has the sum of their gradients of `numel` numbers."""
+        if self.reduction is Reduction.dgc:
+            messages, size = devices - 1, float(SENT_BYTES * ceil(self.ratio * numel))
+        else:
+            messages, size = 2 * (devices - 1), (4 if self.reduction is Reduction.fp32 else 2) * numel / devices
+        return messages * (self.link.latency_seconds + size / self.link.bytes_per_second)
 
+    def seconds(self, loads: Sequence[Load], devices: int) -> tuple[float, float]:
+        """Seconds of compute and of communication in all steps of `loads` on `devices`."""
+        compute = communication = 0.0
+        for load in loads:
+            steps, seconds, reducing = load.steps / devices, load.seconds, devices
+            if self.scaling is Scaling.strong:
+                steps, seconds, reducing = load.steps, load.compute_seconds(devices), load.users(devices)
+            compute += steps * seconds
+            communication += steps * sum(self.reduction_seconds(reducing, numel) for numel in load.numels)
+        return compute, communication
 
-def communication_bound_from(loads: Sequence[Load], interconnect: Interconnect, scaling: Scaling) -> int | None:
-    """The smallest number of devices at which steps communicate longer than they compute; None if there is none."""
-    most = max(load.users(MAX_DEVICES) for load in loads) if scaling is Scaling.strong else MAX_DEVICES
-    for devices in range(2, most + 1):
-        compute, communication = split(loads, interconnect, devices, scaling)
-        if communication > compute:
-            return devices
-    return None
+    def run(self, loads: Sequence[Load], devices: int) -> dict[str, Any]:
+        """The figures of the run of `loads` on `devices`."""
+        compute, communication = self.seconds(loads, devices)
+        hours, alone = (compute + communication) / 3600, sum(load.steps * load.seconds for load in loads) / 3600
+        return {
+            "scaling": self.scaling,
+            "devices": devices,
+            "reduction": self.reduction,
+            "hours": hours,
+            "device_hours": devices * hours,
+            "efficiency": alone / (devices * hours),
+            "communication": communication / (compute + communication),  # share of the time of steps
+        }
+
+    def communication_bound_from(self, loads: Sequence[Load]) -> int | None:
+        """The smallest number of devices at which steps communicate longer than they compute; None if there is none."""
+        used = max(load.users(MAX_DEVICES) for load in loads)
+        most = used if self.scaling is Scaling.strong else MAX_DEVICES
+        times = ((devices, *self.seconds(loads, devices)) for devices in range(2, most + 1))
+        return next((devices for devices, compute, communication in times if communication > compute), None)

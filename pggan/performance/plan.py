@@ -28,14 +28,11 @@ from pggan.performance.costs import (
     CARDS,
     LINKS,
     OTHER_WATTS,
+    Cluster,
     CostCounter,
-    Interconnect,
     Load,
     Reduction,
     Scaling,
-    StepCost,
-    communication_bound_from,
-    scaled,
 )
 from pggan.training.build import build_partition, step_times
 from pggan.training.precision import configure_process, precision_on
@@ -80,10 +77,11 @@ def run(config: PlanConfig) -> int:
             cost, taken = counter.cost(phase), found.seconds_per_image[phase.index] * phase.batch
             how = "predicted" if config.device else "measured" if phase.resolution in found.measured else "expected"
             about = {"phase": phase.name, "time_is": how, "images": min(phase.end, schedule.total) - phase.start}
-            rows.append(about | phase_row(phase, steps, cost, seconds=taken, watts=watts))
+            rows.append(about | timed(phase, steps, seconds=taken, watts=watts) | cost)
+            rows[-1]["flops"] = steps * cost["flops_per_step"]["mean"]
             fixed = min(times.speed.start_seconds * (phase.resolution.bit_length() - 2), taken)
             group = min(config.model.stddev_group, phase.batch)
-            loads.append(Load(steps, phase.batch, group, taken, fixed, cost.weights))
+            loads.append(Load(steps, phase.batch, group, taken, fixed, tuple(cost["parameters"].values())))
     ratio = config.gradients.ratio if isinstance(config.gradients, DgcConfig) else DGC_RATIO
     link, processes = LINKS[config.interconnect.lower()], sorted({*config.processes, count * config.distributed.nnodes})
     total = {key: sum(row[key] for row in rows) for key in ("images", "steps", "hours", "energy_kwh")}
@@ -102,13 +100,13 @@ def run(config: PlanConfig) -> int:
             "link": link._asdict(),
             "ratio": ratio,
             "runs": [
-                scaled(loads, Interconnect(link, reduction, ratio), devices, scaling)
+                Cluster(link, reduction, ratio, scaling).run(loads, devices)
                 for scaling, devices, reduction in product(Scaling, processes, Reduction)
             ],
         },
         "communication_dominates_from": {
             name: {
-                f"{scaling} {reduction}": communication_bound_from(loads, Interconnect(one, reduction, ratio), scaling)
+                f"{scaling} {reduction}": Cluster(one, reduction, ratio, scaling).communication_bound_from(loads)
                 for scaling, reduction in product(Scaling, Reduction)
             }
             for name, one in LINKS.items()
@@ -145,10 +143,9 @@ def image_facts(config: DataConfig) -> tuple[int, int, str]:
     return channels, 0, f"{channels} channels, as data.channels= or a prepared data.path= says; 3 without them."
 
 
-def phase_row(phase: Phase, steps: int, cost: StepCost, *, seconds: float, watts: float) -> dict[str, Any]:
-    """The figures of a phase; `seconds`: of a step on a device of so many `watts`."""
-    flops = {purpose: phase.batch * each for purpose, each in cost.flops._asdict().items()}
-    hours, (g, d) = steps * seconds / 3600, cost.weights
+def timed(phase: Phase, steps: int, *, seconds: float, watts: float) -> dict[str, Any]:
+    """The figures of so many steps of `seconds` each, on a device of so many `watts`."""
+    hours = steps * seconds / 3600
     return {
         "resolution": phase.resolution,
         "fading": phase.fading,
@@ -156,11 +153,6 @@ def phase_row(phase: Phase, steps: int, cost: StepCost, *, seconds: float, watts
         "batch": phase.batch,
         "learning_rate_g": phase.learning_rate_g,
         "learning_rate_d": phase.learning_rate_d,
-        "parameters": {"generator": g, "discriminator": d},
-        "gradient_bytes": 4 * (g + d),
-        "memory_bytes": cost.memory_bytes,
-        "flops_per_step": flops,
-        "flops": steps * flops["mean"],
         "milliseconds_per_step": 1000 * seconds,
         "images_per_second": phase.batch / seconds,
         "hours": hours,

@@ -27,12 +27,11 @@ STEPS = 3  # timed of each kind, of which the fastest counts: it says most whate
 WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # steps before them; on CUDA, some more until they are captured
 
 # The cost of a step by its operations: G's forward pass counts UPDATE_PASSES times, and PENALTY_PASSES times more where
-# penalties are due.  Shares of the rates of a large product and of a large copy, and the seconds in which a level's
-# operations start: of CPUs from the demo's steps (lab book, "Plans against runs, again"); of CUDA, the nine stages of
-# the paper's networks on one H100 are within 15 % of it (docs/performance.md); of Apple silicon a guess.
+# penalties are due.  The seconds in which a level's operations start, and the share of a large product's rate that a
+# step reaches: of CPUs from the demo's steps (lab book, "Plans against runs, again"); of CUDA, the nine stages of the
+# paper's networks on one H100 are within 15 % of it (docs/performance.md); of Apple silicon a guess.
 UPDATE_PASSES, PENALTY_PASSES = 12, 6
-START_SECONDS = {"cpu": 0.01, "mps": 0.002, "cuda": 0.0015}
-PRODUCT_SHARE = {"cpu": 0.7, "mps": 0.3, "cuda": 0.75}
+ROOFLINE = {"cpu": (0.01, 0.7), "mps": (0.002, 0.3), "cuda": (0.0015, 0.75)}
 ACTIVATION_BYTES = 23  # moved per activation and pass
 
 
@@ -42,6 +41,12 @@ class Speed(NamedTuple):
     start_seconds: float  # of the operations of one level in a step
     flops_per_second: float  # floating-point operations in the products of a step
     bytes_per_second: float  # read and written; infinite where that never limits a step
+
+    @classmethod
+    def of(cls, kind: str, products: float, copies: float = inf) -> "Speed":
+        """The speed of a device of a `kind`, from the rates of its products (FLOP/s) and of its copies (bytes/s)."""
+        start_seconds, share = ROOFLINE[kind]
+        return cls(start_seconds, share * products, copies)
 
     def step_seconds(self, architecture: Architecture, resolution: int, batch: int, reg_interval: int) -> float:
         """The time of a step of so many images by its operations, mean over an interval of lazy penalties."""
@@ -56,12 +61,12 @@ def speed_of(device: torch.device, precision: Precision) -> Speed:
     """The speed of steps on `device`, from the rates of a product and of a copy of 64 MiB there, which are measured."""
     dtype = DTYPES.get(precision_on(device, precision), torch.float32)
     products = product_rate(device, precision, dtype, 512 if device.type == "cpu" else 4096)
-    moving = inf
+    copies = inf
     if device.type == "cuda":
         source = torch.ones(2**24, device=device)  # more than fits into its caches
         target = torch.empty_like(source)
-        moving = 2 * source.nbytes / _seconds(lambda: target.copy_(source), device)
-    return Speed(START_SECONDS[device.type], products * PRODUCT_SHARE[device.type], moving)
+        copies = 2 * source.nbytes / _seconds(lambda: target.copy_(source), device)
+    return Speed.of(device.type, products, copies)
 
 
 def product_rate(device: torch.device, precision: Precision, dtype: torch.dtype, side: int) -> float:

@@ -13,16 +13,7 @@ from pggan.core.rng import StepRng
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import build_loss
 from pggan.losses.base import Reals
-from pggan.performance.costs import (
-    CostCounter,
-    Interconnect,
-    Link,
-    Load,
-    Reduction,
-    Scaling,
-    communication_bound_from,
-    scaled,
-)
+from pggan.performance.costs import Cluster, CostCounter, Link, Load, Reduction, Scaling
 from pggan.training.build import build_trainer
 from tests.composed import composed
 
@@ -73,14 +64,14 @@ def test_operations_are_those_of_real_steps(loss, number):
         trainer.step(phase, Reals(torch.rand(8, 3, 8, 8), None, None), StepRng(0, 8 * number, CPU), 0.9)
     counts = counter.get_flop_counts()["Global"]
     found = sum(count for operation, count in counts.items() if operation is not torch.ops.aten.bmm)
-    due, flops = number % config.loss.reg_interval == 0, cost.flops
-    expected = flops.generator_forward + flops.discriminator_forward + flops.backward + due * flops.penalty
-    assert found / 8 == pytest.approx(expected, rel=0.02)
+    *always, penalty, _ = cost["flops_per_step"].values()
+    due = number % config.loss.reg_interval == 0
+    assert found == pytest.approx(sum(always) + due * penalty, rel=0.02)
     moved = [
         sum(new.numel() for old, new in zip(weights, player.network.weights, strict=True) if not torch.equal(old, new))
         for weights, player in zip(before, players, strict=True)
     ]
-    assert [*cost.weights] == pytest.approx(moved, abs=1)  # differences of scores do not move their bias
+    assert [*cost["parameters"].values()] == pytest.approx(moved, abs=1)  # differences of scores do not move their bias
 
 
 def test_a_calibrated_plan_measures_every_resolution_and_adds_up(plan_of):
@@ -152,12 +143,11 @@ def test_the_images_of_a_prepared_folder_say_how_many_channels_they_have(plan_of
 
 # ---- many devices ------------------------------------------------------------------------------------------
 
-LINK = Link(bytes_per_second=1e9, latency_seconds=1e-3, source="a worked example")
 MILLION = 10**6  # numbers
 # 100 steps of 16 images: 1 s each, of which 0.2 s are there with any batch.  A gradient takes 4 MB.
 LOAD = Load(steps=100, batch=16, group=4, seconds=1.0, fixed_seconds=0.2, numels=(600_000, 400_000))
-FREE = Interconnect(Link(bytes_per_second=1e30, latency_seconds=0.0, source="a wish"), Reduction.fp32, 1.0)
-SLOW = Interconnect(Link(bytes_per_second=10e6, latency_seconds=0.0, source="a slow one"), Reduction.fp32, 1.0)
+FREE = Cluster(Link(bytes_per_second=1e30, latency_seconds=0.0, source="a wish"), Reduction.fp32, 1.0, Scaling.strong)
+SLOW = FREE._replace(link=Link(bytes_per_second=10e6, latency_seconds=0.0, source="a slow one"))
 
 
 def test_whole_groups_stay_together():
@@ -167,26 +157,29 @@ def test_whole_groups_stay_together():
 
 
 def test_strong_scaling_shares_every_update_and_weak_scaling_takes_fewer():
-    strong, weak = (scaled([LOAD], FREE, 4, kind) for kind in (Scaling.strong, Scaling.weak))
+    strong, weak = (FREE._replace(scaling=kind).run([LOAD], 4) for kind in (Scaling.strong, Scaling.weak))
     assert (strong["hours"], weak["hours"]) == pytest.approx((100 * 0.4 / 3600, 100 / 4 * 1.0 / 3600))
     assert strong["device_hours"] == pytest.approx(4 * strong["hours"])
     assert (strong["efficiency"], weak["efficiency"]) == pytest.approx((100 / (4 * 40), 1))
     # 4 MB between two devices: each sends half, twice: 0.4 s at 10 MB/s, beside 0.6 s of compute.
-    assert scaled([LOAD], SLOW, 2, Scaling.strong)["communication"] == pytest.approx(0.4)
+    assert SLOW.run([LOAD], 2)["communication"] == pytest.approx(0.4)
 
 
 def test_communication_dominates_where_it_takes_more_than_half():
     # Strong: 0.4 of 0.6 s with two devices; 2 * 2/3 * 0.4 = 0.53 of 0.6 with three; 0.6 of 0.4 with four.
-    assert communication_bound_from([LOAD], SLOW, Scaling.strong) == 4
-    assert communication_bound_from([LOAD], FREE, Scaling.strong) is None
-    assert communication_bound_from([LOAD], SLOW, Scaling.weak) is None  # at most 0.8 s to 1 s of compute
-    slower = SLOW._replace(link=Link(6e6, 0.0, "slower"))  # 4/3 s at most: more than 1 s from n = 4 on
-    assert communication_bound_from([LOAD], slower, Scaling.weak) == 5
+    assert SLOW.communication_bound_from([LOAD]) == 4
+    assert FREE.communication_bound_from([LOAD]) is None
+    weak = SLOW._replace(scaling=Scaling.weak)
+    assert weak.communication_bound_from([LOAD]) is None  # at most 0.8 s to 1 s of compute
+    slower = weak._replace(link=Link(6e6, 0.0, "slower"))  # 4/3 s at most: more than 1 s from n = 4 on
+    assert slower.communication_bound_from([LOAD]) == 5
 
 
 def test_a_ring_sends_shares_of_sums_or_all_messages_of_compressed_gradients():
+    fp32 = FREE._replace(link=Link(bytes_per_second=1e9, latency_seconds=1e-3, source="a worked example"))
+    bf16, dgc = (fp32._replace(reduction=kind, ratio=0.5) for kind in (Reduction.bf16, Reduction.dgc))
     # Four devices, 400 MB: 2 * 3 messages of 100 MB each, 0.1 s, and a millisecond for every message.
-    assert Interconnect(LINK, Reduction.fp32, 1.0).seconds(4, 100 * MILLION) == pytest.approx(6 * 0.1 + 6 * 1e-3)
-    assert Interconnect(LINK, Reduction.bf16, 1.0).seconds(4, 100 * MILLION) == pytest.approx(6 * 0.05 + 6 * 1e-3)
+    assert fp32.reduction_seconds(4, 100 * MILLION) == pytest.approx(6 * 0.1 + 6 * 1e-3)
+    assert bf16.reduction_seconds(4, 100 * MILLION) == pytest.approx(6 * 0.05 + 6 * 1e-3)
     # 6 MB of compressed gradient each, at 3 bytes a number: 3 messages of 6 ms, and a millisecond for each.
-    assert Interconnect(LINK, Reduction.dgc, 0.5).seconds(4, 4 * MILLION) == pytest.approx(3 * (6e-3 + 1e-3))
+    assert dgc.reduction_seconds(4, 4 * MILLION) == pytest.approx(3 * (6e-3 + 1e-3))
