@@ -119,7 +119,7 @@ def open_run(
         if group.is_main:
             times = step_times(config, source.architecture, device)
             phase_times = times.of_phases(source.schedule, partition.largest_local_batch, images=images)
-            eta = Eta(course, phase_times, images, time.monotonic(), evaluation_share=config.evaluation.share)
+            eta = Eta(course, phase_times, images, time.monotonic())
             if limit is not None:  # its clock goes on
                 limit = replace(limit, eta=eta)
             elif config.hours is not None:
@@ -313,13 +313,14 @@ def disk_errors(
 
 def introduce(reporter: Reporter, config: TrainConfig, source: Source, state: State, limit: TimeLimit | None) -> None:
     """Log a line about each of: command, directory, data, networks, schedule, time; notes; pages for TensorBoard."""
-    schedule, pyramid, now, run_dir = source.schedule, source.pyramid, datetime.now(), reporter.run_dir
+    schedule, pyramid, run_dir = source.schedule, source.pyramid, reporter.run_dir
     g, d = count_parameters(state.g.network), count_parameters(state.d.network)
     first, final, side = schedule.first_resolution, schedule.final_resolution, pyramid.resolution
     features = "" if source.architecture.features is None else f", features {source.architecture.features}"
-    end = reporter.eta.end(state.images, now)
-    if limit is not None:
-        end = f"{until(max(3600 * limit.hours - limit.spent, 0.0), now)}, as hours={config.hours:g} asks for"
+    if limit is None:
+        seconds, why = reporter.eta.seconds_between(state.images, schedule.total), ""
+    else:
+        seconds, why = max(3600 * limit.hours - limit.spent, 0.0), f", as hours={limit.hours:g} asks for"
     bad = pyramid.source.get("bad_images")  # which its report.json lists
     left_out = f"; {bad:,} files left out ({pyramid.path}/report.json)" if bad else ""
     lines = {
@@ -328,7 +329,7 @@ def introduce(reporter: Reporter, config: TrainConfig, source: Source, state: St
         "Data": f"{pyramid.images:,} images, {pyramid.channels} channels, up to {side}x{side}{left_out}",
         "Networks": f"G {g:,}  D {d:,} parameters, {config.loss.name}{features}",
         "Schedule": f"{first}x{first} to {final}x{final}, {len(schedule.phases)} phases, {schedule.total:,} images",
-        "Time": end,
+        "Time": until(seconds, datetime.now()) + why,
         "Watch": f"pggan monitor run={run_dir}",
     }
     notes = [f"{name:<14} {text}" for name, text in lines.items()] + source.notes

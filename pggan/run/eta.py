@@ -1,47 +1,42 @@
 """How long a run still takes, and where it ends if it was given hours: by what its steps were measured to take."""
 
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from math import ceil
 from typing import Any
 
 from pggan.core.schedule import Course, Schedule
 from pggan.core.text import duration
 from pggan.training.timing import PhaseTimes
 
-# What a run took before half of its time counts half, since the level in training says most about those to come, and
-# other work comes and goes; but not what it took a minute ago: ticks of seconds differ much.
+# What a run took before half of its time counts half: the level in training says most about those to come, but ticks of
+# seconds differ much.
 HALF_LIFE_SECONDS, HALF_LIFE_SHARE = 60.0, 0.5
 TRUSTED_SECONDS = 3.0  # of training count as much as a measured time: a slow machine is to be believed within a minute
 TRAINING_SHARE = 0.98  # of the hours; in the rest, the run saves its end
 KNOWN_SHARE = 0.1  # of the hours; before, the lowest levels say too little about a machine to shorten growth by it
 PLANNED = ("growth_images", "lr_decay_images", "total_images")  # on the way, as state.json has it
+ENDLESS = 10**12  # images
 
 
 @dataclass
 class Eta:
-    """From images to seconds and back, for the rest of one run.
+    """The seconds that the rest of one run takes: those of every phase, times what the run took over what they say.
 
-    Expected are the seconds per image of every phase.  A correction, which is taken over the whole rest, is the ratio
-    of what the images shown have taken to what was expected of them; grids, checkpoints and all else count as theirs,
-    but evaluations that have a share of the run do not.
+    Grids, checkpoints and evaluations count as time of the images after which they come.
 
-    Args: images: shown already; now: by the clock of all later calls, in seconds; evaluation_share: of the time.
+    Args: images: shown already; now: by the clock of all later calls, in seconds.
     """
 
     course: Course
     phase_times: PhaseTimes
     images: int
     now: float
-    evaluation_share: float = 0.0
 
     def __post_init__(self) -> None:
         self._took = self._expected = TRUSTED_SECONDS if self.phase_times.measured else 0.0
         self._began = self.now
-
-    def evaluated(self, seconds: float) -> None:
-        """Take in that so much of the time since the last observation was an evaluation."""
-        if self.evaluation_share:
-            self.now += seconds
 
     def observe(self, images: int, now: float) -> None:
         """Take in that `images` have been shown at `now`."""
@@ -50,42 +45,20 @@ class Eta:
         self._took, self._expected = self._took * kept + took, self._expected * kept + expected
         self.images, self.now = images, now
 
-    def seconds_between(self, before: int, after: int) -> float:
-        """The seconds from one image count to another, as the run goes."""
+    def seconds_between(self, before: int, after: int, schedule: Schedule | None = None) -> float:
+        """The seconds from one image count to another, as the run goes; by its schedule, or another of its phases."""
         ratio = self._took / self._expected if self._expected > 0 else 1.0
-        return ratio / (1 - self.evaluation_share) * self.phase_times.seconds(self.course.schedule, before, after)
-
-    def seconds_left(self, images: int) -> float:
-        """Seconds from `images` to the end of the schedule."""
-        return self.seconds_between(images, self.course.schedule.total)
+        return ratio * self.phase_times.seconds(schedule or self.course.schedule, before, after)
 
     def images_after(self, seconds: float, images: int) -> int:
         """The image count that is reached `seconds` after `images`; the last phase is prolonged if need be."""
-        phases = self.course.schedule.phases
-        for phase in phases:
-            end = max(phase.end, images)
-            needed = self.seconds_between(images, end)
-            if needed > seconds or phase is phases[-1]:
-                break
-            seconds, images = seconds - needed, end
-        one = self.seconds_between(phase.start, phase.start + 1)
-        return images + int(max(seconds, 0.0) / one)
-
-    def end(self, images: int, now: datetime) -> str:
-        """The time that the run is expected to take from `images` on, and its end, as text."""
-        if images >= self.course.schedule.total:
-            return "none: all images have been shown"
-        how = "measured" if self.phase_times.measured else "a first guess, by operations"
-        return f"{until(self.seconds_left(images), now)} ({how})"
+        endless, counts = replace(self.course.schedule, total_images=ENDLESS), range(images + 1, ENDLESS)
+        return images + bisect_right(counts, seconds, key=lambda count: self.seconds_between(images, count, endless))
 
 
 @dataclass(frozen=True)
 class TimeLimit:
     """The hours of a run, which include starting up and all commands that have resumed it.
-
-    At every tick, the schedule is planned anew: growth that would leave the final resolution less than half of its
-    planned time, and of what is left, becomes shorter; the last image is the one for which there is time; the fall of
-    the learning rates keeps its share of the last phase.
 
     Args: eta: of this run; began: when this process began to train, by the clock of `eta`; spent: seconds before that;
     configured: the schedule as the configuration has it.
@@ -110,37 +83,33 @@ class TimeLimit:
     def plan(self, images: int, now: float, reserve: float = 0.0) -> None:
         """Give the course the schedule that ends in time, after `images` shown at `now`.
 
+        Growth that would leave the last phase less than half of its planned time, and of what is left, becomes shorter.
+        The fall of the learning rates keeps its share of the last phase.
         Args: reserve: seconds of what comes after the last image, besides saving.
         """
-        course, eta, configured, whole = self.eta.course, self.eta, self.configured, 3600 * self.hours
+        eta, course, last, whole = self.eta, self.eta.course, self.configured.phases[-1], 3600 * self.hours
         eta.observe(images, now)
         left = TRAINING_SHARE * whole - self.spent_seconds(now) - reserve
         if self.spent_seconds(now) > KNOWN_SHARE * whole and left > 0:
-            start, end = configured.phases[-1].start, configured.phases[-1].end
-            last = 1 - eta.phase_times.seconds(configured, 0, start) / eta.phase_times.seconds(configured, 0, end)
-            self._grow_within(max(left - last / 2 * whole, left / 2), images)
+            start, end = (eta.phase_times.seconds(self.configured, 0, count) for count in (last.start, last.end))
+            course.schedule = self._grown_within(left - min((1 - start / end) * whole, left) / 2, images)
         reached = eta.images_after(left, images)
-        share = configured.lr_decay_images / max(configured.phases[-1].end - configured.phases[-1].start, 1)
+        share = self.configured.lr_decay_images / max(last.end - last.start, 1)
         decay = int(share * max(reached - course.schedule.phases[-1].start, 0))
         course.schedule = replace(course.schedule, lr_decay_images=decay, total_images=max(reached, images + 1))
 
-    def _grow_within(self, seconds: float, images: int) -> None:
-        """Let the rest of growth be as configured, or so much shorter, by one factor, that it ends in so many seconds.
+    def _grown_within(self, seconds: float, images: int) -> Schedule:
+        """The schedule with the rest of growth as configured, or shorter by one factor, for so many seconds.
 
         So a fade comes to its end, too.  A phase that has begun never becomes longer.
         """
-        course, growth = self.eta.course, [*self.configured.growth_images]
-        for phase in course.schedule.phases[:-1]:
-            if phase.start < images:
-                growth[phase.index] = phase.end - phase.start
-        course.schedule = course.schedule.with_growth(growth)
-        needed = self.eta.seconds_between(images, course.schedule.phases[-1].start)
-        if needed > seconds:
-            for phase in course.schedule.phases[:-1]:
-                shown = max(images - phase.start, 0)
-                if (left := growth[phase.index] - shown) > 0:
-                    growth[phase.index] = shown + max(int(seconds / needed * left), min(phase.batch, left))
-            course.schedule = course.schedule.with_growth(growth)
+        schedule, planned = self.eta.course.schedule, self.configured.growth_images
+        phases = zip(schedule.phases[:-1], planned, strict=True)
+        schedule = schedule.with_growth([of.end - of.start if of.start < images else count for of, count in phases])
+        first = schedule.phases[-1].start
+        share = seconds / max(self.eta.seconds_between(images, first, schedule), seconds)
+        left = zip(schedule.growth_images, schedule.images_between(images, first)[:-1], strict=True)
+        return schedule.with_growth([count - rest + ceil(share * rest) for count, rest in left])
 
 
 def with_plan(schedule: Schedule, plan: dict[str, Any]) -> Schedule:

@@ -122,7 +122,6 @@ class TrainingEvaluator:
             self._evaluated_at = images
             ended = time.monotonic()
             self.budget.note(ended - began, ended)
-            self.reporter.eta.evaluated(ended - began)
         for note in found.notes if is_first else ():
             self.reporter.line(note)
         for name, picture in found.pictures.items():

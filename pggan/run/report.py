@@ -173,7 +173,7 @@ class Reporter:
             "schedule/learning_rate_d": phase.learning_rate_d,
             "speed/images_per_second": 1 / seconds_per_image,
             "speed/memory_bytes": peak_memory(device),
-            "speed/eta_seconds": self.eta.seconds_left(images),
+            "speed/eta_seconds": self.eta.seconds_between(images, self.course.schedule.total),
             "speed/hours": self._metrics.hours,
         }
         for name, value in scalars.items():

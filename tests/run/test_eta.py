@@ -6,7 +6,7 @@ from datetime import datetime
 import pytest
 
 from pggan.core.schedule import Course, Schedule
-from pggan.run.eta import TRAINING_SHARE, Eta, TimeLimit, with_plan
+from pggan.run.eta import TRAINING_SHARE, Eta, TimeLimit, until, with_plan
 from pggan.training.timing import PhaseTimes
 
 TABLES = {key: {4: 16} for key in ("batch", "learning_rate_g", "learning_rate_d")}
@@ -21,8 +21,8 @@ def phase_times(seconds, *, measured=True):
     return PhaseTimes(each, measured=frozenset(SECONDS if measured else ()))
 
 
-def eta_of(seconds, *, measured=True, images=0, **keys):
-    return Eta(Course(DEMO), phase_times(seconds, measured=measured), images, 0.0, **keys)
+def eta_of(seconds, *, measured=True):
+    return Eta(Course(DEMO), phase_times(seconds, measured=measured), 0, 0.0)
 
 
 def run(eta, true_seconds, tick=500):
@@ -31,7 +31,7 @@ def run(eta, true_seconds, tick=500):
     for images in range(tick, DEMO.total, tick):
         now += tick * true_seconds[DEMO.at(images - 1).resolution]
         eta.observe(images, now)
-        found.append((now, now + eta.seconds_left(images)))
+        found.append((now, now + eta.seconds_between(images, DEMO.total)))
     return found
 
 
@@ -61,21 +61,9 @@ def test_without_a_measurement_the_first_tick_sets_the_scale():
     assert run(eta_of(relative, measured=False), SECONDS)[0][1] == pytest.approx(total(SECONDS))
 
 
-def test_evaluations_with_a_share_of_the_time_are_planned_and_not_taken_for_slow_steps():
-    seconds, share = total(SECONDS), 0.05
-    eta = eta_of(SECONDS, evaluation_share=share)
-    assert eta.seconds_left(0) == pytest.approx(seconds / (1 - share))
-    assert eta.images_after(seconds / (1 - share) + 1e-9, 0) == DEMO.total
-    eta.evaluated(7.0)
-    eta.observe(1000, 7.0 + 1000 * SECONDS[4])
-    assert eta.seconds_left(1000) == pytest.approx((seconds - 1000 * SECONDS[4]) / (1 - share))
-
-
 def test_the_end_is_said_as_a_time_of_day():
-    assert eta_of(SECONDS).end(0, NOON) == "about 4.73 min, until 12:04 (measured)"
-    assert eta_of(SECONDS).end(DEMO.total, NOON) == "none: all images have been shown"
-    ages = eta_of(dict.fromkeys(SECONDS, 1e9), measured=False).end(0, NOON)  # as far as a calendar goes
-    assert ages.endswith("on 25 March 2121 (a first guess, by operations)")
+    assert until(284.0, NOON) == "about 4.73 min, until 12:04"
+    assert until(1e12, NOON).endswith("on 25 March 2121")  # as far as a calendar goes
 
 
 # ---- hours= -----------------------------------------------------------------------------------------------
