@@ -3,7 +3,6 @@
 import math
 from collections import deque
 from collections.abc import Mapping
-from pathlib import Path
 from statistics import fmean, median
 
 import numpy as np
@@ -11,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pggan.checkpoints.read import best_of, checkpoints_of
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses.base import Loss
 
@@ -31,14 +29,13 @@ MAX_SIGN, SIGN_TICKS = 0.8, 12
 MIN_DIVERSITY, DIVERSITY_GRIDS = 0.3, 2
 REALS_SIGN, DIVERSITY = "health/reals_sign", "health/diversity"
 REMEDIES = {
-    "gradient_spike": "A single one is harmless. If they come often, lower schedule.learning_rate_g and "
-    "schedule.learning_rate_d",
-    "skipped_updates": "This is normal in fp16 while the loss scale is found. Otherwise lower the learning rates, or "
-    "raise the weight of the gradient penalty (loss.*)",
+    "gradients": "A single one is harmless, and skipped updates are normal in fp16 while the loss scale is found. If "
+    "they come often, lower schedule.learning_rate_g and schedule.learning_rate_d, or raise the weight of the gradient "
+    "penalty (loss.*)",
     "overfitting": "D knows the reals by heart, or is far ahead of G. Give more images, take augmentation=ada (or a "
     "lower augmentation.rampup_images), or stop here and take checkpoint=best",
-    "mode_collapse": "G draws few different images. Go back{back}, with lower learning rates or a larger gradient "
-    "penalty",
+    "mode_collapse": "G draws few different images. Go back to an earlier checkpoint (resume=RUN/checkpoints/IMAGES "
+    "run_dir=NEW), with lower learning rates or a larger gradient penalty",
 }
 
 Values = dict[str, NDArray[np.float32]]  # numbers [N] by name
@@ -83,10 +80,10 @@ def means(values: Values, group: ProcessGroup) -> dict[str, float]:
 
 
 class Alarms:
-    """The alarms of the run in `run_dir`; told the numbers of every tick, in their order."""
+    """The alarms of a run; told the numbers of every tick, in their order."""
 
-    def __init__(self, loss: Loss, run_dir: Path) -> None:
-        self.loss, self.run_dir = loss, run_dir
+    def __init__(self, loss: Loss) -> None:
+        self.loss = loss
         self._peaks: dict[str, deque[float]] = {}
         self._tick, self._held_at = 0, dict.fromkeys(REMEDIES, -math.inf)
         self._begin_resolution(0)
@@ -107,49 +104,41 @@ class Alarms:
         if resolution != self._resolution:
             self._begin_resolution(resolution)
         self._tick += 1
-        found = {
-            "gradient_spike": self._spikes(scalars),
-            "skipped_updates": _skipped(scalars),
-            "overfitting": self._overfitting(scalars, learning_rate),
-            "mode_collapse": self._collapse(scalars),
-        }
-        texts = []
-        for name, what in found.items():
+        texts, raised = list[str](), dict[str, float]()
+        for name, what in (
+            ("gradients", self._gradients(scalars)),
+            ("overfitting", self._overfitting(scalars, learning_rate)),
+            ("mode_collapse", self._collapse(scalars)),
+        ):
+            raised[f"alarms/{name}"] = float(bool(what))
             if what and self._tick - self._held_at[name] > CLEAR_TICKS:
-                texts.append(f"{what}. {REMEDIES[name].format(back=self._way_back())}.")
+                texts.append(f"{what}. {REMEDIES[name]}.")
             self._held_at[name] = self._tick if what else self._held_at[name]
-        raised = {f"alarms/{name}": float(bool(what)) for name, what in found.items()}
         return {**raised, "health/alarms": sum(raised.values())}, texts
 
-    def _way_back(self) -> str:
-        """The keys by which a run goes back to its best checkpoint, or the oldest that it keeps."""
-        kept = checkpoints_of(self.run_dir)
-        return f" (resume={best_of(kept) or kept[0]} run_dir=NEW)" if kept else ""
-
-    def _spikes(self, scalars: Mapping[str, float]) -> str:
+    def _gradients(self, scalars: Mapping[str, float]) -> str:
         found = []
-        for name, peak in scalars.items():
-            if name.endswith(PEAKED + PEAK):
+        for name, value in scalars.items():
+            if name.endswith(COUNTED) and value > 0:
+                found.append(f"Skipped {value:.0f} updates of {name[0]}, whose gradients were NaN or infinite")
+            elif name.endswith(PEAKED + PEAK):
                 recent = self._peaks.setdefault(name, deque(maxlen=SPIKE_TICKS))
                 usual = median(recent) if recent else math.inf
-                if usual > 0 and peak > SPIKE_FACTOR * usual:  # where it was 0, any is better
-                    found.append(f"{name} is {peak:.3g}, {peak / usual:,.0f} times what it was lately")
-                if math.isfinite(peak):
-                    recent.append(peak)
+                if usual > 0 and value > SPIKE_FACTOR * usual:  # where it was 0, any is better
+                    found.append(f"{name} is {value:.3g}, {value / usual:,.0f} times what it was lately")
+                if math.isfinite(value):
+                    recent.append(value)
         return ", ".join(found)
 
     def _overfitting(self, scalars: Mapping[str, float], learning_rate: float) -> str:
-        sign = scalars.get(REALS_SIGN)
         self._highest_rate = max(self._highest_rate, learning_rate)
         # With falling rates, D tells reals from a G that hardly moves: 0.9 in the end of good runs (lab book).
-        if sign is None or learning_rate < self._highest_rate:
+        if REALS_SIGN not in scalars or learning_rate < self._highest_rate:
             return ""
-        self._signs.append(sign)
+        self._signs.append(scalars[REALS_SIGN])
         mean = fmean(self._signs)
-        if len(self._signs) < SIGN_TICKS or not mean > self.loss.mean_sign(MAX_SIGN):
-            return ""
-        share = f"{(1 + mean) / 2:.0%} of the reals"
-        return f"D takes {share} for real" if self.loss.zero_is_boundary else f"D scores {share} above a fake"
+        is_high = len(self._signs) == SIGN_TICKS and mean > self.loss.mean_sign(MAX_SIGN)
+        return f"D is right about {(1 + mean) / 2:.0%} of the reals" if is_high else ""
 
     def _collapse(self, scalars: Mapping[str, float]) -> str:
         if DIVERSITY in scalars:
@@ -157,9 +146,3 @@ class Alarms:
         if len(self._diversities) < DIVERSITY_GRIDS or not max(self._diversities) < MIN_DIVERSITY:
             return ""
         return f"Fakes differ from their nearest neighbours by {self._diversities[-1]:.0%} of what reals do"
-
-
-def _skipped(scalars: Mapping[str, float]) -> str:
-    counts = {name: scalars.get(f"{name}{COUNTED}", 0.0) for name in ("G", "D")}
-    found = [f"{count:.0f} updates of {name}" for name, count in counts.items() if count]
-    return f"Skipped {' and '.join(found)}: their gradients were NaN or infinite" if found else ""

@@ -67,7 +67,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self._numbers = MetricAccumulator()
-        self._alarms = Alarms(self.trainer.loss, self.run_dir)
+        self._alarms = Alarms(self.trainer.loss)
         self._phase_index, self._is_new_level = -1, False  # of the phase that was reported last
         self._ticked, self._data_seconds = time.monotonic(), 0.0  # until the last tick
         self._is_shorter = False  # growth, than it was planned
