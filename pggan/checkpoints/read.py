@@ -42,13 +42,11 @@ NETWORKS = ("generator", "discriminator", "generator_ema")
 COMPONENTS = (*NETWORKS, "optimizer_g", "optimizer_d", "grad_scaler")
 NEWEST, BEST = "newest", "best"  # as checkpoint=; the second one marks a checkpoint in state.json
 MILESTONE = "milestone"  # in state.json: marks a checkpoint that is kept for good
-# Of its files, none lies outside of its directory; the phase is -1 before the first update.
+FILE_NAME = r"[a-z_]+\.safetensors"  # inside of the checkpoint's directory
 CHECKPOINT: Form = STAGE | {
-    "phase_index": lambda value: value == -1 or is_count(value),
+    "phase_index": lambda value: value == -1 or is_count(value),  # -1 before the first update
     "config": lambda value: isinstance(value, dict),
-    "files": lambda files: (
-        isinstance(files, dict) and all(re.fullmatch(r"[a-z_]+\.safetensors", name) for name in files)
-    ),
+    "files": lambda files: isinstance(files, dict) and all(re.fullmatch(FILE_NAME, name) for name in files),
 }
 MAX_STATE_BYTES = 4 * 2**20  # of state.json, which takes some kilobytes
 
@@ -130,11 +128,10 @@ def read_header(directory: Path) -> dict[str, Any]:
     if header[CHECKSUM] != checksum_of(header):
         raise ValueError("its content has changed: the checksum is another one")
     require_form(header, CHECKPOINT)
-    both = {WEIGHTS_FILE, STATE_TENSORS_FILE}
-    if missing := (both if version == VERSIONS[-1] else {f"{name}.safetensors" for name in COMPONENTS}) - {
-        *header["files"]
-    }:
-        raise ValueError(f"it lists no {min(missing)}")
+    before = {f"{component}.safetensors" for component in COMPONENTS}
+    wanted = {WEIGHTS_FILE, STATE_TENSORS_FILE} if version == VERSIONS[-1] else before
+    if not wanted <= {*header["files"]}:
+        raise ValueError("it does not list the files of a checkpoint")
     return header
 
 

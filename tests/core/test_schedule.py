@@ -69,45 +69,9 @@ def official(images, stable, final=1024, first=4):
 # ---- the presets -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("images", "resolution", "alpha", "fading"),
-    [
-        (0, 4, 1, False),
-        (900_000, 8, 0.5, True),
-        (9_000_000, 1024, 0, True),
-        (9_450_000, 1024, 0.75, True),
-        (12_000_000, 1024, 1, False),
-    ],
-)
-def test_official_presets_have_the_official_resolution_alpha_batch_and_rates(images, resolution, alpha, fading):
-    for name in (name for name in PRESETS if name.startswith("official")):
-        batches, rates, _, _ = PRESETS[name]
-        phase = preset(name).at(images)
-        assert (phase.resolution, phase.fading) == (resolution, fading)
-        assert phase.alpha == pytest.approx(alpha, abs=1e-12)
-        assert phase.batch == batches[RESOLUTIONS.index(resolution)]
-        assert phase.learning_rate_g == phase.learning_rate_d == rates.get(resolution, 0.001)
-
-
-@pytest.mark.parametrize(
-    ("images", "resolution", "alpha", "batch"),
-    [
-        (0, 4, 1, 16),
-        (1_200_000, 8, 0.5, 16),
-        (8_800_000, 256, 0.0, 14),
-        (18_999_999, 1024, 1, 3),
-    ],
-)
-def test_the_papers_preset_is_that_of_appendix_a1(images, resolution, alpha, batch):
-    phase = preset("paper").at(images)
-    assert (phase.resolution, phase.batch) == (resolution, batch)
-    assert phase.alpha == pytest.approx(alpha, abs=1e-12)
-    assert phase.learning_rate_g == phase.learning_rate_d == 0.001
-
-
 @pytest.mark.parametrize("name", PRESETS)
-def test_resolution_and_alpha_follow_the_official_level_of_detail(name):
-    _, _, length, total = PRESETS[name]
+def test_presets_have_the_official_batches_and_rates_and_follow_the_official_level_of_detail(name):
+    batches, rates, length, total = PRESETS[name]
     for images in range(0, total, 12_347):
         phase = preset(name).at(images)
         resolution, alpha = official(images, length)
@@ -116,6 +80,9 @@ def test_resolution_and_alpha_follow_the_official_level_of_detail(name):
             continue
         assert phase.resolution == resolution
         assert phase.alpha == pytest.approx(alpha, abs=1e-6)
+        assert phase.batch == batches[RESOLUTIONS.index(resolution)]
+        assert phase.learning_rate_g == phase.learning_rate_d == rates.get(resolution, 0.001)
+    assert preset(name).total == total
 
 
 # ---- properties ------------------------------------------------------------------------------------------
