@@ -1,11 +1,10 @@
 """From the words of a command to its values, by Hydra; a mistake becomes one sentence.  Without torch."""
 
 import argparse
-import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,7 @@ from pggan.cli.commands import COMMANDS, Command
 from pggan.config.validation import kinds_of, named_tables, names_of
 from pggan.config.withdrawn import withdrawal  # WITHDRAWN is the table there
 from pggan.core.errors import UserError, nearest, nearest_name
-from pggan.core.text import key_of
+from pggan.core.text import as_hydra_reads_it, key_of
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -204,7 +203,7 @@ def with_recipes(overrides: Sequence[str]) -> list[str]:
     files = [file for one in overrides if (file := named_file(one)) is not None]
     given, keys = [one for one in overrides if named_file(one) is None], {key_of(one) for one in overrides}
     found = [one for file in files for one in read_recipe(file).items()]
-    return [*(f"{key}={written(value)}" for key, value in found if key not in keys - {"experiment"}), *given]
+    return [*(f"{key}={as_hydra_reads_it(value)}" for key, value in found if key not in keys - {"experiment"}), *given]
 
 
 def read_recipe(file: Path) -> dict[str, Any]:
@@ -229,17 +228,6 @@ def read_recipe(file: Path) -> dict[str, Any]:
     if any(re.search(r"\bhydra\b", key) for key in found):
         raise UserError(f"{file} is no recipe: it has a part that is Hydra's.", remedy)
     return found
-
-
-def written(value: Any) -> str:
-    """A value as YAML takes it in one line, and the command line."""
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{key}: {written(each)}' for key, each in value.items())}}}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(written, value))}]"
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
 def finished(command: Command, composed: "DictConfig", overrides: Sequence[str]) -> dict[str, Any]:

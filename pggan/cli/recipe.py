@@ -7,10 +7,10 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from pggan.cli.commands import Command
-from pggan.cli.compose import compose, named_file, read_recipe, resumes, written
+from pggan.cli.compose import compose, named_file, read_recipe, resumes
 from pggan.core.atomic_io import atomic_write
 from pggan.core.errors import UserError
-from pggan.core.text import key_of
+from pggan.core.text import as_hydra_reads_it, key_of
 
 if TYPE_CHECKING:
     from pggan.performance.recipe import Choice
@@ -93,7 +93,7 @@ def choose(command: Command, values: dict[str, Any], overrides: list[str]) -> tu
 
 def override_of(choice: "Choice") -> str:
     """A choice as the command line has it."""
-    return f"{choice.key}={choice.value if isinstance(choice.value, str) else written(choice.value)}"
+    return f"{choice.key}={as_hydra_reads_it(choice.value)}"
 
 
 def given_keys(overrides: Sequence[str], values: dict[str, Any]) -> tuple[set[str], bool]:

@@ -13,6 +13,7 @@ from operator import ge, gt, le, lt
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from pggan.config.values import flatten
 from pggan.config.withdrawn import withdrawal
 from pggan.core.architecture import is_power_of_two
 from pggan.core.errors import UserError, nearest, nearest_name
@@ -42,7 +43,7 @@ def validated(schema: type[Conf], values: Mapping[str, Any], prefix: str = "") -
     kinds = kinds_of(schema)
     for key in values:
         if key not in kinds:
-            unknown = prefix + first_key({key: values[key]})
+            unknown = prefix + next(flatten({key: values[key]}), (key,))[0]
             raise withdrawal(unknown) or UnknownKey(unknown, nearest(unknown, [f"{prefix}{name}" for name in kinds]))
     return schema(**{name: of_key(f"{prefix}{name}", kind, values.get(name, MISSING)) for name, kind in kinds.items()})
 
@@ -124,12 +125,6 @@ def kinds_of(schema: type) -> dict[str, Any]:
     """The types of the fields of a dataclass, with their bounds."""
     hints = get_type_hints(schema, include_extras=True)
     return {field.name: hints[field.name] for field in fields(schema)}
-
-
-def first_key(values: Mapping[str, Any]) -> str:
-    """The first full key of nested values: a.b of {"a": {"b": 1}}."""
-    key, value = next(iter(values.items()))
-    return f"{key}.{first_key(value)}" if isinstance(value, Mapping) and value else str(key)
 
 
 def names_of(schema: type, prefix: str = "") -> Iterator[str]:

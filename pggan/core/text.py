@@ -45,7 +45,9 @@ def as_hydra_reads_it(value: object) -> str:
     """A value as an override of Hydra's has it: in quotes where its characters mean something there."""
     if isinstance(value, list):
         return f"[{','.join(map(as_hydra_reads_it, value))}]"
-    text = "null" if value is None else str(value)
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {as_hydra_reads_it(each)}' for key, each in value.items())}}}"
+    text = str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)
     if isinstance(value, int | float | None) or PLAIN.fullmatch(text):
         return text
     escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), text)

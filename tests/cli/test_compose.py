@@ -16,7 +16,7 @@ def test_overrides_and_groups_are_composed_and_interpolations_resolved(monkeypat
     given = ["loss=logistic", "schedule.learning_rate_g=0.5", "schedule.batch={8: 4}", "seed=${oc.env:SEED}"]
     values = compose("train", [*given, "run_dir=outputs/${name}-${seed}"])
     assert values["loss"]["name"] == "logistic"
-    assert values["schedule"]["learning_rate_d"] == 0.5
+    assert values["schedule"]["learning_rate_d"] == 0.5  # as of G unless told
     assert values["schedule"]["batch"] == {8: 4}
     assert values["run_dir"] == "outputs/default-7"
     assert not {"hydra", "experiment"} & {*values}

@@ -8,7 +8,6 @@ from pggan.cli.main import main
 from pggan.config.defaults import choices_of
 from pggan.config.train import TrainConfig
 from pggan.config.validation import validated
-from pggan.performance.recipe import FALLING_SHARE
 from tests.composed import composed
 
 RECIPES = [f"experiment={name}" for name in choices_of("experiment")] + ["debug=smoke", "debug=overfit"]
@@ -66,12 +65,3 @@ def test_the_official_presets_differ_in_the_schedule_alone():
     one, eight = config("experiment=celebahq_1024"), config("experiment=celebahq_1024_8gpus")
     assert replace(eight, schedule=one.schedule, name=one.name) == one
     assert eight.schedule.build().phases[0].batch == 512
-
-
-def test_the_demo_is_the_recipe_of_the_avatars_with_smaller_batches_and_fewer_images():
-    demo, avatars = config("experiment=demo"), config("experiment=avatars_32")
-    fewer = {key: getattr(demo.schedule, key) for key in ("stable_images", "lr_decay_images")} | {"batch": 8}
-    assert demo == replace(avatars, name="demo", schedule=replace(avatars.schedule, **fewer))
-    assert [recipe.schedule.build().phases[-1].end for recipe in (demo, avatars)] == [48_500, 65_000]
-    shares = [recipe.schedule.lr_decay_images / recipe.schedule.stable_images[32] for recipe in (demo, avatars)]
-    assert shares == pytest.approx([FALLING_SHARE] * 2, abs=0.001)

@@ -25,13 +25,6 @@ def test_per_level_values_take_a_number_or_a_table_and_tables_merge():
     assert {phase.batch for phase in replaced.phases} == {12}
 
 
-def test_d_learns_at_the_rate_of_g_unless_told():
-    both = schedule_of("schedule.learning_rate_g=0.002").at(0)
-    assert (both.learning_rate_g, both.learning_rate_d) == (0.002, 0.002)
-    split = schedule_of("schedule.learning_rate_d=0.004").at(0)
-    assert (split.learning_rate_g, split.learning_rate_d) == (0.001, 0.004)
-
-
 def test_every_key_of_the_schedule_reaches_it():
     values = {
         "first_resolution": 8,
