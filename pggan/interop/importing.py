@@ -4,7 +4,7 @@ All of these programs scale their weights at run time by a gain / sqrt(fan-in); 
 weight takes it.  Biases of theirs that are scaled, too, take that.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,27 @@ import torch
 
 from pggan.checkpoints.generator_file import LoadedGenerator, save_generator
 from pggan.config.commands import ImportConfig
-from pggan.core.architecture import Architecture, Resampling, Stem
+from pggan.core.architecture import MIN_RESOLUTION, Architecture, Resampling, Stem
 from pggan.core.errors import UserError
 from pggan.core.text import next_command
 from pggan.interop.restricted_pickle import Instance, PickledNetwork, read_foreign_file
 from pggan.networks.networks import Generator, count_parameters
 from pggan.sampling.files import check_output
 
-Arrays = dict[str, npt.NDArray[Any]]
-HE_TO_STEM = 4.0  # our stem has a quarter of He's gain
-HE_TO_RGB = sqrt(2.0)  # our layers to RGB have gain 1
+Array = npt.NDArray[Any]
+# Our layers and theirs; the block of a side has a number from 4x4 up, and a level of detail from the top down.
+OURS = ("stem.dense", "stem.conv", "blocks.{side}.up_conv", "blocks.{side}.conv", "to_rgb.{side}")
+OFFICIAL = ("4x4/Dense", "4x4/Conv", "{side}x{side}/Conv0", "{side}x{side}/Conv1", "ToRGB_lod{detail}")
+GAN_ZOO = ("formatLayer", "groupScale0.0", "scaleLayers.{below}.0", "scaleLayers.{below}.1", "toRGBLayers.{number}")
+PRO_GAN = (
+    "layers.0.conv_1",
+    "layers.0.conv_2",
+    "layers.{number}.conv_1",
+    "layers.{number}.conv_2",
+    "rgb_converters.{number}",
+)
+# From He's gain, which the others have, to ours: our stem has a quarter of it, our layers to RGB have gain 1.
+GAINS = (4.0, 1.0, 1.0, 1.0, sqrt(2.0))
 # Of the settings of other programs, the one value that we have, too.
 FIXED = {
     **{"normalize_latents": True, "use_wscale": True, "use_pixelnorm": True, "use_leakyrelu": True},
@@ -72,53 +83,32 @@ def from_official(network: PickledNetwork) -> LoadedGenerator:
     """A generator of the official implementation (TensorFlow 1)."""
     settings, values = network.state["static_kwargs"], {k: np.asarray(v) for k, v in network.state["variables"]}
     require_ours(settings)
-    num_classes, dense = int(settings.get("label_size", 0)), values["4x4/Dense/weight"]
-    details = sum(name.startswith("ToRGB_lod") and name.endswith("/weight") for name in values)
-    rgb = [values[f"ToRGB_lod{detail}/weight"][0, 0].T for detail in reversed(range(details))]
-    architecture = architecture_of(rgb, len(dense) - num_classes, Stem.official, num_classes)
-    found = {"stem.dense.weight": dense.T, "stem.dense.bias": values["4x4/Dense/bias"]}
 
-    def take(ours: str, theirs: str) -> None:  # their kernels are [H, W, I, O]
-        found[f"{ours}.weight"] = values[f"{theirs}/weight"].transpose(3, 2, 0, 1)
-        found[f"{ours}.bias"] = values[f"{theirs}/bias"]
+    def layer(name: str) -> tuple[Array, Array]:  # theirs are [I, O] and [H, W, I, O]
+        if f"{name}_up/weight" in values:  # a transposed convolution: outputs first, and mirrored
+            return values[f"{name}_up/weight"].transpose(2, 3, 0, 1)[:, :, ::-1, ::-1], values[f"{name}_up/bias"]
+        return np.moveaxis(values[f"{name}/weight"], (-1, -2), (0, 1)), values[f"{name}/bias"]
 
-    take("stem.conv", "4x4/Conv")
-    for level in architecture.resolutions[1:]:
-        ours, theirs = f"blocks.{level}", f"{level}x{level}"
-        if f"{theirs}/Conv0_up/weight" in values:  # a transposed convolution: outputs first, and mirrored
-            kernel = values[f"{theirs}/Conv0_up/weight"].transpose(2, 3, 0, 1)[:, :, ::-1, ::-1]
-            found |= {f"{ours}.up_conv.weight": kernel, f"{ours}.up_conv.bias": values[f"{theirs}/Conv0_up/bias"]}
-        else:
-            take(f"{ours}.up_conv", f"{theirs}/Conv0")
-        take(f"{ours}.conv", f"{theirs}/Conv1")
-    for detail, level in enumerate(reversed(architecture.resolutions)):
-        take(f"to_rgb.{level}", f"ToRGB_lod{detail}")
+    generator = translated(OFFICIAL, values, layer, Stem.official, int(settings.get("label_size", 0)))
     # The level of detail counts from 0 at the final resolution, and fractions blend with the level below.
-    detail_now = min(max(float(values["lod"]), 0.0), details - 1.0)
-    return assemble(architecture, found, architecture.resolution >> int(detail_now), 1.0 - detail_now % 1)
+    sides = generator.architecture.resolutions[::-1]
+    detail = min(max(float(values["lod"]), 0.0), len(sides) - 1.0)
+    return LoadedGenerator(generator, sides[int(detail)], 1.0 - detail % 1, 0)
 
 
 def from_gan_zoo(state: Mapping[str, Any], config: Any) -> LoadedGenerator:
     """A generator of pytorch_GAN_zoo: the state dict of its GNet, and the configuration where it is there."""
     settings = config.state if isinstance(config, Instance) and isinstance(config.state, dict) else {}
     require_ours(settings)
-    theirs, found = tensors_of(state), Arrays()
-    rgb, dense = weights_of(theirs, "toRGBLayers"), theirs["formatLayer.weight"]
-    architecture = architecture_of(rgb, dense.shape[1], Stem.unit_bias)
+    theirs = tensors_of(state)
 
-    def take(ours: str, name: str, gain: float = 1.0) -> None:  # theirs scale the bias as well as the weight
+    def layer(name: str) -> tuple[Array, Array]:  # theirs scale the bias as well as the weight
         weight = theirs[f"{name}.weight"]
-        found[f"{ours}.weight"] = weight * gain
-        found[f"{ours}.bias"] = theirs[f"{name}.bias"] * sqrt(2.0 / weight[0].size)
+        return weight, theirs[f"{name}.bias"] * sqrt(2.0 / weight[0].size)
 
-    take("stem.dense", "formatLayer", HE_TO_STEM)
-    take("stem.conv", "groupScale0.0")
-    for number, level in enumerate(architecture.resolutions):
-        if number:
-            take(f"blocks.{level}.up_conv", f"scaleLayers.{number - 1}.0")
-            take(f"blocks.{level}.conv", f"scaleLayers.{number - 1}.1")
-        take(f"to_rgb.{level}", f"toRGBLayers.{number}", HE_TO_RGB)
-    return assemble(architecture, found, architecture.resolution, 1.0 - float(settings.get("alpha", 0)))  # theirs: old
+    generator = translated(GAN_ZOO, theirs, layer, Stem.unit_bias)
+    alpha = 1.0 - float(settings.get("alpha", 0))  # theirs: of the old layers
+    return LoadedGenerator(generator, generator.architecture.resolution, alpha, 0)
 
 
 def from_pro_gan_pth(saved: Mapping[str, Any]) -> LoadedGenerator:
@@ -126,25 +116,17 @@ def from_pro_gan_pth(saved: Mapping[str, Any]) -> LoadedGenerator:
 
     It takes latents as they are, and its programs normalise them before; ours does so itself.
     """
-    theirs, found = tensors_of(saved["state_dict"]), Arrays()
+    theirs = tensors_of(saved["state_dict"])
     scaled = bool(saved.get("conf", {}).get("use_eql", True))  # else its weights are used as they are
-    dense = theirs["layers.0.conv_1.weight"]  # of a transposed convolution of one pixel: [Z, C, 4, 4]
-    architecture = architecture_of(weights_of(theirs, "rgb_converters"), len(dense), Stem.one_norm)
 
-    def take(ours: str, name: str, gain: float = 1.0) -> None:
+    def layer(name: str) -> tuple[Array, Array]:
         weight = theirs[f"{name}.weight"]
-        found[f"{ours}.weight"] = weight * (gain * (1.0 if scaled else sqrt(weight[0].size / 2.0)))
-        found[f"{ours}.bias"] = theirs[f"{name}.bias"]
+        if name == PRO_GAN[0]:  # a transposed convolution of one pixel: [Z, C, 4, 4]
+            weight = weight.transpose(1, 2, 3, 0).reshape(-1, len(weight))
+        return weight * (1.0 if scaled else sqrt(weight[0].size / 2.0)), theirs[f"{name}.bias"]
 
-    gain = HE_TO_STEM * (1.0 if scaled else sqrt(len(dense) / 2.0))
-    found["stem.dense.weight"] = dense.transpose(1, 2, 3, 0).reshape(-1, len(dense)) * gain
-    found["stem.dense.bias"] = theirs["layers.0.conv_1.bias"]
-    for number, level in enumerate(architecture.resolutions):
-        if number:
-            take(f"blocks.{level}.up_conv", f"layers.{number}.conv_1")
-        take(f"blocks.{level}.conv" if number else "stem.conv", f"layers.{number}.conv_2")
-        take(f"to_rgb.{level}", f"rgb_converters.{number}", HE_TO_RGB)
-    return assemble(architecture, found, architecture.resolution, 1.0)
+    generator = translated(PRO_GAN, theirs, layer, Stem.one_norm)
+    return LoadedGenerator(generator, generator.architecture.resolution, 1.0, 0)
 
 
 def require_ours(settings: Mapping[str, Any]) -> None:
@@ -154,7 +136,7 @@ def require_ours(settings: Mapping[str, Any]) -> None:
             raise ValueError(f"it was built with {name}={settings[name]}, which this program has not")
 
 
-def tensors_of(state: Mapping[str, Any]) -> Arrays:
+def tensors_of(state: Mapping[str, Any]) -> dict[str, Array]:
     """The tensors of a state dict, without the name 'module' that wrappers add."""
     tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
     return {
@@ -163,13 +145,37 @@ def tensors_of(state: Mapping[str, Any]) -> Arrays:
     }
 
 
-def weights_of(theirs: Arrays, layers: str) -> list[npt.NDArray[Any]]:
-    """The weights of numbered layers, in their order."""
-    count = sum(name.startswith(f"{layers}.") and name.endswith(".weight") for name in theirs)
-    return [theirs[f"{layers}.{number}.weight"] for number in range(count)]
+def translated(
+    names: Sequence[str],
+    theirs: Mapping[str, Array],
+    layer: Callable[[str], tuple[Array, Array]],
+    stem: Stem,
+    num_classes: int = 0,
+) -> Generator:
+    """The generator whose layers have `names` in another program.
+
+    Args: theirs: their arrays; layer: the weight [O, I, …] and the bias of a layer, by its name.
+    Raises ValueError, KeyError or RuntimeError unless they fit and are finite.
+    """
+    rgb, state = names[-1].partition("{")[0], dict[str, torch.Tensor]()
+    count = sum(name.startswith(rgb) and name.endswith("weight") for name in theirs)
+    for number in range(count):
+        place = {"number": number, "below": number - 1, "detail": count - 1 - number, "side": MIN_RESOLUTION << number}
+        for ours, name, gain in zip(OURS, names, GAINS, strict=True):
+            if not ours.startswith("stem" if number else "blocks"):
+                weight, bias = layer(name.format(**place))
+                for kind, array in (("weight", weight * (1.0 if stem is Stem.official else gain)), ("bias", bias)):
+                    state[f"{ours}.{kind}".format(**place)] = torch.from_numpy(np.array(array, np.float32, order="C"))
+    if name := next((name for name, tensor in state.items() if not tensor.isfinite().all()), ""):
+        raise ValueError(f"{name} has a number that is not finite")
+    rgb_weights = [state[f"to_rgb.{MIN_RESOLUTION << number}.weight"] for number in range(count)]
+    latent_size = state["stem.dense.weight"].shape[1] - num_classes
+    network = Generator(architecture_of(rgb_weights, latent_size, stem, num_classes))
+    network.load_state_dict(state)
+    return network.requires_grad_(False)
 
 
-def architecture_of(rgb: list[npt.NDArray[Any]], latent_size: int, stem: Stem, num_classes: int = 0) -> Architecture:
+def architecture_of(rgb: list[torch.Tensor], latent_size: int, stem: Stem, num_classes: int) -> Architecture:
     """The architecture with layers to RGB [C, I, …], from 4x4 up; raises ValueError where no formula gives the I."""
     widths = [weight.shape[1] for weight in rgb]
     for stage, width in enumerate(widths, 1):
@@ -188,13 +194,3 @@ def architecture_of(rgb: list[npt.NDArray[Any]], latent_size: int, stem: Stem, n
         if [architecture.width(resolution) for resolution in architecture.resolutions] == widths:
             return architecture
     raise ValueError(f"its layers have {widths} feature maps, which halve in no regular way")
-
-
-def assemble(architecture: Architecture, arrays: Arrays, resolution: int, alpha: float) -> LoadedGenerator:
-    """The generator with `arrays` under our names; raises ValueError or RuntimeError unless they fit and are finite."""
-    state = {name: torch.from_numpy(np.array(array, np.float32, order="C")) for name, array in arrays.items()}
-    if name := next((name for name, tensor in state.items() if not tensor.isfinite().all()), None):
-        raise ValueError(f"{name} has a number that is not finite")
-    network = Generator(architecture)
-    network.load_state_dict(state)
-    return LoadedGenerator(network.requires_grad_(False), resolution, alpha, 0)
