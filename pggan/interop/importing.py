@@ -42,6 +42,7 @@ FIXED = {
     "pixelnorm_epsilon": 1e-8,
     # pytorch_GAN_zoo; with other losses, its generators end in tanh.
     **{"leakyReluLeak": 0.2, "perChannelNormalization": True, "equalizedlR": True, "lossCriterion": "WGANGP"},
+    "use_eql": True,  # pro-gan-pth
 }
 
 
@@ -116,14 +117,14 @@ def from_pro_gan_pth(saved: Mapping[str, Any]) -> LoadedGenerator:
 
     It takes latents as they are, and its programs normalise them before; ours does so itself.
     """
+    require_ours(saved.get("conf", {}))
     theirs = tensors_of(saved["state_dict"])
-    scaled = bool(saved.get("conf", {}).get("use_eql", True))  # else its weights are used as they are
 
     def layer(name: str) -> tuple[Array, Array]:
         weight = theirs[f"{name}.weight"]
         if name == PRO_GAN[0]:  # a transposed convolution of one pixel: [Z, C, 4, 4]
             weight = weight.transpose(1, 2, 3, 0).reshape(-1, len(weight))
-        return weight * (1.0 if scaled else sqrt(weight[0].size / 2.0)), theirs[f"{name}.bias"]
+        return weight, theirs[f"{name}.bias"]
 
     generator = translated(PRO_GAN, theirs, layer, Stem.one_norm)
     return LoadedGenerator(generator, generator.architecture.resolution, 1.0, 0)

@@ -144,6 +144,12 @@ def stored(block: Tensor) -> Tensor:
         raise UserError(problem, "Use fewer images (count), or set a larger place: TMPDIR=DIRECTORY.") from error
 
 
+def distances(one: PatchCollector, other: PatchCollector) -> dict[str, float]:
+    """The distance at each level, and their mean.  Called by all ranks."""
+    found = {str(side): distance(one, other, side) for side in one.levels}
+    return found | {"mean": sum(found.values()) / len(found)}
+
+
 def distance(one: PatchCollector, other: PatchCollector, side: int) -> float:
     """The distance at a level between two sets of as many images, times 1000.  Called by all ranks."""
     for collector in (one, other):
@@ -173,24 +179,16 @@ class SlicedWasserstein(Metric):
         self.patches = task.collectors[self] = self._collector(count)
 
     def values(self) -> dict[str, float]:
-        found = self._named("swd", self._distances(self.patches, self._of_reals(self.count, 0)), self.count)
-        count = min(self.count, self.task.reals.pyramid.images // 2)  # of each side of the floor
-        floor = self.task.once(
-            ("swd_floor", count), lambda: self._distances(self._of_reals(count, 0), self._of_reals(count, count))
-        )
-        return found | self._named("swd_floor", floor, count)
+        found = distances(self.patches, self._of_reals(self.count))
+        half = min(self.count, self.task.reals.pyramid.images // 2)  # of each side of the floor
+        key = "swd_floor", half
+        floor = self.task.once(key, lambda: distances(self._of_reals(half), self._of_reals(half, first=half)))
+        named = {label(f"swd/{level}", "patches", self.count): value for level, value in found.items()}
+        return named | {label(f"swd_floor/{level}", "patches", half): value for level, value in floor.items()}
 
-    def _of_reals(self, count: int, first: int) -> PatchCollector:
-        """The patches of reals `first` to `first` + `count` - 1."""
+    def _of_reals(self, count: int, first: int = 0) -> PatchCollector:
         return self.task.shown_reals(self._collector(count), first)
 
-    def _distances(self, one: PatchCollector, other: PatchCollector) -> dict[str, float]:
-        return {str(side): distance(one, other, side) for side in one.levels}
-
-    def _named(self, metric: str, distances: dict[str, float], count: int) -> dict[str, float]:
-        found = distances | {"mean": sum(distances.values()) / len(distances)}
-        return {label(f"{metric}/{level}", "patches", count): value for level, value in found.items()}
-
     def _collector(self, count: int) -> PatchCollector:
-        task = self.task
-        return PatchCollector(count, task.reals.resolution, task.reals.pyramid.channels, task.partition)
+        reals = self.task.reals
+        return PatchCollector(count, reals.resolution, reals.pyramid.channels, self.task.partition)

@@ -174,14 +174,13 @@ def pro_gan_state(random):
     return state_of(shapes, random)
 
 
-def pro_gan_images(state, latents, *, scaled):
+def pro_gan_images(state, latents):
     def conv(x, name):
         weight = state[f"{name}.weight"]
-        return F.conv2d(x, he(weight) if scaled else weight, state[f"{name}.bias"], padding=weight.shape[2] // 2)
+        return F.conv2d(x, he(weight), state[f"{name}.bias"], padding=weight.shape[2] // 2)
 
     x = latents / latents.norm(dim=1, keepdim=True) * sqrt(LATENTS)
-    weight = state["layers.0.conv_1.weight"]
-    weight = weight * sqrt(2 / LATENTS) if scaled else weight
+    weight = state["layers.0.conv_1.weight"] * sqrt(2 / LATENTS)
     x = lrelu(F.conv_transpose2d(x[:, :, None, None], weight, state["layers.0.conv_1.bias"]))
     x = norm(lrelu(conv(x, "layers.0.conv_2")))
     for number in range(1, len(WIDTHS)):

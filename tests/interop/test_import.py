@@ -65,15 +65,18 @@ def test_pytorch_gan_zoo(tmp_path, form):
     assert same(found, theirs.zoo_images(state, latents_of(), share))
 
 
-@pytest.mark.parametrize("scaled", [True, False])
-def test_pro_gan_pth(tmp_path, scaled):
+def test_pro_gan_pth(tmp_path):
     state = theirs.pro_gan_state(torch.Generator().manual_seed(0))
-    saved = {"conf": {"depth": 4, "use_eql": scaled}, "state_dict": state}
+    saved = {"conf": {"depth": 4, "use_eql": True}, "state_dict": state}
     torch.save({"generator": {}, "shadow_generator": saved}, tmp_path / "a.bin")
     kind, generator = read_foreign(tmp_path / "a.bin")
     assert kind == "pro-gan-pth"
     found = generator.network(latents_of(), None, 16)
-    assert same(found, theirs.pro_gan_images(state, latents_of(), scaled=scaled))
+    assert same(found, theirs.pro_gan_images(state, latents_of()))
+    saved["conf"]["use_eql"] = False
+    torch.save(saved, tmp_path / "a.bin")
+    with pytest.raises(UserError, match="use_eql=False"):
+        read_foreign(tmp_path / "a.bin")
 
 
 def test_what_is_imported_is_a_generator_like_any_other(tmp_path, capsys):
