@@ -156,7 +156,6 @@ class EvaluateConfig(GeneratorStageConfig, DeviceConfig):
     data: str | None
     metrics: list[str]
     extractor: str
-    weights: str | None
     count: Annotated[int, ">=2"] | None
     seed: Whole
     out: str | None

@@ -23,7 +23,7 @@ REMEDIES = {
     " distributed.rdzv_timeout_seconds",
     "The first of evaluation.metrics that has an order decides.": "evaluation.best",
     "Evaluations take 5 % of the time, or come at evaluation.interval_images=.": "evaluation.max_share",
-    "Inception's weights are fetched, or looked for in the folder of torch.hub.": "evaluation.weights",
+    "Inception's weights are fetched, or looked for in the folder of torch.hub.": "evaluation.weights weights",
     "pggan timelapse shows the growth of the training.": "grow_from",
     "Reach the page through a tunnel: ssh -L 8765:127.0.0.1:8765.": "host",
     "prepare keeps the whole square; of checkpoints it is checkpoint.keep=.": "keep",

@@ -145,7 +145,6 @@ class Evaluator:
         device: torch.device,
         *,
         count: int | None = None,
-        weights: str | None = None,
         prefix: str = "",
     ) -> None:
         """Args: count: images on each side, None for the count of each paper; prefix: of the keys in messages.
@@ -161,7 +160,7 @@ class Evaluator:
         self.extractor: Any = None
         if any(metric.uses_extractor for metric in self.metrics.values()):
             load = resolve_name("pggan.metrics.extractors:load_extractor")
-            self.extractor = load(extractor, weights, device, prefix)
+            self.extractor = load(extractor, device, prefix)
 
     def evaluate(
         self,

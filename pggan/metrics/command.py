@@ -38,7 +38,7 @@ def run(config: EvaluateConfig) -> int:
     """Evaluate all generators that `config` names, and print or write the results; returns the exit code."""
     group = ProcessGroup.single_process(choose_device(config.device))
     configure_process(group.device, Precision.fp32, config.threads)
-    evaluator = Evaluator(config.metrics, config.extractor, group.device, count=config.count, weights=config.weights)
+    evaluator = Evaluator(config.metrics, config.extractor, group.device, count=config.count)
     every = config.checkpoint == ALL
     run = Path(config.run)
     places = checkpoints_of(run) or [run] if every else [Path(choose_checkpoint(config.run, config.checkpoint))]

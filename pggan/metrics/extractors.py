@@ -69,16 +69,12 @@ class Extractor:
         return self.features(images.flip(-1))
 
 
-def load_extractor(name: str, weights: str | None, device: torch.device, prefix: str = "") -> Extractor:
-    """The extractor `name`, with the `weights` of a file where it takes some, on `device`.
+def load_extractor(name: str, device: torch.device, prefix: str = "") -> Extractor:
+    """The extractor `name` on `device`; `prefix` is that of the keys in messages.
 
-    Args: prefix: of the keys in messages.
     Raises UserError for a name that is unknown, and where weights or packages are missing.
     """
-    make = find(f"{prefix}extractor", name, EXTRACTORS)
-    if weights is not None and name != "inception":
-        raise UserError(f"{prefix}extractor={name} takes no weights=.", "Leave it out, or choose another one.")
-    made = make() if weights is None else make(weights)
+    made = find(f"{prefix}extractor", name, EXTRACTORS)()
     extractor = made if isinstance(made, Extractor) else Extractor(name.replace(":", "."), made)
     if isinstance(extractor.network, nn.Module):
         extractor.network.requires_grad_(False).train(False).to(device)
@@ -119,8 +115,8 @@ def box_means(images: Tensor) -> Tensor:
     return scaled
 
 
-def inception(weights: str | None = None) -> Extractor:
-    """The network of the FID, with the `weights` of a file, else with those that torch.hub has fetched once.
+def inception() -> Extractor:
+    """The network of the FID, with the weights that torch.hub fetches once.
 
     Raises UserError without them, or without torch-fidelity.
     """
@@ -129,17 +125,15 @@ def inception(weights: str | None = None) -> Extractor:
     except ImportError as error:
         remedy = 'Install it: pip install "pggan[metrics]".'
         raise UserError("extractor=inception needs the package torch-fidelity.", remedy) from error
-    path = Path(torch.hub.get_dir()) / "checkpoints" / INCEPTION_FILE if weights is None else Path(weights)
-    remedy = f"Download {INCEPTION_URL}, and give its place: weights=PATH. Or use kid instead of fid."
-    if weights is None and not path.is_file():
+    path = Path(torch.hub.get_dir()) / "checkpoints" / INCEPTION_FILE
+    remedy = f"Download {INCEPTION_URL} to {path}. Or use kid instead of fid."
+    if not path.is_file():
         print(f"Downloading {INCEPTION_URL}, once, to {path}.", file=sys.stderr)
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             torch.hub.download_url_to_file(INCEPTION_URL, str(path), INCEPTION_SHA256, progress=False)
         except (OSError, RuntimeError) as error:
             raise UserError(f"The Inception weights of the FID can't be downloaded: {error}", remedy) from error
-    if not path.is_file():
-        raise UserError(f"weights={path} is not a file.", remedy)
     # Only these weights make it an FID; and the package that reads the file would run code in any other one.
     if not file_sha256(path).startswith(INCEPTION_SHA256):
         raise UserError(f"{path} does not hold the Inception weights of the FID: its SHA-256 is another one.", remedy)

