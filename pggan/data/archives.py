@@ -61,23 +61,22 @@ def _zipped(path: Path) -> Iterator[Entry]:
             members = archive.infolist()
     except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError) as error:
         raise _unreadable(path, error) from error
-    for number, member in enumerate(members):
+    for member in members:
         if not member.is_dir() and is_image_name(member.filename):
-            content, problem = partial(_open_zipped, path, number), "encrypted" if member.flag_bits & 1 else None
+            content = partial(_open_zipped, path, member.filename)
+            problem = "encrypted" if member.flag_bits & 1 else None
             stamp, size = f"{member.file_size}-{member.CRC}", member.file_size
             yield _entry(path, member.filename, stamp, size, content=content, problem=problem)
 
 
 @lru_cache(maxsize=4)  # once per process, and again when it was changed
-def _opened_zip(path: Path, changed: int) -> tuple[zipfile.ZipFile, list[zipfile.ZipInfo]]:
-    archive = zipfile.ZipFile(path)
-    return archive, archive.infolist()
+def _opened_zip(path: Path, changed: int) -> zipfile.ZipFile:
+    return zipfile.ZipFile(path)
 
 
-def _open_zipped(path: Path, number: int) -> BinaryIO:
-    """The file number `number` of a zip archive, unpacked while it is read."""
-    archive, members = _opened_zip(path, path.stat().st_mtime_ns)
-    return cast(BinaryIO, archive.open(members[number]))
+def _open_zipped(path: Path, name: str) -> BinaryIO:
+    """A member of a zip archive, unpacked while it is read; the last of several with one name."""
+    return cast(BinaryIO, _opened_zip(path, path.stat().st_mtime_ns).open(name))
 
 
 # ---- tar

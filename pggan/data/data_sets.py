@@ -6,7 +6,6 @@ imported only when one is asked for.
 
 import json
 from collections.abc import Callable
-from difflib import get_close_matches
 from functools import cache, lru_cache, partial
 from importlib.metadata import version
 from importlib.resources import files
@@ -41,15 +40,14 @@ def require_source(source: str) -> None:
 
 def _opener(source: str, root: Path, split: str, download: bool) -> Callable[[], Source]:
     """The function that opens `source`."""
-    name, path = known_name(source), Path(source)
-    if name is not None:
+    path = Path(source)
+    if source.lower().startswith(PREFIX):
+        name = source.lower().removeprefix(PREFIX).replace("-", "_")
+        if name not in CLASSES:
+            raise UserError(f"There is no known data set '{name}'.", nearest(name, CLASSES))
         return partial(known_set, name, root, split, download=download)
     if not path.exists():
-        remedy = "Give the path of the folder or archive that holds the images."
-        if ":/" in source:
-            remedy = "Addresses are not downloaded: get the archive first, and give its path."
-        elif near := get_close_matches(source, CLASSES, n=1, cutoff=0.8):
-            remedy = f"Did you mean the known data set '{near[0]}'?"
+        remedy = f"Give the path of the folder or archive that holds the images, or {PREFIX}NAME for a known set."
         raise UserError(f"{source} does not exist.", remedy)
     if Path(path, INDEX_FILE).is_file():
         raise UserError(f"{source} is prepared already.", f"Train on it: pggan train data.path={source}")
@@ -67,23 +65,12 @@ PREFIX = "torchvision:"
 CLASSES = {"celeba": "CelebA", "cifar10": "CIFAR10", "mnist": "MNIST", "fashion_mnist": "FashionMNIST"}
 
 
-def known_name(source: str) -> str | None:
-    """The name of the known set that `source` means; None for a path.  Raises UserError for none that is known."""
-    name = source.lower().removeprefix(PREFIX).replace("-", "_")
-    if source.lower().startswith(PREFIX) and name not in CLASSES:
-        raise UserError(f"There is no known data set '{name}'.", nearest(name, CLASSES))
-    is_known = name in CLASSES and (source.lower().startswith(PREFIX) or not Path(source).exists())
-    return name if is_known else None
-
-
 @lru_cache(maxsize=2)  # once per process
 def _opened(name: str, root: Path, split: str, download: bool) -> Any:
     from torchvision import datasets
 
-    kind = getattr(datasets, CLASSES[name])
-    if name == "celeba":
-        return kind(root, split, target_type="identity", download=download)
-    return kind(root, train=split == "train", download=download)
+    part = {"split": split, "target_type": "identity"} if name == "celeba" else {"train": split == "train"}
+    return getattr(datasets, CLASSES[name])(root, **part, download=download)
 
 
 def _open_image(name: str, root: Path, split: str, number: int) -> BinaryIO:

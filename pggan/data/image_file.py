@@ -25,7 +25,6 @@ MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 PIXEL_LIMIT = 64_000_000
 BOMB_PIXELS = 16_000_000  # of 4 bytes: what a decoder may use without being looked at
 BOMB_RATIO = 100  # pixels per byte of the file; photographs have less than 10, even badly compressed ones
-UNUSUAL_ASPECT = 4
 ORIENTATION_TAG = 0x0112
 NOT_AN_IMAGE = "not a PNG, JPEG or WebP image, or its header is damaged"
 
@@ -63,18 +62,15 @@ def read_header(file: ImageFile) -> ImageHeader:
         width, height = image.size[::-1] if turned >= 5 else image.size
         is_deep = image.mode.startswith("I")
         channels = 1 if is_deep or image.mode in ("1", "L", "LA") else 4 if image.has_transparency_data else 3
-        format_name = "JPEG" if image.format == "MPO" else str(image.format)
-        long_side, short_side = max(width, height), min(width, height)
+        kind = "JPEG" if image.format == "MPO" else str(image.format)
         notes = {
-            f"a {format_name} behind another extension": EXTENSIONS.get(file.path.suffix.lower(), format_name)
-            != format_name,
+            f"a {kind} behind another extension": EXTENSIONS.get(file.path.suffix.lower(), kind) != kind,
             "16 bits, scaled to 8": is_deep or any(";16" in str(tile[3]) for tile in getattr(image, "tile", ())),
             "CMYK, converted to RGB": image.mode == "CMYK",
             "a palette, converted": image.mode in ("P", "PA"),
             "transparency": image.has_transparency_data,
             "turned upright as its EXIF data says": turned != 1,
-            f"one side {UNUSUAL_ASPECT} times the other or more": long_side >= UNUSUAL_ASPECT * short_side,
-            "not square": short_side < long_side < UNUSUAL_ASPECT * short_side,
+            "not square": width != height,
         }
     return ImageHeader(width, height, channels, tuple(text for text, holds in notes.items() if holds))
 
@@ -92,7 +88,7 @@ def decode(file: ImageFile, channels: int) -> Pixels:
         if not exif and pixels.shape[2] == channels:
             return pixels
         upright = to_pil(pixels)
-        upright.info = {"exif": exif} if exif else {}
+        upright.info["exif"] = exif
         return _converted(upright, channels)
 
 

@@ -1,7 +1,7 @@
 """Every file examined before its pixels are decoded: what is wrong with it, and what is worth knowing about it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from rich.console import Console
@@ -61,18 +61,19 @@ class Findings:
 
     def _bad(self) -> dict[str, list[str]]:
         """Names by reason."""
-        found: dict[str, list[str]] = {}
-        for name in sorted(self.reasons):
-            found.setdefault(self.reasons[name], []).append(name)
-        return found
+        return _grouped((reason, name) for name, reason in sorted(self.reasons.items()))
 
     def _notes(self) -> dict[str, list[str]]:
         """Names by note."""
-        found: dict[str, list[str]] = {}
-        for entry in self.good():
-            for note in self.headers[entry.name].notes:
-                found.setdefault(note, []).append(entry.name)
-        return found
+        return _grouped((note, entry.name) for entry in self.good() for note in self.headers[entry.name].notes)
+
+
+def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """The names that come with each text."""
+    found: dict[str, list[str]] = {}
+    for text, name in pairs:
+        found.setdefault(text, []).append(name)
+    return found
 
 
 def _lines(groups: Mapping[str, list[str]]) -> list[str]:

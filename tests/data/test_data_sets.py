@@ -13,7 +13,7 @@ from PIL import Image
 
 from pggan.core.errors import UserError
 from pggan.data import data_sets
-from pggan.data.data_sets import BACKGROUNDS, avatars, known_name, open_source
+from pggan.data.data_sets import BACKGROUNDS, avatars, open_source
 from pggan.data.image_file import load_image
 from tests.data.images import everything, noise, png, prepared, save
 
@@ -84,7 +84,7 @@ def test_fashion_mnist(datasets, tmp_path):
     for part in ("train", "t10k"):
         (raw / f"{part}-images-idx3-ubyte").write_bytes(struct.pack(">IIII", 0x803, 3, 28, 28) + pixels.tobytes())
         (raw / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 0x801, 3) + bytes([7, 1, 7]))
-    source = open_source("fashion-mnist", tmp_path, download=False)
+    source = open_source("torchvision:Fashion-MNIST", tmp_path, download=False)
     pyramid = prepared(source, tmp_path / "set", labels=True)
     assert (pyramid.images, pyramid.channels, pyramid.resolution) == (3, 1, 16)
     assert (pyramid.class_names, [pyramid.class_names[label] for label in pyramid.labels]) == (
@@ -115,7 +115,7 @@ def test_celeba(datasets, tmp_path, monkeypatch):
         (base / file).write_text("\n".join(lines) + "\n")
     files = [("", md5(base / file), file) for file in tables]
     monkeypatch.setattr(datasets.CelebA, "file_list", files)
-    pyramid = prepared(open_source("celeba", tmp_path, download=False), tmp_path / "set", labels=True)
+    pyramid = prepared(open_source("torchvision:celeba", tmp_path, download=False), tmp_path / "set", labels=True)
     np.testing.assert_array_equal(everything(pyramid), np.stack([noise(0), noise(1)]))
     assert pyramid.class_names == ["5", "12"]  # the third picture is missing
 
@@ -123,19 +123,9 @@ def test_celeba(datasets, tmp_path, monkeypatch):
 def test_what_is_not_there_is_told_without_a_traceback(datasets, tmp_path):
     for name in ("cifar10", "mnist", "celeba"):
         with pytest.raises(UserError, match=f"{name} can't be opened"):
-            open_source(name, tmp_path, download=False)
-
-
-def test_names_are_known_whatever_their_spelling(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert known_name("torchvision:Fashion-MNIST") == "fashion_mnist"
-    assert known_name("photos") is None
-    assert known_name("cifar10") == "cifar10"
-    (tmp_path / "cifar10").mkdir()
-    assert known_name("cifar10") is None  # a folder of that name
-    assert known_name("torchvision:cifar10") == "cifar10"
+            open_source(f"torchvision:{name}", tmp_path, download=False)
     with pytest.raises(UserError, match="no known data set 'cifar11'") as raised:
-        known_name("torchvision:cifar11")
+        open_source("torchvision:cifar11")
     assert "'cifar10'" in raised.value.remedy
 
 

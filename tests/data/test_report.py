@@ -96,7 +96,6 @@ NOTED = {
     "turned.jpg": (encoded(photo(6), "JPEG", exif=EXIF), "turned upright as its EXIF data says"),
     "really_png.jpg": (encoded(photo(7), "PNG"), "a PNG behind another extension"),
     "wide.png": (encoded(photo(8).crop((0, 0, 64, 40)), "PNG"), "not square"),
-    "strip.png": (encoded(photo(9, 256).crop((0, 0, 256, 40)), "PNG"), "one side 4 times the other or more"),
 }
 
 
