@@ -24,7 +24,6 @@ from pggan.distributed.process_group import rank_from_environment
 from pggan.networks import efficientnet_lite0
 from pggan.performance.recipe import FEATURES_FROM, Choice, DataFacts, NetworkSizes, Recipe
 from pggan.run.eta import TRAINING_SHARE
-from pggan.training.build import step_times
 from pggan.training.precision import configure_process
 from pggan.training.timing import StepTimes, nearest, speed_of
 
@@ -65,7 +64,7 @@ class MeasuredCosts:
     def _times(self, config: TrainConfig, networks: NetworkSizes) -> StepTimes:
         model = replace(config.model, fmap_base=networks.fmap_base, fmap_max=networks.fmap_max)
         architecture = model.architecture(networks.resolution, self.facts.channels, self.facts.num_classes)
-        return step_times(config, architecture, self.device, self.speed)
+        return StepTimes(config, architecture, self.device, self.speed)
 
 
 def extra(networks: NetworkSizes, side: int) -> float:

@@ -34,8 +34,9 @@ from pggan.performance.costs import (
     Reduction,
     Scaling,
 )
-from pggan.training.build import build_partition, step_times
+from pggan.training.build import build_partition
 from pggan.training.precision import configure_process, precision_on
+from pggan.training.timing import StepTimes
 
 DGC_RATIO = 0.1  # of the scaling table, unless gradients=dgc says another one
 
@@ -55,14 +56,14 @@ def run(config: PlanConfig) -> int:
         if config.device is not None:
             card = CARDS[config.device.lower()]
             precision, facts = card.precision(config.precision), {"device": config.device.lower(), "name": card.name}
-            times = step_times(config, architecture, torch.device("cuda"), card.speed(precision))
+            times = StepTimes(config, architecture, torch.device("cuda"), card.speed(precision))
             found, memory = times.of_phases(schedule, seconds=0.0), int(card.gib * 2**30)
             note = f"Time: predicted for one {card.name} in {precision} by its data sheet; within a third."
         else:
             device, exact = choose_device(kind), config.compute.deterministic
             configure_process(device, config.precision, config.threads, one_thread=config.elastic, deterministic=exact)
             seconds = config.limit_seconds if config.calibrate else None
-            times, precision = step_times(config, architecture, device), precision_on(device, config.precision)
+            times, precision = StepTimes(config, architecture, device), precision_on(device, config.precision)
             found = times.of_phases(schedule, partition.largest_local_batch, seconds=seconds)
             facts, memory = hardware(device), free_memory(device)
             note = "Time: by operations, from the rates of a product and a copy here; calibrate=true measures steps."

@@ -44,8 +44,9 @@ from pggan.run.loop import Profiling, Run
 from pggan.run.pictures import Pictures
 from pggan.run.report import NullReporter, Reporter
 from pggan.run.run_dir import choose_run_dir, lock_run_dir, log_on_rank, next_start, write_config
-from pggan.training.build import build_partition, build_trainer, require_device, sends_sparse_updates, step_times
+from pggan.training.build import build_partition, build_trainer, require_device, sends_sparse_updates
 from pggan.training.precision import configure_process
+from pggan.training.timing import StepTimes
 from pggan.training.trainer import Trainer
 
 # From the lab book: 4096 images are not known by heart after 16 passes, 500 are after 117.
@@ -117,7 +118,7 @@ def open_run(
         reporter: Reporter | NullReporter = NullReporter()
         pictures: Pictures | None = None
         if group.is_main:
-            times = step_times(config, source.architecture, device)
+            times = StepTimes(config, source.architecture, device)
             phase_times = times.of_phases(source.schedule, partition.largest_local_batch, images=images)
             eta = Eta(course, phase_times, images, time.monotonic())
             if limit is not None:  # its clock goes on

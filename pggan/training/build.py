@@ -1,13 +1,12 @@
 """Builds a trainer from a configuration: networks, state, gradient reducer.  The configuration stops here."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pkgutil import resolve_name
 from typing import Any
 
 import torch
 
-from pggan.config.train import DgcConfig, Kernels, PlainGradientsConfig, Switch, TrainerConfig
+from pggan.config.train import DgcConfig, Kernels, Switch, TrainerConfig
 from pggan.core.architecture import Architecture, Precision
 from pggan.core.errors import UserError
 from pggan.core.schedule import Phase
@@ -19,7 +18,6 @@ from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.reducer import AllReduce, ElasticReducer, GradientReducer
 from pggan.optim.state import State, new_state
 from pggan.training.precision import DTYPES, precision_on
-from pggan.training.timing import Speed, StepTimes, speed_of
 from pggan.training.trainer import Trainer
 
 DGC = "pggan.optim.dgc:DgcReducer"  # imported by runs that compress gradients
@@ -59,20 +57,6 @@ def build_trainer(
         scalars_as_tensors=device.type == "cuda",
         capture=device.type == "cuda" and config.compute.cuda_graphs is not Switch.off and not sparse,
     )
-
-
-def step_times(
-    config: TrainerConfig, architecture: Architecture, device: torch.device, speed: Speed | None = None
-) -> StepTimes:
-    """The times of steps as `config` asks for, on `device` alone; `speed`: where it is known."""
-    alone = replace(config, elastic=False, gradients=PlainGradientsConfig(name="fp32"))
-
-    def new_trainer(phases: Sequence[Phase]) -> Trainer:
-        group = ProcessGroup.single_process(device)
-        return build_trainer(alone, architecture, phases, group)
-
-    speed = speed_of(device, config.precision) if speed is None else speed
-    return StepTimes(architecture, device, speed, config.loss.reg_interval, new_trainer)
 
 
 def require_device(config: TrainerConfig, device: torch.device) -> None:

@@ -12,11 +12,14 @@ from typing import NamedTuple
 
 import torch
 
+from pggan.config.train import PlainGradientsConfig, TrainerConfig
 from pggan.core.architecture import Architecture, Precision
 from pggan.core.devices import synchronize
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase, Schedule
+from pggan.distributed.process_group import ProcessGroup
 from pggan.losses.base import Reals
+from pggan.training.build import build_trainer
 from pggan.training.precision import DTYPES, precision_on, set_float32
 from pggan.training.trainer import Trainer
 
@@ -100,14 +103,16 @@ class PhaseTimes(NamedTuple):
         return sum(each * images for each, images in zip(self.seconds_per_image, shown, strict=True))
 
 
-class StepTimes(NamedTuple):
-    """The times of steps of one kind of networks on one device."""
+class StepTimes:
+    """The times of steps of one kind of networks on one device alone."""
 
-    architecture: Architecture
-    device: torch.device
-    speed: Speed
-    reg_interval: int
-    new_trainer: Callable[[Sequence[Phase]], Trainer]  # of phases, on this device alone
+    def __init__(
+        self, config: TrainerConfig, architecture: Architecture, device: torch.device, speed: Speed | None = None
+    ) -> None:
+        """Args: speed: of the device; None: it is measured."""
+        self.config = replace(config, elastic=False, gradients=PlainGradientsConfig(name="fp32"))
+        self.architecture, self.device, self.reg_interval = architecture, device, config.loss.reg_interval
+        self.speed = speed_of(device, config.precision) if speed is None else speed
 
     def expected(self, resolution: int, batch: int) -> float:
         """The seconds of a step by its operations alone."""
@@ -120,12 +125,13 @@ class StepTimes(NamedTuple):
         for.  A phase has the images of this device in its batch.
         """
         began, ratios, trainer = time.perf_counter(), dict[int, float](), None
+        alone = ProcessGroup.single_process(self.device)
         kinds = min(self.reg_interval, 2)
         for phase in [phases[0], *reversed(phases[1:])]:
             expected = self.expected(phase.resolution, phase.batch)
             needed = kinds * (WARMUP[self.device.type] + STEPS) * expected * nearest(ratios, phase.resolution)
             if time.perf_counter() - began + needed <= seconds:
-                trainer = trainer or self.new_trainer(phases)
+                trainer = trainer or build_trainer(self.config, self.architecture, phases, alone)
                 ratios[phase.resolution] = step_seconds(trainer, phase, self.device) / expected
         return ratios
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.fixed_recipes import AVATARS, PORTRAITS, two_cores
 from pggan.config.train import TrainConfig
 from pggan.config.validation import validated
 from pggan.core.schedule import value_at
@@ -11,22 +12,8 @@ from pggan.performance.recipe import FEW_IMAGES, GPU_BATCH, MAX_IMAGES, DataFact
 from pggan.run.eta import TRAINING_SHARE
 from tests.composed import composed
 
-AVATARS = DataFacts(4096, 256, 3, 0, drawn=True, note="avatars")
-PORTRAITS = DataFacts(400, 256, 3, 0, drawn=False, note="portraits")
 CPU, GPU = ("cpu", 1), ("cuda", 1)  # kind and number of devices
-DEMO_SECONDS = {4: 0.0010, 8: 0.0031, 16: 0.0056, 32: 0.0050}  # of an image with 64 feature maps (lab book, two cores)
 LENGTHS = {"schedule.stable_images", "schedule.fade_images"}
-
-
-def two_cores(networks, batch):
-    """Above 32x32 three times as long from level to level; wider networks by their operations."""
-    times = (networks.fmap_max / 64) ** 2
-    levels = [side for side in (4, 8, 16, 32, 64, 128, 256, 512, 1024) if side <= networks.resolution]
-    return {side: times * DEMO_SECONDS.get(side, 0.005 * 3 ** (side.bit_length() - 6)) for side in levels}
-
-
-def fast(times):
-    return lambda networks, batch: {side: each / times for side, each in two_cores(networks, batch).items()}
 
 
 @pytest.fixture(scope="module")
@@ -39,15 +26,15 @@ def avatars_32():
     return validated(TrainConfig, composed("train", ["experiment=avatars_32"]))
 
 
-def choose(config, hours, facts=AVATARS, machine=CPU, costs=two_cores, given=(), **keys):
+def choose(config, hours, facts=AVATARS, machine=CPU, times=1, given=(), **keys):
     seconds = TRAINING_SHARE * 3600 * hours
-    recipe = Recipe(config, set(given), facts, *machine, costs, seconds, **keys)
+    recipe = Recipe(config, set(given), facts, *machine, two_cores(times), seconds, **keys)
     recipe.choose()
     return {choice.key: choice.value for choice in recipe.choices}, recipe.sizes, recipe.batch
 
 
-def seconds_of(found, networks, costs=two_cores):
-    each = costs(networks, {4: 16})
+def seconds_of(found, networks):
+    each = two_cores()(networks, {4: 16})
     tables = (found["schedule.stable_images"], found["schedule.fade_images"])
     return sum(images * each[side] for table in tables if table for side, images in table.items())
 
@@ -108,7 +95,7 @@ def test_d_follows_a_rate_of_g_that_is_given(config, given, chosen):
 def test_gamma_grows_with_the_resolution_and_never_below_that_of_the_lab_book(config, drawn):
     for side in (64, 128, 256):
         facts = DataFacts(50_000, side, 3, 0, drawn=drawn, note="")
-        found, _, batch = choose(config, 24, facts, GPU, fast(1e4))
+        found, _, batch = choose(config, 24, facts, GPU, 1e4)
         least = 12.0 if side <= 64 and not drawn else 1.0
         rule = 0.0002 * side**2 / value_at(batch, side)
         assert found["loss.gamma"] == pytest.approx(max(least, rule), rel=0.05)
@@ -131,7 +118,7 @@ LAYERS = {"model.blur", "model.residual", "model.bilateral", *FEATURES}
 )
 def test_blocks_are_those_that_won_on_such_images(config, side, channels, drawn, hours, chosen):
     facts = DataFacts(400, side, channels, 0, drawn=drawn, note="")
-    found, networks, _ = choose(config, hours, facts, costs=fast(3))
+    found, networks, _ = choose(config, hours, facts, times=3)
     assert networks.resolution == side
     assert {key for key in found if key in LAYERS} == chosen
 
@@ -145,7 +132,7 @@ def test_without_their_package_or_their_loss_the_recipe_has_no_features(config):
 
 def test_large_images_are_trained_as_published(config):
     facts = DataFacts(70_000, 1024, 3, 0, drawn=False, note="")
-    found, networks, batch = choose(config, 72, facts, GPU, fast(1e4))
+    found, networks, batch = choose(config, 72, facts, GPU, 1e4)
     assert networks == (1024, 8192, 512, False)
     assert (found["loss"], found["schedule.learning_rate_g"]) == ("wgan_gp", 0.001)
     assert not {"schedule.lr_decay_images", "loss.gamma"} & set(found)
@@ -164,11 +151,8 @@ def test_images_of_different_channels_become_colours_unless_another_number_is_gi
 def test_short_runs_have_smaller_batches_and_none_is_larger_than_the_set_of_images(config, images, batch):
     for hours, most in ((0.25, 8), (24, 16)):
         assert choose(config, hours, PORTRAITS._replace(images=images))[2] == {4: min(batch, most)}
-
-
-@pytest.mark.parametrize("machine", [("cpu", 8), ("cuda", 32)])
-def test_every_rank_gets_a_group_of_every_batch(config, machine):
-    assert all(size >= 4 * machine[1] for size in choose(config, 24, PORTRAITS, machine)[2].values())
+    for machine in (("cpu", 8), ("cuda", 32)):  # every rank has a group
+        assert all(size >= 4 * machine[1] for size in choose(config, 24, PORTRAITS, machine)[2].values())
 
 
 def test_what_is_given_stays_and_decides_the_rest(config):
@@ -181,10 +165,9 @@ def test_what_is_given_stays_and_decides_the_rest(config):
 
 
 def test_too_little_time_for_a_given_resolution_is_used(config):
-    for seconds in (120, 0.1):
+    for seconds in (0.1, 120):
         found, networks, batch = choose(config, seconds / 3600, given={"schedule.final_resolution"})  # 64x64
         assert min(found["schedule.fade_images"].values()) >= batch[4]
-    found, networks, _ = choose(config, 120 / 3600, given={"schedule.final_resolution"})
     assert seconds_of(found, networks) == pytest.approx(TRAINING_SHARE * 120, rel=0.06)
 
 

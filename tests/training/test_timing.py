@@ -6,8 +6,7 @@ import torch
 from pggan.checkpoints.read import newest_checkpoint
 from pggan.run import train
 from pggan.training import timing
-from pggan.training.build import step_times
-from pggan.training.timing import nearest
+from pggan.training.timing import StepTimes, nearest
 
 CPU = torch.device("cpu")
 
@@ -18,7 +17,7 @@ def test_resolutions_that_were_not_measured_are_scaled_as_the_nearest_that_was()
 
 
 def phase_times_of(config, **options):
-    times = step_times(config, config.model.architecture(16, 3, 0), CPU)
+    times = StepTimes(config, config.model.architecture(16, 3, 0), CPU)
     return times.of_phases(config.schedule.build(), **options)
 
 
