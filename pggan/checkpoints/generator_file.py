@@ -88,16 +88,13 @@ def load_generator(run: str, device: "torch.device", key: str = "run") -> Loaded
     with refusing_generators(path):
         about = read_generator_header(path)
         architecture = Architecture.from_plain(about["architecture"])
-        with torch.device("meta"):  # the file has to hold as much as is then allocated
-            expected = Generator(architecture).state_dict()
-        wanted = {name: ("F32", tuple(tensor.shape)) for name, tensor in expected.items()}
-        stored = averaged(stored_tensors(path))
-        if name := min((name for name in {*stored, *wanted} if stored.get(name) != wanted.get(name)), default=None):
-            raise ValueError(f"{name} is {stored.get(name, 'missing')} where {wanted.get(name, 'nothing')} is expected")
-        network = Generator(architecture)
         with safe_open(path, "pt") as file:
             names = averaged({name: name for name in file.keys()})  # noqa: SIM118 - not a dictionary
-            network.load_state_dict({short: file.get_tensor(name) for short, name in names.items()})
+            tensors = {short: file.get_tensor(name) for short, name in names.items()}
+        with torch.device("meta"):  # nothing is allocated for networks that the file does not hold
+            Generator(architecture).load_state_dict(tensors, assign=True)
+        network = Generator(architecture)
+        network.load_state_dict(tensors)
     for name, tensor in network.state_dict().items():
         if not bool(torch.isfinite(tensor).all()):  # its images would be black
             problem = f"{path} is damaged: its weights {name} are NaN or infinite."

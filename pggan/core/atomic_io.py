@@ -139,13 +139,11 @@ def free_bytes(path: Path) -> int:
     return shutil.disk_usage(existing_parent(path)).free
 
 
-def require_free_space(path: Path, needed: int, remedy: str) -> int:
-    """The bytes that are free on the disk of `path`; raises a UserError with the megabytes missing below `needed`."""
-    free = free_bytes(path)
-    if needed > free:
-        problem = f"{path} needs {needed / 1e6:,.1f} MB more; the disk is {(needed - free) / 1e6:,.1f} MB short."
+def require_free_space(path: Path, needed: int, remedy: str) -> None:
+    """Raise a UserError with the megabytes missing unless `needed` bytes are free on the disk of `path`."""
+    if (missing := needed - free_bytes(path)) > 0:
+        problem = f"{path} needs {needed / 1e6:,.1f} MB more; the disk is {missing / 1e6:,.1f} MB short."
         raise UserError(problem, remedy)
-    return free
 
 
 def try_lock(descriptor: int) -> bool:
