@@ -5,7 +5,7 @@ round them to the 11 bits of TF32.
 Source: Karras et al., Training Generative Adversarial Networks with Limited Data, 2020; distributions of appendix B.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import log, pi, sqrt
 from typing import Any
@@ -181,18 +181,6 @@ class AdaptiveP:
         self.target, self.rampup_images = target, rampup_images
         self.p, self.signs, self.images = (torch.zeros((), device=device) for _ in range(3))
         self.updates = torch.zeros((), dtype=torch.int32, device=device)
-
-    @classmethod
-    def of(
-        cls, augmentation: Ada | None, mean_sign: Callable[[float], float], device: torch.device
-    ) -> "AdaptiveP | None":
-        """A probability that begins at 0; None unless `augmentation` adapts p.
-
-        Args: mean_sign: of D's scores under the loss, at the target of the augmentation.
-        """
-        if augmentation is None or augmentation.p is not None:
-            return None
-        return cls(device, target=mean_sign(augmentation.target), rampup_images=augmentation.rampup_images)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The tensors [] of a checkpoint: p, from 0 to 1, and sums since p was last moved."""

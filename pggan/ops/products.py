@@ -122,7 +122,7 @@ def grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling) -> Tensor:
     """The adjoint of `convolve` in `kernel`."""
     small, large = (x, gradient) if rescaling is Rescaling.up else (gradient, x)
     side, _ = side_and_stride(rescaling)
-    kernel = _empty(x, small.shape[1], large.shape[1], side, side)
+    kernel = empty(x, small.shape[1], large.shape[1], side, side)
     mm(_pixels(small).t(), _windows(large, rescaling), out=_matrix(kernel))
     return kernel
 
@@ -145,14 +145,15 @@ def _windows(images: Tensor, rescaling: Rescaling) -> Tensor:
     return windows.permute(0, 1, 2, 4, 5, 3).flatten(3).flatten(0, 2)
 
 
-def _empty(like: Tensor, *shape: int) -> Tensor:
+def empty(like: Tensor, *shape: int) -> Tensor:
+    """Memory for images or kernels of `shape`, with the channels of a pixel side by side."""
     return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
 
 
 def _multiply(windows: Tensor, matrix: Tensor, large: Tensor, rescaling: Rescaling) -> Tensor:
     """`windows` [T, K] of images `large` [N, …, H, W] times a `matrix` [K, C], as images [N, C, …]."""
     _, stride = side_and_stride(rescaling)
-    result = _empty(large, len(large), matrix.shape[1], large.shape[2] // stride, large.shape[3] // stride)
+    result = empty(large, len(large), matrix.shape[1], large.shape[2] // stride, large.shape[3] // stride)
     mm(windows, matrix, out=_pixels(result))  # a result that is a view could not be activated in place
     return result
 

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pggan.core.architecture import Rescaling
-from pggan.ops.products import bmm, mm, prefers_onednn
+from pggan.ops.products import bmm, empty, mm, prefers_onednn
 
 LARGE_MAP = 36  # the larger side of a map from which oneDNN takes less time for it than MKL (docs/performance.md)
 CHUNK = 2**21  # numbers in the domain that are processed at a time: they should stay in the cache
@@ -112,8 +112,8 @@ class LinearMap(torch.autograd.Function):
 
 def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling) -> Tensor:
     """[N, I, H, W] to [N, O, …]; `kernel` [K, O, I] is in the domain, `bias` [O]."""
-    m, outputs = maps(rescaling, x.dtype), kernel.shape[1]
-    result = _empty(x, outputs, m.outcome / m.stride)
+    m, outputs, (count, _, height, width) = maps(rescaling, x.dtype), kernel.shape[1], x.shape
+    result = empty(x, count, outputs, height * m.outcome // m.stride, width * m.outcome // m.stride)
     for rows in _chunks(x, kernel, m.stride):
         in_domain = bmm(_from_pixels(x[rows], m), kernel.transpose(1, 2)).flatten(1)  # [K, T O]
         row = None if bias is None else bias.repeat(in_domain.shape[1] // outputs)
@@ -125,8 +125,8 @@ def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescalin
 
 def grad_input(gradient: Tensor, kernel: Tensor, rescaling: Rescaling) -> Tensor:
     """The adjoint of `convolve` in `x`: [N, O, …] to [N, I, H, W]."""
-    m, inputs = maps(rescaling, gradient.dtype), kernel.shape[2]
-    result = _empty(gradient, inputs, m.stride / m.outcome)
+    m, (count, _, height, width) = maps(rescaling, gradient.dtype), gradient.shape
+    result = empty(gradient, count, kernel.shape[2], height * m.stride // m.outcome, width * m.stride // m.outcome)
     for rows in _chunks(gradient, kernel, m.outcome):
         in_domain = bmm(_from_result(gradient[rows], m), kernel).flatten(1)  # [K, T I]
         _add_tiles(_map(m.pixels.t(), in_domain), result[rows], m)
@@ -148,12 +148,6 @@ def _chunks(images: Tensor, kernel: Tensor, tile: int) -> Iterator[slice]:
     numbers //= 2 if prefers_onednn() else 1  # chunks of twice the size were the fastest there
     size = ceil(len(images) / max(round(len(images) * numbers / CHUNK), 1))  # as equal as can be: each reads the kernel
     return (slice(start, start + size) for start in range(0, len(images), size))
-
-
-def _empty(images: Tensor, features: int, growth: float) -> Tensor:
-    count, _, height, width = images.shape
-    shape = (count, features, int(height * growth), int(width * growth))
-    return torch.empty(shape, dtype=images.dtype, memory_format=torch.channels_last)
 
 
 def _from_pixels(x: Tensor, m: Maps) -> Tensor:

@@ -38,7 +38,9 @@ def build_trainer(
     loss, augmentation, dtype = build_loss(vars(config.loss)), build_augmentation(config), DTYPES.get(precision)
     partition = build_partition(config, (phase.batch for phase in phases), group.world_size, group.rank)
     state = new_state(architecture, config.seed, device, half=dtype is torch.float16)
-    state.d.adaptive_p = AdaptiveP.of(augmentation, loss.mean_sign, device)
+    if augmentation is not None and augmentation.p is None:
+        target = loss.mean_sign(augmentation.target)
+        state.d.adaptive_p = AdaptiveP(device, target=target, rampup_images=augmentation.rampup_images)
     if architecture.features is not None:
         projected: Any = state.d.network
         projected.set_backbone(dtype)

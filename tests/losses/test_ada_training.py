@@ -25,8 +25,10 @@ LIVELY = ["augmentation=ada", "augmentation.target=0", "augmentation.rampup_imag
 def take(loss, augmentation, p=0.5, indices=None, steps=1):
     """The state and the metrics after some steps, and all images that G made and D was shown."""
     state, made, shown = new_state(ARCHITECTURE, 0, CPU), [], []
-    state.d.adaptive_p = AdaptiveP.of(augmentation, loss.mean_sign, CPU)
-    if state.d.adaptive_p is not None:
+    if augmentation is not None and augmentation.p is None:
+        state.d.adaptive_p = AdaptiveP(
+            CPU, target=loss.mean_sign(augmentation.target), rampup_images=augmentation.rampup_images
+        )
         state.d.adaptive_p.p.fill_(p)
     state.g.network.register_forward_hook(lambda *call: made.append(call[-1].detach()))
     state.d.network.register_forward_pre_hook(lambda _, arguments: shown.append(arguments[0].detach()))
