@@ -26,10 +26,8 @@ def on_meta(network, architecture):
     ("changes", "g", "d"),
     [
         ({"resolution": 4}, 6_556_163, 6_561_793),
-        ({"resolution": 64}, 22_490_383, 22_498_049),
         ({"resolution": 1024}, 23_079_115, 23_087_249),
         ({"resolution": 1024, "resampling": Resampling.unfused}, 23_079_115, 23_087_249),
-        ({"resolution": 128, "fmap_base": 2048}, 13_629_810, 13_636_897),
         ({"resolution": 32, "fmap_base": 4096, "fmap_max": 128, "latent_size": 128}, 1_296_908, 1_298_689),
         ({"resolution": 32, "num_classes": 10}, 20_801_548, 20_731_915),
         ({"channels": 1}, 23_079_115 - 2 * (2544 + 9), 23_087_249 - 2 * 2544),
