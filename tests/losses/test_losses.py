@@ -1,4 +1,4 @@
-"""What all losses share: signs, the images that D is shown, label terms.  Steps by the formulas: training/test_step.py"""
+"""What all losses share: signs, the images that D is shown, and label terms.  test_step.py has their formulas."""
 
 import math
 from dataclasses import fields
