@@ -24,11 +24,10 @@ EPSILON = 1e-8  # under the root of the minibatch stddev, as in the official cod
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeOptions:
-    """How a step is computed: choices that change its speed and memory, and its results by rounding only."""
+    """How a network computes: choices that change speed and memory, and results by rounding only."""
 
     dtype: torch.dtype | None = None  # of activations and kernels; None: the type of the weights
     reference: bool = False  # operations are the plain twins of the fast ones
-    micro_batch_size: int | None = None  # images per pass, a multiple of the stddev group; None: the whole batch
 
 
 Prepared = tuple[Kernel, Tensor, Tensor | None]  # kernel, bias and, of the layer with the stddev, the sums of taps

@@ -44,18 +44,17 @@ def build_trainer(
     if architecture.features is not None:
         projected: Any = state.d.network
         projected.set_backbone(dtype)
-    reference, size = config.compute.kernels is Kernels.reference, config.compute.micro_batch_size
     batches = {phase.batch for phase in phases if group.world_size > 1}
     indices = {batch: torch.from_numpy(partition.indices(batch)).to(device) for batch in batches}
     sparse = sends_sparse_updates(config, group.world_size)
     return Trainer(
         state,
         loss,
-        ComputeOptions(dtype=dtype, reference=reference, micro_batch_size=size),
+        ComputeOptions(dtype=dtype, reference=config.compute.kernels is Kernels.reference),
         augmentation=augmentation,
         reducer=build_reducer(config, state, group, partition),
         indices=indices.get,
-        chunk_size=partition.micro_batch_size,
+        micro_batch_size=partition.micro_batch_size,
         scalars_as_tensors=device.type == "cuda",
         capture=device.type == "cuda" and config.compute.cuda_graphs is not Switch.off and not sparse,
     )

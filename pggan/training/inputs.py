@@ -25,6 +25,7 @@ class StepSpec:
     fading: bool
     batch: int  # images of all ranks
     augmentation: Ada | None = None
+    micro_batch_size: int | None = None  # images per pass, a multiple of the stddev group; None: the local batch
 
 
 class StepInputs(NamedTuple):
@@ -66,6 +67,7 @@ def draw_inputs(
     options: ComputeOptions,
     indices: Tensor | None = None,
     augmentation: Ada | None = None,
+    micro_batch_size: int | None = None,
 ) -> StepInputs:
     """The inputs of the step at `rng.images` images.
 
@@ -79,7 +81,8 @@ def draw_inputs(
     mix = rng.uniform("mix", count, 1, 1, 1) if interpolates else None
     latents_d, latents_g = rng.normal("d_latents", count, latent_size), rng.normal("g_latents", count, latent_size)
     augment = None if augmentation is None else augmentation.draw(rng, count)
-    spec = StepSpec(loss, due, options, phase.resolution, phase.missing_levels, phase.fading, count, augmentation)
+    at = phase.resolution, phase.missing_levels, phase.fading, count
+    spec = StepSpec(loss, due, options, *at, augmentation, micro_batch_size)
     rates = phase.learning_rate_d, phase.learning_rate_g
     inputs = StepInputs(spec, reals, latents_d, latents_g, mix, phase.alpha, *rates, ema_decay, augment)
     return inputs if indices is None else inputs.select_drawn(indices)
@@ -102,7 +105,7 @@ def split_into_micro_batches(inputs: StepInputs, stddev_group: int) -> list[Step
 
     A micro-batch is made of whole groups of minibatch stddev: their gradients add up to the gradient of the batch.
     """
-    count, size = len(inputs.latents_d), inputs.spec.options.micro_batch_size
+    count, size = len(inputs.latents_d), inputs.spec.micro_batch_size
     if size is None or size >= count:
         return [inputs]
     group = min(stddev_group, count)

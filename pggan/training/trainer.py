@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field
 
 from torch import Tensor
 
@@ -35,7 +35,7 @@ class Trainer:
     augmentation: Ada | None = None
     reducer: GradientReducer = field(default_factory=GradientReducer)
     indices: Callable[[int], Tensor | None] = lambda batch: None  # places of this rank's images; None: all
-    chunk_size: Callable[[int], int | None] = lambda batch: None  # images per pass of a batch; None: as `options` say
+    micro_batch_size: Callable[[int], int | None] = lambda batch: None  # images per pass of a batch; None: all
     scalars_as_tensors: bool = False  # settings are tensors in eager steps, too: the bits of replayed ones
     capture: bool = False  # replay CUDA graphs
     slow_section: Callable[[], AbstractContextManager[None]] = nullcontext  # around what takes much longer than a step
@@ -53,7 +53,6 @@ class Trainer:
             self.state.reset_optimizers()  # as in the official code
             self.release_graphs()  # they hold the moments of the phase before
         self.reducer.begin_step(phase, self.state.images)
-        size = self.chunk_size(phase.batch) or self.options.micro_batch_size
         inputs = draw_inputs(
             phase,
             reals,
@@ -61,9 +60,10 @@ class Trainer:
             rng,
             ema_decay,
             latent_size=self.state.g_ema.architecture.latent_size,
-            options=replace(self.options, micro_batch_size=size),
+            options=self.options,
             indices=self.indices(phase.batch),
             augmentation=self.augmentation,
+            micro_batch_size=self.micro_batch_size(phase.batch),
         )
         starts = self.taken[inputs.spec] <= (WARMUP_STEPS if self.graphs else 0)  # kernels are tried, steps captured
         with self.slow_section() if starts else nullcontext():
@@ -94,7 +94,7 @@ class Trainer:
                 raise
         spec, count = inputs.spec, len(inputs.latents_d)
         group = min(self.state.g_ema.architecture.stddev_group, count)
-        size = min(spec.options.micro_batch_size or count, count)
+        size = min(spec.micro_batch_size or count, count)
         smaller = max(size // 2 // group, 1) * group  # in whole groups of minibatch stddev
         raise StepOutOfMemory(
             f"Out of memory at {spec.resolution}x{spec.resolution} with micro-batches of {size} images.",

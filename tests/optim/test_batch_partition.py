@@ -19,7 +19,7 @@ class Inputs:
 
     def __init__(self, kept, size):
         self.latents_d = self.kept = kept
-        self.spec = SimpleNamespace(options=SimpleNamespace(micro_batch_size=size))
+        self.spec = SimpleNamespace(micro_batch_size=size)
 
     def select(self, indices):
         return Inputs(self.kept[indices], None)

@@ -17,11 +17,12 @@ CPU = torch.device("cpu")
 PHASE = Phase(3, 8, True, 0.25, 0, 1000, 8, 0.001, 0.002, 1)
 
 
-def inputs_of(phase=PHASE, loss=WGAN_GP, images=0, options=ComputeOptions(), indices=None, labels=None):  # noqa: B008
+def inputs_of(phase=PHASE, loss=WGAN_GP, images=0, indices=None, labels=None, **more):
     count = phase.batch if indices is None else len(indices)
     reals = Reals(torch.arange(count * 3.0).view(count, 3, 1, 1).expand(-1, -1, 8, 8), labels, labels)
     rng = StepRng(0, images, CPU)
-    return draw_inputs(phase, reals, loss, rng, latent_size=2, ema_decay=0.9, options=options, indices=indices)
+    more |= {"latent_size": 2, "options": ComputeOptions(), "indices": indices}
+    return draw_inputs(phase, reals, loss, rng, 0.9, **more)
 
 
 def test_one_function_serves_all_steps_that_differ_in_settings_and_images_only():
@@ -54,7 +55,7 @@ def test_settings_are_those_of_the_phase_and_become_float32_tensors():
 @pytest.mark.parametrize(("size", "parts"), [(None, [8]), (8, [8]), (100, [8]), (4, [4, 4]), (5, [4, 4]), (1, [2] * 4)])
 def test_micro_batches_are_whole_groups_of_minibatch_stddev_of_at_most_the_size(size, parts):
     """Of 8 images in groups of 2, group g is made of images g and g + 4; a group is the least."""
-    inputs = inputs_of(options=ComputeOptions(micro_batch_size=size), labels=torch.eye(8))
+    inputs = inputs_of(micro_batch_size=size, labels=torch.eye(8))
     found = split_into_micro_batches(inputs, stddev_group=2)
     assert [len(part.latents_d) for part in found] == parts
     positions = [part.reals.labels.argmax(1) for part in found]

@@ -98,10 +98,10 @@ def losses_by_hand(name, d, reals, fakes, mix, count):
 
 
 WAYS = {
-    "plain": ComputeOptions(reference=True),
-    "fast": ComputeOptions(),
-    "in parts of 8 and 4": ComputeOptions(micro_batch_size=8),
-    "in parts of 4": ComputeOptions(micro_batch_size=4),
+    "plain": {"options": ComputeOptions(reference=True)},
+    "fast": {},
+    "in parts of 8 and 4": {"micro_batch_size": lambda batch: 8},
+    "in parts of 4": {"micro_batch_size": lambda batch: 4},
 }
 
 
@@ -139,7 +139,7 @@ def test_two_steps_are_those_of_the_formulas(name, way, sizes):
             loss_g = of_g(g(z_g, None, 8, 0.4))
             learn(g, loss_g, 0.001, count)
         average = {name: 0.9 * mean + 0.1 * copies(g)[name] for name, mean in average.items()}
-        metrics = step(state, phase, reals, LOSSES[name], WAYS[way], PreciseRng)
+        metrics = step(state, phase, reals, LOSSES[name], rng=PreciseRng, **WAYS[way])
         found = [metrics[f"{key}/loss"].item() for key in "DG"]
         assert found == pytest.approx([loss_d.item(), loss_g.item()], rel=1e-6, abs=1e-6)
     for network, expected in ((state.g.network, copies(g)), (state.d.network, copies(d)), (state.g_ema, average)):

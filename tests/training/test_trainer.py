@@ -48,8 +48,8 @@ def take(trainer, phase):
     return trainer.step(phase, reals, StepRng(0, trainer.state.images, CPU), 0.9)
 
 
-def trainer_of(options=ComputeOptions(), loss=WGAN_GP, **settings):  # noqa: B008
-    return Trainer(new_state(ARCHITECTURE, 0, CPU), loss, options, **settings)
+def trainer_of(loss=WGAN_GP, **settings):
+    return Trainer(new_state(ARCHITECTURE, 0, CPU), loss, ComputeOptions(), **settings)
 
 
 def trained(images, **settings):
@@ -88,7 +88,7 @@ def fail_beyond(trainer, count, message="CUDA out of memory. Tried to allocate 2
 def test_a_step_for_which_the_memory_does_not_suffice_names_the_next_smaller_size(size, smaller):
     """In whole groups of four images; D sees twice as many at once."""
     phase = dataclasses.replace(SCHEDULE.phases[0], batch=16)
-    trainer = trainer_of(ComputeOptions(micro_batch_size=size))
+    trainer = trainer_of(micro_batch_size=lambda batch: size)
     fail_beyond(trainer, 0)
     with pytest.raises(StepOutOfMemory, match=r"at 4x4 with micro-batches of \d+ images") as caught:
         take(trainer, phase)
@@ -149,10 +149,11 @@ def built(*overrides, rank=0, world_size=1):
 def test_a_trainer_is_the_configured_one():
     compute = ["compute.kernels=reference", "compute.micro_batch_size=4", "precision=bf16"]
     trainer = built(*compute)
-    assert trainer.options == ComputeOptions(dtype=torch.bfloat16, reference=True, micro_batch_size=4)
+    assert trainer.options == ComputeOptions(dtype=torch.bfloat16, reference=True)
+    assert trainer.micro_batch_size(8) == 4
     assert (trainer.state.images, trainer.graphs, trainer.state.g.scale, trainer.indices(8)) == (0, None, None, None)
     assert built("precision=fp16").state.g.scale is not None
-    assert built("elastic=true").chunk_size(8) == 4  # of two groups of four
+    assert built("elastic=true").micro_batch_size(8) == 4  # of two groups of four
 
 
 def test_ranks_have_their_parts_of_the_batch_and_one_precision():
