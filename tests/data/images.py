@@ -52,8 +52,7 @@ def prepared(source, destination, workers=1, **options):
 
 
 def write_tar(path, files):
-    mode = {".gz": "w:gz", ".tgz": "w:gz", ".bz2": "w:bz2", ".xz": "w:xz"}.get(path.suffix, "w")
-    with tarfile.open(path, mode) as archive:
+    with tarfile.open(path, "w") as archive:
         for name, content in files:
             member = name if isinstance(name, tarfile.TarInfo) else tarfile.TarInfo(name)
             member.size = len(content)
