@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from pggan.cli.commands import COMMANDS
 from pggan.cli.compose import compose, finished, words_for_hydra
 from pggan.config.commands import default_trainer
-from pggan.config.train import TrainerConfig
+from pggan.config.train import TrainConfig, TrainerConfig
 from pggan.config.validation import validated
 from pggan.config.values import to_plain
 from pggan.core.architecture import Architecture
@@ -35,6 +35,11 @@ def composed(name: str, overrides: list[str]) -> dict[str, Any]:
     except Exception:
         return compose(name, overrides)  # which says what is wrong
     return finished(command, config, overrides)
+
+
+def train_config(*overrides: Any) -> TrainConfig:
+    """The configuration of `pggan train` with `overrides`."""
+    return validated(TrainConfig, composed("train", [*map(str, overrides)]))
 
 
 @cache

@@ -15,10 +15,9 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 from pggan.cli import compose
 from pggan.config.train import TrainConfig
-from pggan.config.validation import validated
 from pggan.data.pyramid import ImagePyramid
 from tests import pyramids
-from tests.composed import composed
+from tests.composed import composed, train_config
 
 settings.register_profile("fixed", deadline=None, derandomize=True)  # the same examples on every machine, however slow
 settings.load_profile("fixed")
@@ -135,7 +134,7 @@ def tiny_config(tiny_overrides: list[str]) -> Callable[..., TrainConfig]:
     """The configuration of that run, with more overrides."""
 
     def build(*overrides: Any) -> TrainConfig:
-        return validated(TrainConfig, composed("train", [*tiny_overrides, *map(str, overrides)]))
+        return train_config(*tiny_overrides, *overrides)
 
     return build
 

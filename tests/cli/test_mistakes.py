@@ -3,10 +3,8 @@
 import pytest
 
 from pggan.cli.main import main, require_inputs
-from pggan.config.train import TrainConfig
-from pggan.config.validation import validated
 from pggan.core.errors import UserError
-from tests.composed import composed
+from tests.composed import train_config
 
 # Besides those of tests/faults: a command line without `pggan`, and what the answer has to contain.
 SLIPS = {
@@ -75,10 +73,6 @@ def test_a_file_that_can_not_be_composed_is_refused(text, tmp_path, capsys):
     assert main(["train", "--config-dir", str(tmp_path), "experiment=mine", f"run_dir={tmp_path / 'run'}"]) == 2
     assert "Error: " in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
-
-
-def train_config(*overrides):
-    return validated(TrainConfig, composed("train", list(overrides)))
 
 
 def test_ranks_leave_missing_inputs_to_the_training_which_tells_all_of_them(monkeypatch):

@@ -12,7 +12,7 @@ from pggan.config.validation import kinds_of, validated
 from pggan.config.values import flatten
 from pggan.config.withdrawn import lost_values
 from pggan.core.errors import UserError
-from tests.composed import composed
+from tests.composed import composed, train_config
 
 GROUPS = ("augmentation", "data", "gradients", "loss", "model", "schedule")
 CHOICES = [f"{group}={choice}" for group in GROUPS for choice in choices_of(group)]
@@ -37,10 +37,6 @@ REFUSED = {
     "inspect run=x data=y": "one thing at a time",
     "bench stages=[4,12]": "a power of two",
 }
-
-
-def train_config(*overrides):
-    return validated(TrainConfig, composed("train", list(overrides)))
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)

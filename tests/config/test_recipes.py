@@ -6,20 +6,14 @@ import pytest
 
 from pggan.cli.main import main
 from pggan.config.defaults import choices_of
-from pggan.config.train import TrainConfig
-from pggan.config.validation import validated
-from tests.composed import composed
+from tests.composed import train_config
 
 RECIPES = [f"experiment={name}" for name in choices_of("experiment")] + ["debug=smoke", "debug=overfit"]
 
 
-def config(choice):
-    return validated(TrainConfig, composed("train", [choice]))
-
-
 @pytest.mark.parametrize("choice", RECIPES)
 def test_every_recipe_composes_and_has_a_name_of_its_own(choice):
-    checked = config(choice)
+    checked = train_config(choice)
     assert checked.name == choice.partition("=")[2]
     assert checked.data.path is None or "avatars" not in choice
 
@@ -35,7 +29,7 @@ def test_the_first_phase_of_every_recipe_trains_at_reduced_size(choice, toy_data
 
 def test_paper_is_as_published():
     """Appendix A.1: WGAN-GP with drift and a penalty at every update, Adam, and an average per update."""
-    paper = config("experiment=paper")
+    paper = train_config("experiment=paper")
     published = {"name": "wgan_gp", "penalty_weight": 10, "target": 1, "reg_interval": 1}
     assert {key: getattr(paper.loss, key) for key in published} == published
     schedule = paper.schedule
@@ -54,7 +48,7 @@ def test_paper_is_as_published():
     ],
 )
 def test_later_recipes_are_those_of_their_papers_but_for_what_they_say(name, loss, gamma, interval, rate, augmentation):
-    recipe = config(f"experiment={name}")
+    recipe = train_config(f"experiment={name}")
     assert (recipe.loss.name, recipe.loss.gamma, recipe.loss.reg_interval) == (loss, gamma, interval)
     assert (recipe.schedule.learning_rate_g, recipe.schedule.learning_rate_d) == (rate, rate)
     assert recipe.augmentation.name == augmentation
@@ -62,6 +56,6 @@ def test_later_recipes_are_those_of_their_papers_but_for_what_they_say(name, los
 
 
 def test_the_official_presets_differ_in_the_schedule_alone():
-    one, eight = config("experiment=celebahq_1024"), config("experiment=celebahq_1024_8gpus")
+    one, eight = train_config("experiment=celebahq_1024"), train_config("experiment=celebahq_1024_8gpus")
     assert replace(eight, schedule=one.schedule, name=one.name) == one
     assert eight.schedule.build().phases[0].batch == 512

@@ -4,14 +4,14 @@ from math import inf, nan
 
 import pytest
 
-from pggan.config.train import ScheduleConfig, TrainConfig, parse_grid, per_resolution
+from pggan.config.train import ScheduleConfig, parse_grid, per_resolution
 from pggan.config.validation import validated
 from pggan.core.errors import UserError
-from tests.composed import composed
+from tests.composed import train_config
 
 
 def schedule_of(*overrides):
-    return validated(TrainConfig, composed("train", list(overrides))).schedule.build()
+    return train_config(*overrides).schedule.build()
 
 
 @pytest.mark.slow

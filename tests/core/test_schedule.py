@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pggan.config.train import TrainConfig
-from pggan.config.validation import validated
 from pggan.core.schedule import Schedule, is_due
-from tests.composed import composed
+from tests.composed import train_config
 
 RESOLUTIONS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
@@ -38,7 +36,7 @@ PRESETS = {
 @cache
 def preset(name):
     overrides = ["experiment=paper_1024"] if name == "paper" else [f"schedule={name}"]
-    return validated(TrainConfig, composed("train", overrides)).schedule.build()
+    return train_config(*overrides).schedule.build()
 
 
 def make(**changes):

@@ -14,13 +14,12 @@ from pggan.checkpoints import write as saving
 from pggan.checkpoints.read import checkpoints_of, newest_checkpoint
 from pggan.cli.main import guarded
 from pggan.config.train import TrainConfig
-from pggan.config.validation import validated
 from pggan.core.errors import EXIT_INTERRUPTED, EXIT_PEER_LOST, EXIT_USER_ERROR
 from pggan.run import compose
 from pggan.run.inspect import facts_of_run
 from pggan.run.train import run
 from pggan.training.trainer import Trainer
-from tests.composed import composed
+from tests.composed import train_config
 from tests.launch.conftest import Forked
 from tests.processes import in_processes, values_of
 
@@ -109,7 +108,7 @@ LONGER = (
 
 
 def config_of(folder: Path, name: str) -> TrainConfig:
-    return validated(TrainConfig, composed("train", settings_of(folder, name, *LONGER, "devices=cpu")))
+    return train_config(*settings_of(folder, name, *LONGER, "devices=cpu"))
 
 
 @pytest.fixture

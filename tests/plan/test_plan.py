@@ -7,15 +7,13 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from pggan.cli.main import main
-from pggan.config.train import TrainConfig
-from pggan.config.validation import validated
 from pggan.core.rng import StepRng
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import build_loss
 from pggan.losses.base import Reals
 from pggan.performance.costs import Cluster, CostCounter, Link, Load, Reduction, Scaling
 from pggan.training.build import build_trainer
-from tests.composed import composed
+from tests.composed import train_config
 
 CPU = torch.device("cpu")
 TINY = [
@@ -52,7 +50,7 @@ class Everything:
 @pytest.mark.parametrize(("loss", "number"), [("wgan_gp", 0), ("relativistic", 0), ("relativistic", 1)])
 def test_operations_are_those_of_real_steps(loss, number):
     keys = [*TINY, f"loss={loss}", "model.fmap_max=32"]
-    config = validated(TrainConfig, composed("train", keys))
+    config = train_config(*keys)
     architecture, phase = config.model.architecture(8, 3, 0), config.schedule.build().phases[2]
     cost = CostCounter(architecture, build_loss(vars(config.loss)), 4).cost(phase)
     trainer = build_trainer(config, architecture, [phase], ProcessGroup.single_process(CPU))

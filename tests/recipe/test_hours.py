@@ -5,17 +5,15 @@ import pytest
 import torch
 from PIL import Image
 
-from pggan.config.train import TrainConfig
-from pggan.config.validation import validated
 from pggan.core.errors import UserError
 from pggan.performance.hours import MeasuredCosts, facts_of, find_recipe
 from pggan.performance.recipe import NetworkSizes, Recipe
-from tests.composed import composed
+from tests.composed import train_config
 from tests.pyramids import write_pyramid
 
 
 def configured(*overrides):
-    return validated(TrainConfig, composed("train", ["devices=cpu", "loss=logistic", *overrides]))
+    return train_config("devices=cpu", "loss=logistic", *overrides)
 
 
 def save(path, width, height, mode="RGB"):

@@ -5,12 +5,10 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.fixed_recipes import AVATARS, PORTRAITS, two_cores
-from pggan.config.train import TrainConfig
-from pggan.config.validation import validated
 from pggan.core.schedule import value_at
 from pggan.performance.recipe import FEW_IMAGES, GPU_BATCH, MAX_IMAGES, DataFacts, Recipe
 from pggan.run.eta import TRAINING_SHARE
-from tests.composed import composed
+from tests.composed import train_config
 
 CPU, GPU = ("cpu", 1), ("cuda", 1)  # kind and number of devices
 LENGTHS = {"schedule.stable_images", "schedule.fade_images"}
@@ -18,12 +16,12 @@ LENGTHS = {"schedule.stable_images", "schedule.fade_images"}
 
 @pytest.fixture(scope="module")
 def config():
-    return validated(TrainConfig, composed("train", ["loss=logistic"]))
+    return train_config("loss=logistic")
 
 
 @pytest.fixture(scope="module")
 def avatars_32():
-    return validated(TrainConfig, composed("train", ["experiment=avatars_32"]))
+    return train_config("experiment=avatars_32")
 
 
 def choose(config, hours, facts=AVATARS, machine=CPU, times=1, given=(), **keys):

@@ -5,8 +5,6 @@ import dataclasses
 import pytest
 import torch
 
-from pggan.config.train import TrainConfig
-from pggan.config.validation import validated
 from pggan.core.architecture import Precision
 from pggan.core.errors import StepOutOfMemory, UserError
 from pggan.core.rng import StepRng
@@ -20,7 +18,7 @@ from pggan.optim.state import new_state, state_sha256
 from pggan.training import cuda_graphs
 from pggan.training.build import agreed_precision, build_trainer
 from pggan.training.trainer import WARMUP_STEPS, Trainer
-from tests.composed import composed
+from tests.composed import train_config
 from tests.definitions import WGAN_GP, variant
 
 CPU = torch.device("cpu")
@@ -140,7 +138,7 @@ def test_replayed_steps_have_the_bits_of_eager_ones_whose_settings_are_tensors(c
 
 def built(*overrides, rank=0, world_size=1):
     """A trainer whose group, if it is one of several, reaches nobody: nothing is sent before the first step."""
-    config = validated(TrainConfig, composed("train", [*overrides]))
+    config = train_config(*overrides)
     alone = ProcessGroup.single_process(CPU)
     group = alone if world_size == 1 else ProcessGroup(RankInfo(rank, world_size, rank, world_size), CPU, None)
     return build_trainer(config, ARCHITECTURE, SCHEDULE.phases, group)
