@@ -33,28 +33,21 @@ from pggan.data.pyramid import ImagePyramid, open_pyramid
 from pggan.data.reals import RealBatches, budget_bytes
 from pggan.distributed.process_group import ProcessGroup
 from pggan.distributed.watchdog import Watchdog
-from pggan.metrics import Evaluator
 from pggan.networks.networks import count_parameters
 from pggan.ops import fused
-from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.state import State
-from pggan.run.eta import PLANNED, Eta, TimeLimit, until, with_plan
+from pggan.run.eta import Eta, TimeLimit, until, with_plan
 from pggan.run.evaluation import TrainingEvaluator, open_metrics
 from pggan.run.loop import Profiling, Run
 from pggan.run.pictures import Pictures
 from pggan.run.report import NullReporter, Reporter
 from pggan.run.run_dir import choose_run_dir, lock_run_dir, log_on_rank, next_start, write_config
-from pggan.training.build import build_partition, build_trainer, require_device, sends_sparse_updates
+from pggan.training.build import build_partition, build_trainer, sends_sparse_updates
 from pggan.training.precision import configure_process
 from pggan.training.timing import StepTimes
 from pggan.training.trainer import Trainer
 
-# From the lab book: 4096 images are not known by heart after 16 passes, 500 are after 117.
-FEW_IMAGES = 2000
-OFTEN_SHOWN = 50
-
-# What may differ between the ranks of a run: where they are, and what rank 0 alone decides.
-OWN_KEYS = ("run_dir",)
+FEW_IMAGES, OFTEN_SHOWN = 2000, 50  # 4096 images are not known by heart after 16 passes, 500 are after 117 (lab book)
 
 # From the final resolution to the directory of a pyramid, which is prepared first where that is needed.
 FindImages = Callable[[int], Path]
@@ -70,11 +63,6 @@ class Source:
     architecture: Architecture
     checkpoint: Checkpoint | None  # to resume from, on rank 0
     notes: list[str]  # to log
-
-    @property
-    def spent_seconds(self) -> float:
-        """Seconds of training until the checkpoint, of a run that was given hours."""
-        return 0.0 if self.checkpoint is None else float(self.checkpoint.header.get("spent_seconds", 0.0))
 
 
 @contextmanager
@@ -93,7 +81,9 @@ def open_run(
     exact = config.compute.deterministic
     configure_process(device, config.precision, config.threads, one_thread=config.elastic, deterministic=exact)
     description["versions"]["cpu_threads"] = torch.get_num_threads()
-    partition, metrics = check(config, schedule, group)
+    with group.collective_errors():
+        partition = build_partition(config, (phase.batch for phase in schedule.phases), group.world_size, group.rank)
+        metrics = open_metrics(config.evaluation, device)
     run_dir = Path(group.broadcast_object(group.on_main(lambda: str(choose_run_dir(config.run_dir, config.name)))))
 
     with ExitStack() as stack:  # the directory of the run is this process's alone, and signals are listened to
@@ -118,14 +108,11 @@ def open_run(
         reporter: Reporter | NullReporter = NullReporter()
         pictures: Pictures | None = None
         if group.is_main:
-            times = StepTimes(config, source.architecture, device)
-            phase_times = times.of_phases(source.schedule, partition.largest_local_batch, images=images)
-            eta = Eta(course, phase_times, images, time.monotonic())
-            if limit is not None:  # its clock goes on
-                limit = replace(limit, eta=eta)
-            elif config.hours is not None:
-                spent = before_finding + source.spent_seconds
-                limit = TimeLimit(config.hours, eta, time.monotonic(), spent, schedule)
+            times = StepTimes(config, source.architecture, device).of_phases(
+                source.schedule, partition.largest_local_batch, images=images
+            )
+            eta = Eta(course, times, images, time.monotonic())
+            limit = limit_of(config, source, schedule, eta, spent=before_finding, before=limit)
             reporter = stack.enter_context(Reporter(run_dir, course, eta, images, monitor.console))
             introduce(reporter, config, source, state, limit)
             pictures = Pictures(
@@ -190,20 +177,6 @@ def open_run(
         yield run
 
 
-def check(config: TrainConfig, schedule: Schedule, group: ProcessGroup) -> tuple[BatchPartition, Evaluator]:
-    """The partition of batches and the metrics.
-
-    Raises UserError, on one rank, for what can't be, before anything expensive.
-    """
-    with group.collective_errors():
-        batches = (phase.batch for phase in schedule.phases)
-        partition = build_partition(config, batches, group.world_size, group.rank)
-        require_device(config, group.device)
-        config.model.architecture(schedule.final_resolution, channels=3, num_classes=0)
-        metrics = open_metrics(config.evaluation, group.device)
-    return partition, metrics
-
-
 def find_source(
     config: TrainConfig,
     schedule: Schedule,
@@ -219,7 +192,7 @@ def find_source(
         for directory in (run_dir, run_dir / "checkpoints", run_dir / "samples"):
             clean_partials(directory)
         found, notes = find_resume_point(config.resume, run_dir)
-        if found is not None:  # before images are prepared
+        if found is not None:  # before images are prepared: the keys of the run may have been forgotten
             theirs = found.architecture
             ours = config.model.architecture(schedule.final_resolution, theirs.channels, theirs.num_classes)
             check_networks(found, ours)
@@ -231,9 +204,7 @@ def find_source(
     num_classes = len(pyramid.class_names or ()) if config.data.labels else 0
     architecture = config.model.architecture(schedule.final_resolution, pyramid.channels, num_classes)
     if config.hours is not None:  # growth and last image were planned anew
-        header = {} if checkpoint is None else checkpoint.header
-        planned = {key: header[key] for key in PLANNED if key in header}
-        schedule = with_plan(schedule, group.broadcast_object(planned))
+        schedule = with_plan(schedule, group.broadcast_object({} if checkpoint is None else checkpoint.header))
     with group.collective_errors():
         if checkpoint is not None:
             check_networks(checkpoint, architecture)
@@ -265,11 +236,22 @@ def open_everywhere(
         return open_pyramid(place, final, batch, channels=data.channels, labels=data.labels, verify=verify)
 
 
+def limit_of(
+    config: TrainConfig, source: Source, configured: Schedule, eta: Eta, *, spent: float, before: TimeLimit | None
+) -> TimeLimit | None:
+    """The time limit of a run that is given hours; `before`: its limit, where this process has opened it before."""
+    if before is not None:  # its clock goes on
+        return replace(before, eta=eta)
+    header = {} if source.checkpoint is None else source.checkpoint.header
+    spent += header.get("spent_seconds", 0.0)
+    return None if config.hours is None else TimeLimit(config.hours, eta, time.monotonic(), spent, configured)
+
+
 def values_of_all_ranks(description: Mapping[str, Any]) -> dict[str, Any]:
     """The values that have to be the same on all ranks, by dotted key: code, PyTorch and the configuration."""
     values = dict(flatten({key: value for key, value in description.items() if key != "versions"}))
     ours = {name: description["versions"][name] for name in ("pggan", "code", "torch")}
-    return ours | {key: value for key, value in values.items() if key not in OWN_KEYS}
+    return ours | {key: value for key, value in values.items() if key != "run_dir"}
 
 
 def restore(config: TrainConfig, source: Source, trainer: Trainer, group: ProcessGroup) -> None:
@@ -313,32 +295,26 @@ def disk_errors(
 
 
 def introduce(reporter: Reporter, config: TrainConfig, source: Source, state: State, limit: TimeLimit | None) -> None:
-    """Log a line about each of: command, directory, data, networks, schedule, time; notes; pages for TensorBoard."""
+    """Log what the run is made of, and notes; write the pages for TensorBoard."""
     schedule, pyramid, run_dir = source.schedule, source.pyramid, reporter.run_dir
     g, d = count_parameters(state.g.network), count_parameters(state.d.network)
     first, final, side = schedule.first_resolution, schedule.final_resolution, pyramid.resolution
-    features = "" if source.architecture.features is None else f", features {source.architecture.features}"
-    if limit is None:
-        seconds, why = reporter.eta.seconds_between(state.images, schedule.total), ""
-    else:
-        seconds, why = max(3600 * limit.hours - limit.spent, 0.0), f", as hours={limit.hours:g} asks for"
-    bad = pyramid.source.get("bad_images")  # which its report.json lists
-    left_out = f"; {bad:,} files left out ({pyramid.path}/report.json)" if bad else ""
-    lines = {
-        "Command": source.description["versions"]["command"] or "from Python",
-        "Run directory": str(run_dir),
-        "Data": f"{pyramid.images:,} images, {pyramid.channels} channels, up to {side}x{side}{left_out}",
-        "Networks": f"G {g:,}  D {d:,} parameters, {config.loss.name}{features}",
-        "Schedule": f"{first}x{first} to {final}x{final}, {len(schedule.phases)} phases, {schedule.total:,} images",
-        "Time": until(seconds, datetime.now()) + why,
-        "Watch": f"pggan monitor run={run_dir}",
-    }
-    notes = [f"{name:<14} {text}" for name, text in lines.items()] + source.notes
+    seconds = reporter.eta.seconds_between(state.images, schedule.total)
+    if limit is not None:
+        seconds = max(3600 * limit.hours - limit.spent, 0.0)
+    phases = f"{len(schedule.phases)} phases, {schedule.total:,} images"
+    lines = [
+        f"Run directory  {run_dir}",
+        f"Data           {pyramid.images:,} images, {pyramid.channels} channels, up to {side}x{side}",
+        f"Networks       G {g:,}  D {d:,} parameters, {config.loss.name}",
+        f"Schedule       {first}x{first} to {final}x{final}, {phases}",
+        f"Time           {until(seconds, datetime.now())}",
+        f"Watch          pggan monitor run={run_dir}",
+        *source.notes,
+    ]
     often = schedule.total // pyramid.images
-    few = pyramid.images < FEW_IMAGES and often >= OFTEN_SHOWN
-    if few and source.checkpoint is None and config.augmentation.name == "none":
-        learns = f"D sees each of the {pyramid.images:,} images {often:,} times, and may learn them by heart."
-        notes.append(f"{learns} augmentation=ada keeps it from that.")
-    for line in notes:
+    if config.augmentation.name == "none" and pyramid.images < FEW_IMAGES and often >= OFTEN_SHOWN:
+        lines.append(f"D sees each image {often:,} times, and may learn them by heart; augmentation=ada prevents that.")
+    for line in lines:
         reporter.line(line)
     reporter.describe(source.description, dict(flatten(source.description)))

@@ -104,12 +104,9 @@ class TrainingEvaluator:
         metrics = self.evaluator.metrics.values()
         if all(phase.resolution < one.least_resolution for one in metrics) or not self._is_time(images, total):
             return {}
-        began, is_first, settings = (
-            time.monotonic(),
-            not self.budget.spent,
-            RenderSettings(phase.resolution, phase.alpha),
-        )
+        began, is_first = time.monotonic(), not self.budget.spent
         try:
+            settings = RenderSettings(phase.resolution, phase.alpha)
             found = self.evaluator.evaluate(
                 g_ema, settings, self.pyramid, first_seed=FIRST_SEED, group=self.group, mirror=self.mirror
             )

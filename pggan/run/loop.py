@@ -283,13 +283,11 @@ class Profiling:
 
     def __call__(self, step: Step) -> None:
         """Note a step."""
-        is_new = step.phase.index != self._phase_index
-        self._phase_index = step.phase.index
+        is_new, self._phase_index = step.phase.index != self._phase_index, step.phase.index
+        if self._profile is not None and not is_new:
+            self._profile.step()
         if self._profile is not None and (is_new or step.is_last):
             self._profile.stop()
-            self._profile = None
-        elif self._profile is not None:
-            self._profile.step()
         if is_new:
             cycle = schedule(wait=PROFILED_AFTER - 2, warmup=1, active=self.steps, repeat=1)
             self._profile = profile(schedule=cycle, on_trace_ready=partial(self._write, step.phase), acc_events=True)

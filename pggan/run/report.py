@@ -118,14 +118,6 @@ class Reporter:
             for title, parts in LAYOUT.items()
         }
         board.add_custom_scalars(charts)
-        commands = {
-            "Started with": description["versions"]["command"] or "from Python",
-            "Resume": f"pggan train run_dir={self.run_dir}",
-            "Watch": f"pggan monitor run={self.run_dir}",
-            "Draw images": f"pggan sample run={self.run_dir} seeds=0-63",
-            "Measure": f"pggan evaluate run={self.run_dir}",
-        }
-        board.add_text("run/command", "\n\n".join(f"{what}: `{command}`" for what, command in commands.items()), first)
         configuration = OmegaConf.to_yaml(OmegaConf.create(description)).splitlines()
         board.add_text("run/configuration", "\n".join(f"    {line}" for line in configuration), first)
         # No columns are declared, as `add_hparams` would: TensorBoard takes all numbers of all runs.

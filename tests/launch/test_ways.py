@@ -56,7 +56,7 @@ def require_one_run(run_dir: Path, output: str, *, starts: int = 1) -> None:
     log = (run_dir / "train.log").read_text().splitlines()
     ticks = [line for line in log if " img/s " in line]
     assert len(ticks) == len(metrics)
-    begins = [number for number, line in enumerate(log) if "  Command  " in line]
+    begins = [number for number, line in enumerate(log) if "  Run directory  " in line]
     assert (len(begins), begins[0]) == (starts, 0)
     for start, end in pairwise([*begins, len(log)]):  # two starts may fall into one second
         assert len(set(log[start:end])) == end - start

@@ -33,13 +33,9 @@ def test_the_borders_of_the_phases_are_curve_and_text(board):
     assert growth == {1: 0, 32: 0, 33: 0, 64: 0.75, 65: 1, 96: 1, 97: 1, 128: 1.75, 129: 2, 160: 2}
 
 
-def test_the_texts_say_how_to_go_on_and_what_the_run_is(board, finished_run):
-    command, configuration = (
-        board.Tensors(f"run/{page}/text_summary")[0].tensor_proto.string_val[0].decode()
-        for page in ("command", "configuration")
-    )
-    assert f"`pggan train run_dir={finished_run}`" in command
-    assert "\n    seed: 0\n" in configuration
+def test_the_configuration_is_a_page(board):
+    (event,) = board.Tensors("run/configuration/text_summary")
+    assert "\n    seed: 0\n" in event.tensor_proto.string_val[0].decode()
 
 
 def test_hyperparameters_are_a_row_that_ends_with_the_run(board):

@@ -133,7 +133,7 @@ def test_few_images_shown_often_are_a_reason_to_augment(tiny_config, make_pyrami
     for name in ("none", "ada"):
         run_dir = tmp_path / name
         assert train.run(tiny_config(f"run_dir={run_dir}", f"augmentation={name}", *few)) == 0
-        note = "D sees each of the 8 images 50 times, and may learn them by heart. augmentation=ada"
+        note = "D sees each image 50 times, and may learn them by heart; augmentation=ada"
         assert (note in (run_dir / "train.log").read_text()) == (name == "none")
 
 
