@@ -103,7 +103,8 @@ def build(
     previous = x
     for level in levels:
         if level > MIN_RESOLUTION:
-            previous, x = x, block(graph, x, network, level)
+            layers: Any = network.blocks[str(level)]
+            previous, x = x, convolved(graph, convolved(graph, x, layers.up_conv, Rescaling.up, level), layers.conv)
     if side == MIN_RESOLUTION or alpha == 1:
         found = images(graph, x, network, side)
     else:
@@ -164,12 +165,6 @@ def stem(graph: Graph, network: Generator) -> str:
     one_norm = layers.stem is Stem.one_norm
     x = graph("LeakyRelu", x, alpha=LEAKY_SLOPE) if one_norm else activated(graph, x)
     return convolved(graph, x, layers.conv)
-
-
-def block(graph: Graph, x: str, network: Generator, level: int) -> str:
-    """Features of the level below to features of `level`."""
-    layers: Any = network.blocks[str(level)]
-    return convolved(graph, convolved(graph, x, layers.up_conv, Rescaling.up, level), layers.conv)
 
 
 def images(graph: Graph, x: str, network: Generator, level: int, *, share: float = 1.0) -> str:

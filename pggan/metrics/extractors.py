@@ -135,7 +135,7 @@ def inception() -> Extractor:
         except (OSError, RuntimeError) as error:
             raise UserError(f"The Inception weights of the FID can't be downloaded: {error}", remedy) from error
     # Only these weights make it an FID; and the package that reads the file would run code in any other one.
-    if not file_sha256(path).startswith(INCEPTION_SHA256):
+    if not (digest := file_sha256(path)).startswith(INCEPTION_SHA256):
         raise UserError(f"{path} does not hold the Inception weights of the FID: its SHA-256 is another one.", remedy)
     network = FeatureExtractorInceptionV3("inception", ["2048"], feature_extractor_weights_path=str(path))
-    return Extractor("inception", network, file_sha256(path))
+    return Extractor("inception", network, digest)
