@@ -12,8 +12,8 @@ from mkdocs.structure.pages import Page
 
 from pggan.cli.commands import COMMANDS, Command
 from pggan.cli.help import keys_of
+from pggan.config.defaults import CONFIGS, choices_of
 from pggan.config.validation import alternatives, described, kinds_of
-from pggan.config.values import CONFIGS, choices_of
 
 ROOT = Path(__file__).parents[1]
 PAGES = {"README.md": "index.md", "outputs/README.md": "outputs.md"}  # of files outside docs/
