@@ -141,12 +141,9 @@ def open_pyramid(
             f"schedule.final_resolution={resolution} is above that.",
             f"Lower schedule.final_resolution to {pyramid.resolution}, or prepare larger images.",
         )
-    if pyramid.images < max(batch, MIN_IMAGES):
-        raise UserError(
-            f"{path} has {pyramid.images} image{'s' * (pyramid.images != 1)}; "
-            f"{max(batch, MIN_IMAGES)} are needed for a batch of {batch}.",
-            "Give more images, or lower schedule.batch." if batch > MIN_IMAGES else "Give more images.",
-        )
+    if pyramid.images < (needed := max(batch, MIN_IMAGES)):
+        problem = f"{path} has {pyramid.images} images; {needed} are needed for a batch of {batch}."
+        raise UserError(problem, "Give more images, or lower schedule.batch.")
     if channels not in (None, pyramid.channels):
         problem = f"data.channels={channels}, but the images in {path} have {pyramid.channels}."
         raise UserError(problem, "Leave out data.channels=, or prepare them again with other channels.")

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from pggan.core.devices import free_memory
 from pggan.core.rng import StepRng, counter_seed
@@ -189,16 +190,12 @@ class RealBatches:
         images = to_float(stored if flip is None else mirrored(stored, flip))
         if phase.alpha < 1:
             images = fade(upsample(downsample(images)), images, phase.alpha)
-        if self.labels is None:
+        if (labels := self.labels) is None:
             return Reals(images, None, None)
-        others = rng.integers("fake_labels", len(self.labels), phase.batch)[positions]
-        indices = torch.from_numpy(shown).to(self.device, non_blocking=True)
-        return Reals(images, self._one_hot(indices), self._one_hot(others))
+        others = rng.integers("fake_labels", len(labels), phase.batch)[positions]
+        numbers = torch.from_numpy(shown).to(self.device, non_blocking=True), others
+        return Reals(images, *(one_hot(labels[chosen], self.num_classes).float() for chosen in numbers))
 
     def _shown(self, phase: Phase, images: int) -> Indices:
         """The images of the pyramid that this stream gives of the batch after `images`."""
         return indices_at(self.seed, images, phase.batch, self.pyramid.images)[self._indices(phase.batch)]
-
-    def _one_hot(self, indices: Tensor) -> Tensor:
-        assert self.labels is not None, "called with labels only"
-        return torch.nn.functional.one_hot(self.labels[indices], self.num_classes).float()

@@ -16,7 +16,7 @@ from tests.data.images import EXPECTED, FILES, everything, noise, png, prepared,
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "workers"),
-    [("zip", 2), ("tar", 1), ("tar", 2)],
+    [("zip", 2), ("tar", 1)],
 )
 def test_an_archive_gives_what_its_folder_gives(tmp_path, kind, workers):
     files = [(name, png(seed)) for name, seed in FILES.items()]

@@ -76,13 +76,14 @@ def bad_folder(folder, tmp_path):
     return folder
 
 
-def test_bad_images_found_late_leave_the_others_in_their_order(tmp_path):
+def test_bad_images_found_late_leave_the_others_in_their_order_and_classes(tmp_path):
     for seed in range(12):
-        save(tmp_path / f"photos/{seed:02d}.png", seed)
-    for name in ("02.png", "03.png", "11.png"):
+        save(tmp_path / f"photos/{seed % 3}/{seed:02d}.png", seed)
+    for name in ("0/03.png", "1/01.png", "2/11.png"):
         cut(tmp_path / "photos" / name)
-    pyramid = prepared(tmp_path / "photos", tmp_path / "set")
-    expected = np.stack([noise(seed) for seed in (0, 1, 4, 5, 6, 7, 8, 9, 10)])
+    pyramid = prepared(tmp_path / "photos", tmp_path / "set", labels=True)
+    assert pyramid.labels.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    expected = np.stack([noise(seed) for seed in (0, 6, 9, 4, 7, 10, 2, 5, 8)])
     np.testing.assert_array_equal(everything(pyramid), expected)
     pyramid.verify()
 

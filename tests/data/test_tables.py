@@ -7,7 +7,7 @@ import pytest
 
 from pggan.core.errors import UserError
 from pggan.data.tables import class_names, landmarks_from, read_labels, read_landmarks
-from tests.data.images import cut, everything, noise, prepared, save
+from tests.data.images import prepared
 from tests.data.test_face_crop import UPRIGHT
 
 
@@ -53,15 +53,6 @@ def test_the_first_folder_is_the_class(folder, tmp_path):
     (folder / "a.png").unlink()
     pyramid = prepared(folder, tmp_path / "set", labels=True)
     assert (pyramid.class_names, pyramid.labels.tolist()) == (["b", "c"], [0, 0, 1])
-
-
-def test_images_after_a_damaged_one_keep_their_classes(tmp_path):
-    for seed, name in enumerate(("a/0.png", "a/1.png", "b/0.png", "c/0.png")):
-        save(tmp_path / "photos" / name, seed)
-    cut(tmp_path / "photos" / "a" / "0.png")
-    pyramid = prepared(tmp_path / "photos", tmp_path / "set", labels=True)
-    np.testing.assert_array_equal(everything(pyramid), [noise(seed) for seed in (1, 2, 3)])
-    assert pyramid.labels.tolist() == [0, 1, 2]
 
 
 LABELS = {"a.png": "cat", "b/0.png": "dog", "b/1.png": "dog", "c/d/e.png": "cat"}
