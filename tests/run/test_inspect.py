@@ -54,7 +54,7 @@ def test_inspect_prints_the_licence_and_the_data_that_a_file_states(capsys):
     assert "Johan Melin" in facts["data_statement"]
 
 
-def test_inspect_prints_what_a_run_and_a_data_set_hold(finished_run, labelled_data, capsys):
+def test_inspect_prints_what_a_run_holds(finished_run, capsys):
     assert main(["inspect", f"run={finished_run}", "json=true"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["images"], facts["resolution"], facts["alpha"], facts["phase"]) == (160, 16, 1.0, "16x16 stable")
@@ -62,9 +62,6 @@ def test_inspect_prints_what_a_run_and_a_data_set_hold(finished_run, labelled_da
     assert len(facts["state_sha256"]) == 64
     assert main(["inspect", f"run={finished_run / 'checkpoints' / '000000128'}"]) == 0
     assert "16x16 fade" in capsys.readouterr().out
-    assert main(["inspect", f"data={labelled_data}", "json=true"]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert (facts["images"], facts["resolutions"]) == (48, [4, 8, 16])
 
 
 @pytest.mark.slow

@@ -1,20 +1,6 @@
-"""The directory of a run: one process at a time."""
+"""The directory of a run, made for nothing."""
 
-import json
-import os
-
-import pytest
-
-from pggan.core.errors import UserError
 from pggan.run.run_dir import lock_run_dir
-
-
-def test_a_directory_is_locked_by_one_process_which_is_named(tmp_path):
-    with lock_run_dir(tmp_path):
-        assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
-        with pytest.raises(UserError, match=f"in use by process {os.getpid()}"), lock_run_dir(tmp_path):
-            pass
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_directory_that_was_made_for_nothing_goes_away_again(tmp_path):
