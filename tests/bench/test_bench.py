@@ -1,12 +1,17 @@
 """`pggan bench` measures every stage that is asked for, and `pggan bench scaling` every number of ranks."""
 
 import json
+import time
 
 import pytest
+import torch
 from rich.console import Console
 
 from pggan.cli.main import main
-from pggan.performance.bench import PARTS, SCALING, SCALING_TITLE, rows_of, table_of
+from pggan.config.commands import BenchConfig
+from pggan.config.validation import validated
+from pggan.performance.bench import PARTS, SCALING, SCALING_TITLE, measured, phase_of, rows_of, table_of
+from tests.composed import composed
 
 SMALL = ["model.fmap_max=8", "batch=4", "steps=1", "warmup=0", "device=cpu"]
 RANKS = ["stages=[8]", "batch=4", "steps=1", "model.fmap_base=64", "model.fmap_max=8", "json=true"]
@@ -27,6 +32,16 @@ def test_a_table_is_shown_otherwise(capsys):
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["side", "batch", "ms/step", "img/s", "reference", "ratio"] in lines
     assert any(line[:2] == ["4", "4"] and len(line) == 4 for line in lines)
+
+
+def test_rounds_of_the_warmup_do_not_count():
+    words = ["warmup=3", "steps=1", "device=cpu"]
+    config = validated(BenchConfig, composed("bench", words))
+
+    def step(phase, reals, rng):
+        time.sleep(0.1 * (rng.images < 3 * phase.batch * config.loss.reg_interval))
+
+    assert measured({"step": step}, phase_of(4, 4), torch.device("cpu"), config)["step"] < 0.05
 
 
 @pytest.mark.parametrize(

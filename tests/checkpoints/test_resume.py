@@ -9,6 +9,7 @@ from pggan.checkpoints.read import newest_checkpoint
 from pggan.checkpoints.resume import find_resume_point, load_weights
 from pggan.core.architecture import Resampling, Stem
 from pggan.core.errors import UserError
+from pggan.run import train
 
 # Another value of numbers that layers of one resolution depend on, and of others.
 OTHER_KIND = {"fmap_max": 4, "resampling": Resampling.unfused, "stem": Stem.unit_bias}
@@ -58,3 +59,9 @@ def test_a_run_goes_on_at_its_newest_checkpoint_alone(own):
         find_resume_point(str(own / "checkpoints" / "000000128"), own)
     with pytest.raises(UserError, match="000000064 has no checkpoint"):
         find_resume_point(str(own / "checkpoints" / "000000064"), own)
+
+
+def test_a_run_that_is_complete_is_not_saved_again(run_dir, newest, tiny_config):
+    before = newest.stat()
+    assert train.run(tiny_config(f"run_dir={run_dir}")) == 0
+    assert newest.stat().st_ino == before.st_ino

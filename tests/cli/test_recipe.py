@@ -107,7 +107,7 @@ def chosen(even_costs, monkeypatch):
     monkeypatch.setattr(hours, "configure_process", lambda *_, **__: None)
 
     def values_of(name, *words):
-        words = [*words, "devices=cpu", "evaluation.metrics=[]"]
+        words = ["devices=cpu", "evaluation.metrics=[]", *words]
         return with_choices(COMMANDS[name], composed(name, words), words)
 
     return values_of
@@ -124,6 +124,13 @@ def test_typed_lengths_stay_in_the_recipe_and_what_is_shown(chosen, tmp_path, ca
     assert compose("train", [f"experiment={tmp_path}/recipe.yaml"])["schedule"] == schedule
     images = sum(schedule["stable_images"].values()) + 900
     assert images * SECONDS_PER_IMAGE == pytest.approx(36, rel=0.06)
+
+
+def test_time_is_left_for_evaluations(chosen):
+    words = ["hours=0.1", "experiment=avatars_32", "data.count=64"]
+    without, beside = (chosen("plan", *words, f"evaluation.metrics={metrics}") for metrics in ("[]", "[swd]"))
+    images = [sum(values["schedule"]["stable_images"].values()) for values in (without, beside)]
+    assert 0.9 < images[1] / images[0] < 0.97  # 95 %, in two digits
 
 
 def test_the_end_of_a_file_of_the_schedule_yields_to_the_hours(chosen):

@@ -144,6 +144,11 @@ def test_learning_rates_fall_evenly_to_0_over_the_last_images():
     assert schedule.at(350).alpha == make().at(350).alpha
 
 
+def test_learning_rates_fall_over_half_of_a_training_that_is_cut_short_at_most():
+    schedule = make(lr_decay_images=150, total_images=200)
+    assert [schedule.at(images).learning_rate_g for images in (99, 150)] == pytest.approx([0.001, 0.0005])
+
+
 def test_learning_rates_rise_evenly_over_the_first_images_of_every_phase():
     schedule = make(lr_warmup_images=40)
     for phase in schedule.phases:
