@@ -22,6 +22,7 @@ def test_a_run_a_checkpoint_a_file_and_a_checkpoint_of_an_earlier_version_give_t
         weights = zip(generator.network.weights, found[0].network.weights, strict=True)
         assert all(torch.equal(ours, first) for ours, first in weights)
         assert not any(weight.requires_grad for weight in generator.network.weights)
+    assert load_generator(str(finished_run / "checkpoints" / "000000128"), CPU).images == 128
 
 
 def test_numbers_that_are_not_finite_are_refused(finished_run, tmp_path):
