@@ -80,7 +80,7 @@ def check(source: Source, options: Options, workers: int | None = None) -> None:
     Raises UserError for no usable image, and with on_bad=stop for unusable ones.
     """
     layout = Layout(Path(), options.max_resolution or MIN_RESOLUTION, options.channels or 3, 0)
-    with Workers(workers) as pool:
+    with Workers(workers if source.loaded is iter else 1) as pool:
         found = examine(with_faces(source, options.landmarks), pool)
         _decode_all(found, layout, options.crop, pool)
     found.refuse(options.on_bad)  # it names the bad ones
@@ -148,7 +148,7 @@ def digest_of(entries: Sequence[Entry], options: Options) -> str:
 
 def _make(source: Source, destination: Path, options: Options, digest: str, workers: int | None) -> None:
     """Make a dataset, unless another process does so first."""
-    with Workers(workers) as pool:
+    with Workers(workers if source.loaded is iter else 1) as pool:
         found = examine(with_faces(source, options.landmarks), pool)
         resolution = top_level(found, options)
         found.refuse(options.on_bad)
@@ -198,7 +198,9 @@ def _temporary_folder(destination: Path) -> Iterator[Path | None]:
 def _decode_all(found: Findings, layout: Layout, crop: str, pool: Workers) -> None:
     """Decode the good files, note which can't be decoded, and write each image into the place of its number."""
     good = found.good()
-    results = pool.in_order(found.source.task, partial(_decode, layout, crop), enumerate(good), len(good))
+    slots = {entry.name: slot for slot, entry in enumerate(good)}
+    items = ((slots[entry.name], entry) for entry in found.source.loaded(good))
+    results = pool.in_order(found.source.task, partial(_decode, layout, crop), items, len(good))
     found.reasons |= {name: reason for name, reason in results if reason is not None}
 
 

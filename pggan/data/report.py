@@ -89,7 +89,7 @@ def _lines(groups: Mapping[str, list[str]]) -> list[str]:
 def examine(source: Source, workers: Workers) -> Findings:
     """Read the header of every file."""
     found, total = Findings(source), len(source.entries)
-    for name, header in workers.in_order("Reading headers", header_of, source.entries, total):
+    for name, header in workers.in_order("Reading headers", header_of, source.loaded(source.entries), total):
         if isinstance(header, str):
             found.reasons[name] = header
         else:

@@ -2,6 +2,7 @@
 
 import os
 import stat
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -41,11 +42,13 @@ class Source:
     """Image files from one place, in the order of the dataset.  Raises UserError where there are none.
 
     description: kept with the dataset; it has a "kind" and a "name".
+    loaded: gives entries ready to be opened, perhaps in another order; unless it is `iter`, with what is in the files.
     task: the title of the progress bar while the images are decoded.
     """
 
     description: dict[str, object]
     entries: list[Entry]
+    loaded: Callable[[Iterable[Entry]], Iterable[Entry]] = iter
     task: str = "Decoding images"
 
     def __post_init__(self) -> None:

@@ -42,7 +42,7 @@ from pggan.run.loop import Profiling, Run
 from pggan.run.pictures import Pictures
 from pggan.run.report import NullReporter, Reporter
 from pggan.run.run_dir import choose_run_dir, lock_run_dir, log_on_rank, next_start, write_config
-from pggan.training.build import build_partition, build_trainer, sends_sparse_updates
+from pggan.training.build import build_partition, build_trainer, require_device, sends_sparse_updates
 from pggan.training.precision import configure_process
 from pggan.training.timing import StepTimes
 from pggan.training.trainer import Trainer
@@ -82,6 +82,7 @@ def open_run(
     configure_process(device, config.precision, config.threads, one_thread=config.elastic, deterministic=exact)
     description["versions"]["cpu_threads"] = torch.get_num_threads()
     with group.collective_errors():
+        require_device(config, device)
         partition = build_partition(config, (phase.batch for phase in schedule.phases), group.world_size, group.rank)
         metrics = open_metrics(config.evaluation, device)
     run_dir = Path(group.broadcast_object(group.on_main(lambda: str(choose_run_dir(config.run_dir, config.name)))))

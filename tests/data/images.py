@@ -52,7 +52,8 @@ def prepared(source, destination, workers=1, **options):
 
 
 def write_tar(path, files):
-    with tarfile.open(path, "w") as archive:
+    mode = {".gz": "w:gz", ".tgz": "w:gz", ".bz2": "w:bz2", ".xz": "w:xz"}.get(path.suffix, "w")
+    with tarfile.open(path, mode) as archive:
         for name, content in files:
             member = name if isinstance(name, tarfile.TarInfo) else tarfile.TarInfo(name)
             member.size = len(content)
