@@ -88,7 +88,7 @@ class Command:
 
     @property
     def config_files(self) -> list[Path]:
-        """Its YAML, and those of the commands whose keys it has, too."""
+        """Its YAML file, and the YAML files of the commands that it takes keys from."""
         bases = [COMMANDS[one] for one in self.defaults if isinstance(one, str)]
         return [self.config_file, *(file for base in bases for file in base.config_files)]
 

@@ -243,9 +243,10 @@ class ProcessGroup:
 
 
 def agreed_prefix(store: Any, info: RankInfo, seconds: float) -> str:
-    """A prefix for the keys of ranks that start together, in a store that may have those of ranks that have ended.
+    """A prefix for the store's keys, the same on all ranks of this start: earlier ranks may have left keys there.
 
-    Rank 0 names it, the others count themselves under it.  A count that is full, or never fills, is of ranks before.
+    Rank 0 chooses the prefix, and the other ranks count themselves under it.  A count that is full belongs to an
+    earlier start, and a count that never fills, too.
     """
     prefix = uuid4().hex if info.rank == 0 else ""
     if prefix:

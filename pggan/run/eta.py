@@ -22,7 +22,7 @@ ENDLESS = 10**12  # images
 
 @dataclass
 class Eta:
-    """The seconds that the rest of one run takes: those of every phase, times what the run took over what they say.
+    """Seconds until a run ends: the expected time of each phase, times the ratio of measured to expected time so far.
 
     Grids, checkpoints and evaluations count as time of the images after which they come.
 

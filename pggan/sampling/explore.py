@@ -88,9 +88,9 @@ def listen(generator: TrainedGenerator, name: str, directions: str | None, port:
 def page_files(generator: TrainedGenerator, directions: str | None, about: dict[str, Any]) -> dict[str, bytes]:
     """The content of each file of the page, by its name.
 
-    Args: directions: a file with those of the sliders, None for the principal ones of the first features; about: what
-    model.json says besides: the name of the page, the renderer that draws (server or browser), and the endings of the
-    films that a server can export.
+    Args: directions: a file with the directions of the sliders; None takes the principal directions of the first
+    features; about: more entries of model.json: the name of the page, the renderer (server or browser), and the
+    endings of the films that a server can export.
     Raises UserError when the file has no directions for this generator.
     """
     facts = ("latent_size", "resolutions", "num_classes", "resolution", "alpha", "images")
