@@ -258,7 +258,6 @@ class PlanConfig(TrainConfig):
 
     device: str | None
     calibrate: bool
-    limit_seconds: Positive
     watts: Positive | None
     interconnect: str
     processes: list[Count]

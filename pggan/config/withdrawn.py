@@ -37,6 +37,7 @@ REMEDIES = {
     "Pixels are repeated.": "scaling",
     "The learning rates grow with the root of schedule.batch_factor.": "schedule.learning_rate_scaling",
     "With hours=, growth becomes shorter where it would be late.": "schedule.max_growth_share",
+    "calibrate=true measures for two minutes at most.": "limit_seconds",
     "debug=profile of a training run writes traces.": "trace",
     "calibrate=true measures, device= predicts a card.": "tflops",
 }

@@ -3,8 +3,7 @@
 import json
 import platform
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -28,8 +27,6 @@ from pggan.core.text import new_table, next_command, three_digits
 from pggan.distributed.launch import launch
 from pggan.distributed.process_group import ProcessGroup, rank_from_environment, run_distributed
 from pggan.losses.base import Reals
-from pggan.optim.reducer import GradientReducer, Handle
-from pggan.optim.state import Trainable
 from pggan.training.build import build_partition, build_trainer
 from pggan.training.precision import configure_process
 from pggan.training.timing import EMA_DECAY, WARMUP
@@ -38,13 +35,10 @@ QUEUED_UPDATES = 10  # on a GPU, between two waits for it: the wait and filling 
 LONG_AFTER = 10**9  # images since the phase began: compression has warmed up
 COLUMNS = {"side": "resolution", "batch": "batch", "ms/step": "milliseconds_per_step", "img/s": "images_per_second"}
 COLUMNS |= {"reference": "reference_images_per_second", "ratio": "ratio"}
-SCALING_TITLE = "Last three columns: ms of a step in which nothing overlaps anything else"
-SCALING = {"side": "resolution", "ranks": "ranks", "img/s": "images_per_second", "times": "speedup"}
-SCALING |= {"ms/step": "milliseconds_per_step", "compute": "compute", "all-reduce": "communication", "idle": "idle"}
-PARTS = ("compute", "communication", "idle")
+SCALING = {"side": "resolution", "ranks": "ranks", "ms/step": "milliseconds_per_step", "img/s": "images_per_second"}
+SCALING |= {"times": "speedup", "efficiency": "efficiency"}
 Row = dict[str, Any]
 Step = Callable[[Phase, Reals, StepRng], object]
-Times = list[tuple[float, dict[str, float]]]  # of steps: the seconds of one, and of the parts of another
 
 
 def run(config: BenchConfig) -> int:
@@ -169,14 +163,7 @@ class Runner:
         count = self.phase.batch if indices is None else len(indices)
         self.reals = Reals(2 * torch.rand(count, 3, stage, stage, device=group.device) - 1, None, None)
 
-    def __call__(self) -> tuple[float, dict[str, float]]:
-        """The seconds of a step, and of the parts of another one, in which nothing overlaps anything else."""
-        whole = self.step()
-        with timed(self.trainer.reducer, self.group) as waits:
-            other = self.step()
-        return whole, {"compute": other - sum(waits.values()), **waits}
-
-    def step(self) -> float:
+    def __call__(self) -> float:
         """The seconds of a step, which all ranks begin together."""
         self.group.barrier()
         start = time.perf_counter()
@@ -186,32 +173,6 @@ class Runner:
         return time.perf_counter() - start
 
 
-@contextmanager
-def timed(reducer: GradientReducer, group: ProcessGroup) -> Iterator[dict[str, float]]:
-    """Inside, the seconds that this rank waits add up: for the other ranks, and for their gradients."""
-    seconds, start_all_reduce = {"idle": 0.0, "communication": 0.0}, reducer.start_all_reduce
-
-    def start(trainable: Trainable, batch: int) -> Handle:
-        wait = start_all_reduce(trainable, batch)
-
-        def timed_wait() -> torch.Tensor:
-            synchronize(group.device)
-            began = time.perf_counter()
-            group.barrier()
-            met = time.perf_counter()
-            sums = wait()
-            synchronize(group.device)
-            seconds["idle"] += met - began
-            seconds["communication"] += time.perf_counter() - met
-            return sums
-
-        return timed_wait
-
-    reducer.start_all_reduce = start  # type: ignore[method-assign]
-    yield seconds
-    del reducer.start_all_reduce
-
-
 def measure_scaling(config: BenchScalingConfig, group: ProcessGroup) -> int:
     """Measure all stages, on one of the ranks; rank 0 prints.  Returns the exit code."""
     configure_process(group.device, config.precision, config.threads, one_thread=True)
@@ -219,7 +180,7 @@ def measure_scaling(config: BenchScalingConfig, group: ProcessGroup) -> int:
     groups = {size: group.subgroup(size) for size in config.processes}
     for stage, batch in config.batches():
         runners = {size: Runner(config, part, stage, batch) for size, part in groups.items() if part is not None}
-        times: dict[int, Times] = {size: [] for size in runners}
+        times: dict[int, list[float]] = {size: [] for size in runners}
         for size in config.processes * (config.warmup + config.steps):
             group.barrier()
             if size in runners:
@@ -230,16 +191,15 @@ def measure_scaling(config: BenchScalingConfig, group: ProcessGroup) -> int:
             console.print(f"{stage}x{stage}: {rows[-1]['speedup']:.2f} times one rank with {rows[-1]['ranks']}")
     keys = {"gradients": vars(config.gradients), "elastic": config.elastic}
     if group.is_main and not report(config, group.device, rows, **keys):
-        shown = [row | row["milliseconds"] for row in rows]
-        Console(highlight=False).print(table_of(shown, SCALING_TITLE, SCALING))
+        Console(highlight=False).print(table_of(rows, "Images per second of several ranks", SCALING))
         count = max(config.processes)
         print(next_command("train", "hours=2", devices=f"cpu:{count}" if group.device.type == "cpu" else count))
     return 0
 
 
-def rows_of(stage: int, batch: int, times: dict[int, Times]) -> list[Row]:
-    """The figures of one stage: a row per number of ranks."""
-    seconds = {size: median(whole for whole, _ in steps) for size, steps in times.items()}
+def rows_of(stage: int, batch: int, times: dict[int, list[float]]) -> list[Row]:
+    """The figures of one stage: a row per number of ranks, from the seconds of its steps."""
+    seconds = {size: median(steps) for size, steps in times.items()}
     rates = {size: size * batch / seconds[size] for size in times}
     least = min(rates)
     return [
@@ -251,7 +211,6 @@ def rows_of(stage: int, batch: int, times: dict[int, Times]) -> list[Row]:
             "images_per_second": rate,
             "speedup": rate / rates[least] * least,
             "efficiency": rate / rates[least] * least / size,
-            "milliseconds": {part: 1000 * median(parts[part] for _, parts in times[size]) for part in PARTS},
         }
         for size, rate in rates.items()
     ]

@@ -12,9 +12,8 @@ n - 1 messages with all that one device has.
 Source: Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations", section 3.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from functools import partial
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -25,7 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from pggan.core.architecture import Architecture, Precision
 from pggan.core.errors import UserError
 from pggan.core.schedule import Phase
-from pggan.losses.base import Loss, LossTerms, PenaltyContext, Reals
+from pggan.losses.base import GradientPenalty, Loss, PenaltyContext, Reals
 from pggan.networks.networks import Generator, count_parameters, new_discriminator
 from pggan.training.timing import Speed
 
@@ -50,10 +49,7 @@ class CostCounter:
             self.g, self.d = Generator(architecture), new_discriminator(architecture)
 
     def cost(self, phase: Phase) -> dict[str, Any]:
-        """The cost of a step of `phase`: weights in use, bytes, and floating-point operations by purpose.
-
-        `penalty` is what a step takes more where gradient penalties are due; `mean` is over an interval of lazy ones.
-        """
+        """The cost of a step of `phase`: weights in use, bytes, and operations, mean over an interval of penalties."""
         a, loss, alpha = self.architecture, self.loss, 0.5 if phase.fading else 1.0
         count = max(COUNTED_IMAGES // a.stddev_group, 1) * a.stddev_group
         with torch.device("meta"):
@@ -65,22 +61,23 @@ class CostCounter:
             scores: tuple[Tensor, Tensor] = self.d(images, phase.resolution, alpha, sub_batches)
             return scores
 
-        def passed(terms_of: Callable[[], LossTerms]) -> tuple[int, int]:
-            forward, terms = counted(terms_of)
-            return forward, counted(sum(term.sum() for term in terms.loss.values()).backward)[0]
+        def step(due: tuple[GradientPenalty, ...]) -> int:
+            with FlopCounterMode(display=False) as counter:
+                fakes = self.g(latents, labels, phase.resolution, alpha).detach()
+                of_d = loss.for_d(critic, Reals(fakes, labels, labels), fakes, PenaltyContext(due, 0, mix, None))
+                self.d.requires_grad_(False)
+                of_g = loss.for_g(
+                    critic, Reals(fakes, labels, labels), self.g(latents, labels, phase.resolution, alpha)
+                )
+                self.d.requires_grad_(True)
+                for terms in (of_d, of_g):
+                    sum(term.sum() for term in terms.loss.values()).backward()
+            counts = counter.get_flop_counts().get("Global", {})
+            # Products of batches form kernels, which all images of a batch share.
+            return sum(flops for operation, flops in counts.items() if operation is not torch.ops.aten.bmm)
 
-        g, fakes = counted(lambda: self.g(latents, labels, phase.resolution, alpha))
-        reals, contexts = Reals(fakes.detach(), labels, labels), [PenaltyContext((), 0, mix, None)]
-        contexts.append(contexts[0]._replace(due=loss.penalties()))
-        (d, d_backward), due = (passed(partial(loss.for_d, critic, reals, fakes.detach(), one)) for one in contexts)
-        in_d = in_use(self.d)
-        self.d.requires_grad_(False)
-        d_for_g, g_backward = passed(lambda: loss.for_g(critic, reals, fakes))
-        self.d.requires_grad_(True)
-        in_g, penalty = in_use(self.g), sum(due) - d - d_backward
-        flops = {"generator_forward": 2 * g, "discriminator_forward": d + d_for_g, "backward": d_backward + g_backward}
-        mean = sum(flops.values()) + penalty / loss.reg_interval
-        parts = *flops.items(), ("penalty", penalty), ("mean", mean)
+        plain, penalized = step(()), step(loss.penalties())
+        in_g, in_d = in_use(self.g), in_use(self.d)
         # With G's average; of weights in use, gradients and two moments.
         weights = 2 * count_parameters(self.g) + count_parameters(self.d) + 3 * (in_g + in_d)
         activations = ACTIVATION_COPIES * self.activation_bytes * phase.batch * a.activations_up_to(phase.resolution)
@@ -88,16 +85,8 @@ class CostCounter:
             "parameters": {"generator": in_g, "discriminator": in_d},
             "gradient_bytes": 4 * (in_g + in_d),
             "memory_bytes": 4 * weights + activations,  # roughly
-            "flops_per_step": {purpose: phase.batch / count * each for purpose, each in parts},
+            "flops_per_step": phase.batch / count * (plain + (penalized - plain) / loss.reg_interval),
         }
-
-
-def counted(work: Callable[[], Any]) -> tuple[int, Any]:
-    """The floating-point operations of `work`, but for those that form kernels, which a batch shares; its result."""
-    with FlopCounterMode(display=False) as counter:
-        result = work()
-    counts = counter.get_flop_counts().get("Global", {})
-    return sum(count for operation, count in counts.items() if operation is not torch.ops.aten.bmm), result
 
 
 def in_use(network: nn.Module) -> int:

@@ -38,6 +38,7 @@ from pggan.training.build import build_partition
 from pggan.training.precision import configure_process, precision_on
 from pggan.training.timing import StepTimes
 
+CALIBRATION_SECONDS = 120.0  # at most, for steps of every resolution
 DGC_RATIO = 0.1  # of the scaling table, unless gradients=dgc says another one
 
 
@@ -62,7 +63,7 @@ def run(config: PlanConfig) -> int:
         else:
             device, exact = choose_device(kind), config.compute.deterministic
             configure_process(device, config.precision, config.threads, one_thread=config.elastic, deterministic=exact)
-            seconds = config.limit_seconds if config.calibrate else None
+            seconds = CALIBRATION_SECONDS if config.calibrate else None
             times, precision = StepTimes(config, architecture, device), precision_on(device, config.precision)
             found = times.of_phases(schedule, partition.largest_local_batch, seconds=seconds)
             facts, memory = hardware(device), free_memory(device)
@@ -79,7 +80,7 @@ def run(config: PlanConfig) -> int:
             how = "predicted" if config.device else "measured" if phase.resolution in found.measured else "expected"
             about = {"phase": phase.name, "time_is": how, "images": min(phase.end, schedule.total) - phase.start}
             rows.append(about | timed(phase, steps, seconds=taken, watts=watts) | cost)
-            rows[-1]["flops"] = steps * cost["flops_per_step"]["mean"]
+            rows[-1]["flops"] = steps * cost["flops_per_step"]
             fixed = min(times.speed.start_seconds * (phase.resolution.bit_length() - 2), taken)
             group = min(config.model.stddev_group, phase.batch)
             loads.append(Load(steps, phase.batch, group, taken, fixed, tuple(cost["parameters"].values())))
@@ -196,19 +197,14 @@ def time_table(plan: dict[str, Any]) -> Table:
 def work_table(plan: dict[str, Any]) -> Table:
     """The cost of a step: a row per phase."""
     g, d = plan["parameters"]["generator"], plan["parameters"]["discriminator"]
-    kinds = "generator_forward", "discriminator_forward", "backward", "penalty", "mean"
-    table = new_table(
-        f"G {g:,} and D {d:,} parameters; of a step the weights in use, bytes, and FLOP per image",
-        *("phase", "weights", "grad.", "memory", "G for-\nward", "D for-\nward", "back-\nward", "pen-\nalty", "mean"),
-        "phase",
-    )
+    columns = "phase", "weights in use", "gradient bytes", "memory", "FLOP per image", "FLOP in all"
+    table = new_table(f"G {g:,} and D {d:,} parameters; of a step and of the phase", *columns)
     for row in plan["phases"]:
         sizes = sum(row["parameters"].values()), row["gradient_bytes"], row["memory_bytes"]
-        each = (row["flops_per_step"][kind] / row["batch"] for kind in kinds)
-        table.add_row(short_name(row), *map(with_prefix, (*sizes, *each, row["flops"])))
+        table.add_row(short_name(row), *map(with_prefix, (*sizes, row["flops_per_step"] / row["batch"], row["flops"])))
     table.add_section()
     peak, flops = with_prefix(plan["total"]["memory_bytes"]), with_prefix(1e18 * plan["total"]["exaflops"])
-    table.add_row("worst, sum", "", "", peak, *[""] * 5, flops)
+    table.add_row("worst, sum", "", "", peak, "", flops)
     return table
 
 

@@ -5,12 +5,11 @@ import time
 
 import pytest
 import torch
-from rich.console import Console
 
 from pggan.cli.main import main
 from pggan.config.commands import BenchConfig
 from pggan.config.validation import validated
-from pggan.performance.bench import PARTS, SCALING, SCALING_TITLE, measured, phase_of, rows_of, table_of
+from pggan.performance.bench import measured, phase_of, rows_of
 from tests.composed import composed
 
 SMALL = ["model.fmap_max=8", "batch=4", "steps=1", "warmup=0", "device=cpu"]
@@ -59,27 +58,15 @@ def test_mistakes_are_refused(words, remedy, capsys):
     assert remedy in capsys.readouterr().err
 
 
-def test_figures_of_ranks_follow_from_the_times_and_fit_into_80_columns(capsys):
-    parts = {"compute": 98.7654, "communication": 0.25, "idle": 0.125}
-    seconds = {1: (3.0, 0.5, 0.5), 2: (0.6, 9.0, 0.8)}
-    rows = rows_of(1024, 4, {size: [(whole, parts) for whole in found] for size, found in seconds.items()})
-    one, two = rows
+def test_figures_of_ranks_follow_from_the_times():
+    one, two = rows_of(1024, 4, {1: [3.0, 0.5, 0.5], 2: [0.6, 9.0, 0.8]})
     assert (one["images_per_second"], two["images_per_second"]) == (4 / 0.5, 2 * 4 / 0.8)
     assert (one["speedup"], two["speedup"], two["efficiency"]) == (1.0, 10 / 8, 10 / 8 / 2)
-    assert two["milliseconds"] == pytest.approx({"compute": 98_765.4, "communication": 250, "idle": 125})
-    Console(width=80).print(table_of([row | row["milliseconds"] for row in rows], SCALING_TITLE, SCALING))
-    shown = capsys.readouterr().out
-    assert "…" not in shown
-    assert max(map(len, shown.splitlines())) <= 80
-    assert all(name in shown for name in ("ranks", "all-reduce", "98,765", "1.25"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [1, 2])
-def test_ranks_are_measured_one_alone_in_place(count, capfd):
-    assert main(["bench", "scaling", f"processes={[*range(1, count + 1)]}", "devices=cpu", *RANKS]) == 0
+def test_ranks_are_measured(capfd):
+    assert main(["bench", "scaling", "processes=[1,2]", "devices=cpu", *RANKS]) == 0
     rows = json.loads(capfd.readouterr().out)["stages"]
-    assert [row["ranks"] for row in rows] == [1, 2][:count]
-    assert all(set(row["milliseconds"]) == set(PARTS) for row in rows)
-    assert all(row["milliseconds"]["compute"] > 0 for row in rows)
-    assert count == 1 or all(row["milliseconds"]["communication"] > 0 for row in rows)
+    assert [row["ranks"] for row in rows] == [1, 2]
+    assert all(row["images_per_second"] > 0 for row in rows)
