@@ -71,7 +71,7 @@ class CostCounter:
                 )
                 self.d.requires_grad_(True)
                 for terms in (of_d, of_g):
-                    sum(term.sum() for term in terms.loss.values()).backward()
+                    torch.autograd.backward([term.sum() for term in terms.loss.values()])
             counts = counter.get_flop_counts().get("Global", {})
             # Products of batches form kernels, which all images of a batch share.
             return sum(flops for operation, flops in counts.items() if operation is not torch.ops.aten.bmm)
