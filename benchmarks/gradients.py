@@ -69,7 +69,7 @@ def step(device: torch.device, precision: Precision | None, loss: str, flags: tu
     keys += ["compute.cuda_graphs=off", f"compute.micro_batch_size={IMAGES // 2 if micro_batches else 'null'}"]
     config = replace(validated(TrainConfig, compose("train", keys)), precision=precision or Precision.fp32)
     architecture = config.model.architecture(2 * RESOLUTION, 3, CLASSES * labels)
-    trainer = build_trainer(config, architecture, [phase], ProcessGroup.single_process(device))
+    trainer = build_trainer(config.trainer_settings(), architecture, [phase], ProcessGroup.single_process(device))
     set_float32(device, precision or Precision.fp32)
     state, gradients, dtype = trainer.state, {}, torch.float32
     for name, part in (("d", state.d), ("g", state.g)):

@@ -49,7 +49,7 @@ def our_step(resolution: int, batch: int, checkout: Path | None, threads: int) -
     configure_process(CPU, config.precision, threads)
     phase, group = phase_of(resolution, batch), ProcessGroup.single_process(CPU)
     architecture = config.model.architecture(resolution, 3, num_classes=0)
-    trainer = build_trainer(config, architecture, [phase], group)
+    trainer = build_trainer(config.trainer_settings(), architecture, [phase], group)
     shown = 0
 
     def step(reals: Tensor) -> None:

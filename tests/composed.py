@@ -14,11 +14,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from pggan.cli.commands import COMMANDS
 from pggan.cli.compose import compose, finished, words_for_hydra
-from pggan.config.commands import default_trainer
-from pggan.config.train import TrainConfig, TrainerConfig
+from pggan.config.train import TrainConfig
 from pggan.config.validation import validated
-from pggan.config.values import to_plain
-from pggan.core.architecture import Architecture
 
 
 def composed(name: str, overrides: list[str]) -> dict[str, Any]:
@@ -53,14 +50,3 @@ def _of_files(file: Path, choices: tuple[str, ...]) -> DictConfig:
 @cache
 def _parsed(override: str) -> Override:
     return OverridesParser.create().parse_override(override)
-
-
-def trainer_config(architecture: Architecture | None = None, **values: Any) -> TrainerConfig:
-    """The default trainer with networks of the sizes of `architecture`, and other `values`: parts of its tables."""
-    config: dict[str, Any] = to_plain(default_trainer())
-    sizes = {} if architecture is None else vars(architecture)
-    config["model"] |= {name: sizes[name] for name in config["model"] if name in sizes}
-    for name, value in values.items():
-        merges = isinstance(value, dict) and "name" not in value
-        config[name] = {**config[name], **value} if merges else value
-    return validated(TrainerConfig, config)

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from pggan.core.architecture import Architecture, Resampling
-from pggan.losses import WganGp
+from pggan.losses import Logistic, Relativistic, WganGp
+from pggan.losses.base import Loss
 from pggan.networks.networks import Generator, initialize
 
 PAPER = Architecture(
@@ -23,15 +24,10 @@ PAPER = Architecture(
     resampling=Resampling.fused,
 )
 WGAN_GP = WganGp(penalty_weight=10.0, target=1.0, reg_interval=1)
-# The options of each loss, as a configuration has them.
-LOSSES: dict[str, dict[str, Any]] = {
-    "wgan_gp": {
-        "penalty_weight": 10.0,
-        "target": 1.0,
-        "reg_interval": 1,
-    },
-    "logistic": {"gamma": 1.0, "reg_interval": 1},
-    "relativistic": {"gamma": 1.0, "reg_interval": 1},
+LOSSES: dict[str, Loss] = {
+    "wgan_gp": WGAN_GP,
+    "logistic": Logistic(gamma=1.0, reg_interval=1),
+    "relativistic": Relativistic(gamma=1.0, reg_interval=1),
 }
 
 

@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
 from typing import Annotated, Any, Literal
 
-from pggan.config.defaults import default_values
 from pggan.config.train import (
     Channels,
     Count,
@@ -18,12 +16,10 @@ from pggan.config.train import (
     RawPerResolution,
     Resolution,
     TrainConfig,
-    TrainerConfig,
     WganGpConfig,
     Whole,
     per_resolution,
 )
-from pggan.config.validation import validated
 from pggan.core.architecture import Precision
 from pggan.core.errors import UserError
 from pggan.core.schedule import value_at
@@ -308,10 +304,3 @@ class BenchScalingConfig(StagesConfig):
     elastic: bool
     gradients: PlainGradientsConfig | DgcConfig
     distributed: DistributedConfig
-
-
-@cache
-def default_trainer() -> TrainerConfig:
-    """The trainer that configs/train.yaml describes, for what varies a part of it."""
-    values = default_values({})
-    return validated(TrainerConfig, {name: values[name] for name in TrainerConfig.__dataclass_fields__})

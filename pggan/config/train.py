@@ -8,11 +8,14 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import inf
 from pkgutil import resolve_name
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pggan.core.architecture import LIMITS, MIN_RESOLUTION, Architecture, Precision, Resampling, is_power_of_two
 from pggan.core.errors import UserError, require
 from pggan.core.schedule import PerResolution, Schedule
+
+if TYPE_CHECKING:
+    from pggan.training.build import TrainerSettings  # loads PyTorch
 
 Whole = Annotated[int, ">=0"]
 Count = Annotated[int, ">=1"]
@@ -277,8 +280,8 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainerConfig:
-    """Keys of a trainer, besides those of the images."""
+class TrainConfig:
+    """A training run."""
 
     model: ModelConfig
     loss: WganGpConfig | R1Config
@@ -290,21 +293,6 @@ class TrainerConfig:
     threads: Count | None
     elastic: bool
     distributed: DistributedConfig
-
-    def __post_init__(self) -> None:
-        if self.elastic and self.gradients.name != "fp32":
-            problem = f"elastic=true needs exact gradients, not gradients={self.gradients.name}."
-            raise UserError(problem, "Set gradients=fp32.")
-        size, group = self.compute.micro_batch_size, self.model.stddev_group
-        if size is not None and size % group:
-            problem = f"compute.micro_batch_size={size} does not divide into groups of model.stddev_group={group}."
-            raise UserError(problem, f"Use {max(size // group, 1) * group}.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainConfig(TrainerConfig):
-    """A training run."""
-
     name: str
     run_dir: str | None
     hours: Positive | None
@@ -320,7 +308,13 @@ class TrainConfig(TrainerConfig):
     checkpoint: CheckpointConfig
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        if self.elastic and self.gradients.name != "fp32":
+            problem = f"elastic=true needs exact gradients, not gradients={self.gradients.name}."
+            raise UserError(problem, "Set gradients=fp32.")
+        size, group = self.compute.micro_batch_size, self.model.stddev_group
+        if size is not None and size % group:
+            problem = f"compute.micro_batch_size={size} does not divide into groups of model.stddev_group={group}."
+            raise UserError(problem, f"Use {max(size // group, 1) * group}.")
         if self.init_from is not None and self.resume not in ("auto", "never"):
             problem = "init_from= begins a new run; resume= continues one."
             remedy = "Leave out one of them: resume= restores everything, init_from= takes over the weights only."
@@ -332,6 +326,29 @@ class TrainConfig(TrainerConfig):
             gamma = max(gamma_by_rule(phases[-1].resolution, phases[-1].batch), MIN_GAMMA)
             # Every report and checkpoint names this number.
             object.__setattr__(self, "loss", replace(self.loss, gamma=float(f"{gamma:.2g}")))
+
+    def trainer_settings(self) -> "TrainerSettings":
+        """What the trainer is built by."""
+        from pggan.losses import build_loss
+        from pggan.losses.ada import Ada
+        from pggan.training.build import TrainerSettings
+
+        ada, compute = self.augmentation, self.compute
+        return TrainerSettings(
+            loss=build_loss(vars(self.loss)),
+            augmentation=Ada(p=ada.p, target=ada.target, rampup_images=ada.rampup_images)
+            if isinstance(ada, AdaConfig)
+            else None,
+            precision=self.precision,
+            seed=self.seed,
+            gradients=vars(self.gradients),
+            elastic=self.elastic,
+            elastic_chunks=self.distributed.elastic_chunks,
+            micro_batch_size=compute.micro_batch_size,
+            reference=compute.kernels is Kernels.reference,
+            cuda_graphs=compute.cuda_graphs is not Switch.off,
+            deterministic=compute.deterministic,
+        )
 
 
 def gamma_by_rule(resolution: int, batch: int) -> float:

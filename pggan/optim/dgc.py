@@ -30,6 +30,8 @@ SAMPLE = 100_000  # entries that the threshold is estimated from
 class DgcReducer(GradientReducer):
     """Sends the entries that matter most; what a checkpoint needs of the rest is in `extra_state`."""
 
+    has_moments = True
+
     def __init__(self, group: ProcessGroup, state: State, *, ratio: float, warmup_images: int) -> None:
         """Replaces the optimizers of `state`: Adam's work is done here.
 

@@ -50,6 +50,8 @@ class FlatBuffer:
 class GradientReducer:
     """The reducer of a single process, whose gradients are the whole batch's; subclasses are for several ranks."""
 
+    has_moments = False  # makes the updates, too, by moments that each rank has of its own
+
     def __init__(self) -> None:
         self._sums: dict[int, Tensor] = {}
 

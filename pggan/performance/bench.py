@@ -14,8 +14,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from pggan.config.commands import BenchConfig, BenchScalingConfig, default_trainer
-from pggan.config.train import Kernels, Switch, TrainerConfig
+from pggan.config.commands import BenchConfig, BenchScalingConfig
 from pggan.config.values import to_plain, versions
 from pggan.core.architecture import Precision
 from pggan.core.devices import choose_device, count_devices, synchronize
@@ -26,8 +25,9 @@ from pggan.core.schedule import Phase
 from pggan.core.text import new_table, next_command, three_digits
 from pggan.distributed.launch import launch
 from pggan.distributed.process_group import ProcessGroup, rank_from_environment, run_distributed
+from pggan.losses import build_loss
 from pggan.losses.base import Reals
-from pggan.training.build import build_partition, build_trainer
+from pggan.training.build import TrainerSettings, build_trainer
 from pggan.training.precision import configure_process
 from pggan.training.timing import EMA_DECAY, WARMUP
 
@@ -45,11 +45,9 @@ def run(config: BenchConfig) -> int:
     """Measure every stage with the networks of the highest one, and print the result.  Returns the exit code."""
     device, stages = choose_device(config.device, "device"), config.batches()
     configure_process(device, config.precision, config.threads)
-    trained = replace(default_trainer(), model=config.model, loss=config.loss, precision=config.precision)
-    kinds = {"step": trained}
+    kinds = {"step": TrainerSettings(loss=build_loss(vars(config.loss)), precision=config.precision)}
     if config.against:
-        compute = replace(trained.compute, kernels=Kernels.reference, cuda_graphs=Switch.off)
-        kinds["reference"] = replace(trained, precision=Precision.fp32, compute=compute)
+        kinds["reference"] = replace(kinds["step"], precision=Precision.fp32, reference=True, cuda_graphs=False)
     architecture = config.model.architecture(max(stages)[0], 3, num_classes=0)
     errors, rows = Console(stderr=True, highlight=False), list[Row]()
     for side, batch in stages:
@@ -131,7 +129,7 @@ def run_scaling(config: BenchScalingConfig) -> int:
     if info is not None:
         return run_distributed(info, config.devices, partial(measure_scaling, config))
     for size, (_, batch) in product(config.processes, config.batches()):
-        build_partition(trainer_config(config), [batch * size], size, key="batch times ranks")
+        settings_of(config).partition(config.model.stddev_group, [batch * size], size, key="batch times ranks")
     kind, there = count_devices(config.devices)
     if config.devices == "auto" and there < largest:
         kind = "cpu"
@@ -144,11 +142,16 @@ def run_scaling(config: BenchScalingConfig) -> int:
     return launch("bench scaling", values, count, **config.distributed.launcher, threads=config.threads or 1)
 
 
-def trainer_config(config: BenchScalingConfig) -> TrainerConfig:
-    """The trainer that is measured, with defaults for what is not configured."""
-    keys = ("model", "loss", "precision", "elastic", "distributed", "gradients")
-    compute = replace(default_trainer().compute, cuda_graphs=Switch.off)
-    return replace(default_trainer(), **{key: getattr(config, key) for key in keys}, compute=compute)
+def settings_of(config: BenchScalingConfig) -> TrainerSettings:
+    """What the trainer is built by that is measured."""
+    return TrainerSettings(
+        loss=build_loss(vars(config.loss)),
+        precision=config.precision,
+        gradients=vars(config.gradients),
+        elastic=config.elastic,
+        elastic_chunks=config.distributed.elastic_chunks,
+        cuda_graphs=False,
+    )
 
 
 class Runner:
@@ -157,7 +160,7 @@ class Runner:
     def __init__(self, config: BenchScalingConfig, group: ProcessGroup, stage: int, batch: int) -> None:
         self.group, self.phase = group, phase_of(stage, batch * group.world_size)
         architecture = config.model.architecture(max(config.batches())[0], 3, num_classes=0)
-        self.trainer = build_trainer(trainer_config(config), architecture, [self.phase], group)
+        self.trainer = build_trainer(settings_of(config), architecture, [self.phase], group)
         self.trainer.state.images = LONG_AFTER
         indices = self.trainer.indices(self.phase.batch)
         count = self.phase.batch if indices is None else len(indices)

@@ -4,7 +4,6 @@ import json
 import os
 import platform
 from collections.abc import Callable
-from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -14,19 +13,19 @@ import torch
 import torch.distributed as dist
 from packaging.requirements import Requirement
 
-from pggan.config.commands import DoctorConfig, default_trainer
-from pggan.config.train import R1Config
+from pggan.config.commands import DoctorConfig
 from pggan.config.values import versions
-from pggan.core.architecture import Precision
+from pggan.core.architecture import Architecture, Precision, Resampling
 from pggan.core.atomic_io import existing_parent, free_bytes
 from pggan.core.devices import choose_device, free_memory
 from pggan.core.errors import EXIT_FAILED
 from pggan.core.process import available_cores, processor_facts
 from pggan.core.text import duration, next_command, three_digits
 from pggan.distributed.process_group import ProcessGroup
+from pggan.losses import Logistic
 from pggan.ops import fused
 from pggan.performance.bench import phase_of
-from pggan.training.build import build_trainer
+from pggan.training.build import TrainerSettings, build_trainer
 from pggan.training.precision import DTYPES
 from pggan.training.timing import product_rate, step_seconds
 
@@ -36,8 +35,18 @@ ENOUGH_DISK = 4 * GIB
 # Networks, moments, gradients and activations of the demo's largest step, and what Python and PyTorch take themselves.
 ENOUGH_MEMORY = 2 * GIB
 OUTPUTS = Path("outputs")  # where runs go unless run_dir= names another place
-TINY_MODEL = replace(default_trainer().model, fmap_base=128, fmap_max=16)
-LOSS = R1Config(name="logistic", gamma=10.0, reg_interval=1)  # with a gradient penalty, so D is differentiated twice
+SMALL = Architecture(
+    resolution=8,
+    channels=3,
+    num_classes=0,
+    latent_size=16,
+    fmap_base=128,
+    fmap_decay=1.0,
+    fmap_max=16,
+    stddev_group=4,
+    resampling=Resampling.fused,
+)
+LOSS = Logistic(gamma=10.0, reg_interval=1)  # with a gradient penalty, so D is differentiated twice
 
 
 class Check(NamedTuple):
@@ -142,9 +151,8 @@ def products(device: torch.device) -> tuple[str, bool]:
 
 def training(device: torch.device) -> tuple[str, bool]:
     """Steps of small networks as training takes them by default; on CUDA they are captured at last."""
-    phase, config = phase_of(8, 4), replace(default_trainer(), model=TINY_MODEL, loss=LOSS)
-    group = ProcessGroup.single_process(device)
-    trainer = build_trainer(config, TINY_MODEL.architecture(8, 3, 0), [phase], group)
+    phase, settings = phase_of(8, 4), TrainerSettings(loss=LOSS, precision=Precision.auto)
+    trainer = build_trainer(settings, SMALL, [phase], ProcessGroup.single_process(device))
     seconds = step_seconds(trainer, phase, device)
     finite = all(bool(weights.isfinite().all()) for weights in trainer.state.g.network.weights)
     return f"small steps of {duration(seconds)}, after which weights are {'' if finite else 'not '}finite", finite

@@ -64,7 +64,7 @@ class MeasuredCosts:
     def _times(self, config: TrainConfig, networks: NetworkSizes) -> StepTimes:
         model = replace(config.model, fmap_base=networks.fmap_base, fmap_max=networks.fmap_max)
         architecture = model.architecture(networks.resolution, self.facts.channels, self.facts.num_classes)
-        return StepTimes(config, architecture, self.device, self.speed)
+        return StepTimes(config.trainer_settings(), architecture, self.device, self.speed)
 
 
 def extra(networks: NetworkSizes, side: int) -> float:

@@ -21,7 +21,6 @@ from pggan.core.errors import UserError, nearest
 from pggan.core.schedule import Phase
 from pggan.core.text import duration, given_words, new_table, next_command, three_digits
 from pggan.data.pyramid import INDEX_FILE, ImagePyramid
-from pggan.losses import build_loss
 from pggan.networks.networks import count_parameters
 from pggan.performance.bench import hardware
 from pggan.performance.costs import (
@@ -34,7 +33,6 @@ from pggan.performance.costs import (
     Reduction,
     Scaling,
 )
-from pggan.training.build import build_partition
 from pggan.training.precision import configure_process, precision_on
 from pggan.training.timing import StepTimes
 
@@ -49,22 +47,22 @@ def run(config: PlanConfig) -> int:
             raise UserError(f"{key}={value} is not known.", nearest(value.lower(), known))
     channels, num_classes, data_note = image_facts(config.data)
     architecture = config.model.architecture(config.schedule.final_resolution, channels, num_classes)
-    schedule, loss = config.schedule.build(), build_loss(vars(config.loss))
+    schedule, settings = config.schedule.build(), config.trainer_settings()
     kind, count = ("cuda", 1) if config.device is not None else count_devices(config.devices)
-    partition = build_partition(config, (phase.batch for phase in schedule.phases), world_size=1)
+    partition = settings.partition(architecture.stddev_group, (phase.batch for phase in schedule.phases), world_size=1)
     memory: int | None
     with Console(stderr=True, highlight=False).status("Measuring a few steps"):
         if config.device is not None:
             card = CARDS[config.device.lower()]
             precision, facts = card.precision(config.precision), {"device": config.device.lower(), "name": card.name}
-            times = StepTimes(config, architecture, torch.device("cuda"), card.speed(precision))
+            times = StepTimes(settings, architecture, torch.device("cuda"), card.speed(precision))
             found, memory = times.of_phases(schedule, seconds=0.0), int(card.gib * 2**30)
             note = f"Time: predicted for one {card.name} in {precision} by its data sheet; within a third."
         else:
             device, exact = choose_device(kind), config.compute.deterministic
             configure_process(device, config.precision, config.threads, one_thread=config.elastic, deterministic=exact)
             seconds = CALIBRATION_SECONDS if config.calibrate else None
-            times, precision = StepTimes(config, architecture, device), precision_on(device, config.precision)
+            times, precision = StepTimes(settings, architecture, device), precision_on(device, config.precision)
             found = times.of_phases(schedule, partition.largest_local_batch, seconds=seconds)
             facts, memory = hardware(device), free_memory(device)
             note = "Time: by operations, from the rates of a product and a copy here; calibrate=true measures steps."
@@ -72,7 +70,7 @@ def run(config: PlanConfig) -> int:
                 side = max(found.measured)
                 note = f"Time: real steps up to {side}x{side} on one device here, and operations for all others."
     guess = next((card.watts for card in CARDS.values() if card.name in facts["name"]), OTHER_WATTS[kind])
-    watts, counter = config.watts or guess, CostCounter(architecture, loss, 2 if "16" in precision else 4)
+    watts, counter = config.watts or guess, CostCounter(architecture, settings.loss, 2 if "16" in precision else 4)
     rows, loads = list[dict[str, Any]](), list[Load]()
     for phase, steps in zip(schedule.phases, schedule.steps(), strict=True):
         if steps:

@@ -42,7 +42,7 @@ from pggan.run.loop import Profiling, Run
 from pggan.run.pictures import Pictures
 from pggan.run.report import NullReporter, Reporter
 from pggan.run.run_dir import choose_run_dir, lock_run_dir, log_on_rank, next_start, write_config
-from pggan.training.build import build_partition, build_trainer, require_device, sends_sparse_updates
+from pggan.training.build import build_trainer
 from pggan.training.precision import configure_process
 from pggan.training.timing import StepTimes
 from pggan.training.trainer import Trainer
@@ -75,15 +75,16 @@ def open_run(
     Raises UserError, on one rank, for everything that can be refused before the first step.
     """
     device, description, schedule = group.device, describe(config), config.schedule.build()
-    keys, monitor = config.checkpoint, config.monitor
+    keys, monitor, settings = config.checkpoint, config.monitor, config.trainer_settings()
     if group.world_size > 1:
         group.require_same(values_of_all_ranks(description))
     exact = config.compute.deterministic
     configure_process(device, config.precision, config.threads, one_thread=config.elastic, deterministic=exact)
     description["versions"]["cpu_threads"] = torch.get_num_threads()
     with group.collective_errors():
-        require_device(config, device)
-        partition = build_partition(config, (phase.batch for phase in schedule.phases), group.world_size, group.rank)
+        settings.require_device(device)
+        batches = (phase.batch for phase in schedule.phases)
+        partition = settings.partition(config.model.stddev_group, batches, group.world_size, group.rank)
         metrics = open_metrics(config.evaluation, device)
     run_dir = Path(group.broadcast_object(group.on_main(lambda: str(choose_run_dir(config.run_dir, config.name)))))
 
@@ -98,18 +99,18 @@ def open_run(
         before_finding = command_seconds() - (time.monotonic() - began)
         pyramid, course = source.pyramid, Course(source.schedule)
 
-        trainer = build_trainer(config, source.architecture, source.schedule.phases, group)
+        trainer = build_trainer(settings, source.architecture, source.schedule.phases, group)
         stack.callback(trainer.release_graphs)  # they hold on to connections, which could not be closed
         restore(config, source, trainer, group)
         state, images = trainer.state, trainer.state.images
-        ranks = group.world_size if sends_sparse_updates(config, group.world_size) else 1
+        ranks = group.world_size if trainer.reducer.has_moments else 1
         stack.enter_context(disk_errors(run_dir, description, state, ranks, group))
 
         # Rank 0 alone tells how it goes.
         reporter: Reporter | NullReporter = NullReporter()
         pictures: Pictures | None = None
         if group.is_main:
-            times = StepTimes(config, source.architecture, device).of_phases(
+            times = StepTimes(settings, source.architecture, device).of_phases(
                 source.schedule, partition.largest_local_batch, images=images
             )
             eta = Eta(course, times, images, time.monotonic())

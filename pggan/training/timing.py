@@ -12,14 +12,13 @@ from typing import NamedTuple
 
 import torch
 
-from pggan.config.train import PlainGradientsConfig, TrainerConfig
 from pggan.core.architecture import Architecture, Precision
 from pggan.core.devices import synchronize
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase, Schedule
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses.base import Reals
-from pggan.training.build import build_trainer
+from pggan.training.build import TrainerSettings, build_trainer
 from pggan.training.precision import DTYPES, precision_on, set_float32
 from pggan.training.trainer import Trainer
 
@@ -107,12 +106,12 @@ class StepTimes:
     """The times of steps of one kind of networks on one device alone."""
 
     def __init__(
-        self, config: TrainerConfig, architecture: Architecture, device: torch.device, speed: Speed | None = None
+        self, settings: TrainerSettings, architecture: Architecture, device: torch.device, speed: Speed | None = None
     ) -> None:
         """Args: speed: of the device; None: it is measured."""
-        self.config = replace(config, elastic=False, gradients=PlainGradientsConfig(name="fp32"))
-        self.architecture, self.device, self.reg_interval = architecture, device, config.loss.reg_interval
-        self.speed = speed_of(device, config.precision) if speed is None else speed
+        self.settings, self.reg_interval = replace(settings, elastic=False), settings.loss.reg_interval
+        self.architecture, self.device = architecture, device
+        self.speed = speed_of(device, settings.precision) if speed is None else speed
 
     def expected(self, resolution: int, batch: int) -> float:
         """The seconds of a step by its operations alone."""
@@ -131,7 +130,7 @@ class StepTimes:
             expected = self.expected(phase.resolution, phase.batch)
             needed = kinds * (WARMUP[self.device.type] + STEPS) * expected * nearest(ratios, phase.resolution)
             if time.perf_counter() - began + needed <= seconds:
-                trainer = trainer or build_trainer(self.config, self.architecture, phases, alone)
+                trainer = trainer or build_trainer(self.settings, self.architecture, phases, alone)
                 ratios[phase.resolution] = step_seconds(trainer, phase, self.device) / expected
         return ratios
 

@@ -14,21 +14,22 @@ from typing import Any
 
 import torch
 
+from pggan.core.architecture import Precision
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase, Schedule
 from pggan.distributed.process_group import ProcessGroup
+from pggan.losses.ada import Ada
 from pggan.losses.base import Reals
 from pggan.networks import efficientnet_lite0
 from pggan.training import trainer as trainer_module
-from pggan.training.build import build_trainer
+from pggan.training.build import TrainerSettings, build_trainer
 from pggan.training.precision import configure_process
 from pggan.training.trainer import Trainer
-from tests.composed import trainer_config
 from tests.cuda.null_gpu import session
-from tests.definitions import LOSSES
+from tests.definitions import LOSSES, variant
 
 CUDA = torch.device("cuda")
-AUGMENTATIONS: dict[str, dict[str, Any]] = {"none": {}, "ada": {"p": None, "target": 0.6, "rampup_images": 1000}}
+ADA = Ada(p=None, target=0.6, rampup_images=1000)
 MIB = 2**20
 Found = dict[str, Any]
 
@@ -39,23 +40,25 @@ def new_trainer(
     width: int = 16,
     loss: str = "wgan_gp",
     reg_interval: int = 1,
-    augmentation: str = "none",
+    ada: bool = False,
     precision: str = "fp32",
-    num_classes: int = 0,
-    features: str | None = None,
-    **compute: object,
+    micro_batch_size: int | None = None,
+    cuda_graphs: bool = True,
+    **networks: object,
 ) -> Trainer:
-    """A trainer as the commands build it, of networks `width` feature maps wide."""
-    config = trainer_config(
-        model={"fmap_base": 16 * width, "fmap_max": width, "features": features},
-        loss={"name": loss, **LOSSES[loss], "reg_interval": reg_interval},
-        augmentation={"name": augmentation, **AUGMENTATIONS[augmentation]},
-        precision=precision,
-        compute=compute,
+    """A trainer of networks `width` feature maps wide."""
+    settings = TrainerSettings(
+        loss=replace(LOSSES[loss], reg_interval=reg_interval),
+        augmentation=ADA if ada else None,
+        precision=Precision(precision),
+        micro_batch_size=micro_batch_size,
+        cuda_graphs=cuda_graphs,
     )
-    configure_process(CUDA, config.precision)
-    architecture = config.model.architecture(max(phase.resolution for phase in phases), 3, num_classes)
-    return build_trainer(config, architecture, phases, ProcessGroup.single_process(CUDA))
+    configure_process(CUDA, settings.precision)
+    architecture = variant(
+        resolution=phases[-1].resolution, fmap_base=16 * width, fmap_max=width, latent_size=width, **networks
+    )
+    return build_trainer(settings, architecture, phases, ProcessGroup.single_process(CUDA))
 
 
 def growth(final: int, batch: int, *names: str) -> list[Phase]:
@@ -88,19 +91,19 @@ def attempt(function: Any, *arguments: Any) -> Found:
 
 def configurations(every: bool) -> list[Found]:
     """One, or every loss in every precision, with other options in turn; pretrained features where they are there."""
-    found: list[Found] = [{"loss": "logistic", "precision": "bf16", "augmentation": "ada", "reg_interval": 2}]
+    found: list[Found] = [{"loss": "logistic", "precision": "bf16", "ada": True, "reg_interval": 2}]
     if every:
         for number, loss in enumerate(LOSSES):
             for place, precision in enumerate(("fp32", "tf32", "bf16", "fp16")):
                 one = {"loss": loss, "precision": precision, "reg_interval": 1 + (number + place) % 2}
                 more = {"num_classes": 3 * (place % 2), "micro_batch_size": (None, 4)[(number + place // 2) % 2]}
-                found.append({**one, **more, "augmentation": ("none", "ada")[number % 2]})
+                found.append({**one, **more, "ada": bool(number % 2)})
         if efficientnet_lite0.is_installed():
             found += [found[0] | {"features": "efficientnet-lite0", "precision": name} for name in ("fp32", "bf16")]
     return found
 
 
-def grow(configuration: Found, cuda_graphs: str) -> Found:
+def grow(configuration: Found, cuda_graphs: bool) -> Found:
     """Train through three phases until every kind of step was captured, and replayed once more while it is watched."""
     phases = growth(16, 8, "4x4 stable", "8x8 fade", "16x16 stable")
     trainer = new_trainer(phases, **configuration, cuda_graphs=cuda_graphs)
@@ -121,7 +124,7 @@ def steps(every: str = "") -> list[Found]:
     trainer_module.WARMUP_STEPS = 1  # instead of three: each costs as much as a capture
     found = []
     for number, one in enumerate(configurations(bool(every))):
-        for graphs in ("on", "off") if number % 5 == 0 else ("on",):
+        for graphs in (True, False) if number % 5 == 0 else (True,):
             found.append({"about": one | {"graphs": graphs}, **attempt(grow, one, graphs)})
             gc.collect()
     return found

@@ -33,7 +33,7 @@ def test_steps_are_captured_and_replayed_in_every_phase_and_steady_ones_never_wa
         about = outcome["about"]
         assert "error" not in outcome, f"{about}: {outcome['error']}"
         assert outcome["steady"] == [], about
-        assert outcome["replays"] == [about["reg_interval"] if about["graphs"] == "on" else 0] * 3, about
+        assert outcome["replays"] == [about["reg_interval"] if about["graphs"] else 0] * 3, about
 
 
 def test_steps_ask_of_the_device_what_the_table_says(null_gpu):

@@ -16,9 +16,8 @@ from pggan.optim.reducer import EXTRA_STATE
 from pggan.optim.state import INIT_SCALE
 from pggan.optim.updates import BETA2
 from pggan.run import train
-from pggan.training.build import build_trainer
-from tests.composed import trainer_config
-from tests.definitions import variant
+from pggan.training.build import TrainerSettings, build_trainer
+from tests.definitions import LOSSES, variant
 from tests.processes import free_ports, in_processes, set_port, values_of
 
 CPU = torch.device("cpu")
@@ -132,13 +131,9 @@ FIRST = Phase(0, 4, False, 1.0, 0, 16, 8, 0.001, 0.001, 1)
 
 
 def trainer_of(group, precision=Precision.fp32):
-    config = trainer_config(
-        SMALL,
-        loss={"name": "logistic", "gamma": 1.0, "reg_interval": 1},
-        precision=precision,
-        gradients={"name": "dgc", "ratio": 0.1, "warmup_images": 8},
-    )
-    return build_trainer(config, SMALL, [FIRST], group)
+    gradients = {"name": "dgc", "ratio": 0.1, "warmup_images": 8}
+    settings = TrainerSettings(loss=LOSSES["logistic"], precision=precision, gradients=gradients)
+    return build_trainer(settings, SMALL, [FIRST], group)
 
 
 def take(trainer):

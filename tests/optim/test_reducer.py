@@ -12,13 +12,12 @@ from pggan.core.architecture import Precision
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup, rank_from_environment
-from pggan.losses.ada import INTERVAL
+from pggan.losses.ada import INTERVAL, Ada
 from pggan.losses.base import Reals
 from pggan.ops import elementwise as activation
 from pggan.optim.reducer import FlatBuffer, add_chunk, nodes_of, tree_sum
 from pggan.optim.state import new_state
-from pggan.training.build import build_trainer
-from tests.composed import trainer_config
+from pggan.training.build import TrainerSettings, build_trainer
 from tests.definitions import LOSSES, before_step, variant
 from tests.processes import in_processes, values_of
 
@@ -47,15 +46,13 @@ class Case:
     poison: str = ""  # the network whose gradient is not finite, on the last rank
     ada: bool = False
 
-    def config(self):
-        ada = {"name": "ada", "p": None, "target": 0.6, "rampup_images": 80}
-        return trainer_config(
-            ARCHITECTURE,
-            loss={"name": self.loss, **LOSSES[self.loss]},
+    def settings(self):
+        return TrainerSettings(
+            loss=LOSSES[self.loss],
             precision=self.precision,
             elastic=self.elastic,
             gradients=REDUCERS[self.gradients],
-            augmentation=ada if self.ada else {"name": "none"},
+            augmentation=Ada(p=None, target=0.6, rampup_images=80) if self.ada else None,
         )
 
     def reals(self):
@@ -78,7 +75,7 @@ def flat(trainable):
 def step(case, group):
     """Gradients of both networks (before the update), the metrics, and the weights before and afterwards."""
     architecture = dataclasses.replace(ARCHITECTURE, num_classes=case.num_classes)
-    trainer = build_trainer(case.config(), architecture, [PHASE], group)
+    trainer = build_trainer(case.settings(), architecture, [PHASE], group)
     state, gradients = trainer.state, {}
     for name, trainable in both(state):
 

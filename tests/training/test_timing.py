@@ -17,7 +17,7 @@ def test_resolutions_that_were_not_measured_are_scaled_as_the_nearest_that_was()
 
 
 def phase_times_of(config, **options):
-    times = StepTimes(config, config.model.architecture(16, 3, 0), CPU)
+    times = StepTimes(config.trainer_settings(), config.model.architecture(16, 3, 0), CPU)
     return times.of_phases(config.schedule.build(), **options)
 
 

@@ -141,7 +141,7 @@ def built(*overrides, rank=0, world_size=1):
     config = train_config(*overrides)
     alone = ProcessGroup.single_process(CPU)
     group = alone if world_size == 1 else ProcessGroup(RankInfo(rank, world_size, rank, world_size), CPU, None)
-    return build_trainer(config, ARCHITECTURE, SCHEDULE.phases, group)
+    return build_trainer(config.trainer_settings(), ARCHITECTURE, SCHEDULE.phases, group)
 
 
 def test_a_trainer_is_the_configured_one():
