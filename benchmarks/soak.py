@@ -255,7 +255,7 @@ def write_data(path: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for number in range(24):
             Image.fromarray(source.integers(0, 256, (8, 8, 3)).astype(np.uint8)).save(Path(folder, f"{number}.png"))
-        prepare(open_source(Path(folder)), path, Options(), 1)
+        prepare(open_source(str(folder)), path, Options(), 1)
 
 
 def main() -> int:

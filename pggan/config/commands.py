@@ -186,18 +186,14 @@ class PrepareConfig:
     """Images to a pyramid."""
 
     source: str
-    dest: str | None
+    dest: str
     max_resolution: Resolution | None
     crop: PrepareCrop
     landmarks: str | None
     channels: Channels | None
     labels: bool | str
     on_bad: OnBad
-    check: bool
     num_workers: Count | None
-    root: str
-    split: str
-    download: bool
 
     def __post_init__(self) -> None:
         if (self.crop is PrepareCrop.face) != (self.landmarks is not None):

@@ -34,6 +34,8 @@ REMEDIES = {
     "Give one precision=.": "precisions",
     "Upload the folder: hf upload USER/NAME FOLDER, with --private where others must not see it.": "private push",
     "The report is report.json in the pyramid.": "report",
+    "Files are always checked; with on_bad=stop nothing is written where any is bad.": "check",
+    "Known sets are downloaded into data/downloads, what is for training alone.": "download root split",
     "Pixels are repeated.": "scaling",
     "The learning rates grow with the root of schedule.batch_factor.": "schedule.learning_rate_scaling",
     "With hours=, growth becomes shorter where it would be late.": "schedule.max_growth_share",

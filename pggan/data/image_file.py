@@ -43,14 +43,14 @@ class ImageFile(NamedTuple):
 
 
 class ImageHeader(NamedTuple):
-    """The facts in the header of an image file: the size of the upright image, its channels, what to note.
+    """The facts in the header of an image file: the size of the upright image, whether it is grey, what to note.
 
-    channels: 1 grey, 3 colour, 4 with transparency; notes: what will be converted, in the same words for all files.
+    notes: what will be converted, in the same words for all files.
     """
 
     width: int
     height: int
-    channels: int
+    is_grey: bool
     notes: tuple[str, ...] = ()
 
 
@@ -61,7 +61,6 @@ def read_header(file: ImageFile) -> ImageHeader:
         turned = Image.Image.getexif(image).get(ORIENTATION_TAG, 1)
         width, height = image.size[::-1] if turned >= 5 else image.size
         is_deep = image.mode.startswith("I")
-        channels = 1 if is_deep or image.mode in ("1", "L", "LA") else 4 if image.has_transparency_data else 3
         kind = "JPEG" if image.format == "MPO" else str(image.format)
         notes = {
             f"a {kind} behind another extension": EXTENSIONS.get(file.path.suffix.lower(), kind) != kind,
@@ -72,7 +71,8 @@ def read_header(file: ImageFile) -> ImageHeader:
             "turned upright as its EXIF data says": turned != 1,
             "not square": width != height,
         }
-    return ImageHeader(width, height, channels, tuple(text for text, holds in notes.items() if holds))
+        is_grey = is_deep or image.mode in ("1", "L", "LA")
+    return ImageHeader(width, height, is_grey, tuple(text for text, holds in notes.items() if holds))
 
 
 def decode(file: ImageFile, channels: int) -> Pixels:

@@ -36,7 +36,9 @@ class Findings:
         """Raise a UserError that names bad files if no good one is left, or if on_bad=stop and there are bad ones."""
         bad, total = len(self.reasons), len(self.source.entries)
         if bad == total or (bad and on_bad == "stop"):
-            remedy = "Give other images." if bad == total else "Repair or remove them, or use on_bad=report."
+            remedy = "Repair or remove them, or use on_bad=report."
+            if bad == total:
+                remedy = "Give other images, or a smaller max_resolution= (schedule.final_resolution= when training)."
             raise UserError("\n".join([f"{bad} of {total} images cannot be used:", *_lines(self._bad())]), remedy)
 
     def show(self) -> None:
@@ -88,8 +90,8 @@ def _lines(groups: Mapping[str, list[str]]) -> list[str]:
 
 def examine(source: Source, workers: Workers) -> Findings:
     """Read the header of every file."""
-    found, total = Findings(source), len(source.entries)
-    for name, header in workers.in_order("Reading headers", header_of, source.loaded(source.entries), total):
+    found = Findings(source)
+    for name, header in workers.in_order("Reading headers", header_of, source.in_reading_order()):
         if isinstance(header, str):
             found.reasons[name] = header
         else:

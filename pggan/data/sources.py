@@ -1,13 +1,15 @@
-"""Image files of a source: an entry for each, and the source that is a folder."""
+"""Image files of a folder, a zip or a tar archive: an entry for each.  Archives are never unpacked to the disk."""
 
 import os
 import stat
-from collections.abc import Callable, Iterable
+import tarfile
+import zipfile
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from pggan.core.errors import UserError
 from pggan.data.face_crop import Landmarks
@@ -15,26 +17,29 @@ from pggan.data.image_file import EXTENSIONS, BadImage, ImageFile, ImageHeader
 
 # Named among the bad files instead of being passed over: whoever has them wants to know.
 UNREADABLE = [".gif", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".jxl", ".ppm", ".pgm", ".npy"]
+MAX_MEMBER_BYTES = 64_000_000  # of an archive
 
 
 class Entry(NamedTuple):
     """One image file of a source, not opened yet.
 
     name: with slashes, different from all others of the source.
-    stamp: differs when the content may differ.
     problem: why it must not be opened.
     label: the class that the source gives it: its first sub-folder, or that of the dataset.
+    stamp: differs when the content may differ.
     header: what is known without opening it, for images that the source makes itself.
     face: the landmarks of the face that is cut out.
+    offset: where in a tar archive it is.
     """
 
     name: str
-    stamp: str
     file: ImageFile
     problem: str | None = None
     label: str | None = None
+    stamp: str = ""
     header: ImageHeader | None = None
     face: Landmarks | None = None
+    offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -42,19 +47,19 @@ class Source:
     """Image files from one place, in the order of the dataset.  Raises UserError where there are none.
 
     description: kept with the dataset; it has a "kind" and a "name".
-    loaded: gives entries ready to be opened, perhaps in another order; unless it is `iter`, with what is in the files.
-    task: the title of the progress bar while the images are decoded.
     """
 
     description: dict[str, object]
     entries: list[Entry]
-    loaded: Callable[[Iterable[Entry]], Iterable[Entry]] = iter
-    task: str = "Decoding images"
 
     def __post_init__(self) -> None:
         if not self.entries:
             remedy = f"Images are files ending in {', '.join(EXTENSIONS)}; linked folders are not entered."
             raise UserError(f"There are no images in {self.description['name']}.", remedy)
+
+    def in_reading_order(self) -> list[Entry]:
+        """The entries sorted by their offsets: going back in a compressed archive means to begin it again."""
+        return sorted(self.entries, key=lambda entry: entry.offset)
 
 
 def is_image_name(name: str) -> bool:
@@ -70,13 +75,13 @@ def first_folder(name: str) -> str | None:
     return folder if slash else None
 
 
-def disk_entry(path: Path, root: Path, name: str, label: str | None) -> Entry:
+def disk_entry(path: Path, root: Path, name: str, label: str | None = None) -> Entry:
     """The entry of a file below `root`, which has no links in its path; a link has the stamp of its target."""
     stamp = "missing"
     with suppress(OSError):  # of a link that leads nowhere, or a file that a data set only lists
         status = path.stat()
         stamp = f"{status.st_size}-{status.st_mtime_ns}"
-    return Entry(name, stamp, ImageFile(path, partial(_open_below, path, root)), label=label)
+    return Entry(name, ImageFile(path, partial(_open_below, path, root)), label=label, stamp=stamp)
 
 
 def _open_below(path: Path, root: Path) -> BinaryIO:
@@ -91,6 +96,10 @@ def _open_below(path: Path, root: Path) -> BinaryIO:
     return path.open("rb")
 
 
+def _path_of(entry: Entry) -> Path:
+    return entry.file.path
+
+
 def folder_source(path: Path) -> Source:
     """The image files under a folder, at any depth, sorted by path; hidden files and linked folders are passed over."""
     root, found = Path(os.path.realpath(path)), []
@@ -99,4 +108,68 @@ def folder_source(path: Path) -> Source:
         for file in (Path(folder, name) for name in names if is_image_name(name)):
             name = file.relative_to(path).as_posix()
             found.append(disk_entry(file, root, name, first_folder(name)))
-    return Source({"kind": "folder", "name": path.resolve().name}, sorted(found, key=lambda entry: entry.file.path))
+    return Source({"kind": "folder", "name": path.resolve().name}, sorted(found, key=_path_of))
+
+
+# ---- archives
+
+
+def archive_source(path: Path) -> Source:
+    """The image files in a zip archive, or in a tar archive that may be compressed, sorted by path.
+
+    Raises UserError for a file that is neither, or damaged.
+    """
+    kind, members = ("zip", _zipped) if zipfile.is_zipfile(path) else ("tar", _tarred)
+    try:
+        # Of several files with one name the last one counts, as when unpacked.
+        found = {entry.name: entry for entry in members(path) if is_image_name(entry.name)}
+    except Exception as error:  # damaged archives raise nearly every type
+        problem = f"{path} can't be read as a zip or tar archive: {str(error).partition(':')[0]}."
+        raise UserError(problem, "Give a folder of images or an archive; get a damaged one again.") from error
+    return Source({"kind": kind, "name": path.name}, sorted(found.values(), key=_path_of))
+
+
+def _zipped(path: Path) -> Iterator[Entry]:
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            if not member.is_dir():
+                problem = "encrypted" if member.flag_bits & 1 else None
+                entry = _member(path, member.filename, member.file_size, member.filename, problem)
+                yield entry._replace(stamp=f"{member.file_size}-{member.CRC}")
+
+
+def _tarred(path: Path) -> Iterator[Entry]:
+    changed = path.stat().st_mtime_ns
+    with tarfile.open(path) as archive:
+        for member in archive:
+            if not member.isdir():
+                problem = None if member.isreg() else "not a regular file"
+                entry = _member(path, member.name, member.size, member, problem)
+                yield entry._replace(stamp=f"{changed}-{member.offset}", offset=member.offset)
+
+
+def _member(path: Path, name: str, size: int, member: str | tarfile.TarInfo, problem: str | None) -> Entry:
+    """The entry of a file of an archive, but for its stamp."""
+    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+        problem = "a name that leads out of the archive"
+    elif size > MAX_MEMBER_BYTES:
+        problem = f"larger than {MAX_MEMBER_BYTES // 10**6} MB"
+    file = ImageFile(path / name.lstrip("/"), partial(_open_member, path, member))
+    return Entry(name, file, problem, first_folder(name))
+
+
+class _Tar(tarfile.TarFile):
+    def __del__(self) -> None:  # as ZipFile
+        self.close()
+
+
+@lru_cache(maxsize=4)  # once per process, and again when it was changed
+def _opened(path: Path, changed: int) -> Any:
+    return zipfile.ZipFile(path) if zipfile.is_zipfile(path) else _Tar.open(path)
+
+
+def _open_member(path: Path, member: str | tarfile.TarInfo) -> BinaryIO:
+    """A file of an archive, unpacked while it is read."""
+    archive = _opened(path, path.stat().st_mtime_ns)
+    content: BinaryIO = archive.open(member) if isinstance(member, str) else archive.extractfile(member)
+    return content

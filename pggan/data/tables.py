@@ -1,8 +1,6 @@
 """Tables that people bring: the landmarks of faces, and the class of each image."""
 
 import csv
-import json
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,6 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from pggan.core.atomic_io import parse_json
 from pggan.core.errors import UserError
 from pggan.data.face_crop import Landmarks
 from pggan.data.sources import Entry, Source
@@ -33,28 +32,13 @@ def with_faces(source: Source, landmarks: str | None) -> Source:
 
 
 def read_landmarks(path: Path) -> dict[str, Landmarks]:
-    """Landmarks by file name.
+    """Landmarks by file name, from JSON: {name: points}.
 
-    JSON: {name: points}, or FFHQ's own list (`in_the_wild` with `file_path` and `face_landmarks`); else text as
-    CelebA's: a name and 10 numbers per line.  Points are 4 (eyes, corners of the mouth), 5 (with the nose in the
-    middle) or dlib's 68, each [x, y] in pixels of the upright photograph, left as seen before right.  Raises UserError.
+    Points are 4 (eyes, corners of the mouth), 5 (with the nose in the middle) or dlib's 68, each [x, y] in pixels of
+    the upright photograph, left as seen before right.  Raises UserError.
     """
-    form = '{"a.jpg": [[x, y], …]} with 4, 5 or 68 points, or lines with a name and 10 numbers'
-    with _refused(f"landmarks={path}", form):
-        return _not_empty({name: landmarks_from(points) for name, points in _points(path.read_text())})
-
-
-def _points(text: str) -> Iterator[tuple[str, Any]]:
-    """The names of files and the points of each."""
-    if text.lstrip().startswith("{"):
-        for name, entry in json.loads(text).items():
-            wild = entry["in_the_wild"] if isinstance(entry, dict) else None
-            yield (name, entry) if wild is None else (str(wild["file_path"]), wild["face_landmarks"])
-        return
-    for line in text.splitlines():
-        name, *numbers = re.split(r"[\s,]+", line.strip())
-        if len(numbers) == 10 and all(re.fullmatch(r"-?\d+(\.\d+)?", number) for number in numbers):
-            yield name, np.array(numbers, float).reshape(5, 2)
+    with _refused(f"landmarks={path}", '{"a.jpg": [[x, y], …]} with 4, 5 or 68 points'):
+        return _not_empty({name: landmarks_from(points) for name, points in parse_json(path.read_bytes()).items()})
 
 
 def landmarks_from(points: Any) -> Landmarks:
@@ -101,7 +85,7 @@ def read_labels(path: Path) -> dict[str, str]:
     """
     with _refused(f"labels={path}", '{"a.jpg": "cat"}, or CSV with two columns: name, label'):
         if path.suffix.lower() == ".json":
-            content: Any = json.loads(path.read_text())
+            content = parse_json(path.read_bytes())
             pairs = content["labels"] if isinstance(content.get("labels"), list) else list(content.items())
         else:
             with path.open(newline="") as file:

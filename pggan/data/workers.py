@@ -4,11 +4,10 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
-from multiprocessing import resource_tracker
 from typing import TypeVar
 
 from rich.console import Console
@@ -33,33 +32,24 @@ class Workers(AbstractContextManager["Workers"]):
         self.count = count or min(available_cores(), MAX_WORKERS)
         # Spawned, because forking a process that has threads (torch, rich) can lock up.
         self._pool = ProcessPoolExecutor(self.count, multiprocessing.get_context("spawn"), _begin)
-        if self.count > 1:
-            # A terminal sends signals to all processes of a command, of which this one alone handles them: they are
-            # blocked in the others from the first instruction on, where no handler could be there as early.
-            resource_tracker.ensure_running()  # multiprocessing's own process; starting it lets SIGINT through again
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, {*SIGNALS} - {signal.SIGTERM})
-            for _ in range(self.count):  # each piece of work starts one of them
-                self._pool.submit(int)
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def __exit__(self, *error: object) -> None:
         self._pool.shutdown(cancel_futures=True)
 
-    def in_order(
-        self, title: str, function: Callable[[Item], Result], items: Iterable[Item], total: int
-    ) -> Iterator[Result]:
-        """Give `function` of each of `total` items, in their order; a bar on stderr shows the time left.
+    def in_order(self, title: str, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+        """Give `function` of each item, in their order; a bar on stderr shows the time left.
 
         With several workers, `function` and the items must be picklable.  Raises UserError when a worker is killed.
         """
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         results: Iterator[Result] = map(function, items)
-        if min(self.count, total) > 1:
-            size = max(1, min(MAX_BATCH, total // (4 * self.count)))  # few large items must not go to the same worker
+        if min(self.count, len(items)) > 1:
+            # Few large items must not go to the same worker.
+            size = max(1, min(MAX_BATCH, len(items) // (4 * self.count)))
             results = self._pool.map(function, items, chunksize=size)
         try:
             with Progress(*columns, console=Console(stderr=True)) as progress:
-                yield from progress.track(results, total=total, description=title)
+                yield from progress.track(results, total=len(items), description=title)
         except BrokenProcessPool as error:
             raise UserError(
                 "A worker process was killed, most often because memory ran out.",
@@ -68,6 +58,9 @@ class Workers(AbstractContextManager["Workers"]):
 
 
 def _begin() -> None:
+    # A terminal and a scheduler send signals to all processes of a command, of which its first one handles them.
+    for number in {*SIGNALS} - {signal.SIGTERM}:
+        signal.signal(number, signal.SIG_IGN)
     keep_freed_memory()
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

@@ -15,7 +15,7 @@ LABELS_FILE = "labels.bin"
 
 
 class Layout(NamedTuple):
-    """The places of a dataset's images in its files; with 0 images, only their form."""
+    """The places of a dataset's images in its files."""
 
     directory: Path
     resolution: int

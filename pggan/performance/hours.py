@@ -1,6 +1,5 @@
 """`hours=`: looks at the images, and finds the recipe that fits, with steps measured on the device here."""
 
-from collections import Counter
 from collections.abc import Callable, Set
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,6 @@ from pggan.core.schedule import PerResolution, value_at
 from pggan.core.text import Log, duration
 from pggan.data.data_sets import open_source
 from pggan.data.image_file import ImageHeader, usable_side
-from pggan.data.prepare import are_mixed
 from pggan.data.pyramid import INDEX_FILE, ImagePyramid
 from pggan.data.report import header_of
 from pggan.distributed.process_group import rank_from_environment
@@ -124,7 +122,7 @@ def facts_of(config: DataConfig) -> DataFacts:
 
 def facts_of_files(config: DataConfig, path: str) -> DataFacts:
     """The files of a folder, an archive or a known set that are not prepared yet."""
-    entries = open_source(path, Path(config.cache, "downloads")).entries
+    entries = open_source(path, config.cache).in_reading_order()
     found = [entry for entry in entries if entry.problem is None]
     sample = found[:: -(-len(found) // MAX_HEADERS) or 1]
     headers = [header for entry in sample if isinstance(header := header_of(entry)[1], ImageHeader)]
@@ -135,8 +133,9 @@ def facts_of_files(config: DataConfig, path: str) -> DataFacts:
         needed = f"Give PNG, JPEG or WebP images of at least {MIN_RESOLUTION}x{MIN_RESOLUTION} pixels."
         raise UserError(problem, f"{needed} pggan prepare source={path} dest=NEW tells what is wrong with each.")
     resolution = 1 << (sides[int(SMALL_SHARE * len(sides))].bit_length() - 1)
-    kinds, large = Counter(header.channels for header in headers), sum(side >= resolution for side in sides)
+    large = sum(side >= resolution for side in sides)
     note = f"{len(entries):,} image files, {large / len(sides):.0%} of them at least {resolution} pixels wide and high"
     note += "; images smaller than the final resolution are left out" * (large < len(sides))
-    channels, images = config.channels or (1 if set(kinds) == {1} else 3), len(found) * large // len(sample)
-    return DataFacts(images, resolution, channels, 0, drawn=False, note=note, mixed=are_mixed(kinds))
+    channels = config.channels or (1 if all(header.is_grey for header in headers) else 3)
+    images = len(found) * large // len(sample)
+    return DataFacts(images, resolution, channels, 0, drawn=False, note=note)

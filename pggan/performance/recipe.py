@@ -59,7 +59,6 @@ class DataFacts(NamedTuple):
     num_classes: int  # to train with
     drawn: bool  # avatars, not photographs
     note: str  # in words
-    mixed: bool = False  # files of different channels, so that somebody has to say what all become
 
 
 class NetworkSizes(NamedTuple):
@@ -148,7 +147,6 @@ class Recipe:
             (drawn, {"data.mirror": False}, "as in the demo"),
             (few, {"augmentation": "ada"}, f"fewer than {FEW_IMAGES:,} photographs: D would learn them by heart"),
             (adapts, {"augmentation.rampup_images": rampup}, "p can rise to its limit within the run"),
-            (facts.mixed, {"data.channels": channels}, "some are grey or transparent: colours on white"),
             (True, {"ema.half_life_images": half_life}, "a sixtieth of the run, 1,000 to 10,000"),
             (True, {"ema.rampup": 0.2 if is_short else 0.05}, "the demo's" if is_short else "StyleGAN2-ADA's"),
             (True, {"monitor.tick_images": one_two_five(images / ticks)}, f"about {ticks} in the run"),

@@ -38,7 +38,7 @@ SLIPS = {
     "train --config-dir nope experiment=demo": "nope' not found",
     # what is not there
     "train data.path=empty": "There are no images in empty",
-    "train data.path=empty/file": "neither a folder nor an archive",
+    "train data.path=empty/file": "can't be read as a zip or tar archive",
     "train resume=nowhere": "resume=nowhere has no checkpoint",
     "train init_from=nowhere": "init_from=nowhere has no generator",
     "train data.path=cifar10": "torchvision:NAME for a known set",

@@ -47,7 +47,7 @@ def cut(path):
 
 def prepared(source, destination, workers=1, **options):
     """The pyramid at `destination`, made of a path or a source in this process."""
-    source = open_source(source) if isinstance(source, Path) else source
+    source = open_source(str(source)) if isinstance(source, Path) else source
     return prepare(source, destination, Options(**options), workers)
 
 

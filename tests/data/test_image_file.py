@@ -144,7 +144,7 @@ MODES = {  # the image, how it is saved, and the first pixel by the number of ch
 def test_every_mode_is_converted_and_transparency_laid_on_white(tmp_path, image, options, expected):
     """Images that can be grey without loss are known by their headers."""
     path = save(tmp_path / "a.png", image, **options)
-    assert (read_header(path).channels == 1) == (1 in expected and image.mode != "RGB")
+    assert read_header(path).is_grey == (1 in expected and image.mode != "RGB")
     for channels, pixel in expected.items():
         assert load_image(path, 8, channels, "center")[0, 0].tolist() == pixel
 

@@ -14,7 +14,6 @@ import pytest
 import simplejpeg
 from PIL import Image
 
-from pggan.cli.main import main
 from tests.data.images import prepared as prepare
 
 
@@ -146,30 +145,20 @@ def test_bad_files_do_not_change_the_pixels_of_the_others(photos, prepared, tmp_
     np.testing.assert_array_equal(alone.read(32, np.arange(100)), prepared[0].read(32, np.arange(100)))
 
 
-def test_check_finds_the_same_and_writes_nothing(photos, capsys):
-    before = sorted(photos.parent.iterdir())
-    assert main(["prepare", "check=true", f"source={photos}", "max_resolution=32", "num_workers=1"]) == 0
-    assert sorted(photos.parent.iterdir()) == before
-    shown = capsys.readouterr()
-    assert f"Left out {len(LEFT_OUT)} of" in shown.err
-    assert "CMYK, converted to RGB: 1 (cmyk.jpg)" in shown.err
-    assert f"{100 + len(NOTED)} of {100 + len(NOTED) + len(LEFT_OUT)} images can be used." in shown.out
-
-
 MEMORY = """
 import resource, sys
 from pathlib import Path
 from pggan.data.data_sets import open_source
-from pggan.data.prepare import Options, check
+from pggan.data.prepare import Options, prepare
 
 def largest():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
-good, bombs = map(open_source, sys.argv[1:])
-check(good, Options(), 1)
+good, bombs = map(open_source, sys.argv[1:3])
+prepare(good, Path(sys.argv[3], "good"), Options(), 1)
 before = largest()
 try:
-    check(bombs, Options(), 1)
+    prepare(bombs, Path(sys.argv[3], "bombs"), Options(), 1)
 except Exception as error:
     print(str(error).splitlines()[0])
 print(largest() - before)
@@ -188,7 +177,7 @@ def test_bombs_take_little_memory(tmp_path):
     (bombs / "flat.gif").write_bytes(b"GIF89a" + struct.pack("<HHBBB", 16_000, 16_000, 0, 0, 0) + bytes(100))
     Image.new("L", (16_000, 4_100)).save(bombs / "flat.webp", quality=0, method=0)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, "-c", MEMORY, str(good), str(bombs)]
+    command = [sys.executable, "-c", MEMORY, str(good), str(bombs), str(tmp_path / "sets")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     *_, found, megabytes = done.stdout.splitlines()
     assert found == "6 of 6 images cannot be used:"

@@ -42,13 +42,12 @@ def test_one_fifth_of_the_images_may_be_left_out_for_twice_the_resolution(tmp_pa
     assert (facts.resolution, facts.images) == (resolution, images)
 
 
-def test_channels_are_those_of_the_files_or_given_and_different_ones_are_noticed(tmp_path):
+def test_channels_are_those_of_the_files_or_given(tmp_path):
     save(tmp_path / "grey.png", 16, 16, "L")
     assert facts_of(configured(f"data.path={tmp_path}").data).channels == 1
     assert facts_of(configured(f"data.path={tmp_path}", "data.channels=3").data).channels == 3
     save(tmp_path / "colours.png", 16, 16)
-    facts = facts_of(configured(f"data.path={tmp_path}").data)
-    assert (facts.channels, facts.mixed) == (3, True)
+    assert facts_of(configured(f"data.path={tmp_path}").data).channels == 3
 
 
 def test_a_pyramid_and_avatars_say_what_they_are(toy_data, labelled_data, tmp_path):

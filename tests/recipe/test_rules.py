@@ -138,13 +138,6 @@ def test_large_images_are_trained_as_published(config):
     assert max(found["schedule.fade_images"].values()) <= MAX_IMAGES
 
 
-def test_images_of_different_channels_become_colours_unless_another_number_is_given(config):
-    mixed = PORTRAITS._replace(mixed=True)
-    assert "data.channels" not in choose(config, 1, PORTRAITS)[0]
-    assert choose(config, 1, mixed)[0]["data.channels"] == 3
-    assert "data.channels" not in choose(config, 1, mixed, given={"data.channels"})[0]
-
-
 @pytest.mark.parametrize(("images", "batch"), [(400, 16), (15, 12), (3, 3)])
 def test_short_runs_have_smaller_batches_and_none_is_larger_than_the_set_of_images(config, images, batch):
     for hours, most in ((0.25, 8), (24, 16)):
