@@ -69,7 +69,7 @@ OTHERS = {
     "wide micro-batches": [*WIDE, "compute.micro_batch_size=8"],
     "ada": ["augmentation=ada", "augmentation.rampup_images=200", "loss=logistic"],
     "ada wgan_gp": ["augmentation=ada", "augmentation.rampup_images=200"],
-    "ada relativistic 2": ["augmentation=ada", "augmentation.p=0.5", "loss=relativistic", "devices=cpu:2"],
+    "ada relativistic 2": ["augmentation=ada", "augmentation.rampup_images=200", "loss=relativistic", "devices=cpu:2"],
     "features": [*FACES, "model.features=efficientnet-lite0", "model.features_from=32"],
     "bilateral": [*FACES, "model.bilateral=2", "model.residual=true"],
     "blur": ["model.blur=true", "loss=logistic", "model.residual=true"],

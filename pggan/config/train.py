@@ -162,8 +162,6 @@ class AdaConfig:
     """Adaptive discriminator augmentation."""
 
     name: Literal["ada"]
-    p: Annotated[float, ">=0 <=0.85"] | None
-    target: Annotated[float, ">=0 <1"]
     rampup_images: Count
 
 
@@ -330,15 +328,12 @@ class TrainConfig:
     def trainer_settings(self) -> "TrainerSettings":
         """What the trainer is built by."""
         from pggan.losses import build_loss
-        from pggan.losses.ada import Ada
         from pggan.training.build import TrainerSettings
 
-        ada, compute = self.augmentation, self.compute
+        compute = self.compute
         return TrainerSettings(
             loss=build_loss(vars(self.loss)),
-            augmentation=Ada(p=ada.p, target=ada.target, rampup_images=ada.rampup_images)
-            if isinstance(ada, AdaConfig)
-            else None,
+            ada_rampup_images=self.augmentation.rampup_images if isinstance(self.augmentation, AdaConfig) else None,
             precision=self.precision,
             seed=self.seed,
             gradients=vars(self.gradients),

@@ -7,8 +7,8 @@ from pggan.core.errors import UserError
 
 # What to do, and the keys, or group=choice, of any command that it is for.
 REMEDIES = {
-    "ADA has all of its transformations, and adapts p every four updates.": "augmentation.blit augmentation.colors"
-    " augmentation.geometry augmentation.interval",
+    "ADA has all of its transformations, and adapts p every four updates to a mean sign of 0.6.": "augmentation.blit"
+    " augmentation.colors augmentation.geometry augmentation.interval augmentation.p augmentation.target",
     "augmentation=ada takes its place.": "augmentation=diffaugment",
     "Films move at constant speed, and a walk is smoothed over 15 frames.": "axis constant_speed ease hold smoothness",
     "The nearest of 1024 seeds are moved, by Laplacian pyramids.": "candidates distance starts",
@@ -49,6 +49,8 @@ WITHDRAWN = {name: remedy for remedy, names in REMEDIES.items() for name in name
 TODAY = {
     **dict.fromkeys(("augmentation.blit", "augmentation.colors", "augmentation.geometry"), True),
     "augmentation.interval": 4,
+    "augmentation.p": None,
+    "augmentation.target": 0.6,
     "gradients.clip": None,
     "loss.drift": 0.001,
     "loss.penalty_resolution": "final",

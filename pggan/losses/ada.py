@@ -6,7 +6,6 @@ Source: Karras et al., Training Generative Adversarial Networks with Limited Dat
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import log, pi, sqrt
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch import Tensor
 from pggan.core.rng import StepRng
 
 TRANSFORMS = 4  # of one step: reals and fakes in D's pass, then in G's
+TARGET = 0.6  # mean sign of D's scores of reals that p is adapted to (paper)
 INTERVAL = 4  # updates of D from one adaptation of p to the next (paper)
 BICUBIC, REFLECTION = 2, 2  # as of torch.ops.aten.grid_sampler_2d
 MAX_P = 0.85  # beyond it, generated images are rotated, too (figure 3 of the paper)
@@ -46,40 +46,31 @@ ANGLES = ("angle_before", "angle_after")
 COLORS_OF = {1: 1, 2: 1, 3: 3, 4: 3}  # colours by channels: grey or red, green and blue, with or without opacity
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ada:
-    """Random transformations of every image that D is shown, real or fake, each with probability p.
+def draw(rng: StepRng, batch: int) -> Tensor:
+    """For each parameter the least p at which it takes effect, and its value.  [N, TRANSFORMS, 2, K]"""
+    shape = (batch, TRANSFORMS, len(PARAMETERS))
+    least, uniform = rng.uniform("augment_least_p", *shape), rng.uniform("augment_uniform", *shape)
+    normal = rng.normal("augment_normal", *shape)
+    for first, second in PAIRS:
+        least[..., PLACES[second]] = least[..., PLACES[first]]
+    for name in ANGLES:  # each with probability 1 - sqrt(1 - p), so that one of the two with p
+        of_angle = least[..., PLACES[name]]
+        least[..., PLACES[name]] = of_angle * (2 - of_angle)
+    values = []
+    for place, (kind, size) in enumerate(PARAMETERS.values()):
+        u, n = uniform[..., place], normal[..., place]
+        values.append(torch.floor(size * u) if kind == "below" else size * (2 * u - 1 if kind == "within" else n))
+    return torch.stack([least, torch.stack(values, -1)], 2)
 
-    Each is a differentiable function of the images, affine in them, so that gradient penalties can be taken through it.
+
+def augment(images: Tensor, draws: Tensor, p: Tensor) -> Tensor:
+    """Transform `images` [N, C, R, R] by `draws` [N, 2, K]: for each parameter its least p, and its value.
+
+    The result is differentiable and affine in the images, so that gradient penalties can be taken through it.
     """
-
-    p: float | None  # None: adapted to how surely D tells reals from fakes
-    target: float
-    rampup_images: int
-
-    def draw(self, rng: StepRng, batch: int) -> Tensor:
-        """For each parameter the least p at which it takes effect, and its value.  [N, TRANSFORMS, 2, K]"""
-        shape = (batch, TRANSFORMS, len(PARAMETERS))
-        least, uniform = rng.uniform("augment_least_p", *shape), rng.uniform("augment_uniform", *shape)
-        normal = rng.normal("augment_normal", *shape)
-        for first, second in PAIRS:
-            least[..., PLACES[second]] = least[..., PLACES[first]]
-        for name in ANGLES:  # each with probability 1 - sqrt(1 - p), so that one of the two with p
-            of_angle = least[..., PLACES[name]]
-            least[..., PLACES[name]] = of_angle * (2 - of_angle)
-        values = []
-        for place, (kind, size) in enumerate(PARAMETERS.values()):
-            u, n = uniform[..., place], normal[..., place]
-            values.append(torch.floor(size * u) if kind == "below" else size * (2 * u - 1 if kind == "within" else n))
-        return torch.stack([least, torch.stack(values, -1)], 2)
-
-    def apply(self, images: Tensor, draws: Tensor, p: Tensor | None) -> Tensor:
-        """Transform `images` [N, C, R, R] by `draws` [N, 2, K]: for each parameter its least p, and its value."""
-        least, values = draws.to(images.dtype).unbind(1)
-        p_now = p if self.p is None else self.p
-        assert p_now is not None, "part of the state where it is adapted"
-        effective = dict(zip(PARAMETERS, (values * (least < p_now)).unbind(1), strict=True))
-        return transform_colors(resample(images, sampling_matrix(effective, images.shape[-1])), effective)
+    least, values = draws.to(images.dtype).unbind(1)
+    effective = dict(zip(PARAMETERS, (values * (least < p)).unbind(1), strict=True))
+    return transform_colors(resample(images, sampling_matrix(effective, images.shape[-1])), effective)
 
 
 def rotation(angle: Tensor) -> Tensor:
@@ -101,7 +92,7 @@ def power_of_two(exponents: Tensor) -> Tensor:
 def sampling_matrix(parameters: Mapping[str, Tensor], side: int) -> Tensor:
     """The affine maps [N, 2, 3] from the pixels of a result to the pixels of an image of `side`, both from -1 to 1.
 
-    Args: parameters: [N] each, as `Ada` draws them.  They belong to the inverse transformations, which have the same
+    Args: parameters: [N] each, as `draw` draws them.  They belong to the inverse transformations, which have the same
     distributions.
     """
     a = parameters
@@ -153,7 +144,7 @@ def transform_colors(images: Tensor, parameters: Mapping[str, Tensor]) -> Tensor
 
     Brightness and contrast come first; then grey values are inverted, and colours turn around the grey axis and move
     away from it or towards it.
-    Args: parameters: [N] each, as `Ada` draws them.
+    Args: parameters: [N] each, as `draw` draws them.
     """
     a = {name: parameter[:, None, None, None] for name, parameter in parameters.items()}
     count = COLORS_OF.get(images.shape[1], 0)  # none where it is not known what channels are

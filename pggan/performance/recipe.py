@@ -132,7 +132,7 @@ class Recipe:
         rates = {"schedule.learning_rate_g": rate_g, "schedule.learning_rate_d": rate_d}
         few = photos and facts.images < FEW_IMAGES and loss != "wgan_gp"
         augmentation = self.config.augmentation
-        adapts = few if "augmentation" not in given else augmentation.name == "ada" and augmentation.p is None
+        adapts = few if "augmentation" not in given else augmentation.name == "ada"
         rampup, half_life = two_digits(min(images / 2, 500_000)), two_digits(min(max(images / 60, 1000), 10_000))
         ticks = round(min(max(self.seconds / 120, 60), 600))  # one every two minutes in long runs
         return [

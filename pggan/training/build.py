@@ -11,7 +11,7 @@ from pggan.core.architecture import Architecture, Precision
 from pggan.core.errors import UserError
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup
-from pggan.losses.ada import Ada, AdaptiveP
+from pggan.losses.ada import TARGET, AdaptiveP
 from pggan.losses.base import Loss
 from pggan.networks.layers import ComputeOptions
 from pggan.optim.batch_partition import BatchPartition
@@ -28,7 +28,7 @@ class TrainerSettings:
     """What a trainer is built by, besides its networks."""
 
     loss: Loss
-    augmentation: Ada | None = None
+    ada_rampup_images: int | None = None  # None: D sees images as they are
     precision: Precision = Precision.fp32
     seed: int = 0
     gradients: Mapping[str, Any] = field(default_factory=lambda: {"name": "fp32"})  # or bf16, or dgc and its options
@@ -43,7 +43,7 @@ class TrainerSettings:
         """Raise UserError where `device` can't take such steps."""
         if self.precision is Precision.tf32 and device.type != "cuda":
             raise UserError(f"precision=tf32 does not exist on {device.type}.", "Set precision=fp32 or auto.")
-        if self.deterministic and device.type == "cuda" and self.augmentation is not None:
+        if self.deterministic and device.type == "cuda" and self.ada_rampup_images is not None:
             problem = "compute.deterministic=true does not work with augmentation=ada on a GPU, whose pixels move."
             raise UserError(problem, "Set compute.deterministic=false.")
 
@@ -67,12 +67,12 @@ def build_trainer(
     """
     device, precision = group.device, agreed_precision(settings.precision, group)
     settings.require_device(device)
-    augmentation, dtype, batches = settings.augmentation, DTYPES.get(precision), {phase.batch for phase in phases}
+    dtype, batches = DTYPES.get(precision), {phase.batch for phase in phases}
     partition = settings.partition(architecture.stddev_group, batches, group.world_size, group.rank)
     state = new_state(architecture, settings.seed, device, half=dtype is torch.float16)
-    if augmentation is not None and augmentation.p is None:
-        target = settings.loss.mean_sign(augmentation.target)
-        state.d.adaptive_p = AdaptiveP(device, target=target, rampup_images=augmentation.rampup_images)
+    if settings.ada_rampup_images is not None:
+        target = settings.loss.mean_sign(TARGET)
+        state.d.adaptive_p = AdaptiveP(device, target=target, rampup_images=settings.ada_rampup_images)
     if architecture.features is not None:
         projected: Any = state.d.network
         projected.set_backbone(dtype)
@@ -83,7 +83,6 @@ def build_trainer(
         state,
         settings.loss,
         ComputeOptions(dtype=dtype, reference=settings.reference),
-        augmentation=augmentation,
         reducer=reducer,
         indices=indices.get,
         micro_batch_size=partition.micro_batch_size,

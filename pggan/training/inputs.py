@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
-from pggan.losses.ada import Ada
+from pggan.losses import ada
 from pggan.losses.base import GradientPenalty, Loss, PenaltyAt, Reals
 from pggan.networks.layers import ComputeOptions
 
@@ -24,7 +24,6 @@ class StepSpec:
     missing_levels: int
     fading: bool
     batch: int  # images of all ranks
-    augmentation: Ada | None = None
     micro_batch_size: int | None = None  # images per pass, a multiple of the stddev group; None: the local batch
 
 
@@ -66,7 +65,7 @@ def draw_inputs(
     latent_size: int,
     options: ComputeOptions,
     indices: Tensor | None = None,
-    augmentation: Ada | None = None,
+    augments: bool = False,
     micro_batch_size: int | None = None,
 ) -> StepInputs:
     """The inputs of the step at `rng.images` images.
@@ -80,9 +79,9 @@ def draw_inputs(
     interpolates = any(penalty.at is PenaltyAt.interpolated for penalty in due)
     mix = rng.uniform("mix", count, 1, 1, 1) if interpolates else None
     latents_d, latents_g = rng.normal("d_latents", count, latent_size), rng.normal("g_latents", count, latent_size)
-    augment = None if augmentation is None else augmentation.draw(rng, count)
+    augment = ada.draw(rng, count) if augments else None
     at = phase.resolution, phase.missing_levels, phase.fading, count
-    spec = StepSpec(loss, due, options, *at, augmentation, micro_batch_size)
+    spec = StepSpec(loss, due, options, *at, micro_batch_size)
     rates = phase.learning_rate_d, phase.learning_rate_g
     inputs = StepInputs(spec, reals, latents_d, latents_g, mix, phase.alpha, *rates, ema_decay, augment)
     return inputs if indices is None else inputs.select_drawn(indices)

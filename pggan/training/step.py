@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pggan.losses.ada import augment
 from pggan.losses.base import NO_TRANSFORMS, SIGN, LossTerms, PenaltyContext, Transforms
 from pggan.networks.layers import use_options
 from pggan.optim.reducer import GradientReducer
@@ -86,11 +87,10 @@ def g_terms(state: State, inputs: StepInputs, fakes: Tensor) -> LossTerms:
 
 def transforms_of(state: State, inputs: StepInputs, first: int) -> Transforms:
     """The augmentation of reals and fakes in one pass; `first`: its place among the four of a step."""
-    augmentation, draws, adaptive_p = inputs.spec.augmentation, inputs.augment, state.d.adaptive_p
-    if augmentation is None or draws is None:
+    draws, adaptive_p = inputs.augment, state.d.adaptive_p
+    if draws is None or adaptive_p is None:
         return NO_TRANSFORMS
-    p = None if adaptive_p is None else adaptive_p.p
-    reals, fakes = (partial(augmentation.apply, draws=draws[:, place], p=p) for place in (first, first + 1))
+    reals, fakes = (partial(augment, draws=draws[:, place], p=adaptive_p.p) for place in (first, first + 1))
     return Transforms(reals, fakes)
 
 

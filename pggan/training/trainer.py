@@ -10,7 +10,6 @@ from torch import Tensor
 from pggan.core.errors import StepOutOfMemory
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
-from pggan.losses.ada import Ada
 from pggan.losses.base import Loss, Reals
 from pggan.networks.layers import ComputeOptions
 from pggan.optim.reducer import GradientReducer
@@ -32,7 +31,6 @@ class Trainer:
     loss: Loss
     options: ComputeOptions
     _: KW_ONLY
-    augmentation: Ada | None = None
     reducer: GradientReducer = field(default_factory=GradientReducer)
     indices: Callable[[int], Tensor | None] = lambda batch: None  # places of this rank's images; None: all
     micro_batch_size: Callable[[int], int | None] = lambda batch: None  # images per pass of a batch; None: all
@@ -62,7 +60,7 @@ class Trainer:
             latent_size=self.state.g_ema.architecture.latent_size,
             options=self.options,
             indices=self.indices(phase.batch),
-            augmentation=self.augmentation,
+            augments=self.state.d.adaptive_p is not None,
             micro_batch_size=self.micro_batch_size(phase.batch),
         )
         starts = self.taken[inputs.spec] <= (WARMUP_STEPS if self.graphs else 0)  # kernels are tried, steps captured

@@ -18,7 +18,6 @@ from pggan.core.architecture import Precision
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase, Schedule
 from pggan.distributed.process_group import ProcessGroup
-from pggan.losses.ada import Ada
 from pggan.losses.base import Reals
 from pggan.networks import efficientnet_lite0
 from pggan.training import trainer as trainer_module
@@ -29,7 +28,6 @@ from tests.cuda.null_gpu import session
 from tests.definitions import LOSSES, variant
 
 CUDA = torch.device("cuda")
-ADA = Ada(p=None, target=0.6, rampup_images=1000)
 MIB = 2**20
 Found = dict[str, Any]
 
@@ -49,7 +47,7 @@ def new_trainer(
     """A trainer of networks `width` feature maps wide."""
     settings = TrainerSettings(
         loss=replace(LOSSES[loss], reg_interval=reg_interval),
-        augmentation=ADA if ada else None,
+        ada_rampup_images=1000 if ada else None,
         precision=Precision(precision),
         micro_batch_size=micro_batch_size,
         cuda_graphs=cuda_graphs,

@@ -1,22 +1,27 @@
-"""ADA: what each transformation does, by its definition, and how often; how p is adapted."""
+"""ADA: what each transformation does, by its definition, and how often; how p is adapted, and what D is shown."""
 
 import math
 
 import pytest
 import torch
 
+from pggan.checkpoints.read import newest_checkpoint
 from pggan.core.rng import StepRng
-from pggan.losses.ada import ANGLES, INTERVAL, PARAMETERS, PLACES, Ada, AdaptiveP, resample
+from pggan.core.schedule import Phase
+from pggan.losses import Logistic
+from pggan.losses.ada import ANGLES, INTERVAL, PARAMETERS, PLACES, AdaptiveP, augment, draw, resample
+from pggan.losses.base import Reals
+from pggan.networks.layers import ComputeOptions
+from pggan.optim.state import new_state
+from pggan.run import train
+from pggan.training.trainer import Trainer
+from tests.definitions import WGAN_GP, variant
 
 CPU = torch.device("cpu")
 C, S = math.cos(0.2), math.sin(0.2)
 # Coordinates up to 1 are rounded by 2^-24 about ten times, which moves a sample by 8 * 2^-24 of 16 pixels each time;
 # bicubic samples of values up to 1 change by less than 10 per pixel.
 MOVED = 10 * 10 * 8 * 2**-24
-
-
-def ada(p=None):
-    return Ada(p=p, target=0.6, rampup_images=1000)
 
 
 def images_of(channels=3, side=16, count=2, dtype=torch.float32):
@@ -29,7 +34,7 @@ def transformed(images, **values):
     numbers = torch.zeros(len(images), 2, len(PARAMETERS), dtype=torch.float64)
     for name, value in values.items():
         numbers[:, 1, PLACES[name]] = value
-    return ada(0.5).apply(images, numbers, None)
+    return augment(images, numbers, torch.tensor(0.5))
 
 
 def close(found, expected, tolerance=MOVED):
@@ -42,8 +47,7 @@ def close(found, expected, tolerance=MOVED):
 @pytest.mark.parametrize("channels", [1, 2, 3, 4, 5])
 def test_images_stay_as_they_are_where_p_is_0(channels):
     images = images_of(channels)
-    numbers = ada().draw(StepRng(0, 0, CPU), 2)[:, 0]
-    close(ada().apply(images, numbers, torch.tensor(0.0)), images)
+    close(augment(images, draw(StepRng(0, 0, CPU), 2)[:, 0], torch.tensor(0.0)), images)
 
 
 @pytest.mark.parametrize("side", [4, 16])
@@ -118,7 +122,7 @@ def test_colours_turn_around_the_grey_axis_and_move_along_it_and_away_from_it():
 
 
 def test_every_transformation_takes_effect_with_probability_p_and_one_of_two_rotations():
-    least, _ = ada().draw(StepRng(0, 0, CPU), 5000).flatten(0, 1).unbind(1)
+    least, _ = draw(StepRng(0, 0, CPU), 5000).flatten(0, 1).unbind(1)
     deviation = 0.5 / math.sqrt(len(least))
     for p in (0.2, 0.7):
         for name, place in PLACES.items():
@@ -132,7 +136,7 @@ def test_every_transformation_takes_effect_with_probability_p_and_one_of_two_rot
 
 
 def test_parameters_have_the_distributions_of_the_paper():
-    _, values = ada().draw(StepRng(0, 0, CPU), 5000).flatten(0, 1).unbind(1)
+    _, values = draw(StepRng(0, 0, CPU), 5000).flatten(0, 1).unbind(1)
     count = len(values)
     bounds = dict.fromkeys(("shift_x", "shift_y"), 1 / 8) | dict.fromkeys((*ANGLES, "hue"), math.pi)
     for name, bound in bounds.items():
@@ -206,3 +210,66 @@ def test_p_goes_on_in_the_middle_of_an_interval_and_begins_at_0_where_nothing_wa
     follow(one, 1.0)
     one.load_state_dict({})
     assert all(float(tensor) == 0 for tensor in one.state_dict().values())
+
+
+# ---- in training -------------------------------------------------------------------------------------------
+
+ARCHITECTURE = variant(resolution=16, latent_size=8, fmap_base=64, fmap_max=8)
+LOGISTIC = Logistic(gamma=1.0, reg_interval=2)
+PHASE = Phase(3, 8, True, 0.4, 0, 10_000, 8, 0.001, 0.002, 1)
+LIVELY = [
+    "augmentation=ada",
+    "augmentation.rampup_images=200",
+    "loss=logistic",
+    "loss.gamma=0",
+    "schedule.learning_rate_d=0.1",
+]
+
+
+def take(loss, p=0.5, indices=None, steps=1):
+    """The state and the metrics after some steps from p on, and all images that G made and D was shown."""
+    state, made, shown = new_state(ARCHITECTURE, 0, CPU), [], []
+    state.d.adaptive_p = AdaptiveP(CPU, target=loss.mean_sign(0.6), rampup_images=320)
+    state.d.adaptive_p.p.fill_(p)
+    state.g.network.register_forward_hook(lambda *call: made.append(call[-1].detach()))
+    state.d.network.register_forward_pre_hook(lambda _, arguments: shown.append(arguments[0].detach()))
+    trainer = Trainer(state, loss, ComputeOptions(), indices=lambda batch: indices)
+    for number in range(steps):
+        images = torch.rand(8, 3, 8, 8, generator=torch.Generator().manual_seed(number)) * 2 - 1
+        reals = Reals(images if indices is None else images[indices], None, None)
+        metrics = trainer.step(PHASE, reals, StepRng(0, state.images, CPU), 0.9)
+    return state, metrics, made, shown
+
+
+def test_reals_and_fakes_of_both_passes_are_transformed_each_by_numbers_of_their_own():
+    """Those of a part of the batch as in the whole."""
+    draws, p, mine = draw(StepRng(0, 0, CPU), 8), torch.tensor(0.85), torch.tensor([1, 3, 5, 7])
+    _, _, (of_d, of_g), shown = take(LOGISTIC, p)
+    reals = torch.rand(8, 3, 8, 8, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    expected = [augment(images, draws[:, k], p) for images, k in ((reals, 0), (of_d, 1), (of_g, 3))]
+    for found, wanted in zip(shown, expected, strict=True):  # penalties are due, so that both batches are apart
+        assert torch.equal(found, wanted.detach())
+    _, _, _, part = take(LOGISTIC, p, indices=mine)
+    torch.testing.assert_close(part[0], shown[0][mine], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("loss", [LOGISTIC, WGAN_GP], ids=lambda loss: type(loss).__name__)
+def test_p_follows_the_signs_that_are_reported_and_is_part_of_the_state(loss):
+    state, metrics, *_ = take(loss, steps=4)
+    assert metrics["augment/sign"].shape == (8,)
+    assert metrics["augment/p"] == state.d.adaptive_p.p
+    assert abs(metrics["augment/p"].item() - 0.5) == pytest.approx(0.1)  # 32 images of 320
+    assert state.state_dict()["augmentation"]["p"] == metrics["augment/p"]
+
+
+@pytest.mark.slow
+def test_a_resumed_run_with_an_adapted_p_equals_the_uninterrupted_one(tiny_config, tmp_path):
+    whole, halves = tmp_path / "whole", tmp_path / "halves"
+    train.run(tiny_config(f"run_dir={whole}", *LIVELY))
+    train.run(tiny_config(f"run_dir={halves}", *LIVELY, "schedule.total_images=104"))  # in the middle of an interval
+    saved = newest_checkpoint(halves)[0].load("augmentation")
+    assert (int(saved["updates"]), int(saved["images"])) == (1, 8)
+    assert 0 < saved["p"] <= 0.85
+    train.run(tiny_config(f"run_dir={halves}", *LIVELY))
+    one, other = (newest_checkpoint(path)[0].header["state_sha256"] for path in (whole, halves))
+    assert one == other

@@ -8,7 +8,7 @@ import torch
 
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
-from pggan.losses.ada import Ada
+from pggan.losses import ada
 from pggan.losses.base import GradientPenalty, PenaltyAt, PenaltyContext, Reals, Transforms
 from pggan.networks.layers import ComputeOptions
 from pggan.networks.networks import Discriminator
@@ -37,9 +37,8 @@ def transforms_of(augmented):
     """What D is shown: each image changed by ADA, or as it is."""
     if not augmented:
         return Transforms()
-    augmentation = Ada(p=0.8, target=0.6, rampup_images=1000)
-    draws = augmentation.draw(StepRng(1, 0, CPU), 2)
-    shown = [lambda images, of=of: augmentation.apply(images, draws[:, of], None) for of in (0, 1)]
+    draws, p = ada.draw(StepRng(1, 0, CPU), 2), torch.tensor(0.8)
+    shown = [lambda images, of=of: ada.augment(images, draws[:, of], p) for of in (0, 1)]
     for function in shown:
         image = normal(2, 3, 4, 4)
         assert ((function(image) - image).abs().flatten(1).amax(1) > 0.1).all()

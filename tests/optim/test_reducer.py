@@ -12,7 +12,7 @@ from pggan.core.architecture import Precision
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup, rank_from_environment
-from pggan.losses.ada import INTERVAL, Ada
+from pggan.losses.ada import INTERVAL
 from pggan.losses.base import Reals
 from pggan.ops import elementwise as activation
 from pggan.optim.reducer import FlatBuffer, add_chunk, nodes_of, tree_sum
@@ -52,7 +52,7 @@ class Case:
             precision=self.precision,
             elastic=self.elastic,
             gradients=REDUCERS[self.gradients],
-            augmentation=Ada(p=None, target=0.6, rampup_images=80) if self.ada else None,
+            ada_rampup_images=80 if self.ada else None,
         )
 
     def reals(self):
