@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 
 COMMAND_VARIABLE = "PGGAN_COMMAND"  # the command line, as the program and all of its ranks have it
 STARTED_VARIABLE = "PGGAN_STARTED"  # when it was given, in seconds since 1970
-TASK_VARIABLE = "PGGAN_TASK"  # of `python -m pggan` as a child: the command to run and its configuration, as YAML
+TASK_VARIABLE = "PGGAN_TASK"  # of `python -m pggan` as a child: the command to run and its configuration, as JSON
 PARENT_VARIABLE = "PGGAN_PARENT"  # of a child: the process id of its parent, with which it ends
 
 # Each is a request to save and stop: Ctrl-C, a scheduler's signals, a closed terminal.

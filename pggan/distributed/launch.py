@@ -1,7 +1,7 @@
 """Starting the ranks of a command with torchrun's own launcher, which restarts all of them when one is lost."""
 
+import json
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -19,7 +19,6 @@ from pggan.core.process import PARENT_VARIABLE, TASK_VARIABLE, environment, sign
 
 LOOPBACK = "127.0.0.1"  # not localhost, which some containers have no address for
 RENDEZVOUS_SECONDS = 300  # for all machines, and for all ranks, to be there
-SILENT_SECONDS = 60  # after which a machine that answers no packet is given up
 RANKS_VARIABLE = "PGGAN_RANKS"  # of a rank: the folder in which it and its parent leave each other notes
 IGNORED = "SIGURG"  # the one signal that torchrun handles, which has no other use: signals are handled here
 ENDED = "ended"  # the file with the exit code of the command, where ranks that are lost from now on need no restart
@@ -44,12 +43,10 @@ def launch(
     command would do after an end like this.
     Raises UserError when the machines do not find each other.
     """
-    from omegaconf import OmegaConf
-
     with tempfile.TemporaryDirectory(prefix="pggan-") as folder:
         ended = Path(folder, ENDED)
         variables = {
-            TASK_VARIABLE: OmegaConf.to_yaml(OmegaConf.create({"command": command, "values": values})),
+            TASK_VARIABLE: json.dumps([command, values]),
             PARENT_VARIABLE: str(os.getpid()),
             RANKS_VARIABLE: folder,
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
@@ -88,7 +85,7 @@ def run_ranks(folder: Path, count: int, nnodes: int, rdzv_endpoint: str | None, 
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     try:
-        own_address, is_host = meeting_place(rdzv_endpoint)
+        own_address, is_host = meeting_place(rdzv_endpoint) if rdzv_endpoint else (LOOPBACK, None)
         settings = LaunchConfig(
             min_nodes=nnodes,
             max_nodes=nnodes,
@@ -96,7 +93,7 @@ def run_ranks(folder: Path, count: int, nnodes: int, rdzv_endpoint: str | None, 
             run_id="pggan",
             rdzv_backend="c10d",
             rdzv_endpoint=rdzv_endpoint or f"{LOOPBACK}:0",
-            rdzv_configs={"join_timeout": RENDEZVOUS_SECONDS, **is_host},
+            rdzv_configs={"join_timeout": RENDEZVOUS_SECONDS, "is_host": is_host},
             local_addr=own_address,
             max_restarts=max_restarts,
             logs_specs=DefaultLogsSpecs(log_dir=str(folder)),
@@ -121,9 +118,7 @@ def report_rank(run: Callable[[str, dict[str, Any]], int], guarded: Callable[[Ca
 
     Args: run: takes the command and its values; guarded: turns what `run` raises into an exit code.
     """
-    from omegaconf import OmegaConf
-
-    task: Any = OmegaConf.to_container(OmegaConf.create(os.environ.pop(TASK_VARIABLE)))
+    command, values = json.loads(os.environ.pop(TASK_VARIABLE))
     Thread(target=end_with_parent, name="parent", daemon=True).start()
     folder = Path(os.environ.pop(RANKS_VARIABLE))
     ended = folder / ENDED
@@ -133,16 +128,13 @@ def report_rank(run: Callable[[str, dict[str, Any]], int], guarded: Callable[[Ca
 
     def unless_lost() -> int:
         try:
-            return run(task["command"], task["values"])
+            return run(command, values)
         except KeyboardInterrupt:
             if ended.exists():
                 raise
             return EXIT_PEER_LOST  # torchrun ends the ranks that are left when it has lost one
 
     code = guarded(unless_lost)
-    if os.getppid() != int(os.environ[PARENT_VARIABLE]):  # it was killed
-        shutil.rmtree(folder, ignore_errors=True)
-        return code
     if code in (EXIT_USER_ERROR, EXIT_INTERRUPTED) or (code == 0 and ended.exists()):
         ended.write_text(str(code))
         return 0
@@ -156,45 +148,21 @@ def end_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def expect_answers() -> None:
-    """Again and again, let all connections fail whose other machine answers no packet for SILENT_SECONDS.
-
-    The system would wait for a quarter of an hour, or for ever, for a machine that has lost its power.
-    """
-    options = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 10, "TCP_USER_TIMEOUT": 1000 * SILENT_SECONDS}
-    while True:
-        for descriptor in Path("/proc/self/fd").glob("*"):  # Linux alone has it
-            with suppress(OSError):  # it is closed, or of another kind
-                if os.readlink(descriptor).startswith("socket:"):
-                    with socket.fromfd(int(descriptor.name), socket.AF_INET, socket.SOCK_STREAM) as connection:
-                        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                        for name, value in options.items():
-                            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-        time.sleep(SILENT_SECONDS / 6)
-
-
-def meeting_place(endpoint: str | None) -> tuple[str, dict[str, bool]]:
-    """The address of this machine on the way to the rendezvous, and torchrun's setting whether it is kept here.
+def meeting_place(endpoint: str) -> tuple[str, bool | None]:
+    """The address of this machine on the way to the rendezvous, and whether the rendezvous is kept here.
 
     Waits for the machine that keeps it; raises OSError when that does not come.
     """
-    if endpoint is None:
-        return LOOPBACK, {}
-    Thread(target=expect_answers, name="connections", daemon=True).start()
     host, _, port = endpoint.rpartition(":")
     end = time.monotonic() + RENDEZVOUS_SECONDS
     while True:
         try:
-            family, *_, address = socket.getaddrinfo(host, int(port), type=socket.SOCK_DGRAM)[0]
-            with socket.socket(family, socket.SOCK_DGRAM) as way:  # nothing is sent
-                way.connect(address)
-                own_address = way.getsockname()[0]
-            if own_address == LOOPBACK:  # two agents of one machine, as in tests: torchrun finds out which was first
-                return own_address, {}
-            if own_address != address[0]:
-                socket.create_connection((host, int(port)), timeout=5).close()
-            return own_address, {"is_host": own_address == address[0]}
+            with socket.create_connection((host, int(port)), timeout=5) as way:
+                return way.getsockname()[0], False
         except OSError:
+            with suppress(OSError), socket.create_server((host, int(port))):  # possible at an address of this machine
+                # Of two agents of one machine, as in tests, torchrun finds out which was first.
+                return host, None if host == LOOPBACK else True
             if time.monotonic() > end:
                 raise
-            time.sleep(1)
+        time.sleep(1)

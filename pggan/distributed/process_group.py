@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
 from operator import mul
-from threading import Thread
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -23,7 +22,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from pggan.core.devices import device_of_rank, synchronize
 from pggan.core.errors import EXIT_FAILED, EXIT_PEER_LOST, EXIT_USER_ERROR, StepOutOfMemory, UserError
-from pggan.distributed.launch import RENDEZVOUS_SECONDS, expect_answers
+from pggan.distributed.launch import RENDEZVOUS_SECONDS
 
 # The watchdog ends ranks that stand still; these timeouts are for what it does not see.
 GRADIENT_TIMEOUT = timedelta(minutes=30)  # a slow link of CPUs is no fault
@@ -140,8 +139,7 @@ class ProcessGroup:
         except (torch.OutOfMemoryError, torch.AcceleratorError):  # of this rank's own device
             raise
         except RuntimeError as error:
-            reason = str(error).partition(". ")[0].rpartition("] ")[2]  # without the place in torch's sources
-            raise PeerLost(f"{self.name} lost its connection to the others: {reason}.") from error
+            raise PeerLost(f"{self.name} lost its connection to the others: {error}") from error
         finally:
             self.in_collective = False
 
@@ -222,15 +220,6 @@ class ProcessGroup:
                 dist.broadcast(dense, 0)
                 tensor.copy_(dense)
 
-    def all_gather(self, tensor: Tensor) -> list[Tensor]:
-        """Every rank's `tensor`, in order of rank; shapes and types are the same on all ranks."""
-        if self._control is None:
-            return [tensor]
-        gathered = [torch.empty_like(tensor) for _ in range(self.world_size)]
-        with self.collective():
-            dist.all_gather(gathered, tensor)
-        return gathered
-
     def require_equal_weights(self, named: Mapping[str, list[Tensor]]) -> None:
         """Raise UserError, naming the rank, unless the weights by network name are the same bits on all ranks."""
         if self.world_size > 1:
@@ -245,29 +234,26 @@ class ProcessGroup:
 def agreed_prefix(store: Any, info: RankInfo, seconds: float) -> str:
     """A prefix for the store's keys, the same on all ranks of this start: earlier ranks may have left keys there.
 
-    Rank 0 chooses the prefix, and the other ranks count themselves under it.  A count that is full belongs to an
-    earlier start, and a count that never fills, too.
+    The other ranks write who they are, again and again.  Rank 0 deletes what was there, waits for all of them, and
+    publishes a prefix together with the list of those that it is for.
     """
-    prefix = uuid4().hex if info.rank == 0 else ""
-    if prefix:
-        store.set(ROUND, prefix)
+    own, others = uuid4().hex, [f"rank-{rank}" for rank in range(1, info.world_size)]
+    if info.rank == 0:
+        for key in others:
+            store.delete_key(key)
+        store.wait(others, timedelta(seconds=seconds))
+        store.set(ROUND, " ".join([own, *(store.get(key).decode() for key in others)]))
+        return own
     for _ in range(int(seconds / POLL_SECONDS)):
-        if info.rank == 0 and store.add(prefix, 0) == info.world_size - 1:
-            store.set(f"{prefix}/go", "")
-            return prefix
-        if info.rank > 0:
-            if (now := store.get(ROUND).decode()) != prefix and store.add(now, 1) < info.world_size:
-                prefix = now
-            if prefix and store.check([f"{prefix}/go"]):
-                return prefix
+        store.set(others[info.rank - 1], own)
+        if store.check([ROUND]) and own in (published := store.get(ROUND).decode().split()):
+            return str(published[0])
         time.sleep(POLL_SECONDS)
     raise RuntimeError("not all of them came")
 
 
 def run_distributed(info: RankInfo, devices: str, run: Callable[[ProcessGroup], int]) -> int:
     """The exit code of this rank: of `run` with its one of `devices`, or that of an error on another rank."""
-    if info.world_size > info.local_world_size:
-        Thread(target=expect_answers, name="connections", daemon=True).start()
     group = ProcessGroup.connect(info, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     try:
         with group.collective_errors():  # on all ranks, most likely: only one reports it

@@ -7,8 +7,6 @@ becomes of it with Adam is derived in docs/scaling.md, for beta1 = 0.
 P parameters of the levels in use of one network, k entries sent, n ranks, S sums (reducer.py).
 """
 
-from math import ceil, sqrt
-
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -24,7 +22,6 @@ WARMUP_FACTOR = 4.0  # from one ratio of the warmup to the next: 25 %, 6.25 %, 1
 SENT_AS = torch.float8_e4m3fn  # 3 bits of mantissa; what rounding leaves out is sent later
 MAX_FP8 = 448.0  # of this type, which has no infinity
 BLOCK = 2**16  # indices that differ in their last two bytes only
-SAMPLE = 100_000  # entries that the threshold is estimated from
 
 
 class DgcReducer(GradientReducer):
@@ -76,11 +73,15 @@ class DgcReducer(GradientReducer):
 
     def extra_state(self) -> StateDicts:
         """The residuals and moments that ranks keep for later steps, of all ranks, on rank 0; nothing on the others."""
-        tensors = {
-            f"{network}/{rank}/{name}": theirs
+        mine = {
+            network: {name: tensor.cpu() for name, tensor in compressor.tensors.items()}
             for network, compressor in self._compressors.items()
-            for name, tensor in compressor.tensors.items()
-            for rank, theirs in enumerate(self.group.all_gather(tensor.cpu()))
+        }
+        tensors = {
+            f"{network}/{rank}/{name}": tensor
+            for rank, networks in enumerate(self.group.all_gather_object(mine))
+            for network, named in networks.items()
+            for name, tensor in named.items()
         }
         return {EXTRA_STATE: tensors} if tensors and self.group.is_main else {}
 
@@ -180,19 +181,7 @@ def set_mean(vector: Tensor, messages: Tensor, count: int) -> Tensor:
 
 
 def largest(vector: Tensor, count: int) -> Tensor:
-    """The indices [count] of the largest entries of `vector` [P], none of them below 0, in no particular order.
-
-    On a CPU only entries above a threshold are compared, which is estimated from a sample so that too few are hardly
-    ever above it; then all are compared.  Elsewhere all are: no shape depends on values, nothing waits for the device.
-    """
-    size = len(vector)
-    if vector.device.type == "cpu" and 0 < count < size / WARMUP_FACTOR:
-        sample = vector[:: size // SAMPLE // 6 * 6 + 1]  # out of step with kernels of 3x3 and powers of two of maps
-        expected = len(sample) * count / size
-        rank = ceil(expected + 4 * sqrt(expected) + 4)  # four standard deviations too many rather than too few
-        if rank < len(sample):
-            threshold = sample.topk(rank, sorted=False).values.min()
-            candidates = torch.from_numpy(np.flatnonzero(vector.numpy() >= float(threshold)))  # 4 times torch's speed
-            if len(candidates) >= count:
-                return candidates[vector[candidates].topk(count, sorted=False).indices]
+    """The indices [count] of the largest entries of `vector` [P], in no particular order."""
+    if vector.device.type == "cpu":  # up to thirty times as fast as topk
+        return torch.from_numpy(np.argpartition(vector.numpy(), -count)[-count:])
     return vector.topk(count, sorted=False).indices

@@ -189,7 +189,7 @@ def test_ranks_that_start_together_agree_where_others_have_ended():
             return list(pool.map(lambda info: agreed_prefix(store, info, 2 if len(ranks) < 3 else 60), infos))
 
     first = start([0, 1, 2])
-    with pytest.raises(RuntimeError, match="not all of them came"):
+    with pytest.raises(RuntimeError):
         start([0, 2])
     second = start([2, 1, 0])
     assert (len({*first}), len({*second}), len({*first, *second})) == (1, 1, 2)

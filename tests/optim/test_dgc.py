@@ -90,7 +90,7 @@ def test_a_gradient_that_is_not_finite_leaves_no_trace():
     first, second = gradients(50, 2)
     for each in (ours, other):
         select(each, first, 5)
-    select(other, torch.full((50,), torch.inf), 0, torch.tensor(False))
+    select(other, torch.full((50,), torch.inf), 5, torch.tensor(False))
     assert torch.equal(select(ours, second, 5), select(other, second, 5))
 
 
