@@ -17,17 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
-from pggan.checkpoints.generator_file import (
-    STAGE,
-    STATE_FILE,
-    WEIGHTS_FILE,
-    Form,
-    is_count,
-    require_form,
-    stored_tensors,
-)
+from pggan.checkpoints.generator_file import STATE_FILE, WEIGHTS_FILE, architecture_in, stored_tensors
 from pggan.core.architecture import Architecture
-from pggan.core.atomic_io import file_sha256, is_plain, read_json
+from pggan.core.atomic_io import file_sha256, parse_json
 from pggan.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -43,12 +35,6 @@ COMPONENTS = (*NETWORKS, "optimizer_g", "optimizer_d", "grad_scaler")
 NEWEST, BEST = "newest", "best"  # as checkpoint=; the second one marks a checkpoint in state.json
 MILESTONE = "milestone"  # in state.json: marks a checkpoint that is kept for good
 FILE_NAME = r"[a-z_]+\.safetensors"  # inside of the checkpoint's directory
-CHECKPOINT: Form = STAGE | {
-    "phase_index": lambda value: value == -1 or is_count(value),  # -1 before the first update
-    "config": lambda value: isinstance(value, dict),
-    "files": lambda files: isinstance(files, dict) and all(re.fullmatch(FILE_NAME, name) for name in files),
-}
-MAX_STATE_BYTES = 4 * 2**20  # of state.json, which takes some kilobytes
 
 
 class CorruptCheckpoint(Exception):
@@ -102,12 +88,12 @@ def open_checkpoint(directory: Path) -> Checkpoint:
     """Read and verify a checkpoint directory; raises CorruptCheckpoint, or UserError for another version's."""
     try:
         header = read_header(directory)
-    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise CorruptCheckpoint(f"{directory / STATE_FILE}: {error}") from error
     for name, checksum in header["files"].items():
         try:
-            if not is_plain(directory / name):
-                raise ValueError("it is missing, or not a plain file")
+            if not (directory / name).is_file():
+                raise ValueError("it is missing")
             stored_tensors(directory / name)
             if file_sha256(directory / name) != checksum:
                 raise ValueError("it has changed: its checksum is another one")
@@ -119,18 +105,18 @@ def open_checkpoint(directory: Path) -> Checkpoint:
 def read_header(directory: Path) -> dict[str, Any]:
     """The content of a checkpoint's state.json; raises UserError when another version wrote it.
 
-    Raises OSError, ValueError, KeyError, TypeError or OverflowError unless it is valid.
+    Raises OSError, ValueError, KeyError or TypeError unless it is valid.
     """
-    header = read_json(directory / STATE_FILE, MAX_STATE_BYTES)
+    header = parse_json((directory / STATE_FILE).read_bytes())
     if (version := header["version"]) not in VERSIONS:
         problem = f"{directory} has checkpoint version {version}; this program reads version {VERSIONS[-1]}."
         raise UserError(problem, "Use the pggan that wrote it.")
     if header[CHECKSUM] != checksum_of(header):
         raise ValueError("its content has changed: the checksum is another one")
-    require_form(header, CHECKPOINT)
+    architecture_in(header)
     before = {f"{component}.safetensors" for component in COMPONENTS}
     wanted = {WEIGHTS_FILE, STATE_TENSORS_FILE} if version == VERSIONS[-1] else before
-    if not wanted <= {*header["files"]}:
+    if not wanted <= {*header["files"]} or not all(re.fullmatch(FILE_NAME, name) for name in header["files"]):
         raise ValueError("it does not list the files of a checkpoint")
     return header
 
@@ -149,14 +135,9 @@ def checksum_of(header: dict[str, Any]) -> str:
 def mark_of(directory: Path, name: str) -> Any:
     """The value of `name`, such as MILESTONE, in a checkpoint's state.json, valid or not; None if there is none."""
     try:
-        return read_json(directory / STATE_FILE, MAX_STATE_BYTES).get(name)
+        return parse_json((directory / STATE_FILE).read_bytes()).get(name)
     except (OSError, ValueError):
         return None
-
-
-def is_checkpoint(path: Path) -> bool:
-    """Whether `path` is the directory of one checkpoint, valid or not, rather than a run."""
-    return (path / STATE_FILE).is_file()
 
 
 def checkpoints_of(run_dir: Path) -> list[Path]:
@@ -191,20 +172,13 @@ def choose_checkpoint(run: str, choice: str | int) -> str:
 
 def has_checkpoints(path: Path) -> bool:
     """Whether `path` is a checkpoint, or a run that has some, valid or not."""
-    return is_checkpoint(path) or bool(checkpoints_of(path))
+    return (path / STATE_FILE).is_file() or bool(checkpoints_of(path))
 
 
-def require_checkpoints(path: Path, key: str) -> None:
-    """Raise UserError, naming `key`, unless `path` is a checkpoint or a run that has some, valid or not."""
-    if not has_checkpoints(path):
-        where = "a run directory after its first checkpoint.every_images or stop, or one of its checkpoints/<images>"
-        raise UserError(f"{key}={path} has no checkpoint.", f"Give {where}.")
-
-
-def newest_checkpoint(run_dir: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest valid checkpoint of a run, and what is wrong with newer ones."""
+def newest_checkpoint(path: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The checkpoint at `path`, or the newest valid one of the run there, and what is wrong with it or newer ones."""
     corrupt: list[str] = []
-    for directory in reversed(checkpoints_of(run_dir)):
+    for directory in [path] if (path / STATE_FILE).is_file() else reversed(checkpoints_of(path)):
         try:
             return open_checkpoint(directory), corrupt
         except CorruptCheckpoint as problem:
@@ -217,15 +191,11 @@ def resolve_checkpoint(path: Path, key: str) -> tuple[Checkpoint, list[str]]:
 
     Raises UserError, naming `key`, when there is none.
     """
-    require_checkpoints(path, key)
-    if is_checkpoint(path):
-        try:
-            return open_checkpoint(path), []
-        except CorruptCheckpoint as problem:
-            remedy = "Choose another one of that run."
-            raise UserError(f"{key}={path} is not a valid checkpoint: {problem}.", remedy) from problem
     checkpoint, corrupt = newest_checkpoint(path)
     if checkpoint is not None:
         return checkpoint, [f"Passed over a corrupt checkpoint: {problem}" for problem in corrupt]
-    remedy = "Put back an undamaged copy, or start anew with another run_dir=."
-    raise UserError(f"{key}={path} has no valid checkpoint: {'; '.join(corrupt)}.", remedy)
+    if corrupt:
+        remedy = "Put back an undamaged copy, give another checkpoint, or start anew with another run_dir=."
+        raise UserError(f"{key}={path} has no valid checkpoint: {'; '.join(corrupt)}.", remedy)
+    where = "a run directory after its first checkpoint.every_images or stop, or one of its checkpoints/<images>"
+    raise UserError(f"{key}={path} has no checkpoint.", f"Give {where}.")

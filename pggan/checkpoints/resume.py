@@ -8,7 +8,7 @@ import torch
 from pggan.checkpoints.generator_file import load_generator
 from pggan.checkpoints.read import NETWORKS, Checkpoint, checkpoints_of, has_checkpoints, resolve_checkpoint
 from pggan.core.architecture import Architecture
-from pggan.core.errors import UserError, nearest
+from pggan.core.errors import UserError
 from pggan.core.schedule import Schedule
 from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.reducer import EXTRA_STATE, GradientReducer
@@ -21,9 +21,6 @@ REFUSED = {
     "data": "the images are other ones than those it was trained on",
     "schedule": "the schedule says something else about the images that were shown already",
 }
-
-# Keys that decide which images the data set has; they may change as long as its fingerprint stays.
-DATA_KEYS = ("data.path", "data.count", "data.cache", "data.crop", "data.channels", "data.labels")
 
 # Values that two networks must share for the weights of one to fit the other.
 KIND_FIELDS = ("latent_size", "fmap_base", "fmap_decay", "fmap_max", "resampling", "blur", "stem")
@@ -44,13 +41,13 @@ def find_resume_point(resume: str, run_dir: Path) -> tuple[Checkpoint | None, li
     if not has_own:
         return resolve_checkpoint(Path(resume), "resume")
     own, notes = resolve_checkpoint(run_dir, "run_dir")
-    named, ours = Path(resume).resolve(), run_dir.resolve()
-    if named != ours and named.parent != (ours / "checkpoints").resolve():  # it may be gone by now
+    named = Path(resume).resolve()  # it may be gone by now
+    if named.parent != (run_dir / "checkpoints").resolve():
         return own, [*notes, f"Not starting from resume={resume} again: this run has checkpoints of its own."]
-    if resolve_checkpoint(named, "resume")[0].images == own.images:
-        return own, notes
-    remedy = "To go back to it, give a new run_dir= as well: what came after it stays as it is."
-    raise UserError(f"resume={resume} is not the newest checkpoint of {run_dir}.", remedy)
+    if named != own.directory.resolve():
+        remedy = "To go back to it, give a new run_dir= as well: what came after it stays as it is."
+        raise UserError(f"resume={resume} is not the newest checkpoint of {run_dir}.", remedy)
+    return own, notes
 
 
 def check_networks(checkpoint: Checkpoint, architecture: Architecture) -> None:
@@ -62,39 +59,27 @@ def check_networks(checkpoint: Checkpoint, architecture: Architecture) -> None:
 
 
 def check_resumable(
-    checkpoint: Checkpoint,
-    changed: dict[str, str],
-    allowed: Sequence[str],
-    *,
-    schedule: Schedule,
-    fingerprint: str,
+    checkpoint: Checkpoint, changed: dict[str, str], allowed: Sequence[str], *, schedule: Schedule, fingerprint: str
 ) -> list[str]:
     """The changes since `checkpoint`, as lines to log; raises UserError when some of it is refused.
 
     Args: changed: 'key: before -> now' by key; allowed: names in REFUSED; schedule: as it is planned now;
     fingerprint: of the data now.
     """
-    for name in allowed:
-        if name not in REFUSED:
-            raise UserError(f"allow_changes={name} is not the name of a refused change.", nearest(name, REFUSED))
-    refused: dict[str, str] = {key: key for key in changed if key in ("seed", "loss.name")}
-    if checkpoint.header.get("data") not in (None, fingerprint):
-        refused |= dict.fromkeys([key for key in changed if key in DATA_KEYS] or ["the images themselves"], "data")
-    shown, header = schedule.at(max(checkpoint.images - 1, 0)), checkpoint.header
-    if (shown.resolution, shown.alpha) != (header["resolution"], header["alpha"]):
-        refused |= dict.fromkeys([key for key in changed if key.startswith("schedule.")], "schedule")
-    lines = []
-    for key in changed | refused:
-        verdict = "allowed"
-        if kind := refused.get(key):
-            verdict = f"{'allowed by allow_changes' if kind in allowed else 'refused'}: {REFUSED[kind]}"
-        lines.append(f"{changed.get(key, key)} ({verdict})")
-    if not {*refused.values()} <= {*allowed}:
-        problem = f"{checkpoint.directory} was trained with another configuration:\n    " + "\n    ".join(lines)
-        names = ",".join(sorted({*refused.values()}))
-        remedy = f"Give the values from before, or a new run_dir=. 'allow_changes=[{names}]' resumes even so."
+    header, shown = checkpoint.header, schedule.at(max(checkpoint.images - 1, 0))
+    kinds = {
+        "seed": "seed" in changed,
+        "loss.name": "loss.name" in changed,
+        "data": header.get("data") not in (None, fingerprint),
+        "schedule": (shown.resolution, shown.alpha) != (header["resolution"], header["alpha"]),
+    }
+    if refused := [kind for kind, differs in kinds.items() if differs and kind not in allowed]:
+        why = "; ".join(f"{kind}: {REFUSED[kind]}" for kind in refused)
+        lines = "".join(f"\n    {line}" for line in changed.values())
+        problem = f"{checkpoint.directory} was trained with another configuration ({why}).{lines}"
+        remedy = f"Give the values from before, or a new run_dir=; or add 'allow_changes=[{','.join(refused)}]'."
         raise UserError(problem, remedy)
-    return [f"Changed since then: {line}" for line in lines]
+    return [f"Changed since then: {line}" for line in changed.values()]
 
 
 def transfer(path: str, state: State) -> Iterator[str]:
@@ -128,10 +113,8 @@ def load_weights(path: str, architecture: Architecture) -> StateDicts:
         theirs = network.architecture
     if found := [line for line in architecture.differences(theirs) if line.split(":")[0] in KIND_FIELDS]:
         problem = f"init_from={path} has networks of another kind ({'; '.join(found)})."
-        foreign = "A generator of another program, whose stem differs, can be drawn from, and not trained further."
-        raise UserError(
-            problem, foreign if theirs.stem is not architecture.stem else "Give the model keys of that run."
-        )
+        remedy = "Give the model keys of that run. A generator of another program, whose stem differs, stays as it is."
+        raise UserError(problem, remedy)
     return state_dicts
 
 

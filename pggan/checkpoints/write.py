@@ -3,7 +3,6 @@
 import json
 import os
 import time
-from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
@@ -19,13 +18,7 @@ from pggan.checkpoints import generator_file as generators
 from pggan.checkpoints import read
 from pggan.checkpoints.generator_file import save_tensors
 from pggan.core.architecture import Architecture
-from pggan.core.atomic_io import (
-    atomic_directory,
-    atomic_write,
-    file_sha256,
-    free_bytes,
-    remove_directory,
-)
+from pggan.core.atomic_io import atomic_directory, atomic_write, file_sha256, remove_directory
 from pggan.core.devices import synchronize
 from pggan.core.errors import UserError
 from pggan.core.schedule import Phase, is_due
@@ -52,38 +45,25 @@ class Snapshot:
     stage: dict[str, Any]
     metadata: dict[str, Any]
 
-    @property
-    def bytes(self) -> int:
-        """The disk space of its tensors, with the averaged generator, which is stored twice."""
-        stored = (*self.state_dicts.values(), self.state_dicts["generator_ema"])
-        return sum(tensor.nbytes for component in stored for tensor in component.values())
 
-
-def take_snapshot(
-    state: State, phase: Phase, metadata: dict[str, Any], extra_state: StateDicts, memory: Snapshot | None = None
-) -> Snapshot:
+def take_snapshot(state: State, phase: Phase, metadata: dict[str, Any], extra_state: StateDicts) -> Snapshot:
     """Copy `state` as it is now; training may continue while the copy is being written.
 
     Args: phase: of the last image shown; metadata: plain values for state.json, the configuration among them;
-    extra_state: of the gradient reducer; memory: an earlier snapshot that is no longer needed, whose memory is used
-    again, because new memory is much slower.
+    extra_state: of the gradient reducer.
     """
-    old = {} if memory is None else memory.state_dicts
+
+    def host_copy(tensor: Tensor) -> Tensor:
+        copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+        return copy.copy_(tensor.detach(), non_blocking=tensor.is_cuda)
+
     state_dicts = {
-        component: {
-            name: _host_copy(tensor.detach(), old.get(component, {}).get(name)) for name, tensor in tensors.items()
-        }
+        component: {name: host_copy(tensor) for name, tensor in tensors.items()}
         for component, tensors in (state.state_dict() | extra_state).items()
     }
     synchronize(state.g_ema.weights[0].device)  # once for all copies
     stage = {"phase": phase.name, "resolution": phase.resolution, "alpha": phase.alpha}
     return Snapshot(state_dicts, state.images, state.phase_index, state.g_ema.architecture, stage, metadata)
-
-
-def _host_copy(tensor: Tensor, memory: Tensor | None) -> Tensor:
-    if memory is None or (memory.shape, memory.dtype) != (tensor.shape, tensor.dtype):
-        memory = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-    return memory.copy_(tensor, non_blocking=tensor.is_cuda)
 
 
 def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
@@ -140,15 +120,17 @@ def prune(run_dir: Path, newest: int, keep: int) -> None:
 
 
 class CheckpointWriter:
-    """Writes one snapshot at a time, in the order given, in a thread of its own.
+    """Writes one snapshot at a time, in the order given, in a thread of its own, and knows when the next one is due.
 
     What goes wrong there is raised by the next `save` or `wait`: UserError when the disk refuses, NonFiniteError when
     the snapshot is not worth keeping.
     """
 
-    def __init__(self, run_dir: Path, keep: int, before: Callable[[], None] = lambda: None) -> None:
-        """Args: keep: checkpoints that stay, besides milestones and the best; before: called in the thread, first."""
-        self.run_dir, self.keep, self.before = run_dir, keep, before
+    def __init__(self, run_dir: Path, keep: int, every_images: int, every_minutes: float | None) -> None:
+        """Args: keep: checkpoints that stay, besides milestones and the best."""
+        self.run_dir, self.keep, self.every_images = run_dir, keep, every_images
+        self.every_seconds = inf if every_minutes is None else 60 * every_minutes
+        self._begun = time.monotonic()  # when the last one was
         self._written: Future[None] | None = None  # of the last snapshot
 
     def __enter__(self) -> Self:
@@ -163,9 +145,19 @@ class CheckpointWriter:
     def save(self, snapshot: Snapshot) -> None:
         """Start writing `snapshot`, when the one before is durable."""
         self.wait()
+        self._begun = time.monotonic()
         # A daemon: a second Ctrl-C ends at once, and what is half-written then is removed at the next start.
         self._written = Future()
         Thread(target=self._write, args=(snapshot, self._written), name="checkpoint", daemon=True).start()
+
+    def is_due(self, before: int, images: int) -> bool:
+        """Whether the step from `before` to `images` has reached a multiple of the images between two checkpoints."""
+        return is_due(self.every_images, before, images)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the minutes between two checkpoints have passed."""
+        return time.monotonic() - self._begun >= self.every_seconds
 
     @property
     def is_writing(self) -> bool:
@@ -180,43 +172,18 @@ class CheckpointWriter:
 
     def _write(self, snapshot: Snapshot, written: "Future[None]") -> None:
         try:
-            self.before()
             write_checkpoint(self.run_dir, snapshot)
             prune(self.run_dir, snapshot.images, self.keep)
             written.set_result(None)
         except OSError as error:
-            written.set_exception(refused_by_disk(self.run_dir, error, snapshot.bytes))
+            written.set_exception(refused_by_disk(self.run_dir, error))
         except Exception as error:  # for the main thread, like any other
             written.set_exception(error)
 
 
-def refused_by_disk(run_dir: Path, error: OSError, needed: int) -> UserError:
-    """The error to raise when the system refuses to write into `run_dir`, where a checkpoint needs `needed` bytes."""
-    missing = needed - free_bytes(run_dir)
-    short = f" A checkpoint needs {needed / 1e6:,.1f} MB: {missing / 1e6:,.1f} MB more than is free." * (missing > 0)
+def refused_by_disk(run_dir: Path, error: OSError) -> UserError:
+    """The error to raise when the system refuses to write into `run_dir`."""
     return UserError(
-        f"{run_dir} can't be written any more: {error.strerror or error}.{short}",
+        f"{run_dir} can't be written any more: {error.strerror or error}.",
         "The last checkpoint is valid. Make room there, or get permission, and give the same command again to resume.",
     )
-
-
-class CheckpointInterval:
-    """When a checkpoint is begun: at every multiple of an image count, and minutes after the last one was begun."""
-
-    def __init__(self, every_images: int, every_minutes: float | None) -> None:
-        self.every_images = every_images
-        self.every_seconds = inf if every_minutes is None else 60 * every_minutes
-        self._begun = time.monotonic()
-
-    def is_due(self, before: int, images: int) -> bool:
-        """Whether the step from `before` to `images` has reached a multiple."""
-        return is_due(self.every_images, before, images)
-
-    @property
-    def is_late(self) -> bool:
-        """Whether the minutes have passed."""
-        return time.monotonic() - self._begun >= self.every_seconds
-
-    def begin(self) -> None:
-        """Note that a checkpoint is begun."""
-        self._begun = time.monotonic()

@@ -92,7 +92,7 @@ def require_inputs(config: object) -> None:
     later; `pggan plan` predicts runs on images that are elsewhere, too, but with hours= it looks at them.
     """
     from pggan.checkpoints.generator_file import generator_path
-    from pggan.checkpoints.read import choose_checkpoint, has_checkpoints, require_checkpoints
+    from pggan.checkpoints.read import choose_checkpoint, has_checkpoints, resolve_checkpoint
     from pggan.config.commands import ALL, GeneratorConfig, PlanConfig
     from pggan.config.train import TrainConfig
 
@@ -108,8 +108,8 @@ def require_inputs(config: object) -> None:
         require_source(config.data.path)
     if config.run_dir is not None and has_checkpoints(Path(config.run_dir)):
         return  # where the run began may be gone by now
-    if config.resume not in ("auto", "never"):
-        require_checkpoints(Path(config.resume), "resume")
+    if config.resume not in ("auto", "never") and not has_checkpoints(Path(config.resume)):
+        resolve_checkpoint(Path(config.resume), "resume")
     if config.init_from is not None and not has_checkpoints(Path(config.init_from)):
         generator_path(config.init_from, "init_from")
 

@@ -10,7 +10,7 @@ from math import inf
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pggan.core.architecture import LIMITS, MIN_RESOLUTION, Architecture, Precision, Resampling, is_power_of_two
+from pggan.core.architecture import MIN_RESOLUTION, Architecture, Precision, Resampling, is_power_of_two
 from pggan.core.errors import UserError, require
 from pggan.core.schedule import PerResolution, Schedule
 
@@ -55,12 +55,12 @@ class DataConfig:
 class ModelConfig:
     """Generator and discriminator."""
 
-    fmap_base: Annotated[int, f">=1 <={LIMITS['fmap_base']}"]
-    fmap_max: Annotated[int, f">=1 <={LIMITS['fmap_max']}"]
-    stddev_group: Annotated[int, f">=1 <={LIMITS['stddev_group']}"]
+    fmap_base: Annotated[int, ">=1 <=16777216"]
+    fmap_max: Annotated[int, ">=1 <=65536"]
+    stddev_group: Count
     resampling: Resampling
     blur: bool
-    bilateral: Annotated[int, f">=0 <={LIMITS['bilateral']}"]
+    bilateral: Whole
     residual: bool
     features: Literal["efficientnet-lite0"] | None
     features_from: Annotated[Resolution, ">=8"]

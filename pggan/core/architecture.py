@@ -13,17 +13,7 @@ from typing import Any
 # The type of activations and kernels; weights, losses and penalties stay in float32.
 Precision = StrEnum("Precision", "auto fp32 tf32 bf16 fp16")
 MIN_RESOLUTION = 4
-# The largest values that a configuration or a file's header may ask for; no network of this size could be trained.
-LIMITS = {
-    "resolution": 2**14,
-    "channels": 2**8,
-    "num_classes": 2**20,
-    "latent_size": 2**16,
-    "fmap_base": 2**24,
-    "fmap_max": 2**16,
-    "stddev_group": 2**16,
-    "bilateral": 2**8,
-}
+MOST = 2**24  # of the whole numbers; no network of this size could be trained
 
 
 class Resampling(Enum):
@@ -80,19 +70,16 @@ class Architecture:
     features_from: int = 16  # the lowest resolution at which D looks at them
 
     def __post_init__(self) -> None:
-        for name, most in LIMITS.items():
-            value, least = getattr(self, name), 0 if name in ("num_classes", "bilateral") else 1
-            if type(value) is not int or not least <= value <= most:
-                raise ValueError(f"{name}={value!r} is not possible")
-        for name, least in (("resolution", MIN_RESOLUTION), ("features_from", 2 * MIN_RESOLUTION)):
-            value = getattr(self, name)
-            if type(value) is not int or value < least or not is_power_of_two(value):
-                raise ValueError(f"{name}={value!r} is not possible")
+        for field in fields(self):
+            value, least = getattr(self, field.name), 0 if field.name in ("num_classes", "bilateral") else 1
+            whole = field.type is int and (type(value) is not int or not least <= value <= MOST)
+            if whole or (field.type is bool and not isinstance(value, bool)):
+                raise ValueError(f"{field.name}={value!r} is not possible")
+        for name in ("resolution", "features_from"):
+            if getattr(self, name) < MIN_RESOLUTION or not is_power_of_two(getattr(self, name)):
+                raise ValueError(f"{name}={getattr(self, name)} is not possible")
         if type(self.fmap_decay) not in (int, float) or not math.isfinite(self.fmap_decay):
             raise ValueError("fmap_decay is not a number")
-        for field in fields(self):
-            if field.type is bool and not isinstance(getattr(self, field.name), bool):
-                raise ValueError(f"{field.name} is neither true nor false")
         if self.features is not None and not re.fullmatch(r"[\w:-]{1,200}@[0-9a-f]+", str(self.features)):
             raise ValueError("features does not name features")
 

@@ -1,14 +1,13 @@
 """Files: atomic writes, strict reading of untrusted ones, space on a disk, locks.
 
 A write goes to a temporary name in the same directory: fsync of the content, rename, fsync of the directory.  So a
-kill or a power failure leaves the old content or the new one, never a part.
+kill or a power failure never leaves a part under the name.
 """
 
 import fcntl
 import json
 import os
 import shutil
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from errno import ENOLCK, EOPNOTSUPP
@@ -18,8 +17,7 @@ from typing import Any
 
 from pggan.core.errors import UserError
 
-TEMPORARY = ".partial-"  # an unfinished write; `clean_partials` removes it
-REPLACED = ".replaced-"  # the old directory until the new one has its name; `clean_partials` restores or removes it
+TEMPORARY = ".partial-"  # what is being written or removed; `clean_partials` removes it after a kill
 
 
 def fsync_path(path: Path) -> None:
@@ -60,8 +58,11 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_directory(path: Path) -> Iterator[Path]:
-    """Yield a temporary directory to put files into; it replaces `path` unless the block raises."""
-    temporary, replaced = (path.with_name(f"{prefix}{path.name}") for prefix in (TEMPORARY, REPLACED))
+    """Yield a temporary directory to put files into; it becomes `path` unless the block raises.
+
+    A directory that is there is removed first, when the new one is durable.
+    """
+    temporary = path.with_name(f"{TEMPORARY}{path.name}")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         temporary.mkdir(parents=True)
@@ -69,41 +70,28 @@ def atomic_directory(path: Path) -> Iterator[Path]:
         for file in (*temporary.iterdir(), temporary):
             fsync_path(file)
         if path.exists():
-            os.rename(path, replaced)
+            remove_directory(path)
         os.rename(temporary, path)
         fsync_path(path.parent)
-        shutil.rmtree(replaced, ignore_errors=True)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 def remove_directory(path: Path) -> None:
     """Remove a directory so that no part of it is ever seen under its name."""
-    doomed = path.with_name(f"{TEMPORARY}{path.name}")
+    doomed = path.with_name(f"{TEMPORARY}old-{path.name}")
     shutil.rmtree(doomed, ignore_errors=True)
     os.rename(path, doomed)
     shutil.rmtree(doomed)
 
 
 def clean_partials(directory: Path) -> None:
-    """Clean up after killed processes: restore what was being replaced, remove unfinished writes."""
-    for replaced in directory.glob(f"{REPLACED}*"):
-        original = replaced.with_name(replaced.name.removeprefix(REPLACED))
-        if not original.exists():
-            os.rename(replaced, original)
-    for leftover in [*directory.glob(f"{REPLACED}*"), *directory.glob(f"{TEMPORARY}*")]:
+    """Remove what killed processes were writing or removing."""
+    for leftover in directory.glob(f"{TEMPORARY}*"):
         if leftover.is_dir() and not leftover.is_symlink():
             shutil.rmtree(leftover)
         else:
             leftover.unlink()
-
-
-def is_plain(path: Path) -> bool:
-    """Whether `path` itself is a regular file: no link, pipe or device."""
-    try:
-        return stat.S_ISREG(path.lstat().st_mode)
-    except OSError:
-        return False
 
 
 def file_sha256(path: Path) -> str:
@@ -112,23 +100,9 @@ def file_sha256(path: Path) -> str:
         return file_digest(file, "sha256").hexdigest()
 
 
-def read_json(path: Path, most_bytes: int) -> dict[str, Any]:
-    """The JSON object in a regular file of at most `most_bytes`; raises ValueError otherwise, or OSError."""
-    if not is_plain(path):
-        raise ValueError("it is missing, or not a plain file")
-    with path.open("rb") as file:
-        content = file.read(most_bytes + 1)
-    if len(content) > most_bytes:
-        raise ValueError(f"it is larger than {most_bytes:,} bytes")
-    return parse_json(content)
-
-
 def parse_json(content: bytes | str) -> dict[str, Any]:
     """The JSON object in `content`; raises ValueError for anything else."""
-    try:
-        value = json.loads(content)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+    value = json.loads(content)
     if not isinstance(value, dict):
         raise ValueError("it is not a JSON object")
     return value

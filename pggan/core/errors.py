@@ -10,7 +10,6 @@ EXIT_INTERRUPTED = 75  # the same command resumes
 EXIT_PEER_LOST = 76  # of a rank that ended because another one failed
 # What the system says when it no longer takes what is written.
 REFUSED_WRITES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
-MIN_PREFIX = 3  # letters of a name that say which one is meant
 
 
 class UserError(Exception):
@@ -41,10 +40,8 @@ def require(holds: bool, key: str, value: object, wanted: str) -> None:
 
 
 def nearest_name(name: str, choices: Iterable[str]) -> str | None:
-    """The choice that a mistyped `name` begins, or the one that is most like it; None if none is near."""
-    known = sorted(choices)
-    begun = [one for one in known if len(name) >= MIN_PREFIX and one.startswith(name)]
-    return next(iter(begun or get_close_matches(name, known, n=1, cutoff=0.5)), None)
+    """The choice that is most like a mistyped `name`; None if none is near."""
+    return next(iter(get_close_matches(name, sorted(choices), n=1, cutoff=0.5)), None)
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:

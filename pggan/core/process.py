@@ -5,7 +5,6 @@ import os
 import platform
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -38,15 +37,6 @@ def environment(variables: dict[str, str]) -> Iterator[None]:
     finally:
         for name, value in before.items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
-
-
-def cache_folder(name: str = "") -> Path:
-    """The folder of what can be made again: ~/.cache/pggan, or `name` in it; below XDG_CACHE_HOME where that is set."""
-    try:
-        parent = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:  # a user without a home, as in some containers
-        parent = Path(tempfile.gettempdir())
-    return parent / "pggan" / name
 
 
 def set_library_defaults() -> None:
@@ -132,26 +122,20 @@ class StopSignal(ExitStack):
 
 
 def available_cores() -> int:
-    """CPU cores that this process may use, or as many as its control groups give it the time of."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quotas = [limit.split() for limit in group_limits("cpu.max")]  # "max", or microseconds; and of how many
-    return min([cores, *(max(-(-int(quota) // int(period)), 1) for quota, period in quotas if quota != "max")])
-
-
-def available_memory() -> int | None:
-    """Bytes that the machine still has, or its control groups allow; None where Linux does not say."""
-    free = named_values("proc/meminfo", ":").get("MemAvailable", "").split()
-    found = [int(limit) for limit in group_limits("memory.max") if limit != "max"]
-    return min([*found, *(1024 * int(kilobytes) for kilobytes in free[:1])], default=None)
-
-
-def group_limits(name: str) -> list[str]:
-    """The limits `name` of this process's control groups (v2), as containers and job schedulers set them.
+    """CPU cores that this process may use, or as many as its control groups, such as a container, give it the time of.
 
     Source: https://docs.kernel.org/admin-guide/cgroup-v2.html
     """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     own = Path("sys/fs/cgroup", named_values("proc/self/cgroup", "::").get("0", "").lstrip("/"))
-    return [limit for group in (own, *own.parents) if (limit := system_file(f"{group}/{name}"))]
+    quotas = [system_file(f"{group}/cpu.max").split() for group in (own, *own.parents)]  # microseconds; of how many
+    return min([cores, *(max(-(-int(one[0]) // int(one[1])), 1) for one in quotas if one and one[0] != "max")])
+
+
+def available_memory() -> int | None:
+    """Bytes that the machine still has; None where Linux does not say."""
+    kilobytes = named_values("proc/meminfo", ":").get("MemAvailable", "").removesuffix("kB")
+    return 1024 * int(kilobytes) if kilobytes else None
 
 
 def system_file(name: str) -> str:

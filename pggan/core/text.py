@@ -21,8 +21,8 @@ def next_command(command: str, *words: str, **values: object) -> str:
 
     Args: words: overrides and flags as the command takes them; values: by key, placed before them, any text or lists.
     """
-    given = [as_typed({key: value}) for key, value in values.items()]
-    return " ".join([NEXT, "pggan", command, *given, *map(_as_a_shell_reads_it, words)])
+    given = [f"{key}={as_hydra_reads_it(value)}" for key, value in values.items()]
+    return f"{NEXT} {shlex.join(['pggan', *command.split(), *given, *words])}"
 
 
 def given_words(without: Set[str]) -> list[str]:
@@ -36,11 +36,6 @@ def key_of(override: str) -> str:
     return override.lstrip("+~").partition("=")[0]
 
 
-def as_typed(values: Mapping[str, object]) -> str:
-    """Overrides of `values`, any text or lists by key, as they are typed into a shell."""
-    return " ".join(_as_a_shell_reads_it(f"{key}={as_hydra_reads_it(value)}") for key, value in values.items())
-
-
 def as_hydra_reads_it(value: object) -> str:
     """A value as an override of Hydra's has it: in quotes where its characters mean something there."""
     if isinstance(value, list):
@@ -50,15 +45,8 @@ def as_hydra_reads_it(value: object) -> str:
     text = str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)
     if isinstance(value, int | float | None) or PLAIN.fullmatch(text):
         return text
-    escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), text)
-    return f"'{escaped}'"
-
-
-def _as_a_shell_reads_it(word: str) -> str:
-    """`word`, in double quotes where that suffices: Hydra's own quotes are single ones."""
-    if re.search(r"[\"$`\\!]", word) or "'" not in word:
-        return word if re.fullmatch(r"[\w./:,+@=-]+", word) else shlex.quote(word)  # zsh looks for files at [
-    return f'"{word}"'
+    escaped = re.sub(r'(\\*)("|$)', lambda found: found[1] * 2 + ('\\"' if found[2] else ""), text)
+    return f'"{escaped}"'
 
 
 def new_table(title: str, first: str, *others: str) -> "Table":

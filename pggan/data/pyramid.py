@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pggan.core.architecture import MIN_RESOLUTION, resolutions_between
-from pggan.core.atomic_io import file_sha256, is_plain, parse_json
+from pggan.core.atomic_io import file_sha256, parse_json
 from pggan.core.errors import UserError
 from pggan.core.process import available_cores
 
@@ -186,7 +186,7 @@ class ImagePyramid:
             file = self.path / stored.file
             # A link is refused even if it leads to a file of the right size: a dataset from elsewhere must not
             # reach out of its own directory.
-            if not is_plain(file):
+            if not file.is_file() or file.is_symlink():
                 raise UserError(f"{file} is missing, or not a plain file.", PREPARE_AGAIN)
             if (size := file.stat().st_size) != stored.bytes:
                 raise UserError(

@@ -4,6 +4,7 @@ And `from_pretrained`, for a folder or a repository of Hugging Face.
 """
 
 import json
+import re
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,6 @@ from pathlib import Path
 
 from pggan.checkpoints.generator_file import (
     GENERATOR_FILE,
-    STATED,
     describe_generator,
     save_generator,
     stated_in,
@@ -125,12 +125,10 @@ def naming_the_extra() -> Iterator[None]:
 
 def with_provenance(generator: TrainedGenerator, config: ExportConfig) -> TrainedGenerator:
     """The generator with the licence and the data statement that are given; raises UserError for others than text."""
-    stated = stated_in(vars(config))
-    for name, text in stated.items():
-        if not STATED[name](text):
-            remedy = "Give a licence by its name on Hugging Face, or license=other and the rest in data_statement=."
-            raise UserError(f"{name}={text!r:.100} is not possible.", remedy)
-    return TrainedGenerator(replace(generator.loaded, **stated))
+    if config.license is not None and not re.fullmatch(r"[\w.+-]+", config.license):  # it stands in a model card
+        remedy = "Give a licence by its name on Hugging Face, or license=other and the rest in data_statement=."
+        raise UserError(f"license={config.license} is not possible.", remedy)
+    return TrainedGenerator(replace(generator.loaded, **stated_in(vars(config))))
 
 
 def write_folder(generator: TrainedGenerator, folder: Path, evaluation: str | None) -> None:

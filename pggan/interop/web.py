@@ -3,6 +3,7 @@
 ONNX Runtime Web draws: two files of one pinned release, from a given .tgz or from npm.
 """
 
+import os
 import subprocess
 import tarfile
 from functools import partial
@@ -14,7 +15,6 @@ from torch import Tensor
 
 from pggan.core.atomic_io import atomic_directory
 from pggan.core.errors import UserError
-from pggan.core.process import cache_folder
 from pggan.interop.onnx_graph import Inputs, build, largest_difference, session_of
 from pggan.sampling.explore import page_files, page_name
 from pggan.sampling.trained_generator import TrainedGenerator
@@ -81,8 +81,13 @@ def read_runtime(given: str | None) -> dict[str, bytes]:
     return found
 
 
+def cache_folder() -> Path:
+    """The folder of what can be fetched again: pggan in ~/.cache, or in XDG_CACHE_HOME where that is set."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "pggan").expanduser()
+
+
 def fetched() -> Path:
-    """The archive in ~/.cache/pggan, or below XDG_CACHE_HOME, where npm puts it once; raises UserError without npm."""
+    """The archive in the cache, where npm puts it once; raises UserError without npm."""
     folder = cache_folder()
     if not (folder / ARCHIVE).is_file():
         print(f"Fetching {PACKAGE} with npm ({ARCHIVE_MB} MB), to be kept in {folder}", flush=True)

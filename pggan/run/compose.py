@@ -20,7 +20,7 @@ from pggan.checkpoints.resume import (
     find_resume_point,
     transfer,
 )
-from pggan.checkpoints.write import CheckpointInterval, CheckpointWriter, refused_by_disk
+from pggan.checkpoints.write import CheckpointWriter, refused_by_disk
 from pggan.config.train import TrainConfig, parse_grid
 from pggan.config.values import changes, command_seconds, describe, flatten
 from pggan.config.withdrawn import lost_values
@@ -161,8 +161,7 @@ def open_run(
             evaluator,
             watchdog,
             interruption,
-            writer=stack.enter_context(CheckpointWriter(run_dir, keys.keep, before=reporter.board.flush)),
-            interval=CheckpointInterval(keys.every_images, keys.every_minutes),
+            writer=stack.enter_context(CheckpointWriter(run_dir, keys.keep, keys.every_images, keys.every_minutes)),
             milestones=keys.milestone_images,
             metadata={"config": description, "data": pyramid.fingerprint, **names},
             pictures=pictures,
@@ -292,7 +291,7 @@ def disk_errors(
     except OSError as error:
         ours = error.filename is not None and Path(str(error.filename)).is_relative_to(run_dir)
         if group.is_main and (error.errno in REFUSED_WRITES or ours):
-            raise refused_by_disk(run_dir, error, needed) from error
+            raise refused_by_disk(run_dir, error) from error
         raise
 
 

@@ -12,14 +12,7 @@ from torch import Tensor
 from torch.profiler import profile, schedule
 
 from pggan.checkpoints.read import BEST, MILESTONE
-from pggan.checkpoints.write import (
-    CheckpointInterval,
-    CheckpointWriter,
-    NonFiniteError,
-    Snapshot,
-    prune,
-    take_snapshot,
-)
+from pggan.checkpoints.write import CheckpointWriter, NonFiniteError, prune, take_snapshot
 from pggan.core.atomic_io import atomic_write, make_directory
 from pggan.core.errors import EXIT_INTERRUPTED
 from pggan.core.process import StopSignal
@@ -55,7 +48,6 @@ class Run:
     watchdog: Watchdog
     interruption: StopSignal
     writer: CheckpointWriter
-    interval: CheckpointInterval
     milestones: Callable[[Schedule], list[int]]  # the image counts whose checkpoints are kept for good
     metadata: dict[str, Any]  # that every checkpoint has
     pictures: Pictures | None  # on rank 0
@@ -74,7 +66,6 @@ class Run:
         self._saved_at = self.state.images or -1
         self._is_asked = self._is_wanted = self._is_milestone = False
         self._problem: NonFiniteError | None = None  # of the last checkpoint, found while it was being written
-        self._snapshot: Snapshot | None = None  # the last one taken, whose memory the next one uses again
 
     @property
     def state(self) -> State:
@@ -97,7 +88,7 @@ class Run:
         if not self.writer.is_writing:
             self._wait_for_checkpoint()
         group.limit_steps_in_flight()
-        late = group.is_main and self.interval.is_late
+        late = group.is_main and self.writer.is_late
         flags = STOP * self.interruption.wanted | SAVE * late | GO_BACK * (self._problem is not None)
         agreed = group.all_reduce_flags(flags)
         if agreed & GO_BACK:
@@ -196,7 +187,7 @@ class Run:
         """Whether a checkpoint is to be begun after this step; `finish` writes the last one."""
         counts = self.milestones(self.course.schedule)
         self._is_milestone |= any(step.before < count <= step.images for count in counts)
-        self._is_wanted |= self.interval.is_due(step.before, step.images) or self._is_asked or self._is_milestone
+        self._is_wanted |= self.writer.is_due(step.before, step.images) or self._is_asked or self._is_milestone
         self._is_wanted |= self.evaluator.mark is not None
         return self._is_wanted and not step.is_last
 
@@ -215,13 +206,12 @@ class Run:
         if self.limit is not None:
             metadata |= {"spent_seconds": self.limit.spent_seconds(time.monotonic()), **self.limit.planned}
         self._is_wanted, self._is_milestone, self.evaluator.mark = False, False, None
-        self._saved_at = state.images
         extra_state = self.trainer.reducer.extra_state()
         if self.group.is_main and self._wait_for_checkpoint():
-            self.interval.begin()
+            self.reporter.board.flush()  # a run that resumes there has all points before it
             phase = self.course.at(max(state.images - 1, 0))
-            self._snapshot = take_snapshot(state, phase, metadata, extra_state, memory=self._snapshot)
-            self.writer.save(self._snapshot)
+            self.writer.save(take_snapshot(state, phase, metadata, extra_state))
+        self._saved_at = state.images
 
     def _wait_for_checkpoint(self) -> bool:
         """Wait for the last checkpoint; False if a number in it is not finite, which all ranks are told of."""
@@ -229,8 +219,8 @@ class Run:
             self.writer.wait()
         except NonFiniteError as problem:
             self._problem = problem
-        if self._problem is None and self._snapshot is not None:
-            self.reporter.console.note_checkpoint(self._snapshot.images)
+        if self._problem is None and self._saved_at > 0:
+            self.reporter.console.note_checkpoint(self._saved_at)
         return self._problem is None
 
     def finish(self) -> int:

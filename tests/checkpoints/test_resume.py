@@ -29,8 +29,6 @@ def test_weights_of_networks_of_another_kind_are_refused_with_what_differs(finis
         with pytest.raises(UserError) as caught:
             load_weights(str(finished_run / place), ours)
         assert caught.value.problem.endswith(f"has networks of another kind ({field}: {before} -> {value}).")
-        what = "can be drawn from, and not trained further" if field == "stem" else "Give the model keys of that run."
-        assert what in caught.value.remedy  # no key changes a stem: it is that of another program
 
 
 def test_weights_of_networks_that_differ_in_anything_else_are_taken(finished_run, checkpoint):
@@ -55,10 +53,9 @@ def test_a_run_with_checkpoints_of_its_own_no_longer_needs_the_one_that_it_began
 def test_a_run_goes_on_at_its_newest_checkpoint_alone(own):
     for resume in (own, own / "checkpoints" / "000000160"):
         assert find_resume_point(str(resume), own)[0].images == 160
-    with pytest.raises(UserError, match="000000128 is not the newest checkpoint"):
-        find_resume_point(str(own / "checkpoints" / "000000128"), own)
-    with pytest.raises(UserError, match="000000064 has no checkpoint"):
-        find_resume_point(str(own / "checkpoints" / "000000064"), own)
+    for images in (64, 128):
+        with pytest.raises(UserError, match=f"{images:09d} is not the newest checkpoint"):
+            find_resume_point(str(own / "checkpoints" / f"{images:09d}"), own)
 
 
 def test_a_run_that_is_complete_is_not_saved_again(run_dir, newest, tiny_config):

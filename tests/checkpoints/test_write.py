@@ -11,15 +11,6 @@ import torch
 from pggan.checkpoints.generator_file import save_tensors
 from pggan.checkpoints.read import checkpoints_of, choose_checkpoint
 from pggan.checkpoints.write import NonFiniteError, prune, write_checkpoint
-from pggan.core.atomic_io import clean_partials
-from pggan.run.inspect import facts_of_run
-
-
-def test_a_checkpoint_killed_while_its_successor_takes_its_name_is_put_back(run_dir, newest):
-    before = facts_of_run(run_dir)
-    newest.rename(run_dir / "checkpoints" / ".replaced-000000160")
-    clean_partials(run_dir / "checkpoints")
-    assert facts_of_run(run_dir) == before
 
 
 @pytest.mark.parametrize("component", ["generator", "optimizer_d"])

@@ -1,9 +1,9 @@
-"""Which devices a choice means, with and without CUDA devices in this machine; the cores and memory that are ours."""
+"""Which devices a choice means, with and without CUDA devices in this machine; cores and memory."""
 
 import pytest
 import torch
 
-from pggan.core import devices, process
+from pggan.core import process
 from pggan.core.devices import choose_device, count_devices, device_of_rank
 from pggan.core.errors import UserError
 
@@ -52,38 +52,17 @@ def test_more_ranks_than_devices_and_other_numbers_than_asked_for_are_refused(ma
             device_of_rank(choice, 0, ranks)
 
 
-@pytest.fixture
-def control_group(tmp_path, monkeypatch):
-    """A function that writes files of control groups, of which that of this process is called jobs/7."""
-    (tmp_path / "proc" / "self").mkdir(parents=True)
-    (tmp_path / "proc" / "self" / "cgroup").write_text("5:memory:/elsewhere\n0::/jobs/7\n")
-    (tmp_path / "proc" / "meminfo").write_text("MemAvailable: 3000 kB\n")
+def test_cores_are_those_that_the_narrowest_control_group_gives_time_of(tmp_path, monkeypatch):
+    files = {"proc/self/cgroup": "5:memory:/elsewhere\n0::/jobs/7\n", "proc/meminfo": "MemAvailable: 3000 kB\n"}
     monkeypatch.setattr(process, "SYSTEM", tmp_path)
-
-    def write(name, **files):
-        folder = tmp_path / "sys/fs/cgroup" / name
-        folder.mkdir(parents=True, exist_ok=True)
-        for file, content in files.items():
-            (folder / file.replace("_", ".", 1)).write_text(f"{content}\n")
-
-    return write
-
-
-def test_cores_are_those_that_the_narrowest_control_group_gives_time_of(control_group, monkeypatch):
     monkeypatch.setattr(process.os, "sched_getaffinity", lambda _: range(32), raising=False)
-    assert process.available_cores() == 32
-    control_group("jobs/7", cpu_max="max 100000")
-    assert process.available_cores() == 32
-    control_group("jobs", cpu_max="250000 100000")
-    assert process.available_cores() == 3
-    control_group("jobs/7", cpu_max="10000 100000")
-    assert process.available_cores() == 1
-
-
-def test_memory_is_what_the_machine_has_or_the_narrowest_control_group_allows(control_group, tmp_path):
-    control_group("jobs/7", memory_max="max")
-    assert devices.free_memory(torch.device("cpu")) == 3000 * 1024
-    control_group("jobs", memory_max=5000)
-    assert process.available_memory() == 5000
-    (tmp_path / "proc" / "meminfo").unlink()  # as on macOS
-    assert process.available_memory() == 5000
+    for name, text, cores in (
+        *((name, text, 32) for name, text in files.items()),
+        ("sys/fs/cgroup/jobs/7/cpu.max", "max 100000\n", 32),
+        ("sys/fs/cgroup/jobs/cpu.max", "250000 100000\n", 3),
+        ("sys/fs/cgroup/jobs/7/cpu.max", "10000 100000\n", 1),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+        assert process.available_cores() == cores
+    assert process.available_memory() == 3000 * 1024

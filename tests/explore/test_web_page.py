@@ -6,8 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from pggan.core.process import cache_folder
-from pggan.interop.web import ARCHIVE, write_web
+from pggan.interop.web import ARCHIVE, cache_folder, write_web
 
 pytestmark = pytest.mark.slow
 

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from functools import cache
 from hashlib import sha256
 
 import pytest
@@ -78,15 +77,10 @@ def train_and_stop_at(points, whole, halting, ports):
     return codes + train_and_stop(halting, points[:-1], ports[1:])[0]
 
 
-@pytest.mark.fault(1)
-@pytest.mark.fault(12)
-@pytest.mark.parametrize(
-    ("loss", "precision", "points"),
-    [("logistic", "fp32", [24, 64, 104, 160]), ("wgan_gp", "fp16", [64, 160])],
-)
-def test_two_ranks_stopped_at_points_of_many_kinds_change_no_bit(tiny_config, tmp_path, loss, precision, points):
+def test_two_ranks_stopped_at_points_of_many_kinds_change_no_bit(tiny_config, tmp_path):
     """The signal reaches rank 1 only.  Other losses, precisions and points are those of one process, in test_stop."""
-    settings = [*LOSSES[loss], f"precision={precision}", "ema.rampup=0.5", "ema.half_life_images=50"]
+    points = [24, 64, 104, 160]
+    settings = [*LOSSES["logistic"], "precision=fp16", "ema.rampup=0.5", "ema.half_life_images=50"]
     whole = tiny_config(*settings, f"run_dir={tmp_path / 'whole'}", "checkpoint.every_images=8", "checkpoint.keep=99")
     halting = tiny_config(*settings, f"run_dir={tmp_path / 'stopped'}", "checkpoint.keep=99")
     ports = free_ports(1 + len(points))
@@ -103,31 +97,17 @@ def settings_of(loss, total):
     return [*LOSSES[loss], SMALL_GROUPS, *kept]
 
 
-@pytest.fixture(scope="module")
-def whole(tiny_config, tmp_path_factory):
-    """`whole(loss, total)`: an elastic run in one process that is never stopped: its directory, its images by step."""
-
-    @cache
-    def of(loss, total):
-        run_dir = tmp_path_factory.mktemp("whole")
-        with pytest.MonkeyPatch.context() as patch:
-            _, shown = alone(patch, tiny_config(*settings_of(loss, total), "elastic=true", f"run_dir={run_dir}"))
-        return run_dir, shown
-
-    return of
-
-
-@pytest.mark.fault(20)
 @pytest.mark.parametrize(
     ("loss", "total", "continued"),
     [("wgan_gp", 160, ((2, [72]), (1, [96]), (3, []))), ("relativistic", 64, ((4, []),))],
 )
 def test_another_number_of_ranks_changes_no_bit_and_no_image_with_elastic(
-    tiny_config, whole, tmp_path, monkeypatch, loss, total, continued
+    tiny_config, tmp_path, monkeypatch, loss, total, continued
 ):
     """One process, then other numbers of ranks in turn, in one run directory, against one that is never stopped."""
-    run_dir, wanted = whole(loss, total)
-    config = tiny_config(*settings_of(loss, total), "elastic=true", f"run_dir={tmp_path}")
+    settings = [*settings_of(loss, total), "elastic=true"]
+    _, wanted = alone(monkeypatch, tiny_config(*settings, f"run_dir={tmp_path / 'whole'}"))
+    config = tiny_config(*settings, f"run_dir={tmp_path / 'run'}")
     codes, shown = alone(monkeypatch, config, [40])
     assert codes == [EXIT_INTERRUPTED]
     for count, stops in continued:
@@ -136,5 +116,5 @@ def test_another_number_of_ranks_changes_no_bit_and_no_image_with_elastic(
         assert not set(found) & set(shown)
         shown |= found
     assert shown == wanted
-    expected, found = digests(run_dir), digests(tmp_path)
+    expected, found = digests(tmp_path / "whole"), digests(tmp_path / "run")
     assert {images: found[images] for images in expected} == expected

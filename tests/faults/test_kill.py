@@ -17,11 +17,6 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-@pytest.mark.fault(2)
-@pytest.mark.fault(3)
-@pytest.mark.fault(35)
-@pytest.mark.fault(36)
-@pytest.mark.fault(40)
 def test_the_same_command_recovers_from_every_kill_and_ends_the_same():
     """What the program finds wrong, strays, doubles, corrupt pictures, is a problem in its answer.
 
@@ -39,7 +34,6 @@ def test_the_same_command_recovers_from_every_kill_and_ends_the_same():
     assert found["saves"]["most_images_lost"] <= 2 * 8
 
 
-@pytest.mark.fault(2)
 @pytest.mark.parametrize("every", [8, 20])
 def test_a_kill_at_any_step_loses_an_interval_and_one_write_however_slow_the_disk(
     tiny_config, tmp_path, monkeypatch, after_step, every

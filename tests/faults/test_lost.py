@@ -120,10 +120,6 @@ def undisturbed(tmp_path):
     return remains(folder / "run")
 
 
-@pytest.mark.fault(15)
-@pytest.mark.fault(16)
-@pytest.mark.fault(35)
-@pytest.mark.fault(36)
 def test_lost_ranks_come_back_and_the_run_ends_as_if_nothing_had_been(undisturbed, victims, tmp_path):
     """Rank 0, which keeps the store, is stopped before the first checkpoint, and killed while it saves one."""
     victim = victims(
@@ -147,7 +143,6 @@ def test_lost_ranks_come_back_and_the_run_ends_as_if_nothing_had_been(undisturbe
     assert len(list(victim.run_dir.glob("train.log*"))) == 1
 
 
-@pytest.mark.fault(13)
 def test_ranks_whose_parent_is_killed_save_and_end(victims):
     victim = victims(ForkedVictim, "orphaned", "schedule.total_images=80000", "checkpoint.every_images=160000")
     workers = training(victim)
@@ -179,7 +174,6 @@ def damage_and_train(config, network):
     return guarded(lambda: run(config))
 
 
-@pytest.mark.fault(9)
 @pytest.mark.parametrize("network", ["g", "d"])
 def test_a_run_ends_with_code_2_at_the_next_tick_after_weights_of_either_network_differ(tiny_config, tmp_path, network):
     config = tiny_config(f"run_dir={tmp_path / 'run'}", "devices=cpu")
@@ -224,7 +218,6 @@ def interrupt_twice_while_saving(config):
     return guarded(lambda: run(config))
 
 
-@pytest.mark.fault(13)
 def test_two_interrupts_while_saving_end_all_ranks_and_leave_the_checkpoint_before_whole(tiny_config, tmp_path):
     config = tiny_config(f"run_dir={tmp_path / 'run'}", "devices=cpu")
     codes = values_of(in_processes(2, interrupt_twice_while_saving, config))

@@ -5,8 +5,6 @@ import pty
 import subprocess
 import sys
 
-import pytest
-
 from pggan.core.errors import EXIT_INTERRUPTED
 from pggan.run.inspect import facts_of_run
 
@@ -17,7 +15,6 @@ def start(arguments: list[str], **streams: object) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "train.py", *arguments], start_new_session=True, **streams)
 
 
-@pytest.mark.fault(12)
 def test_a_run_whose_reader_has_seen_enough_goes_on_to_its_end(finished_run, tiny_overrides, tmp_path):
     """As with `pggan train … 2>&1 | head -1`: from the second line on, every write fails."""
     reader, writer = os.pipe()
@@ -30,7 +27,6 @@ def test_a_run_whose_reader_has_seen_enough_goes_on_to_its_end(finished_run, tin
     assert (tmp_path / "train.log").read_text().count("Phase ") == 5
 
 
-@pytest.mark.fault(12)
 def test_a_run_whose_terminal_is_closed_saves_and_ends(tiny_overrides, tmp_path):
     """It is told by SIGHUP, and what it then writes fails."""
     terminal, side = pty.openpty()

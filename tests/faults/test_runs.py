@@ -1,14 +1,10 @@
-"""Two runs at once, jumping clocks, other hosts, few file descriptors, TensorBoard after resumes."""
+"""Two runs at once, jumping clocks, TensorBoard after resumes."""
 
-import ctypes
 import json
 import os
-import resource
 import signal
 import socket
-import subprocess
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,11 +17,8 @@ from pggan.run import train
 from pggan.run.inspect import facts_of_run
 from pggan.run.run_dir import lock_run_dir
 from tests.launch.conftest import Forked
-from tests.processes import in_processes, values_of
 
 TICKS = [32, 64, 96, 128, 160]
-NEW_MOUNTS = 0x20000  # CLONE_NEWNS
-SHORT = ["schedule.final_resolution=4", "schedule.total_images=16"]  # two steps
 
 
 def steps_of(run_dir: Path, tag: str = "G/loss") -> list[int]:
@@ -39,7 +32,6 @@ def stop_at(after_step, images: int) -> None:
 # ---- the lock --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.fault(31)
 def test_a_lock_file_that_the_run_before_removes_is_no_lock(tmp_path, monkeypatch):
     def remove_and_lock(descriptor: int) -> bool:
         (tmp_path / ".lock").unlink()
@@ -50,7 +42,6 @@ def test_a_lock_file_that_the_run_before_removes_is_no_lock(tmp_path, monkeypatc
         pass
 
 
-@pytest.mark.fault(31)
 def test_of_two_processes_the_second_is_refused_and_a_killed_first_leaves_no_lock(tiny_overrides, tmp_path, capsys):
     run_dir = tmp_path / "run"
     arguments = [*tiny_overrides, f"run_dir={run_dir}", "schedule.total_images=1000000"]
@@ -73,23 +64,9 @@ def test_of_two_processes_the_second_is_refused_and_a_killed_first_leaves_no_loc
     assert not (run_dir / ".lock").exists()
 
 
-@pytest.mark.fault(33)
-def test_a_run_resumes_on_another_host(finished_run, tiny_config, tmp_path, monkeypatch, after_step):
-    stop_at(after_step, 72)
-    train.run(tiny_config(f"run_dir={tmp_path / 'moved'}"))
-    (tmp_path / "moved" / ".lock").write_text('{"pid": 1, "host": "gone", "started": "yesterday"}')
-    # TensorBoard reads event files of one second in the order of their hosts' names.
-    monkeypatch.setattr(socket, "gethostname", lambda: "zz-another-node")
-    stop_at(after_step, -1)
-    assert train.run(tiny_config(f"run_dir={tmp_path / 'moved'}")) == 0
-    assert facts_of_run(tmp_path / "moved")["state_sha256"] == facts_of_run(finished_run)["state_sha256"]
-    assert steps_of(tmp_path / "moved") == TICKS
-
-
 # ---- clocks ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.fault(32)
 @pytest.mark.parametrize("jump", [-86400, 3600])
 def test_a_clock_that_jumps_changes_neither_states_nor_times_left(tiny_config, tmp_path, monkeypatch, after_step, jump):
     """Between two runs, and once more in the middle of the second."""
@@ -113,7 +90,6 @@ def test_a_clock_that_jumps_changes_neither_states_nor_times_left(tiny_config, t
     assert [path.name for path in sorted((tmp_path / "checkpoints").iterdir())] == ["000000128", "000000160"]
 
 
-@pytest.mark.fault(32)
 def test_checkpoints_come_after_minutes_too(tiny_config, tmp_path, monkeypatch, after_step):
     """Counted on the clock that never jumps, which runs ahead by ten minutes at 40 images; saved a step later."""
     monotonic, ahead = time.monotonic, [0.0]
@@ -139,7 +115,6 @@ def test_milestones_stay_beyond_the_newest(tiny_config, tmp_path):
 # ---- what is reported ------------------------------------------------------------------------------------
 
 
-@pytest.mark.fault(36)
 def test_no_point_comes_twice_after_any_number_of_resumes(tiny_config, tmp_path, after_step):
     """Stops at which the newest checkpoint is older than the newest points, as after a kill."""
     config = tiny_config(f"run_dir={tmp_path}", "checkpoint.every_images=64", "monitor.grid_images=32")
@@ -162,65 +137,3 @@ def test_no_point_comes_twice_after_any_number_of_resumes(tiny_config, tmp_path,
     assert [event.step for event in board.Images("images/reals")] == [1, 33, 97]  # the first image of each level
     metrics = [json.loads(line)["images"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert metrics == TICKS
-
-
-@pytest.mark.fault(34)
-def test_few_file_descriptors_are_enough(tiny_overrides, tmp_path):
-    words = ["train", *tiny_overrides, *SHORT, f"run_dir={tmp_path}"]
-    assert values_of(in_processes(1, with_few_descriptors, words)) == [0]
-
-
-def alone(words: list[str]) -> int:
-    """The exit code of a command that no launcher has started."""
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-        del os.environ[name]
-    return main(words)
-
-
-def with_few_descriptors(words: list[str]) -> int:
-    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-    return alone(words)
-
-
-@pytest.mark.fault(19)
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
-def test_little_shared_memory_is_enough(tiny_overrides, tmp_path):
-    """Data comes from memory-mapped files, not through shared memory between processes."""
-    words = ["train", *tiny_overrides, *SHORT, f"run_dir={tmp_path}"]
-    code, size = values_of(in_processes(1, with_little_shared_memory, words))[0]
-    if code is None:
-        pytest.skip("mounting is not allowed here")
-    assert (code, size) == (0, 4096)
-
-
-def with_little_shared_memory(words: list[str]) -> tuple[int | None, int]:
-    """The exit code of a command, None where mounting is not allowed; and the bytes of /dev/shm."""
-    refused = ctypes.CDLL(None).unshare(NEW_MOUNTS)
-    for mount in (["--make-rprivate", "/"], ["-t", "tmpfs", "-o", "size=4k", "tmpfs", "/dev/shm"]):
-        refused = refused or subprocess.run(["mount", *mount], check=False, capture_output=True).returncode
-    if refused:
-        return None, 0
-    facts = os.statvfs("/dev/shm")
-    return alone(words), facts.f_blocks * facts.f_frsize
-
-
-@pytest.mark.fault(35)
-@pytest.mark.fault(17)
-@pytest.mark.fault(18)
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks at /proc")
-def test_training_has_no_other_process_that_could_die_hang_or_be_left_behind(tiny_config, tmp_path, after_step):
-    """Data comes from memory-mapped files: there are no loader workers to lose."""
-
-    def children() -> set[str]:
-        """Process numbers; several readings, as the kernel leaves some out when one ends meanwhile."""
-        found: set[str] = set()
-        for task in [task for _ in range(10) for task in Path("/proc/self/task").iterdir()]:
-            with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
-                found.update((task / "children").read_text().split())
-        return found
-
-    seen: set[str] = set()
-    before = children()
-    after_step(lambda state: seen.update(children()))
-    train.run(tiny_config(f"run_dir={tmp_path}"))
-    assert seen <= before
