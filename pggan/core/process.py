@@ -48,7 +48,7 @@ def set_library_defaults() -> None:
         "NCCL_GRAPH_REGISTER": "0",
         "KINETO_LOG_LEVEL": "6",  # a profile needs no log of its own
         "LOGLEVEL": "ERROR",  # torchrun warns of each signal that it sends
-        # A rank that loses another one prints a C++ stack per connection; the watchdog says what matters in one line.
+        # A rank that loses another one prints a C++ stack per connection; ours says what matters in one line.
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }
     if "OMP_WAIT_POLICY" not in os.environ:

@@ -1,1 +1,1 @@
-"""Several ranks of one run: rendezvous, collectives, restarts, the watchdog; nothing about training."""
+"""Several ranks of one run: rendezvous, collectives, restarts; nothing about training."""

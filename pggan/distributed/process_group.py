@@ -24,9 +24,8 @@ from pggan.core.devices import device_of_rank, synchronize
 from pggan.core.errors import EXIT_FAILED, EXIT_PEER_LOST, EXIT_USER_ERROR, StepOutOfMemory, UserError
 from pggan.distributed.launch import RENDEZVOUS_SECONDS
 
-# The watchdog ends ranks that stand still; these timeouts are for what it does not see.
-GRADIENT_TIMEOUT = timedelta(minutes=30)  # a slow link of CPUs is no fault
-CONTROL_TIMEOUT = timedelta(days=7)  # while one rank prepares data, the others wait
+STEP_TIMEOUT = timedelta(minutes=30)  # of gradients and flags: a slow link, or an evaluation on one rank, is no fault
+CONTROL_TIMEOUT = timedelta(days=1)  # while one rank prepares data, the others wait
 ROUND, POLL_SECONDS = "round", 0.1
 MAX_STEPS_IN_FLIGHT = 8  # steps that the host may be ahead of a GPU: enough to keep it busy; a save waits for them
 T = TypeVar("T")
@@ -68,7 +67,6 @@ class ProcessGroup:
         self.device, self.is_main = device, info.rank == 0
         self.name = f"rank {info.rank} on {socket.gethostname()} (pid {os.getpid()})"
         self.torch_group: Any = None  # of gradients; None: the default group
-        self.in_collective = False  # waiting for other ranks
         self._control = control
         self._step_events: deque[torch.cuda.Event] = deque()  # in the queue of a GPU, one per step
 
@@ -88,7 +86,7 @@ class ProcessGroup:
                 store=PrefixStore(agreed_prefix(store, info, seconds), store),
                 rank=info.rank,
                 world_size=info.world_size,
-                timeout=GRADIENT_TIMEOUT,
+                timeout=STEP_TIMEOUT,
             )
             return cls(info, device, dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT))
         except (dist.DistError, RuntimeError) as error:
@@ -133,15 +131,12 @@ class ProcessGroup:
     @contextmanager
     def collective(self) -> Iterator[None]:
         """Around every collective: raises PeerLost when another rank is gone."""
-        self.in_collective = True
         try:
             yield
         except (torch.OutOfMemoryError, torch.AcceleratorError):  # of this rank's own device
             raise
         except RuntimeError as error:
             raise PeerLost(f"{self.name} lost its connection to the others: {error}") from error
-        finally:
-            self.in_collective = False
 
     def wait(self, work: dist.Work | None) -> None:
         """Wait for an asynchronous collective, if there is one."""
@@ -177,9 +172,11 @@ class ProcessGroup:
 
     def on_main(self, function: Callable[[], T]) -> T | None:
         """The result of `function` on rank 0, None on the others; its UserError is an error of all ranks."""
+        result = None
         with self.collective_errors():
-            return function() if self.is_main else None
-        raise AssertionError("errors leave the block")
+            if self.is_main:
+                result = function()
+        return result
 
     def require_same(
         self, facts: Mapping[str, Any], remedy: str = "Give all ranks the same code, configuration and data."
@@ -207,7 +204,7 @@ class ProcessGroup:
             return flags
         reduced = torch.tensor([flags], dtype=torch.int32)
         with self.collective():
-            dist.all_reduce(reduced, ReduceOp.BOR, group=self._control)
+            dist.all_reduce(reduced, ReduceOp.BOR, group=self.torch_group)
         return int(reduced)
 
     def broadcast(self, tensors: list[Tensor]) -> None:

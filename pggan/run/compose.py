@@ -32,7 +32,6 @@ from pggan.core.schedule import Course, Schedule
 from pggan.data.pyramid import ImagePyramid, open_pyramid
 from pggan.data.reals import RealBatches, budget_bytes
 from pggan.distributed.process_group import ProcessGroup
-from pggan.distributed.watchdog import Watchdog
 from pggan.networks.networks import count_parameters
 from pggan.ops import fused
 from pggan.optim.state import State
@@ -41,7 +40,7 @@ from pggan.run.evaluation import TrainingEvaluator, open_metrics
 from pggan.run.loop import Profiling, Run
 from pggan.run.pictures import Pictures
 from pggan.run.report import NullReporter, Reporter
-from pggan.run.run_dir import choose_run_dir, lock_run_dir, log_on_rank, next_start, write_config
+from pggan.run.run_dir import choose_run_dir, lock_run_dir, next_start, write_config
 from pggan.training.build import build_trainer
 from pggan.training.precision import configure_process
 from pggan.training.timing import StepTimes
@@ -91,8 +90,6 @@ def open_run(
     with ExitStack() as stack:  # the directory of the run is this process's alone, and signals are listened to
         stack.enter_context(interrupt_message(partial(next_start, run_dir)))
         interruption = stack.enter_context(StopSignal(at_once=True))
-        patience, log = config.distributed.heartbeat_timeout_seconds, partial(log_on_rank, run_dir)
-        watchdog = stack.enter_context(Watchdog(group, patience, log))
         group.on_main(lambda: stack.enter_context(lock_run_dir(run_dir)))
         began = time.monotonic()
         source = find_source(config, schedule, description, run_dir, group, find_images=find_images)
@@ -128,7 +125,6 @@ def open_run(
             )
             if device.type == "cuda" and (reason := fused.problem()) is not None:
                 reporter.warn(f"Layers are calculated without fused kernels, which is slower: {reason}")
-        trainer.slow_section = watchdog.slow
         stream = RealBatches(
             pyramid,
             config.seed,
@@ -159,7 +155,6 @@ def open_run(
             group,
             reporter,
             evaluator,
-            watchdog,
             interruption,
             writer=stack.enter_context(CheckpointWriter(run_dir, keys.keep, keys.every_images, keys.every_minutes)),
             milestones=keys.milestone_images,

@@ -20,7 +20,6 @@ from pggan.core.schedule import Course, Phase, Schedule
 from pggan.core.text import next_command
 from pggan.data.reals import RealBatches
 from pggan.distributed.process_group import ProcessGroup
-from pggan.distributed.watchdog import Watchdog
 from pggan.optim.state import State
 from pggan.run.eta import TimeLimit, with_plan
 from pggan.run.evaluation import TrainingEvaluator
@@ -45,7 +44,6 @@ class Run:
     group: ProcessGroup
     reporter: Reporter | NullReporter
     evaluator: TrainingEvaluator
-    watchdog: Watchdog
     interruption: StopSignal
     writer: CheckpointWriter
     milestones: Callable[[Schedule], list[int]]  # the image counts whose checkpoints are kept for good
@@ -104,7 +102,6 @@ class Run:
     def _begin_phase(self, phase: Phase) -> None:
         """Report the phase of the next step: a new one, or one that is resumed."""
         self._phase_index = phase.index
-        self.watchdog.expect_slow_step()
         is_new = phase.index != self.state.phase_index
         self.reporter.begin_phase(phase, self.state.images, is_new=is_new)
         if is_new:
@@ -122,20 +119,18 @@ class Run:
         self._is_new_level = False
         self._numbers.add(metrics)
         self.reporter.console.progress(images, phase)
-        self.watchdog.stepped()
         self._happen(step)
 
     def _happen(self, step: Step) -> None:
         """Draw, report and save what is due after a step."""
-        with self.watchdog.slow():
-            if self.profiling is not None and step.images:
-                self.profiling(step)
-            if self.pictures is not None:
-                self.pictures(step)
-            if step.reaches(self.tick_images) or self.evaluator.is_due(step.before, step.images):
-                self._tick(step)
-            if self._save_is_due(step):
-                self._save_if_sound()
+        if self.profiling is not None and step.images:
+            self.profiling(step)
+        if self.pictures is not None:
+            self.pictures(step)
+        if step.reaches(self.tick_images) or self.evaluator.is_due(step.before, step.images):
+            self._tick(step)
+        if self._save_is_due(step):
+            self._save_if_sound()
 
     def _tick(self, step: Step) -> None:
         """Report the numbers since the last tick, with an evaluation where one is due, and look for alarms in them.
@@ -229,13 +224,12 @@ class Run:
         Raises NonFiniteError, on all ranks, when the state can't be kept.
         """
         reporter, images, schedule = self.reporter, self.state.images, self.course.schedule
-        with self.watchdog.slow():
-            if self._saved_at != images:
-                self._save()
-            reporter.board.flush()
-            if self._wait_for_checkpoint() and self.group.is_main:
-                # A kill may have come between a checkpoint and the removal of older ones.
-                prune(self.run_dir, images, self.writer.keep)
+        if self._saved_at != images:
+            self._save()
+        reporter.board.flush()
+        if self._wait_for_checkpoint() and self.group.is_main:
+            # A kill may have come between a checkpoint and the removal of older ones.
+            prune(self.run_dir, images, self.writer.keep)
         if problem := self.group.broadcast_object(str(self._problem or "")):
             raise self._problem or NonFiniteError(problem)  # which knows the images of its checkpoint
         if images < schedule.total:

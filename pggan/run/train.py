@@ -15,6 +15,7 @@ from pggan.core.errors import StepOutOfMemory, UserError
 from pggan.core.process import interrupt_message, threads_per_rank
 from pggan.core.rng import StepRng
 from pggan.distributed.process_group import ProcessGroup, RankInfo, rank_from_environment, run_distributed
+from pggan.distributed.watchdog import killed_if_stopped
 from pggan.optim.updates import ema_decay
 from pggan.run.compose import FindImages, open_run
 from pggan.run.eta import TimeLimit
@@ -127,7 +128,8 @@ def join_ranks(config: TrainConfig, info: RankInfo, find_images: FindImages) -> 
     smaller = Path(config.run_dir or "", SMALLER_FILE)
     if config.run_dir is not None and smaller.is_file():
         config = replace(config, compute=replace(config.compute, micro_batch_size=int(smaller.read_text())))
-    return run_distributed(info, config.devices, partial(train, config, find_images))
+    with killed_if_stopped(config.distributed.heartbeat_timeout_seconds):
+        return run_distributed(info, config.devices, partial(train, config, find_images))
 
 
 def launch_ranks(config: TrainConfig, kind: str, count: int) -> int:

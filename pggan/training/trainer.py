@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field
 
 from torch import Tensor
@@ -36,7 +35,6 @@ class Trainer:
     micro_batch_size: Callable[[int], int | None] = lambda batch: None  # images per pass of a batch; None: all
     scalars_as_tensors: bool = False  # settings are tensors in eager steps, too: the bits of replayed ones
     capture: bool = False  # replay CUDA graphs
-    slow_section: Callable[[], AbstractContextManager[None]] = nullcontext  # around what takes much longer than a step
 
     def __post_init__(self) -> None:
         self.taken: Counter[StepSpec] = Counter()  # steps of this phase by kind
@@ -63,9 +61,7 @@ class Trainer:
             augments=self.state.d.adaptive_p is not None,
             micro_batch_size=self.micro_batch_size(phase.batch),
         )
-        starts = self.taken[inputs.spec] <= (WARMUP_STEPS if self.graphs else 0)  # kernels are tried, steps captured
-        with self.slow_section() if starts else nullcontext():
-            metrics = self._take(inputs)
+        metrics = self._take(inputs)
         self.taken[inputs.spec] += 1
         self.state.images += phase.batch
         self.state.phase_index = phase.index
