@@ -35,17 +35,14 @@ Task = Callable[[dict[str, Any], list[str]], int]  # takes composed values and t
 
 # What other programs call it, and what it is here.
 SYNONYMS = {
-    "batch": "schedule.batch=, in images per update",
     "batch_size": "schedule.batch=, in images per update",
     "dataset": "data.path=",
     "epochs": "schedule.total_images=, in images shown",
     "fp16": "precision=fp16",
-    "gamma": "loss.gamma=, with loss=logistic or loss=relativistic",
     "gpus": "devices=",
     "kimg": "schedule.total_images=, in images: 25000 kimg are 25000000",
     "lambda": "loss.penalty_weight=, with loss=wgan_gp",
     "lr": "schedule.learning_rate_g= and schedule.learning_rate_d=",
-    "mirror": "data.mirror=",
     "outdir": "run_dir=",
     "psi": "truncation=",
     "resolution": "schedule.final_resolution=",
@@ -239,7 +236,7 @@ def finished(command: Command, composed: "DictConfig", overrides: Sequence[str])
     from omegaconf import OmegaConf
 
     own = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
-    values: dict[str, Any] = numbered(OmegaConf.to_container(own, resolve=True))
+    values: dict[str, Any] = OmegaConf.to_container(own, resolve=True)  # type: ignore[assignment]
     typed = {key_of(one) for one in overrides}
     if command.name == "train" and resumes(overrides):
         return own_config({key: values[key] for key in typed}) or values
@@ -249,13 +246,6 @@ def finished(command: Command, composed: "DictConfig", overrides: Sequence[str])
             foreign = options - {*chosen.__dataclass_fields__} - {key.removeprefix(f"{table}.") for key in typed}
             values[table] = {key: value for key, value in given.items() if key not in foreign}
     return values
-
-
-def numbered(values: Any) -> Any:
-    """`values` with the resolutions of mappings as numbers, which JSON and a saved configuration have as text."""
-    if not isinstance(values, dict):
-        return values
-    return {int(key) if str(key).isdecimal() else key: numbered(value) for key, value in values.items()}
 
 
 def resumes(overrides: Sequence[str]) -> bool:
@@ -279,7 +269,7 @@ def own_config(given: dict[str, Any]) -> dict[str, Any] | None:
 
     run_dir = Path(str(given["run_dir"]))
     if (saved := run_dir / "config.yaml").is_file():
-        values = numbered(OmegaConf.to_container(OmegaConf.load(saved), resolve=False))
+        values: Any = OmegaConf.to_container(OmegaConf.load(saved), resolve=False)
         if values.pop("versions", None):
             return {**of_earlier_version(values), **given}
     if given.get("resume", "auto") in ("auto", "never"):  # or another run is resumed
@@ -293,8 +283,5 @@ def require_run(run_dir: Path) -> None:
 
     if has_checkpoints(run_dir):
         return
-    beside = {found.parent.name for found in run_dir.absolute().parent.glob("*/checkpoints")}
-    meant = nearest_name(run_dir.absolute().name, beside)
-    resume = f"Did you mean run_dir={run_dir.parent / meant}?" if meant else "Name the directory of a run."
     new = f"pggan train data.path=photos hours=2 run_dir={run_dir}, or with experiment=demo"
-    raise UserError(f"There is no run in run_dir={run_dir} to resume.", f"{resume} A new one needs more keys: {new}.")
+    raise UserError(f"There is no run in run_dir={run_dir} to resume.", f"A new one needs more keys: {new}.")

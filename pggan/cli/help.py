@@ -5,19 +5,12 @@ The keys and what they mean are those of the YAML files with their comments.
 
 import re
 from collections.abc import Iterator, Sequence
-from shutil import get_terminal_size
 from textwrap import fill, indent, shorten, wrap
 
 from pggan.cli.commands import COMMANDS, STAGES, Command
 from pggan.config.defaults import CONFIGS, choices_of
 
-WIDTHS = (60, 100)  # columns: a line of fewer says too little, and one of more is hard to read
-
-
-def width() -> int:
-    """Columns that a line may take: those of the terminal, within WIDTHS; 80 where there is none, as in a pipe."""
-    least, most = WIDTHS
-    return min(max(get_terminal_size().columns, least), most)
+WIDTH = 80  # columns of a line
 
 
 def overview() -> str:
@@ -33,10 +26,10 @@ def help_text(command: Command, arguments: Sequence[str]) -> str:
     """One screen: usage, an example, the choices of every group, and a line per key or section; or all keys in full."""
     # The backslash is the shell's line continuation, so the example can be pasted.
     example = hang("Example:  ", command.example, " \\")
-    parts = [f"{fill(command.duty, width())}\n\nUsage:    pggan {command.name} key=value …\n{example}"]
+    parts = [f"{fill(command.duty, WIDTH)}\n\nUsage:    pggan {command.name} key=value …\n{example}"]
     if command.groups:
         choices = (f"{group}= {' '.join(choices_of(group))}" for group in command.groups)
-        wrapped = (fill(text, width(), initial_indent="  ", subsequent_indent="    ") for text in choices)
+        wrapped = (fill(text, WIDTH, initial_indent="  ", subsequent_indent="    ") for text in choices)
         parts.append("\n".join(["Choices, each a file of configs/:", *wrapped]))
     if "all" in arguments:
         chosen = {**command.groups, **dict(one.split("=", 1) for one in arguments if "=" in one)}
@@ -56,14 +49,14 @@ def help_text(command: Command, arguments: Sequence[str]) -> str:
 
 def hang(start: str, text: str, end: str = "") -> str:
     """`start` and `text`, in lines that begin below the beginning of `text`; all but the last one end with `end`."""
-    room = width() - len(start) - len(end)
+    room = WIDTH - len(start) - len(end)
     return start + f"{end}\n{' ' * len(start)}".join(wrap(text, room, break_long_words=False, break_on_hyphens=False))
 
 
 def first_sentence(start: str, text: str) -> str:
     """`start` and as much of the first sentence of `text` as fits into the width."""
     sentence = text.split(". ", 1)[0].rstrip(".")
-    return (start + shorten(sentence, max(width() - len(start), 20), placeholder=" …")).rstrip()
+    return (start + shorten(sentence, WIDTH - len(start), placeholder=" …")).rstrip()
 
 
 def keys_of(text: str) -> Iterator[tuple[str, str, str]]:

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, NoReturn
 
@@ -58,7 +57,7 @@ def run_arguments(arguments: list[str]) -> int:
 
     def run(values: dict[str, Any], overrides: list[str]) -> int:
         try:
-            require_inputs(validated(command.schema_type, values))
+            validated(command.schema_type, values)
             return run_command(command, with_choices(command, values, overrides))
         except UnknownKey as error:
             raise UserError(error.problem, suggestion(command, error.key)) from error
@@ -83,35 +82,6 @@ def run_command(command: Command, values: Mapping[str, Any]) -> int:
     run: Callable[..., int] = resolve_name(command.function)
     gc.enable()
     return run(config, *parts)
-
-
-def require_inputs(config: object) -> None:
-    """Raise UserError for images, a run or a generator that `config` names and that is not there.
-
-    Before torch is loaded, which takes seconds.  Where there are several machines, their ranks report it together
-    later; `pggan plan` predicts runs on images that are elsewhere, too, but with hours= it looks at them.
-    """
-    from pggan.checkpoints.generator_file import generator_path
-    from pggan.checkpoints.read import choose_checkpoint, has_checkpoints, resolve_checkpoint
-    from pggan.config.commands import ALL, GeneratorConfig, PlanConfig
-    from pggan.config.train import TrainConfig
-
-    if isinstance(config, GeneratorConfig) and config.checkpoint != ALL:
-        generator_path(choose_checkpoint(config.run, config.checkpoint))
-    if not isinstance(config, TrainConfig) or "RANK" in os.environ or config.distributed.nnodes > 1:
-        return
-    if isinstance(config, PlanConfig) and config.hours is None:
-        return
-    if config.data.path is not None:
-        from pggan.data.data_sets import require_source
-
-        require_source(config.data.path)
-    if config.run_dir is not None and has_checkpoints(Path(config.run_dir)):
-        return  # where the run began may be gone by now
-    if config.resume not in ("auto", "never") and not has_checkpoints(Path(config.resume)):
-        resolve_checkpoint(Path(config.resume), "resume")
-    if config.init_from is not None and not has_checkpoints(Path(config.init_from)):
-        generator_path(config.init_from, "init_from")
 
 
 def guarded(run: Callable[[], int]) -> int:

@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 from pggan.config.train import (
+    Batches,
     Channels,
     Count,
     DgcConfig,
@@ -13,7 +14,6 @@ from pggan.config.train import (
     PlainGradientsConfig,
     Positive,
     R1Config,
-    RawPerResolution,
     Resolution,
     TrainConfig,
     WganGpConfig,
@@ -170,13 +170,6 @@ class ExportConfig(GeneratorStageConfig):
     directions: str | None
     runtime: str | None
 
-    def __post_init__(self) -> None:
-        of_formats = dict.fromkeys(("license", "data_statement", "evaluation"), ExportFormat.hf)
-        of_formats |= dict.fromkeys(("directions", "runtime"), ExportFormat.web)
-        for key, wanted in of_formats.items():
-            if getattr(self, key) is not None and self.format is not wanted:
-                raise UserError(f"{key}= is for format={wanted}.", f"Add format={wanted}, or leave it out.")
-
 
 # ---- images and runs ---------------------------------------------------------------------------------------
 
@@ -261,7 +254,7 @@ class StagesConfig:
     """Keys of every benchmark of the training step: the resolutions that are measured, how often, and of what."""
 
     stages: list[Resolution]
-    batch: RawPerResolution
+    batch: Batches
     steps: Count
     warmup: Whole
     model: ModelConfig
@@ -274,12 +267,9 @@ class StagesConfig:
         self.batches()
 
     def batches(self) -> list[tuple[int, int]]:
-        """Every stage with its batch; raises UserError for a batch that is not made of whole groups."""
-        entries = per_resolution("batch", self.batch, min(self.stages, default=0), least=1, whole=True)
-        found = [(side, int(value_at(entries, side))) for side in self.stages]
-        for _, batch in found:
-            self.model.require_whole_groups("batch", batch)
-        return found
+        """Every stage with its batch; raises UserError where the batches have no entry for one."""
+        entries = per_resolution("batch", self.batch, min(self.stages, default=0))
+        return [(side, int(value_at(entries, side))) for side in self.stages]
 
 
 @dataclass(frozen=True, kw_only=True)

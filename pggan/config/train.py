@@ -3,6 +3,7 @@
 Defaults and comments are in the YAML files.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -10,7 +11,7 @@ from math import inf
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pggan.core.architecture import MIN_RESOLUTION, Architecture, Precision, Resampling, is_power_of_two
+from pggan.core.architecture import MIN_RESOLUTION, Architecture, Precision, Resampling
 from pggan.core.errors import UserError, require
 from pggan.core.schedule import PerResolution, Schedule
 
@@ -20,8 +21,12 @@ if TYPE_CHECKING:
 Whole = Annotated[int, ">=0"]
 Count = Annotated[int, ">=1"]
 Positive = Annotated[float, ">0"]
+NotNegative = Annotated[float, ">=0"]
 Resolution = Annotated[int, f">={MIN_RESOLUTION}", "a power of two"]
-RawPerResolution = Any  # one number for all resolutions, or {resolution: number}
+# One number for all resolutions, or a table.
+Images = Whole | dict[Resolution, Whole]
+Batches = Count | dict[Resolution, Count]
+Rates = NotNegative | dict[Resolution, NotNegative]
 
 Kernels = StrEnum("Kernels", "auto reference")  # fast operations, or their plain twins
 Switch = StrEnum("Switch", "auto on off")
@@ -65,14 +70,6 @@ class ModelConfig:
     features: Literal["efficientnet-lite0"] | None
     features_from: Annotated[Resolution, ">=8"]
 
-    def require_whole_groups(self, key: str, batch: int) -> None:
-        """Raise UserError unless a `batch`, from `key`, divides into groups for minibatch stddev."""
-        group = self.stddev_group
-        if batch % min(group, batch):
-            problem = f"A batch of {batch} ({key}) does not divide into groups of model.stddev_group={group}."
-            below, above = batch // group * group, -(-batch // group) * group
-            raise UserError(problem, f"Use a batch of {below} or {above}, or another stddev_group.")
-
     def architecture(self, resolution: int, channels: int, num_classes: int) -> Architecture:
         """The networks for images of `resolution` and `channels`, with `num_classes` classes (0 for none).
 
@@ -95,11 +92,11 @@ class ScheduleConfig:
 
     first_resolution: Resolution
     final_resolution: Resolution
-    stable_images: RawPerResolution
-    fade_images: RawPerResolution
-    batch: RawPerResolution
-    learning_rate_g: RawPerResolution
-    learning_rate_d: RawPerResolution
+    stable_images: Images
+    fade_images: Images
+    batch: Batches
+    learning_rate_g: Rates
+    learning_rate_d: Rates
     batch_factor: Count
     lr_warmup_images: Whole
     lr_decay_images: Whole
@@ -113,22 +110,11 @@ class ScheduleConfig:
         require(self.build().total > 0, "schedule.stable_images", self.stable_images, "above 0 for one resolution")
 
     def build(self) -> Schedule:
-        """The schedule; raises UserError for an entry that can't be used."""
-        first = self.first_resolution
-        return Schedule(
-            first_resolution=first,
-            final_resolution=self.final_resolution,
-            stable_images=per_resolution("schedule.stable_images", self.stable_images, first, least=0, whole=True),
-            fade_images=per_resolution("schedule.fade_images", self.fade_images, first * 2, least=0, whole=True),
-            batch=per_resolution("schedule.batch", self.batch, first, least=1, whole=True),
-            learning_rate_g=per_resolution("schedule.learning_rate_g", self.learning_rate_g, first, least=0),
-            learning_rate_d=per_resolution("schedule.learning_rate_d", self.learning_rate_d, first, least=0),
-            batch_factor=self.batch_factor,
-            learning_rate_factor=self.batch_factor**0.5,
-            lr_warmup_images=self.lr_warmup_images,
-            lr_decay_images=self.lr_decay_images,
-            total_images=self.total_images,
-        )
+        """The schedule; raises UserError for a table that does not begin at the first resolution."""
+        firsts = dict.fromkeys(("stable_images", "batch", "learning_rate_g", "learning_rate_d"), self.first_resolution)
+        firsts["fade_images"] = 2 * self.first_resolution
+        tables = {key: per_resolution(f"schedule.{key}", getattr(self, key), first) for key, first in firsts.items()}
+        return Schedule(**{**vars(self), **tables}, learning_rate_factor=self.batch_factor**0.5)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,8 +122,8 @@ class WganGpConfig:
     """Wasserstein loss with gradient penalty and drift."""
 
     name: Literal["wgan_gp"]
-    penalty_weight: Annotated[float, ">=0"]
-    target: Annotated[float, ">=0"]
+    penalty_weight: NotNegative
+    target: NotNegative
     reg_interval: Count
 
 
@@ -146,7 +132,7 @@ class R1Config:
     """A loss with R1, or R1 and R2."""
 
     name: Literal["logistic", "relativistic"]
-    gamma: Annotated[float, ">=0"] | Literal["auto"]
+    gamma: NotNegative | Literal["auto"]
     reg_interval: Count
 
 
@@ -218,8 +204,7 @@ class DistributedConfig:
 
     def __post_init__(self) -> None:
         if self.rdzv_endpoint is not None:
-            host, _, port = self.rdzv_endpoint.rpartition(":")
-            good = bool(host) and port.isdecimal() and 0 < int(port) < 2**16
+            good = re.fullmatch(r".+:\d+", self.rdzv_endpoint) is not None
             require(good, "distributed.rdzv_endpoint", self.rdzv_endpoint, "HOST:PORT, for example node0:29500")
         elif self.nnodes > 1:
             remedy = "Add distributed.rdzv_endpoint=HOST:PORT to all commands: one machine's address and a free port."
@@ -309,19 +294,9 @@ class TrainConfig:
         if self.elastic and self.gradients.name != "fp32":
             problem = f"elastic=true needs exact gradients, not gradients={self.gradients.name}."
             raise UserError(problem, "Set gradients=fp32.")
-        size, group = self.compute.micro_batch_size, self.model.stddev_group
-        if size is not None and size % group:
-            problem = f"compute.micro_batch_size={size} does not divide into groups of model.stddev_group={group}."
-            raise UserError(problem, f"Use {max(size // group, 1) * group}.")
-        if self.init_from is not None and self.resume not in ("auto", "never"):
-            problem = "init_from= begins a new run; resume= continues one."
-            remedy = "Leave out one of them: resume= restores everything, init_from= takes over the weights only."
-            raise UserError(problem, remedy)
-        phases = self.schedule.build().phases
-        for phase in phases:
-            self.model.require_whole_groups("schedule.batch", phase.batch)
         if isinstance(self.loss, R1Config) and self.loss.gamma == "auto":
-            gamma = max(gamma_by_rule(phases[-1].resolution, phases[-1].batch), MIN_GAMMA)
+            last = self.schedule.build().phases[-1]
+            gamma = max(gamma_by_rule(last.resolution, last.batch), MIN_GAMMA)
             # Every report and checkpoint names this number.
             object.__setattr__(self, "loss", replace(self.loss, gamma=float(f"{gamma:.2g}")))
 
@@ -360,21 +335,9 @@ def parse_grid(grid: str, key: str) -> tuple[int, int]:
     return int(columns), int(rows)
 
 
-def per_resolution(
-    key: str, value: RawPerResolution, first: int, *, least: float, whole: bool = False
-) -> PerResolution:
-    """The `value` per resolution of `key` as a mapping that covers every resolution from `first` up.
-
-    Raises UserError unless its entries are numbers (whole ones if `whole`) of at least `least`.
-    """
-    entries = dict(value) if isinstance(value, Mapping) else {MIN_RESOLUTION: value}
-    for resolution, entry in entries.items():
-        if not isinstance(resolution, int) or not is_power_of_two(resolution):
-            remedy = f"Write resolutions as numbers, for example '{key}={{4: 16, 64: 8}}' (in quotes)."
-            raise UserError(f"{key} has an entry for '{resolution}', which is not a resolution.", remedy)
-        number = isinstance(entry, int) or (isinstance(entry, float) and not whole)
-        wanted = f"a {'whole ' if whole else ''}number of at least {least}, below infinity"
-        require(number and not isinstance(entry, bool) and least <= entry < inf, key, entry, wanted)
+def per_resolution(key: str, value: float | Mapping[int, float], first: int) -> PerResolution:
+    """The `value` of `key` as a table; raises UserError unless it covers every resolution from `first` up."""
+    entries = value if isinstance(value, Mapping) else {MIN_RESOLUTION: value}
     if min(entries, default=inf) > first:
         remedy = "Add one: an entry holds from its resolution up to the next one listed."
         raise UserError(f"{key} has no entry for {first}x{first}.", remedy)

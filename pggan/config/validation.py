@@ -100,23 +100,25 @@ def of_one(kind: Any, value: Any) -> Any:
         return found
     if origin is list:
         return [converted(arguments[0], one) for one in (value if isinstance(value, list) else [value])]
+    if origin is dict:
+        return {converted(arguments[0], key): converted(arguments[1], one) for key, one in dict(value).items()}
     if origin is Literal:
         return arguments[arguments.index(value)]
     if issubclass(kind, Enum):
-        return value if isinstance(value, kind) else kind[value]
+        return kind[value]
     return primitive(kind, value)
 
 
 def primitive(kind: Any, value: Any) -> Any:
-    """`value`, perhaps given as text, as a finite number; or as text, true, false or null; raises ValueError."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if kind in (int, float) and (is_number or isinstance(value, str)):
-        found = kind(value)
-        if isfinite(found) and (found == value or isinstance(value, str)):
-            return found
-    elif kind is str and is_number:
+    """`value` as a finite number, text, true, false or null; raises TypeError or ValueError otherwise."""
+    if kind in (int, float):
+        found = kind(value)  # of text, too, such as that of an environment variable
+        if isinstance(value, bool) or not isfinite(found) or (found != value and not isinstance(value, str)):
+            raise ValueError
+        return found
+    if kind is str and type(value) in (int, float):
         return str(value)
-    elif kind is Any or isinstance(value, kind):
+    if kind is Any or isinstance(value, kind):
         return value
     raise ValueError
 
@@ -174,4 +176,6 @@ def described(kind: Any) -> str:
         return f"{POWER_OF_TWO if POWER_OF_TWO in get_args(kind) else described(bare(kind))} {' and '.join(limits)}"
     if get_origin(kind) is list:
         return f"a list, each {described(get_args(kind)[0])}"
+    if get_origin(kind) is dict:
+        return f"a table {{resolution: {described(get_args(kind)[1])}}}"
     return NAMES.get(kind) or " or ".join(words_of(kind))

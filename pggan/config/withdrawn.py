@@ -1,8 +1,5 @@
 """Keys and choices of earlier versions, and what to do instead: looked up where a key or a choice is unknown."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from pggan.core.errors import UserError
 
 # What to do, and the keys, or group=choice, of any command that it is for.
@@ -45,29 +42,7 @@ REMEDIES = {
 }
 WITHDRAWN = {name: remedy for remedy, names in REMEDIES.items() for name in names.split()}
 
-# The withdrawn keys that changed what a run learns, and what the code does today.
-TODAY = {
-    **dict.fromkeys(("augmentation.blit", "augmentation.colors", "augmentation.geometry"), True),
-    "augmentation.interval": 4,
-    "augmentation.p": None,
-    "augmentation.target": 0.6,
-    "gradients.clip": None,
-    "loss.drift": 0.001,
-    "loss.penalty_resolution": "final",
-    "optimizer.beta1": 0.0,
-    "optimizer.beta2": 0.99,
-    "optimizer.epsilon": 1e-8,
-    "optimizer.reset_at_phase": True,
-    "schedule.learning_rate_scaling": "sqrt",
-}
-
 
 def withdrawal(name: str) -> UserError | None:
     """The error for the key, or group=choice, `name` where it is one of WITHDRAWN."""
     return UserError(f"{name} is no longer there.", f"Leave it out: {WITHDRAWN[name]}") if name in WITHDRAWN else None
-
-
-def lost_values(before: Mapping[str, Any]) -> list[str]:
-    """A sentence on each value of an earlier run, by its full key, that can no longer be had."""
-    lost = [key for key, today in TODAY.items() if key in before and before[key] != today]
-    return [f"No longer {key}={before[key]}: it is {TODAY[key]}." for key in lost]

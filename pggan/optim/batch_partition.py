@@ -62,21 +62,13 @@ class BatchPartition:
         """Images of a batch that the rank with most of them has."""
         return max(len(replace(self, rank=rank).indices(batch)) for rank in range(self.world_size))
 
-    def require_enough(self, key: str, batch: int) -> None:
-        """Raise UserError unless every rank gets a part of a `batch`, from `key`, all equal unless `elastic`."""
-        group = min(self.stddev_group, batch)
-        groups = batch // group
-        if self.elastic:
-            if self.chunks(batch) < self.world_size:
-                raise UserError(
-                    f"A batch of {batch} ({key}) has {self.chunks(batch)} chunks in elastic training, too few for "
-                    f"{self.world_size} ranks.",
-                    f"Use at most {self.chunks(batch)} ranks, or a larger {key} or distributed.elastic_chunks.",
-                )
-        elif groups % self.world_size:
-            good = ", ".join(str(size) for size in range(1, groups + 1) if groups % size == 0)
-            raise UserError(
-                f"A batch of {batch} ({key}) has {groups} groups of {group} images for minibatch stddev "
-                f"(model.stddev_group), which {self.world_size} ranks can't share evenly.",
-                f"Use {good} ranks, or a {key} that is a multiple of {group * self.world_size}.",
-            )
+    def require_enough(self, batch: int) -> None:
+        """Raise UserError unless every rank gets whole groups of a `batch`, equally many unless `elastic`."""
+        unit = min(self.stddev_group, batch) * (1 if self.elastic else self.world_size)
+        if batch % unit:
+            problem = f"A batch of {batch} does not divide into groups of {self.stddev_group} (model.stddev_group)"
+            ranks = f", equally many for {self.world_size} ranks." if self.world_size > 1 else "."
+            raise UserError(problem + ranks, f"Use a batch that is a multiple of {unit}, or another number of ranks.")
+        if self.elastic and self.chunks(batch) < self.world_size:
+            problem = f"A batch of {batch} has {self.chunks(batch)} chunks, too few for {self.world_size} ranks."
+            raise UserError(problem, "Use fewer ranks, a larger schedule.batch=, or more distributed.elastic_chunks=.")

@@ -129,7 +129,7 @@ def run_scaling(config: BenchScalingConfig) -> int:
     if info is not None:
         return run_distributed(info, config.devices, partial(measure_scaling, config))
     for size, (_, batch) in product(config.processes, config.batches()):
-        settings_of(config).partition(config.model.stddev_group, [batch * size], size, key="batch times ranks")
+        settings_of(config).partition(config.model.stddev_group, [batch * size], size)
     kind, there = count_devices(config.devices)
     if config.devices == "auto" and there < largest:
         kind = "cpu"

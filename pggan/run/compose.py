@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from pggan.checkpoints.generator_file import CLASS_NAMES
-from pggan.checkpoints.read import Checkpoint
+from pggan.checkpoints.generator_file import CLASS_NAMES, generator_path
+from pggan.checkpoints.read import Checkpoint, has_checkpoints
 from pggan.checkpoints.resume import (
     broadcast_state,
     check_networks,
@@ -23,7 +23,6 @@ from pggan.checkpoints.resume import (
 from pggan.checkpoints.write import CheckpointWriter, refused_by_disk
 from pggan.config.train import TrainConfig, parse_grid
 from pggan.config.values import changes, command_seconds, describe, flatten
-from pggan.config.withdrawn import lost_values
 from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import clean_partials, require_free_space
 from pggan.core.errors import REFUSED_WRITES
@@ -192,6 +191,8 @@ def find_source(
             theirs = found.architecture
             ours = config.model.architecture(schedule.final_resolution, theirs.channels, theirs.num_classes)
             check_networks(found, ours)
+        elif config.init_from is not None and not has_checkpoints(Path(config.init_from)):
+            generator_path(config.init_from, "init_from")  # before, too
         return found, notes
 
     checkpoint, notes = group.on_main(find_checkpoint) or (None, [])
@@ -213,7 +214,6 @@ def find_source(
             if then not in (None, now):
                 why = f"sums are rounded otherwise; threads={then} keeps the bits"
                 notes.append(f"Changed since then: CPU threads: {then} -> {now} ({why})")
-            notes += lost_values(dict(flatten(checkpoint.header["config"])))
     return Source(description, schedule, pyramid, architecture, checkpoint, notes)
 
 

@@ -47,14 +47,12 @@ class TrainerSettings:
             problem = "compute.deterministic=true does not work with augmentation=ada on a GPU, whose pixels move."
             raise UserError(problem, "Set compute.deterministic=false.")
 
-    def partition(
-        self, stddev_group: int, batches: Iterable[int], world_size: int, rank: int = 0, key: str = "schedule.batch"
-    ) -> BatchPartition:
-        """The partition of batches; raises UserError when it can't divide one of `batches`, from `key`."""
+    def partition(self, stddev_group: int, batches: Iterable[int], world_size: int, rank: int = 0) -> BatchPartition:
+        """The partition of batches; raises UserError when it can't divide one of `batches`."""
         size, chunks = self.micro_batch_size, self.elastic_chunks
         partition = BatchPartition(rank, world_size, stddev_group, self.elastic, size, chunks)
         for batch in batches:
-            partition.require_enough(key, batch)
+            partition.require_enough(batch)
         return partition
 
 

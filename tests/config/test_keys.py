@@ -10,7 +10,6 @@ from pggan.config.defaults import CONFIGS, choices_of, of_earlier_version
 from pggan.config.train import TrainConfig
 from pggan.config.validation import kinds_of, validated
 from pggan.config.values import flatten
-from pggan.config.withdrawn import lost_values
 from pggan.core.errors import UserError
 from tests.composed import composed, train_config
 
@@ -21,19 +20,18 @@ MAX_KEYS = 70  # of `train`
 # Besides those of tests/faults.
 REFUSED = {
     "train schedule.batch={8: 16}": "no entry for 4x4",
-    "train schedule.learning_rate_g=inf": "below infinity",
+    "train schedule.learning_rate_g=inf": "a number at least 0, or a table {resolution: a number at least 0}",
+    "train schedule.batch={4: 16, 12: 8}": "a table {resolution: a whole number at least 1}",
     "train schedule.stable_images=0 schedule.fade_images=0": "above 0 for one resolution",
     "train checkpoint.every_minutes=0": "above 0, or null",
     "train checkpoint.milestones=[0]": "or phases",
     "train model.fmap_max=99999999999": "at most 65536",
     "train model.features=resnet": "efficientnet-lite0, or null",
     "train model.features_from=4": "a power of two at least 4 and at least 8",
-    "train compute.micro_batch_size=6": "Use 4",
     "train gradients=bf16 elastic=true": "exact gradients",
     "train distributed.nnodes=2": "HOST:PORT",
     "sample run=x truncation=nan": "a number",
     "sample run=x seeds=1 latents=y": "Leave out one",
-    "export run=x out=y license=mit": "format=hf",
     "inspect run=x data=y": "one thing at a time",
     "bench stages=[4,12]": "a power of two",
 }
@@ -101,8 +99,3 @@ def test_a_configuration_of_an_earlier_version_loses_what_is_withdrawn_and_gains
     before = {**now, "compute": {"compile": False, **now["compute"]}, "loss": {"name": "logistic", "reg_interval": 8}}
     del before["seed"]
     assert of_earlier_version(before) == now
-
-
-def test_values_of_an_earlier_run_that_can_no_longer_be_had_are_said():
-    before = {"optimizer.beta1": 0.5, "optimizer.beta2": 0.99, "loss.drift": 0.001, "seed": 7}
-    assert lost_values(before) == ["No longer optimizer.beta1=0.5: it is 0.0."]

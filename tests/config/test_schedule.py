@@ -1,10 +1,8 @@
 """Keys of the schedule, and values with a notation of their own: tables, their merging, grids, larger batches."""
 
-from math import inf, nan
-
 import pytest
 
-from pggan.config.train import ScheduleConfig, parse_grid, per_resolution
+from pggan.config.train import ScheduleConfig, parse_grid
 from pggan.config.validation import validated
 from pggan.core.errors import UserError
 from tests.composed import train_config
@@ -57,21 +55,6 @@ def test_larger_batches_take_learning_rates_larger_by_their_root():
         assert now.learning_rate_g == pytest.approx(2 * before.learning_rate_g)
         assert now.learning_rate_d == pytest.approx(2 * before.learning_rate_d)
         assert (now.start, now.end) == (before.start, before.end)  # images are the clock
-
-
-def test_a_table_covers_the_first_resolution_with_finite_numbers_in_range():
-    assert per_resolution("batch", 16, 4, least=1, whole=True) == {4: 16}
-    assert per_resolution("batch", {8: 1}, 16, least=1) == {8: 1}
-    for wrong in (True, "many", None, nan, inf, -1, [4]):
-        for value in (wrong, {4: 1, 8: wrong}):
-            with pytest.raises(UserError, match=r"rate=.*\n.*number of at least 0"):
-                per_resolution("rate", value, 4, least=0)
-    for entries in ({8: 1}, {}):
-        with pytest.raises(UserError, match="no entry for 4x4"):
-            per_resolution("batch", entries, 4, least=1)
-    for key in ("8", 12, 0, -4, 8.0):
-        with pytest.raises(UserError, match="not a resolution"):
-            per_resolution("batch", {4: 1, key: 1}, 4, least=1)
 
 
 def test_a_grid_is_columns_by_rows():

@@ -22,14 +22,13 @@ MISTAKES = {
     "seed=one": "a whole number",
     # values
     "schedule.first_resolution=32": "Training grows upwards",
-    "schedule.batch=6": "Use a batch of 4 or 8",
+    "schedule.batch=6": "a multiple of 4",
     # what is not there, or can't be
     "data.path=no/such/folder": "no/such/folder",
     "schedule.final_resolution=64": "Lower schedule.final_resolution to 16",
     "devices=cuda:7": "Use auto",
     "run_dir={file}/below": "can't be written",
     "resume=maybe": "Give a run directory",
-    "init_from={empty} resume={empty}": "Leave out one of them",
     # how it is written
     "--seed=3": "Leave out the dashes: seed=3",
     "name=${oc.env:PGGAN_NO_SUCH_VARIABLE}": "PGGAN_NO_SUCH_VARIABLE",

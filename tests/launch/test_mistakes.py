@@ -97,10 +97,10 @@ def listens(port: int) -> bool:
 # ---- before anything starts ------------------------------------------------------------------------------
 
 BEFORE = {
-    ("devices=cpu:3",): "3 ranks can't share evenly",
+    ("devices=cpu:3",): "equally many for 3 ranks",
     ("devices=cpu:2", "elastic=true", "schedule.batch=4"): "too few for 2 ranks",
     ("distributed.nnodes=2",): "Add distributed.rdzv_endpoint=HOST:PORT",
-    ("distributed.nnodes=2", "distributed.rdzv_endpoint=node0:70000"): "It has to be HOST:PORT",
+    ("distributed.nnodes=2", "distributed.rdzv_endpoint=node0"): "It has to be HOST:PORT",
 }
 
 
