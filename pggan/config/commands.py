@@ -166,7 +166,6 @@ class ExportConfig(GeneratorStageConfig):
     out: str
     license: str | None
     data_statement: str | None
-    evaluation: str | None
     directions: str | None
     runtime: str | None
 

@@ -21,7 +21,7 @@ from pggan.config.commands import ExportConfig, ExportFormat
 from pggan.core.atomic_io import atomic_directory
 from pggan.core.errors import UserError
 from pggan.core.process import __version__
-from pggan.core.text import NEXT, next_command, three_digits
+from pggan.core.text import NEXT, next_command
 from pggan.networks.networks import count_parameters
 from pggan.sampling.files import check_output
 from pggan.sampling.images import contact_sheet, save_png
@@ -30,7 +30,6 @@ from pggan.sampling.trained_generator import TrainedGenerator, load
 SAMPLES = "samples.png"
 SEEDS = "0-15"  # of the samples
 COLUMNS = 4
-NOT_MEASURED = "Not measured."
 CARD = """---
 library_name: pggan
 pipeline_tag: unconditional-image-generation
@@ -68,10 +67,6 @@ A seed always gives the same image. `generator.safetensors` holds no code.
 | parameters | {parameters:,} |
 | images shown in training | {g.images:,} |
 
-## Quality
-
-{quality}
-
 ## Training data
 
 {statement}
@@ -101,7 +96,7 @@ def run(config: ExportConfig) -> int:
             latents = f"latents [N, {generator.latent_size}] from N(0, 1){labels}"
             print(f"{NEXT} in another program, {latents} give the images")
         case ExportFormat.hf:
-            write_folder(with_provenance(generator, config), out, config.evaluation)
+            write_folder(with_provenance(generator, config), out)
             print(f"{out}: weights, configuration, samples and model card")
             print(f"{NEXT} hf upload USER/NAME {shlex.quote(config.out)}")
         case ExportFormat.web:
@@ -131,18 +126,14 @@ def with_provenance(generator: TrainedGenerator, config: ExportConfig) -> Traine
     return TrainedGenerator(replace(generator.loaded, **stated_in(vars(config))))
 
 
-def write_folder(generator: TrainedGenerator, folder: Path, evaluation: str | None) -> None:
-    """Write weights, configuration, samples and model card of a generator; all files or none.
-
-    Args: evaluation: an evaluation.json of `pggan evaluate`.
-    """
-    quality = NOT_MEASURED if evaluation is None else measured(Path(evaluation), generator)
+def write_folder(generator: TrainedGenerator, folder: Path) -> None:
+    """Write weights, configuration, samples and model card of a generator; all files or none."""
     samples = contact_sheet(generator.render(generator.latents(SEEDS)), COLUMNS, generator.resolutions[-1])
     with atomic_directory(folder) as temporary:
         save_generator(generator.loaded, temporary / GENERATOR_FILE)
         about = {"library_name": "pggan", "pggan_version": __version__, **describe_generator(generator.loaded)}
         (temporary / "config.json").write_text(json.dumps(about, indent=1) + "\n")
-        (temporary / "README.md").write_text(model_card(generator, folder.name, quality), encoding="utf-8")
+        (temporary / "README.md").write_text(model_card(generator, folder.name), encoding="utf-8")
         save_png(samples, temporary / SAMPLES)
 
 
@@ -164,30 +155,8 @@ def from_pretrained(name: str | Path, *, revision: str | None = None, device: st
     return load(path, device)
 
 
-def measured(path: Path, generator: TrainedGenerator) -> str:
-    """The table of an evaluation.json of `pggan evaluate`, for the checkpoint and stage of `generator`.
-
-    Raises UserError unless it is one.
-    """
-    stage = {"images": generator.images, "resolution": generator.resolution, "alpha": generator.alpha}
-    try:
-        found = json.loads(path.read_text())
-        same = [one["metrics"] for one in found["evaluations"] if all(one[key] == stage[key] for key in stage)]
-        rows = [f"| {key} | {'-' * (value < 0)}{three_digits(abs(value))} |" for key, value in same[-1].items()]
-        about = f"Measured with `pggan evaluate` beside {found['data']['images']:,} images of the data set."
-    except IndexError:
-        return NOT_MEASURED
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        remedy = "Give the evaluation.json that `pggan evaluate out=…` has written."
-        raise UserError(f"evaluation={path} is not an evaluation: {error}.", remedy) from error
-    return "\n".join([about, "", "| metric | value |", "|---|---|", *rows])
-
-
-def model_card(generator: TrainedGenerator, name: str, quality: str) -> str:
-    """The README.md of a folder, for a generator called `name`: Markdown with the front matter of Hugging Face.
-
-    Args: quality: what is known of it.
-    """
+def model_card(generator: TrainedGenerator, name: str) -> str:
+    """The README.md of a folder, for a generator called `name`: Markdown with the front matter of Hugging Face."""
     return CARD.format(
         g=generator,
         a=generator.network.architecture,
@@ -196,6 +165,5 @@ def model_card(generator: TrainedGenerator, name: str, quality: str) -> str:
         resolutions=", ".join(map(str, generator.resolutions)),
         classes=", ".join(generator.class_names) or generator.num_classes,
         parameters=count_parameters(generator.network),
-        quality=quality,
         statement=generator.loaded.data_statement or "**Not stated** by those who exported this generator.",
     )

@@ -144,6 +144,4 @@ def report(config: EvaluateConfig, result: dict[str, Any]) -> None:
         console.print(table)
         for note in found["notes"]:
             console.print(note)
-    keys = config.generator_keys
-    card = {"evaluation": Path(config.out) / RESULT_FILE} if config.out else {}
-    print(next_command("export", "format=hf", "out=faces", **keys, **card))
+    print(next_command("export", "format=hf", "out=faces", **config.generator_keys))
