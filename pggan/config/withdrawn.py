@@ -19,7 +19,6 @@ REMEDIES = {
     "The machines find their addresses, and wait five minutes for each other.": "distributed.local_addr"
     " distributed.rdzv_timeout_seconds",
     "The first of evaluation.metrics that has an order decides.": "evaluation.best",
-    "Write the numbers into the README.md of the folder.": "evaluation",
     "Evaluations take 5 % of the time, or come at evaluation.interval_images=.": "evaluation.max_share",
     "Inception's weights are fetched, or looked for in the folder of torch.hub.": "evaluation.weights weights",
     "pggan timelapse shows the growth of the training.": "grow_from",

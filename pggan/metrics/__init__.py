@@ -69,7 +69,6 @@ class Task:
     reals: RealImages
     partition: RankPartition
     extractor: Any  # of features, where a metric uses one
-    mirror: bool = False  # whether training mirrors images at random
     known: dict[Any, Any] = field(default_factory=dict)  # of the reals, kept from one evaluation to the next
     collectors: dict[Any, Any] = field(default_factory=dict)  # that have to see the fakes
 
@@ -143,24 +142,17 @@ class Evaluator:
         names: Sequence[str],
         extractor: str,
         device: torch.device,
-        *,
         count: int | None = None,
-        prefix: str = "",
     ) -> None:
-        """Args: count: images on each side, None for the count of each paper; prefix: of the keys in messages.
+        """Args: count: images on each side, None for the count of each paper.
 
-        Raises UserError for unknown names, counts that are too small, and where weights or packages are missing.
+        Raises UserError for unknown names, and where weights or packages are missing.
         """
         self.count, self.known = count, dict[Any, Any]()
-        self.metrics: dict[str, type[Metric]] = {name: find(f"{prefix}metrics", name, METRICS) for name in names}
-        for name, metric in self.metrics.items():
-            if count is not None and count < metric.least_images:
-                problem = f"{prefix}metrics={name} needs at least {metric.least_images} images; {prefix}count={count}."
-                raise UserError(problem, f"Raise {prefix}count=, or leave this metric out.")
+        self.metrics: dict[str, type[Metric]] = {name: find("metrics", name, METRICS) for name in names}
         self.extractor: Any = None
         if any(metric.uses_extractor for metric in self.metrics.values()):
-            load = resolve_name("pggan.metrics.extractors:load_extractor")
-            self.extractor = load(extractor, device, prefix)
+            self.extractor = resolve_name("pggan.metrics.extractors:load_extractor")(extractor, device)
 
     def evaluate(
         self,
@@ -170,14 +162,12 @@ class Evaluator:
         *,
         first_seed: int,
         group: ProcessGroup,
-        mirror: bool = False,
         shows_progress: bool = False,
     ) -> Evaluation:
         """The numbers of all metrics; all ranks call it, and each draws and reads its share.
 
         Args: settings: of the fakes; reals have the same resolution and are not faded; pyramid: the same in all calls;
-        first_seed: seed of the first fake, the others follow; mirror: whether training mirrors images at random;
-        shows_progress: on a terminal.
+        first_seed: seed of the first fake, the others follow; shows_progress: on a terminal.
         Raises UserError, before anything is drawn, for too few images and for channels that differ.
         """
         a, side = network.architecture, settings.resolution
@@ -186,7 +176,7 @@ class Evaluator:
             raise UserError(problem, "Give data= the images that it was trained with, or like them.")
         partition, reals = RankPartition.at(side, group, shows_progress=shows_progress), RealImages(pyramid, side)
         fakes = FakeImages(network, settings, reals, first_seed)
-        task = Task(fakes, reals, partition, self.extractor, mirror, self.known)
+        task = Task(fakes, reals, partition, self.extractor, self.known)
         found = [
             metric(task, images_compared(name, metric, self.count, pyramid))
             for name, metric in self.metrics.items()
@@ -207,10 +197,10 @@ class Evaluator:
 def images_compared(name: str, metric: type[Metric], count: int | None, pyramid: ImagePyramid) -> int:
     """How many images a metric compares: `count`, or as many as the paper, and no more than there are reals.
 
-    Raises UserError where the reals are too few.
+    Raises UserError where these are too few.
     """
-    if pyramid.images < metric.least_images:
-        problem = f"metrics={name} needs at least {metric.least_images} images; {pyramid.path} has {pyramid.images}."
-        raise UserError(problem, "Give more data, or leave this metric out.")
-    more = count is not None and metric.takes_more_fakes
-    return (count or metric.paper_images) if more else min(count or metric.paper_images, pyramid.images)
+    compared = min(count or metric.paper_images, pyramid.images)
+    if compared < metric.least_images:
+        problem = f"metrics={name} needs at least {metric.least_images} images; there are {compared}."
+        raise UserError(problem, "Raise count=, give more data, or leave this metric out.")
+    return count if count is not None and metric.takes_more_fakes else compared

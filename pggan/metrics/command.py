@@ -1,9 +1,6 @@
 """`pggan evaluate`: metrics of a checkpoint, or of all of them, as tables or as JSON."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from os.path import exists
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +28,6 @@ from pggan.sampling.trained_generator import load
 from pggan.training.precision import configure_process
 
 CONFIG_FILE = "config.yaml"
-RESULT_FILE = "evaluation.json"
 
 
 def run(config: EvaluateConfig) -> int:
@@ -44,7 +40,7 @@ def run(config: EvaluateConfig) -> int:
     places = checkpoints_of(run) or [run] if every else [Path(choose_checkpoint(config.run, config.checkpoint))]
     newest, extractor = load(str(places[-1]), "cpu"), evaluator.extractor
     side = newest.settings(resolution=config.resolution, alpha=config.alpha).resolution
-    pyramid, mirror = open_images(config.run, config.data, newest.network.architecture.channels, side)
+    pyramid = open_images(config.run, config.data, newest.network.architecture.channels, side)
     result: dict[str, Any] = {
         "run": config.run,
         "data": {"path": str(pyramid.path), "images": pyramid.images, "fingerprint": pyramid.fingerprint},
@@ -53,48 +49,30 @@ def run(config: EvaluateConfig) -> int:
         "versions": versions(),
         "evaluations": [],
     }
-    with folder_for(config.out) as folder:
-        for place in places:
-            generator = load(str(place), config.device)
-            settings = generator.settings(resolution=config.resolution, alpha=config.alpha)
-            about = {"generator": str(place), "images": generator.images, "alpha": settings.alpha}
-            about["resolution"] = settings.resolution
-            found = evaluator.evaluate(
-                generator.network,
-                settings,
-                pyramid,
-                first_seed=config.seed,
-                group=group,
-                mirror=mirror,
-                shows_progress=True,
-            )
-            end = f"-{generator.images:09d}.png" if len(places) > 1 else ".png"
-            pictures = [] if folder is None else [f"{name}{end}" for name in found.pictures]
-            result["evaluations"].append(about | {"metrics": found.values, "notes": found.notes, "pictures": pictures})
-            if folder is not None:  # after each, so that it is there when a later one is not finished
-                for file, picture in zip(pictures, found.pictures.values(), strict=True):
-                    save_png(picture, folder / file)
-                with atomic_write(folder / RESULT_FILE) as temporary:
-                    temporary.write_text(json.dumps(result, indent=1) + "\n")
+    folder = None if config.out is None else make_folder(Path(config.out), "out")
+    for place in places:
+        generator = load(str(place), config.device)
+        settings = generator.settings(resolution=config.resolution, alpha=config.alpha)
+        about = {"generator": str(place), "images": generator.images}
+        about |= {"resolution": settings.resolution, "alpha": settings.alpha}
+        found = evaluator.evaluate(
+            generator.network, settings, pyramid, first_seed=config.seed, group=group, shows_progress=True
+        )
+        end = f"-{generator.images:09d}.png" if len(places) > 1 else ".png"
+        pictures = {} if folder is None else {f"{name}{end}": one for name, one in found.pictures.items()}
+        about |= {"metrics": found.values, "notes": found.notes, "pictures": [*pictures]}
+        result["evaluations"].append(about)
+        if folder is not None:  # after each, so that it is there when a later one is not finished
+            for file, picture in pictures.items():
+                save_png(picture, folder / file)
+            with atomic_write(folder / "evaluation.json") as temporary:
+                temporary.write_text(json.dumps(result, indent=1) + "\n")
     report(config, result)
     return 0
 
 
-@contextmanager
-def folder_for(out: str | None) -> Iterator[Path | None]:
-    """The directory `out`, made if need be; directories made here go away again where nothing came into them."""
-    folder = None if out is None else Path(out)
-    made = [] if folder is None else [one for one in (folder, *folder.parents) if not exists(one)]
-    try:
-        yield None if folder is None else make_folder(folder, "out")
-    finally:
-        with suppress(OSError):
-            for directory in made:
-                directory.rmdir()
-
-
-def open_images(run: str, data: str | None, channels: int, resolution: int) -> tuple[ImagePyramid, bool]:
-    """The images to compare with, which are prepared if need be, and whether training mirrored them.
+def open_images(run: str, data: str | None, channels: int, resolution: int) -> ImagePyramid:
+    """The images to compare with, which are prepared if need be.
 
     Those at `data`, or those that `run` was trained with, as its config.yaml says.  Raises UserError without any.
     """
@@ -108,8 +86,7 @@ def open_images(run: str, data: str | None, channels: int, resolution: int) -> t
         problem = f"No {CONFIG_FILE} beside run={run} tells what it was trained with."
         raise UserError(problem, "Name the images to compare with: data=DIRECTORY.")
     place = training_pyramid(resolution, **keys.origin)
-    pyramid = open_pyramid(place, resolution, channels=keys.channels, labels=keys.labels)
-    return pyramid, trained is not None and trained[0].mirror
+    return open_pyramid(place, resolution, channels=keys.channels, labels=keys.labels)
 
 
 def images_of_run(run: str) -> tuple[DataConfig, int] | None:
@@ -121,9 +98,7 @@ def images_of_run(run: str) -> tuple[DataConfig, int] | None:
         return None
     try:
         values: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-        if "${" in str(values["data"]):  # an interpolation could ask for more than the file holds
-            raise ValueError("it has an interpolation")
-        values = of_earlier_version(values)
+        values = of_earlier_version({"schedule": values["schedule"], "data": {**values["data"]}})
         return validated(DataConfig, values["data"], "data."), int(values["schedule"]["final_resolution"])
     except Exception as error:  # a damaged YAML raises anything
         problem = f"{file} does not tell what images to compare with: {error}"

@@ -69,12 +69,12 @@ class Extractor:
         return self.features(images.flip(-1))
 
 
-def load_extractor(name: str, device: torch.device, prefix: str = "") -> Extractor:
-    """The extractor `name` on `device`; `prefix` is that of the keys in messages.
+def load_extractor(name: str, device: torch.device) -> Extractor:
+    """The extractor `name` on `device`.
 
     Raises UserError for a name that is unknown, and where weights or packages are missing.
     """
-    made = find(f"{prefix}extractor", name, EXTRACTORS)()
+    made = find("extractor", name, EXTRACTORS)()
     extractor = made if isinstance(made, Extractor) else Extractor(name.replace(":", "."), made)
     if isinstance(extractor.network, nn.Module):
         extractor.network.requires_grad_(False).train(False).to(device)

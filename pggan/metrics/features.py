@@ -6,7 +6,7 @@ share of digits that float64 rounds away.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from functools import reduce
 
 import numpy as np
@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from pggan.metrics import Metric, Task, label
-from pggan.metrics.extractors import Extractor, pixels
-from pggan.sampling.images import Pixels, enlarge
+from pggan.sampling.images import Pixels, contact_sheet
 
 DISTANCE_ROWS = 1024  # whose distances to all others are held at once
 KERNEL_ROWS = 2048  # likewise of the kernel
@@ -27,9 +26,7 @@ QUANTILE = 0.05  # of the distances between training images, below which a fake 
 # products to 2^-24 each, by chance up or down, which is 2^(3 + 6 - 24) in all; and as much again.
 SAME_IMAGE = 2.0**-14
 ROWS = 8  # of the picture: the fakes that are closest to a training image
-SHOWN = 4  # training images beside each fake, per kind of features
-TILE = 64  # pixels to which small images are enlarged
-GAP = 4  # pixels between the groups
+SHOWN = 4  # training images beside each fake
 
 
 def distance_blocks(others: Tensor, *orientations: Tensor) -> Iterator[tuple[int, Tensor]]:
@@ -191,7 +188,7 @@ def nearest_different(others: Tensor, *orientations: Tensor) -> Tensor:
 
 
 class NearestNeighbours(Metric):
-    """Copies of training images: `neighbour_distance` (median), the same of reals, and `copies`; also by pixels.
+    """Copies of training images: `neighbour_distance` (median), the same of reals, and `copies`.
 
     The distance from each fake to the nearest of all training images is compared with the distance from each of as many
     training images to the nearest different one.  A fake counts as a copy when it is closer than 95 % of the training
@@ -201,10 +198,9 @@ class NearestNeighbours(Metric):
     A training image at a distance of rounding is the same image, stored twice, and no different one: data with many
     such pairs would have no distance among training images that a copy could be below.
 
-    Where training mirrors images at random (data.mirror=true), both orientations of an image count as the same one: its
-    distance to a training image is the lesser one of the image as it is and of the image mirrored.  Images that are
-    compared are mirrored, rather than all training images, which are more; by pixels it is the same.  This holds for
-    fakes and for training images alike, and an image's own mirror is no different training image, stored or not.
+    Both orientations of an image count as the same one: its distance to a training image is the lesser one of the image
+    as it is and of the image mirrored.  Images that are compared are mirrored, rather than all training images, which
+    are more.  This holds for fakes and for training images alike.
     """
 
     paper_images = 1000  # no paper's: enough for a share of 5 % to be known to one percentage point
@@ -213,45 +209,30 @@ class NearestNeighbours(Metric):
 
     def __init__(self, task: Task, count: int) -> None:
         super().__init__(task, count)
-        self.extractors: dict[str, Extractor] = {one.name: one for one in (task.extractor, pixels())}
-        self.fakes = {
-            name: [task.of_fakes(looked, count) for looked in self._orientations(one)]
-            for name, one in self.extractors.items()
-        }
-        self.found: dict[str, tuple[Tensor, Tensor]] = {}  # of the fakes, SHOWN each, on rank 0
-
-    def _orientations(self, extractor: Extractor) -> Sequence[Callable[[Tensor], Tensor]]:
-        return [extractor.features, extractor.features_of_mirrored][: 1 + self.task.mirror]
+        looks = (task.extractor.features, task.extractor.features_of_mirrored)
+        self.fakes = [task.of_fakes(look, count) for look in looks]
 
     def values(self) -> dict[str, float]:
-        return {name: value for one in self.extractors.values() for name, value in self._by(one).items()}
-
-    def _by(self, extractor: Extractor) -> dict[str, float]:
-        task, name, training = self.task, extractor.name, self.task.reals.pyramid.images
-        fakes = [one.rows()[: self.count] for one in self.fakes[name]]
-        every = task.of_reals(extractor.features, training)
-        some = [every[: self.count], *(task.of_reals(one, self.count) for one in self._orientations(extractor)[1:])]
+        task, extractor = self.task, self.task.extractor
+        every = task.of_reals(extractor.features, task.reals.pyramid.images)
+        mirrored = task.of_reals(extractor.features_of_mirrored, self.count)
+        fakes = [one.rows()[: self.count] for one in self.fakes]
         if not task.partition.group.is_main:
             return {}
-        reals, *fakes = task.precise(every, *fakes)
-        self.found[name] = nearest_images(reals, *fakes, count=min(SHOWN, training))
-        distances, among = self.found[name][0][:, 0], nearest_different(reals, *task.precise(*some))
+        reals, mirrored, *fakes = task.precise(every, mirrored, *fakes)
+        self.distances, self.nearest = nearest_images(reals, *fakes, count=SHOWN)
+        distances, among = self.distances[:, 0], nearest_different(reals, reals[: self.count], mirrored)
         are_copies = (distances < among.quantile(QUANTILE)) | (distances <= rounding_of(every))
         values = {
             "neighbour_distance": distances.median(),
             "neighbour_distance_reals": among.median(),
             "copies": are_copies.double().mean(),
         }
-        return {label(key, name, self.count): float(value) for key, value in values.items()}
+        return {label(key, extractor.name, self.count): float(value) for key, value in values.items()}
 
     def pictures(self) -> dict[str, Pixels]:
-        """Rows of a fake and its nearest training images by features, then by pixels; the closest fakes first."""
-        task, rows = self.task, []
-        for fake in self.found[task.extractor.name][0][:, 0].argsort()[:ROWS].tolist():
-            groups = [task.fakes.read([fake])]
-            groups += [task.reals.read(numbers[fake].tolist()) for _, numbers in self.found.values()]
-            tiles = [enlarge(group, max(TILE // task.reals.resolution, 1)) for group in groups]
-            gap = np.full((tiles[0].shape[1], GAP, tiles[0].shape[3]), 255, np.uint8)
-            parts = [part for group in tiles for part in (gap, *group)]
-            rows.append(np.concatenate(parts[1:], axis=1))
-        return {"neighbours": np.concatenate(rows)}
+        """Rows of a fake and its nearest training images; the closest fakes first."""
+        task, images = self.task, list[Pixels]()
+        for fake in self.distances[:, 0].argsort()[:ROWS].tolist():
+            images += [*task.fakes.read([fake]), *task.reals.read(self.nearest[fake].tolist())]
+        return {"neighbours": contact_sheet(np.stack(images), 1 + SHOWN, task.reals.pyramid.resolution)}

@@ -5,10 +5,10 @@ calculation is done per block, and results are put back in the order of the imag
 number of ranks with as many CPU threads each.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -28,8 +28,6 @@ from pggan.sampling.images import Pixels
 MAX_IMAGES = 64  # in a block
 BLOCK_PIXELS = 2**24  # in a block, and channel: at 1024x1024, 16 images
 DRAWN_PIXELS = 2**22  # in a batch that a GPU draws: at 1024x1024, 4 images
-
-T = TypeVar("T")
 
 
 class Images(Protocol):
@@ -93,12 +91,6 @@ class RankPartition:
         """The partition of images of side `resolution`."""
         return cls(group, min(MAX_IMAGES, max(BLOCK_PIXELS // resolution**2, 2)), shows_progress)
 
-    def track(self, what: str, items: Sequence[T]) -> Iterable[T]:
-        """The `items`, one after the other, with a bar of those that are done."""
-        console = Console(stderr=True)
-        disable = not (self.shows_progress and console.is_terminal)
-        return track(items, what, console=console, transient=True, disable=disable)
-
     def own(self, count: int) -> list[range]:
         """The blocks of this rank, of images 0 to `count` - 1."""
         blocks = [range(start, min(start + self.size, count)) for start in range(0, count, self.size)]
@@ -144,8 +136,10 @@ def feed(images: Images, collectors: Sequence[Collector], partition: RankPartiti
     Called by all ranks.  An error on one of them ends it on all: the others would wait for its results.
     """
     own = partition.own(max((collector.count for collector in collectors), default=0))
+    console = Console(stderr=True)
+    hidden = not (partition.shows_progress and console.is_terminal)
     with partition.group.collective_errors():
-        for block in partition.track(what, own):
+        for block in track(own, what, console=console, transient=True, disable=hidden):
             pixels = to_device(images.read(block), partition.group.device)
             for collector in collectors:
                 if block.start < collector.count:

@@ -156,7 +156,7 @@ def distance(one: PatchCollector, other: PatchCollector, side: int) -> float:
         collector.normalise(side)
     directions = random_directions(one.channels * SIDE**2, side)
     found: list[float] = []
-    for some in one.partition.track(f"Patches of {side}x{side}", torch.split(directions, AT_ONCE, 1)):
+    for some in torch.split(directions, AT_ONCE, 1):
         found += map(sorted_distance, one.project(side, some), other.project(side, some))
     return 1000 * sum(found) / DIRECTIONS
 

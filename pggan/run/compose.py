@@ -31,11 +31,12 @@ from pggan.core.schedule import Course, Schedule
 from pggan.data.pyramid import ImagePyramid, open_pyramid
 from pggan.data.reals import RealBatches, budget_bytes
 from pggan.distributed.process_group import ProcessGroup
+from pggan.metrics import Evaluator
 from pggan.networks.networks import count_parameters
 from pggan.ops import fused
 from pggan.optim.state import State
 from pggan.run.eta import Eta, TimeLimit, until, with_plan
-from pggan.run.evaluation import TrainingEvaluator, open_metrics
+from pggan.run.evaluation import TrainingEvaluator
 from pggan.run.loop import Profiling, Run
 from pggan.run.pictures import Pictures
 from pggan.run.report import NullReporter, Reporter
@@ -83,7 +84,8 @@ def open_run(
         settings.require_device(device)
         batches = (phase.batch for phase in schedule.phases)
         partition = settings.partition(config.model.stddev_group, batches, group.world_size, group.rank)
-        metrics = open_metrics(config.evaluation, device)
+        wanted = config.evaluation
+        metrics = Evaluator(wanted.metrics, wanted.extractor, device, count=wanted.count)
     run_dir = Path(group.broadcast_object(group.on_main(lambda: str(choose_run_dir(config.run_dir, config.name)))))
 
     with ExitStack() as stack:  # the directory of the run is this process's alone, and signals are listened to
@@ -142,7 +144,6 @@ def open_run(
             run_dir,
             interval_images=config.evaluation.interval_images,
             share=config.evaluation.max_share,
-            mirror=config.data.mirror,
             images=images,
         )
         names = {CLASS_NAMES: pyramid.class_names} if config.data.labels else {}

@@ -13,12 +13,11 @@ from typing import Any
 import torch
 
 from pggan.checkpoints.read import BEST, best_of, checkpoints_of, mark_of
-from pggan.config.train import EvaluationConfig
 from pggan.core.errors import UserError
 from pggan.core.schedule import Phase, is_due
 from pggan.data.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup, RemoteUserError
-from pggan.metrics import Evaluator, summary
+from pggan.metrics import Evaluator, images_compared, summary
 from pggan.networks.networks import Generator
 from pggan.run.report import NullReporter, Reporter
 from pggan.sampling.generate import RenderSettings
@@ -27,42 +26,20 @@ MAX_POINTS = 100  # of a whole run, unless an interval is given: enough for a cu
 FIRST_SEED = 10_000  # of the fakes, as `pggan evaluate` has it: its numbers are the same
 
 
-def open_metrics(config: EvaluationConfig, device: torch.device) -> Evaluator:
-    """The metrics of a run; raises UserError for what they lack."""
-    return Evaluator(config.metrics, config.extractor, device, count=config.count, prefix="evaluation.")
-
-
 def is_better(mark: dict[str, Any], best: Any) -> bool:
-    """Whether the number that marks a checkpoint is better than the best: grown further, or the lower of one metric."""
-    if not isinstance(best, dict) or best.keys() != mark.keys():  # there is none
+    """Whether the number that marks a checkpoint is better: grown further, lower, or of another metric."""
+    if best is None or best["metric"] != mark["metric"]:
         return True
-    reached, before = ((one["resolution"], not one["fading"]) for one in (mark, best))
-    lower = bool(mark["metric"] != best["metric"] or mark["value"] < best["value"])
-    return bool(reached > before or (reached == before and lower))
+    this, other = ((-one["resolution"], one["fading"], one["value"]) for one in (mark, best))
+    return this < other
 
 
-@dataclass
-class EvaluationBudget:
-    """Whether an evaluation fits into its share of the training time, by what the last one took: the first one always.
+def fits(took: float, spent: float, share: float, *, last: bool) -> bool:
+    """Whether one more evaluation, and one at the end, fit into the seconds of `share`, if they take as many as `took`.
 
-    They are evenly spread, with room for one at the end.  Times are in seconds, by one clock.
+    Args: took: by the last one, 0 before the first; spent: in all of them; last: this is the end of the run.
     """
-
-    share: float  # of the time, 0 to 1
-    began: float
-    ended: float
-    spent: float = 0.0  # in all evaluations
-    took: float = 0.0  # of the last one
-
-    def allows(self, now: float, *, last: bool) -> bool:
-        """Whether there is time for an evaluation; `last`: this is the end of the run."""
-        evaluations = 1 if last else 2  # this one, and one at the end
-        fits = self.spent + evaluations * self.took <= self.share * (now - self.began)
-        return fits and (last or self.took <= self.share * (now - self.ended))
-
-    def note(self, took: float, now: float) -> None:
-        """Count an evaluation of so many seconds, which ends now."""
-        self.spent, self.took, self.ended = self.spent + took, took, now
+    return spent + took * (1 if last else 2) <= share
 
 
 @dataclass
@@ -76,16 +53,16 @@ class TrainingEvaluator:
     run_dir: Path
     interval_images: int | None  # between two evaluations; None: as often as `share` of the time allows
     share: float
-    mirror: bool
     images: int  # shown so far
 
     def __post_init__(self) -> None:
-        now, metrics = time.monotonic(), self.evaluator.metrics
-        self.budget = EvaluationBudget(self.share, now, now)
+        self._began, self._spent, metrics = time.monotonic(), 0.0, self.evaluator.metrics
+        self.took = 0.0  # seconds, of the last evaluation
         for name, metric in [*metrics.items()]:
-            if self.pyramid.images < metric.least_images:  # a run on a few images trains without it
-                reason = f"it needs at least {metric.least_images} images, and the data has {self.pyramid.images}"
-                self.reporter.line(f"{name} is left out: {reason}.")
+            try:
+                images_compared(name, metric, self.evaluator.count, self.pyramid)
+            except UserError as error:  # a run on a few images trains without it
+                self.reporter.line(f"{name} is left out: {error.problem}")
                 del metrics[name]
         self.decides = next((metric.decides for metric in metrics.values() if metric.decides), None)
         self._evaluated_at = self._ticked_at = self.images
@@ -104,21 +81,18 @@ class TrainingEvaluator:
         metrics = self.evaluator.metrics.values()
         if all(phase.resolution < one.least_resolution for one in metrics) or not self._is_time(images, total):
             return {}
-        began, is_first = time.monotonic(), not self.budget.spent
+        began, is_first = time.monotonic(), not self.took
         try:
             settings = RenderSettings(phase.resolution, phase.alpha)
-            found = self.evaluator.evaluate(
-                g_ema, settings, self.pyramid, first_seed=FIRST_SEED, group=self.group, mirror=self.mirror
-            )
+            found = self.evaluator.evaluate(g_ema, settings, self.pyramid, first_seed=FIRST_SEED, group=self.group)
         except (UserError, RemoteUserError, torch.OutOfMemoryError) as error:  # nothing to end a training for
             if isinstance(error, torch.OutOfMemoryError) and self.group.world_size > 1:
                 raise  # the other ranks are in the middle of it
             self.reporter.line(f"No evaluation at {images:,} images: {error}")
             return {}
         finally:
-            self._evaluated_at = images
-            ended = time.monotonic()
-            self.budget.note(ended - began, ended)
+            self._evaluated_at, self.took = images, time.monotonic() - began
+            self._spent += self.took
         for note in found.notes if is_first else ():
             self.reporter.line(note)
         for name, picture in found.pictures.items():
@@ -133,7 +107,8 @@ class TrainingEvaluator:
             return last or self.is_due(before, images)
         if not last and images - self._evaluated_at < total / MAX_POINTS:
             return False
-        return bool(self.group.broadcast_object(self.budget.allows(time.monotonic(), last=last)))
+        has_time = fits(self.took, self._spent, self.share * (time.monotonic() - self._began), last=last)
+        return bool(self.group.broadcast_object(has_time))
 
     def _mark_best(self, values: dict[str, float], phase: Phase) -> None:
         """Report the values, and mark the checkpoint of this step if it is the best so far."""

@@ -171,7 +171,7 @@ class Run:
             return
         before, limit = self.course.schedule, self.limit
         if limit is not None:
-            limit.plan(images, time.monotonic(), reserve=self.evaluator.budget.took)
+            limit.plan(images, time.monotonic(), reserve=self.evaluator.took)
         now = self.course.schedule = with_plan(before, self.group.broadcast_object(limit and limit.planned))
         if now.phases[-1].start < before.phases[-1].start and not self._is_shorter:
             self._is_shorter, side = True, now.final_resolution

@@ -97,7 +97,6 @@ def test_the_command_exports_the_stage_that_was_saved_and_its_configuration(gene
         (["out=a.pt2"], ".onnx"),
         (["out=a.onnx", "resolution=64"], "4, 8, 16"),
         (["out=a.onnx", "alpha=2"], "alpha"),
-        (["out=a.onnx", "license=mit"], "format=hf"),
         (["out=a.onnx", "format=caffe"], "safetensors"),
         (["out=a.onnx", "run=nowhere"], "no generator"),
         (["out=page", "format=web", "runtime=nowhere.tgz"], "npm pack"),

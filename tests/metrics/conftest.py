@@ -22,9 +22,9 @@ def alone() -> ProcessGroup:
 def task_of(alone) -> Callable[..., Task]:
     """A task with the pixel extractor: fakes beside the reals of a pyramid, at its highest level, in blocks of 4."""
 
-    def build(fakes: Images | None, pyramid: ImagePyramid, mirror: bool = False) -> Task:
+    def build(fakes: Images | None, pyramid: ImagePyramid) -> Task:
         reals, partition = RealImages(pyramid, pyramid.resolution), RankPartition(alone, 4)
-        return Task(fakes or reals, reals, partition, pixels(), mirror)
+        return Task(fakes or reals, reals, partition, pixels())
 
     return build
 

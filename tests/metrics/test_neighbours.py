@@ -9,10 +9,6 @@ from pggan.metrics.images import RealImages, feed
 from tests.pyramids import write_pyramid
 
 
-def gray(level):
-    return np.full((16, 16, 3), level, np.uint8)
-
-
 class Mirror:
     """A generator that draws the training images, mirrored."""
 
@@ -45,65 +41,50 @@ def test_a_generator_that_copies_is_told_from_one_that_does_not(task_of, make_py
     assert drawing["copies@pixels-10"] == 0
 
 
-@pytest.mark.parametrize("mirror", [False, True])
-def test_copies_are_found_where_the_data_repeats_images(task_of, make_pyramid, tmp_path, mirror):
-    """A third of the images are there twice; where training mirrors, the second time mirrored."""
+def test_copies_are_found_where_the_data_repeats_images(task_of, make_pyramid, tmp_path):
+    """A third of the images are there twice, some of them mirrored."""
     once = make_pyramid(tmp_path / "once", images=20).read(16, np.arange(20))
-    again = once[:5, :, ::-1] if mirror else once[:5]
-    pyramid = write_pyramid(tmp_path / "data", [*once, *again], {})
-    _, copying = measured(task_of(RealImages(pyramid, 16), pyramid, mirror=mirror), 25)
+    pyramid = write_pyramid(tmp_path / "data", [*once, *once[:3], *once[3:5, :, ::-1]], {})
+    _, copying = measured(task_of(RealImages(pyramid, 16), pyramid), 25)
     assert copying["copies@pixels-25"] == 1
     assert copying["neighbour_distance@pixels-25"] < 1e-6
-    _, drawing = measured(task_of(Noise(), pyramid, mirror=mirror), 25)
+    _, drawing = measured(task_of(Noise(), pyramid), 25)
     assert drawing["copies@pixels-25"] == 0
-    _, of_others = measured(task_of(Noise(), make_pyramid(tmp_path / "others", images=20), mirror=mirror), 20)
+    _, of_others = measured(task_of(Noise(), make_pyramid(tmp_path / "others", images=20)), 20)
     among, without = drawing["neighbour_distance_reals@pixels-25"], of_others["neighbour_distance_reals@pixels-20"]
     assert among == pytest.approx(without, rel=0.2)
 
 
 def test_data_of_one_image_has_copies_and_no_numbers_that_are_nan(task_of, tmp_path):
-    pyramid = write_pyramid(tmp_path / "data", [gray(90)] * 20, {})
+    pyramid = write_pyramid(tmp_path / "data", [np.full((16, 16, 3), 90, np.uint8)] * 20, {})
     for fakes, copies in ((RealImages(pyramid, 16), 1), (Noise(), 0)):
-        _, found = measured(task_of(fakes, pyramid, mirror=True), 20)
+        _, found = measured(task_of(fakes, pyramid), 20)
         assert found["copies@pixels-20"] == copies
         assert all(np.isfinite(value) for value in found.values())
 
 
-def test_a_mirrored_training_image_is_a_copy_where_training_mirrors(task_of, make_pyramid, tmp_path):
+def test_a_mirrored_training_image_is_a_copy_and_shown_beside_the_one_it_copies(task_of, make_pyramid, tmp_path):
     """And a real's own mirror is no other real."""
     pyramid = make_pyramid(tmp_path / "data", images=40)
-    found = {}
-    for mirror in (False, True):
-        metric, values = measured(task_of(Mirror(RealImages(pyramid, 16)), pyramid, mirror=mirror), 20)
-        found[mirror] = values
-    assert found[False]["copies@pixels-20"] < 0.5
-    assert found[True]["copies@pixels-20"] == 1
-    assert found[True]["neighbour_distance@pixels-20"] < 1e-6
+    metric, values = measured(task_of(Mirror(RealImages(pyramid, 16)), pyramid), 20)
+    assert values["copies@pixels-20"] == 1
+    assert values["neighbour_distance@pixels-20"] < 1e-6
     stored = pyramid.read(16, metric.task.reals.order).astype(float).reshape(40, 16, 16, 3) / 255
     both = [abs(stored[:20, None] - other[None]) for other in (stored, stored[:, :, ::-1])]
     distances = np.minimum(*((one**2).mean((2, 3, 4)) ** 0.5 for one in both))
     np.fill_diagonal(distances, np.inf)
     among = np.median(np.sort(distances.min(1))[9])  # PyTorch's median is the lower of the two in the middle
     # Features are in float32, and distances the roots of differences of products.
-    assert found[True]["neighbour_distance_reals@pixels-20"] == pytest.approx(among, rel=1e-5)
-    assert found[True]["neighbour_distance_reals@pixels-20"] <= found[False]["neighbour_distance_reals@pixels-20"]
-
-
-def test_the_picture_shows_fakes_beside_the_images_they_are_nearest_to(task_of, make_pyramid, tmp_path):
-    pyramid = make_pyramid(tmp_path / "data", images=40)
-    for mirror, fakes in ((False, RealImages(pyramid, 16)), (True, Mirror(RealImages(pyramid, 16)))):
-        metric, _ = measured(task_of(fakes, pyramid, mirror=mirror), 20)
-        picture = metric.pictures()["neighbours"]
-        assert picture.shape == (8 * 64, 5 * 64 + 4, 3)  # one kind of features here: a fake, a gap, four images
-        nearest = picture[:, 68:132]
-        # The fakes, and the images that they copy, as they are stored.
-        assert np.array_equal(picture[:, :64], nearest[:, ::-1] if mirror else nearest)
+    assert values["neighbour_distance_reals@pixels-20"] == pytest.approx(among, rel=1e-5)
+    picture = metric.pictures()["neighbours"]
+    assert picture.shape == (8 * 16, 5 * 16, 3)  # a fake, and four images as they are stored
+    assert np.array_equal(picture[:, :16], picture[:, 16:32][:, ::-1])
 
 
 def test_all_training_images_are_looked_at(task_of, make_pyramid, tmp_path):
     pyramid = make_pyramid(tmp_path / "data", images=40)
     metric, _ = measured(task_of(RealImages(pyramid, 16, 30), pyramid), 10)
-    nearest = metric.found["pixels"][1][:, 0]
+    nearest = metric.nearest[:, 0]
     assert torch.equal(nearest, torch.arange(30, 40))
 
 
