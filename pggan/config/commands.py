@@ -113,7 +113,6 @@ class TimelapseConfig:
     run: str
     seconds: Positive
     fps: Count
-    zoom: Count | None
     out: str | None
 
 

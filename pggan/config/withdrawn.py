@@ -38,6 +38,7 @@ REMEDIES = {
     "With hours=, growth becomes shorter where it would be late.": "schedule.max_growth_share",
     "calibrate=true measures for two minutes at most.": "limit_seconds",
     "debug=profile of a training run writes traces.": "trace",
+    "A film of the training is enlarged to about 512 pixels.": "zoom",
     "calibrate=true measures, device= predicts a card.": "tflops",
 }
 WITHDRAWN = {name: remedy for remedy, names in REMEDIES.items() for name in names.split()}

@@ -80,7 +80,7 @@ def run(config: ExportConfig) -> int:
     generator = TrainedGenerator(replace(given.loaded, resolution=settings.resolution, alpha=float(settings.alpha)))
     what = f"{out}: {generator.resolution}x{generator.resolution}, alpha {generator.alpha:g}"
     if config.format in (ExportFormat.safetensors, ExportFormat.onnx):
-        check_output(config.out, (f".{config.format.name}",))
+        check_output(config.out, (f".{config.format.name}",)).parent.mkdir(parents=True, exist_ok=True)
     elif out.exists() and (not out.is_dir() or any(out.iterdir())):  # what is there is never replaced
         raise UserError(f"out={out} exists.", "Name a new or empty directory, or remove it first.")
     match config.format:

@@ -53,6 +53,7 @@ def run(config: ImportConfig) -> int:
         raise UserError(f"source={source} is no file.", "Name a .pkl of the official networks, or a file of PyTorch.")
     out = check_output(config.out, (".safetensors",))
     program, generator = read_foreign(source)
+    out.parent.mkdir(parents=True, exist_ok=True)
     save_generator(generator, out)
     size, parameters = generator.resolution, count_parameters(generator.network)
     print(f"{out}: {size}x{size}, alpha {generator.alpha:g}, {parameters:,} parameters, of {program}")

@@ -194,7 +194,7 @@ def bilateral(graph: Graph, x: str, network: Generator, side: int) -> str:
 
 
 def truncated(graph: Graph, features: str, network: Generator) -> str:
-    """Features pulled towards the mean ones of their class, as `draw_batch` does."""
+    """Features pulled towards the mean ones of their class, as `draw` does."""
     num_classes = network.architecture.num_classes
     centers = torch.cat([mean_features(network, label) for label in (range(num_classes) if num_classes else [None])])
     center: Any = centers

@@ -16,7 +16,7 @@ from torch import Tensor
 from pggan.core.atomic_io import atomic_directory
 from pggan.core.errors import UserError
 from pggan.interop.onnx_graph import Inputs, build, largest_difference, session_of
-from pggan.sampling.explore import page_files, page_name
+from pggan.sampling.explore import page_files, page_name, to_file
 from pggan.sampling.trained_generator import TrainedGenerator
 
 PACKAGE = "onnxruntime-web@1.30.0"
@@ -27,6 +27,7 @@ FILES = {
     "ort.wasm.bundle.min.mjs": "11e64bd8ffe11bd1a2a2f0d6275fdfbbba7262f0b76b99b53d228a8a22ef3d90",
     "ort-wasm-simd-threaded.wasm": "3398c10d07d229bd91b364548e130e0e51a8e5704b88c7c083ebbeb78842dee2",
 }
+SEEDS = 1000  # whose latents are part of the page
 REMEDY = f"On a machine with npm, `npm pack {PACKAGE}` makes {ARCHIVE}: give runtime={ARCHIVE}."
 WAIT_SECONDS = 900  # for a slow line
 
@@ -42,8 +43,9 @@ def write_web(
     """
     network = generator.network
     levels = [resolution for resolution in generator.resolutions if resolution <= generator.resolution]
-    about = {"name": page_name(run), "renderer": "browser", "resolutions": levels}
+    about = {"name": page_name(run), "renderer": "browser", "resolutions": levels, "seeds": SEEDS}
     files = page_files(generator, directions, about) | read_runtime(runtime)
+    files["seeds.bin"] = to_file(generator.latents(range(SEEDS)))
     graphs = {level: build(network, [level], for_page=True) for level in levels}
     sessions = {level: session_of(graph) for level, graph in graphs.items()}
 

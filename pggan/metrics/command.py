@@ -22,7 +22,7 @@ from pggan.data.prepare import training_pyramid
 from pggan.data.pyramid import ImagePyramid, open_pyramid
 from pggan.distributed.process_group import ProcessGroup
 from pggan.metrics import Evaluator
-from pggan.sampling.files import make_folder
+from pggan.sampling.files import check_output
 from pggan.sampling.images import save_png
 from pggan.sampling.trained_generator import load
 from pggan.training.precision import configure_process
@@ -49,7 +49,7 @@ def run(config: EvaluateConfig) -> int:
         "versions": versions(),
         "evaluations": [],
     }
-    folder = None if config.out is None else make_folder(Path(config.out), "out")
+    folder = None if config.out is None else check_output(config.out)
     for place in places:
         generator = load(str(place), config.device)
         settings = generator.settings(resolution=config.resolution, alpha=config.alpha)
@@ -63,6 +63,7 @@ def run(config: EvaluateConfig) -> int:
         about |= {"metrics": found.values, "notes": found.notes, "pictures": [*pictures]}
         result["evaluations"].append(about)
         if folder is not None:  # after each, so that it is there when a later one is not finished
+            folder.mkdir(parents=True, exist_ok=True)
             for file, picture in pictures.items():
                 save_png(picture, folder / file)
             with atomic_write(folder / "evaluation.json") as temporary:

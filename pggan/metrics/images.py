@@ -22,7 +22,7 @@ from pggan.data.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup
 from pggan.networks.layers import ComputeOptions, use_options
 from pggan.networks.networks import Generator
-from pggan.sampling.generate import RenderSettings, draw_in_batches, render_each, seed_latents
+from pggan.sampling.generate import RenderSettings, draw, render_each, seed_latents
 from pggan.sampling.images import Pixels
 
 MAX_IMAGES = 64  # in a block
@@ -70,7 +70,8 @@ class FakeImages(Images):
         if self.classes:
             labels = torch.from_numpy(self.labels[np.asarray(indices) % len(self.labels)] % self.classes)
         with use_options(network, ComputeOptions()):
-            return draw_in_batches(network, latents, labels, settings, max(DRAWN_PIXELS // settings.resolution**2, 1))
+            batch_size = max(DRAWN_PIXELS // settings.resolution**2, 1)
+            return draw(network, latents, labels, settings, batch_size=batch_size)
 
 
 def to_device(pixels: Pixels, device: torch.device) -> Tensor:

@@ -1,12 +1,11 @@
 """`pggan sample`, `interpolate`, `project` and `directions`: one function each, which returns the exit code."""
 
-from collections.abc import Iterator
 from functools import partial
 from itertools import islice, pairwise
 from math import ceil, sqrt
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,9 +24,7 @@ from pggan.core.text import next_command
 from pggan.sampling.files import (
     ANIMATED,
     STILLS,
-    check_output,
     film_zoom,
-    make_folder,
     output_path,
     save_film,
     save_picture,
@@ -36,15 +33,16 @@ from pggan.sampling.files import (
     tracked,
 )
 from pggan.sampling.generate import RenderSettings
-from pggan.sampling.images import Pixels, enlarge, grid
+from pggan.sampling.images import enlarge
 from pggan.sampling.latents import (
     load_direction,
+    load_vectors,
     move,
     parse_seeds,
     path_through,
     principal_directions,
+    random_walk,
     save_vectors,
-    steady_walk,
 )
 from pggan.sampling.projection import laplacian_distance, project, read_target
 from pggan.sampling.trained_generator import TrainedGenerator, load
@@ -62,41 +60,51 @@ def opened(config: DrawConfig, truncation: float = 1.0) -> tuple[TrainedGenerato
     )
 
 
+def keyframes(generator: TrainedGenerator, seeds: Any, files: Any, number: int = 0) -> tuple[Tensor, list[str]]:
+    """The latents [K, Z] that `files` of latents or else `seeds` name, and a name for each.
+
+    Args: number: of a path among several, each through latents of its own: seeds + 1000 n, or files from the n-th.
+    """
+    if files is None:
+        wanted = [seed + 1000 * number for seed in parse_seeds(seeds)]
+        return generator.latents(wanted), [f"seed-{seed:06d}" for seed in wanted]
+    paths = files if isinstance(files, list) else [files]
+    found = torch.cat([load_vectors("latents", path, generator.latent_size) for path in paths])
+    return found.roll(-number, 0), [f"latent-{index:06d}" for index in range(len(found))]
+
+
 def sample(config: SampleConfig) -> int:
     """Write images on a sheet (out=….png, .jpg or .webp), or on one file each (out=DIRECTORY).
 
     Several strengths of a direction are the columns of a sheet.
     """
-    strengths = config.strength if config.direction is not None else []
-    target = output_path(config.out, config.run, "sample", ".png")
-    if not target.suffix and len(strengths) > 1:
-        raise UserError("A directory takes the images at one strength.", "Write a sheet: out=FILE.png.")
+    out = output_path(config.out, config.run, "sample", (*STILLS, ""))
     generator, settings = opened(config, config.truncation)
-    latents, names = generator.keyframes("0-63" if config.seeds is None else config.seeds, config.latents)
+    latents, names = keyframes(generator, "0-63" if config.seeds is None else config.seeds, config.latents)
+    columns = columns_of(config.grid, len(latents))
     if config.direction is not None:
         direction = load_direction(config.direction, generator.latent_size)
-        latents = torch.stack([move(latents, direction, strength) for strength in strengths], 1).flatten(0, 1)
-    count, side = len(latents), settings.resolution
-    columns, rows = (len(strengths), len(names)) if len(strengths) > 1 else grid_of(config.grid, count)
-    images = tracked(generator.stream(latents, settings), count)
-    if target.suffix:
-        out = check_output(str(target), STILLS)
-        save_picture(sheet(images, columns, rows, side * (config.zoom or sheet_zoom(side, columns))), out)
+        latents = torch.stack([move(latents, direction, strength) for strength in config.strength], 1).flatten(0, 1)
+        names = [f"{name}{strength:+g}" for name in names for strength in config.strength]
+        columns = len(config.strength) if len(config.strength) > 1 else columns
+    side = settings.resolution
+    images = tracked(generator.stream(latents, settings), len(latents))
+    if out.suffix:
+        save_picture(sheet(images, columns, config.zoom or sheet_zoom(side, columns)), out)
     else:
-        out = make_folder(target, "out")
         for name, image in zip(names, images, strict=True):
             save_picture(enlarge(image[None], config.zoom or 1)[0], out / f"{name}.png")
-    print(f"{out}: {count} images at {side}x{side}, alpha {settings.alpha:g}")
+    print(f"{out}: {len(latents)} images at {side}x{side}, alpha {settings.alpha:g}")
     print(next_command("interpolate", "path=loop", "out=loop.webp", **config.generator_keys))
     return 0
 
 
-def grid_of(given: str | None, count: int) -> tuple[int, int]:
-    """Columns and rows for `count` images: as given, or a square; raises UserError where there is too little room."""
-    columns, rows = parse_grid(given, "grid") if given else (ceil(sqrt(count)), ceil(count / ceil(sqrt(count))))
+def columns_of(given: str | None, count: int) -> int:
+    """Columns for `count` images: as given, or of a square; raises UserError where there is too little room."""
+    columns, rows = parse_grid(given, "grid") if given else (ceil(sqrt(count)), count)
     if columns * rows < count:
         raise UserError(f"grid={given} has no room for {count} images.", "Use a larger grid or fewer seeds.")
-    return columns, rows
+    return columns
 
 
 def interpolate(config: InterpolateConfig) -> int:
@@ -105,38 +113,33 @@ def interpolate(config: InterpolateConfig) -> int:
     A film with a grid shows that many paths at once: path n goes through each seed + 1000 n, or begins at the n-th
     saved latent.  A picture with a grid breaks its frames into rows.  In films the image changes at constant speed.
     """
-    if config.path is InterpolationPath.walk and config.latents is not None:
+    walks, frames = config.path is InterpolationPath.walk, config.frames
+    if walks and config.latents is not None:
         raise UserError("path=walk passes through no images of latents=.", "Leave out latents=.")
-    target, frames = output_path(config.out, config.run, "interpolation", ".png"), config.frames
-    animated = target.suffix.lower() in ANIMATED
+    out = output_path(config.out, config.run, "interpolation", (*STILLS, *ANIMATED))
+    animated = out.suffix.lower() in ANIMATED
     columns, rows = parse_grid(config.grid, "grid") if config.grid else (1 if animated else frames, 1)
     generator, settings = opened(config, config.truncation)
     side, seeds = settings.resolution, "0-4" if config.seeds is None else config.seeds
-    zoom = config.zoom or (film_zoom(columns * side, rows * side) if animated else sheet_zoom(side, columns))
     distances = partial(visible_steps, generator, settings) if animated else None
     paths = []
     for number in range(columns * rows if animated else 1):
-        if config.path is InterpolationPath.walk:
-            paths.append(steady_walk(parse_seeds(seeds)[0] + 1000 * number, generator.latent_size, frames, distances))
+        if walks:
+            paths.append(random_walk(parse_seeds(seeds)[0] + 1000 * number, generator.latent_size, frames))
         else:
-            keyframes, _ = generator.keyframes(seeds, config.latents, number)
-            paths.append(path_through(keyframes, config.path.value, frames, distances))
-    out = check_output(str(target), (*STILLS, *ANIMATED))
+            latents, _ = keyframes(generator, seeds, config.latents, number)
+            paths.append(path_through(latents, config.path.value, frames, distances))
     images = generator.stream(torch.stack(paths, 1).flatten(0, 1), settings)
     if animated:
-        save_film(grids(images, len(paths), columns, zoom), frames, config.fps, out)
+        zoom = config.zoom or film_zoom(columns * side, rows * side)
+        films = (sheet(islice(images, len(paths)), columns, zoom) for _ in range(frames))
+        save_film(films, frames, config.fps, out)
     else:
-        save_picture(grid(enlarge(np.stack(list(images)), zoom), columns), out)
+        save_picture(sheet(images, columns, config.zoom or sheet_zoom(side, columns)), out)
     print(f"{out}: {frames} frames at {side}x{side}, {config.path.value}")
     choice = {key: value for key, value in config.generator_keys.items() if key in ("run", "checkpoint")}
     print(next_command("explore", "open=true", **choice))
     return 0
-
-
-def grids(images: Iterator[Pixels], count: int, columns: int, zoom: int) -> Iterator[Pixels]:
-    """Frames of `count` images each, side by side in `columns`, enlarged by `zoom`."""
-    while frame := list(islice(images, count)):
-        yield grid(enlarge(np.stack(frame), zoom), columns)
 
 
 def visible_steps(generator: TrainedGenerator, settings: RenderSettings, latents: Tensor) -> Tensor:
@@ -147,22 +150,20 @@ def visible_steps(generator: TrainedGenerator, settings: RenderSettings, latents
 
 def project_images(config: ProjectConfig) -> int:
     """Write the latents whose images are nearest to given ones, and a sheet of each image and its reconstruction."""
-    paths = config.image
+    out = output_path(config.out, config.run, "projection", ())
     generator, settings = opened(config)
     side, channels = settings.resolution, generator.network.architecture.channels
-    targets = [read_target(path, side, channels) for path in paths]
+    targets = [read_target(path, side, channels) for path in config.image]
     latents, images, captions = [], [], []
-    out = make_folder(output_path(config.out, config.run, "projection"), "out")
-    for path, target in zip(paths, targets, strict=True):
+    for path, target in zip(config.image, targets, strict=True):
         found = project(generator.network, target, settings, config.steps)
         print(f"{path}: PSNR {found.psnr:.1f} dB, distance {found.distance:.4f}")
         latents.append(found.latent)
         images += [target, found.image]
         captions += [Path(path).name, f"PSNR {found.psnr:.1f} dB"]
-    save_vectors("latents", torch.stack(latents), out / "latents.safetensors", {"sources": paths})
-    columns = 2 * min(len(paths), PAIRS)
-    rows, tile = ceil(len(images) / columns), side * sheet_zoom(side, columns)
-    save_picture(sheet(images, columns, rows, tile, captions), out / "projection.png")
+    save_vectors("latents", torch.stack(latents), out / "latents.safetensors", {"sources": config.image})
+    columns = 2 * min(len(targets), PAIRS)
+    save_picture(sheet(images, columns, sheet_zoom(side, columns), captions), out / "projection.png")
     print(f"{out}: latents.safetensors, projection.png")
     print(next_command("sample", **config.generator_keys, latents=out / "latents.safetensors"))
     return 0
@@ -170,18 +171,18 @@ def project_images(config: ProjectConfig) -> int:
 
 def find_directions(config: DirectionsConfig) -> int:
     """Write directions, and a sheet of what they do, with a row for each direction and seed."""
-    seeds = parse_seeds(config.seeds)
+    out = output_path(config.out, config.run, "directions", (".safetensors",))
     generator, settings = opened(config)
-    directions = principal_directions(generator.network, min(config.count, generator.latent_size), settings.label)
-    out = check_output(str(output_path(config.out, config.run, "directions", ".safetensors")), (".safetensors",))
+    latents, size = generator.latents(config.seeds), generator.latent_size
+    directions = principal_directions(generator.network, min(config.count, size), settings.label)
     save_vectors("directions", directions, out, {**config.generator_keys, "images": generator.images})
     strengths = torch.linspace(-config.strength, config.strength, STRENGTHS).tolist()
-    rows = [(n, latent) for n in range(len(directions)) for latent in generator.latents(seeds)]
-    moved = [move(latent[None], directions[n], by)[0] for n, latent in rows for by in strengths]
+    rows = [(n, latent) for n in range(len(directions)) for latent in latents]
+    moved = torch.cat([move(latent[None], directions[n], by) for n, latent in rows for by in strengths])
     captions = [f"{n}: {by:+.1f}" for n, _ in rows for by in strengths]
-    side = settings.resolution * sheet_zoom(settings.resolution, STRENGTHS)
+    images, zoom = generator.stream(moved, settings), sheet_zoom(settings.resolution, STRENGTHS)
     shown = out.with_suffix(".png")
-    save_picture(sheet(generator.stream(moved, settings), STRENGTHS, len(rows), side, captions), shown)
-    print(f"{out}: {len(directions)} directions of {generator.latent_size} numbers, shown in {shown}")
+    save_picture(sheet(images, STRENGTHS, zoom, captions), shown)
+    print(f"{out}: {len(directions)} directions of {size} numbers, shown in {shown}")
     print(next_command("sample", "seeds=0-7", "strength=-3,0,3", **config.generator_keys, direction=out))
     return 0

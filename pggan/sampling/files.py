@@ -1,7 +1,9 @@
 """Files that commands write: where, and the pictures, sheets and films in them.  Imported without torch."""
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,16 +13,16 @@ from PIL import Image, ImageDraw, ImageFont
 from rich.console import Console
 from rich.progress import track
 
-from pggan.core.atomic_io import atomic_write
+from pggan.core.atomic_io import atomic_write, existing_parent
 from pggan.core.errors import UserError
-from pggan.sampling.images import MIN_TILE, Pixels, enlarge, to_pil
+from pggan.sampling.images import MIN_TILE, Pixels, enlarge, grid, to_pil
 
 STILLS = (".png", ".jpg", ".jpeg", ".webp")  # the kinds of files that hold one picture
 VIDEO = ".mp4"
 ANIMATED = (".webp", ".gif", VIDEO)
 CONFIG_FILE = "config.yaml"  # of a run directory
 WIDEST = 2048  # pixels, of sheets whose images are enlarged
-PAPER, INK = 232, 40  # grey levels of what no image covers, and of captions
+PAPER, INK = 232, 40  # grey levels of captions
 CAPTION_HEIGHT, FONT_SIZE = 16, 11  # pixels
 WORTH_LOOKING_AT = 512  # pixels that small films are enlarged to
 GIF_COLORS = 255  # and one for pixels that have not changed
@@ -33,64 +35,62 @@ LIMITED = 1  # its number of luma from 16 to 235
 Step = TypeVar("Step")
 
 
-def check_output(out: str, kinds: tuple[str, ...], key: str = "out") -> Path:
-    """`out`, given as `key`, as a path whose directory exists; raises UserError unless it ends as one of `kinds`."""
-    path = Path(out)
-    if path.suffix.lower() not in kinds:
-        raise UserError(f"{key}={out} does not end in {' or '.join(kinds)}.", "The ending chooses the kind of file.")
-    make_folder(path.parent, key)
-    return path
+def output_path(out: str | None, run: str, name: str, kinds: tuple[str, ...]) -> Path:
+    """`out`, as of `check_output`; without it, a path that is not taken yet in samples/ of the run that `run` lies in.
 
-
-def make_folder(path: Path, key: str) -> Path:
-    """Create the directory `path`; raises UserError, naming `key`, when that can't be done."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        problem = f"{path} (from {key}=) can't be a directory: {error.strerror}."
-        raise UserError(problem, "Name another place.") from error
-    return path
-
-
-def output_path(out: str | None, run: str, name: str, ending: str = "") -> Path:
-    """`out`; without it, a path that is not taken yet, `name`-001`ending` in samples/ of the run that `run` lies in.
-
-    Of a generator that lies in no run, it is in the working directory.
+    Of a generator that lies in no run, it is in the working directory.  It is called `name`-001, with the first of
+    `kinds` as its ending.
     """
     if out is not None:
-        return Path(out)
-    path = Path(run)
+        return check_output(out, kinds)
+    path, ending = Path(run), kinds[0] if kinds else ""
     places = (path, path.parent, path.parent.parent)  # a run directory, a generator file in it, a checkpoint
     home = next((place / "samples" for place in places if (place / CONFIG_FILE).is_file()), Path())
     taken = [file.stem.rpartition("-")[2] for file in home.glob(f"{name}-*{ending}")]
-    return home / f"{name}-{max((int(number) for number in taken if number.isdecimal()), default=0) + 1:03d}{ending}"
+    number = max((int(number) for number in taken if number.isdecimal()), default=0) + 1
+    return check_output(str(home / f"{name}-{number:03d}{ending}"), kinds)
 
 
-def sheet(images: Iterable[Pixels], columns: int, rows: int, side: int, captions: Sequence[str] = ()) -> Pixels:
-    """Images [R, R, C], row by row, as one picture: each enlarged to `side` pixels, with its caption below, if any.
+def check_output(out: str, kinds: tuple[str, ...] = (), key: str = "out") -> Path:
+    """`out`, given as `key`, as a path that can be written, whose directory need not be there yet.
 
-    Cells without an image are grey.
+    Args: kinds: endings of files, and an empty one where a directory will do; nothing else will, if there are none.
+    Raises UserError for another ending, a video where PyAV is missing, or a place that takes no files.
     """
-    tiles = [enlarge(image[None], side // len(image))[0] for image in images]
-    height = side + CAPTION_HEIGHT * bool(captions)
-    picture = np.full((rows * height, columns * side, tiles[0].shape[2]), PAPER, np.uint8)
-    picture[:, :, 3:] = 255  # opaque
-    for number, tile in enumerate(tiles):
-        top, left = number // columns * height, number % columns * side
-        picture[top : top + side, left : left + side] = tile
-        if captions:
-            line = Image.new("L", (side, CAPTION_HEIGHT), PAPER)
-            ImageDraw.Draw(line).text((2, 1), captions[number], fill=INK, font=ImageFont.load_default(FONT_SIZE))
-            picture[top + side : top + height, left : left + side, :3] = np.asarray(line)[:, :, None]
-    return picture
+    path, ending = Path(out), Path(out).suffix.lower()
+    if kinds and ending not in kinds:
+        problem = f"{key}={out} does not end in {' or '.join(filter(None, kinds))}."
+        raise UserError(problem, "The ending chooses the kind of file.")
+    if ending == VIDEO and find_spec("av") is None:
+        remedy = "Install it: pip install 'pggan[video]'. Or let the name end in .webp or .gif."
+        raise UserError(f"A {VIDEO} needs PyAV, which is not installed.", remedy)
+    place = existing_parent(path.parent if kinds and ending else path)
+    if not (place.is_dir() and os.access(place, os.W_OK)):
+        raise UserError(f"{key}={out} can't be written: {place} takes no files.", "Name another place.")
+    return path
+
+
+def sheet(images: Iterable[Pixels], columns: int, zoom: int, captions: Sequence[str] = ()) -> Pixels:
+    """Images [R, R, C], row by row, as one picture: each enlarged, with its caption below, if any."""
+    tiles = enlarge(np.stack(list(images)), zoom)
+    if captions:
+        _, height, width, channels = tiles.shape
+        tiles = np.pad(tiles, [(0, 0), (0, CAPTION_HEIGHT), (0, 0), (0, 0)], constant_values=255)
+        for tile, caption in zip(tiles, captions, strict=True):
+            line = Image.new("L", (width, CAPTION_HEIGHT), PAPER)
+            ImageDraw.Draw(line).text((2, 1), caption, fill=INK, font=ImageFont.load_default(FONT_SIZE))
+            tile[height:, :, : min(channels, 3)] = np.asarray(line)[:, :, None]
+    return grid(tiles, columns)
 
 
 def sheet_zoom(resolution: int, columns: int) -> int:
     """The factor that makes small images of a sheet worth looking at, and no sheet wider than a screen."""
-    zoom = 1
-    while 2 * zoom * resolution <= min(MIN_TILE, WIDEST // columns):
-        zoom *= 2
-    return zoom
+    return max(min(MIN_TILE, WIDEST // columns) // resolution, 1)
+
+
+def film_zoom(width: int, height: int) -> int:
+    """The largest whole factor up to WORTH_LOOKING_AT pixels, at least 1."""
+    return max(WORTH_LOOKING_AT // max(width, height), 1)
 
 
 def save_picture(picture: Pixels, path: Path) -> None:
@@ -103,6 +103,7 @@ def save_picture(picture: Pixels, path: Path) -> None:
 @contextmanager
 def writing(path: Path) -> Iterator[Path]:
     """A temporary path, which becomes `path`; what an encoder refuses, such as a size, is raised as UserError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with atomic_write(path) as temporary:
             yield temporary
@@ -141,17 +142,10 @@ def with_one_palette(pictures: list[Image.Image]) -> list[Image.Image]:
 
 
 def write_video(frames: Iterable[Pixels], fps: int, path: Path) -> None:
-    """Write H.264 with 4:2:0 chroma, which every player knows; odd sides get another row or column.
-
-    Raises UserError, before the first frame is drawn, where PyAV is missing.
-    """
-    try:
-        import av
-        from av.video.reformatter import ColorRange, Colorspace
-        from av.video.stream import VideoStream
-    except ImportError as error:
-        remedy = "Install it: pip install 'pggan[video]'. Or set out=….webp or .gif."
-        raise UserError(f"A {VIDEO} needs PyAV, which is not installed.", remedy) from error
+    """Write H.264 with 4:2:0 chroma, which every player knows, and which has even sides."""
+    import av
+    from av.video.reformatter import ColorRange, Colorspace
+    from av.video.stream import VideoStream
 
     with av.open(str(path), "w", format="mp4", options={"movflags": "+faststart"}) as container:  # plays while it loads
         stream = container.add_stream("libx264", rate=fps, options=H264)
@@ -160,12 +154,10 @@ def write_video(frames: Iterable[Pixels], fps: int, path: Path) -> None:
         stream.codec_context.colorspace, stream.codec_context.color_range = BT709, LIMITED
         stream.codec_context.color_primaries = stream.codec_context.color_trc = BT709
         for number, picture in enumerate(frames):
-            rgb = np.asarray(to_pil(picture).convert("RGB"))
-            height, width = rgb.shape[:2]
-            even = np.pad(rgb, [(0, height % 2), (0, width % 2), (0, 0)], mode="edge")
             if number == 0:
-                stream.height, stream.width = even.shape[:2]
-            frame = av.VideoFrame.from_ndarray(even, format="rgb24").reformat(
+                stream.height, stream.width = picture.shape[:2]
+            rgb = np.asarray(to_pil(picture).convert("RGB"))
+            frame = av.VideoFrame.from_ndarray(rgb, format="rgb24").reformat(
                 format="yuv420p", dst_colorspace=Colorspace.ITU709, dst_color_range=ColorRange.MPEG
             )
             container.mux(stream.encode(frame))
@@ -176,8 +168,3 @@ def tracked(steps: Iterable[Step], count: int, what: str = "Drawing") -> Iterato
     """`steps`, with a bar on stderr if that is a terminal."""
     console = Console(stderr=True)
     yield from track(steps, what, count, console=console, transient=True, disable=not console.is_terminal)
-
-
-def film_zoom(width: int, height: int) -> int:
-    """The largest whole factor up to WORTH_LOOKING_AT pixels, at least 1."""
-    return max(WORTH_LOOKING_AT // max(width, height), 1)

@@ -3,9 +3,8 @@
 N images, Z latent size, R resolution, C channels, L classes.
 """
 
-from collections import deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +18,7 @@ from pggan.networks.networks import Generator
 from pggan.sampling.images import Pixels, to_bytes
 
 BATCH_SIZE = 8  # of generated images: at 1024x1024, each takes hundreds of megabytes
+DRAWN_AHEAD = 16  # images per CPU thread, before the first of them is waited for
 PARALLEL_SIDE = 128  # pixels up to which CPU threads draw an image each, rather than one image together
 
 
@@ -41,9 +41,9 @@ def seed_latents(seeds: list[int], size: int) -> Tensor:
 
 
 def render_each(
-    network: Generator, latents: Iterable[Tensor], settings: RenderSettings, center: Tensor | None = None
+    network: Generator, latents: Tensor, settings: RenderSettings, center: Tensor | None = None
 ) -> Iterator[Pixels]:
-    """The images uint8 [R, R, C] of `latents` [Z], in their order, as they are drawn; memory does not grow with them.
+    """The images uint8 [R, R, C] of `latents` [N, Z], in their order, as they are drawn; memory does not grow with N.
 
     An image is always drawn alone, because the arithmetic of a batch can depend on its size: a seed's image never
     depends on its company.  On a CPU each thread draws an image of its own, which takes a fraction of the time that
@@ -52,63 +52,57 @@ def render_each(
     Args: center: the mean features (see `mean_features`), where the images are truncated.
     """
 
-    def draw(latent: Tensor) -> Pixels:
-        labels = None if settings.label is None else torch.tensor([settings.label])
-        image: Pixels = draw_batch(network, latent[None], labels, settings, center)[0]
+    def draw_one(latent: Tensor) -> Pixels:
+        image: Pixels = draw(network, latent[None], settings.label, settings, center=center)[0]
         return image
 
     threads = torch.get_num_threads()
     with use_options(network, ComputeOptions()):  # weights are prepared once for all images
         if network.weights[0].device.type != "cpu" or settings.resolution > PARALLEL_SIDE:
-            yield from map(draw, latents)
+            yield from map(draw_one, latents)
             return
         try:
             with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-                waiting: deque[Future[Pixels]] = deque()
-                for latent in latents:
-                    waiting.append(pool.submit(draw, latent))
-                    if len(waiting) > 2 * threads:
-                        yield waiting.popleft().result()
-                while waiting:
-                    yield waiting.popleft().result()
+                for some in torch.split(latents, DRAWN_AHEAD * threads):
+                    yield from pool.map(draw_one, some)
         finally:
             torch.set_num_threads(threads)  # the initializer has set it for threads still to come, too
 
 
 @torch.no_grad()
-def draw_batch(
-    network: Generator, latents: Tensor, labels: Tensor | None, settings: RenderSettings, center: Tensor | None = None
+def draw(
+    network: Generator,
+    latents: Tensor,
+    labels: Tensor | int | None,
+    settings: RenderSettings,
+    *,
+    batch_size: int = BATCH_SIZE,
+    center: Tensor | None = None,
 ) -> Pixels:
-    """Images uint8 [N, R, R, C] of `latents` [N, Z] and `labels` [N] (where there are any), in one batch."""
-    latents = latents.to(network.weights[0].device)
-    features = network.features(latents, one_hot(network, labels))
-    if center is not None:
-        features = torch.lerp(center, features, settings.truncation)
-    return to_bytes(network.grow(features, settings.resolution, settings.alpha))
+    """Images uint8 [N, R, R, C] of `latents` [N, Z], `batch_size` at a time; their last bits can depend on it.
+
+    Args: labels: as of `one_hot`; center: as of `render_each`.
+    """
+    device, classes, images = network.weights[0].device, one_hot(network, labels, len(latents)), []
+    for rows in torch.split(torch.arange(len(latents)), batch_size):
+        features = network.features(latents[rows].to(device), None if classes is None else classes[rows])
+        if center is not None:
+            features = torch.lerp(center, features, settings.truncation)
+        images.append(to_bytes(network.grow(features, settings.resolution, settings.alpha)))
+    return np.concatenate(images)
 
 
-def draw_in_batches(
-    network: Generator, latents: Tensor, labels: Tensor | None, settings: RenderSettings, batch_size: int
-) -> Pixels:
-    """Images as of `draw_batch`, `batch_size` at a time; their last bits can depend on it."""
-    batches = torch.split(torch.arange(len(latents)), batch_size)
-    of_batch = (None if labels is None else labels[batch] for batch in batches)
-    both = zip(batches, of_batch, strict=True)
-    return np.concatenate([draw_batch(network, latents[batch], some, settings) for batch, some in both])
-
-
-def draw_seeds(
-    network: Generator, count: int, resolution: int, alpha: float, *, batch_size: int = BATCH_SIZE
-) -> Pixels:
+def draw_seeds(network: Generator, count: int, resolution: int, alpha: float) -> Pixels:
     """Images uint8 [N, R, R, C] of the seeds 0 to `count` - 1, of the classes in turn where there are any."""
     num_classes = network.architecture.num_classes
     labels = torch.arange(count) % num_classes if num_classes else None
     latents = seed_latents(list(range(count)), network.architecture.latent_size)
-    return draw_in_batches(network, latents, labels, RenderSettings(resolution, alpha), batch_size)
+    return draw(network, latents, labels, RenderSettings(resolution, alpha))
 
 
-def one_hot(network: Generator, labels: Tensor | None) -> Tensor | None:
-    """The `labels` [N] as the network takes them, [N, L]; None where there are none."""
+def one_hot(network: Generator, labels: Tensor | int | None, count: int) -> Tensor | None:
+    """The `labels` [N] of `count` images, or the one of all, as the network takes them, [N, L]; None for none."""
     if labels is None:
         return None
-    return F.one_hot(labels, network.architecture.num_classes).float().to(network.weights[0].device)
+    numbers = torch.as_tensor(labels).expand(count)
+    return F.one_hot(numbers, network.architecture.num_classes).float().to(network.weights[0].device)

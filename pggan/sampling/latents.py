@@ -6,9 +6,12 @@ A latent is N(0, 1), so along a unit vector the standard deviation of latents is
 """
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
+from itertools import chain
 from math import pi, sqrt
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -24,33 +27,29 @@ from pggan.sampling.generate import one_hot, seed_latents
 
 # Positions [F] from 0 to 1 along the path, to latents [F, Z]: calculated in float64, so that ends are exact in float32.
 LatentPath = Callable[[Tensor], Tensor]
-Between = Callable[[Tensor, Tensor, Tensor], Tensor]  # two latents [Z] and weights [F], to latents [F, Z]
+Between = Callable[[Tensor, Tensor, Tensor], Tensor]  # starts and ends [F, Z] and weights [F, 1], to latents [F, Z]
 Distances = Callable[[Tensor], Tensor]  # N latents [N, Z] to the distances [N - 1] from each to the next
 
 MAX_SEEDS = 1_000_000  # 2 GiB of latents of 512 numbers
-SMOOTHNESS = 15.0  # of a walk: the standard deviation of its Gaussian, in frames
-SAMPLES_PER_SEGMENT = 64  # points between two keyframes from which the length of a path is measured
+SAMPLES_PER_KEYFRAME = 64  # points from which the length of a path is measured
 CENTER_SEEDS = 1024  # latents whose average features truncation pulls towards
 OBSERVED = 4096  # latents whose features show the principal components
 SPARE, ITERATIONS = 8, 8  # components calculated beyond those asked for, and rounds, which make these exact
 
 
-def parse_seeds(seeds: object, key: str = "seeds") -> list[int]:
-    """Seeds, the value of `key`, written as 5, '0-63', '1,5,9-12' or [1, 5, 9]."""
-    found: list[int] = []
-    for part in map(str, seeds) if isinstance(seeds, list) else str(seeds).split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
-            raise UserError(f"{key}={seeds} can't be read: '{part}'.", f"Write {key}=5, {key}=0-63 or {key}=[1,5,9].")
-        count = len(found) + int(last or first) - int(first) + 1
-        require(count <= MAX_SEEDS, key, seeds, f"at most {MAX_SEEDS:,} seeds")
-        found.extend(range(int(first), int(last or first) + 1))
-    require(bool(found), key, seeds, "a list of at least one, for example [1,5,9]")
-    return found
+def parse_seeds(seeds: object) -> list[int]:
+    """Seeds written as 5, '0-63', '1,5,9-12' or [1, 5, 9]; raises UserError for anything else."""
+    parts = str(seeds).split(",") if isinstance(seeds, str | int) else list(cast(Iterable[object], seeds))
+    found = [re.fullmatch(r"(\d{1,15})(?:-(\d{1,15}))?", str(part).strip()) for part in parts]
+    ranges = [range(int(one[1]), int(one[2] or one[1]) + 1) for one in found if one]
+    possible = all(found) and all(ranges) and 1 <= sum(map(len, ranges)) <= MAX_SEEDS
+    require(possible, "seeds", seeds, f"as seeds=5, seeds=0-63 or seeds=[1,5,9], at most {MAX_SEEDS:,} of them")
+    return [*chain(*ranges)]
 
 
 def save_vectors(kind: str, vectors: Tensor, path: Path, about: dict[str, object]) -> None:
     """Write `vectors` [N, Z] as the tensor `kind` (latents or directions) of a file, with `about` in its header."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as temporary:
         save_tensors({kind: vectors.detach().float().cpu().contiguous()}, temporary, {HEADER_KEY: json.dumps(about)})
 
@@ -60,38 +59,30 @@ def load_vectors(kind: str, path: str | Path, size: int, key: str | None = None)
 
     Args: key: that gave the path, where it is not called as their kind.
     """
-    given, remedy = f"{key or kind}={path}", f"Name a .safetensors file with {kind} of {size} numbers."
+    problem = f"{key or kind}={path} has no valid {kind}"
+    remedy = f"Name a .safetensors file with {kind} of {size} numbers, which are finite and not all 0."
     try:
         with safe_open(path, "pt") as file:
             vectors: Tensor = file.get_tensor(kind).float()
     except (OSError, SafetensorError) as error:
-        raise UserError(f"{given} has no valid {kind}: {error}.", remedy) from error
-    if vectors.ndim != 2 or vectors.shape[1] != size:
-        raise UserError(f"{given} has {kind} of the shape {[*vectors.shape]}, not [N, {size}].", remedy)
-    if not bool(torch.isfinite(vectors).all() & (vectors != 0).any(1).all()):
-        raise UserError(f"{given} has no valid {kind}: a number is not finite, or a vector is 0.", remedy)
+        raise UserError(f"{problem}: {error}.", remedy) from error
+    if vectors.shape[1:] != (size,) or not bool(vectors.isfinite().all() & vectors.any(1).all()):
+        raise UserError(f"{problem}: it has the shape {[*vectors.shape]}.", remedy)
     return vectors
 
 
-def lerp(start: Tensor, end: Tensor, weights: Tensor) -> Tensor:
-    """Latents [F, Z] on the straight line between two latents [Z], at `weights` [F]."""
-    return torch.lerp(start, end, weights[:, None])
-
-
 def slerp(start: Tensor, end: Tensor, weights: Tensor) -> Tensor:
-    """Latents [F, Z] on the great circle between two latents [Z], at `weights` [F]; lengths change evenly.
+    """Latents on the great circles from `start` to `end` [F, Z], at `weights` [F, 1]; lengths change evenly.
 
     Source: Shoemake 1985.  The generator normalises its input, so only the direction matters to it.
     """
-    length_start, length_end = start.norm(), end.norm()
+    length_start, length_end = start.norm(dim=1, keepdim=True), end.norm(dim=1, keepdim=True)
     a, b = start / length_start, end / length_end
-    angle = torch.acos((a @ b).clamp(-1, 1))
-    if torch.sin(angle) < 1e-6:  # same or opposite direction: no unique great circle
-        return lerp(start, end, weights)
-    w = weights[:, None]
-    direction = (torch.sin((1 - w) * angle) * a + torch.sin(w * angle) * b) / torch.sin(angle)
-    latents: Tensor = direction * torch.lerp(length_start, length_end, w)
-    return latents
+    angle = torch.acos((a * b).sum(1, keepdim=True).clamp(-1, 1))
+    direction = (torch.sin((1 - weights) * angle) * a + torch.sin(weights * angle) * b) / torch.sin(angle)
+    latents = direction * torch.lerp(length_start, length_end, weights)
+    # Of the same or the opposite direction, there is no unique great circle.
+    return torch.where(torch.sin(angle) < 1e-6, torch.lerp(start, end, weights), latents)
 
 
 def through(keyframes: Tensor, between: Between) -> LatentPath:
@@ -101,11 +92,7 @@ def through(keyframes: Tensor, between: Between) -> LatentPath:
     def path(positions: Tensor) -> Tensor:
         times = positions.double() * segments
         segment = times.long().clamp(max=segments - 1)
-        latents = points.new_empty(len(times), points.shape[1])
-        for number in range(segments):
-            here = segment == number
-            latents[here] = between(points[number], points[number + 1], times[here] - number)
-        return latents.float()
+        return between(points[segment], points[segment + 1], (times - segment)[:, None]).float()
 
     return path
 
@@ -113,66 +100,47 @@ def through(keyframes: Tensor, between: Between) -> LatentPath:
 def closed_spline(keyframes: Tensor) -> LatentPath:
     """A closed path through `keyframes` [K, Z] without corners, in equal times from each to the next.
 
-    Directions and lengths follow a periodic Catmull-Rom spline each (tangents are half the way from the key before to
-    the key after), and directions are brought back to the sphere: first derivatives are continuous everywhere.
-    Source: Catmull and Rom 1974.
+    Source: Catmull and Rom 1974: the tangent at a key is half the way from the key before to the key after.
     """
-    lengths = keyframes.double().norm(dim=1, keepdim=True)
-    points = torch.cat([keyframes / lengths, lengths], 1)
-    tangents = (points.roll(-1, 0) - points.roll(1, 0)) / 2
+    points, count = keyframes.double(), len(keyframes)
 
     def path(positions: Tensor) -> Tensor:
-        times = positions.double() * len(keyframes)
-        segment = times.long() % len(keyframes)
-        following, w = (segment + 1) % len(keyframes), (times - times.long())[:, None]
-        found = (
-            (1 + 2 * w) * (1 - w) ** 2 * points[segment]
-            + w * (1 - w) ** 2 * tangents[segment]
-            + w**2 * (3 - 2 * w) * points[following]
-            - w**2 * (1 - w) * tangents[following]
-        )  # cubic Hermite
-        directions, length = found[:, :-1], found[:, -1:]
-        latents: Tensor = directions / directions.norm(dim=1, keepdim=True) * length
-        return latents.float()
+        times = positions.double() * count
+        before, here, after, last = (points[(times.long() + step) % count] for step in (-1, 0, 1, 2))
+        w = (times - times.long())[:, None]
+        cubic = 3 * (here - after) + last - before
+        square = 2 * before - 5 * here + 4 * after - last
+        return (here + w / 2 * (after - before + w * (square + w * cubic))).float()
 
     return path
 
 
-PATHS: dict[str, Between] = {"slerp": slerp, "lerp": lerp, "loop": slerp}  # from one keyframe to the next
+PATHS: dict[str, Between] = {"slerp": slerp, "lerp": torch.lerp}  # open ones, from one keyframe to the next
 
 
 def path_through(keyframes: Tensor, kind: str, frames: int, distances: Distances | None = None) -> Tensor:
-    """The latents [F, Z] of `frames` steps through at least two `keyframes` [K, Z].
+    """The latents [F, Z] of at least two `frames` on a path through at least two `keyframes` [K, Z].
 
     Args: kind: slerp (on great circles), lerp (on straight lines), or loop (back to the first, without corners);
-    distances: those that are the same from frame to frame; None for equal angles.
-    Raises UserError for a single keyframe, or another kind.
+    distances: those that are the same from frame to frame; None for equal times, and of a loop for equal angles.
+    Raises UserError for a single keyframe.
     """
-    closed, segments = kind == "loop", len(keyframes) - (kind != "loop")
-    if kind not in PATHS or len(keyframes) < 2:
-        problem = f"path={kind} does not lead through {len(keyframes)} seeds or latents."
-        raise UserError(problem, f"Give at least two, for example seeds=1,5,9, and path={', '.join(PATHS)}.")
+    if len(keyframes) < 2:
+        raise UserError(f"path={kind} needs more than one image.", "Give at least two, for example seeds=1,5,9.")
+    closed = kind not in PATHS
     path = closed_spline(keyframes) if closed else through(keyframes, PATHS[kind])
-    positions = frame_positions(frames, closed=closed)
+    # An open path shows both ends; a closed one leaves out the last frame, which would repeat the first.
+    positions = torch.arange(frames, dtype=torch.float64) / (frames if closed else frames - 1)
     if not closed and distances is None:
         return path(positions)
-    return at_constant_speed(path, distances or angles, SAMPLES_PER_SEGMENT * segments, positions)
+    return at_constant_speed(path, distances or angles, SAMPLES_PER_KEYFRAME * len(keyframes), positions)
 
 
-def steady_walk(seed: int, size: int, frames: int, distances: Distances | None = None) -> Tensor:
-    """The latents [F, Z], Z = `size`, of a seamless random walk; `distances` as in `path_through`."""
-    walk = random_walk(seed, size, frames, SMOOTHNESS)
-    if distances is None:
-        return walk
-    path, positions = through(torch.cat([walk, walk[:1]]), lerp), frame_positions(frames, closed=True)
-    return at_constant_speed(path, distances, frames, positions)
-
-
-def random_walk(seed: int, size: int, frames: int, smoothness: float) -> Tensor:
+def random_walk(seed: int, size: int, frames: int, smoothness: float = 15.0) -> Tensor:
     """A seamless random walk: noise per frame, smoothed over time with a Gaussian that wraps around.
 
-    Args: smoothness: standard deviation of the Gaussian, in frames.  Returns latents [F, Z] whose mean square over all
-    frames is 1.  Another number of frames is another walk.  Source: the official video script.
+    Args: smoothness: standard deviation of the Gaussian, in frames, as in the official video script.
+    Returns latents [F, Z] whose mean square over all frames is 1.  Another number of frames is another walk.
     """
     noise = torch.randn(frames, size, generator=generator_for(seed, "walk", frames))
     frequency = torch.fft.rfftfreq(frames)[:, None]
@@ -199,14 +167,6 @@ def angles(latents: Tensor) -> Tensor:
     return 2 * torch.asin((unit.diff(dim=0).norm(dim=1) / 2).clamp(max=1))
 
 
-def frame_positions(frames: int, *, closed: bool = False) -> Tensor:
-    """The positions [F] of `frames` frames along a path, float64.
-
-    An open path shows both ends; a closed one leaves out the last frame, which would repeat the first.
-    """
-    return torch.arange(frames, dtype=torch.float64) * (1 / (frames if closed else max(frames - 1, 1)))
-
-
 def on_sphere(latents: Tensor) -> Tensor:
     """`latents` [N, Z] with the length that a latent N(0, 1) typically has: the generator ignores any other."""
     scaled: Tensor = latents / latents.norm(dim=1, keepdim=True) * sqrt(latents.shape[1])
@@ -221,8 +181,7 @@ def move(latents: Tensor, direction: Tensor, strength: float) -> Tensor:
 @torch.no_grad()
 def observed_features(network: Generator, latents: Tensor, label: int | None) -> Tensor:
     """The 4x4 features [N, C, 4, 4] of `latents` [N, Z] of a class."""
-    labels = None if label is None else torch.full((len(latents),), label)
-    return network.features(latents.to(network.weights[0].device), one_hot(network, labels))
+    return network.features(latents.to(network.weights[0].device), one_hot(network, label, len(latents)))
 
 
 def mean_features(network: Generator, label: int | None) -> Tensor:

@@ -52,10 +52,9 @@ def project(network: Generator, target: Pixels, settings: RenderSettings, steps:
     """
     device = network.weights[0].device
     goal = to_float(torch.tensor(target, device=device)[None])
-    label = one_hot(network, None if settings.label is None else torch.tensor([settings.label]))
 
     def draw(latents: Tensor) -> Tensor:
-        labels = None if label is None else label.expand(len(latents), -1)
+        labels = one_hot(network, settings.label, len(latents))
         return network(latents, labels, settings.resolution, settings.alpha)  # type: ignore[no-any-return]
 
     def measure(latents: Tensor) -> Tensor:

@@ -4,11 +4,11 @@ N images, Z latent size, R resolution, C channels.
 """
 
 from collections.abc import Iterable, Iterator
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image
 from torch import Tensor
 
@@ -18,7 +18,7 @@ from pggan.core.devices import choose_device
 from pggan.core.errors import UserError, nearest
 from pggan.sampling.generate import RenderSettings, render_each, seed_latents
 from pggan.sampling.images import Pixels, to_pil
-from pggan.sampling.latents import load_vectors, mean_features, parse_seeds, path_through
+from pggan.sampling.latents import mean_features, parse_seeds
 from pggan.sampling.projection import STEPS, Picture, Projection, project, read_target
 
 Seeds = int | str | Iterable[int]  # 5, "0-63", "1,5,9-12" or [1, 5, 9]
@@ -41,7 +41,7 @@ class TrainedGenerator:
         architecture = loaded.network.architecture
         self.latent_size, self.resolutions = architecture.latent_size, architecture.resolutions
         self.num_classes = architecture.num_classes
-        self._centers: dict[int | None, Tensor] = {}
+        self._center = cache(partial(mean_features, self.network))  # of a class
 
     def __repr__(self) -> str:
         stage = f"{self.resolution}x{self.resolution}, alpha {self.alpha:g}, {self.images:,} images"
@@ -49,23 +49,7 @@ class TrainedGenerator:
 
     def latents(self, seeds: Seeds) -> Tensor:
         """The latents [N, Z] of `seeds`, N(0, 1); raises UserError for seeds that can't be read."""
-        wanted = parse_seeds(seeds if isinstance(seeds, int | str) else [int(seed) for seed in seeds])
-        return seed_latents(wanted, self.latent_size)
-
-    def load_latents(self, path: str) -> Tensor:
-        """The latents [N, Z] of a file, such as `pggan project` writes; raises UserError for another one."""
-        return load_vectors("latents", path, self.latent_size)
-
-    def keyframes(self, seeds: Any, files: Any, number: int = 0) -> tuple[Tensor, list[str]]:
-        """The latents [K, Z] that `seeds` or, if not None, `files` of latents name, and a name for each.
-
-        Args: number: of a path among several, each through latents of its own: seeds + 1000 n, or files from the n-th.
-        """
-        if files is not None:
-            found = torch.cat([self.load_latents(path) for path in (files if isinstance(files, list) else [files])])
-            return found.roll(-number, 0), [f"latent-{index:06d}" for index in range(len(found))]
-        wanted = [seed + 1000 * number for seed in parse_seeds(seeds)]
-        return seed_latents(wanted, self.latent_size), [f"seed-{seed:06d}" for seed in wanted]
+        return seed_latents(parse_seeds(seeds), self.latent_size)
 
     def settings(
         self,
@@ -103,19 +87,10 @@ class TrainedGenerator:
         """Images uint8 [N, R, R, C] of `latents` [N, Z]; other arguments as of `settings`."""
         return np.stack(list(self.stream(latents, self.settings(**stage))))
 
-    def stream(self, latents: Iterable[Tensor], settings: RenderSettings) -> Iterator[Pixels]:
-        """Images uint8 [R, R, C] of `latents` [Z], one after the other."""
-        center = None
-        if settings.truncation != 1:
-            if settings.label not in self._centers:
-                self._centers[settings.label] = mean_features(self.network, settings.label)
-            center = self._centers[settings.label]
+    def stream(self, latents: Tensor, settings: RenderSettings) -> Iterator[Pixels]:
+        """Images uint8 [R, R, C] of `latents` [N, Z], one after the other."""
+        center = None if settings.truncation == 1 else self._center(settings.label)
         return render_each(self.network, latents, settings, center)
-
-    def path(self, keyframes: Seeds | Tensor, frames: int, kind: str = "slerp") -> Tensor:
-        """The latents [F, Z] of `frames` even steps through seeds or latents [K, Z], as by `path_through`."""
-        latents = keyframes if isinstance(keyframes, Tensor) else self.latents(keyframes)
-        return path_through(latents, kind, frames)
 
     def project(self, picture: Picture, *, steps: int = STEPS, **stage: Any) -> Projection:
         """The latent whose image is nearest to a picture: a file or a PIL image.

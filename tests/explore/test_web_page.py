@@ -50,33 +50,25 @@ def draw(page, seeds, look):
     ],
 )
 def test_pixels_are_those_of_pytorch(page, generator, look):
-    seeds = [0, 7, 123456]
+    seeds = [0, 7, 999]
     found = draw(page, seeds, look).astype(int)
     assert np.abs(found - generator.render(generator.latents(seeds), **look)).max() <= 1  # where rounding turns
 
 
-def test_the_controls_work_without_a_server(page, tmp_path):
-    page.downloads_to(tmp_path)
+def test_the_controls_work_without_a_server(page):
     page.set("#growth", 0.5)
     page.wait("document.querySelector('#face').width === 8")
     page.wait("[...document.querySelectorAll('#lattice canvas')].every((canvas) => canvas.width === 8)")
     for _ in range(2):
         page.click("#keep-random")
     page.wait("document.querySelectorAll('#keyframes li').length === 2")
-    page.set("#seconds", "0.3")
-    page.set("#fps", "10")
-    kinds = page.run("[...document.querySelector('#kind').options].map((option) => option.value)")
-    assert ".webm" in kinds
-    for kind in kinds:
-        page.set("#kind", kind)
-        page.click("#export")
-        page.wait("!document.querySelector('#export').hidden")
-    page.click("#latent")
-    page.wait_for_files(tmp_path, [*(f"film{kind}" for kind in kinds), "seed-0.safetensors"])
-    av = pytest.importorskip("av")
-    for kind in kinds:
-        with av.open(str(tmp_path / f"film{kind}")) as film:
-            assert sum(1 for _ in film.decode(video=0)) >= 2  # a recorder skips frames where it is late
+    page.click("#play")
+    page.wait("document.querySelector('#playhead').value > 0.05")
+    assert page.run("document.querySelector('#saving').offsetParent") is None
+    page.click("#play")
+    page.set("#seed", "1000")
+    page.click("#seeds button[type=submit]")
+    page.wait("document.querySelector('#message p').textContent.includes('0 to 999')")
     assert len(page.requests) > 10  # and none of them went to others
     assert [one for one in page.requests if not one.startswith((page.address, "blob:", "about:", "data:"))] == []
     assert page.log == []

@@ -1,6 +1,5 @@
 """Pictures, sheets and films as files: their pixels, frames in their order, at their rate."""
 
-import sys
 from fractions import Fraction
 
 import numpy as np
@@ -25,12 +24,13 @@ def test_enlarging_repeats_pixels_and_shrinking_averages_boxes_and_rounds():
     assert shrink(image, 2)[0, :, :, 0].tolist() == [[1, 25]]  # 0.75, and 25.25
 
 
-def test_a_sheet_goes_row_by_row_with_captions_and_leaves_missing_tiles_grey():
+def test_a_sheet_goes_row_by_row_with_captions_and_leaves_missing_tiles_black():
     images = [np.full((4, 4, 3), value, np.uint8) for value in (10, 20, 30)]
-    picture, height = sheet(images, 2, 2, 32, ["one", "two", "three"]), 32 + CAPTION_HEIGHT
+    picture, height = sheet(images, 2, 8, ["one", "two", "three"]), 32 + CAPTION_HEIGHT
     assert picture.shape == (2 * height, 64, 3)
-    assert picture[[0, 0, height, height], [0, 32, 0, 32], 0].tolist() == [10, 20, 30, PAPER]
-    assert (picture[32:height] != PAPER).any()
+    assert picture[[0, 0, height, height], [0, 32, 0, 32], 0].tolist() == [10, 20, 30, 0]
+    assert PAPER in picture[32:height]
+    assert (picture[32:height] < PAPER).any()  # ink
 
 
 @pytest.mark.parametrize(("channels", "mode"), [(1, "L"), (3, "RGB"), (4, "RGBA")])
@@ -70,32 +70,26 @@ def test_what_a_file_can_not_hold_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(("ending", "channels"), [(".webp", 1), (".webp", 3), (".gif", 3)])
-def test_an_animation_has_its_frames_in_order_at_its_rate_for_ever(tmp_path, ending, channels):
-    frames = [np.full((8, 6, channels), value, np.uint8) for value in (0, 100, 150, 150, 200)]
-    path = tmp_path / f"a{ending}"
-    save_film(frames, 5, 30, path)
-    with Image.open(path) as opened:
+def test_an_animation_has_its_frames_exactly_in_order_at_its_rate_for_ever(tmp_path, ending, channels):
+    frames = np.random.default_rng(0).integers(0, 256, (5, 8, 6, channels), dtype=np.uint8)
+    if ending == ".gif":  # has fewer colours than noise
+        frames[:] = np.array([0, 100, 150, 150, 200], np.uint8)[:, None, None, None]
+    save_film(frames, 5, 30, tmp_path / f"a{ending}")
+    with Image.open(tmp_path / f"a{ending}") as opened:
         assert (opened.size, opened.info["loop"]) == ((6, 8), 0)
         shown, durations = [], []
         for frame in ImageSequence.Iterator(opened):
             shown.append(np.asarray(frame.convert("RGB")))
             durations.append(frame.info["duration"])
-    wanted = frames if len(shown) == 5 else [*frames[:3], frames[4]]  # equal ones may be shown as one, for longer
-    assert np.array_equal(shown, [np.broadcast_to(frame, (8, 6, 3)) for frame in wanted])
+    wanted = frames if len(shown) == 5 else frames[[0, 1, 2, 4]]  # equal ones may be shown as one, for longer
+    assert np.array_equal(shown, np.broadcast_to(wanted, (len(shown), 8, 6, 3)))
     assert sum(durations) == pytest.approx(5000 / 30, abs=5)  # hundredths of seconds are the coarsest unit
-    assert [path.name for path in tmp_path.iterdir()] == [path.name]
-
-
-def test_a_webp_film_holds_every_bit_of_noise(tmp_path):
-    frames = np.random.default_rng(0).integers(0, 256, (3, 16, 24, 3), dtype=np.uint8)
-    save_film(frames, 3, 30, tmp_path / "a.webp")
-    with Image.open(tmp_path / "a.webp") as opened:
-        assert np.array_equal([np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(opened)], frames)
+    assert [path.name for path in tmp_path.iterdir()] == [f"a{ending}"]
 
 
 def test_a_video_shows_its_frames_almost_without_loss(tmp_path):
     av = pytest.importorskip("av")
-    x, y = np.linspace(0, 200, 47) + np.zeros((33, 1)), np.linspace(0, 50, 33)[:, None] + np.zeros(47)
+    x, y = np.linspace(0, 200, 48) + np.zeros((34, 1)), np.linspace(0, 50, 34)[:, None] + np.zeros(48)
     frames = [np.stack([x + y, 200 - 4 * y, 3 * n + y], 2).clip(0, 255).astype(np.uint8) for n in range(6)]
     save_film(frames, 6, 25, tmp_path / "a.mp4")
     with av.open(str(tmp_path / "a.mp4")) as container:
@@ -103,13 +97,5 @@ def test_a_video_shows_its_frames_almost_without_loss(tmp_path):
         found = [frame.to_ndarray(format="rgb24") for frame in container.decode(0)]
         assert (stream.average_rate, stream.codec_context.name, len(found)) == (Fraction(25), "h264", 6)
     for frame, shown in zip(frames, found, strict=True):
-        assert shown.shape == (34, 48, 3)
-        square = np.square(shown[:33, :47].astype(float) - frame).mean()
+        square = np.square(shown.astype(float) - frame).mean()
         assert 10 * np.log10(255**2 / square) > 35  # dB
-
-
-def test_a_video_without_its_library_is_refused_before_anything_is_drawn(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "av", None)
-    with pytest.raises(UserError, match="PyAV") as refused:
-        save_film(iter([]), 1, 30, tmp_path / "a.mp4")
-    assert "pggan[video]" in refused.value.remedy

@@ -1,12 +1,11 @@
 // The page: what is looked at, and what each control does to it.
 
-import { copyOf, download, draw, enlarge, readVectors, writeLatents, zoomOf } from "./files.js";
+import { copyOf, download, draw, enlarge, fetchVectors, readVectors, writeLatents, zoomOf } from "./files.js";
 import { move } from "./latents.js";
 import { Lattice, Painter } from "./painter.js";
 import { RENDERERS } from "./renderers.js";
 import { Timeline } from "./timeline.js";
 
-const MAX_SEED = 100_000; // of random faces: numbers that people can write down
 const DRAG = 1.5; // radians from one border of the face to the other
 const REST = 150; // milliseconds without a change after which the small images are drawn
 const STEP = 0.01; // of the growth
@@ -21,7 +20,7 @@ const size = model.latent_size;
 const seen = { latent: null, name: "", image: null }; // before the directions, and the image of all
 const visited = []; // the faces before this one
 const recent = []; // when the faces of the last second were drawn
-let directions = await readDirections();
+let directions = await fetchVectors("directions.bin", size);
 let resting = 0;
 
 const lattice = new Lattice($("lattice"), size, walk);
@@ -59,11 +58,6 @@ const guarded = (act) => async (event) => {
 };
 
 const on = (id, kind, act) => $(id).addEventListener(kind, guarded(act));
-
-async function readDirections() {
-  const values = new Float32Array(await (await fetch("directions.bin")).arrayBuffer());
-  return Array.from({ length: values.length / size }, (_, k) => values.slice(k * size, (k + 1) * size));
-}
 
 const strengths = () => [...$("directions").querySelectorAll("input")].map((input) => Number(input.value));
 
@@ -154,7 +148,7 @@ async function showSeed(seed) {
   look(await renderer.latentOfSeed(seed), `seed ${seed}`);
 }
 
-const anySeed = () => Math.floor(Math.random() * MAX_SEED);
+const anySeed = () => Math.floor(Math.random() * model.seeds);
 
 const nearby = (name) => `near ${name.replace(/^near /, "")}`;
 
@@ -190,7 +184,6 @@ function updateFilm() {
   $("hint").hidden = timeline.ready;
   $("play").textContent = timeline.playing ? "Pause" : "Play";
   for (const id of ["play", "playhead", "export"]) $(id).disabled = !timeline.ready;
-  $("export").disabled ||= renderer.filmKinds.length === 0;
   refreshTiles();
 }
 
@@ -303,6 +296,7 @@ $("growth").step = STEP;
 $("growth").max = $("growth").value = positionOf(model.resolution, model.alpha);
 $("classes").hidden = model.num_classes === 0;
 $("class").replaceChildren(...Array.from({ length: model.num_classes }, (_, label) => new Option(label, label)));
+$("saving").hidden = renderer.filmKinds.length === 0;
 $("kind").replaceChildren(...renderer.filmKinds.map((kind) => new Option(kind.slice(1).toUpperCase(), kind)));
 
 buildDirections();

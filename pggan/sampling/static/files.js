@@ -49,7 +49,14 @@ export function download(blob, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000); // some browsers read it later
 }
 
-// The vectors in a file and their kind; throws an Error unless all are finite and not 0.
+const split = (values, size) => Array.from({ length: values.length / size }, (_, k) => values.slice(k * size, (k + 1) * size));
+
+// The vectors in a file of the page.
+export async function fetchVectors(name, size) {
+  return split(new Float32Array(await (await fetch(name)).arrayBuffer()), size);
+}
+
+// The vectors in a file that is opened, and their kind; throws an Error unless all are finite and not 0.
 export function readVectors(buffer, size) {
   try {
     const start = 8 + Number(new DataView(buffer).getBigUint64(0, true));
@@ -58,7 +65,7 @@ export function readVectors(buffer, size) {
     const { dtype, shape: [count, numbers], data_offsets: [from, to] } = header[kind];
     const values = new Float32Array(buffer.slice(start + from, start + to));
     if (dtype === "F32" && numbers === size && count <= MAX_VECTORS && values.length === count * size) {
-      const vectors = Array.from({ length: count }, (_, k) => values.slice(k * size, (k + 1) * size));
+      const vectors = split(values, size);
       if (count && values.every(Number.isFinite) && vectors.every((vector) => vector.some(Boolean))) return { kind, vectors };
     }
   } catch {} // the header is not one

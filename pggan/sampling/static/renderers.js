@@ -1,16 +1,9 @@
 // Images of latents: by the server that this page comes from, or by the visitor's browser.
 
-import { enlarge, zoomOf } from "./files.js";
-import { seedLatent } from "./latents.js";
-
-const VIDEOS = [[".mp4", "video/mp4;codecs=avc1.640028"], [".webm", "video/webm;codecs=vp9"], [".webm", "video/webm"]];
-const BITS_PER_SECOND = 8e6; // of a video: hardly any loss at 512x512
-const RECORDER_LATENCY = 300; // milliseconds: what is still on its way then is lost
+import { fetchVectors } from "./files.js";
 
 class ServerRenderer {
-  constructor(model) {
-    this.filmKinds = model.films;
-  }
+  filmKinds = [".webp", ".gif", ".mp4"];
 
   async latentOfSeed(seed) {
     return new Float32Array(await ask(`latent?seed=${seed}`));
@@ -28,7 +21,7 @@ class ServerRenderer {
   }
 }
 
-// The content of an answer; throws an Error that says what to do.
+// The content of an answer; a refusal, which says what to do, is thrown as an Error.
 async function ask(address, body) {
   let response;
   try {
@@ -37,8 +30,7 @@ async function ask(address, body) {
     throw new Error("The server does not answer. Is `pggan explore` still running?");
   }
   if (response.ok) return response.arrayBuffer();
-  const { problem, remedy } = await response.json();
-  throw new Error(`${problem} ${remedy}`);
+  throw new Error(await response.text());
 }
 
 // Draws in a worker, so that the page stays awake.
@@ -46,12 +38,11 @@ class BrowserRenderer {
   #worker = new Worker(new URL("onnx-worker.js", import.meta.url), { type: "module" });
   #waiting = []; // what to do with the answers, the oldest question first
   #failure = null;
+  #seeds = null; // the latents of the first seeds
+  filmKinds = []; // the page is played, not saved
 
   constructor(model) {
-    this.size = model.latent_size;
-    // The endings of the films that this browser can write: what it records, in the time that it plays.
-    const recorded = VIDEOS.filter(([, type]) => globalThis.MediaRecorder?.isTypeSupported(type));
-    this.filmKinds = [...new Set(recorded.map(([kind]) => kind))];
+    this.model = model;
     this.#worker.onmessage = ({ data: { image, error } }) => {
       const { resolve, reject } = this.#waiting.shift();
       if (error === undefined) resolve(image);
@@ -65,7 +56,9 @@ class BrowserRenderer {
   }
 
   async latentOfSeed(seed) {
-    return seedLatent(seed, this.size);
+    if (seed >= this.model.seeds) throw new Error(`This page has the seeds 0 to ${this.model.seeds - 1}.`);
+    this.#seeds ??= await fetchVectors("seeds.bin", this.model.latent_size);
+    return this.#seeds[seed];
   }
 
   image(latent, look) {
@@ -75,41 +68,6 @@ class BrowserRenderer {
       this.#worker.postMessage({ latent, look });
     });
   }
-
-  async film(latents, look, how) {
-    const images = [];
-    for (const latent of latents) images.push(await this.image(latent, look));
-    return recordVideo(images, how);
-  }
 }
 
 export const RENDERERS = { server: ServerRenderer, browser: BrowserRenderer };
-
-// A video of images, which takes as long as it plays: browsers record what they show.
-async function recordVideo(frames, { kind, fps, smooth }) {
-  const type = VIDEOS.find(([ending, name]) => ending === kind && MediaRecorder.isTypeSupported(name))[1];
-  const canvas = document.createElement("canvas");
-  const show = (image) => {
-    const frame = enlarge(image, zoomOf(image.side), smooth);
-    if (canvas.width !== frame.width) canvas.width = canvas.height = frame.width;
-    canvas.getContext("2d").drawImage(frame, 0, 0);
-  };
-  show(frames[0]);
-  const stream = canvas.captureStream(0);
-  const recorder = new MediaRecorder(stream, { mimeType: type, videoBitsPerSecond: BITS_PER_SECOND });
-  const parts = [];
-  recorder.ondataavailable = ({ data }) => parts.push(data);
-  const ended = new Promise((done) => (recorder.onstop = done));
-  recorder.start();
-  const begin = performance.now();
-  for (const [number, frame] of [...frames, frames.at(-1)].entries()) {
-    await new Promise((done) => setTimeout(done, begin + (number * 1000) / fps - performance.now()));
-    show(frame);
-    stream.getVideoTracks()[0].requestFrame();
-  }
-  await new Promise((done) => setTimeout(done, RECORDER_LATENCY));
-  recorder.stop();
-  await ended;
-  if (parts.every((part) => part.size === 0)) throw new Error("This browser has recorded nothing.");
-  return new Blob(parts, { type });
-}
