@@ -61,21 +61,14 @@ def classes_of(labels: bool | str, source: str, entries: Sequence[Entry]) -> tup
         return None, {}
     listed = None if labels is True else read_labels(Path(str(labels)))
     found = {entry.name: entry.label if listed is None else listed.get(entry.name) for entry in entries}
-    of_entry = {name: label for name, label in found.items() if label is not None}
-    missing = [name for name in found if name not in of_entry]
-    if missing and listed is None:
+    if missing := [name for name, label in found.items() if label is None]:
         raise UserError(
-            f"{len(missing)} images are directly in {source}, so they have no class.",
-            "Move each into a sub-folder named after its class, or leave labels out.",
+            f"{len(missing)} of {len(entries)} images in {source} have no class, {missing[0]} for one.",
+            "labels=true takes the first sub-folder; in a table, names are paths below the source, with slashes.",
         )
-    if missing:
-        raise UserError(
-            f"labels={labels} has no label for {len(missing)} of {len(entries)} images, {missing[0]} for one.",
-            "Names are paths below the source, with slashes.",
-        )
-    names = class_names(list(of_entry.values()))
-    numbers = {name: number for number, name in enumerate(names)}
-    return names, {name: numbers[of_image] for name, of_image in of_entry.items()}
+    names = class_names([label for label in found.values() if label is not None])
+    numbers = {label: number for number, label in enumerate(names)}
+    return names, {name: numbers[label] for name, label in found.items() if label is not None}
 
 
 def read_labels(path: Path) -> dict[str, str]:
@@ -98,7 +91,7 @@ def _refused(given: str, form: str) -> Iterator[None]:
     """Whatever is wrong with a table becomes a UserError."""
     try:
         yield
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, csv.Error) as error:
+    except Exception as error:
         raise UserError(f"{given} can't be read: {error}.", f"Give JSON such as {form}.") from error
 
 

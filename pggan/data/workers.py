@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 
 from pggan.core.errors import UserError
 from pggan.core.process import SIGNALS, available_cores, keep_freed_memory
@@ -41,14 +41,13 @@ class Workers(AbstractContextManager["Workers"]):
 
         With several workers, `function` and the items must be picklable.  Raises UserError when a worker is killed.
         """
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         results: Iterator[Result] = map(function, items)
         if min(self.count, len(items)) > 1:
             # Few large items must not go to the same worker.
             size = max(1, min(MAX_BATCH, len(items) // (4 * self.count)))
             results = self._pool.map(function, items, chunksize=size)
         try:
-            with Progress(*columns, console=Console(stderr=True)) as progress:
+            with Progress(console=Console(stderr=True)) as progress:
                 yield from progress.track(results, total=len(items), description=title)
         except BrokenProcessPool as error:
             raise UserError(

@@ -59,7 +59,6 @@ class Run:
         self._numbers = MetricAccumulator()
         self._alarms = Alarms(self.trainer.loss)
         self._phase_index, self._is_new_level = -1, False  # of the phase that was reported last
-        self._ticked, self._data_seconds = time.monotonic(), 0.0  # until the last tick
         self._is_shorter = False  # growth, than it was planned
         self._saved_at = self.state.images or -1
         self._is_asked = self._is_wanted = self._is_milestone = False
@@ -152,9 +151,6 @@ class Run:
         if loss.scores_are_log_odds and "scores/reals" in scores:
             reals, fakes = (torch.from_numpy(scores[f"scores/{kind}"]) for kind in ("reals", "fakes"))
             scalars[REALS_SIGN] = float(loss.signs(reals, fakes).mean())
-        now, seconds = time.monotonic(), self.stream.seconds
-        scalars["speed/data_share"] = (seconds - self._data_seconds) / max(now - self._ticked, 1e-9)
-        self._ticked, self._data_seconds = now, seconds
         if self.pictures is not None:
             scalars |= self.pictures.measured
             self.pictures.measured = {}

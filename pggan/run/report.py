@@ -49,7 +49,6 @@ LAYOUT: dict[str, dict[str, list[str]]] = {
     },
     "speed": {
         "images per second": ["^speed/images_per_second$"],
-        "share of the time that steps wait for images": [r"^speed/data_share$"],
         "memory, bytes": ["^speed/memory_bytes$"],
         "time left, seconds": ["^speed/eta_seconds$"],
     },

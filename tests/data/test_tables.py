@@ -34,7 +34,7 @@ def test_a_file_without_landmarks_is_refused(tmp_path, content):
 
 
 def test_the_first_folder_is_the_class(folder, tmp_path):
-    with pytest.raises(UserError, match=r"1 images are directly in .*photos"):
+    with pytest.raises(UserError, match=r"1 of 4 images in photos have no class, a\.png"):
         prepared(folder, tmp_path / "set", labels=True)
     (folder / "a.png").unlink()
     pyramid = prepared(folder, tmp_path / "set", labels=True)
@@ -57,7 +57,7 @@ def test_labels_come_from_a_file(folder, tmp_path, name, content):
     (tmp_path / name).write_text(content.replace("b/", "x/"))  # it is another dataset now
     with pytest.raises(UserError, match="exists already"):
         prepared(folder, tmp_path / "set", labels=str(tmp_path / name))
-    with pytest.raises(UserError, match=r"no label for 2 of 4 images, b/0\.png"):
+    with pytest.raises(UserError, match=r"2 of 4 images in photos have no class, b/0\.png"):
         prepared(folder, tmp_path / "other", labels=str(tmp_path / name))
 
 
