@@ -17,8 +17,8 @@ from pggan.losses.base import Reals
 from pggan.networks.layers import ComputeOptions
 from pggan.optim.reducer import GradientReducer
 from pggan.optim.state import Trainable, new_state
-from pggan.training.inputs import draw_inputs
 from pggan.training.step import train_step
+from pggan.training.trainer import Trainer
 from tests.definitions import WGAN_GP, variant
 
 ROOT = Path(__file__).parents[1]
@@ -46,7 +46,7 @@ def traced() -> set[CodeType]:
 
     for images in (0, PHASE.batch):
         reals, rng = Reals(torch.zeros(PHASE.batch, 3, 8, 8), None, None), StepRng(0, images, CPU)
-        inputs = draw_inputs(PHASE, reals, WGAN_GP, rng, 0.9, latent_size=128, options=ComputeOptions())
+        inputs = Trainer(state, WGAN_GP, ComputeOptions()).draw_inputs(PHASE, reals, rng, 0.9)
         reducer = ReducerThatEndsTheTrace()
         if images:
             sys.setprofile(note)

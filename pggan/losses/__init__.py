@@ -32,9 +32,8 @@ class WganGp(Loss):
         penalty = GradientPenalty(
             name="D/gradient_penalty",
             at=PenaltyAt.interpolated,
-            weight=self.penalty_weight,
+            weight=self.penalty_weight * self.reg_interval,
             target=self.target,
-            reg_interval=self.reg_interval,
             at_final_resolution=True,
         )
         return (penalty,)
@@ -58,8 +57,8 @@ class Logistic(Loss):
         return {"G/loss_fakes": F.softplus(-fake_scores)}
 
     def penalties(self) -> tuple[GradientPenalty, ...]:
-        weight, at = self.gamma / 2, PenaltyAt.reals
-        return (GradientPenalty(name="D/r1", at=at, weight=weight, reg_interval=self.reg_interval),)
+        weight = self.gamma / 2 * self.reg_interval
+        return (GradientPenalty(name="D/r1", at=PenaltyAt.reals, weight=weight),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +81,7 @@ class Relativistic(Loss):
 
     def penalties(self) -> tuple[GradientPenalty, ...]:
         return tuple(
-            GradientPenalty(name=name, at=at, weight=self.gamma / 2, reg_interval=self.reg_interval)
+            GradientPenalty(name=name, at=at, weight=self.gamma / 2 * self.reg_interval)
             for name, at in (("D/r1", PenaltyAt.reals), ("D/r2", PenaltyAt.fakes))
         )
 

@@ -78,7 +78,6 @@ class GradientPenalty:
     at: PenaltyAt
     weight: float
     target: float = 0.0
-    reg_interval: int = 1  # updates from one evaluation to the next; the weight is multiplied by it (lazy penalty)
     # Take the norm as the official networks have it, which see every image upsampled to the final resolution.
     at_final_resolution: bool = False
 
@@ -87,11 +86,10 @@ class GradientPenalty:
         gradient = to_float32(gradient).flatten(1)
         if self.at_final_resolution:
             gradient = gradient / 2**missing_levels  # the norm halves per level
-        weight = self.weight * self.reg_interval
         if self.target == 0:
-            return weight * gradient.square().sum(1)  # no root: its derivative at 0 is not a number
+            return self.weight * gradient.square().sum(1)  # no root: its derivative at 0 is not a number
         norm: Tensor = torch.linalg.vector_norm(gradient, dim=1)
-        return weight * (norm - self.target).square() / self.target**2
+        return self.weight * (norm - self.target).square() / self.target**2
 
     def of_scores(self, images: Tensor, scores: Tensor, context: PenaltyContext) -> Tensor:
         """The penalty [N] of `scores` [N] at `images` [N, C, R, R], differentiable a second time."""
@@ -116,7 +114,7 @@ class Loss(ABC):
     zero_is_boundary: ClassVar[bool] = False  # a score of 0 is as likely a real as a fake; else only differences count
     scores_are_log_odds: ClassVar[bool] = False  # a difference of scores is one of log-odds; else compared with others
 
-    reg_interval: int  # updates of D from one evaluation of the penalties to the next
+    reg_interval: int  # updates of D from one evaluation of the penalties to the next, which are as much larger (lazy)
 
     @abstractmethod
     def d_terms(self, real_scores: Tensor, fake_scores: Tensor) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from pggan.core.errors import UserError
-from pggan.training.inputs import StepInputs, StepSpec, scalars_to_tensors
+from pggan.training.inputs import StepInputs, scalars_to_tensors
 
 # As PyTorch's allocators, CUDA, cuBLAS and cuDNN say it.
 NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory|ALLOC_FAILED")
@@ -62,28 +62,3 @@ def capture(function: Callable[[], Metrics], pool: Any = None) -> tuple[Callable
         reason = str(error).strip().partition("\n")[0]
         raise UserError(f"CUDA can't capture a step: {reason}", "Set compute.cuda_graphs=off.") from error
     return graph.replay, result
-
-
-class CudaGraphs:
-    """The captured steps of a phase."""
-
-    def __init__(self, step: Step) -> None:
-        """Args: step: takes a step operation by operation."""
-        self.step = step
-        self.captured: dict[StepSpec, CapturedStep] = {}
-        self.pool: Any = None
-
-    def take(self, inputs: StepInputs, *, warm_up: bool) -> Metrics:
-        """Take the step as one launch, or operation by operation in the warm-up."""
-        if warm_up:
-            self.clear()
-            return self.step(inputs)
-        if inputs.spec not in self.captured:
-            self.pool = self.pool or torch.cuda.graph_pool_handle()
-            self.captured[inputs.spec] = CapturedStep(self.step, inputs, self.pool)
-        return self.captured[inputs.spec].replay(inputs)
-
-    def clear(self) -> None:
-        """Release captured steps, whose memory eager ones can't use; each is captured again at its next turn."""
-        self.captured.clear()
-        self.pool = None  # the allocator forgets one that no graph uses

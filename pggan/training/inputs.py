@@ -6,10 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pggan.core.rng import StepRng
-from pggan.core.schedule import Phase
-from pggan.losses import ada
-from pggan.losses.base import GradientPenalty, Loss, PenaltyAt, Reals
+from pggan.losses.base import GradientPenalty, Loss, Reals
 from pggan.networks.layers import ComputeOptions
 
 
@@ -24,7 +21,6 @@ class StepSpec:
     missing_levels: int
     fading: bool
     batch: int  # images of all ranks
-    micro_batch_size: int | None = None  # images per pass, a multiple of the stddev group; None: the local batch
 
 
 class StepInputs(NamedTuple):
@@ -55,38 +51,6 @@ class StepInputs(NamedTuple):
         return self._replace(**drawn)
 
 
-def draw_inputs(
-    phase: Phase,
-    reals: Reals,
-    loss: Loss,
-    rng: StepRng,
-    ema_decay: float,
-    *,
-    latent_size: int,
-    options: ComputeOptions,
-    indices: Tensor | None = None,
-    augments: bool = False,
-    micro_batch_size: int | None = None,
-) -> StepInputs:
-    """The inputs of the step at `rng.images` images.
-
-    Args: indices: the positions in the batch of `reals`, where they are a local one; random numbers are drawn for the
-    whole batch, so that they don't depend on the number of ranks.
-    """
-    count = phase.batch
-    update = rng.images // count
-    due = tuple(penalty for penalty in loss.penalties() if update % penalty.reg_interval == 0)
-    interpolates = any(penalty.at is PenaltyAt.interpolated for penalty in due)
-    mix = rng.uniform("mix", count, 1, 1, 1) if interpolates else None
-    latents_d, latents_g = rng.normal("d_latents", count, latent_size), rng.normal("g_latents", count, latent_size)
-    augment = ada.draw(rng, count) if augments else None
-    at = phase.resolution, phase.missing_levels, phase.fading, count
-    spec = StepSpec(loss, due, options, *at, micro_batch_size)
-    rates = phase.learning_rate_d, phase.learning_rate_g
-    inputs = StepInputs(spec, reals, latents_d, latents_g, mix, phase.alpha, *rates, ema_decay, augment)
-    return inputs if indices is None else inputs.select_drawn(indices)
-
-
 def scalars_to_tensors(inputs: StepInputs) -> StepInputs:
     """The inputs with settings in float32 on the device; alpha stays 1.0 unless layers are fading in.
 
@@ -99,12 +63,12 @@ def scalars_to_tensors(inputs: StepInputs) -> StepInputs:
     return inputs._replace(**tensors)  # type: ignore[arg-type]
 
 
-def split_into_micro_batches(inputs: StepInputs, stddev_group: int) -> list[StepInputs]:
-    """The inputs as micro-batches of at most `micro_batch_size` images.
+def split_into_micro_batches(inputs: StepInputs, size: int | None, stddev_group: int) -> list[StepInputs]:
+    """The inputs as micro-batches of at most `size` images, or as one.
 
     A micro-batch is made of whole groups of minibatch stddev: their gradients add up to the gradient of the batch.
     """
-    count, size = len(inputs.latents_d), inputs.spec.micro_batch_size
+    count = len(inputs.latents_d)
     if size is None or size >= count:
         return [inputs]
     group = min(stddev_group, count)

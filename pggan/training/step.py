@@ -22,19 +22,19 @@ from pggan.training.inputs import StepInputs
 def train_step(state: State, micro_batches: Sequence[StepInputs], reducer: GradientReducer) -> dict[str, Tensor]:
     """Update D, then G, then the averaged G; never waits for the device."""
     d, g, first = state.d, state.g, micro_batches[0]  # they share all but images and random numbers
-    options, batch, terms = first.spec.options, first.spec.batch, []
+    options, side, batch, terms = first.spec.options, first.spec.resolution, first.spec.batch, []
     metrics: dict[str, Tensor] = {}
 
     for micro_batch in micro_batches:  # D: score reals above fakes
         with torch.no_grad(), use_options(g.network, options):
-            fakes = fakes_for_d(state, micro_batch)  # [N, C, R, R]
+            fakes = g.network(micro_batch.latents_d, micro_batch.reals.labels, side, first.alpha)  # [N, C, R, R]
         with use_options(d.network, options):
             terms.append(backward(d, d_terms(state, micro_batch, fakes), batch, reducer))  # {name: [N]}
     wait_for_d = reducer.start_all_reduce(d, batch)
 
     for micro_batch in micro_batches:  # G: raise the scores of fresh fakes, made while D's gradients travel
         with use_options(g.network, options):
-            fakes = fakes_for_g(state, micro_batch)  # [N, C, R, R]
+            fakes = g.network(micro_batch.latents_g, micro_batch.reals.fake_labels, side, first.alpha)  # [N, C, R, R]
             if micro_batch is first:  # the fakes needed no D: now it moves
                 metrics, terms = update(d, terms, wait_for_d(), first.learning_rate_d, batch), []
             with use_options(d.network, options, frozen=True):
@@ -44,18 +44,6 @@ def train_step(state: State, micro_batches: Sequence[StepInputs], reducer: Gradi
 
     update_ema(state.g_ema.weights, g.network.weights, first.ema_decay)
     return metrics
-
-
-def fakes_for_d(state: State, inputs: StepInputs) -> Tensor:
-    """Fakes [N, C, R, R] that D is to score below the reals of `inputs`."""
-    fakes: Tensor = state.g.network(inputs.latents_d, inputs.reals.labels, inputs.spec.resolution, inputs.alpha)
-    return fakes
-
-
-def fakes_for_g(state: State, inputs: StepInputs) -> Tensor:
-    """Fakes [N, C, R, R] whose scores G is to raise."""
-    fakes: Tensor = state.g.network(inputs.latents_g, inputs.reals.fake_labels, inputs.spec.resolution, inputs.alpha)
-    return fakes
 
 
 def d_terms(state: State, inputs: StepInputs, fakes: Tensor) -> LossTerms:

@@ -3,18 +3,21 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from pggan.core.errors import StepOutOfMemory
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
-from pggan.losses.base import Loss, Reals
+from pggan.losses import ada
+from pggan.losses.base import Loss, PenaltyAt, Reals
 from pggan.networks.layers import ComputeOptions
 from pggan.optim.reducer import GradientReducer
 from pggan.optim.state import State
-from pggan.training.cuda_graphs import CudaGraphs, is_out_of_memory
-from pggan.training.inputs import StepInputs, StepSpec, draw_inputs, scalars_to_tensors, split_into_micro_batches
+from pggan.training.cuda_graphs import CapturedStep, is_out_of_memory
+from pggan.training.inputs import StepInputs, StepSpec, scalars_to_tensors, split_into_micro_batches
 from pggan.training.step import train_step
 
 # Eager ones of a phase, which allocate what a capture must find there: moments, workspaces, kernels.  Of a kind that
@@ -38,7 +41,8 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self.taken: Counter[StepSpec] = Counter()  # steps of this phase by kind
-        self.graphs = CudaGraphs(self.eager_step) if self.capture else None
+        self.captured: dict[StepSpec, CapturedStep] = {}
+        self.pool: Any = None  # of the memory that captured steps share; the allocator forgets one that no graph uses
 
     def step(self, phase: Phase, reals: Reals, rng: StepRng, ema_decay: float) -> dict[str, Tensor]:
         """Update D, then G, then the averaged G; the values returned are valid until the next step.
@@ -49,46 +53,64 @@ class Trainer:
             self.state.reset_optimizers()  # as in the official code
             self.release_graphs()  # they hold the moments of the phase before
         self.reducer.begin_step(phase, self.state.images)
-        inputs = draw_inputs(
-            phase,
-            reals,
-            self.loss,
-            rng,
-            ema_decay,
-            latent_size=self.state.g_ema.architecture.latent_size,
-            options=self.options,
-            indices=self.indices(phase.batch),
-            augments=self.state.d.adaptive_p is not None,
-            micro_batch_size=self.micro_batch_size(phase.batch),
-        )
+        inputs = self.draw_inputs(phase, reals, rng, ema_decay)
         metrics = self._take(inputs)
         self.taken[inputs.spec] += 1
         self.state.images += phase.batch
         self.state.phase_index = phase.index
         return metrics
 
+    def draw_inputs(self, phase: Phase, reals: Reals, rng: StepRng, ema_decay: float) -> StepInputs:
+        """The inputs of the step at `rng.images` images.
+
+        Random numbers are drawn for the whole batch, so that they don't depend on the number of ranks.
+        """
+        count, latent_size = phase.batch, self.state.g_ema.architecture.latent_size
+        due = self.loss.penalties() if rng.images // count % self.loss.reg_interval == 0 else ()
+        spec = StepSpec(self.loss, due, self.options, phase.resolution, phase.missing_levels, phase.fading, phase.batch)
+        interpolates = any(penalty.at is PenaltyAt.interpolated for penalty in due)
+        inputs = StepInputs(
+            spec,
+            reals,
+            latents_d=rng.normal("d_latents", count, latent_size),
+            latents_g=rng.normal("g_latents", count, latent_size),
+            mix=rng.uniform("mix", count, 1, 1, 1) if interpolates else None,
+            alpha=phase.alpha,
+            learning_rate_d=phase.learning_rate_d,
+            learning_rate_g=phase.learning_rate_g,
+            ema_decay=ema_decay,
+            augment=None if self.state.d.adaptive_p is None else ada.draw(rng, count),
+        )
+        indices = self.indices(count)
+        return inputs if indices is None else inputs.select_drawn(indices)
+
     def release_graphs(self) -> None:
         """Release captured steps and their memory, because what they refer to changes."""
         self.taken.clear()
-        if self.graphs is not None:
-            self.graphs.clear()
+        self.captured.clear()
 
     def eager_step(self, inputs: StepInputs) -> dict[str, Tensor]:
         """Take the step operation by operation."""
         inputs = scalars_to_tensors(inputs) if self.scalars_as_tensors else inputs
-        micro_batches = split_into_micro_batches(inputs, self.state.g_ema.architecture.stddev_group)
+        size, group = self.micro_batch_size(inputs.spec.batch), self.state.g_ema.architecture.stddev_group
+        micro_batches = split_into_micro_batches(inputs, size, group)
         return train_step(self.state, micro_batches, self.reducer)
 
     def _take(self, inputs: StepInputs) -> dict[str, Tensor]:
-        warm_up = self.taken[inputs.spec] == 0 or self.taken.total() < WARMUP_STEPS
+        spec, count = inputs.spec, len(inputs.latents_d)
         try:
-            return self.eager_step(inputs) if self.graphs is None else self.graphs.take(inputs, warm_up=warm_up)
+            if not self.capture or self.taken[spec] == 0 or self.taken.total() < WARMUP_STEPS:
+                self.captured.clear()  # eager steps can't use its memory; each kind is captured again at its next turn
+                return self.eager_step(inputs)
+            if spec not in self.captured:
+                self.pool = self.pool if self.captured else torch.cuda.graph_pool_handle()
+                self.captured[spec] = CapturedStep(self.eager_step, inputs, self.pool)
+            return self.captured[spec].replay(inputs)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-        spec, count = inputs.spec, len(inputs.latents_d)
         group = min(self.state.g_ema.architecture.stddev_group, count)
-        size = min(spec.micro_batch_size or count, count)
+        size = min(self.micro_batch_size(spec.batch) or count, count)
         smaller = max(size // 2 // group, 1) * group  # in whole groups of minibatch stddev
         raise StepOutOfMemory(
             f"Out of memory at {spec.resolution}x{spec.resolution} with micro-batches of {size} images.",

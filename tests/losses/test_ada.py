@@ -226,36 +226,14 @@ LIVELY = [
 ]
 
 
-def take(loss, p=0.5, indices=None, steps=1):
-    """The state and the metrics after some steps from p on, and all images that G made and D was shown."""
-    state, made, shown = new_state(ARCHITECTURE, 0, CPU), [], []
-    state.d.adaptive_p = AdaptiveP(CPU, target=loss.mean_sign(0.6), rampup_images=320)
-    state.d.adaptive_p.p.fill_(p)
-    state.g.network.register_forward_hook(lambda *call: made.append(call[-1].detach()))
-    state.d.network.register_forward_pre_hook(lambda _, arguments: shown.append(arguments[0].detach()))
-    trainer = Trainer(state, loss, ComputeOptions(), indices=lambda batch: indices)
-    for number in range(steps):
-        images = torch.rand(8, 3, 8, 8, generator=torch.Generator().manual_seed(number)) * 2 - 1
-        reals = Reals(images if indices is None else images[indices], None, None)
-        metrics = trainer.step(PHASE, reals, StepRng(0, state.images, CPU), 0.9)
-    return state, metrics, made, shown
-
-
-def test_reals_and_fakes_of_both_passes_are_transformed_each_by_numbers_of_their_own():
-    """Those of a part of the batch as in the whole."""
-    draws, p, mine = draw(StepRng(0, 0, CPU), 8), torch.tensor(0.85), torch.tensor([1, 3, 5, 7])
-    _, _, (of_d, of_g), shown = take(LOGISTIC, p)
-    reals = torch.rand(8, 3, 8, 8, generator=torch.Generator().manual_seed(0)) * 2 - 1
-    expected = [augment(images, draws[:, k], p) for images, k in ((reals, 0), (of_d, 1), (of_g, 3))]
-    for found, wanted in zip(shown, expected, strict=True):  # penalties are due, so that both batches are apart
-        assert torch.equal(found, wanted.detach())
-    _, _, _, part = take(LOGISTIC, p, indices=mine)
-    torch.testing.assert_close(part[0], shown[0][mine], atol=1e-5, rtol=0)
-
-
 @pytest.mark.parametrize("loss", [LOGISTIC, WGAN_GP], ids=lambda loss: type(loss).__name__)
 def test_p_follows_the_signs_that_are_reported_and_is_part_of_the_state(loss):
-    state, metrics, *_ = take(loss, steps=4)
+    state = new_state(ARCHITECTURE, 0, CPU)
+    state.d.adaptive_p = AdaptiveP(CPU, target=loss.mean_sign(0.6), rampup_images=320)
+    state.d.adaptive_p.p.fill_(0.5)
+    trainer = Trainer(state, loss, ComputeOptions())
+    for _ in range(4):
+        metrics = trainer.step(PHASE, Reals(images_of(3, 8, 8), None, None), StepRng(0, state.images, CPU), 0.9)
     assert metrics["augment/sign"].shape == (8,)
     assert metrics["augment/p"] == state.d.adaptive_p.p
     assert abs(metrics["augment/p"].item() - 0.5) == pytest.approx(0.1)  # 32 images of 320

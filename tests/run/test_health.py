@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from pggan.distributed.process_group import ProcessGroup, rank_from_environment
 from pggan.run.health import CLEAR_TICKS, REMEDIES, Alarms, MetricAccumulator, means
-from tests.losses.critics import LOGISTIC, RELATIVISTIC, WGAN_GP
+from tests.definitions import LOSSES, WGAN_GP
 from tests.processes import in_processes, values_of
+
+LOGISTIC, RELATIVISTIC = LOSSES["logistic"], LOSSES["relativistic"]
 
 
 def test_values_are_averaged_over_numbers_skipped_updates_are_summed_and_norms_have_a_maximum_too():

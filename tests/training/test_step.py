@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.losses import Logistic, Relativistic, WganGp
+from pggan.losses.ada import AdaptiveP, augment, draw
 from pggan.losses.base import Reals
 from pggan.networks.layers import ComputeOptions
 from pggan.ops.convolution import switched
@@ -83,18 +84,23 @@ def norms_at(d, images):
     return slope.square().sum((1, 2, 3)).sqrt()
 
 
-def losses_by_hand(name, d, reals, fakes, mix, count):
-    """D's loss, and G's as a function of fakes, as the papers have them; two levels are missing."""
-    on_reals, on_fakes = d(reals), d(fakes)
+def losses_by_hand(name, d, see, reals, fakes, mix, count):
+    """D's loss, and G's as a function of fakes, as the papers have them; two levels are missing.
+
+    see(images, k): what D is shown of reals and fakes in its own step (0, 1), and in G's (2, 3).
+    """
+    on_reals, on_fakes = d(see(reals, 0)), d(see(fakes, 1))
+    at_reals, at_fakes = norms_at(lambda x: d(see(x, 0)), reals), norms_at(lambda x: d(see(x, 1)), fakes)
     if name == "wgan_gp":
-        norm = norms_at(d, reals + mix * (fakes - reals)) / 4
-        return (on_fakes - on_reals + 10 * (norm - 1) ** 2 + 0.001 * on_reals**2).mean(), lambda x: -d(x).mean()
+        norm = norms_at(d, see(reals, 0) + mix * (see(fakes, 1) - see(reals, 0))) / 4
+        loss_d = (on_fakes - on_reals + 10 * (norm - 1) ** 2 + 0.001 * on_reals**2).mean()
+        return loss_d, lambda x: -d(see(x, 3)).mean()
     if name == "logistic":  # R1 at every second step, twice as large
-        penalty = 2 * 3 / 2 * norms_at(d, reals) ** 2 if count == 1 else 0.0
-        of_g = lambda x: F.softplus(-d(x)).mean()  # noqa: E731
+        penalty = 2 * 3 / 2 * at_reals**2 if count == 1 else 0.0
+        of_g = lambda x: F.softplus(-d(see(x, 3))).mean()  # noqa: E731
         return (F.softplus(-on_reals) + F.softplus(on_fakes) + penalty).mean(), of_g
-    penalty = 3 / 2 * (norms_at(d, reals) ** 2 + norms_at(d, fakes) ** 2)
-    return (F.softplus(on_fakes - on_reals) + penalty).mean(), lambda x: F.softplus(d(reals) - d(x)).mean()
+    loss_d = (F.softplus(on_fakes - on_reals) + 3 / 2 * (at_reals**2 + at_fakes**2)).mean()
+    return loss_d, lambda x: F.softplus(d(see(reals, 2)) - d(see(x, 3))).mean()
 
 
 WAYS = {
@@ -107,16 +113,20 @@ WAYS = {
 
 WIDE = {"fmap_base": 1024, "fmap_max": 128}
 CASES = [
-    *((name, way, {}) for name in LOSSES for way in WAYS),
-    ("wgan_gp", "fast", WIDE),
-    ("relativistic", "in parts of 8 and 4", WIDE),
+    *((name, way, {}, False) for name in LOSSES for way in WAYS),
+    *((name, "in parts of 8 and 4", {}, True) for name in LOSSES),
+    ("wgan_gp", "fast", WIDE, False),
+    ("relativistic", "in parts of 8 and 4", WIDE, False),
 ]
 
 
-@pytest.mark.parametrize(("name", "way", "sizes"), CASES, ids=str)
-def test_two_steps_are_those_of_the_formulas(name, way, sizes):
+@pytest.mark.parametrize(("name", "way", "sizes", "augmented"), CASES, ids=str)
+def test_two_steps_are_those_of_the_formulas(name, way, sizes, augmented):
     """In float64, so that no gradient is rounding alone; wide layers take other algorithms."""
-    state, phase = state_of(torch.float64, **sizes), phase_at(8, alpha=0.4, batch=12)
+    state, phase, p = state_of(torch.float64, **sizes), phase_at(8, alpha=0.4, batch=12), torch.tensor(0.6)
+    if augmented:
+        state.d.adaptive_p = AdaptiveP(CPU, target=0.6, rampup_images=1000)
+        state.d.adaptive_p.p.copy_(p)
     g, d, average = deepcopy(state.g.network), deepcopy(state.d.network), copies(state.g.network)
     squares = {}
 
@@ -134,7 +144,12 @@ def test_two_steps_are_those_of_the_formulas(name, way, sizes):
         z_d, z_g, mix = rng.normal("d_latents", 12, 6), rng.normal("g_latents", 12, 6), rng.uniform("mix", 12, 1, 1, 1)
         with switched(reference=True):
             fakes = g(z_d, None, 8, 0.4).detach()
-            loss_d, of_g = losses_by_hand(name, lambda x: d(x, 8, 0.4)[0], reals.images, fakes, mix, count)
+            draws = draw(rng, 12)
+
+            def see(images, k, draws=draws):
+                return augment(images, draws[:, k], p) if augmented else images
+
+            loss_d, of_g = losses_by_hand(name, lambda x: d(x, 8, 0.4)[0], see, reals.images, fakes, mix, count)
             learn(d, loss_d, 0.002, count)
             loss_g = of_g(g(z_g, None, 8, 0.4))
             learn(g, loss_g, 0.001, count)

@@ -17,6 +17,7 @@ from pggan.optim.reducer import AllReduce
 from pggan.optim.state import new_state, state_sha256
 from pggan.training import cuda_graphs
 from pggan.training.build import agreed_precision, build_trainer
+from pggan.training.inputs import scalars_to_tensors, split_into_micro_batches
 from pggan.training.trainer import WARMUP_STEPS, Trainer
 from tests.composed import train_config
 from tests.definitions import WGAN_GP, variant
@@ -66,6 +67,54 @@ def test_moments_are_forgotten_when_a_phase_begins_and_at_no_other_time():
         counts.append(adam_steps(trainer.state))
         trainer = Trainer(trainer.state, WGAN_GP, ComputeOptions())
     assert counts == [1, 2, 1, 2, 3]
+
+
+# ---- inputs -----------------------------------------------------------------------------------------------
+
+
+def inputs_of(images=0, loss=WGAN_GP, **changes):
+    """The inputs of a step of a fade, whose images are numbered by their labels."""
+    phase = dataclasses.replace(SCHEDULE.phases[1], alpha=0.25, **changes)
+    reals = Reals(torch.rand(phase.batch, 3, 8, 8), torch.eye(phase.batch), torch.eye(phase.batch))
+    return trainer_of(loss).draw_inputs(phase, reals, StepRng(0, images, CPU), 0.9)
+
+
+def test_steps_that_differ_in_settings_and_images_only_are_of_one_kind():
+    assert inputs_of().spec == inputs_of(8, index=4, learning_rate_d=0.1, learning_rate_g=0.1, start=8, end=16).spec
+    for changes in ({"resolution": 16}, {"batch": 16}, {"fading": False}, {"missing_levels": 1}):
+        assert inputs_of(**changes).spec != inputs_of().spec
+    for start in (0, 8000, 100_001):  # a lazy penalty is due at every so many updates, wherever a phase begins
+        due = [bool(inputs_of(start + 8 * number, LOGISTIC).spec.due) for number in range(4)]
+        assert due in ([True, False] * 2, [False, True] * 2)
+        assert due[0] or start
+
+
+def test_settings_are_those_of_the_phase_and_become_float32_tensors():
+    """But alpha stays a constant where no layers fade in: a tensor of 1 would compute layers that are not in use."""
+    assert scalars_to_tensors(inputs_of(fading=False)).alpha == 0.25
+    inputs = scalars_to_tensors(inputs_of())
+    settings = inputs.alpha, inputs.learning_rate_d, inputs.learning_rate_g, inputs.ema_decay
+    assert {setting.dtype for setting in settings} == {torch.float32}
+    assert [setting.item() for setting in settings] == pytest.approx([0.25, 0.002, 0.001, 0.9])
+    again = scalars_to_tensors(inputs)
+    assert all(one is other for one, other in zip(again, inputs, strict=True))
+
+
+@pytest.mark.parametrize(("size", "parts"), [(None, [8]), (8, [8]), (100, [8]), (5, [4, 4]), (1, [2] * 4)])
+def test_micro_batches_are_whole_groups_of_minibatch_stddev_of_at_most_the_size(size, parts):
+    """Of 8 images in groups of 2, group g is made of images g and g + 4; a group is the least."""
+    inputs = inputs_of()
+    found = split_into_micro_batches(inputs, size, stddev_group=2)
+    assert [len(part.latents_d) for part in found] == parts
+    positions = [part.reals.labels.argmax(1) for part in found]
+    assert sorted(torch.cat(positions).tolist()) == list(range(8))
+    for part, at in zip(found, positions, strict=True):
+        half = len(at) // 2
+        assert torch.equal(at[half:], at[:half] + 4)
+        for name in ("latents_d", "latents_g", "mix"):
+            assert torch.equal(getattr(part, name), getattr(inputs, name)[at])
+        assert torch.equal(part.reals.images, inputs.reals.images[at])
+        assert torch.equal(part.reals.fake_labels, inputs.reals.fake_labels[at])
 
 
 # ---- memory -----------------------------------------------------------------------------------------------
@@ -127,7 +176,7 @@ def test_replayed_steps_have_the_bits_of_eager_ones_whose_settings_are_tensors(c
     trainer, replayed = trained(192, loss=loss, scalars_as_tensors=True, capture=True)
     assert replayed == eager
     assert len(captures) == 3 * loss.reg_interval
-    assert len(trainer.graphs.captured) == loss.reg_interval  # the memory of earlier phases is free
+    assert len(trainer.captured) == loss.reg_interval  # the memory of earlier phases is free
     captures.clear()
     trained(64 + 8 * WARMUP_STEPS, capture=True)
     assert len(captures) == 1  # of the first phase; the second still warms up
@@ -149,7 +198,7 @@ def test_a_trainer_is_the_configured_one():
     trainer = built(*compute)
     assert trainer.options == ComputeOptions(dtype=torch.bfloat16, reference=True)
     assert trainer.micro_batch_size(8) == 4
-    assert (trainer.state.images, trainer.graphs, trainer.state.g.scale, trainer.indices(8)) == (0, None, None, None)
+    assert (trainer.state.images, trainer.capture, trainer.state.g.scale, trainer.indices(8)) == (0, False, None, None)
     assert built("precision=fp16").state.g.scale is not None
     assert built("elastic=true").micro_batch_size(8) == 4  # of two groups of four
 
@@ -168,7 +217,7 @@ def test_ranks_have_their_parts_of_the_batch_and_one_precision():
     ("override", "ranks", "match"),
     [
         ("precision=tf32", 1, "does not exist on cpu"),
-        ("seed=1", 3, "2 groups of 4 images"),
+        ("seed=1", 3, "does not divide into groups of 4"),
     ],
 )
 def test_what_the_device_can_not_do_and_batches_that_can_not_be_shared_are_refused(override, ranks, match):
