@@ -33,7 +33,6 @@ CHECKSUM = "sha256"  # of everything else in state.json
 NETWORKS = ("generator", "discriminator", "generator_ema")
 COMPONENTS = (*NETWORKS, "optimizer_g", "optimizer_d", "grad_scaler")
 NEWEST, BEST = "newest", "best"  # as checkpoint=; the second one marks a checkpoint in state.json
-MILESTONE = "milestone"  # in state.json: marks a checkpoint that is kept for good
 FILE_NAME = r"[a-z_]+\.safetensors"  # inside of the checkpoint's directory
 
 
@@ -133,7 +132,7 @@ def checksum_of(header: dict[str, Any]) -> str:
 
 
 def mark_of(directory: Path, name: str) -> Any:
-    """The value of `name`, such as MILESTONE, in a checkpoint's state.json, valid or not; None if there is none."""
+    """The value of `name`, such as BEST, in a checkpoint's state.json, valid or not; None if there is none."""
     try:
         return parse_json((directory / STATE_FILE).read_bytes()).get(name)
     except (OSError, ValueError):

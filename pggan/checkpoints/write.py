@@ -105,16 +105,15 @@ def require_finite(state_dicts: StateDicts, images: int | None = None) -> None:
 
 
 def prune(run_dir: Path, newest: int, keep: int) -> None:
-    """Remove all checkpoints but the `keep` newest, the milestones and the best.
+    """Remove all checkpoints but the `keep` newest and the best.
 
     Those beyond `newest` images, which was just written, were corrupt or rolled back from: they are removed too.
     """
     found = read.checkpoints_of(run_dir)
     ahead = [directory for directory in found if int(directory.name) > newest]
     valid = [directory for directory in found if directory not in ahead]
-    ordinary = [directory for directory in valid if not read.mark_of(directory, read.MILESTONE)]
     best = read.best_of(valid)
-    for directory in (*ahead, *ordinary[:-keep]):
+    for directory in (*ahead, *valid[:-keep]):
         if directory != best:
             remove_directory(directory)
 
@@ -127,7 +126,7 @@ class CheckpointWriter:
     """
 
     def __init__(self, run_dir: Path, keep: int, every_images: int, every_minutes: float | None) -> None:
-        """Args: keep: checkpoints that stay, besides milestones and the best."""
+        """Args: keep: checkpoints that stay, besides the best."""
         self.run_dir, self.keep, self.every_images = run_dir, keep, every_images
         self.every_seconds = inf if every_minutes is None else 60 * every_minutes
         self._begun = time.monotonic()  # when the last one was

@@ -223,8 +223,6 @@ class ReportConfig:
     tick_images: Count
     grid_images: Count
     grid: str
-    console: Literal["auto", "plain", "quiet", "verbose"]
-    profile_steps: Whole
 
     def __post_init__(self) -> None:
         parse_grid(self.grid, "monitor.grid")
@@ -249,17 +247,12 @@ class EvaluationConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """When checkpoints are written, which are kept, and when training rolls back to one."""
+    """When checkpoints are written, how many are kept, and when training rolls back to one."""
 
     every_images: Count
     every_minutes: Positive | None
     keep: Count
-    milestones: list[Count] | Literal["phases"]
     roll_back_after: Count
-
-    def milestone_images(self, schedule: Schedule) -> list[int]:
-        """The image counts whose checkpoints are kept for good."""
-        return list(self.milestones) if isinstance(self.milestones, list) else [phase.end for phase in schedule.phases]
 
 
 @dataclass(frozen=True, kw_only=True)

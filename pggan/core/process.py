@@ -46,7 +46,6 @@ def set_library_defaults() -> None:
         # Captured collectives need no registered buffers: gradients are small, and where ranks differ in what is
         # registered, NCCL waits for ever (https://github.com/NVIDIA/nccl/issues/2389).
         "NCCL_GRAPH_REGISTER": "0",
-        "KINETO_LOG_LEVEL": "6",  # a profile needs no log of its own
         "LOGLEVEL": "ERROR",  # torchrun warns of each signal that it sends
         # A rank that loses another one prints a C++ stack per connection; ours says what matters in one line.
         "TORCH_CPP_LOG_LEVEL": "ERROR",

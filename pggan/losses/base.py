@@ -20,7 +20,6 @@ from pggan.ops.convolution import switched
 from pggan.ops.elementwise import to_float32
 
 SIGN = "augment/sign"  # the metric whose mean over a batch ADA adapts p by
-CLASS_LOSS_OF_G = "G/class_loss_fakes"  # the term of labels in G's loss
 
 
 class Reals(NamedTuple):
@@ -128,12 +127,6 @@ class Loss(ABC):
         """The gradient penalties that D minimises."""
         return ()
 
-    @property
-    def terms_of_g(self) -> tuple[str, ...]:
-        """The names of all terms that G's loss can have."""
-        score = torch.zeros(1)
-        return (*self.g_terms(score, score), CLASS_LOSS_OF_G)
-
     def signs(self, real_scores: Tensor, fake_scores: Tensor) -> Tensor:
         """Signs [N] of scores [N] that say how surely D tells reals from fakes: 0 in the mean by chance, 1 always.
 
@@ -196,7 +189,7 @@ class Loss(ABC):
         fake_scores, fake_logits = critic(transforms.fakes(fakes))
         terms = self.g_terms(real_scores, fake_scores)
         if reals.fake_labels is not None:
-            terms[CLASS_LOSS_OF_G] = class_loss(fake_logits, reals.fake_labels)
+            terms["G/class_loss_fakes"] = class_loss(fake_logits, reals.fake_labels)
         return LossTerms(terms, {})
 
 

@@ -1,9 +1,9 @@
 """Composes a run out of its parts, each of which gets values: here the configuration stops."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,8 @@ from pggan.ops import fused
 from pggan.optim.state import State
 from pggan.run.eta import Eta, TimeLimit, until, with_plan
 from pggan.run.evaluation import TrainingEvaluator
-from pggan.run.loop import Profiling, Run
+from pggan.run.health import MAX_SIGN, Alarms
+from pggan.run.loop import SPENT, Run
 from pggan.run.pictures import Pictures
 from pggan.run.report import NullReporter, Reporter
 from pggan.run.run_dir import choose_run_dir, lock_run_dir, next_start, write_config
@@ -45,8 +46,6 @@ from pggan.training.build import build_trainer
 from pggan.training.precision import configure_process
 from pggan.training.timing import StepTimes
 from pggan.training.trainer import Trainer
-
-FEW_IMAGES, OFTEN_SHOWN = 2000, 50  # 4096 images are not known by heart after 16 passes, 500 are after 117 (lab book)
 
 # From the final resolution to the directory of a pyramid, which is prepared first where that is needed.
 FindImages = Callable[[int], Path]
@@ -56,28 +55,32 @@ FindImages = Callable[[int], Path]
 class Source:
     """The beginning of a run: what it learns from, and the state that it starts from."""
 
-    description: dict[str, Any]  # of the configuration and the versions, as it is saved
     schedule: Schedule
     pyramid: ImagePyramid
     architecture: Architecture
     checkpoint: Checkpoint | None  # to resume from, on rank 0
     notes: list[str]  # to log
 
+    @property
+    def spent(self) -> float:
+        """The seconds of training until the checkpoint."""
+        return 0.0 if self.checkpoint is None else float(self.checkpoint.header.get(SPENT, 0.0))
+
 
 @contextmanager
 def open_run(
-    config: TrainConfig, find_images: FindImages, group: ProcessGroup, limit: TimeLimit | None = None
+    config: TrainConfig, find_images: FindImages, group: ProcessGroup, began: float | None = None
 ) -> Iterator[Run]:
     """A run on this rank, composed of its parts, which are saved and closed in the end.
 
-    Args: limit: of the same run, as this process has opened it before, where it was given hours.
+    Args: began: of the same run, as this process has opened it before.
     Raises UserError, on one rank, for everything that can be refused before the first step.
     """
     device, description, schedule = group.device, describe(config), config.schedule.build()
-    keys, monitor, settings = config.checkpoint, config.monitor, config.trainer_settings()
-    if group.world_size > 1:
-        group.require_same(values_of_all_ranks(description))
-    exact = config.compute.deterministic
+    settings, spent = config.trainer_settings(), command_seconds()
+    same = {"versions": {name: description["versions"][name] for name in ("pggan", "code", "torch")}, "run_dir": None}
+    group.require_same(dict(flatten(description | same)))
+    exact, keys = config.compute.deterministic, config.checkpoint
     configure_process(device, config.precision, config.threads, one_thread=config.elastic, deterministic=exact)
     description["versions"]["cpu_threads"] = torch.get_num_threads()
     with group.collective_errors():
@@ -92,9 +95,7 @@ def open_run(
         stack.enter_context(interrupt_message(partial(next_start, run_dir)))
         interruption = stack.enter_context(StopSignal(at_once=True))
         group.on_main(lambda: stack.enter_context(lock_run_dir(run_dir)))
-        began = time.monotonic()
-        source = find_source(config, schedule, description, run_dir, group, find_images=find_images)
-        before_finding = command_seconds() - (time.monotonic() - began)
+        source = find_source(config, description, run_dir, find_images, group)
         pyramid, course = source.pyramid, Course(source.schedule)
 
         trainer = build_trainer(settings, source.architecture, source.schedule.phases, group)
@@ -107,46 +108,33 @@ def open_run(
         # Rank 0 alone tells how it goes.
         reporter: Reporter | NullReporter = NullReporter()
         pictures: Pictures | None = None
+        limit: TimeLimit | None = None
+        if began is None:
+            began = time.monotonic() - spent - source.spent
         if group.is_main:
             times = StepTimes(settings, source.architecture, device).of_phases(
                 source.schedule, partition.largest_local_batch, images=images
             )
             eta = Eta(course, times, images, time.monotonic())
-            limit = limit_of(config, source, schedule, eta, spent=before_finding, before=limit)
-            reporter = stack.enter_context(Reporter(run_dir, course, eta, images, monitor.console))
-            introduce(reporter, config, source, state, limit)
-            pictures = Pictures(
-                run_dir,
-                source.schedule,
-                state,
-                pyramid,
-                reporter,
-                layout=parse_grid(monitor.grid, "monitor.grid"),
-                grid_images=monitor.grid_images,
-            )
-            if device.type == "cuda" and (reason := fused.problem()) is not None:
-                reporter.warn(f"Layers are calculated without fused kernels, which is slower: {reason}")
+            limit = None if config.hours is None else TimeLimit(config.hours, eta, began, schedule)
+            alarms = Alarms(trainer.loss.mean_sign(MAX_SIGN))
+            reporter = stack.enter_context(Reporter(run_dir, course, eta, alarms, images=images, began=began))
+            introduce(reporter, source, description, state, limit)
+            layout, distance = parse_grid(config.monitor.grid, "monitor.grid"), config.monitor.grid_images
+            pictures = Pictures(run_dir, source.schedule, state, pyramid, reporter, layout=layout, grid_images=distance)
+        every, share, data = config.evaluation.interval_images, config.evaluation.max_share, config.data
+        evaluator = TrainingEvaluator(metrics, pyramid, group, reporter, run_dir, every, share, images)
         stream = RealBatches(
             pyramid,
             config.seed,
             device,
-            config.data.mirror,
-            config.data.labels,
+            data.mirror,
+            data.labels,
             budget=budget_bytes(device, group.local_world_size),
             phase_at=course.at,
             indices=partition.indices,
         )
-        evaluator = TrainingEvaluator(
-            metrics,
-            pyramid,
-            group,
-            reporter,
-            run_dir,
-            interval_images=config.evaluation.interval_images,
-            share=config.evaluation.max_share,
-            images=images,
-        )
-        names = {CLASS_NAMES: pyramid.class_names} if config.data.labels else {}
+        names = {CLASS_NAMES: pyramid.class_names} if data.labels else {}
         run = Run(
             run_dir,
             trainer,
@@ -157,14 +145,11 @@ def open_run(
             evaluator,
             interruption,
             writer=stack.enter_context(CheckpointWriter(run_dir, keys.keep, keys.every_images, keys.every_minutes)),
-            milestones=keys.milestone_images,
             metadata={"config": description, "data": pyramid.fingerprint, **names},
             pictures=pictures,
-            profiling=Profiling(monitor.profile_steps, run_dir / "profile")
-            if pictures and monitor.profile_steps
-            else None,
-            tick_images=monitor.tick_images,
+            tick_images=config.monitor.tick_images,
             most_skipped=keys.roll_back_after,
+            began=began,
             hours=config.hours,
             limit=limit,
         )
@@ -174,15 +159,10 @@ def open_run(
 
 
 def find_source(
-    config: TrainConfig,
-    schedule: Schedule,
-    description: dict[str, Any],
-    run_dir: Path,
-    group: ProcessGroup,
-    *,
-    find_images: FindImages,
+    config: TrainConfig, description: dict[str, Any], run_dir: Path, find_images: FindImages, group: ProcessGroup
 ) -> Source:
     """Data, architecture and checkpoint; raises UserError when they do not go together."""
+    schedule = config.schedule.build()
 
     def find_checkpoint() -> tuple[Checkpoint | None, list[str]]:
         for directory in (run_dir, run_dir / "checkpoints", run_dir / "samples"):
@@ -197,25 +177,31 @@ def find_source(
         return found, notes
 
     checkpoint, notes = group.on_main(find_checkpoint) or (None, [])
+    header: dict[str, Any] = {} if checkpoint is None else checkpoint.header
     pyramid = open_everywhere(config, find_images, schedule, group)
-    group.require_same({"set of images (fingerprint)": pyramid.fingerprint})
     num_classes = len(pyramid.class_names or ()) if config.data.labels else 0
     architecture = config.model.architecture(schedule.final_resolution, pyramid.channels, num_classes)
     if config.hours is not None:  # growth and last image were planned anew
-        schedule = with_plan(schedule, group.broadcast_object({} if checkpoint is None else checkpoint.header))
+        schedule = with_plan(schedule, group.broadcast_object(header))
     with group.collective_errors():
         if checkpoint is not None:
             check_networks(checkpoint, architecture)
-            before, fingerprint = checkpoint.header["config"], pyramid.fingerprint
+            before, print_ = header["config"], pyramid.fingerprint
             changed = {key: line for key, line in changes(before, description) if key not in ("resume", "run_dir")}
-            notes += check_resumable(
-                checkpoint, changed, config.allow_changes, schedule=schedule, fingerprint=fingerprint
-            )
-            then, now = (about.get("versions", {}).get("cpu_threads") for about in (before, description))
-            if then not in (None, now):
-                why = f"sums are rounded otherwise; threads={then} keeps the bits"
-                notes.append(f"Changed since then: CPU threads: {then} -> {now} ({why})")
-    return Source(description, schedule, pyramid, architecture, checkpoint, notes)
+            notes += check_resumable(checkpoint, changed, config.allow_changes, schedule=schedule, fingerprint=print_)
+    return Source(schedule, pyramid, architecture, checkpoint, notes)
+
+
+def restore(config: TrainConfig, source: Source, trainer: Trainer, group: ProcessGroup) -> None:
+    """Put the trainer into the state that the run starts from, the same on all ranks, and add notes on it."""
+    checkpoint, state, notes = source.checkpoint, trainer.state, source.notes
+    with group.collective_errors():
+        if checkpoint is not None:
+            checkpoint.restore(state)
+            notes.insert(0, f"Resuming from {state.images:,} images ({checkpoint.directory}).")
+        elif config.init_from is not None and group.is_main:
+            notes += transfer(config.init_from, state)
+    broadcast_state(state, trainer.reducer, checkpoint, group)
 
 
 def open_everywhere(
@@ -230,39 +216,9 @@ def open_everywhere(
     assert place is not None, "the last turn is of all ranks"
     batch, data, verify = max(phase.batch for phase in schedule.phases), config.data, group.local_rank == 0
     with group.collective_errors():
-        return open_pyramid(place, final, batch, channels=data.channels, labels=data.labels, verify=verify)
-
-
-def limit_of(
-    config: TrainConfig, source: Source, configured: Schedule, eta: Eta, *, spent: float, before: TimeLimit | None
-) -> TimeLimit | None:
-    """The time limit of a run that is given hours; `before`: its limit, where this process has opened it before."""
-    if before is not None:  # its clock goes on
-        return replace(before, eta=eta)
-    header = {} if source.checkpoint is None else source.checkpoint.header
-    spent += header.get("spent_seconds", 0.0)
-    return None if config.hours is None else TimeLimit(config.hours, eta, time.monotonic(), spent, configured)
-
-
-def values_of_all_ranks(description: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that have to be the same on all ranks, by dotted key: code, PyTorch and the configuration."""
-    values = dict(flatten({key: value for key, value in description.items() if key != "versions"}))
-    ours = {name: description["versions"][name] for name in ("pggan", "code", "torch")}
-    return ours | {key: value for key, value in values.items() if key != "run_dir"}
-
-
-def restore(config: TrainConfig, source: Source, trainer: Trainer, group: ProcessGroup) -> None:
-    """Put the trainer into the state that the run starts from, the same on all ranks, and add notes on it."""
-    checkpoint, state, notes = source.checkpoint, trainer.state, source.notes
-    with group.collective_errors():
-        if checkpoint is not None:
-            checkpoint.restore(state)
-            notes.insert(0, f"Resuming from {state.images:,} images ({checkpoint.directory}).")
-            if config.init_from is not None:
-                notes.append("init_from= was for the beginning of this run, and is ignored from then on.")
-        elif config.init_from is not None and group.is_main:
-            notes += transfer(config.init_from, state)
-    broadcast_state(state, trainer.reducer, checkpoint, group)
+        pyramid = open_pyramid(place, final, batch, channels=data.channels, labels=data.labels, verify=verify)
+    group.require_same({"set of images (fingerprint)": pyramid.fingerprint})
+    return pyramid
 
 
 @contextmanager
@@ -291,27 +247,27 @@ def disk_errors(
         raise
 
 
-def introduce(reporter: Reporter, config: TrainConfig, source: Source, state: State, limit: TimeLimit | None) -> None:
+def introduce(
+    reporter: Reporter, source: Source, description: dict[str, Any], state: State, limit: TimeLimit | None
+) -> None:
     """Log what the run is made of, and notes; write the pages for TensorBoard."""
     schedule, pyramid, run_dir = source.schedule, source.pyramid, reporter.run_dir
     g, d = count_parameters(state.g.network), count_parameters(state.d.network)
     first, final, side = schedule.first_resolution, schedule.final_resolution, pyramid.resolution
     seconds = reporter.eta.seconds_between(state.images, schedule.total)
     if limit is not None:
-        seconds = max(3600 * limit.hours - limit.spent, 0.0)
+        seconds = max(3600 * (limit.hours - reporter.hours), 0.0)
     phases = f"{len(schedule.phases)} phases, {schedule.total:,} images"
-    lines = [
+    for line in (
         f"Run directory  {run_dir}",
         f"Data           {pyramid.images:,} images, {pyramid.channels} channels, up to {side}x{side}",
-        f"Networks       G {g:,}  D {d:,} parameters, {config.loss.name}",
+        f"Networks       G {g:,}  D {d:,} parameters",
         f"Schedule       {first}x{first} to {final}x{final}, {phases}",
         f"Time           {until(seconds, datetime.now())}",
         f"Watch          pggan monitor run={run_dir}",
         *source.notes,
-    ]
-    often = schedule.total // pyramid.images
-    if config.augmentation.name == "none" and pyramid.images < FEW_IMAGES and often >= OFTEN_SHOWN:
-        lines.append(f"D sees each image {often:,} times, and may learn them by heart; augmentation=ada prevents that.")
-    for line in lines:
+    ):
         reporter.line(line)
-    reporter.describe(source.description, dict(flatten(source.description)))
+    if state.g_ema.weights[0].device.type == "cuda" and (reason := fused.problem()) is not None:
+        reporter.warn(f"Layers are calculated without fused kernels, which is slower: {reason}")
+    reporter.describe(description, dict(flatten(description)))

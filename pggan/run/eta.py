@@ -60,19 +60,14 @@ class Eta:
 class TimeLimit:
     """The hours of a run, which include starting up and all commands that have resumed it.
 
-    Args: eta: of this run; began: when this process began to train, by the clock of `eta`; spent: seconds before that;
+    Args: eta: of this run; began: when training would have begun if it had never stopped, by the clock of `eta`;
     configured: the schedule as the configuration has it.
     """
 
     hours: float
     eta: Eta
     began: float
-    spent: float
     configured: Schedule
-
-    def spent_seconds(self, now: float) -> float:
-        """Seconds of training until `now`."""
-        return self.spent + now - self.began
 
     @property
     def planned(self) -> dict[str, Any]:
@@ -88,9 +83,10 @@ class TimeLimit:
         Args: reserve: seconds of what comes after the last image, besides saving.
         """
         eta, course, last, whole = self.eta, self.eta.course, self.configured.phases[-1], 3600 * self.hours
+        spent = now - self.began
         eta.observe(images, now)
-        left = TRAINING_SHARE * whole - self.spent_seconds(now) - reserve
-        if self.spent_seconds(now) > KNOWN_SHARE * whole and left > 0:
+        left = TRAINING_SHARE * whole - spent - reserve
+        if spent > KNOWN_SHARE * whole and left > 0:
             start, end = (eta.phase_times.seconds(self.configured, 0, count) for count in (last.start, last.end))
             course.schedule = self._grown_within(left - min((1 - start / end) * whole, left) / 2, images)
         reached = eta.images_after(left, images)

@@ -1,8 +1,8 @@
 """The health of a run at a tick: the means of its numbers, and alarms."""
 
-import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping
+from math import inf, isfinite
 from statistics import fmean, median
 
 import numpy as np
@@ -11,22 +11,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pggan.distributed.process_group import ProcessGroup
-from pggan.losses.base import Loss
 
 COUNTED = "/skipped"  # names that end so are summed instead of averaged
 PEAKED = "/gradient_norm"  # names that end so also get a maximum
 PEAK = "_max"  # what the name of that maximum has at its end
 
-CLEAR_TICKS = 5  # an alarm that was gone for so long is said again
 SPIKE_FACTOR = 100  # times the recent median of a gradient norm; growth and restarts stay far below
-SPIKE_TICKS = 10  # whose median it is
 # ADA aims at a mean sign of 0.6 (Karras et al. 2020, section 3), and in avatars_32 it stays below 0.67 until the rates
 # fall.  At 0.8, D is wrong about one real in 10.  Where only differences count, the limit is what equally separated
 # normal scores have.
-MAX_SIGN, SIGN_TICKS = 0.8, 12
+MAX_SIGN, RECENT_TICKS = 0.8, 12
 # Distance from a fake to the nearest other fake, as a share of the same distance among reals: 0.66 to 1.05 in
 # avatars_32.  It is 0 for fakes that are copies of a few images.
-MIN_DIVERSITY, DIVERSITY_GRIDS = 0.3, 2
+MIN_DIVERSITY = 0.3
 REALS_SIGN, DIVERSITY = "health/reals_sign", "health/diversity"
 REMEDIES = {
     "gradients": "A single one is harmless, and skipped updates are normal in fp16 while the loss scale is found. If "
@@ -80,69 +77,58 @@ def means(values: Values, group: ProcessGroup) -> dict[str, float]:
 
 
 class Alarms:
-    """The alarms of a run; told the numbers of every tick, in their order."""
+    """The alarms of a run; told the scalars of every tick, in their order.  Each is said once per resolution."""
 
-    def __init__(self, loss: Loss) -> None:
-        self.loss = loss
-        self._peaks: dict[str, deque[float]] = {}
-        self._tick, self._held_at = 0, dict.fromkeys(REMEDIES, -math.inf)
-        self._begin_resolution(0)
-
-    def _begin_resolution(self, resolution: int) -> None:
-        """Forget the numbers of another resolution: scores and images have another scale there."""
-        self._resolution, self._highest_rate = resolution, 0.0
-        self._signs: deque[float] = deque(maxlen=SIGN_TICKS)
-        self._diversities: deque[float] = deque(maxlen=DIVERSITY_GRIDS)
+    def __init__(self, max_sign: float) -> None:
+        """Args: max_sign: the mean sign of reals' scores above which D knows them by heart."""
+        self.max_sign, self._resolution = max_sign, 0
+        self._recent = defaultdict[str, deque[float]](lambda: deque(maxlen=RECENT_TICKS))
 
     def at_tick(
-        self, resolution: int, learning_rate: float, scalars: Mapping[str, float]
+        self, resolution: int, scalars: Mapping[str, float], *, rates_fall: bool
     ) -> tuple[dict[str, float], list[str]]:
-        """Scalars by tag, 1 for each alarm that holds, and a text for each that is raised now.
+        """Scalars by tag, 1 for each alarm that holds, and a text for each that is to be said now.
 
-        Args: learning_rate: D's; scalars: of the tick, by tag; an alarm whose scalar is missing is not raised.
+        Args: scalars: of the tick, by tag; an alarm whose scalar is missing is not raised; rates_fall: then D tells
+        reals from a G that hardly moves: a mean sign of 0.9 in the end of good runs (lab book).
         """
-        if resolution != self._resolution:
-            self._begin_resolution(resolution)
-        self._tick += 1
-        texts, raised = list[str](), dict[str, float]()
-        for name, what in (
-            ("gradients", self._gradients(scalars)),
-            ("overfitting", self._overfitting(scalars, learning_rate)),
-            ("mode_collapse", self._collapse(scalars)),
-        ):
-            raised[f"alarms/{name}"] = float(bool(what))
-            if what and self._tick - self._held_at[name] > CLEAR_TICKS:
-                texts.append(f"{what}. {REMEDIES[name]}.")
-            self._held_at[name] = self._tick if what else self._held_at[name]
-        return {**raised, "health/alarms": sum(raised.values())}, texts
+        if resolution != self._resolution:  # scores and images have another scale there
+            self._resolution, self._said = resolution, set[str]()
+            for name in (REALS_SIGN, DIVERSITY):
+                self._recent[name].clear()
+        found = {
+            "gradients": self._gradients(scalars),
+            "overfitting": "" if rates_fall else self._overfitting(scalars),
+            "mode_collapse": self._collapse(scalars),
+        }
+        raised = {f"alarms/{name}": float(bool(what)) for name, what in found.items()}
+        new = [name for name, what in found.items() if what and name not in self._said]
+        self._said.update(new)
+        return raised | {"health/alarms": sum(raised.values())}, [f"{found[name]}. {REMEDIES[name]}." for name in new]
 
     def _gradients(self, scalars: Mapping[str, float]) -> str:
         found = []
         for name, value in scalars.items():
             if name.endswith(COUNTED) and value > 0:
                 found.append(f"Skipped {value:.0f} updates of {name[0]}, whose gradients were NaN or infinite")
-            elif name.endswith(PEAKED + PEAK):
-                recent = self._peaks.setdefault(name, deque(maxlen=SPIKE_TICKS))
-                usual = median(recent) if recent else math.inf
-                if usual > 0 and value > SPIKE_FACTOR * usual:  # where it was 0, any is better
+            elif name.endswith(PEAKED + PEAK) and isfinite(value):
+                usual = median(self._recent[name] or [inf])
+                self._recent[name].append(value)
+                if value > SPIKE_FACTOR * usual > 0:
                     found.append(f"{name} is {value:.3g}, {value / usual:,.0f} times what it was lately")
-                if math.isfinite(value):
-                    recent.append(value)
         return ", ".join(found)
 
-    def _overfitting(self, scalars: Mapping[str, float], learning_rate: float) -> str:
-        self._highest_rate = max(self._highest_rate, learning_rate)
-        # With falling rates, D tells reals from a G that hardly moves: 0.9 in the end of good runs (lab book).
-        if REALS_SIGN not in scalars or learning_rate < self._highest_rate:
-            return ""
-        self._signs.append(scalars[REALS_SIGN])
-        mean = fmean(self._signs)
-        is_high = len(self._signs) == SIGN_TICKS and mean > self.loss.mean_sign(MAX_SIGN)
-        return f"D is right about {(1 + mean) / 2:.0%} of the reals" if is_high else ""
+    def _overfitting(self, scalars: Mapping[str, float]) -> str:
+        signs = self._last(REALS_SIGN, scalars)
+        is_high = len(signs) == RECENT_TICKS and fmean(signs) > self.max_sign
+        return f"D is right about {(1 + fmean(signs)) / 2:.0%} of the reals" if is_high else ""
 
     def _collapse(self, scalars: Mapping[str, float]) -> str:
-        if DIVERSITY in scalars:
-            self._diversities.append(scalars[DIVERSITY])
-        if len(self._diversities) < DIVERSITY_GRIDS or not max(self._diversities) < MIN_DIVERSITY:
-            return ""
-        return f"Fakes differ from their nearest neighbours by {self._diversities[-1]:.0%} of what reals do"
+        last = self._last(DIVERSITY, scalars)[-2:]
+        is_low = len(last) == 2 and max(last) < MIN_DIVERSITY
+        return f"Fakes differ from their nearest neighbours by {last[-1]:.0%} of what reals do" if is_low else ""
+
+    def _last(self, name: str, scalars: Mapping[str, float]) -> list[float]:
+        """The last values of a scalar, up to that of this tick, if there is one."""
+        self._recent[name].extend([scalars[name]] if name in scalars else [])
+        return [*self._recent[name]]

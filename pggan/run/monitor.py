@@ -16,7 +16,7 @@ OUTPUTS = Path("outputs")
 EVENTS = "events.out.tfevents.*"
 LOCAL = ("127.0.0.1", "localhost", "::1")
 # TensorBoard would keep 10 pictures of a tag, chosen by chance.
-SAMPLES = "images=1000,text=1000,histograms=1000"
+SAMPLES = "images=1000,text=1000"
 
 
 def run(config: MonitorConfig) -> int:

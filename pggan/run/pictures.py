@@ -1,9 +1,8 @@
 """The pictures that a run makes of itself: grids, the frames of its film, how varied its faces are, the projector.
 
-N images, R resolution, C channels, Z latent size, H features.
+N images, R resolution, C channels.
 """
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,11 +16,10 @@ from pggan.core.schedule import Phase, Schedule, is_due
 from pggan.data.pyramid import ImagePyramid
 from pggan.data.reals import to_float
 from pggan.networks.networks import Discriminator, Generator
-from pggan.ops.elementwise import pixel_norm
 from pggan.optim.state import State
 from pggan.run.health import DIVERSITY
 from pggan.run.report import Reporter
-from pggan.sampling.generate import draw_seeds, seed_latents
+from pggan.sampling.generate import draw_seeds
 from pggan.sampling.images import (
     FOLDER,
     MIN_TILE,
@@ -29,22 +27,16 @@ from pggan.sampling.images import (
     Pixels,
     contact_sheet,
     grid,
-    read_facts,
     save_grid,
     shrink,
     stored_grids,
 )
 
 MAX_GRID = 2**22  # pixels: about a second of encoding, and more than a screen shows
-MAX_STORED = 300  # stored grids of a whole run: ten seconds of film without one shown twice
-MIN_STORED = 100  # of a run that has as many updates: with fewer, a film jerks
-# Updates per stored grid, where that gives neither too many nor too few.  A grid takes a fifth of the processor time of
-# an update (avatars_32 on two cores), so all of them take little more than half a per cent.
-UPDATES = 36
+FILM_GRIDS = 200  # stored in a whole run, at even distances: seven seconds of film without one shown twice
+MAX_TILE = 128  # pixels of an image in them: larger ones are averaged down
 MAX_STORED_PIXELS = 2**16  # of a stored grid: less than 200 KB in three channels, even of noise
-MAX_TILE = 128  # pixels: larger images are averaged down, so that four of them have room
-COMPARED = 32  # images on each side of a diversity, or as many as there are reals
-COMPARED_SIDE = 32  # pixels to which they are averaged
+COMPARED_SIDE = 32  # pixels to which images are averaged for the measure of diversity
 MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # of the projector: 256 faces of 256x256, 16 of 1024x1024
 POINT_TILE = 32  # pixels of a point's picture: 256 of them are a few hundred kilobytes
 D_BATCH = 8  # images that D sees at once for the projector
@@ -58,7 +50,6 @@ class Step:
     before: int
     images: int
     is_last: bool
-    is_new_level: bool  # the first one of its resolution
 
     def reaches(self, every: int) -> bool:
         """Whether it reaches a multiple of `every`, or the end."""
@@ -86,137 +77,102 @@ class Pictures:
         self.folder, self.film, self.layout = run_dir / "samples", run_dir / "samples" / FOLDER, layout
         self.state, self.pyramid, self.reporter = state, pyramid, reporter
         self.final, self.grid_images = schedule.final_resolution, grid_images
-        self.measured: dict[str, float] = {}  # for the next tick
-        count = min(max(sum(schedule.steps()) // UPDATES, MIN_STORED), MAX_STORED)
-        self.film_images = -(-schedule.total // count)  # between two stored grids
-        # Columns, as many as rows, of all stored grids of a run: 4, or 2 of large images.
+        self.film_images = -(-schedule.total // FILM_GRIDS)  # between two stored grids
+        # Columns, as many as rows, of all stored grids of a run.
         self.tile = min(self.final, MAX_TILE)
         self.columns = 4 if 16 * self.tile**2 <= MAX_STORED_PIXELS else 2
         make_directory(self.film)
         clean_partials(self.film)
-        stored = stored_grids(self.film)
-        for path in [path for count, path in stored.items() if count > state.images]:
+        for path in [path for count, path in stored_grids(self.film).items() if count > state.images]:
             path.unlink()
-        # The clock of a resumed run starts at its last grid: it does not count what was trained since then and saved.
-        last = [read_facts(path) for count, path in stored.items() if count <= state.images][-1:]
-        self._began = time.monotonic() - 3600 * sum(facts.hours for facts in last if facts is not None)
 
     def __call__(self, step: Step) -> None:
-        """Draw what is due, but for what other programs leave too little of the device's memory."""
-        is_first = step.images == 0
-        if is_first:
-            self._show_reals("images/final_reals", self.final, 0, self.folder / "reals.png")
-        if step.is_new_level:
-            # The point of a level's first image: a run that resumes from the image before it shows it again, once.
-            self._show_reals("images/reals", step.phase.resolution, step.before + 1)
-        for what, due, draw in (
-            ("pictures", is_first or step.reaches(self.grid_images), self._show_fakes),
-            ("measure of diversity", is_due(self.grid_images, step.before, step.images), self._measure_diversity),
-            ("grid of the timelapse", is_first or step.reaches(self.film_images), self._store_grid),
-            ("Projector", step.is_last, self._show_projector),
-        ):
-            try:
-                if due:
-                    draw(step.phase, step.images)
-            except torch.OutOfMemoryError as error:
-                torch.cuda.empty_cache()
-                self.reporter.warn(f"No {what} at {step.images:,} images: {str(error).partition('. GPU')[0]}.")
+        """Draw what is due, unless other programs leave too little of the device's memory."""
+        phase, images, is_first = step.phase, step.images, step.images == 0
+        try:
+            if is_first:
+                self._show("final_reals", self._reals(self.final), 0, self.folder / "reals.png")
+            if is_first or step.reaches(self.grid_images):
+                self._show_grids(phase, images)
+            if is_first or step.reaches(self.film_images):
+                self._store_grid(phase, images)
+            if step.is_last:
+                show_projector(self.reporter.board, self.pyramid, self.state, phase)
+        except torch.OutOfMemoryError as error:
+            torch.cuda.empty_cache()
+            self.reporter.warn(f"Pictures of {images:,} images are left out: {str(error).partition('. GPU')[0]}.")
 
-    def _show_reals(self, tag: str, resolution: int, images: int, file: Path | None = None) -> None:
-        """Show the first images of the set at a resolution."""
-        columns, rows = grid_shape(self.layout, resolution, self.final)
-        reals = self.pyramid.read(resolution, np.arange(min(columns * rows, self.pyramid.images)))
-        self.reporter.picture(tag, contact_sheet(reals, columns, self.final), file, images)
+    def _show_grids(self, phase: Phase, images: int) -> None:
+        """Show reals, and fakes of seeds 0, 1, 2 …, the same ones every time: of G, and of its average as a file."""
+        reals = self._reals(phase.resolution)
+        assert isinstance(self.state.g.network, Generator), "new_state makes it"
+        g, ema = (self._fakes(network, phase) for network in (self.state.g.network, self.state.g_ema))
+        self._show("reals", reals, images)
+        self._show("fakes", g, images)
+        self._show("averaged_fakes", ema, images, self.folder / f"fakes-{images:09d}.png")
+        if images and (spread := mean_nearest(reals)):
+            self.reporter.measured[DIVERSITY] = mean_nearest(g) / spread
 
-    def _show_fakes(self, phase: Phase, images: int) -> None:
-        """Show images of seeds 0, 1, 2 …, the same ones every time: of G, and of its average as fakes-….png."""
-        columns, rows = grid_shape(self.layout, phase.resolution, self.final)
-        file, g = self.folder / f"fakes-{images:09d}.png", generator_of(self.state)
-        for tag, network, path in (("images/fakes", g, None), ("images/averaged_fakes", self.state.g_ema, file)):
-            fakes = draw_seeds(network, columns * rows, phase.resolution, phase.alpha)
-            self.reporter.picture(tag, contact_sheet(fakes, columns, self.final), path, images)
+    def _reals(self, resolution: int) -> Pixels:
+        """The first images of the set, as many as a grid has."""
+        count = grid_count(self.layout, resolution, self.final)
+        return self.pyramid.read(resolution, np.arange(min(count, self.pyramid.images)))
 
-    def _measure_diversity(self, phase: Phase, images: int) -> None:
-        diversity = relative_diversity(self.state, phase, self.pyramid)
-        self.measured |= {} if diversity is None else {DIVERSITY: diversity}
+    def _fakes(self, network: Generator, phase: Phase) -> Pixels:
+        """Images of a generator, as many as a grid has."""
+        count = grid_count(self.layout, phase.resolution, self.final)
+        return draw_seeds(network, count, phase.resolution, phase.alpha)
+
+    def _show(self, name: str, pixels: Pixels, images: int, file: Path | None = None) -> None:
+        columns = min(self.layout[0], len(pixels))
+        self.reporter.picture(f"images/{name}", contact_sheet(pixels, columns, self.final), file, images)
 
     def _store_grid(self, phase: Phase, images: int) -> None:
         """Store a small grid of the averaged generator's images of the same seeds, for a film."""
         fakes = draw_seeds(self.state.g_ema, self.columns**2, phase.resolution, phase.alpha)
         small = shrink(fakes, max(phase.resolution // self.tile, 1))
-        hours = (time.monotonic() - self._began) / 3600
-        facts = GridFacts(images, phase.resolution, phase.alpha, round(hours, 6), self.columns)
+        facts = GridFacts(images, phase.resolution, phase.alpha, round(self.reporter.hours, 6), self.columns)
         save_grid(grid(small, self.columns), facts, self.film)
 
-    def _show_projector(self, phase: Phase, images: int) -> None:
-        show_projector(self.reporter.board, self.pyramid, self.state, phase)
 
-
-def grid_shape(layout: tuple[int, int], resolution: int, final_resolution: int) -> tuple[int, int]:
-    """Columns and rows of a grid at `resolution`: as `layout` has them, or fewer, for at most MAX_GRID pixels."""
-    columns, rows = layout
+def grid_count(layout: tuple[int, int], resolution: int, final_resolution: int) -> int:
+    """The images of a grid at `resolution`: as `layout` has them, or fewer, for at most MAX_GRID pixels."""
     side = max(resolution, min(final_resolution, MIN_TILE))
-    while columns * rows > max(MAX_GRID // side**2, 1):
-        columns, rows = (columns - 1, rows) if columns >= rows else (columns, rows - 1)
-    return columns, rows
+    return min(layout[0] * layout[1], max(MAX_GRID // side**2, 1))
 
 
-def generator_of(state: State) -> Generator:
-    """The generator in training."""
-    assert isinstance(state.g.network, Generator), "new_state makes it"
-    return state.g.network
+def mean_nearest(images: Pixels) -> float:
+    """The mean distance from each of images [N, R, R, C] to the nearest other one; 0 of a single one.
 
-
-def relative_diversity(state: State, phase: Phase, pyramid: ImagePyramid) -> float | None:
-    """The mean distance from a fake to the nearest other fake, divided by the same of reals; about 1 of a perfect G.
-
-    Distances are between pixels, averaged to 32x32 at most.  Fakes that are copies of a few images have 0, even where
-    these few differ as much as reals do.  None where the reals are too few, or all the same.
+    Between pixels, averaged to 32x32 at most.  Copies of a few images have 0, even where these few differ much.
     """
-    count, side = min(COMPARED, pyramid.images), min(phase.resolution, COMPARED_SIDE)
-    some = np.random.default_rng(0).permutation(pyramid.images)[:count]  # neighbours in the set may be alike
-    spread = _mean_nearest(pyramid.read(side, some))
-    fakes = draw_seeds(generator_of(state), count, phase.resolution, phase.alpha)
-    return _mean_nearest(shrink(fakes, phase.resolution // side)) / spread if spread else None
-
-
-def _mean_nearest(images: Pixels) -> float:
-    """The mean distance from each of images [N, R, R, C] to the nearest other one; 0 of a single one."""
     if len(images) < 2:
         return 0.0
-    pixels = torch.from_numpy(images).flatten(1).double()
+    small = shrink(images, max(images.shape[1] // COMPARED_SIDE, 1))
+    pixels = torch.from_numpy(small).flatten(1).double()
     distances = torch.cdist(pixels, pixels).fill_diagonal_(torch.inf)
     return float(distances.min(1).values.mean())
 
 
 @torch.no_grad()
 def show_projector(board: SummaryWriter, pyramid: ImagePyramid, state: State, phase: Phase) -> None:
-    """Show averaged fakes of seeds 0, 1, 2 … as points: by their latents, and beside reals by what D sees in them."""
-    side, architecture, d = phase.resolution, state.g_ema.architecture, state.d.network
+    """Show averaged fakes of seeds 0, 1, 2 … and reals as points, by what D sees in them."""
+    side, d = phase.resolution, state.d.network
     assert isinstance(d, Discriminator), "new_state makes it"
-    group = architecture.stddev_group  # images that D compares with each other
+    group = state.g_ema.architecture.stddev_group  # images that D compares with each other
     count = min(MAX_POINTS, MAX_POINT_PIXELS // side**2, pyramid.images) // group * group
     if count == 0:
         return
-    images = torch.from_numpy(
-        np.concatenate([draw_seeds(state.g_ema, count, side, phase.alpha), pyramid.read(side, np.arange(count))])
-    )
-    features, scores = list[Tensor](), list[float]()
+    fakes = draw_seeds(state.g_ema, count, side, phase.alpha)
+    images = torch.from_numpy(np.concatenate([fakes, pyramid.read(side, np.arange(count))]))
+    features: list[Tensor] = []
     hook = d.last_layer(side).register_forward_pre_hook(lambda _, inputs: features.append(inputs[0].float().cpu()))
     try:
         for batch in torch.split(images, max(D_BATCH // group, 1) * group):
-            scores += d(to_float(batch.to(d.weights[0].device)), side, phase.alpha)[0].tolist()
+            d(to_float(batch.to(d.weights[0].device)), side, phase.alpha)
     finally:
         hook.remove()
-    kinds = [(kind, number) for kind in ("fake", "real") for number in range(count)]
-    rows = [
-        [f"{'seed' if kind == 'fake' else 'real'} {number}", kind, f"{score:.3f}"]
-        for (kind, number), score in zip(kinds, scores, strict=True)
-    ]
+    rows = [[f"{kind} {number}", kind] for kind in ("fake", "real") for number in range(count)]
     faces = torch.from_numpy(shrink(images.numpy(), max(side // POINT_TILE, 1))).permute(0, 3, 1, 2) / 255
     faces = faces[:, :3] if faces.shape[1] in (3, 4) else faces[:, :1].expand(-1, 3, -1, -1)
-    latents = pixel_norm(seed_latents(list(range(count)), architecture.latent_size))
-    for tag, points in (("latents", latents), ("features_of_D", torch.cat(features))):
-        board.add_embedding(
-            points, rows[: len(points)], faces[: len(points)], state.images, tag, ["name", "kind", "score"]
-        )
+    board.add_embedding(torch.cat(features), rows, faces, state.images, "features_of_D", ["name", "kind"])

@@ -12,40 +12,37 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
 from omegaconf import OmegaConf
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
 from pggan.core.architecture import MIN_RESOLUTION
 from pggan.core.atomic_io import atomic_write
-from pggan.core.devices import peak_memory
 from pggan.core.schedule import Course, Phase
 from pggan.run.console import TrainingConsole
 from pggan.run.eta import Eta
+from pggan.run.health import Alarms
 from pggan.run.run_dir import append_log
 from pggan.sampling.images import Pixels, save_png
 
+METRICS_FILE = "metrics.jsonl"  # the scalars of each tick as one JSON object per line
 # The keys that people compare runs by; the others are in the text of the configuration.
 COMPARED = ("seed", "precision", "elastic", "loss", "model", "schedule", "optimizer", "ema", "augmentation")
 GROWTH = {"growth: each bend is the border of two phases": ["^schedule/growth$"]}
 # Categories of Custom Scalars, their charts, and patterns of the tags in each.
 LAYOUT: dict[str, dict[str, list[str]]] = {
     "losses": {
-        "losses": [r"^[DG]/loss$"],
-        "terms of D": [r"^D/(wasserstein|loss_reals|loss_fakes|relativistic|class_loss_.*)$"],
+        "losses": ["^[DG]/loss$"],
+        "terms": ["^[DG]/(wasserstein|loss_reals|loss_fakes|relativistic|class_loss_.*)$"],
+        "penalties": ["^D/(gradient_penalty|r1|r2|drift)$"],
     },
-    "scores": {"scores: reals against fakes": [r"^scores/.*"]},
-    "augmentation": {"p of ADA": ["^augment/p$"], "mean sign of D": ["^augment/sign$"]},
-    "penalties": {"penalties": [r"^D/(gradient_penalty|r1|r2|drift)$"]},
-    "quality": {"metrics and their floors": [r"^metrics/.*"]},
+    "scores": {"scores: reals against fakes": ["^scores/.*"]},
+    "quality": {"metrics and their floors": ["^metrics/.*"]},
     "health": {
-        "gradient norms": [r"^[DG]/gradient_norm(_max)?$"],
-        "alarms, skipped updates": [r"^health/alarms$", r"^alarms/.*", r"^[DG]/skipped$"],
-        "overfitting, diversity": ["^health/reals_sign$", "^health/diversity$"],
-        "loss scale": [r"^[DG]/loss_scale$"],
+        "gradient norms": ["^[DG]/gradient_norm(_max)?$"],
+        "alarms, skipped updates": ["^health/alarms$", "^alarms/.*", "^[DG]/skipped$"],
+        "overfitting, diversity, p of ADA": ["^health/(reals_sign|diversity)$", "^augment/.*"],
+        "loss scale": ["^[DG]/loss_scale$"],
     },
     "speed": {
         "images per second": ["^speed/images_per_second$"],
@@ -74,13 +71,18 @@ class NullReporter:
 class Reporter:
     """The one place where a run's scalars, lines and pictures are written; a context."""
 
-    def __init__(self, run_dir: Path, course: Course, eta: Eta, images: int, console: str) -> None:
-        """Continue the files of the run from `images`; what was written beyond it is dropped."""
-        self.run_dir, self.course, self.eta, self.began_at = run_dir, course, eta, images
-        self.console = TrainingConsole(console, course, images)
+    def __init__(self, run_dir: Path, course: Course, eta: Eta, alarms: Alarms, *, images: int, began: float) -> None:
+        """Continue the files of the run from `images`; what was written beyond it is dropped.
+
+        Args: began: when training would have begun if it had never stopped, by the clock of time.monotonic().
+        """
+        self.run_dir, self.course, self.eta, self.alarms, self.began = run_dir, course, eta, alarms, began
+        self.console = TrainingConsole(run_dir, course, images)
         self.board = SummaryWriter(str(run_dir), purge_step=images + 1 if images else 0)
-        self._metrics = MetricsFile(run_dir / "metrics.jsonl", images)
+        self._first = images and images + 1  # of what is written now
         self._tick_images, self._tick_time = images, time.monotonic()
+        self.measured: dict[str, float] = {}  # besides, for the next tick
+        keep_metrics(run_dir / METRICS_FILE, images)
 
     def __enter__(self) -> Self:
         self.console.__enter__()
@@ -91,9 +93,14 @@ class Reporter:
         with nullcontext() if kind is None else suppress(Exception):  # a full disk may be why the block failed
             self.board.close()
 
-    def line(self, text: str, *, always: bool = False) -> None:
-        """Show a line on the console, a quiet one only if `always`, and keep it in train.log."""
-        self.console.line(text, always=always)
+    @property
+    def hours(self) -> float:
+        """Hours of training so far, without the steps that a resumed run takes again."""
+        return (time.monotonic() - self.began) / 3600
+
+    def line(self, text: str) -> None:
+        """Show a line on the console, and keep it in train.log."""
+        self.console.line(text)
         append_log(self.run_dir, text)
 
     def warn(self, text: str) -> None:
@@ -101,24 +108,19 @@ class Reporter:
         self.console.warn(text)
         append_log(self.run_dir, text)
 
-    def alarm(self, text: str, images: int) -> None:
-        """Show what goes wrong at `images` and what to do, as a warning and in TensorBoard."""
-        self.warn(f"Alarm: {text}")
-        self.board.add_text("alarms", text, images)
-
     def describe(self, description: dict[str, Any], hyperparameters: Mapping[str, Any]) -> None:
         """Write the layout of TensorBoard's charts, pages about the run, and the beginning of its row in HParams.
 
         Args: description: of the configuration; hyperparameters: its values by full keys.
         """
-        board, first = self.board, self.began_at and self.began_at + 1
+        board = self.board
         charts = {
             title: {name: ["Multiline", tags] for name, tags in (GROWTH | parts).items()}
             for title, parts in LAYOUT.items()
         }
         board.add_custom_scalars(charts)
         configuration = OmegaConf.to_yaml(OmegaConf.create(description)).splitlines()
-        board.add_text("run/configuration", "\n".join(f"    {line}" for line in configuration), first)
+        board.add_text("run/configuration", "\n".join(f"    {line}" for line in configuration), self._first)
         # No columns are declared, as `add_hparams` would: TensorBoard takes all numbers of all runs.
         compared = {
             key: value
@@ -126,7 +128,7 @@ class Reporter:
             if key.split(".")[0] in COMPARED and isinstance(value, bool | int | float | str)
         }
         _, start, self._end_of_row = hparams(compared, {})  # type: ignore[no-untyped-call]
-        self.board.file_writer.add_summary(start, first)  # type: ignore[attr-defined]  # its type says None
+        board.file_writer.add_summary(start, self._first)  # type: ignore[attr-defined]  # its type says None
 
     def finish(self, images: int) -> None:
         """Mark the row in HParams: the run has come to its end."""
@@ -142,20 +144,18 @@ class Reporter:
             self.board.add_text("phases", title, images + 1)
             self.board.add_scalar("schedule/growth", growth(phase), images + 1)
 
-    def tick(
-        self,
-        images: int,
-        phase: Phase,
-        means: dict[str, float],
-        scores: Mapping[str, NDArray[np.float32]],
-        device: torch.device,
-    ) -> None:
-        """Write the `means` since the last tick everywhere, and the distribution of the `scores` [N] to TensorBoard."""
-        now = time.monotonic()
+    def tick(self, images: int, phase: Phase, scalars: dict[str, float]) -> None:
+        """Write the `scalars` since the last tick everywhere, and what is wrong with them."""
+        now, schedule = time.monotonic(), self.course.schedule
         seconds_per_image = (now - self._tick_time) / max(images - self._tick_images, 1)
         self._tick_images, self._tick_time = images, now
         self.eta.observe(images, now)
-        scalars = means | {
+        rates_fall = images > schedule.total - schedule.decay_images
+        scalars = scalars | self.measured
+        self.measured = {}
+        raised, texts = self.alarms.at_tick(phase.resolution, scalars, rates_fall=rates_fall)
+        scalars |= raised
+        scalars |= {
             "schedule/resolution": phase.resolution,
             "schedule/growth": growth(phase),
             "schedule/alpha": phase.alpha,
@@ -163,20 +163,22 @@ class Reporter:
             "schedule/learning_rate_g": phase.learning_rate_g,
             "schedule/learning_rate_d": phase.learning_rate_d,
             "speed/images_per_second": 1 / seconds_per_image,
-            "speed/memory_bytes": peak_memory(device),
-            "speed/eta_seconds": self.eta.seconds_between(images, self.course.schedule.total),
-            "speed/hours": self._metrics.hours,
+            "speed/eta_seconds": self.eta.seconds_between(images, schedule.total),
+            "speed/hours": self.hours,
         }
         for name, value in scalars.items():
             self.board.add_scalar(name, value, images)
-        for name, values in scores.items():
-            if len(finite := values[np.isfinite(values)]):
-                self.board.add_histogram(name.replace("scores/", "score_histogram/"), finite, images)
-        self.board.flush()
         record = {re.sub("^(schedule|speed|health)/", "", name): value for name, value in scalars.items()}
-        self._metrics.append({"images": images, "phase": phase.name, **record})
+        # A number that is not finite is null, because JSON has no NaN.
+        finite = {name: value if math.isfinite(value) else None for name, value in record.items()}
+        with (self.run_dir / METRICS_FILE).open("a") as file:
+            file.write(json.dumps({"images": images, "phase": phase.name, **finite}, allow_nan=False) + "\n")
         self.console.progress(images, phase)
         append_log(self.run_dir, self.console.tick(scalars))
+        for text in texts:
+            self.warn(f"Alarm: {text}")
+            self.board.add_text("alarms", text, images)
+        self.board.flush()
 
     def picture(self, tag: str, picture: Pixels, path: Path | None, images: int) -> None:
         """Show a picture [H, W, C] in TensorBoard, and write it as the PNG file `path`."""
@@ -191,27 +193,11 @@ def growth(phase: Phase) -> float:
     return phase.resolution.bit_length() - MIN_RESOLUTION.bit_length() - 1 + phase.alpha
 
 
-class MetricsFile:
-    """metrics.jsonl: the scalars of each tick as one JSON object per line, and the hours of training."""
-
-    def __init__(self, path: Path, images: int) -> None:
-        """Continue from `images`: lines beyond it are dropped, and hours count on from the last line that stays."""
-        self.path, hours, kept = path, 0.0, ""
-        for line in path.read_text().splitlines() if path.is_file() else []:
-            with suppress(ValueError, KeyError, TypeError):  # a line cut short by a kill or a full disk
-                if (tick := json.loads(line))["images"] <= images:
-                    hours, kept = tick.get("hours", 0.0), f"{kept}{line}\n"
-        with atomic_write(path) as temporary:
-            temporary.write_text(kept)
-        self._began = time.monotonic() - 3600 * hours
-
-    @property
-    def hours(self) -> float:
-        """Hours of training so far, without the steps that a resumed run takes again."""
-        return (time.monotonic() - self._began) / 3600
-
-    def append(self, values: Mapping[str, Any]) -> None:
-        """Append a line; a number that is not finite is written as null, because JSON has no NaN."""
-        finite = {key: None if isinstance(of, float) and not math.isfinite(of) else of for key, of in values.items()}
-        with self.path.open("a") as file:
-            file.write(json.dumps(finite, allow_nan=False) + "\n")
+def keep_metrics(path: Path, images: int) -> None:
+    """Drop the lines of a metrics.jsonl beyond `images`, and any that was cut short by a kill or a full disk."""
+    kept = ""
+    for line in path.read_text().splitlines() if path.is_file() else []:
+        with suppress(ValueError, KeyError, TypeError):
+            kept += f"{line}\n" * (json.loads(line)["images"] <= images)
+    with atomic_write(path) as temporary:
+        temporary.write_text(kept)

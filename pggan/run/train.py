@@ -2,7 +2,7 @@
 
 import gc
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from pggan.distributed.process_group import ProcessGroup, RankInfo, rank_from_en
 from pggan.distributed.watchdog import killed_if_stopped
 from pggan.optim.updates import ema_decay
 from pggan.run.compose import FindImages, open_run
-from pggan.run.eta import TimeLimit
+from pggan.run.loop import Run
 from pggan.run.run_dir import choose_run_dir, log_on_rank, next_start
 
 SMALLER_FILE = ".micro_batch_size"  # in the directory of a run whose ranks restart because memory did not suffice
@@ -50,72 +50,64 @@ def train(config: TrainConfig, find_images: FindImages, group: ProcessGroup) -> 
 
     After numbers that are not finite, or where memory no longer suffices, the run is opened again at its checkpoint.
     """
-    failures: list[Failure] = []
+    run: Run | None = None
+    began: float | None = None
+    bad: list[int] = []  # image counts at which numbers were not finite
     while True:
         try:
-            return train_on(config, find_images, group, failures[-1].limit if failures else None)
-        except Failure as failure:
-            config = opened_again(config, group, failure, failures)
-            failures.append(failure.with_traceback(None))  # else it would keep the run that is left
+            with open_run(config, find_images, group, began) as run:
+                return take_steps(run, config)
+        except (NonFiniteError, StepOutOfMemory) as problem:
+            if run is None:  # it was being opened
+                raise
+            began = run.began
+            config = opened_again(config, group, run, problem, bad)
+        run = None
         gc.collect()  # a trainer and its CUDA graphs refer to each other, and would keep their memory
 
 
-def train_on(config: TrainConfig, find_images: FindImages, group: ProcessGroup, limit: TimeLimit | None) -> int:
-    """Open the run and train: the step, over and over, and what is due in between; raises Failure."""
-    with open_run(config, find_images, group, limit) as run:
-        trainer, state = run.trainer, run.state
-        try:
-            while (phase := run.next_phase()) is not None:
-                rng = StepRng(config.seed, state.images, group.device)
-                decay = ema_decay(state.images, phase.batch, **vars(config.ema))
-                metrics = trainer.step(phase, run.stream.batch(phase, rng), rng, decay)
-                run.after_step(phase, metrics)
-            return run.finish()
-        except (NonFiniteError, StepOutOfMemory) as error:
-            if isinstance(error, StepOutOfMemory) and group.world_size > 1:
-                if error.smaller is not None:  # the other ranks are in the middle of a step: the launcher restarts all
-                    Path(run.run_dir, SMALLER_FILE).write_text(str(error.smaller))
-                raise
-            error.__cause__ = error.__context__ = error.__traceback__ = None  # they keep the memory of the run
-            images = getattr(error, "images", None) or state.images
-            raise Failure(error, images, run.run_dir, run.limit) from None
+def take_steps(run: Run, config: TrainConfig) -> int:
+    """The step, over and over, and what is due in between; returns the exit code."""
+    trainer, state = run.trainer, run.state
+    while (phase := run.next_phase()) is not None:
+        rng = StepRng(config.seed, state.images, run.group.device)
+        decay = ema_decay(state.images, phase.batch, **vars(config.ema))
+        metrics = trainer.step(phase, run.stream.batch(phase, rng), rng, decay)
+        run.after_step(phase, metrics)
+    return run.finish()
 
 
-@dataclass(eq=False)
-class Failure(Exception):
-    """A run can't go on from the state that it has at `images`."""
-
-    problem: NonFiniteError | StepOutOfMemory
-    images: int
-    run_dir: Path
-    limit: TimeLimit | None  # of a run that was given hours
-
-
-def opened_again(config: TrainConfig, group: ProcessGroup, failure: Failure, before: list[Failure]) -> TrainConfig:
+def opened_again(
+    config: TrainConfig, group: ProcessGroup, run: Run, problem: NonFiniteError | StepOutOfMemory, bad: list[int]
+) -> TrainConfig:
     """The configuration with which the run resumes from its last checkpoint; raises UserError where that is of no use.
 
     The same images and random numbers come again.  So a fault of the machine is gone then, and a fault of the recipe
     comes back at the same position.  Where memory did not suffice, half as many images are in each pass.
     """
-    problem, run_dir = failure.problem, failure.run_dir
+    run_dir = run.run_dir
     if isinstance(problem, StepOutOfMemory):
         if problem.smaller is None:
+            raise problem
+        if group.world_size > 1:  # the other ranks are in the middle of a step: the launcher restarts all
+            Path(run_dir, SMALLER_FILE).write_text(str(problem.smaller))
             raise problem
         log_on_rank(run_dir, f"{problem.problem} Opening the run again, with {problem.smaller} in each.")
         compute = replace(config.compute, micro_batch_size=problem.smaller)
         resume = "auto" if checkpoints_of(run_dir) else config.resume
         return replace(config, run_dir=str(run_dir), resume=resume, compute=compute)
+    images = problem.images or run.state.images
     with group.collective_errors():
         if group.is_main:
             checkpoint, _ = newest_checkpoint(run_dir)
-            earlier = [one.images for one in before if isinstance(one.problem, NonFiniteError)]
-            where = f"Numbers were NaN or infinite at {failure.images:,} images"
+            where = f"Numbers were NaN or infinite at {images:,} images"
             if checkpoint is None:
                 raise UserError(f"{where}, before the first checkpoint: {problem}.", REMEDY)
-            if len(earlier) == MAX_FAILURES or failure.images <= max(earlier, default=-1):
+            if len(bad) == MAX_FAILURES or images <= max(bad, default=-1):
                 raise UserError(f"{where} again, after rolling back to {checkpoint.images:,}: {problem}.", REMEDY)
             back = f"Rolling back to the checkpoint of {checkpoint.images:,} images"
             log_on_rank(run_dir, f"{where}: {problem}. {back}. If this happens here again, training ends.")
+    bad.append(images)
     return replace(config, run_dir=str(run_dir), resume="auto")
 
 

@@ -56,11 +56,11 @@ def earlier(run_dir) -> Path:
 def snapshot_of():
     """A snapshot with the newest state of a run, under another image count."""
 
-    def take(run_dir: Path, images: int, milestone: bool = False, best: dict[str, float] | None = None) -> Snapshot:
+    def take(run_dir: Path, images: int, best: dict[str, float] | None = None) -> Snapshot:
         checkpoint, _ = newest_checkpoint(run_dir)
         state_dicts = {component: checkpoint.load(component) for component in COMPONENTS}
         stage = {key: checkpoint.header[key] for key in ("phase", "resolution", "alpha")}
-        notes = {"config": {}, "milestone": milestone, "best": best}
+        notes = {"config": {}, "best": best}
         return Snapshot(state_dicts, images, 2, checkpoint.architecture, stage, notes)
 
     return take

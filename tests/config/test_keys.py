@@ -24,7 +24,6 @@ REFUSED = {
     "train schedule.batch={4: 16, 12: 8}": "a table {resolution: a whole number at least 1}",
     "train schedule.stable_images=0 schedule.fade_images=0": "above 0 for one resolution",
     "train checkpoint.every_minutes=0": "above 0, or null",
-    "train checkpoint.milestones=[0]": "or phases",
     "train model.fmap_max=99999999999": "at most 65536",
     "train model.features=resnet": "efficientnet-lite0, or null",
     "train model.features_from=4": "a power of two at least 4 and at least 8",
@@ -85,13 +84,6 @@ def test_a_value_that_cannot_work_is_refused_with_what_would_do(words, hint):
 )
 def test_gamma_is_that_of_the_final_resolution_and_its_batch_where_it_is_auto(words, gamma):
     assert train_config("experiment=modern", *words).loss.gamma == gamma
-
-
-def test_milestones_are_listed_or_the_ends_of_all_phases():
-    sizes = ["schedule.final_resolution=8", "schedule.stable_images=8", "schedule.fade_images=8"]
-    for given, expected in {"[]": [], "[100,5]": [100, 5], "phases": [8, 16, 24]}.items():
-        made = train_config(f"checkpoint.milestones={given}", *sizes)
-        assert made.checkpoint.milestone_images(made.schedule.build()) == expected
 
 
 def test_a_configuration_of_an_earlier_version_loses_what_is_withdrawn_and_gains_what_is_new():

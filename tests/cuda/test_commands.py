@@ -22,7 +22,6 @@ RUN = [
     "schedule.batch=8",
     "monitor.grid_images=112",
     "monitor.grid=3x2",
-    "monitor.console=plain",
     "checkpoint.every_images=64",
     "evaluation.interval_images=112",
     "evaluation.count=16",

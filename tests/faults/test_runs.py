@@ -106,12 +106,6 @@ def test_checkpoints_come_after_minutes_too(tiny_config, tmp_path, monkeypatch, 
     assert [path.name for path in sorted((tmp_path / "b" / "checkpoints").iterdir())] == ["000000160"]
 
 
-def test_milestones_stay_beyond_the_newest(tiny_config, tmp_path):
-    train.run(tiny_config(f"run_dir={tmp_path}", "checkpoint.milestones=[40,100]", "checkpoint.keep=1"))
-    kept = [path.name for path in sorted((tmp_path / "checkpoints").iterdir())]
-    assert kept == ["000000040", "000000104", "000000160"]
-
-
 # ---- what is reported ------------------------------------------------------------------------------------
 
 
@@ -131,9 +125,8 @@ def test_no_point_comes_twice_after_any_number_of_resumes(tiny_config, tmp_path,
     train.run(config)
     assert steps_of(tmp_path) == TICKS
     board = EventAccumulator(str(tmp_path), size_guidance={"images": 0}).Reload()
-    for tag in ("images/fakes", "images/averaged_fakes"):
+    for tag in ("images/fakes", "images/averaged_fakes", "images/reals"):
         assert [event.step for event in board.Images(tag)] == [0, *TICKS]
     assert [event.step for event in board.Images("images/final_reals")] == [0]
-    assert [event.step for event in board.Images("images/reals")] == [1, 33, 97]  # the first image of each level
     metrics = [json.loads(line)["images"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert metrics == TICKS

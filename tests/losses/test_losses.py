@@ -85,7 +85,6 @@ def test_label_terms_are_cross_entropies_with_the_labels_of_reals_in_d_and_drawn
     close(terms["D/class_loss_fakes"], [math.log(1 + e + e**3)])
     of_g = WGAN_GP.for_g(critic, Reals(reals, labels[:1], labels[2:]), fakes).loss
     close(of_g["G/class_loss_fakes"], [math.log(1 + e + e**3) - 3])
-    assert set(of_g) == set(WGAN_GP.terms_of_g)
     close(class_loss(torch.zeros(1, 3), labels[:1]), [math.log(3)])
 
 

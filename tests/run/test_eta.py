@@ -88,7 +88,7 @@ def train(times, *, spent=0.0, images=0, plan=None, stop=10**9):
     """
     course, now, phases = Course(with_plan(SCHEDULE, plan or {})), 0.0, {}
     eta = Eta(course, PHASE_TIMES, images, now)
-    limit = TimeLimit(HOURS, eta, now, spent, SCHEDULE)
+    limit = TimeLimit(HOURS, eta, now - spent, SCHEDULE)
     while images < course.schedule.total and images < stop:
         phases[images] = phase = course.at(images)
         slower = times(now) if callable(times) else times
@@ -127,7 +127,7 @@ def test_a_resumed_run_has_the_time_and_the_plan_that_are_left():
     images, seconds, limit, _ = train(2.0, stop=4000)
     plan = json.loads(json.dumps(limit.planned))
     assert with_plan(SCHEDULE, plan).phases == limit.eta.course.schedule.phases
-    _, rest, _, _ = train(2.0, spent=limit.spent_seconds(seconds), images=images, plan=plan)
+    _, rest, _, _ = train(2.0, spent=seconds, images=images, plan=plan)
     assert seconds + rest == pytest.approx(TRAINING_SHARE * 500, rel=0.07)
     images, *_ = train(1.0, spent=1000.0, images=1584)  # no time is left: one tick
     assert images <= 1616

@@ -2,13 +2,12 @@
 
 import json
 import math
-import re
 from pathlib import Path
 
 import pytest
 import torch
 
-from pggan.checkpoints.write import NonFiniteError, prune
+from pggan.checkpoints.write import NonFiniteError
 from pggan.core.errors import StepOutOfMemory, UserError
 from pggan.run import pictures, train
 
@@ -43,18 +42,17 @@ def test_pictures_for_which_there_is_no_memory_are_left_out(tiny_config, tmp_pat
     monkeypatch.setattr(pictures, "draw_seeds", draw_seeds)
     assert train.run(tiny_config(f"run_dir={tmp_path}", "monitor.grid_images=96")) == 0
     said = (tmp_path / "train.log").read_text()
-    for what in ("pictures", "measure of diversity", "grid of the timelapse", "Projector"):
-        assert re.search(rf"No {what} at [\d,]+ images: CUDA out of memory. Tried to allocate 2.00 GiB\.\n", said)
+    assert "Pictures of 96 images are left out: CUDA out of memory. Tried to allocate 2.00 GiB.\n" in said
     assert [*(tmp_path / "checkpoints").iterdir()]
 
 
 @pytest.mark.slow
 def test_after_a_rollback_all_is_as_in_a_run_in_which_nothing_had_been(tiny_config, tmp_path, bad_gradients):
-    """A milestone at 80 and a checkpoint due at 96 were put off while updates were being skipped: after rolling back to
-    64, neither is made up for at 72; no mean has numbers of the steps taken back; the interval counts from 64; the
-    diversity at 96, which was measured before the rollback at 104, is measured again.
+    """A checkpoint due at 96 was put off while updates were being skipped: after rolling back to 64, it is not made up
+    for at 72; no mean has numbers of the steps taken back; the interval counts from 64; the diversity at 96, which was
+    measured before the rollback at 104, is measured again.
     """
-    settings = ["checkpoint.every_images=32", "checkpoint.keep=99", "checkpoint.milestones=[80]"]
+    settings = ["checkpoint.every_images=32", "checkpoint.keep=99"]
     settings += ["checkpoint.roll_back_after=5", "monitor.tick_images=32"]
     train.run(tiny_config(*settings, f"run_dir={tmp_path / 'whole'}"))
     bad_gradients(72, 104)
@@ -63,16 +61,14 @@ def test_after_a_rollback_all_is_as_in_a_run_in_which_nothing_had_been(tiny_conf
 
     def left(run_dir: Path) -> list[object]:
         saved = sorted(path.name for path in (run_dir / "checkpoints").iterdir())
-        prune(run_dir, newest=160, keep=1)
-        milestones = sorted(path.name for path in (run_dir / "checkpoints").iterdir())
         ticks = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
         names = ("images", "D/loss", "G/skipped", "G/gradient_norm_max", "diversity", "alarms")
-        return [saved, milestones, *([tick.get(name) for name in names] for tick in ticks)]
+        return [saved, *([tick.get(name) for name in names] for tick in ticks)]
 
     whole, bad = left(tmp_path / "whole"), left(tmp_path / "bad")
     assert whole == bad
-    assert whole[:2] == [[f"{count:09d}" for count in (32, 64, 80, 96, 128, 160)], ["000000080", "000000160"]]
-    assert [tick[4] is not None for tick in bad[2:]] == [False, False, True, False, True]
+    assert whole[0] == [f"{count:09d}" for count in (32, 64, 96, 128, 160)]
+    assert [tick[4] is not None for tick in bad[1:]] == [False, False, True, False, True]
 
 
 def test_a_run_that_fails_at_one_position_after_another_is_given_up_too(tiny_config, tmp_path, after_step):
@@ -120,14 +116,3 @@ def test_where_memory_no_longer_suffices_the_run_goes_on_with_half_of_the_images
 def test_a_run_whose_hours_are_over_before_its_networks_are_grown_says_so(tiny_config, tmp_path):
     assert train.run(tiny_config("hours=1e-6", "monitor.tick_images=8", f"run_dir={tmp_path}")) == 0
     assert "before 16x16 was faded in: hours=1e-06 were over." in (tmp_path / "train.log").read_text()
-
-
-@pytest.mark.slow
-def test_the_asked_for_steps_of_every_phase_are_recorded(tiny_config, tmp_path):
-    """Phases of 4 updates: three are warm-up, and only the fourth is left."""
-    short = ["schedule.final_resolution=8", "evaluation.metrics=[]", "monitor.profile_steps=2"]
-    assert train.run(tiny_config(f"run_dir={tmp_path}", *short)) == 0
-    names = [f"{images:09d}-{phase}" for images, phase in ((0, "4x4-stable"), (32, "8x8-fade"), (64, "8x8-stable"))]
-    assert sorted(path.stem for path in (tmp_path / "profile").iterdir()) == names
-    events = json.loads((tmp_path / "profile" / f"{names[0]}.json").read_text())["traceEvents"]
-    assert any("conv" in str(event.get("name")) for event in events)

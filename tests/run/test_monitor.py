@@ -47,7 +47,7 @@ def test_a_port_that_is_taken_is_named(finished_run):
             monitor.run(config)
 
 
-TABS = {"scalars", "custom_scalars", "images", "distributions", "text", "hparams", "projector"}
+TABS = {"scalars", "custom_scalars", "images", "text", "hparams", "projector"}
 
 
 @pytest.mark.rare

@@ -127,16 +127,6 @@ def test_the_same_command_really_runs_every_level_to_1024(tiny_config, make_pyra
 # ---- what is said at the start ---------------------------------------------------------------------------
 
 
-def test_few_images_shown_often_are_a_reason_to_augment(tiny_config, make_pyramid, tmp_path):
-    make_pyramid(tmp_path / "data", images=8)
-    few = [f"data.path={tmp_path / 'data'}", "schedule.final_resolution=4", "schedule.total_images=400"]
-    for name in ("none", "ada"):
-        run_dir = tmp_path / name
-        assert train.run(tiny_config(f"run_dir={run_dir}", f"augmentation={name}", *few)) == 0
-        note = "D sees each image 50 times, and may learn them by heart; augmentation=ada"
-        assert (note in (run_dir / "train.log").read_text()) == (name == "none")
-
-
 def test_what_the_run_will_do_is_announced(finished_run):
     log = (finished_run / "train.log").read_text()
     for line in (
