@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 from pggan.core.errors import UserError, nearest
 from pggan.data.image_file import ImageFile, ImageHeader
 from pggan.data.pyramid import INDEX_FILE
-from pggan.data.sources import Entry, Source, archive_source, disk_entry, folder_source
+from pggan.data.sources import Entry, Source, archive_source, folder_source
 
 
 def require_source(source: str) -> None:
@@ -72,13 +72,11 @@ def known_set(name: str, root: Path) -> Source:
             f"{name} can't be opened in {root}: {error}",
             'See the torchvision page of this data set; CelebA needs pip install "pggan[datasets]", too.',
         ) from error
-    if name == "celeba":  # as files, which are checked more strictly than torchvision does
-        folder = Path(dataset.root, dataset.base_folder, "img_align_celeba")
-        return Source(about, [disk_entry(folder / file, folder, file) for file in dataset.filename])
+    labels = [dataset.classes[int(target)] for target in getattr(dataset, "targets", ())]  # CelebA has none
     found = []
-    for number, target in enumerate(dataset.targets):
+    for number in range(len(dataset)):
         file = ImageFile(Path(name, f"{number:08d}"), partial(_open_image, name, root, number))
-        found.append(Entry(file.path.name, file, label=dataset.classes[int(target)]))
+        found.append(Entry(file.path.name, file, label=labels[number] if labels else None))
     return Source(about, found)
 
 

@@ -75,13 +75,19 @@ def first_folder(name: str) -> str | None:
     return folder if slash else None
 
 
-def disk_entry(path: Path, root: Path, name: str, label: str | None = None) -> Entry:
-    """The entry of a file below `root`, which has no links in its path; a link has the stamp of its target."""
-    stamp = "missing"
-    with suppress(OSError):  # of a link that leads nowhere, or a file that a data set only lists
-        status = path.stat()
-        stamp = f"{status.st_size}-{status.st_mtime_ns}"
-    return Entry(name, ImageFile(path, partial(_open_below, path, root)), label=label, stamp=stamp)
+def folder_source(path: Path) -> Source:
+    """The image files under a folder, at any depth, sorted by path; hidden files and linked folders are passed over."""
+    root, found = Path(os.path.realpath(path)), []
+    for folder, subfolders, names in os.walk(path):
+        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+        for file in (Path(folder, name) for name in names if is_image_name(name)):
+            name, stamp = file.relative_to(path).as_posix(), "missing"
+            with suppress(OSError):  # of a link that leads nowhere
+                status = file.stat()
+                stamp = f"{status.st_size}-{status.st_mtime_ns}"
+            content = ImageFile(file, partial(_open_below, file, root))
+            found.append(Entry(name, content, label=first_folder(name), stamp=stamp))
+    return Source({"kind": "folder", "name": path.resolve().name}, sorted(found, key=_path_of))
 
 
 def _open_below(path: Path, root: Path) -> BinaryIO:
@@ -98,17 +104,6 @@ def _open_below(path: Path, root: Path) -> BinaryIO:
 
 def _path_of(entry: Entry) -> Path:
     return entry.file.path
-
-
-def folder_source(path: Path) -> Source:
-    """The image files under a folder, at any depth, sorted by path; hidden files and linked folders are passed over."""
-    root, found = Path(os.path.realpath(path)), []
-    for folder, subfolders, names in os.walk(path):
-        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-        for file in (Path(folder, name) for name in names if is_image_name(name)):
-            name = file.relative_to(path).as_posix()
-            found.append(disk_entry(file, root, name, first_folder(name)))
-    return Source({"kind": "folder", "name": path.resolve().name}, sorted(found, key=_path_of))
 
 
 # ---- archives

@@ -1,6 +1,5 @@
 """Finding a data set: folders, known sets on small local copies in torchvision's own formats, and drawn faces."""
 
-import hashlib
 import os
 import pickle
 import struct
@@ -9,13 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from pggan.core.errors import UserError
 from pggan.data import data_sets
 from pggan.data.data_sets import BACKGROUNDS, avatars, open_source
 from pggan.data.image_file import load_image
-from tests.data.images import everything, noise, png, prepared, save
+from tests.data.images import noise, png, prepared, save
 
 
 def test_hidden_and_other_files_and_linked_folders_are_passed_over(folder, tmp_path):
@@ -49,16 +47,7 @@ def test_a_prepared_pyramid_is_no_source(folder, tmp_path):
 # ---- known sets: nothing is downloaded
 
 
-@pytest.fixture
-def datasets():
-    return pytest.importorskip("torchvision.datasets")
-
-
-def md5(path):
-    return hashlib.md5(path.read_bytes()).hexdigest()
-
-
-def test_fashion_mnist(datasets, tmp_path):
+def test_fashion_mnist(tmp_path):
     raw = tmp_path / "downloads" / "FashionMNIST" / "raw"
     raw.mkdir(parents=True)
     pixels = np.stack([noise(seed, side=28, channels=1) for seed in range(3)])
@@ -79,28 +68,7 @@ def test_fashion_mnist(datasets, tmp_path):
     np.testing.assert_array_equal(image, pixels[2])
 
 
-def test_celeba(datasets, tmp_path, monkeypatch):
-    base = tmp_path / "downloads" / "celeba"
-    (base / "img_align_celeba").mkdir(parents=True)
-    names = [f"{number:06d}.png" for number in range(1, 4)]
-    for seed, name in enumerate(names[:2]):
-        Image.fromarray(noise(seed)).save(base / "img_align_celeba" / name)
-    tables = {
-        "list_eval_partition.txt": [f"{name} 0" for name in names],
-        "identity_CelebA.txt": [f"{name} {person}" for name, person in zip(names, (5, 12, 5), strict=True)],
-        "list_bbox_celeba.txt": ["3", "image_id x y w h", *(f"{name} 1 2 3 4" for name in names)],
-        "list_landmarks_align_celeba.txt": ["3", "lx ly", *(f"{name} " + "1 " * 9 + "1" for name in names)],
-        "list_attr_celeba.txt": ["3", "Bald Smiling", *(f"{name} -1 1" for name in names)],
-    }
-    for file, lines in tables.items():
-        (base / file).write_text("\n".join(lines) + "\n")
-    files = [("", md5(base / file), file) for file in tables]
-    monkeypatch.setattr(datasets.CelebA, "file_list", files)
-    pyramid = prepared(open_source("torchvision:celeba", tmp_path), tmp_path / "set")  # the third picture is missing
-    np.testing.assert_array_equal(everything(pyramid), np.stack([noise(0), noise(1)]))
-
-
-def test_what_is_not_there_is_told_without_a_traceback(datasets, tmp_path):
+def test_what_is_not_there_is_told_without_a_traceback(tmp_path):
     (tmp_path / "downloads").touch()  # so that there is no place for them
     with pytest.raises(UserError, match="mnist can't be opened"):
         open_source("torchvision:mnist", tmp_path)

@@ -4,16 +4,12 @@ import hashlib
 import json
 import math
 import os
-from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pggan.core.errors import UserError
 from pggan.data import writer
-from pggan.data.image_file import rounded_mean
 from pggan.data.pyramid import ImagePyramid
 from tests.data.images import edit_index, random_images
 from tests.pyramids import write_pyramid
@@ -71,13 +67,6 @@ def test_a_lower_level_is_the_rounded_mean_of_blocks_of_the_top_level(tmp_path):
             block = images[number, y * side : (y + 1) * side, x * side : (x + 1) * side, channel]
             expected[number, y, x, channel] = math.floor(sum(map(int, block.flat)) / side**2 + 0.5)
         np.testing.assert_array_equal(pyramid.read(resolution, np.arange(3)), expected)
-
-
-@given(st.integers(1, 2**16), st.floats(0, 1))
-def test_a_rounded_mean_is_exact_for_every_sum(count, fraction):
-    total = round(fraction * 255 * count)
-    expected = math.floor(Fraction(total, count) + Fraction(1, 2))
-    assert rounded_mean(np.array([total], np.uint32), count)[0] == expected
 
 
 # ---- damage and lies
