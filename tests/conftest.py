@@ -1,7 +1,7 @@
 """Small data and small configurations that run in a second."""
 
-import gc
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,22 +23,6 @@ settings.register_profile("fixed", deadline=None, derandomize=True)  # the same 
 settings.load_profile("fixed")
 
 
-def pytest_configure() -> None:
-    """Imports of tests, torch's among them, make a million objects, and next to no garbage."""
-    gc.disable()
-
-
-def pytest_collection_finish() -> None:
-    """Leave what is there before the first test out of all garbage collections."""
-    gc.freeze()
-    gc.enable()
-
-
-def pytest_unconfigure() -> None:
-    """Let everything be collected at the end: nanobind reports what is not."""
-    gc.unfreeze()
-
-
 @pytest.fixture(scope="session", autouse=True)
 def kept_files() -> Iterator[None]:
     """Commands in this process compose from files that were kept."""
@@ -47,29 +31,10 @@ def kept_files() -> Iterator[None]:
         yield
 
 
-# What takes longest comes first, so that no worker of pytest-xdist has it left when the others are done.
-LONG = (
-    "test_slurm_cluster.py",
-    "test_lost.py",
-    "cuda",
-    "test_readme.py",
-    "launch",
-    "faults",
-    "explore",
-    "test_docs.py",
-    "test_first_gpu.py",
-    "plan",
-    "test_train.py",
-    "test_quality.py",
-    "test_recipe.py",
-)
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    def place(item: pytest.Item) -> int:
-        return next((place for place, part in enumerate(LONG) if part in item.path.parts), len(LONG))
-
-    items.sort(key=place)
+    """Files with many slow tests come first, so that no worker has one of them left when the others are done."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
 
 
 def write_pyramid(

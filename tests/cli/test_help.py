@@ -13,9 +13,8 @@ COLUMNS = 80
 
 
 @pytest.fixture
-def shown(monkeypatch, capsys):
-    """What a command line prints, in a terminal window that is not large."""
-    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+def shown(capsys):
+    """What a command line prints."""
 
     def printed(*words):
         assert main(list(words)) == 0
@@ -26,10 +25,9 @@ def shown(monkeypatch, capsys):
 
 @pytest.mark.parametrize("words", [["--help"], ["-h"], ["help"], []])
 def test_the_overview_lists_every_command_once_with_its_duty_by_stage(words, shown):
-    text = shown(*words)
+    lines = shown(*words).splitlines()
     for name, command in COMMANDS.items():
-        assert " ".join(text.split()).count(f" {name} {command.duty}") == 1
-    lines = text.splitlines()
+        assert " ".join(" ".join(lines).split()).count(f" {name} {command.duty}") == 1
     assert [line for line in lines if line in STAGES] == list(STAGES)
     assert len(lines) <= SCREEN
     assert max(map(len, lines)) <= COLUMNS
@@ -46,9 +44,8 @@ def test_help_fits_a_screen_with_an_example_first_and_a_line_per_key_and_all_of_
     file = command.config_file.read_text()
     for key in yaml.safe_load(file).keys() - {"defaults"}:
         assert f"\n  {key}=" in text or f"\n  {key}.*" in text
-        assert f"\n  {key}:" in everything
     assert all(f"\n  {group}= " in text for group in command.groups)
-    assert all(f"  {line}" in everything for line in file.splitlines() if line.startswith("#"))
+    assert all(f"  {line}".rstrip() in everything for line in file.splitlines())
 
 
 def test_help_all_follows_the_chosen_groups(shown):

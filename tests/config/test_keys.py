@@ -1,5 +1,6 @@
 """The keys of all commands: YAML and schema agree, every key is explained, what cannot work is refused."""
 
+import json
 import re
 
 import pytest
@@ -9,7 +10,7 @@ from pggan.cli.commands import COMMANDS
 from pggan.config.defaults import CONFIGS, choices_of, of_earlier_version
 from pggan.config.train import TrainConfig
 from pggan.config.validation import kinds_of, validated
-from pggan.config.values import flatten
+from pggan.config.values import COMMAND_VARIABLE, changes, describe, flatten, to_plain, versions
 from pggan.core.errors import UserError
 from tests.composed import composed, train_config
 
@@ -17,22 +18,37 @@ GROUPS = ("augmentation", "data", "gradients", "loss", "model", "schedule")
 CHOICES = [f"{group}={choice}" for group in GROUPS for choice in choices_of(group)]
 MAX_KEYS = 70  # of `train`
 
-# Besides those of tests/faults.
+# One mistake of each kind, besides those of tests/cli and tests/faults.
 REFUSED = {
-    "train schedule.batch={8: 16}": "no entry for 4x4",
+    # types
+    "train seed=true": "seed=True does not work.\n  It has to be a whole number.",
+    "train seed=1.5": "seed=1.5 does not work",
+    "train seed=null": "a whole number",
+    "train data.mirror=1": "true or false",
+    "train compute.cuda_graphs=of": "Did you mean 'off'?",
+    "train compute=5": "'compute.kernels' needs a value",
+    "train name=[a,b]": "For one value with a comma: \"name='a,b'\"",
+    "train model.features=resnet": "efficientnet-lite0, or null",
+    "bench stages=[4,x]": "a list, each a power of two at least 4",
     "train schedule.learning_rate_g=inf": "a number at least 0, or a table {resolution: a number at least 0}",
     "train schedule.batch={4: 16, 12: 8}": "a table {resolution: a whole number at least 1}",
-    "train schedule.stable_images=0 schedule.fade_images=0": "above 0 for one resolution",
-    "train checkpoint.every_minutes=0": "above 0, or null",
-    "train model.fmap_max=99999999999": "at most 65536",
-    "train model.features=resnet": "efficientnet-lite0, or null",
+    "sample run=x truncation=nan": "a number",
+    "sample": "'run' needs a value",
+    # bounds
+    "train model.fmap_max=99999999999": "at least 1 and at most 65536",
     "train model.features_from=4": "a power of two at least 4 and at least 8",
+    "train checkpoint.every_minutes=0": "a number above 0, or null",
+    "bench stages=[4,12]": "a power of two",
+    # between keys
+    "train schedule.batch={8: 16}": "no entry for 4x4",
+    "train schedule.stable_images=0 schedule.fade_images=0": "above 0 for one resolution",
     "train gradients=bf16 elastic=true": "exact gradients",
     "train distributed.nnodes=2": "HOST:PORT",
-    "sample run=x truncation=nan": "a number",
+    "train ema.decay_per_update=0.9": "exactly one of",
+    "train monitor.grid=100x101": "at most 10000 images",
+    "train monitor.grid=2x3x4": "for example 8x4",
     "sample run=x seeds=1 latents=y": "Leave out one",
     "inspect run=x data=y": "one thing at a time",
-    "bench stages=[4,12]": "a power of two",
 }
 
 
@@ -61,29 +77,41 @@ def test_every_key_that_a_file_introduces_is_explained(path):
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-def test_every_choice_of_every_group_makes_a_valid_configuration(choice):
-    assert isinstance(train_config(choice), TrainConfig)
+def test_a_configuration_with_any_choice_can_be_made_again_from_its_plain_values_and_from_json(choice):
+    one = train_config(choice, "precision=bf16")
+    assert validated(TrainConfig, to_plain(one)) == one
+    description = describe(one)
+    assert description.pop("versions") == versions()
+    assert validated(TrainConfig, json.loads(json.dumps(description))) == one
 
 
 @pytest.mark.parametrize(("words", "hint"), REFUSED.items())
 def test_a_value_that_cannot_work_is_refused_with_what_would_do(words, hint):
     name, _, rest = words.partition(" ")
+    overrides = [rest] if "{" in rest else rest.split()
     with pytest.raises(UserError) as caught:
-        validated(COMMANDS[name].schema_type, composed(name, [rest] if "{" in rest else rest.split(" ")))
+        validated(COMMANDS[name].schema_type, composed(name, overrides))
     assert hint in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("words", "gamma"),
-    [
-        ([], 1.6),  # 0.0002 x 256^2 / 8 = 1.64
-        (["schedule.final_resolution=64"], 1.0),  # 0.0002 x 64^2 / 32 = 0.026
-        (["loss.gamma=3"], 3.0),
-        (["loss=relativistic", "loss.gamma=auto"], 1.6),
-    ],
-)
-def test_gamma_is_that_of_the_final_resolution_and_its_batch_where_it_is_auto(words, gamma):
-    assert train_config("experiment=modern", *words).loss.gamma == gamma
+def test_values_take_the_types_of_their_keys():
+    given = ["data.path=7", "ema.rampup='0.5'", "checkpoint.every_minutes=2", "evaluation.metrics=kid"]
+    found = train_config(*given, "loss.target=750")
+    assert (found.data.path, found.ema.rampup, found.evaluation.metrics) == ("7", 0.5, ["kid"])
+    assert [type(one) for one in (found.checkpoint.every_minutes, found.loss.target)] == [float, float]
+
+
+def test_changes_name_the_keys_that_differ_and_the_command_line_makes_no_difference(monkeypatch):
+    before, now = describe(train_config()), describe(train_config("seed=1", "loss=logistic", "schedule.batch={4: 8}"))
+    found = dict(changes(before, now))
+    assert found["seed"] == "seed: 0 -> 1"
+    assert found["loss.gamma"] == "loss.gamma: None -> 1.0"
+    assert found["loss.target"] == "loss.target: 1.0 -> None"
+    assert {key.split(".")[0] for key in found} == {"seed", "loss", "schedule"}
+    monkeypatch.setenv(COMMAND_VARIABLE, "pggan train seed=0")
+    again = describe(train_config())
+    assert again["versions"]["command"] == "pggan train seed=0"
+    assert dict(changes(before, again)) == {}
 
 
 def test_a_configuration_of_an_earlier_version_loses_what_is_withdrawn_and_gains_what_is_new():

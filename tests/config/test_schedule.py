@@ -1,10 +1,9 @@
-"""Keys of the schedule, and values with a notation of their own: tables, their merging, grids, larger batches."""
+"""Keys of the schedule, and values with a notation of their own: tables, their merging, larger batches."""
 
 import pytest
 
-from pggan.config.train import ScheduleConfig, parse_grid
+from pggan.config.train import ScheduleConfig
 from pggan.config.validation import validated
-from pggan.core.errors import UserError
 from tests.composed import train_config
 
 
@@ -55,11 +54,3 @@ def test_larger_batches_take_learning_rates_larger_by_their_root():
         assert now.learning_rate_g == pytest.approx(2 * before.learning_rate_g)
         assert now.learning_rate_d == pytest.approx(2 * before.learning_rate_d)
         assert (now.start, now.end) == (before.start, before.end)  # images are the clock
-
-
-def test_a_grid_is_columns_by_rows():
-    assert parse_grid("8x4", "grid") == (8, 4)
-    assert parse_grid("100x100", "grid") == (100, 100)
-    for bad in ("8", "8x", "x4", "0x4", "8x-4", "axb", "2x3x4", "100x101"):
-        with pytest.raises(UserError, match=rf"monitor\.grid={bad}"):
-            parse_grid(bad, "monitor.grid")
