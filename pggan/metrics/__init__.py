@@ -188,9 +188,9 @@ class Evaluator:
         feed(fakes, [*task.collectors.values()], partition, "Drawing fakes")  # once for all metrics
         values = group.broadcast_object({name: value for one in found for name, value in one.values().items()})
         pictures = {name: picture for one in found if group.is_main for name, picture in one.pictures().items()}
-        notes, digest = list[str](), (a.features or "").partition("@")[2]  # of the weights of what D looked at
-        if self.extractor is not None and digest and self.extractor.weights.startswith(digest):
-            notes = [f"D looked at features of {self.extractor.name} in training, so metrics by them are too good."]
+        notes, looked_at = list[str](), (a.features or "").partition("@")[0]
+        if self.extractor is not None and looked_at == self.extractor.name:
+            notes = [f"D looked at features of {looked_at} in training, so metrics by them are too good."]
         return Evaluation(values, notes, pictures)
 
 

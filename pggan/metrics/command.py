@@ -38,13 +38,13 @@ def run(config: EvaluateConfig) -> int:
     every = config.checkpoint == ALL
     run = Path(config.run)
     places = checkpoints_of(run) or [run] if every else [Path(choose_checkpoint(config.run, config.checkpoint))]
-    newest, extractor = load(str(places[-1]), "cpu"), evaluator.extractor
+    newest = load(str(places[-1]), "cpu")
     side = newest.settings(resolution=config.resolution, alpha=config.alpha).resolution
     pyramid = open_images(config.run, config.data, newest.network.architecture.channels, side)
     result: dict[str, Any] = {
         "run": config.run,
         "data": {"path": str(pyramid.path), "images": pyramid.images, "fingerprint": pyramid.fingerprint},
-        "extractor": None if extractor is None else {"name": extractor.name, "weights": extractor.weights},
+        "extractor": evaluator.extractor and evaluator.extractor.name,
         "first_seed": config.seed,
         "versions": versions(),
         "evaluations": [],

@@ -8,10 +8,10 @@ pixels                box means at 32x32 at most; distances are root mean square
 MODULE:FUNCTION       the user's own: FUNCTION() returns a module from uint8 [N, 3, R, R] to [N, F]
 """
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -47,7 +47,6 @@ class Extractor:
 
     name: str
     network: Callable[[Tensor], Any]  # uint8 [N, 3, R, R] -> [N, F], or a tuple that begins with it
-    weights: str = ""  # the SHA-256 of their file
 
     @torch.no_grad()
     def features(self, images: Tensor) -> Tensor:
@@ -99,8 +98,7 @@ def efficientnet_lite0() -> Extractor:
     """EfficientNet-Lite0; raises UserError where its weights are missing."""
     path = weights_file("Without them: metrics=[swd,ms_ssim], or extractor=pixels.")
     # The network itself subtracts 127 and divides by 128.
-    network = Resized(load_efficientnet_lite0(path), SIDE)
-    return Extractor("efficientnet-lite0", network, file_sha256(path))
+    return Extractor("efficientnet-lite0", Resized(load_efficientnet_lite0(path), SIDE))
 
 
 def pixels() -> Extractor:
@@ -126,16 +124,13 @@ def inception() -> Extractor:
         remedy = 'Install it: pip install "pggan[metrics]".'
         raise UserError("extractor=inception needs the package torch-fidelity.", remedy) from error
     path = Path(torch.hub.get_dir()) / "checkpoints" / INCEPTION_FILE
-    remedy = f"Download {INCEPTION_URL} to {path}. Or use kid instead of fid."
-    if not path.is_file():
-        print(f"Downloading {INCEPTION_URL}, once, to {path}.", file=sys.stderr)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            torch.hub.download_url_to_file(INCEPTION_URL, str(path), INCEPTION_SHA256, progress=False)
-        except (OSError, RuntimeError) as error:
-            raise UserError(f"The Inception weights of the FID can't be downloaded: {error}", remedy) from error
-    # Only these weights make it an FID; and the package that reads the file would run code in any other one.
-    if not (digest := file_sha256(path)).startswith(INCEPTION_SHA256):
-        raise UserError(f"{path} does not hold the Inception weights of the FID: its SHA-256 is another one.", remedy)
+    try:
+        torch.hub.load_state_dict_from_url(INCEPTION_URL, weights_only=True)  # no code in them is run
+        # Only these weights make it an FID.
+        if not file_sha256(path).startswith(INCEPTION_SHA256):
+            raise ValueError(f"{path} has another SHA-256")
+    except (OSError, RuntimeError, ValueError, UnpicklingError) as error:
+        remedy = f"Download {INCEPTION_URL} to {path}. Or use kid instead of fid."
+        raise UserError(f"There are no Inception weights of the FID: {error}.", remedy) from error
     network = FeatureExtractorInceptionV3("inception", ["2048"], feature_extractor_weights_path=str(path))
-    return Extractor("inception", network, digest)
+    return Extractor("inception", network)

@@ -174,29 +174,13 @@ def nearest_images(others: Tensor, *orientations: Tensor, count: int) -> tuple[T
     return torch.cat([one.values for one in found]).cpu(), torch.cat([one.indices for one in found]).cpu()
 
 
-def nearest_different(others: Tensor, *orientations: Tensor) -> Tensor:
-    """Distances float64 [N], on the host, of the first N of `others` [M, F] to the nearest different one.
-
-    The distance is 0 where all others are the same image.
-    """
-    found, rounding = [], rounding_of(others)
-    for start, block in distance_blocks(others, *orientations):
-        block.diagonal(start).fill_(torch.inf)
-        found.append(block.masked_fill_(block <= rounding, torch.inf).amin(1))
-    distances = torch.cat(found).cpu()
-    return distances.masked_fill_(distances.isinf(), 0)
-
-
 class NearestNeighbours(Metric):
     """Copies of training images: `neighbour_distance` (median), the same of reals, and `copies`.
 
     The distance from each fake to the nearest of all training images is compared with the distance from each of as many
-    training images to the nearest different one.  A fake counts as a copy when it is closer than 95 % of the training
+    training images to the nearest other one.  A fake counts as a copy when it is closer than 95 % of the training
     images are to each other: about 5 % of fakes do if the generator draws as the data does; far more, and it repeats
     what it has seen.  The picture shows fakes beside their nearest training images.
-
-    A training image at a distance of rounding is the same image, stored twice, and no different one: data with many
-    such pairs would have no distance among training images that a copy could be below.
 
     Both orientations of an image count as the same one: its distance to a training image is the lesser one of the image
     as it is and of the image mirrored.  Images that are compared are mirrored, rather than all training images, which
@@ -221,7 +205,9 @@ class NearestNeighbours(Metric):
             return {}
         reals, mirrored, *fakes = task.precise(every, mirrored, *fakes)
         self.distances, self.nearest = nearest_images(reals, *fakes, count=SHOWN)
-        distances, among = self.distances[:, 0], nearest_different(reals, reals[: self.count], mirrored)
+        distances = self.distances[:, 0]
+        among = nearest_images(reals, reals[: self.count], mirrored, count=2)[0][:, 1]  # the first is the image itself
+        # Data with many images that are stored twice has no distance that a copy could be below.
         are_copies = (distances < among.quantile(QUANTILE)) | (distances <= rounding_of(every))
         values = {
             "neighbour_distance": distances.median(),

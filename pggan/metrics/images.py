@@ -74,11 +74,6 @@ class FakeImages(Images):
             return draw(network, latents, labels, settings, batch_size=batch_size)
 
 
-def to_device(pixels: Pixels, device: torch.device) -> Tensor:
-    """Images uint8 [N, R, R, C] as uint8 [N, C, R, R] on `device`."""
-    return torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2).contiguous()
-
-
 @dataclass(frozen=True)
 class RankPartition:
     """Blocks of `size` images, an even number: block b belongs to rank b modulo the number of ranks."""
@@ -141,7 +136,7 @@ def feed(images: Images, collectors: Sequence[Collector], partition: RankPartiti
     hidden = not (partition.shows_progress and console.is_terminal)
     with partition.group.collective_errors():
         for block in track(own, what, console=console, transient=True, disable=hidden):
-            pixels = to_device(images.read(block), partition.group.device)
+            pixels = torch.from_numpy(images.read(block)).to(partition.group.device).permute(0, 3, 1, 2).contiguous()
             for collector in collectors:
                 if block.start < collector.count:
                     collector.add(pixels[: collector.count - block.start])

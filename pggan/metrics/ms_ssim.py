@@ -6,8 +6,7 @@ k2 = .03, range 255; the mean over pixels and channels at each scale, negative o
 2n + 1.  The paper takes 10,000 pairs, which are 20,000 images.
 
 As in the official code, a scale smaller than the window has a window of its own size S and sigma 1.5 S / 11: below
-176x176 the last scales do, and images of 16x16 still have five.  8x8 has four and 4x4 three, with the weights scaled to
-the same sum.  The name tells the number of scales.
+176x176 the last scales do.  Images below 16x16 have no five scales.
 
 There is no better or worse by itself: far above the number of the reals, the generator lacks variety.
 """
@@ -25,11 +24,6 @@ WINDOW = 11
 SIGMA = 1.5
 RANGE = 255.0
 K1, K2 = 0.01, 0.03
-
-
-def scales_of(resolution: int) -> int:
-    """The number of scales: five, or as many halvings as leave a pixel."""
-    return min(len(WEIGHTS), resolution.bit_length())
 
 
 def gaussian(size: int) -> list[float]:
@@ -54,13 +48,11 @@ def similarity(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 def ms_ssim(x: Tensor, y: Tensor) -> Tensor:
     """The similarity [N] of images float64 [N, C, R, R] in [0, 255]; float32 would lose digits of the variances."""
-    scales = scales_of(x.shape[-1])
-    weights = [weight * sum(WEIGHTS) / sum(WEIGHTS[:scales]) for weight in WEIGHTS[:scales]]
     product = torch.ones(len(x), dtype=x.dtype, device=x.device)
-    for weight in weights[:-1]:
+    for weight in WEIGHTS[:-1]:
         product = product * similarity(x, y)[1].clamp(min=0) ** weight
         x, y = F.avg_pool2d(x, 2), F.avg_pool2d(y, 2)
-    return product * similarity(x, y)[0].clamp(min=0) ** weights[-1]
+    return product * similarity(x, y)[0].clamp(min=0) ** WEIGHTS[-1]
 
 
 def of_pairs(images: Tensor) -> Tensor:
@@ -75,6 +67,7 @@ class MultiScaleSimilarity(Metric):
 
     paper_images = 20_000
     least_images = 2
+    least_resolution = 16
     takes_more_fakes = True
 
     def __init__(self, task: Task, count: int) -> None:
@@ -83,6 +76,5 @@ class MultiScaleSimilarity(Metric):
 
     def values(self) -> dict[str, float]:
         count, task = min(self.count, self.task.reals.pyramid.images // 2 * 2), self.task
-        features = f"{scales_of(task.reals.resolution)}scales"
-        found = {label("ms_ssim", features, self.count): float(self.pairs.rows().mean())}
-        return found | {label("ms_ssim_reals", features, count): float(task.of_reals(of_pairs, count).mean())}
+        found = {label("ms_ssim", "5scales", self.count): float(self.pairs.rows().mean())}
+        return found | {label("ms_ssim_reals", "5scales", count): float(task.of_reals(of_pairs, count).mean())}

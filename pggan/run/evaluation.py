@@ -35,10 +35,7 @@ def is_better(mark: dict[str, Any], best: Any) -> bool:
 
 
 def fits(took: float, spent: float, share: float, *, last: bool) -> bool:
-    """Whether one more evaluation, and one at the end, fit into the seconds of `share`, if they take as many as `took`.
-
-    Args: took: by the last one, 0 before the first; spent: in all of them; last: this is the end of the run.
-    """
+    """Whether evaluations of `took` seconds, one more and one at the end, fit into `share` seconds beside `spent`."""
     return spent + took * (1 if last else 2) <= share
 
 
@@ -65,7 +62,7 @@ class TrainingEvaluator:
                 self.reporter.line(f"{name} is left out: {error.problem}")
                 del metrics[name]
         self.decides = next((metric.decides for metric in metrics.values() if metric.decides), None)
-        self._evaluated_at = self._ticked_at = self.images
+        self._evaluated_at = self.images
         kept = [directory for directory in checkpoints_of(self.run_dir) if int(directory.name) <= self.images]
         best = best_of(kept) if self.group.is_main else None
         self._best = self.group.broadcast_object(None if best is None else mark_of(best, BEST))
@@ -83,8 +80,8 @@ class TrainingEvaluator:
             return {}
         began, is_first = time.monotonic(), not self.took
         try:
-            settings = RenderSettings(phase.resolution, phase.alpha)
-            found = self.evaluator.evaluate(g_ema, settings, self.pyramid, first_seed=FIRST_SEED, group=self.group)
+            shown = RenderSettings(phase.resolution, phase.alpha)
+            found = self.evaluator.evaluate(g_ema, shown, self.pyramid, first_seed=FIRST_SEED, group=self.group)
         except (UserError, RemoteUserError, torch.OutOfMemoryError) as error:  # nothing to end a training for
             if isinstance(error, torch.OutOfMemoryError) and self.group.world_size > 1:
                 raise  # the other ranks are in the middle of it
@@ -102,9 +99,9 @@ class TrainingEvaluator:
 
     def _is_time(self, images: int, total: int) -> bool:
         """Whether this tick has an evaluation, the same on all ranks."""
-        last, before, self._ticked_at = images >= total, self._ticked_at, images
+        last = images >= total
         if self.interval_images is not None:
-            return last or self.is_due(before, images)
+            return last or self.is_due(self._evaluated_at, images)
         if not last and images - self._evaluated_at < total / MAX_POINTS:
             return False
         has_time = fits(self.took, self._spent, self.share * (time.monotonic() - self._began), last=last)

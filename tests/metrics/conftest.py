@@ -31,6 +31,6 @@ def task_of(alone) -> Callable[..., Task]:
 
 @pytest.fixture(scope="session")
 def features() -> tuple[torch.Tensor, torch.Tensor]:
-    """Features [80, 6] and [96, 6] of two overlapping clouds, float32."""
-    draws = [torch.randn(count, 6, generator=generator_for(0, "cloud", count)) for count in (80, 96)]
+    """Features [1100, 6] and [1200, 6] of two overlapping clouds, float32."""
+    draws = [torch.randn(count, 6, generator=generator_for(0, "cloud", count)) for count in (1100, 1200)]
     return draws[0], draws[1] * 1.3 + 0.4

@@ -156,7 +156,7 @@ def test_json_has_a_curve_and_what_the_numbers_depend_on(finished_run, toy_data,
     assert (newest["resolution"], newest["alpha"]) == (16, 1.0)
     assert {"kid@pixels-20", "copies@pixels-20"} <= set(newest["metrics"])
     assert found["data"] == {"path": str(toy_data), "images": 48, "fingerprint": found["data"]["fingerprint"]}
-    assert found["extractor"]["name"] == "pixels"
+    assert found["extractor"] == "pixels"
     assert found["first_seed"] == 10_000
     assert json.loads((tmp_path / "evaluation.json").read_text()) == found
     assert main(["evaluate", f"run={finished_run}", "metrics=[swd,fid]", *FAST]) == 0

@@ -41,7 +41,6 @@ def test_the_name_stands_for_a_bicubic_resize_with_antialiasing(lite):
         assert torch.equal(lite.features(images), network(resized))
         other = network(F.interpolate(images.float(), (128, 128), mode="bilinear"))
     assert (lite.features(images) - other).abs().mean() > 0.1 * other.mean()
-    assert lite.weights == sha256(weights_file("").read_bytes()).hexdigest()
 
 
 def test_features_of_one_image_in_two_batches_are_those_of_the_same_image(lite):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from pggan.metrics.features import DISTANCE_ROWS, NearestNeighbours, nearest_different
+from pggan.metrics.features import NearestNeighbours
 from pggan.metrics.images import RealImages, feed
 from tests.pyramids import write_pyramid
 
@@ -41,20 +41,6 @@ def test_a_generator_that_copies_is_told_from_one_that_does_not(task_of, make_py
     assert drawing["copies@pixels-10"] == 0
 
 
-def test_copies_are_found_where_the_data_repeats_images(task_of, make_pyramid, tmp_path):
-    """A third of the images are there twice, some of them mirrored."""
-    once = make_pyramid(tmp_path / "once", images=20).read(16, np.arange(20))
-    pyramid = write_pyramid(tmp_path / "data", [*once, *once[:3], *once[3:5, :, ::-1]], {})
-    _, copying = measured(task_of(RealImages(pyramid, 16), pyramid), 25)
-    assert copying["copies@pixels-25"] == 1
-    assert copying["neighbour_distance@pixels-25"] < 1e-6
-    _, drawing = measured(task_of(Noise(), pyramid), 25)
-    assert drawing["copies@pixels-25"] == 0
-    _, of_others = measured(task_of(Noise(), make_pyramid(tmp_path / "others", images=20)), 20)
-    among, without = drawing["neighbour_distance_reals@pixels-25"], of_others["neighbour_distance_reals@pixels-20"]
-    assert among == pytest.approx(without, rel=0.2)
-
-
 def test_data_of_one_image_has_copies_and_no_numbers_that_are_nan(task_of, tmp_path):
     pyramid = write_pyramid(tmp_path / "data", [np.full((16, 16, 3), 90, np.uint8)] * 20, {})
     for fakes, copies in ((RealImages(pyramid, 16), 1), (Noise(), 0)):
@@ -86,13 +72,3 @@ def test_all_training_images_are_looked_at(task_of, make_pyramid, tmp_path):
     metric, _ = measured(task_of(RealImages(pyramid, 16, 30), pyramid), 10)
     nearest = metric.nearest[:, 0]
     assert torch.equal(nearest, torch.arange(30, 40))
-
-
-def test_each_of_many_training_images_has_a_nearest_other_one():
-    """Of more images than are compared at once: the other one of each pair has the same place in another block."""
-    once = torch.randn(DISTANCE_ROWS, 8, generator=torch.Generator().manual_seed(0))
-    pairs = torch.cat([once, once + 0.001])
-    distances = nearest_different(pairs, pairs)
-    torch.testing.assert_close(
-        distances, torch.full((2 * DISTANCE_ROWS,), 0.001 * 8**0.5, dtype=torch.float64), rtol=0.01, atol=0
-    )
