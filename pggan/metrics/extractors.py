@@ -11,7 +11,6 @@ MODULE:FUNCTION       the user's own: FUNCTION() returns a module from uint8 [N,
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -129,7 +128,7 @@ def inception() -> Extractor:
         # Only these weights make it an FID.
         if not file_sha256(path).startswith(INCEPTION_SHA256):
             raise ValueError(f"{path} has another SHA-256")
-    except (OSError, RuntimeError, ValueError, UnpicklingError) as error:
+    except Exception as error:  # a damaged file raises anything
         remedy = f"Download {INCEPTION_URL} to {path}. Or use kid instead of fid."
         raise UserError(f"There are no Inception weights of the FID: {error}.", remedy) from error
     network = FeatureExtractorInceptionV3("inception", ["2048"], feature_extractor_weights_path=str(path))
