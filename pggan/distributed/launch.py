@@ -41,7 +41,7 @@ def launch(
     Args: values: the configuration of the command; nnodes, rdzv_endpoint, max_restarts: torchrun's options; threads:
     per rank, for arithmetic on the CPU, unless OMP_NUM_THREADS says otherwise; then: says what the same
     command would do after an end like this.
-    Raises UserError when the machines do not find each other.
+    Raises UserError when the machines do not find each other, or not again.
     """
     with tempfile.TemporaryDirectory(prefix="pggan-") as folder:
         ended = Path(folder, ENDED)
@@ -66,18 +66,19 @@ def launch(
                 raise KeyboardInterrupt
 
         with environment(variables), signal_handlers(relay):
-            failure = run_ranks(Path(folder), count, nnodes, rdzv_endpoint, max_restarts)
+            done = run_ranks(folder, count, nnodes, rdzv_endpoint, max_restarts)
         if ended.exists():
             return int(ended.read_text())
-    if failure:
-        print(f"{failure} {then()}", file=sys.stderr)
-    return EXIT_FAILED if failure else 0
+    if done:
+        return 0
+    print(f"Ranks were lost, and no restarts are left (distributed.max_restarts). {then()}", file=sys.stderr)
+    return EXIT_FAILED
 
 
-def run_ranks(folder: Path, count: int, nnodes: int, rdzv_endpoint: str | None, max_restarts: int) -> str:
-    """Let torchrun start ranks and restart them; returns what has gone wrong in the end, or nothing.
+def run_ranks(folder: str, count: int, nnodes: int, rdzv_endpoint: str | None, max_restarts: int) -> bool:
+    """Let torchrun start ranks and restart them; returns whether they succeeded in the end.
 
-    Raises UserError when the machines do not find each other.
+    Raises UserError when the machines do not find each other, or not again.
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -96,21 +97,19 @@ def run_ranks(folder: Path, count: int, nnodes: int, rdzv_endpoint: str | None, 
             rdzv_configs={"join_timeout": RENDEZVOUS_SECONDS, "is_host": is_host},
             local_addr=own_address,
             max_restarts=max_restarts,
-            logs_specs=DefaultLogsSpecs(log_dir=str(folder)),
+            logs_specs=DefaultLogsSpecs(log_dir=folder),
             signals_to_handle=IGNORED,
         )
         elastic_launch(settings, sys.executable)("-m", "pggan")
     except ChildFailedError:  # which torchrun has logged
-        return "Ranks were lost, and no restarts are left (distributed.max_restarts)."
+        return False
     except (RendezvousError, OSError) as error:
-        if any(folder.glob("pid-*")):
-            return f"The machines have lost each other: {str(error) or 'one did not come back within five minutes'}."
         raise UserError(
-            f"The machines did not meet at distributed.rdzv_endpoint={rdzv_endpoint}: {error}",
+            f"The machines did not meet at distributed.rdzv_endpoint={rdzv_endpoint}, or lost each other: {error}",
             f"Start the same command on all {nnodes} within five minutes, with the address of one, "
             "which all can reach, and a port that is free there.",
         ) from error
-    return ""
+    return True
 
 
 def report_rank(run: Callable[[str, dict[str, Any]], int], guarded: Callable[[Callable[[], int]], int]) -> int:

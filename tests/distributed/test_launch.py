@@ -74,7 +74,6 @@ def test_a_rank_gets_its_task_and_its_threads_and_the_environment_is_as_before(l
     assert attempts(tmp_path) == 1
 
 
-@pytest.mark.fault(15)
 def test_a_rank_that_torchrun_ends_while_it_is_being_set_up_is_not_told_to_stop(launched, tmp_path):
     set_up = "signal.signal(signal.SIGTERM, signal.default_int_handler)", "open(f'ready-{rank}', 'w').close()"
     lost = "while restart == 0 and rank == 1 and not os.path.exists('ready-0'): time.sleep(0.01)"
@@ -82,7 +81,6 @@ def test_a_rank_that_torchrun_ends_while_it_is_being_set_up_is_not_told_to_stop(
     assert attempts(tmp_path) == 2
 
 
-@pytest.mark.fault(29)
 @pytest.mark.parametrize("code", [EXIT_USER_ERROR, EXIT_INTERRUPTED])
 def test_what_a_rank_ends_with_for_good_is_the_code_of_the_command(launched, tmp_path, code):
     """The others lose their connection to it."""
@@ -105,8 +103,6 @@ ENDINGS = {
 }
 
 
-@pytest.mark.fault(12)
-@pytest.mark.fault(14)
 @pytest.mark.parametrize("lines", ENDINGS.values(), ids=ENDINGS)
 def test_a_signal_reaches_the_ranks_and_the_command_is_interrupted(launched, tmp_path, lines):
     def send():

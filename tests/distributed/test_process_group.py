@@ -147,7 +147,6 @@ def lose_one():
     return "no error"
 
 
-@pytest.mark.fault(15)
 def test_a_rank_that_is_gone_is_noticed_in_the_next_collective():
     here, gone = in_processes(2, lose_one)
     assert gone.code == -signal.SIGKILL
@@ -165,7 +164,6 @@ def run_out_of_memory_on_rank_1():
     return run_distributed(rank_from_environment(), "cpu", run)
 
 
-@pytest.mark.fault(15)
 def test_a_rank_whose_memory_does_not_suffice_in_the_middle_of_a_step_lets_all_restart():
     """With EXIT_USER_ERROR, agents would not restart them."""
     others, itself = (outcome.value for outcome in in_processes(2, run_out_of_memory_on_rank_1))
@@ -178,7 +176,6 @@ def test_an_error_of_ones_own_device_is_no_lost_rank(error):
         raise error
 
 
-@pytest.mark.fault(15)
 def test_ranks_that_start_together_agree_where_others_have_ended():
     """In the store of a plain torchrun are the keys of a start that was complete, and of one that was not."""
     store = torch.distributed.HashStore()

@@ -22,7 +22,6 @@ with killed_if_stopped(3.0):
 
 
 @pytest.mark.slow
-@pytest.mark.fault(16)
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks at /proc")
 def test_a_stopped_rank_is_killed_and_its_guard_ends_with_any_rank():
     def started(number: int) -> subprocess.Popen[str]:

@@ -16,7 +16,6 @@ import pytest
 
 from pggan.run.inspect import facts_of_run
 from tests.launch import one_process
-from tests.launch.cable import Machine
 from tests.processes import CONTEXT, free_ports
 
 ROOT = Path(__file__).parents[2]
@@ -41,10 +40,10 @@ class Forked:
         environment: dict[str, str],
         *,
         folder: Path = ROOT,
-        machine: Machine | None = None,
+        namespace: str = "",
     ) -> None:
-        """Args: machine: whose network it is on."""
-        given = (list(arguments), str(output), environment, str(folder), machine.name if machine else "")
+        """Args: namespace: whose network it is on."""
+        given = (list(arguments), str(output), environment, str(folder), namespace)
         self.process = CONTEXT.Process(target=one_process.run, args=given)
         self.process.start()
         self.pid = int(self.process.pid or 0)
@@ -77,10 +76,10 @@ class Launch:
         self.processes.append(process)
         return process
 
-    def train(self, *overrides: str, machine: Machine | None = None, **environment: str) -> Any:
+    def train(self, *overrides: str, **environment: str) -> Any:
         """`pggan train` in a forked process."""
         output = self.file(len(self.processes))
-        self.processes.append(Forked(output, ["train", *overrides], environment, machine=machine))
+        self.processes.append(Forked(output, ["train", *overrides], environment))
         return self.processes[-1]
 
     def file(self, number: int) -> Path:
@@ -109,6 +108,11 @@ def wait_for(found: Callable[[], object], launch: Launch) -> None:
         time.sleep(0.05)
 
 
+def listens(port: int) -> bool:
+    with socket.socket() as caller:
+        return caller.connect_ex(("127.0.0.1", port)) == 0
+
+
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[Launch]:
     started = Launch(tmp_path)
@@ -135,23 +139,19 @@ def port() -> Iterator[int]:
 
 @pytest.fixture(scope="session")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Ended]]:
-    """Start one rank per list of overrides, as a launcher would, and wait for them.
-
-    Their folders can differ, and their machines.
-    """
+    """Start one rank per list of overrides, as a launcher would, and wait for them; their folders can differ."""
 
     def run(
         *overrides: list[str],
         master_port: int,
         size: int = 0,
         folders: tuple[Path, ...] = (),
-        machines: Sequence[Machine] = (),
+        namespace: str = "",
         alone: bool = False,
     ) -> list[Ended]:
-        """Args: size: ranks announced; alone: each rank is alone on its machine."""
+        """Args: size: ranks announced; namespace: their network; alone: each rank is alone on its machine."""
         folder = tmp_path_factory.mktemp("ranks")
         processes = []
-        alone = alone or bool(machines)
         for rank, own in enumerate(overrides):
             count = size or len(overrides)
             environment = {
@@ -159,19 +159,13 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Ended]
                 "LOCAL_RANK": "0" if alone else str(rank),
                 "WORLD_SIZE": str(count),
                 "LOCAL_WORLD_SIZE": "1" if alone else str(count),
-                "MASTER_ADDR": machines[0].address if machines else "127.0.0.1",
+                "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(master_port),
-                "GLOO_SOCKET_IFNAME": machines[rank].interface if machines else "lo",
+                "GLOO_SOCKET_IFNAME": "lo",
             }
-            processes.append(
-                Forked(
-                    folder / f"{rank}.txt",
-                    ["train", *own],
-                    environment,
-                    folder=folders[rank] if folders else folder,
-                    machine=machines[rank] if machines else None,
-                )
-            )
+            where = folders[rank] if folders else folder
+            output = folder / f"{rank}.txt"
+            processes.append(Forked(output, ["train", *own], environment, folder=where, namespace=namespace))
         end, hung = time.monotonic() + LIMIT, []
         for rank, process in enumerate(processes):
             try:

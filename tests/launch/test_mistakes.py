@@ -10,6 +10,7 @@ import pytest
 
 from pggan.cli.main import main
 from pggan.core.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR
+from tests.launch.conftest import listens
 
 
 @pytest.fixture
@@ -53,7 +54,6 @@ def test_ranks_with_different_images(ranks, settings, run_dir, port, make_pyrami
 # ---- what one rank finds ends all of them ----------------------------------------------------------------
 
 
-@pytest.mark.fault(29)
 def test_data_that_is_not_there(ranks, settings, run_dir, port, tmp_path):
     ended = ranks(*2 * [[*settings, f"data.path={tmp_path / 'nothing'}"]], master_port=port)
     require_reported_once(ended, "nothing")
@@ -87,11 +87,6 @@ def test_a_signal_while_a_machine_waits_for_the_others(launch, settings, run_dir
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)  # nobody is left
     assert not run_dir.parent.exists()
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as caller:
-        return caller.connect_ex(("127.0.0.1", port)) == 0
 
 
 # ---- before anything starts ------------------------------------------------------------------------------

@@ -36,7 +36,6 @@ def requeued(tmp_path: Path) -> list[str]:
     return file.read_text().splitlines() if file.is_file() else []
 
 
-@pytest.mark.fault(14)
 @pytest.mark.parametrize(("code", "again"), [(0, []), (1, []), (2, []), (75, ["700_3"]), (138, ["700_3"])])
 def test_only_a_run_that_was_stopped_is_queued_again(job, tmp_path, code, again):
     programs = {
@@ -61,7 +60,6 @@ def test_only_a_run_that_was_stopped_is_queued_again(job, tmp_path, code, again)
     ]
 
 
-@pytest.mark.fault(14)
 def test_earlier_signal_handlers_are_called_when_everything_is_saved():
     heard: list[int] = []
     before = signal.signal(signal.SIGUSR2, lambda number, frame: heard.append(number))

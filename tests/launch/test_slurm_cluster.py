@@ -200,7 +200,6 @@ def require_resumed(job: Job, interruptions: int, state: object) -> None:
     assert facts_of_run(job.run_dir)["state_sha256"] == state
 
 
-@pytest.mark.fault(14)
 def test_a_job_on_two_nodes_resumes_when_its_time_is_over_and_after_preemption(cluster, jobs, state_of_run):
     job = jobs.two_nodes
     job.wait_for_step()
@@ -213,7 +212,6 @@ def test_a_job_on_two_nodes_resumes_when_its_time_is_over_and_after_preemption(c
     require_resumed(job, 2, state)
 
 
-@pytest.mark.fault(14)
 def test_a_job_of_hydras_launcher_resumes_when_its_time_is_over(jobs, state_of_run):
     state = state_of_run(1)
     assert jobs.launcher.wait(2 * LIMIT) == 0, jobs.launched.output()

@@ -13,8 +13,9 @@ from PIL import Image
 
 from pggan.checkpoints.read import newest_checkpoint
 from pggan.cli.main import main
+from pggan.core.errors import EXIT_USER_ERROR
 from pggan.run.inspect import facts_of_run
-from tests.launch.conftest import SLOW, require_done, wait_for
+from tests.launch.conftest import SLOW, listens, require_done, wait_for
 
 ROOT = Path(__file__).parents[2]
 LOCAL = {"GLOO_SOCKET_IFNAME": "lo"}
@@ -85,7 +86,7 @@ def test_machines_that_share_a_disk_prepare_the_images_once(ranks, settings, por
     assert len([path for path in cache.iterdir() if path.is_dir()]) == 1
 
 
-# ---- signals ---------------------------------------------------------------------------------------------
+# ---- signals, and a machine that is lost -----------------------------------------------------------------
 
 
 def wait_for_steps(run_dir: Path, launch) -> None:
@@ -115,7 +116,6 @@ def test_train_joins_the_ranks_of_torchrun(launch, ranks, port, settings, run_di
     assert facts_of_run(run_dir)["state_sha256"] == expected_state(2)
 
 
-@pytest.mark.fault(12)
 def test_sigterm_to_one_machine_stops_all_and_one_machine_resumes(
     launch, ranks, port, agents, settings, run_dir, expected_state
 ):
@@ -128,4 +128,20 @@ def test_sigterm_to_one_machine_stops_all_and_one_machine_resumes(
     ended = ranks(*2 * [settings], master_port=port)
     require_done(ended)
     require_one_run(run_dir, launch.output() + ended[0].output, starts=2)
+    assert facts_of_run(run_dir)["state_sha256"] == expected_state(2)
+
+
+def test_when_the_rendezvous_host_is_lost_the_others_end_and_the_run_can_be_resumed(
+    launch, ranks, port, agents, settings, run_dir, expected_state
+):
+    for _ in range(2):
+        launch.train(*agents, *SLOW, **LOCAL)
+        wait_for(lambda: listens(port), launch)  # the first one keeps the rendezvous
+    wait_for_steps(run_dir, launch)
+    host = launch.processes[0].pid
+    for pid in (host, *map(int, Path(f"/proc/{host}/task/{host}/children").read_text().split())):
+        os.kill(pid, signal.SIGKILL)
+    assert launch.processes[1].wait(60) == EXIT_USER_ERROR, launch.output()
+    assert "or lost each other: " in launch.output()
+    require_done(ranks(*2 * [settings], master_port=port))
     assert facts_of_run(run_dir)["state_sha256"] == expected_state(2)

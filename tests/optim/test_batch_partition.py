@@ -91,7 +91,6 @@ def test_elastic_passes_are_the_same_images_on_any_number_of_ranks(case):
         assert max(map(len, wanted)) <= max(parts[0].configured_micro_batch_size, min(parts[0].stddev_group, batch))
 
 
-@pytest.mark.fault(21)
 def test_a_batch_that_ranks_can_not_share_is_refused_with_the_numbers_that_can():
     for batch in (24, 10):  # groups, but not for five ranks; no groups
         with pytest.raises(UserError, match="a multiple of 20, or another number of ranks"):

@@ -178,7 +178,6 @@ def test_all_ranks_end_with_the_same_bits(of_two, case):
             assert (one[part][name] == other[part][name]).all()
 
 
-@pytest.mark.fault(20)
 @pytest.mark.parametrize("case", [case for case in SAME if case.elastic], ids=str)
 def test_elastic_gradients_are_those_of_one_process_bit_by_bit(of_two, case):
     wanted = alone(case)
@@ -200,7 +199,6 @@ def test_a_reducer_in_bf16_is_off_by_its_precision_and_no_more(of_two, case):
             assert 2**-10 < deviation < 2 * 2**-8
 
 
-@pytest.mark.fault(26)
 @pytest.mark.parametrize("case", POISONED, ids=str)
 def test_a_gradient_that_is_not_finite_on_one_rank_is_skipped_on_all(of_two, case):
     """The update of that network and no other; all ranks count it."""
