@@ -26,11 +26,11 @@ from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import LOSSES
 from pggan.losses.base import Reals
 from pggan.training.build import build_trainer
-from pggan.training.precision import set_float32
+from pggan.training.precision import configure_process
 
 CPU = torch.device("cpu")
 IMAGES, RESOLUTION, CLASSES = 8, 16, 4
-ROUNDING = {"fp32": 2**-24, "tf32": 2**-11, "fp16": 2**-11, "bf16": 2**-8}  # at most, of one number
+ROUNDING = {"fp32": 2**-24, "fp16": 2**-11, "bf16": 2**-8}  # at most, of one number
 LAYERS = {"d": 8, "g": 16}
 # Where a result is within its error of 0, leaky ReLU may take its other slope: 0.8 away, beside a mean square of 0.52.
 KINK = 0.8**2 / 0.52
@@ -70,7 +70,6 @@ def step(device: torch.device, precision: Precision | None, loss: str, flags: tu
     config = replace(validated(TrainConfig, compose("train", keys)), precision=precision or Precision.fp32)
     architecture = config.model.architecture(2 * RESOLUTION, 3, CLASSES * labels)
     trainer = build_trainer(config.trainer_settings(), architecture, [phase], ProcessGroup.single_process(device))
-    set_float32(device, precision or Precision.fp32)
     state, gradients, dtype = trainer.state, {}, torch.float32
     for name, part in (("d", state.d), ("g", state.g)):
         if precision is None:
@@ -128,8 +127,9 @@ def largest(layers: int, rounding: float) -> float:
 def main() -> None:
     """Print the median and the largest error of each precision and network."""
     device, small = torch.device(sys.argv[1]), "small" in sys.argv
+    configure_process(device)
     found: dict[str, Any] = {"good": True}
-    for precision in ("fp32", "bf16", *["tf32", "fp16"] * (device.type == "cuda")):
+    for precision in ("fp32", "bf16", *["fp16"] * (device.type == "cuda")):
         cases = [case for loss in LOSSES for case in errors_of(device, precision, loss, small=small)]
         for name, layers in LAYERS.items():
             errors = [case[name] for case in cases]

@@ -46,7 +46,7 @@ Step = Callable[[Tensor], object]
 def our_step(resolution: int, batch: int, checkout: Path | None, threads: int) -> Step:
     """That of `pggan train experiment=paper`, with the default kernels."""
     config = validated(TrainConfig, compose("train", ["experiment=paper", f"threads={threads}"]))
-    configure_process(CPU, config.precision, threads)
+    configure_process(CPU, threads)
     phase, group = phase_of(resolution, batch), ProcessGroup.single_process(CPU)
     architecture = config.model.architecture(resolution, 3, num_classes=0)
     trainer = build_trainer(config.trainer_settings(), architecture, [phase], group)

@@ -11,7 +11,7 @@ from enum import Enum, StrEnum
 from typing import Any
 
 # The type of activations and kernels; weights, losses and penalties stay in float32.
-Precision = StrEnum("Precision", "auto fp32 tf32 bf16 fp16")
+Precision = StrEnum("Precision", "auto fp32 bf16 fp16")
 MIN_RESOLUTION = 4
 MOST = 2**24  # of the whole numbers; no network of this size could be trained
 

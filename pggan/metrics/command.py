@@ -13,7 +13,6 @@ from pggan.config.defaults import default_values, of_earlier_version
 from pggan.config.train import DataConfig
 from pggan.config.validation import validated
 from pggan.config.values import versions
-from pggan.core.architecture import Precision
 from pggan.core.atomic_io import atomic_write
 from pggan.core.devices import choose_device
 from pggan.core.errors import UserError
@@ -33,7 +32,7 @@ CONFIG_FILE = "config.yaml"
 def run(config: EvaluateConfig) -> int:
     """Evaluate all generators that `config` names, and print or write the results; returns the exit code."""
     group = ProcessGroup.single_process(choose_device(config.device))
-    configure_process(group.device, Precision.fp32, config.threads)
+    configure_process(group.device, config.threads)
     evaluator = Evaluator(config.metrics, config.extractor, group.device, count=config.count)
     every = config.checkpoint == ALL
     run = Path(config.run)

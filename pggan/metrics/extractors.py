@@ -21,7 +21,6 @@ from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError
 from pggan.metrics import find
 from pggan.networks.efficientnet_lite0 import SIDE, load_efficientnet_lite0, weights_file
-from pggan.training.precision import full_float32
 
 EXTRACTORS = {
     "efficientnet-lite0": f"{__name__}:efficientnet_lite0",
@@ -54,8 +53,7 @@ class Extractor:
         Raises UserError where the network gives anything but rows of finite numbers.
         """
         colour = images[:, :3] if images.shape[1] >= 3 else images[:, :1].expand(-1, 3, -1, -1)
-        with full_float32():
-            found = [self.network(chunk) for chunk in torch.split(colour, CHUNK)]
+        found = [self.network(chunk) for chunk in torch.split(colour, CHUNK)]
         features = torch.cat([one[0] if isinstance(one, tuple) else one for one in found]).float().cpu()
         if features.ndim != 2 or not features.isfinite().all():
             problem = f"Extractor {self.name} gives {list(features.shape)}, or numbers that are NaN or infinite."

@@ -44,7 +44,7 @@ Step = Callable[[Phase, Reals, StepRng], object]
 def run(config: BenchConfig) -> int:
     """Measure every stage with the networks of the highest one, and print the result.  Returns the exit code."""
     device, stages = choose_device(config.device, "device"), config.batches()
-    configure_process(device, config.precision, config.threads)
+    configure_process(device, config.threads)
     kinds = {"step": TrainerSettings(loss=build_loss(vars(config.loss)), precision=config.precision)}
     if config.against:
         kinds["reference"] = replace(kinds["step"], precision=Precision.fp32, reference=True, cuda_graphs=False)
@@ -178,7 +178,7 @@ class Runner:
 
 def measure_scaling(config: BenchScalingConfig, group: ProcessGroup) -> int:
     """Measure all stages, on one of the ranks; rank 0 prints.  Returns the exit code."""
-    configure_process(group.device, config.precision, config.threads, one_thread=True)
+    configure_process(group.device, config.threads, one_thread=True)
     console, rows = Console(stderr=True, highlight=False), list[Row]()
     groups = {size: group.subgroup(size) for size in config.processes}
     for stage, batch in config.batches():

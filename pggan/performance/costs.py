@@ -124,11 +124,11 @@ class Card(NamedTuple):
 # Sources: NVIDIA's data sheets of the H200, H100 (SXM), A100 80 GB (SXM), L4 and T4; for the RTX 4090 the white paper
 # on the Ada architecture, appendix A.
 CARDS = {
-    "h200": Card("NVIDIA H200", 4.8e12, 141, 700, {"bf16": 989, "fp16": 989, "tf32": 494, "fp32": 67}),
-    "h100": Card("NVIDIA H100", 3.35e12, 80, 700, {"bf16": 989, "fp16": 989, "tf32": 494, "fp32": 67}),
-    "a100": Card("NVIDIA A100", 2.039e12, 80, 400, {"bf16": 312, "fp16": 312, "tf32": 156, "fp32": 19.5}),
-    "l4": Card("NVIDIA L4", 300e9, 22.5, 72, {"bf16": 121, "fp16": 121, "tf32": 60, "fp32": 30.3}),
-    "4090": Card("NVIDIA GeForce RTX 4090", 1008e9, 24, 450, {"bf16": 165, "fp16": 165, "tf32": 82.6, "fp32": 82.6}),
+    "h200": Card("NVIDIA H200", 4.8e12, 141, 700, {"bf16": 989, "fp16": 989, "fp32": 67}),
+    "h100": Card("NVIDIA H100", 3.35e12, 80, 700, {"bf16": 989, "fp16": 989, "fp32": 67}),
+    "a100": Card("NVIDIA A100", 2.039e12, 80, 400, {"bf16": 312, "fp16": 312, "fp32": 19.5}),
+    "l4": Card("NVIDIA L4", 300e9, 22.5, 72, {"bf16": 121, "fp16": 121, "fp32": 30.3}),
+    "4090": Card("NVIDIA GeForce RTX 4090", 1008e9, 24, 450, {"bf16": 165, "fp16": 165, "fp32": 82.6}),
     "t4": Card("Tesla T4", 320e9, 15, 70, {"fp16": 65, "fp32": 8.1}),
 }
 OTHER_WATTS = {"cpu": 100, "mps": 40, "cuda": 300}  # guesses; of a card, its limit, which training comes close to

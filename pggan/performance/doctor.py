@@ -143,9 +143,9 @@ def gpu(device: torch.device) -> tuple[str, bool]:
 
 def products(device: torch.device) -> tuple[str, bool]:
     """The rates of large matrix products."""
-    precisions = [Precision.fp32, *[Precision.tf32] * (device.type == "cuda"), Precision.bf16, Precision.fp16]
     side = 512 if device.type == "cpu" else 8192
-    rates = {one: product_rate(device, one, DTYPES.get(one, torch.float32), side) / 1e12 for one in precisions}
+    dtypes = {Precision.fp32: torch.float32, **DTYPES}
+    rates = {one: product_rate(device, dtype, side) / 1e12 for one, dtype in dtypes.items()}
     return f"{', '.join(f'{one} {three_digits(rate)}' for one, rate in rates.items())} TFLOP/s", True
 
 

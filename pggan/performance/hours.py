@@ -85,7 +85,7 @@ def find_recipe(
     facts, seconds, (kind, ranks) = facts_of(config.data), 3600 * config.hours, count_devices(config.devices)
     device = choose_device(kind)
     threads = config.threads or (threads_per_rank(ranks, elastic=config.elastic) if ranks > 1 else None)
-    configure_process(device, config.precision, threads, one_thread=config.elastic)
+    configure_process(device, threads, one_thread=config.elastic)
     costs, measured = MeasuredCosts(config, facts, device, ranks), list[tuple[NetworkSizes, PerResolution]]()
     while True:
         left, installed = TRAINING_SHARE * seconds - command_seconds(), efficientnet_lite0.is_installed()

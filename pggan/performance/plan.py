@@ -60,7 +60,7 @@ def run(config: PlanConfig) -> int:
             note = f"Time: predicted for one {card.name} in {precision} by its data sheet; within a third."
         else:
             device, exact = choose_device(kind), config.compute.deterministic
-            configure_process(device, config.precision, config.threads, one_thread=config.elastic, deterministic=exact)
+            configure_process(device, config.threads, one_thread=config.elastic, deterministic=exact)
             seconds = CALIBRATION_SECONDS if config.calibrate else None
             times, precision = StepTimes(settings, architecture, device), precision_on(device, config.precision)
             found = times.of_phases(schedule, partition.largest_local_batch, seconds=seconds)

@@ -81,7 +81,7 @@ def open_run(
     same = {"versions": {name: description["versions"][name] for name in ("pggan", "code", "torch")}, "run_dir": None}
     group.require_same(dict(flatten(description | same)))
     exact, keys = config.compute.deterministic, config.checkpoint
-    configure_process(device, config.precision, config.threads, one_thread=config.elastic, deterministic=exact)
+    configure_process(device, config.threads, one_thread=config.elastic, deterministic=exact)
     description["versions"]["cpu_threads"] = torch.get_num_threads()
     with group.collective_errors():
         settings.require_device(device)

@@ -41,8 +41,6 @@ class TrainerSettings:
 
     def require_device(self, device: torch.device) -> None:
         """Raise UserError where `device` can't take such steps."""
-        if self.precision is Precision.tf32 and device.type != "cuda":
-            raise UserError(f"precision=tf32 does not exist on {device.type}.", "Set precision=fp32 or auto.")
         if self.deterministic and device.type == "cuda" and self.ada_rampup_images is not None:
             problem = "compute.deterministic=true does not work with augmentation=ada on a GPU, whose pixels move."
             raise UserError(problem, "Set compute.deterministic=false.")

@@ -1,8 +1,6 @@
 """The precision of arithmetic, and the settings of a process for a device."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 
@@ -14,48 +12,23 @@ DTYPES = {Precision.bf16: torch.bfloat16, Precision.fp16: torch.float16}
 
 
 def configure_process(
-    device: torch.device,
-    precision: Precision,
-    threads: int | None = None,
-    *,
-    one_thread: bool = False,
-    deterministic: bool = False,
+    device: torch.device, threads: int | None = None, *, one_thread: bool = False, deterministic: bool = False
 ) -> None:
-    """Configure this process for `device`: cuDNN, products in float32, threads, memory.
+    """Configure this process for `device`: cuDNN, threads, memory.
 
     Args: threads: for arithmetic on the CPU; one_thread: one is the default, not one per core; deterministic: the same
     step has the same bits on CUDA in every process, as it has on a CPU.
     """
     set_threads(threads, one=one_thread)
     if device.type == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # float32 is float32
         torch.backends.cudnn.benchmark = not deterministic  # shapes stay the same for hours
         if deterministic:  # https://docs.pytorch.org/docs/stable/notes/randomness.html
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before the first product
             torch.use_deterministic_algorithms(True, warn_only=True)  # an operation that has none is named
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # no step reads it
-    set_float32(device, precision)
     if device.type == "cpu":
         keep_freed_memory()
-
-
-def set_float32(device: torch.device, precision: Precision) -> None:
-    """Multiply float32 numbers on `device` in TF32, or in full precision, from now on in this process."""
-    if device.type == "cuda":
-        # Not by the newer `fp32_precision`: after that, reading these two raises.
-        torch.backends.cuda.matmul.allow_tf32 = precision is Precision.tf32
-        torch.backends.cudnn.allow_tf32 = precision is Precision.tf32
-
-
-@contextmanager
-def full_float32() -> Iterator[None]:
-    """Multiply float32 numbers in full precision inside, and afterwards as before."""
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32
-    try:
-        matmul.allow_tf32 = cudnn.allow_tf32 = False
-        yield
-    finally:
-        matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
 def precision_on(device: torch.device, precision: Precision) -> Precision:

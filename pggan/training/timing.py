@@ -19,7 +19,7 @@ from pggan.core.schedule import Phase, Schedule
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses.base import Reals
 from pggan.training.build import TrainerSettings, build_trainer
-from pggan.training.precision import DTYPES, precision_on, set_float32
+from pggan.training.precision import DTYPES, precision_on
 from pggan.training.trainer import Trainer
 
 EMA_DECAY = 0.999
@@ -62,7 +62,7 @@ class Speed(NamedTuple):
 def speed_of(device: torch.device, precision: Precision) -> Speed:
     """The speed of steps on `device`, from the rates of a product and of a copy of 64 MiB there, which are measured."""
     dtype = DTYPES.get(precision_on(device, precision), torch.float32)
-    products = product_rate(device, precision, dtype, 512 if device.type == "cpu" else 4096)
+    products = product_rate(device, dtype, 512 if device.type == "cpu" else 4096)
     copies = inf
     if device.type == "cuda":
         source = torch.ones(2**24, device=device)  # more than fits into its caches
@@ -71,9 +71,8 @@ def speed_of(device: torch.device, precision: Precision) -> Speed:
     return Speed.of(device.type, products, copies)
 
 
-def product_rate(device: torch.device, precision: Precision, dtype: torch.dtype, side: int) -> float:
+def product_rate(device: torch.device, dtype: torch.dtype, side: int) -> float:
     """Floating-point operations per second of a product of matrices of `side` rows."""
-    set_float32(device, precision)
     a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
     return 2 * side**3 / _seconds(lambda: a @ b, device)
 

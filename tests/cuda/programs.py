@@ -52,7 +52,7 @@ def new_trainer(
         micro_batch_size=micro_batch_size,
         cuda_graphs=cuda_graphs,
     )
-    configure_process(CUDA, settings.precision)
+    configure_process(CUDA)
     architecture = variant(
         resolution=phases[-1].resolution, fmap_base=16 * width, fmap_max=width, latent_size=width, **networks
     )
@@ -92,7 +92,7 @@ def configurations(every: bool) -> list[Found]:
     found: list[Found] = [{"loss": "logistic", "precision": "bf16", "ada": True, "reg_interval": 2}]
     if every:
         for number, loss in enumerate(LOSSES):
-            for place, precision in enumerate(("fp32", "tf32", "bf16", "fp16")):
+            for place, precision in enumerate(("fp32", "bf16", "fp16")):
                 one = {"loss": loss, "precision": precision, "reg_interval": 1 + (number + place) % 2}
                 more = {"num_classes": 3 * (place % 2), "micro_batch_size": (None, 4)[(number + place // 2) % 2]}
                 found.append({**one, **more, "ada": bool(number % 2)})
@@ -172,7 +172,7 @@ def launches() -> dict[str, dict[str, int]]:
     del trainer
     phase = replace(phases["16x16 stable"], batch=128, missing_levels=0)
     for loss in LOSSES:
-        for precision in ("fp32", "bf16", "fp16"):  # tf32 takes other units for the launches of fp32
+        for precision in ("fp32", "bf16", "fp16"):
             gc.collect()  # the trainer before refers to itself
             trainer = new_trainer([phase], width=64, loss=loss, precision=precision)
             found[f"16 stable {loss} {precision}, 64 wide"] = counts_of(trainer, phase)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from pggan.core.errors import UserError
 from pggan.metrics import extractors
-from pggan.metrics.extractors import Extractor, load_extractor
+from pggan.metrics.extractors import load_extractor
 from pggan.metrics.features import rounding_of
 from pggan.networks.efficientnet_lite0 import load_efficientnet_lite0, weights_file
 
@@ -50,24 +50,6 @@ def test_features_of_one_image_in_two_batches_are_those_of_the_same_image(lite):
     rounding = rounding_of(features)
     assert (features[32] - features[0]).norm() < rounding / 4
     assert (features[1:] - features[0]).norm(dim=1)[:-1].min() > 100 * rounding
-
-
-def test_features_are_in_full_float32_whatever_the_process_has_set():
-    kinds, seen = (torch.backends.cuda.matmul, torch.backends.cudnn), []
-    before = [kind.allow_tf32 for kind in kinds]
-
-    def network(images):
-        seen.extend(kind.allow_tf32 for kind in kinds)
-        return images.float().mean((2, 3))
-
-    try:
-        for kind in kinds:
-            kind.allow_tf32 = True
-        Extractor("own", network).features(torch.ones(1, 3, 4, 4, dtype=torch.uint8))
-        assert [*seen, *(kind.allow_tf32 for kind in kinds)] == [False, False, True, True]
-    finally:
-        for kind, value in zip(kinds, before, strict=True):
-            kind.allow_tf32 = value
 
 
 def test_pixels_give_root_mean_square_distances():
