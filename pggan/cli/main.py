@@ -100,7 +100,7 @@ def guarded(run: Callable[[], int]) -> int:
         print(f"Error: {error}\n  Make room there, or choose a place that can be written to.", file=sys.stderr)
         return EXIT_USER_ERROR
     except KeyboardInterrupt as interrupt:
-        print("Stopped at once.", *interrupt.args, file=sys.stderr)
+        print(" ".join(["Stopped at once.", *interrupt.args]).rstrip(), file=sys.stderr)
         return EXIT_INTERRUPTED
 
 

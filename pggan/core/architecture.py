@@ -3,7 +3,6 @@
 Source: Karras et al., "Progressive Growing of GANs" (ICLR 2018), Table 2; widths as in the official configuration.
 """
 
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
@@ -78,8 +77,6 @@ class Architecture:
         for name in ("resolution", "features_from"):
             if getattr(self, name) < MIN_RESOLUTION or not is_power_of_two(getattr(self, name)):
                 raise ValueError(f"{name}={getattr(self, name)} is not possible")
-        if type(self.fmap_decay) not in (int, float) or not math.isfinite(self.fmap_decay):
-            raise ValueError("fmap_decay is not a number")
         if self.features is not None and not re.fullmatch(r"[\w:-]{1,200}@[0-9a-f]+", str(self.features)):
             raise ValueError("features does not name features")
 

@@ -108,14 +108,9 @@ def parse_json(content: bytes | str) -> dict[str, Any]:
     return value
 
 
-def free_bytes(path: Path) -> int:
-    """The bytes that are free on the disk of `path`, which need not exist yet."""
-    return shutil.disk_usage(existing_parent(path)).free
-
-
 def require_free_space(path: Path, needed: int, remedy: str) -> None:
     """Raise a UserError with the megabytes missing unless `needed` bytes are free on the disk of `path`."""
-    if (missing := needed - free_bytes(path)) > 0:
+    if (missing := needed - shutil.disk_usage(existing_parent(path)).free) > 0:
         problem = f"{path} needs {needed / 1e6:,.1f} MB more; the disk is {missing / 1e6:,.1f} MB short."
         raise UserError(problem, remedy)
 

@@ -8,7 +8,7 @@ import sys
 import torch
 
 from pggan.core.errors import UserError
-from pggan.core.process import available_cores, available_memory
+from pggan.core.process import available_cores
 
 
 def choose_device(devices: str, key: str = "devices") -> torch.device:
@@ -19,7 +19,8 @@ def choose_device(devices: str, key: str = "devices") -> torch.device:
     usable = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     found = [name for name in usable if usable[name]]
     if devices not in ("auto", *found):
-        raise UserError(f"{key}={devices}: PyTorch finds no such device.", f"Use auto, or one of {', '.join(found)}.")
+        remedy = f"Use auto, or one of {', '.join(found)}; N CUDA devices and cpu:N train on several."
+        raise UserError(f"{key}={devices}: PyTorch finds no such device.", remedy)
     return torch.device(found[0] if devices == "auto" else devices)
 
 
@@ -31,9 +32,6 @@ def count_devices(devices: str) -> tuple[str, int]:
     """
     numbered = re.fullmatch(r"(cpu:)?([1-9]\d*)", devices)
     if numbered is None:
-        if devices[:1].isdecimal() or devices[:1] == "-" or ":" in devices:
-            remedy = "Use auto, cpu, cuda, mps, N (CUDA devices) or cpu:N."
-            raise UserError(f"devices={devices} is not a choice of devices.", remedy)
         chosen = choose_device(devices).type
         return chosen, torch.cuda.device_count() if devices == "auto" and chosen == "cuda" else 1
     kind, count = "cpu" if numbered[1] else "cuda", int(numbered[2])
@@ -44,21 +42,16 @@ def count_devices(devices: str) -> tuple[str, int]:
     return kind, count
 
 
-def device_of_rank(devices: str, local_rank: int, local_world_size: int) -> torch.device:
-    """The device of one of several ranks; raises UserError when there are more ranks than `devices` says.
+def device_of_rank(devices: str, local_rank: int) -> torch.device:
+    """The device of one of several ranks.
 
     A rank that sees one CUDA device takes it, as where Slurm gives each task a GPU of its own: whether another rank has
     the same one is not known here.
     """
-    kind, count = count_devices(devices)
-    usable = {"cuda": torch.cuda.device_count(), "mps": 1}.get(kind, local_world_size)
-    numbered, alone = devices not in ("auto", "cpu", "cuda", "mps"), kind == "cuda" and usable == 1
-    if (numbered and count != local_world_size) or (usable < local_world_size and not alone):
-        problem = f"{local_world_size} ranks were started on this machine for {count} devices (devices={devices})."
-        raise UserError(problem, "Start one rank per device; devices=cpu shares the CPU among any number.")
+    kind, _ = count_devices(devices)
     if kind != "cuda":
         return torch.device(kind)
-    index = 0 if alone else local_rank
+    index = 0 if torch.cuda.device_count() == 1 else local_rank
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
 
@@ -79,8 +72,8 @@ def synchronize(device: torch.device) -> None:
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Free bytes of `device`; None where the system does not say."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
+    """Free bytes of a CUDA device; None for any other."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
 
 
 def peak_memory(device: torch.device) -> int:

@@ -24,9 +24,6 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's mallopt: free memory kept at
 SYSTEM = Path("/")  # where Linux has its files about processes
 
 
-# ---- environment variables -------------------------------------------------------------------------------
-
-
 @contextmanager
 def environment(variables: dict[str, str]) -> Iterator[None]:
     """Set environment variables for this process, and for those that it starts inside."""
@@ -59,9 +56,6 @@ def set_library_defaults() -> None:
         os.environ.setdefault(name, value)
 
 
-# ---- signals ---------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def signal_handlers(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Call `handler` for SIGNALS inside the block; for SIGHUP, unless `nohup` has this process ignore it.
@@ -88,24 +82,16 @@ def signal_handlers(handler: Callable[[int, FrameType | None], None]) -> Iterato
                 other(number, arrived[number])
 
 
-@contextmanager
-def interrupt_message(message: Callable[[], str]) -> Iterator[None]:
-    """Add what `message` returns to a KeyboardInterrupt that leaves the block: what is left, and how to resume."""
-    try:
-        yield
-    except KeyboardInterrupt as interrupt:
-        raise KeyboardInterrupt(*interrupt.args, message()) from interrupt
-
-
 class StopSignal(ExitStack):
     """A context in which the first of SIGNALS sets `wanted`, and a second SIGINT raises KeyboardInterrupt.
 
     With `at_once`, as long as there is nothing to save, the first one raises it too.
     """
 
-    def __init__(self, *, at_once: bool = False) -> None:
+    def __init__(self, *, at_once: bool = False, then: Callable[[], str] = str) -> None:
+        """Args: then: says how to go on after a KeyboardInterrupt."""
         super().__init__()
-        self.wanted, self.at_once = False, at_once
+        self.wanted, self.at_once, self.then = False, at_once, then
 
     def __enter__(self) -> Self:
         self.enter_context(signal_handlers(self._handle))
@@ -113,11 +99,8 @@ class StopSignal(ExitStack):
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.at_once or (self.wanted and number == signal.SIGINT):
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(self.then())
         self.wanted = True
-
-
-# ---- cores and memory ------------------------------------------------------------------------------------
 
 
 def available_cores() -> int:
@@ -129,12 +112,6 @@ def available_cores() -> int:
     own = Path("sys/fs/cgroup", named_values("proc/self/cgroup", "::").get("0", "").lstrip("/"))
     quotas = [system_file(f"{group}/cpu.max").split() for group in (own, *own.parents)]  # microseconds; of how many
     return min([cores, *(max(-(-int(one[0]) // int(one[1])), 1) for one in quotas if one and one[0] != "max")])
-
-
-def available_memory() -> int | None:
-    """Bytes that the machine still has; None where Linux does not say."""
-    kilobytes = named_values("proc/meminfo", ":").get("MemAvailable", "").removesuffix("kB")
-    return 1024 * int(kilobytes) if kilobytes else None
 
 
 def system_file(name: str) -> str:

@@ -59,7 +59,7 @@ def budget_bytes(device: torch.device, processes: int = 1) -> int:
 
     The latter is for all `processes` of the machine together, each of which keeps a level of its own.
     """
-    free = free_memory(device) if device.type == "cuda" else None
+    free = free_memory(device)
     return CPU_BUDGET_BYTES // processes if free is None else int(GPU_BUDGET_SHARE * free)
 
 

@@ -63,7 +63,7 @@ def launch(
                     os.kill(int(file.read_text()), number)
                     reached = True
             if not reached:
-                raise KeyboardInterrupt
+                raise KeyboardInterrupt(then())
 
         with environment(variables), signal_handlers(relay):
             done = run_ranks(folder, count, nnodes, rdzv_endpoint, max_restarts)

@@ -254,7 +254,7 @@ def run_distributed(info: RankInfo, devices: str, run: Callable[[ProcessGroup], 
     group = ProcessGroup.connect(info, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     try:
         with group.collective_errors():  # on all ranks, most likely: only one reports it
-            group.device = device_of_rank(devices, info.local_rank, info.local_world_size)
+            group.device = device_of_rank(devices, info.local_rank)
         group.require_same({"kind of device": group.device.type}, "`pggan doctor` on that machine says what it has.")
         with group.collective_errors():
             group.open_nccl()

@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import shutil
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -16,8 +17,8 @@ from packaging.requirements import Requirement
 from pggan.config.commands import DoctorConfig
 from pggan.config.values import versions
 from pggan.core.architecture import Architecture, Precision, Resampling
-from pggan.core.atomic_io import existing_parent, free_bytes
-from pggan.core.devices import choose_device, free_memory
+from pggan.core.atomic_io import existing_parent
+from pggan.core.devices import choose_device
 from pggan.core.errors import EXIT_FAILED
 from pggan.core.process import available_cores, processor_facts
 from pggan.core.text import duration, next_command, three_digits
@@ -33,7 +34,6 @@ GIB = 2**30
 # A run with the paper's networks keeps two checkpoints of about 0.6 GiB, writes a third, and adds grids and logs.
 ENOUGH_DISK = 4 * GIB
 # Networks, moments, gradients and activations of the demo's largest step, and what Python and PyTorch take themselves.
-ENOUGH_MEMORY = 2 * GIB
 OUTPUTS = Path("outputs")  # where runs go unless run_dir= names another place
 SMALL = Architecture(
     resolution=8,
@@ -112,17 +112,11 @@ def processor(device: torch.device) -> tuple[str, bool]:
     return f"{name}, {instructions}, {cores} of {os.cpu_count()} cores, {threads} threads", threads <= cores
 
 
-def memory(device: torch.device) -> tuple[str, bool]:
-    """The memory of the machine."""
-    free = free_memory(torch.device("cpu"))
-    return ("not known", True) if free is None else (f"{free / GIB:.1f} GiB free", free >= ENOUGH_MEMORY)
-
-
 def disk(device: torch.device) -> tuple[str, bool]:
     """The disk of the default run directories, which is written to."""
     with TemporaryFile(dir=existing_parent(OUTPUTS)) as file:
         file.write(b"pggan")
-    free = free_bytes(OUTPUTS)
+    free = shutil.disk_usage(existing_parent(OUTPUTS)).free
     return f"{free / GIB:.1f} GiB free at {OUTPUTS}/", free >= ENOUGH_DISK
 
 
@@ -161,7 +155,6 @@ def training(device: torch.device) -> tuple[str, bool]:
 CHECKS = (
     Check("program", program, "pip install what is named here.", needed=True),
     Check("CPU", processor, "Set OMP_NUM_THREADS, or threads=, to the number of cores."),
-    Check("memory", memory, "End other programs, or take a smaller model.fmap_max."),
     Check("disk", disk, "Name a place with more space: run_dir=/…/run."),
     Check("GPU", gpu, "Update the driver, install a PyTorch for its CUDA, or pip install triton."),
     Check("products", products, "Give precision= one that works."),

@@ -26,7 +26,7 @@ from pggan.config.values import changes, command_seconds, describe, flatten
 from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import clean_partials, require_free_space
 from pggan.core.errors import REFUSED_WRITES
-from pggan.core.process import StopSignal, interrupt_message
+from pggan.core.process import StopSignal
 from pggan.core.schedule import Course, Schedule
 from pggan.data.pyramid import ImagePyramid, open_pyramid
 from pggan.data.reals import RealBatches, budget_bytes
@@ -92,8 +92,7 @@ def open_run(
     run_dir = Path(group.broadcast_object(group.on_main(lambda: str(choose_run_dir(config.run_dir, config.name)))))
 
     with ExitStack() as stack:  # the directory of the run is this process's alone, and signals are listened to
-        stack.enter_context(interrupt_message(partial(next_start, run_dir)))
-        interruption = stack.enter_context(StopSignal(at_once=True))
+        interruption = stack.enter_context(StopSignal(at_once=True, then=partial(next_start, run_dir)))
         group.on_main(lambda: stack.enter_context(lock_run_dir(run_dir)))
         source = find_source(config, description, run_dir, find_images, group)
         pyramid, course = source.pyramid, Course(source.schedule)

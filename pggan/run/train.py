@@ -12,7 +12,7 @@ from pggan.config.train import TrainConfig
 from pggan.config.values import to_plain
 from pggan.core.devices import choose_device, count_devices
 from pggan.core.errors import StepOutOfMemory, UserError
-from pggan.core.process import interrupt_message, threads_per_rank
+from pggan.core.process import threads_per_rank
 from pggan.core.rng import StepRng
 from pggan.distributed.process_group import ProcessGroup, RankInfo, rank_from_environment, run_distributed
 from pggan.distributed.watchdog import killed_if_stopped
@@ -134,8 +134,7 @@ def launch_ranks(config: TrainConfig, kind: str, count: int) -> int:
     config = replace(config, run_dir=str(run_dir), devices=f"cpu:{count}" if kind == "cpu" else str(count))
     threads = config.threads or threads_per_rank(count, elastic=config.elastic)
     then = partial(next_start, run_dir)
-    with interrupt_message(then):
-        return launch("train", to_plain(config), count, **config.distributed.launcher, threads=threads, then=then)
+    return launch("train", to_plain(config), count, **config.distributed.launcher, threads=threads, then=then)
 
 
 def refuse_copies(config: TrainConfig) -> None:

@@ -41,7 +41,7 @@ def test_cost_of_each_stage_is_that_of_the_table(resolution, direct, fused):
     assert found == pytest.approx(fused, rel=2e-3, abs=5e-4)
 
 
-WRONG = {"resolution": 12, "fmap_decay": float("nan"), "blur": 1, "features": "../x@00", "resampling": "x"}
+WRONG = {"resolution": 12, "blur": 1, "features": "../x@00", "resampling": "x"}
 WRONG |= {"channels": 0, "fmap_max": MOST + 1, "fmap_base": 1.5, "latent_size": True, "strange": 1}
 
 
