@@ -42,9 +42,9 @@ class Entry(NamedTuple):
     offset: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass
 class Source:
-    """Image files from one place, in the order of the dataset.  Raises UserError where there are none.
+    """Image files from one place, in the order of their paths.  Raises UserError where there are none.
 
     description: kept with the dataset; it has a "kind" and a "name".
     """
@@ -56,6 +56,7 @@ class Source:
         if not self.entries:
             remedy = f"Images are files ending in {', '.join(EXTENSIONS)}; linked folders are not entered."
             raise UserError(f"There are no images in {self.description['name']}.", remedy)
+        self.entries = sorted(self.entries, key=lambda entry: entry.file.path)
 
     def in_reading_order(self) -> list[Entry]:
         """The entries sorted by their offsets: going back in a compressed archive means to begin it again."""
@@ -76,7 +77,7 @@ def first_folder(name: str) -> str | None:
 
 
 def folder_source(path: Path) -> Source:
-    """The image files under a folder, at any depth, sorted by path; hidden files and linked folders are passed over."""
+    """The image files under a folder, at any depth; hidden files and linked folders are passed over."""
     root, found = Path(os.path.realpath(path)), []
     for folder, subfolders, names in os.walk(path):
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
@@ -87,7 +88,7 @@ def folder_source(path: Path) -> Source:
                 stamp = f"{status.st_size}-{status.st_mtime_ns}"
             content = ImageFile(file, partial(_open_below, file, root))
             found.append(Entry(name, content, label=first_folder(name), stamp=stamp))
-    return Source({"kind": "folder", "name": path.resolve().name}, sorted(found, key=_path_of))
+    return Source({"kind": "folder", "name": path.resolve().name}, found)
 
 
 def _open_below(path: Path, root: Path) -> BinaryIO:
@@ -102,15 +103,11 @@ def _open_below(path: Path, root: Path) -> BinaryIO:
     return path.open("rb")
 
 
-def _path_of(entry: Entry) -> Path:
-    return entry.file.path
-
-
 # ---- archives
 
 
 def archive_source(path: Path) -> Source:
-    """The image files in a zip archive, or in a tar archive that may be compressed, sorted by path.
+    """The image files in a zip archive, or in a tar archive that may be compressed.
 
     Raises UserError for a file that is neither, or damaged.
     """
@@ -121,15 +118,14 @@ def archive_source(path: Path) -> Source:
     except Exception as error:  # damaged archives raise nearly every type
         problem = f"{path} can't be read as a zip or tar archive: {str(error).partition(':')[0]}."
         raise UserError(problem, "Give a folder of images or an archive; get a damaged one again.") from error
-    return Source({"kind": kind, "name": path.name}, sorted(found.values(), key=_path_of))
+    return Source({"kind": kind, "name": path.name}, list(found.values()))
 
 
 def _zipped(path: Path) -> Iterator[Entry]:
     with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
             if not member.is_dir():
-                problem = "encrypted" if member.flag_bits & 1 else None
-                entry = _member(path, member.filename, member.file_size, member.filename, problem)
+                entry = _member(path, member.filename, member.file_size, member.filename)
                 yield entry._replace(stamp=f"{member.file_size}-{member.CRC}")
 
 
@@ -138,15 +134,17 @@ def _tarred(path: Path) -> Iterator[Entry]:
     with tarfile.open(path) as archive:
         for member in archive:
             if not member.isdir():
-                problem = None if member.isreg() else "not a regular file"
-                entry = _member(path, member.name, member.size, member, problem)
+                entry = _member(path, member.name, member.size, member)
                 yield entry._replace(stamp=f"{changed}-{member.offset}", offset=member.offset)
 
 
-def _member(path: Path, name: str, size: int, member: str | tarfile.TarInfo, problem: str | None) -> Entry:
+def _member(path: Path, name: str, size: int, member: str | tarfile.TarInfo) -> Entry:
     """The entry of a file of an archive, but for its stamp."""
+    problem = None
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
         problem = "a name that leads out of the archive"
+    elif isinstance(member, tarfile.TarInfo) and not member.isreg():
+        problem = "not a regular file"
     elif size > MAX_MEMBER_BYTES:
         problem = f"larger than {MAX_MEMBER_BYTES // 10**6} MB"
     file = ImageFile(path / name.lstrip("/"), partial(_open_member, path, member))

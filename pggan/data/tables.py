@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -14,20 +14,15 @@ from pggan.core.errors import UserError
 from pggan.data.face_crop import Landmarks
 from pggan.data.sources import Entry, Source
 
-Value = TypeVar("Value")
-NO_FACE = "no landmarks in the landmarks file"
-
 
 def with_faces(source: Source, landmarks: str | None) -> Source:
-    """A source whose entries have the landmarks in a file, by their whole name there or by its last part."""
+    """A source whose entries have the landmarks in a file, where they have the same names."""
     if landmarks is None:
         return source
-    listed = read_landmarks(Path(landmarks))
-    listed = {Path(name).name: points for name, points in listed.items()} | listed
-    entries = []
+    listed, entries = read_landmarks(Path(landmarks)), []
     for entry in source.entries:
-        face = listed.get(entry.name, listed.get(Path(entry.name).name))
-        entries.append(entry._replace(face=face, problem=entry.problem or (NO_FACE if face is None else None)))
+        problem = entry.problem or (None if entry.name in listed else "no landmarks in the landmarks file")
+        entries.append(entry._replace(face=listed.get(entry.name), problem=problem))
     return replace(source, entries=entries)
 
 
@@ -38,7 +33,7 @@ def read_landmarks(path: Path) -> dict[str, Landmarks]:
     the upright photograph, left as seen before right.  Raises UserError.
     """
     with _refused(f"landmarks={path}", '{"a.jpg": [[x, y], …]} with 4, 5 or 68 points'):
-        return _not_empty({name: landmarks_from(points) for name, points in parse_json(path.read_bytes()).items()})
+        return {name: landmarks_from(points) for name, points in parse_json(path.read_bytes()).items()}
 
 
 def landmarks_from(points: Any) -> Landmarks:
@@ -83,7 +78,7 @@ def read_labels(path: Path) -> dict[str, str]:
         else:
             with path.open(newline="") as file:
                 pairs = [row for row in csv.reader(file) if row]
-        return _not_empty({str(name): str(label).strip() for name, label in pairs})
+        return {str(name): str(label).strip() for name, label in pairs}
 
 
 @contextmanager
@@ -93,12 +88,6 @@ def _refused(given: str, form: str) -> Iterator[None]:
         yield
     except Exception as error:
         raise UserError(f"{given} can't be read: {error}.", f"Give JSON such as {form}.") from error
-
-
-def _not_empty(table: dict[str, Value]) -> dict[str, Value]:
-    if not table:
-        raise ValueError("it has no entries")
-    return table
 
 
 def class_names(classes: Sequence[str]) -> list[str]:

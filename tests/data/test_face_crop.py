@@ -92,7 +92,7 @@ def test_faces_are_prepared_and_images_without_landmarks_are_left_out(tmp_path):
     for number, degrees in enumerate((0, 20, -40)):
         landmarks = turned(UPRIGHT, degrees)
         Image.fromarray(draw(landmarks)).save(tmp_path / "photos" / "deep" / f"{number}.png")
-        listed[f"{number}.png"] = landmarks.tolist()
+        listed[f"deep/{number}.png"] = landmarks.tolist()
     Image.fromarray(draw(UPRIGHT)).save(tmp_path / "photos" / "nobody.png")
     (tmp_path / "faces.json").write_text(json.dumps(listed))
     landmarks = str(tmp_path / "faces.json")

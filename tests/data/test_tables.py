@@ -23,7 +23,7 @@ def test_68_and_5_and_4_points_are_the_same_landmarks():
             landmarks_from(bad)
 
 
-@pytest.mark.parametrize("content", ["", "{}", '{"a.png": {"x": 1}}', "a.png 1 2 3"])
+@pytest.mark.parametrize("content", ["", '{"a.png": {"x": 1}}', "a.png 1 2 3"])
 def test_a_file_without_landmarks_is_refused(tmp_path, content):
     (tmp_path / "bad.json").write_text(content)
     with pytest.raises(UserError, match="landmarks="):
@@ -66,9 +66,7 @@ def test_numbers_stay_in_their_order():
     assert class_names(["b", "10", "9"]) == ["10", "9", "b"]
 
 
-@pytest.mark.parametrize(
-    ("name", "content"), [("a.json", '{"labels": [1]}'), ("a.csv", "a,b,c\n"), ("a.csv", ""), ("b", None)]
-)
+@pytest.mark.parametrize(("name", "content"), [("a.json", '{"labels": [1]}'), ("a.csv", "a,b,c\n"), ("b", None)])
 def test_what_holds_no_labels_is_refused(tmp_path, name, content):
     if content is not None:
         (tmp_path / name).write_text(content)
