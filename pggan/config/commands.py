@@ -204,7 +204,6 @@ class MonitorConfig:
     """TensorBoard on a run."""
 
     run: str | None
-    host: str
     port: Port | None
     open: bool
 

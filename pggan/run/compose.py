@@ -24,7 +24,7 @@ from pggan.checkpoints.write import CheckpointWriter, refused_by_disk
 from pggan.config.train import TrainConfig, parse_grid
 from pggan.config.values import changes, command_seconds, describe, flatten
 from pggan.core.architecture import Architecture
-from pggan.core.atomic_io import clean_partials, require_free_space
+from pggan.core.atomic_io import clean_partials
 from pggan.core.errors import REFUSED_WRITES
 from pggan.core.process import StopSignal
 from pggan.core.schedule import Course, Schedule
@@ -101,8 +101,7 @@ def open_run(
         stack.callback(trainer.release_graphs)  # they hold on to connections, which could not be closed
         restore(config, source, trainer, group)
         state, images = trainer.state, trainer.state.images
-        ranks = group.world_size if trainer.reducer.has_moments else 1
-        stack.enter_context(disk_errors(run_dir, description, state, ranks, group))
+        stack.enter_context(disk_errors(run_dir, group))
 
         # Rank 0 alone tells how it goes.
         reporter: Reporter | NullReporter = NullReporter()
@@ -111,6 +110,7 @@ def open_run(
         if began is None:
             began = time.monotonic() - spent - source.spent
         if group.is_main:
+            write_config(run_dir, description)
             times = StepTimes(settings, source.architecture, device).of_phases(
                 source.schedule, partition.largest_local_batch, images=images
             )
@@ -221,23 +221,9 @@ def open_everywhere(
 
 
 @contextmanager
-def disk_errors(
-    run_dir: Path, description: dict[str, Any], state: State, ranks: int, group: ProcessGroup
-) -> Iterator[None]:
-    """Rank 0 describes the run; raises UserError if the disk has no room for two checkpoints, then or later.
-
-    Args: ranks: that have moments of their own.
-    """
-    # Of each weight there are two moments and, in G, its average.
-    weights = sum(weight.nbytes for trainable in (state.g, state.d) for weight in trainable.network.weights)
-    needed = (2 + 2 * ranks) * weights
-
-    def begin() -> None:
-        require_free_space(run_dir, 2 * needed, "Make room there, choose another run_dir=, or lower checkpoint.keep.")
-        write_config(run_dir, description)
-
+def disk_errors(run_dir: Path, group: ProcessGroup) -> Iterator[None]:
+    """Raises UserError if the disk no longer takes what is written."""
     try:
-        group.on_main(begin)
         yield
     except OSError as error:
         ours = error.filename is not None and Path(str(error.filename)).is_relative_to(run_dir)

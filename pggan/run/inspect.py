@@ -5,7 +5,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from numpy import arange, bincount, concatenate, uint8, zeros
+from numpy import arange, bincount
 from rich.console import Console
 from rich.table import Column, Table
 
@@ -23,7 +23,7 @@ from pggan.core.atomic_io import file_sha256
 from pggan.core.text import next_command
 from pggan.data.pyramid import ImagePyramid
 from pggan.sampling.files import STILLS, check_output, save_picture
-from pggan.sampling.images import Pixels, enlarge, grid
+from pggan.sampling.images import grid
 
 SHEET_IMAGES = 48
 SHEET_COLUMNS = 8
@@ -90,7 +90,9 @@ def facts_of_data(config: InspectConfig) -> dict[str, Any]:
     if config.verify:
         pyramid.verify()
     if config.sheet is not None:
-        save_picture(data_sheet(pyramid), check_output(config.sheet, STILLS, "sheet"))
+        count, tile = min(SHEET_IMAGES, pyramid.images), min(pyramid.resolution, SHEET_TILE)
+        spread = pyramid.read(tile, arange(count) * pyramid.images // count)
+        save_picture(grid(spread, SHEET_COLUMNS), check_output(config.sheet, STILLS, "sheet"))
     names, labels = pyramid.class_names, pyramid.labels
     counts = None if names is None or labels is None else dict(zip(names, bincount(labels).tolist(), strict=False))
     return {
@@ -105,17 +107,4 @@ def facts_of_data(config: InspectConfig) -> dict[str, Any]:
         "source": pyramid.source,
         "fingerprint": pyramid.fingerprint,
         "checksums": "all right" if config.verify else "not compared (verify=true does)",
-        "sheet": config.sheet,
     }
-
-
-def data_sheet(pyramid: ImagePyramid) -> Pixels:
-    """A contact sheet: images evenly spread over the set, and in the last row one of them at every level of a tile."""
-    tile = min(pyramid.resolution, SHEET_TILE)
-    count = min(SHEET_IMAGES, pyramid.images)
-    shown = arange(count) * pyramid.images // count
-    images = zeros((-(-count // SHEET_COLUMNS) * SHEET_COLUMNS, tile, tile, pyramid.channels), uint8)
-    images[:count] = pyramid.read(tile, shown)
-    levels = [level for level in pyramid.resolutions if level <= tile][-SHEET_COLUMNS:]
-    enlarged = [enlarge(pyramid.read(level, shown[:1]), tile // level) for level in levels]
-    return grid(concatenate([images, *enlarged]), SHEET_COLUMNS)

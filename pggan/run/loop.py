@@ -190,12 +190,8 @@ class Run:
             resumes = f"The same command with run_dir={self.run_dir} resumes."
             reporter.line(f"Interrupted at {images:,} images; everything is saved. {resumes}")
             return EXIT_INTERRUPTED
-        final, short = schedule.phases[-1], ""
-        if self.hours is not None and schedule.at(images - 1).index < final.index:
-            side = final.resolution
-            short = f", before {side}x{side} was faded in: hours={self.hours:g} were over"
         reporter.finish(schedule.total)
-        reporter.line(f"Done: {images:,} images{short}.")
+        reporter.line(f"Done: {images:,} images.")
         reporter.line(next_command("sample", "seeds=0-63", run=self.run_dir))
         return 0
 

@@ -1,7 +1,5 @@
 """`pggan monitor`: TensorBoard on a run, with settings that suit it."""
 
-import socket
-import sys
 import threading
 import webbrowser
 from contextlib import redirect_stderr
@@ -14,7 +12,7 @@ from pggan.core.text import next_command
 
 OUTPUTS = Path("outputs")
 EVENTS = "events.out.tfevents.*"
-LOCAL = ("127.0.0.1", "localhost", "::1")
+HOST = "127.0.0.1"
 # TensorBoard would keep 10 pictures of a tag, chosen by chance.
 SAMPLES = "images=1000,text=1000"
 
@@ -23,9 +21,7 @@ def run(config: MonitorConfig) -> int:
     """Serve TensorBoard until Ctrl-C; returns the exit code."""
     newest = newest_run(OUTPUTS if config.run is None else Path(config.run))
     directory = newest if config.run is None else Path(config.run)
-    address = serve(directory, config.host, config.port)
-    if config.host not in LOCAL:
-        print(f"Everyone who reaches {config.host} can see {directory}.", file=sys.stderr)
+    address = serve(directory, config.port)
     print(f"{directory}: {address}\nGrids are under Images.  Ctrl-C ends it.", flush=True)
     if config.open:
         webbrowser.open(address)
@@ -48,19 +44,16 @@ def newest_run(folder: Path) -> Path:
     return max(files, key=files.__getitem__).parent
 
 
-def serve(directory: Path, host: str, port: int | None) -> str:
-    """Start TensorBoard in a thread; returns its address.  Raises UserError when it can't be served there."""
+def serve(directory: Path, port: int | None) -> str:
+    """Start TensorBoard in a thread; returns its address.  Raises UserError when its port is taken."""
     from tensorboard import program
 
-    where = f"host={host}" + ("" if port is None else f" port={port}")
-    try:  # TensorBoard ends the process for an address that is not one of this machine
-        socket.create_server((host, port or 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
-    except OSError as error:
-        problem = f"TensorBoard can't be served at {where}: {error.strerror or error}."
-        raise UserError(problem, "Set another port= or host=.") from error
     board = program.TensorBoard()
-    arguments = [f"--logdir={directory}", f"--host={host}", f"--samples_per_plugin={SAMPLES}", "--reload_interval=10"]
+    arguments = [f"--logdir={directory}", f"--host={HOST}", f"--samples_per_plugin={SAMPLES}", "--reload_interval=10"]
     arguments += [f"--window_title=pggan {directory.name}"] + ([] if port is None else [f"--port={port}"])
     board.configure(["tensorboard", *arguments])
-    with redirect_stderr(StringIO()):  # TensorBoard calls its usual way of reading files an experiment
-        return str(board.launch())
+    try:
+        with redirect_stderr(StringIO()):  # TensorBoard calls its usual way of reading files an experiment
+            return str(board.launch())
+    except program.TensorBoardServerException as error:
+        raise UserError(f"TensorBoard can't be served at {HOST} port={port}.", "Set another port=.") from error

@@ -1,6 +1,5 @@
 """The directory of a run: its name, lock, log and configuration.  Imported without torch."""
 
-import json
 import os
 import socket
 import sys
@@ -8,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from omegaconf import OmegaConf
 
@@ -77,10 +76,12 @@ def lock_run_dir(run_dir: Path) -> Iterator[None]:
         # The run before may have removed its file between our opening and locking it.
         if not try_lock(file.fileno()) or os.fstat(file.fileno()).st_nlink == 0:
             remedy = "Wait until it ends, stop it with Ctrl-C or `kill`, or choose another run_dir=."
-            raise UserError(f"run_dir={run_dir} is in use by {_holder(file)}.", remedy)
-        about = {"pid": os.getpid(), "host": socket.gethostname(), "started": time.strftime("%Y-%m-%d %H:%M:%S")}
+            file.seek(0)
+            holder = file.read() or "another process that is just starting or ending"
+            raise UserError(f"run_dir={run_dir} is in use by {holder}.", remedy)
         file.truncate(0)
-        file.write(json.dumps(about))
+        started = time.strftime("%Y-%m-%d %H:%M:%S")
+        file.write(f"process {os.getpid()} on {socket.gethostname()}, started {started}")
         file.flush()
         try:
             yield
@@ -90,13 +91,3 @@ def lock_run_dir(run_dir: Path) -> Iterator[None]:
             with suppress(OSError):
                 for directory in made:
                     directory.rmdir()
-
-
-def _holder(file: TextIO) -> str:
-    """The process that has written itself into the lock file, in words."""
-    try:
-        file.seek(0)
-        about = json.load(file)
-        return f"process {about['pid']} on {about['host']}, started {about['started']}"
-    except (ValueError, KeyError, TypeError):  # it has locked the file, and not written into it yet
-        return "another process that is just starting or ending"

@@ -9,7 +9,6 @@ import pytest
 from PIL import Image
 
 from pggan.cli.main import main
-from pggan.run.inspect import SHEET_COLUMNS, SHEET_IMAGES
 
 
 def test_it_counts_levels_bytes_and_classes(labelled_data, capsys):
@@ -32,18 +31,14 @@ def test_it_compares_checksums_when_asked(make_pyramid, tmp_path, capsys):
     assert "r0004-00000.bin was changed" in capsys.readouterr().err
 
 
-def test_the_contact_sheet_shows_images_spread_over_the_set_and_the_levels_of_one(make_pyramid, tmp_path, capsys):
+def test_the_contact_sheet_shows_images_spread_over_the_set(make_pyramid, tmp_path):
     pyramid = make_pyramid(tmp_path / "set", images=100)
     sheet = tmp_path / "sheet.png"
     assert main(["inspect", f"data={tmp_path / 'set'}", f"sheet={sheet}"]) == 0
     with Image.open(sheet) as picture:
         pixels = np.asarray(picture)
-    rows = SHEET_IMAGES // SHEET_COLUMNS
-    assert pixels.shape == (16 * (rows + 1), 16 * SHEET_COLUMNS, 3)
-    shown = np.arange(SHEET_IMAGES) * 100 // SHEET_IMAGES
-    np.testing.assert_array_equal(pixels[:16, 16:32], pyramid.read(16, shown[1:2])[0])
-    np.testing.assert_array_equal(pixels[-16:, :16], pyramid.read(4, shown[:1])[0].repeat(4, 0).repeat(4, 1))
-    np.testing.assert_array_equal(pixels[-16:, 32:48], pyramid.read(16, shown[:1])[0])
+    assert pixels.shape == (16 * 6, 16 * 8, 3)
+    np.testing.assert_array_equal(pixels[:16, 16:32], pyramid.read(16, np.array([100 // 48]))[0])
 
 
 @pytest.mark.slow
