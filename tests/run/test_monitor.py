@@ -12,7 +12,6 @@ from urllib.request import urlopen
 
 import pytest
 
-from pggan.config.commands import MonitorConfig
 from pggan.core.errors import UserError
 from pggan.run import monitor
 
@@ -37,15 +36,13 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
             monitor.newest_run(folder)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what TensorBoard brings with it
 def test_a_port_that_is_taken_is_named(finished_run):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        port = taken.getsockname()[1]
-        config = MonitorConfig(run=str(finished_run), port=port, open=False)
-        with pytest.raises(UserError, match=f"port={port}"):
-            monitor.run(config)
+        words = [sys.executable, "-m", "pggan", "monitor", f"run={finished_run}", f"port={taken.getsockname()[1]}"]
+        ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr.count("Set another port=")) == (2, 1)
 
 
 TABS = {"scalars", "custom_scalars", "images", "text", "hparams", "projector"}
