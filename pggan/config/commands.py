@@ -84,10 +84,6 @@ class PicturesConfig(DrawConfig):
     zoom: Count | None
     out: str | None
 
-    def __post_init__(self) -> None:
-        if self.seeds is not None and self.latents is not None:
-            raise UserError("seeds= and latents= both say what to draw.", "Leave out one of them.")
-
 
 @dataclass(frozen=True, kw_only=True)
 class SampleConfig(PicturesConfig):

@@ -6,7 +6,7 @@ number of ranks with as many CPU threads each.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Protocol
 
@@ -71,7 +71,7 @@ class FakeImages(Images):
             labels = torch.from_numpy(self.labels[np.asarray(indices) % len(self.labels)] % self.classes)
         with use_options(network, ComputeOptions()):
             batch_size = max(DRAWN_PIXELS // settings.resolution**2, 1)
-            return draw(network, latents, labels, settings, batch_size=batch_size)
+            return draw(network, latents, replace(settings, label=labels), batch_size)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from functools import partial
 from itertools import islice, pairwise
 from math import ceil, sqrt
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,6 +13,7 @@ from pggan.config.commands import (
     DrawConfig,
     InterpolateConfig,
     InterpolationPath,
+    PicturesConfig,
     ProjectConfig,
     SampleConfig,
 )
@@ -60,15 +60,15 @@ def opened(config: DrawConfig, truncation: float = 1.0) -> tuple[TrainedGenerato
     )
 
 
-def keyframes(generator: TrainedGenerator, seeds: Any, files: Any, number: int = 0) -> tuple[Tensor, list[str]]:
-    """The latents [K, Z] that `files` of latents or else `seeds` name, and a name for each.
+def keyframes(generator: TrainedGenerator, config: PicturesConfig, number: int = 0) -> tuple[Tensor, list[str]]:
+    """The latents [K, Z] that the keys of a command name, by files or else by seeds, and a name for each.
 
     Args: number: of a path among several, each through latents of its own: seeds + 1000 n, or files from the n-th.
     """
-    if files is None:
-        wanted = [seed + 1000 * number for seed in parse_seeds(seeds)]
+    if config.latents is None:
+        wanted = [seed + 1000 * number for seed in parse_seeds(config.seeds)]
         return generator.latents(wanted), [f"seed-{seed:06d}" for seed in wanted]
-    paths = files if isinstance(files, list) else [files]
+    paths = config.latents if isinstance(config.latents, list) else [config.latents]
     found = torch.cat([load_vectors("latents", path, generator.latent_size) for path in paths])
     return found.roll(-number, 0), [f"latent-{index:06d}" for index in range(len(found))]
 
@@ -80,8 +80,8 @@ def sample(config: SampleConfig) -> int:
     """
     out = output_path(config.out, config.run, "sample", (*STILLS, ""))
     generator, settings = opened(config, config.truncation)
-    latents, names = keyframes(generator, "0-63" if config.seeds is None else config.seeds, config.latents)
-    columns = columns_of(config.grid, len(latents))
+    latents, names = keyframes(generator, config)
+    columns = parse_grid(config.grid, "grid")[0] if config.grid else ceil(sqrt(len(latents)))
     if config.direction is not None:
         direction = load_direction(config.direction, generator.latent_size)
         latents = torch.stack([move(latents, direction, strength) for strength in config.strength], 1).flatten(0, 1)
@@ -99,14 +99,6 @@ def sample(config: SampleConfig) -> int:
     return 0
 
 
-def columns_of(given: str | None, count: int) -> int:
-    """Columns for `count` images: as given, or of a square; raises UserError where there is too little room."""
-    columns, rows = parse_grid(given, "grid") if given else (ceil(sqrt(count)), count)
-    if columns * rows < count:
-        raise UserError(f"grid={given} has no room for {count} images.", "Use a larger grid or fewer seeds.")
-    return columns
-
-
 def interpolate(config: InterpolateConfig) -> int:
     """Write the images between latents side by side (.png), or one after the other (.webp, .gif, .mp4).
 
@@ -120,20 +112,19 @@ def interpolate(config: InterpolateConfig) -> int:
     animated = out.suffix.lower() in ANIMATED
     columns, rows = parse_grid(config.grid, "grid") if config.grid else (1 if animated else frames, 1)
     generator, settings = opened(config, config.truncation)
-    side, seeds = settings.resolution, "0-4" if config.seeds is None else config.seeds
+    side = settings.resolution
     distances = partial(visible_steps, generator, settings) if animated else None
     paths = []
     for number in range(columns * rows if animated else 1):
         if walks:
-            paths.append(random_walk(parse_seeds(seeds)[0] + 1000 * number, generator.latent_size, frames))
+            paths.append(random_walk(parse_seeds(config.seeds)[0] + 1000 * number, generator.latent_size, frames))
         else:
-            latents, _ = keyframes(generator, seeds, config.latents, number)
-            paths.append(path_through(latents, config.path.value, frames, distances))
+            paths.append(path_through(keyframes(generator, config, number)[0], config.path.value, frames, distances))
     images = generator.stream(torch.stack(paths, 1).flatten(0, 1), settings)
     if animated:
-        zoom = config.zoom or film_zoom(columns * side, rows * side)
-        films = (sheet(islice(images, len(paths)), columns, zoom) for _ in range(frames))
-        save_film(films, frames, config.fps, out)
+        zoom = config.zoom or film_zoom(max(columns, rows) * side)
+        shown = (sheet(islice(images, len(paths)), columns, zoom) for _ in range(frames))
+        save_film(shown, frames, config.fps, out)
     else:
         save_picture(sheet(images, columns, config.zoom or sheet_zoom(side, columns)), out)
     print(f"{out}: {frames} frames at {side}x{side}, {config.path.value}")

@@ -4,9 +4,7 @@ The page is in static/.  N latents, Z latent size, K directions.
 """
 
 import json
-import signal
 import sys
-import traceback
 import webbrowser
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -55,7 +53,6 @@ def run(config: ExploreConfig) -> int:
     """Serve the page until Ctrl-C; returns the exit code."""
     set_threads(config.threads)
     generator = load(config.run, config.device, config.checkpoint)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started it with the signal ignored
     with listen(generator, page_name(config.run), config.directions, config.port) as server:
         address = f"http://{HOST}:{server.server_port}/"
         print(f"{address}\nCtrl-C ends it.", flush=True)
@@ -133,7 +130,7 @@ class Server(ThreadingHTTPServer):
         kind, fps, side = query["kind"], int(query["fps"]), int(query["resolution"])
         if kind not in ANIMATED or not 1 <= fps <= 120:
             raise UserError(f"There are no films of kind '{kind}' with {fps} frames per second.", "Reload the page.")
-        side *= film_zoom(side, side)
+        side *= film_zoom(side)
         method = Image.Resampling.BICUBIC if query["smooth"] == "1" else Image.Resampling.NEAREST
 
         def frames() -> Iterator[Pixels]:
@@ -152,10 +149,10 @@ class Server(ThreadingHTTPServer):
         self._closed = True
         self._drawing.shutdown(cancel_futures=True)
 
-    def handle_error(self, request: object, client_address: object) -> None:
+    def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of connections that are closed on either side; anything else is a fault of this program."""
         if not (self._closed or isinstance(sys.exception(), ConnectionError | TimeoutError)):
-            traceback.print_exc()
+            super().handle_error(request, client_address)
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -24,9 +24,6 @@ CONFIG_FILE = "config.yaml"  # of a run directory
 WIDEST = 2048  # pixels, of sheets whose images are enlarged
 PAPER, INK = 232, 40  # grey levels of captions
 CAPTION_HEIGHT, FONT_SIZE = 16, 11  # pixels
-WORTH_LOOKING_AT = 512  # pixels that small films are enlarged to
-GIF_COLORS = 255  # and one for pixels that have not changed
-SAMPLED_FRAMES = 16  # that the palette of a GIF is chosen from
 # Nearly lossless: below a constant rate factor of about 17, people see no difference (FFmpeg's guide).
 H264 = {"crf": "12", "preset": "medium"}
 BT709 = 1  # the number of ITU-R BT.709 in streams: how RGB becomes luma and chroma
@@ -88,9 +85,9 @@ def sheet_zoom(resolution: int, columns: int) -> int:
     return max(min(MIN_TILE, WIDEST // columns) // resolution, 1)
 
 
-def film_zoom(width: int, height: int) -> int:
-    """The largest whole factor up to WORTH_LOOKING_AT pixels, at least 1."""
-    return max(WORTH_LOOKING_AT // max(width, height), 1)
+def film_zoom(side: int) -> int:
+    """The largest whole factor that makes a small film at most 512 pixels wide or high."""
+    return max(512 // side, 1)
 
 
 def save_picture(picture: Pixels, path: Path) -> None:
@@ -117,7 +114,7 @@ def writing(path: Path) -> Iterator[Path]:
 def save_film(frames: Iterable[Pixels], count: int, fps: int, path: Path) -> None:
     """Write `count` frames [H, W, C], `fps` per second, of the kind that `path` ends as, atomically.
 
-    A .webp is lossless, a .gif has one palette of 255 colours, and an .mp4 never has more than a few frames in memory.
+    A .webp is lossless, a .gif has 255 colours, and an .mp4 never has more than a few frames in memory.
     """
     shown = tracked(frames, count)
     with writing(path) as temporary:
@@ -125,20 +122,15 @@ def save_film(frames: Iterable[Pixels], count: int, fps: int, path: Path) -> Non
             write_video(shown, fps, temporary)
             return
         pictures, unit = [to_pil(frame) for frame in shown], 1
-        if path.suffix.lower() == ".gif":
-            pictures, unit = with_one_palette(pictures), 10
+        if path.suffix.lower() == ".gif":  # one palette for all frames: what stands still stays the same
+            pictures, unit = [picture.convert("RGB") for picture in pictures], 10
+            sampled = [np.asarray(picture) for picture in pictures[:: count // 16 + 1]]
+            palette = Image.fromarray(np.concatenate(sampled)).quantize(255)
+            pictures = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
         borders = (round(number * 1000 / unit / fps) * unit for number in range(count + 1))  # the sum stays exact
         milliseconds = [after - before for before, after in pairwise(borders)]
         how: dict[str, Any] = {"save_all": True, "loop": 0, "lossless": True, "method": 0}
         pictures[0].save(temporary, append_images=pictures[1:], duration=milliseconds, **how)
-
-
-def with_one_palette(pictures: list[Image.Image]) -> list[Image.Image]:
-    """Pictures with one palette that suits frames from the whole film: what stands still stays the same."""
-    pictures = [picture.convert("RGB") for picture in pictures]
-    sampled = np.concatenate([np.asarray(picture) for picture in pictures[:: -(-len(pictures) // SAMPLED_FRAMES)]])
-    palette = Image.fromarray(sampled).quantize(GIF_COLORS)
-    return [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
 
 
 def write_video(frames: Iterable[Pixels], fps: int, path: Path) -> None:

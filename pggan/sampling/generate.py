@@ -17,19 +17,18 @@ from pggan.networks.layers import ComputeOptions, use_options
 from pggan.networks.networks import Generator
 from pggan.sampling.images import Pixels, to_bytes
 
-BATCH_SIZE = 8  # of generated images: at 1024x1024, each takes hundreds of megabytes
 DRAWN_AHEAD = 16  # images per CPU thread, before the first of them is waited for
 PARALLEL_SIDE = 128  # pixels up to which CPU threads draw an image each, rather than one image together
 
 
 @dataclass(frozen=True)
 class RenderSettings:
-    """The settings of a drawn image: resolution, alpha (0 to 1), truncation (1: none) and class."""
+    """The settings of drawn images: resolution, alpha (0 to 1), truncation (1: none), and class, or one each [N]."""
 
     resolution: int
     alpha: float
     truncation: float = 1.0
-    label: int | None = None
+    label: Tensor | int | None = None
 
 
 def seed_latents(seeds: list[int], size: int) -> Tensor:
@@ -53,7 +52,7 @@ def render_each(
     """
 
     def draw_one(latent: Tensor) -> Pixels:
-        image: Pixels = draw(network, latent[None], settings.label, settings, center=center)[0]
+        image: Pixels = draw(network, latent[None], settings, center=center)[0]
         return image
 
     threads = torch.get_num_threads()
@@ -71,19 +70,13 @@ def render_each(
 
 @torch.no_grad()
 def draw(
-    network: Generator,
-    latents: Tensor,
-    labels: Tensor | int | None,
-    settings: RenderSettings,
-    *,
-    batch_size: int = BATCH_SIZE,
-    center: Tensor | None = None,
+    network: Generator, latents: Tensor, settings: RenderSettings, batch_size: int = 8, center: Tensor | None = None
 ) -> Pixels:
     """Images uint8 [N, R, R, C] of `latents` [N, Z], `batch_size` at a time; their last bits can depend on it.
 
-    Args: labels: as of `one_hot`; center: as of `render_each`.
+    Args: center: as of `render_each`.
     """
-    device, classes, images = network.weights[0].device, one_hot(network, labels, len(latents)), []
+    device, classes, images = network.weights[0].device, one_hot(network, settings.label, len(latents)), []
     for rows in torch.split(torch.arange(len(latents)), batch_size):
         features = network.features(latents[rows].to(device), None if classes is None else classes[rows])
         if center is not None:
@@ -97,12 +90,12 @@ def draw_seeds(network: Generator, count: int, resolution: int, alpha: float) ->
     num_classes = network.architecture.num_classes
     labels = torch.arange(count) % num_classes if num_classes else None
     latents = seed_latents(list(range(count)), network.architecture.latent_size)
-    return draw(network, latents, labels, RenderSettings(resolution, alpha))
+    return draw(network, latents, RenderSettings(resolution, alpha, label=labels))
 
 
-def one_hot(network: Generator, labels: Tensor | int | None, count: int) -> Tensor | None:
-    """The `labels` [N] of `count` images, or the one of all, as the network takes them, [N, L]; None for none."""
-    if labels is None:
+def one_hot(network: Generator, label: Tensor | int | None, count: int) -> Tensor | None:
+    """The class of `count` images, or one each [N], as the network takes it, [N, L]; None where there are none."""
+    if label is None:
         return None
-    numbers = torch.as_tensor(labels).expand(count)
+    numbers = torch.as_tensor(label).expand(count)
     return F.one_hot(numbers, network.architecture.num_classes).float().to(network.weights[0].device)

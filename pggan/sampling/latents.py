@@ -8,13 +8,14 @@ A latent is N(0, 1), so along a unit vector the standard deviation of latents is
 import json
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import chain
 from math import pi, sqrt
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -25,8 +26,8 @@ from pggan.core.rng import generator_for
 from pggan.networks.networks import Generator
 from pggan.sampling.generate import one_hot, seed_latents
 
-# Positions [F] from 0 to 1 along the path, to latents [F, Z]: calculated in float64, so that ends are exact in float32.
-LatentPath = Callable[[Tensor], Tensor]
+# Paths are calculated in float64, so that ends are exact in float32.
+LatentPath = Callable[[Tensor], Tensor]  # positions [F] from 0 to 1 along the path, to latents [F, Z]
 Between = Callable[[Tensor, Tensor, Tensor], Tensor]  # starts and ends [F, Z] and weights [F, 1], to latents [F, Z]
 Distances = Callable[[Tensor], Tensor]  # N latents [N, Z] to the distances [N - 1] from each to the next
 
@@ -37,9 +38,9 @@ OBSERVED = 4096  # latents whose features show the principal components
 SPARE, ITERATIONS = 8, 8  # components calculated beyond those asked for, and rounds, which make these exact
 
 
-def parse_seeds(seeds: object) -> list[int]:
+def parse_seeds(seeds: int | str | Iterable[object]) -> list[int]:
     """Seeds written as 5, '0-63', '1,5,9-12' or [1, 5, 9]; raises UserError for anything else."""
-    parts = str(seeds).split(",") if isinstance(seeds, str | int) else list(cast(Iterable[object], seeds))
+    parts = str(seeds).split(",") if isinstance(seeds, str | int) else seeds
     found = [re.fullmatch(r"(\d{1,15})(?:-(\d{1,15}))?", str(part).strip()) for part in parts]
     ranges = [range(int(one[1]), int(one[2] or one[1]) + 1) for one in found if one]
     possible = all(found) and all(ranges) and 1 <= sum(map(len, ranges)) <= MAX_SEEDS
@@ -54,12 +55,9 @@ def save_vectors(kind: str, vectors: Tensor, path: Path, about: dict[str, object
         save_tensors({kind: vectors.detach().float().cpu().contiguous()}, temporary, {HEADER_KEY: json.dumps(about)})
 
 
-def load_vectors(kind: str, path: str | Path, size: int, key: str | None = None) -> Tensor:
-    """The vectors [N, Z] of a file of `save_vectors`, Z = `size`; raises UserError unless all are finite and not 0.
-
-    Args: key: that gave the path, where it is not called as their kind.
-    """
-    problem = f"{key or kind}={path} has no valid {kind}"
+def load_vectors(kind: str, path: str | Path, size: int) -> Tensor:
+    """The vectors [N, Z] of a file of `save_vectors`, Z = `size`; raises UserError unless all are finite and not 0."""
+    problem = f"{path} has no valid {kind}"
     remedy = f"Name a .safetensors file with {kind} of {size} numbers, which are finite and not all 0."
     try:
         with safe_open(path, "pt") as file:
@@ -85,34 +83,26 @@ def slerp(start: Tensor, end: Tensor, weights: Tensor) -> Tensor:
     return torch.where(torch.sin(angle) < 1e-6, torch.lerp(start, end, weights), latents)
 
 
-def through(keyframes: Tensor, between: Between) -> LatentPath:
-    """An open path through at least two `keyframes` [K, Z], from each to the next by `between` in equal times."""
-    points, segments = keyframes.double(), len(keyframes) - 1
-
-    def path(positions: Tensor) -> Tensor:
-        times = positions.double() * segments
-        segment = times.long().clamp(max=segments - 1)
-        return between(points[segment], points[segment + 1], (times - segment)[:, None]).float()
-
-    return path
+def through(points: Tensor, between: Between, positions: Tensor) -> Tensor:
+    """Latents [F, Z] at `positions` [F] on the open path through `points` [K, Z] in equal times, by `between`."""
+    times = positions.double() * (len(points) - 1)
+    leg = times.long().clamp(max=len(points) - 2)
+    points = points.double()
+    return between(points[leg], points[leg + 1], (times - leg)[:, None]).float()
 
 
-def closed_spline(keyframes: Tensor) -> LatentPath:
-    """A closed path through `keyframes` [K, Z] without corners, in equal times from each to the next.
+def closed_spline(points: Tensor, positions: Tensor) -> Tensor:
+    """Latents [F, Z] at `positions` [F] on the closed path through `points` [K, Z] in equal times, without corners.
 
-    Source: Catmull and Rom 1974: the tangent at a key is half the way from the key before to the key after.
+    Source: Catmull and Rom 1974: the tangent at a point is half the way from the point before to the point after.
     """
-    points, count = keyframes.double(), len(keyframes)
-
-    def path(positions: Tensor) -> Tensor:
-        times = positions.double() * count
-        before, here, after, last = (points[(times.long() + step) % count] for step in (-1, 0, 1, 2))
-        w = (times - times.long())[:, None]
-        cubic = 3 * (here - after) + last - before
-        square = 2 * before - 5 * here + 4 * after - last
-        return (here + w / 2 * (after - before + w * (square + w * cubic))).float()
-
-    return path
+    times = positions.double() * len(points)
+    leg = times.long()
+    before, here, after, last = (points.double()[(leg + step) % len(points)] for step in (-1, 0, 1, 2))
+    w = (times - leg)[:, None]
+    cubic = 3 * (here - after) + last - before
+    square = 2 * before - 5 * here + 4 * after - last
+    return (here + w / 2 * (after - before + w * (square + w * cubic))).float()
 
 
 PATHS: dict[str, Between] = {"slerp": slerp, "lerp": torch.lerp}  # open ones, from one keyframe to the next
@@ -128,7 +118,7 @@ def path_through(keyframes: Tensor, kind: str, frames: int, distances: Distances
     if len(keyframes) < 2:
         raise UserError(f"path={kind} needs more than one image.", "Give at least two, for example seeds=1,5,9.")
     closed = kind not in PATHS
-    path = closed_spline(keyframes) if closed else through(keyframes, PATHS[kind])
+    path = partial(closed_spline, keyframes) if closed else partial(through, keyframes, PATHS[kind])
     # An open path shows both ends; a closed one leaves out the last frame, which would repeat the first.
     positions = torch.arange(frames, dtype=torch.float64) / (frames if closed else frames - 1)
     if not closed and distances is None:
@@ -162,15 +152,13 @@ def at_constant_speed(path: LatentPath, distances: Distances, samples: int, posi
 
 def angles(latents: Tensor) -> Tensor:
     """The angles [F - 1] in radians from each latent to the next of `latents` [F, Z]."""
-    unit = latents.double() / latents.double().norm(dim=1, keepdim=True)
     # 2 asin(|a - b| / 2) is exact for small angles, where acos is not.
-    return 2 * torch.asin((unit.diff(dim=0).norm(dim=1) / 2).clamp(max=1))
+    return 2 * torch.asin((F.normalize(latents.double()).diff(dim=0).norm(dim=1) / 2).clamp(max=1))
 
 
 def on_sphere(latents: Tensor) -> Tensor:
     """`latents` [N, Z] with the length that a latent N(0, 1) typically has: the generator ignores any other."""
-    scaled: Tensor = latents / latents.norm(dim=1, keepdim=True) * sqrt(latents.shape[1])
-    return scaled
+    return F.normalize(latents) * sqrt(latents.shape[1])
 
 
 def move(latents: Tensor, direction: Tensor, strength: float) -> Tensor:
@@ -179,12 +167,12 @@ def move(latents: Tensor, direction: Tensor, strength: float) -> Tensor:
 
 
 @torch.no_grad()
-def observed_features(network: Generator, latents: Tensor, label: int | None) -> Tensor:
+def observed_features(network: Generator, latents: Tensor, label: Tensor | int | None) -> Tensor:
     """The 4x4 features [N, C, 4, 4] of `latents` [N, Z] of a class."""
     return network.features(latents.to(network.weights[0].device), one_hot(network, label, len(latents)))
 
 
-def mean_features(network: Generator, label: int | None) -> Tensor:
+def mean_features(network: Generator, label: Tensor | int | None) -> Tensor:
     """The mean 4x4 features [1, C, 4, 4] of many latents of a class: where truncation pulls images to.
 
     The generator normalises its latents, so scaling those changes nothing; its first features are the place where
@@ -195,7 +183,7 @@ def mean_features(network: Generator, label: int | None) -> Tensor:
 
 
 @torch.no_grad()
-def principal_directions(network: Generator, count: int, label: int | None = None) -> Tensor:
+def principal_directions(network: Generator, count: int, label: Tensor | int | None = None) -> Tensor:
     """The `count` directions that lead along the principal components of the 4x4 features, the strongest first.
 
     Source: Härkönen et al. 2020 (GANSpace), section 2.2: components of activations of an early layer, and the latents
@@ -207,20 +195,14 @@ def principal_directions(network: Generator, count: int, label: int | None = Non
         torch.manual_seed(0)
         components = torch.pca_lowrank(features, min(count + SPARE, features.shape[1]), niter=ITERATIONS)[2]
     coordinates = (features - features.mean(0)) @ components[:, :count]
-    directions = unit(coordinates.double().T @ latents.double())
+    directions = F.normalize(coordinates.double().T @ latents.double()).float()
     largest = directions.gather(1, directions.abs().argmax(1, keepdim=True))
     return directions * largest.sign()  # each with its largest number above 0
 
 
-def unit(vectors: Tensor) -> Tensor:
-    """`vectors` [N, Z] with length 1, in float32."""
-    scaled: Tensor = vectors / vectors.norm(dim=1, keepdim=True)
-    return scaled.float()
-
-
-def load_directions(path: str, size: int, key: str = "directions") -> Tensor:
+def load_directions(path: str, size: int) -> Tensor:
     """The directions [K, Z] of a file, Z = `size`, with length 1; raises UserError unless it is a valid one."""
-    return unit(load_vectors("directions", path, size, key))
+    return F.normalize(load_vectors("directions", path, size))
 
 
 def load_direction(given: str, size: int) -> Tensor:
@@ -228,7 +210,7 @@ def load_direction(given: str, size: int) -> Tensor:
     path, colon, number = given.rpartition(":")
     if not (colon and number.isdecimal()):
         path, number = given, "0"
-    directions = load_directions(path, size, "direction")
+    directions = load_directions(path, size)
     if int(number) >= len(directions):
         raise UserError(f"direction={given}: the file has {len(directions)}.", f"Use 0 to {len(directions) - 1}.")
     return directions[int(number)]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pggan.core.errors import UserError
 from pggan.core.rng import generator_for
-from pggan.data.image_file import MODES, BadImage, ImageFile, load_image
+from pggan.data.image_file import BadImage, ImageFile, load_image
 from pggan.data.reals import to_float
 from pggan.networks.layers import ComputeOptions, use_options
 from pggan.networks.networks import Generator
@@ -120,8 +120,6 @@ def psnr(a: Pixels, b: Pixels) -> float:
 
 def read_target(picture: Picture, resolution: int, channels: int) -> Pixels:
     """The middle square of a picture as uint8 [R, R, C], scaled down as in training; raises UserError for others."""
-    if channels not in MODES:
-        raise UserError(f"No image file has the {channels} channels of this generator.", "Project with another one.")
     if isinstance(picture, str | Path):
         path, content = Path(picture), None
     else:

@@ -33,7 +33,7 @@ def film_of(grids: dict[Path, GridFacts], count: int) -> Iterator[Pixels]:
     """`count` frames [H, W, 3] of square grids: images shown pass evenly, a frame is the last grid at its time."""
     paths, facts = [*grids], [*grids.values()]
     with Image.open(paths[-1]) as largest:
-        side = largest.width * film_zoom(*largest.size)
+        side = largest.width * film_zoom(largest.width)
     stamp_height = side // STAMP_SHARE
     font = ImageFont.load_default(side / STAMP_LETTERS)
     times = [each.images for each in facts]

@@ -43,10 +43,6 @@ class TrainedGenerator:
         self.num_classes = architecture.num_classes
         self._center = cache(partial(mean_features, self.network))  # of a class
 
-    def __repr__(self) -> str:
-        stage = f"{self.resolution}x{self.resolution}, alpha {self.alpha:g}, {self.images:,} images"
-        return f"<TrainedGenerator {self.loaded.path}: {stage}, latents of {self.latent_size} numbers>"
-
     def latents(self, seeds: Seeds) -> Tensor:
         """The latents [N, Z] of `seeds`, N(0, 1); raises UserError for seeds that can't be read."""
         return seed_latents(parse_seeds(seeds), self.latent_size)

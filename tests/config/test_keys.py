@@ -47,7 +47,6 @@ REFUSED = {
     "train ema.decay_per_update=0.9": "exactly one of",
     "train monitor.grid=100x101": "at most 10000 images",
     "train monitor.grid=2x3x4": "for example 8x4",
-    "sample run=x seeds=1 latents=y": "Leave out one",
     "inspect run=x data=y": "one thing at a time",
 }
 

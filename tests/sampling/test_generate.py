@@ -25,7 +25,6 @@ def test_a_run_a_checkpoint_and_a_file_give_the_same_generator(run_dir, generato
         assert np.array_equal(pggan.load(place, "cpu").render(generator.latents([1, 2])), wanted)
     assert (generator.resolution, generator.alpha, generator.images) == (16, 31 / 32, 96)
     assert (generator.resolutions, generator.latent_size, generator.num_classes) == ((4, 8, 16), 8, 3)
-    assert "16x16, alpha 0.96875, 96 images, latents of 8 numbers" in repr(generator)
 
 
 def test_a_class_is_found_by_its_number_and_by_its_name(run_dir, generator, labelled_data, tmp_path):

@@ -1,6 +1,7 @@
 """Latents of seeds, in files, and on paths: ends, speeds, corners, seams; and directions."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -22,7 +23,6 @@ from pggan.sampling.latents import (
     save_vectors,
     slerp,
     through,
-    unit,
 )
 from tests.definitions import variant
 
@@ -98,7 +98,7 @@ def test_slerp_between_identical_or_opposite_latents_is_finite(scale):
 @pytest.mark.parametrize(("count", "per_leg"), [(2, 7), (5, 3)])
 def test_an_open_path_passes_through_every_key_and_shows_both_ends_exactly(between, count, per_leg):
     given = keys(count)
-    path = through(given, between)(torch.linspace(0, 1, (count - 1) * per_leg + 1, dtype=torch.float64))
+    path = through(given, between, torch.linspace(0, 1, (count - 1) * per_leg + 1, dtype=torch.float64))
     torch.testing.assert_close(path[::per_leg], given, atol=1e-6, rtol=1e-6)
     assert torch.equal(path[[0, -1]], given[[0, -1]])
 
@@ -106,7 +106,7 @@ def test_an_open_path_passes_through_every_key_and_shows_both_ends_exactly(betwe
 @pytest.mark.parametrize("count", [2, 7])
 def test_a_closed_path_passes_through_every_key_and_closes(count):
     given = keys(count)
-    found = closed_spline(given)(torch.arange(count + 1, dtype=torch.float64) / count)
+    found = closed_spline(given, torch.arange(count + 1, dtype=torch.float64) / count)
     torch.testing.assert_close(found, torch.cat([given, given[:1]]), atol=1e-6, rtol=1e-6)
 
 
@@ -115,13 +115,13 @@ def test_a_closed_path_has_no_corner_and_is_the_same_path_backwards():
 
     Over a distance h the tangent turns by the curvature times h: doubling h doubles the difference.
     """
-    path, h = closed_spline(keys(7)), 1e-4
+    path, h = partial(closed_spline, keys(7)), 1e-4
     at = torch.arange(7, dtype=torch.float64) / 7
     arriving, leaving = (path(at) - path((at - h) % 1)).double(), (path(at + h) - path(at)).double()
     cosine = torch.nn.functional.cosine_similarity(arriving, leaving)
     assert cosine.min() > 0.999  # a path of great circles turns by 60 degrees there: 0.5
     assert (arriving.norm(dim=1) / leaving.norm(dim=1) - 1).abs().max() < 0.02
-    back = closed_spline(keys(7)[[0, 6, 5, 4, 3, 2, 1]])
+    back = partial(closed_spline, keys(7)[[0, 6, 5, 4, 3, 2, 1]])
     at = torch.arange(20, dtype=torch.float64) / 20
     torch.testing.assert_close(path(at), back((1 - at) % 1), atol=1e-5, rtol=1e-5)
 
@@ -135,7 +135,7 @@ def test_a_loop_turns_by_the_same_angle_everywhere_and_closes():
 
 def test_constant_speed_is_constant_by_the_distance_asked_for():
     """Of a line whose picture changes with the square of its position, the frames are those of the root."""
-    line = through(torch.tensor([[0.0], [1.0]]), torch.lerp)
+    line = partial(through, torch.tensor([[0.0], [1.0]]), torch.lerp)
     wanted = torch.linspace(0, 1, 11)
     found = at_constant_speed(line, lambda latents: latents[:, 0].square().diff(), 1000, wanted)
     torch.testing.assert_close(found[:, 0], wanted.sqrt(), atol=1e-4, rtol=1e-4)
@@ -173,7 +173,7 @@ def test_the_principal_directions_show_what_changes_features_most():
 
 
 def test_strengths_are_distances_along_the_direction():
-    latents, direction = keys(2) * 7, unit(torch.ones(1, SIZE))[0]
+    latents, direction = keys(2) * 7, torch.ones(SIZE) / SIZE**0.5
     moved = move(latents, direction, 2.5)
     assert torch.allclose(moved - move(latents, direction, 0), 2.5 * direction.expand(2, -1), atol=1e-5)
     assert torch.allclose(move(latents, direction, 0).norm(dim=1), torch.full((2,), SIZE**0.5))
