@@ -1,6 +1,7 @@
 """The commands of `pggan`: the function that each one calls.  What it does and its keys are in its file in configs/."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -68,14 +69,13 @@ class Command:
         """A command line: the second line of its YAML."""
         return self.config_file.read_text().splitlines()[1].removeprefix("#   ")
 
-    @property
+    @cached_property
     def defaults(self) -> list[Any]:
         """The files that its YAML is based on: `{group: choice}`, or the name of a command whose keys it has, too."""
         from yaml import safe_load
 
-        listed = (
-            self.config_file.read_text().partition("\ndefaults:\n")[2].partition("\n\n")[0]
-        )  # reading all takes longer
+        # Reading all of it takes longer.
+        listed = self.config_file.read_text().partition("\ndefaults:\n")[2].partition("\n\n")[0]
         return [one for one in safe_load(listed) or [] if one != "_self_"]
 
     @property

@@ -265,6 +265,7 @@ def own_config(given: dict[str, Any]) -> dict[str, Any] | None:
     """
     from omegaconf import OmegaConf
 
+    from pggan.checkpoints.read import has_checkpoints
     from pggan.config.defaults import of_earlier_version
 
     run_dir = Path(str(given["run_dir"]))
@@ -272,16 +273,7 @@ def own_config(given: dict[str, Any]) -> dict[str, Any] | None:
         values: Any = OmegaConf.to_container(OmegaConf.load(saved), resolve=False)
         if values.pop("versions", None):
             return {**of_earlier_version(values), **given}
-    if given.get("resume", "auto") in ("auto", "never"):  # or another run is resumed
-        require_run(run_dir)
+    if given.get("resume", "auto") in ("auto", "never") and not has_checkpoints(run_dir):  # nor is another run resumed
+        new = f"pggan train data.path=photos hours=2 run_dir={run_dir}, or with experiment=demo"
+        raise UserError(f"There is no run in run_dir={run_dir} to resume.", f"A new one needs more keys: {new}.")
     return None
-
-
-def require_run(run_dir: Path) -> None:
-    """Raise UserError unless `run_dir` has checkpoints: without a configuration, nothing says what to train there."""
-    from pggan.checkpoints.read import has_checkpoints
-
-    if has_checkpoints(run_dir):
-        return
-    new = f"pggan train data.path=photos hours=2 run_dir={run_dir}, or with experiment=demo"
-    raise UserError(f"There is no run in run_dir={run_dir} to resume.", f"A new one needs more keys: {new}.")

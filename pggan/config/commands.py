@@ -70,7 +70,7 @@ class DeviceConfig:
 class DrawConfig(GeneratorStageConfig, DeviceConfig):
     """Keys of every command that draws images: a generator, its stage and its class."""
 
-    label: int | str | None
+    label: str | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ Whole = Annotated[int, ">=0"]
 Count = Annotated[int, ">=1"]
 Positive = Annotated[float, ">0"]
 NotNegative = Annotated[float, ">=0"]
-Resolution = Annotated[int, f">={MIN_RESOLUTION}", "a power of two"]
+Resolution = Literal[4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048]
 # One number for all resolutions, or a table.
 Images = Whole | dict[Resolution, Whole]
 Batches = Count | dict[Resolution, Count]
@@ -35,7 +35,6 @@ Channels = Literal[1, 3, 4]  # grey, colour, with transparency
 
 FINGERPRINTS = {"efficientnet-lite0": "pggan.networks.efficientnet_lite0:backbone_fingerprint"}  # of model.features
 MAX_TILES = 10_000  # of a grid
-MIN_GAMMA = 1.0  # of loss.gamma=auto: less was worse wherever it was tried, up to 64x64 (lab book)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +110,9 @@ class ScheduleConfig:
 
     def build(self) -> Schedule:
         """The schedule; raises UserError for a table that does not begin at the first resolution."""
-        firsts = dict.fromkeys(("stable_images", "batch", "learning_rate_g", "learning_rate_d"), self.first_resolution)
-        firsts["fade_images"] = 2 * self.first_resolution
+        first: int = self.first_resolution
+        firsts = dict.fromkeys(("stable_images", "batch", "learning_rate_g", "learning_rate_d"), first)
+        firsts["fade_images"] = 2 * first
         tables = {key: per_resolution(f"schedule.{key}", getattr(self, key), first) for key, first in firsts.items()}
         return Schedule(**{**vars(self), **tables}, learning_rate_factor=self.batch_factor**0.5)
 
@@ -289,9 +289,8 @@ class TrainConfig:
             raise UserError(problem, "Set gradients=fp32.")
         if isinstance(self.loss, R1Config) and self.loss.gamma == "auto":
             last = self.schedule.build().phases[-1]
-            gamma = max(gamma_by_rule(last.resolution, last.batch), MIN_GAMMA)
             # Every report and checkpoint names this number.
-            object.__setattr__(self, "loss", replace(self.loss, gamma=float(f"{gamma:.2g}")))
+            object.__setattr__(self, "loss", replace(self.loss, gamma=gamma_by_rule(last.resolution, last.batch)))
 
     def trainer_settings(self) -> "TrainerSettings":
         """What the trainer is built by."""
@@ -314,9 +313,12 @@ class TrainConfig:
         )
 
 
-def gamma_by_rule(resolution: int, batch: int) -> float:
-    """The weight of R1 for a final resolution and the batch there.  (Karras et al. 2020: StyleGAN2-ADA, cfg=auto)"""
-    return 0.0002 * resolution**2 / batch
+def gamma_by_rule(resolution: int, batch: int, least: float = 1.0) -> float:
+    """The weight of R1 for a final resolution and the batch there.  (Karras et al. 2020: StyleGAN2-ADA, cfg=auto)
+
+    But at least 1: less was worse wherever it was tried, up to 64x64 (lab book).
+    """
+    return float(f"{max(0.0002 * resolution**2 / batch, least):.2g}")
 
 
 def parse_grid(grid: str, key: str) -> tuple[int, int]:
@@ -328,7 +330,7 @@ def parse_grid(grid: str, key: str) -> tuple[int, int]:
     return int(columns), int(rows)
 
 
-def per_resolution(key: str, value: float | Mapping[int, float], first: int) -> PerResolution:
+def per_resolution(key: str, value: float | Mapping[Any, float], first: int) -> PerResolution:
     """The `value` of `key` as a table; raises UserError unless it covers every resolution from `first` up."""
     entries = value if isinstance(value, Mapping) else {MIN_RESOLUTION: value}
     if min(entries, default=inf) > first:

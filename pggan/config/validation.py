@@ -15,12 +15,10 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pggan.config.values import flatten
 from pggan.config.withdrawn import withdrawal
-from pggan.core.architecture import is_power_of_two
 from pggan.core.errors import UserError, nearest, nearest_name
 
 Conf = TypeVar("Conf")
 MISSING = "???"  # as YAML files have it
-POWER_OF_TWO = "a power of two"  # beside a type, as a bound is
 BOUND = re.compile(r"([<>]=?)(\S+)")
 COMPARISONS = {">=": ("at least", ge), ">": ("above", gt), "<=": ("at most", le), "<": ("below", lt)}
 NAMES = {Any: "a value", NoneType: "null", bool: "true or false", str: "text", int: "a whole number", float: "a number"}
@@ -29,8 +27,8 @@ NAMES = {Any: "a value", NoneType: "null", bool: "true or false", str: "text", i
 class UnknownKey(UserError):
     """A `key` that the schema has not."""
 
-    def __init__(self, key: str, remedy: str) -> None:
-        super().__init__(f"There is no key '{key}'.", remedy)
+    def __init__(self, key: str) -> None:
+        super().__init__(f"There is no key '{key}'.", "--help lists the keys.")
         self.key = key
 
 
@@ -44,7 +42,7 @@ def validated(schema: type[Conf], values: Mapping[str, Any], prefix: str = "") -
     for key in values:
         if key not in kinds:
             unknown = prefix + next(flatten({key: values[key]}), (key,))[0]
-            raise withdrawal(unknown) or UnknownKey(unknown, nearest(unknown, [f"{prefix}{name}" for name in kinds]))
+            raise withdrawal(unknown) or UnknownKey(unknown)
     return schema(**{name: of_key(f"{prefix}{name}", kind, values.get(name, MISSING)) for name, kind in kinds.items()})
 
 
@@ -83,7 +81,7 @@ def chosen(key: str, schemas: tuple[Any, ...], values: Mapping[str, Any]) -> Any
 
 def converted(kind: Any, value: Any) -> Any:
     """`value` as one of the type `kind`, or of the first type of a union that it fits; raises ValueError otherwise."""
-    for one in sorted(alternatives(kind), key=lambda one: bare(one) is not type(value)):
+    for one in alternatives(kind):
         with suppress(KeyError, TypeError, ValueError):
             return of_one(one, value)
     raise ValueError
@@ -93,9 +91,8 @@ def of_one(kind: Any, value: Any) -> Any:
     """`value` as one of the type `kind`, which is no union; raises KeyError, TypeError or ValueError otherwise."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        found, bounds = converted(arguments[0], value), BOUND.findall(" ".join(arguments[1:]))
-        inside = all(COMPARISONS[sign][1](found, float(limit)) for sign, limit in bounds)
-        if not inside or (POWER_OF_TWO in arguments and not is_power_of_two(found)):
+        found = converted(arguments[0], value)
+        if not all(COMPARISONS[sign][1](found, float(limit)) for sign, limit in BOUND.findall(arguments[1])):
             raise ValueError
         return found
     if origin is list:
@@ -103,7 +100,7 @@ def of_one(kind: Any, value: Any) -> Any:
     if origin is dict:
         return {converted(arguments[0], key): converted(arguments[1], one) for key, one in dict(value).items()}
     if origin is Literal:
-        return arguments[arguments.index(value)]
+        return arguments[[*map(str, arguments)].index(str(value))]  # a number may be given as text
     if issubclass(kind, Enum):
         return kind[value]
     return primitive(kind, value)
@@ -154,15 +151,10 @@ def alternatives(kind: Any) -> tuple[Any, ...]:
     return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
 
 
-def bare(kind: Any) -> Any:
-    """The type `kind` without its bounds."""
-    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
-
-
 def words_of(kind: Any) -> list[str]:
     """The words that a type of a few choices consists of; none of any other."""
     if get_origin(kind) is Literal:
-        return list(map(str, get_args(kind)))
+        return [word for word in get_args(kind) if isinstance(word, str)]
     return list(kind.__members__) if isinstance(kind, type) and issubclass(kind, Enum) else []
 
 
@@ -170,12 +162,12 @@ def described(kind: Any) -> str:
     """The values of the type `kind`, in words."""
     if len(alternatives(kind)) > 1:
         return ", or ".join(map(described, alternatives(kind)))
-    if get_origin(kind) is Annotated:
-        bounds = BOUND.findall(" ".join(get_args(kind)[1:]))
-        limits = [f"{COMPARISONS[sign][0]} {limit}" for sign, limit in bounds]
-        return f"{POWER_OF_TWO if POWER_OF_TWO in get_args(kind) else described(bare(kind))} {' and '.join(limits)}"
-    if get_origin(kind) is list:
-        return f"a list, each {described(get_args(kind)[0])}"
-    if get_origin(kind) is dict:
-        return f"a table {{resolution: {described(get_args(kind)[1])}}}"
-    return NAMES.get(kind) or " or ".join(words_of(kind))
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        limits = [f"{COMPARISONS[sign][0]} {limit}" for sign, limit in BOUND.findall(arguments[1])]
+        return f"{described(arguments[0])} {' and '.join(limits)}"
+    if origin is list:
+        return f"a list, each {described(arguments[0])}"
+    if origin is dict:
+        return f"a table {{resolution: {described(arguments[1])}}}"
+    return NAMES.get(kind) or " or ".join(map(str, arguments or words_of(kind)))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from pggan.config.train import MIN_GAMMA, TrainConfig, gamma_by_rule
+from pggan.config.train import TrainConfig, gamma_by_rule
 from pggan.core.architecture import MIN_RESOLUTION, resolutions_between
 from pggan.core.schedule import PerResolution, value_at
 from pggan.core.text import duration
@@ -122,8 +122,8 @@ class Recipe:
         maps, batch = self.width(self.sizes, MIN_RESOLUTION), int(value_at(self.batch, side))
         loss = self.config.loss.name if "loss" in given else "wgan_gp" if published else "logistic"
         # Photographs up to 64x64: 573, 290, 259, 222 with gamma 0.1, 1, 4, 12; avatars 578 and 463 with 0.2, 1.
-        least = 12.0 if photos and small and loss == "logistic" else MIN_GAMMA
-        gamma = float(f"{max(least, gamma_by_rule(side, batch)):.2g}")
+        least = 12.0 if photos and small and loss == "logistic" else 1.0
+        gamma = gamma_by_rule(side, batch, least)
         gamma_by = f"0.0002 x {side}^2 / {batch}, at least {least:g}: less was worse"
         width = max((width for width in WIDTHS if width <= maps), default=WIDTHS[0])
         by_demo, rate = drawn and width == WIDTHS[0], RATES[width]
