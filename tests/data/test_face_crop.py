@@ -72,16 +72,13 @@ def test_a_photograph_much_larger_than_needed_gives_the_same_face():
     assert np.abs(difference).mean() < 4
 
 
-def test_a_face_at_the_edge_is_filled_up_with_its_background():
+def test_a_face_at_the_edge_is_filled_up_with_its_background_blurred_from_a_tenth_of_its_side_on():
     near = UPRIGHT - (50, 60)
     face = align_face(draw(near, size=(200, 200)), near, 32)
     np.testing.assert_allclose(face[0, 0], [90, 120, 150], atol=8)
     np.testing.assert_allclose(center_of(face, 1), [110 / 180, 85 / 180], atol=0.02)
-
-
-def test_what_fills_up_a_face_at_the_edge_is_blurred_from_a_tenth_of_its_side_on():
     noise = np.random.default_rng(0).integers(0, 256, (200, 200, 3), np.uint8)
-    face = align_face(noise, UPRIGHT - (50, 60), 128)  # 45 pixels of 180 are above the photograph
+    face = align_face(noise, near, 128)  # 45 pixels of 180 are above the photograph
     assert face[40:, 40:].std() > 30
     assert face[14:18, 50:].std() < 8  # 20 to 25 pixels above it
 

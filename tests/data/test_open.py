@@ -7,9 +7,8 @@ import pytest
 from PIL import Image
 
 from pggan.cli.main import main
-from pggan.core.errors import UserError
 from pggan.data.prepare import training_pyramid
-from pggan.data.pyramid import ImagePyramid, open_pyramid
+from pggan.data.pyramid import ImagePyramid
 
 
 @pytest.fixture(autouse=True)
@@ -57,18 +56,6 @@ def test_avatars_are_drawn_once_per_resolution(tmp_path):
     assert (pyramid.images, pyramid.resolution) == (4, 8)
     assert opened(tmp_path, 8, None).fingerprint == pyramid.fingerprint
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["avatars-toon-head-4-8px"]
-
-
-def test_a_damaged_shard_is_found_before_training_unless_told_not_to_look(tmp_path, make_pyramid):
-    make_pyramid(tmp_path / "set")
-    path = tmp_path / "set" / "r0008-00000.bin"
-    content = bytearray(path.read_bytes())
-    content[7] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(UserError, match=r"r0008-00000\.bin was changed or damaged"):
-        open_pyramid(tmp_path / "set", 16)
-    assert open_pyramid(tmp_path / "set", 4).images == 48  # that level is not used
-    assert open_pyramid(tmp_path / "set", 16, verify=False).images == 48
 
 
 BAD_INPUT = [
