@@ -1,12 +1,9 @@
 """Text for people: tables, numbers, and commands to be given next."""
 
-import os
 import re
 import shlex
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
-
-from pggan.core.process import COMMAND_VARIABLE
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,12 +20,6 @@ def next_command(command: str, *words: str, **values: object) -> str:
     """
     given = [f"{key}={as_hydra_reads_it(value)}" for key, value in values.items()]
     return f"{NEXT} {shlex.join(['pggan', *command.split(), *given, *words])}"
-
-
-def given_words(without: Set[str]) -> list[str]:
-    """The words of the command line that was given, after the command's name and but for the keys `without`."""
-    words = shlex.split(os.environ.get(COMMAND_VARIABLE, ""))[2:]
-    return [word for word in words if key_of(word) not in without]
 
 
 def key_of(override: str) -> str:

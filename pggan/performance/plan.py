@@ -1,7 +1,6 @@
 """`pggan plan`: what a run will take, without training it."""
 
 import json
-from dataclasses import fields
 from itertools import product
 from math import log10
 from pathlib import Path
@@ -14,12 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from pggan.config.commands import PlanConfig
-from pggan.config.train import DataConfig, DgcConfig, TrainConfig
+from pggan.config.train import DataConfig, DgcConfig
 from pggan.config.values import versions
 from pggan.core.devices import choose_device, count_devices, free_memory
 from pggan.core.errors import UserError, nearest
 from pggan.core.schedule import Phase
-from pggan.core.text import duration, given_words, new_table, next_command, three_digits
+from pggan.core.text import duration, new_table, three_digits
 from pggan.data.pyramid import INDEX_FILE, ImagePyramid
 from pggan.networks.networks import count_parameters
 from pggan.performance.bench import hardware
@@ -125,8 +124,6 @@ def run(config: PlanConfig) -> int:
         print(json.dumps(plan, indent=1))
         return 0
     Console(highlight=False).print(*tables(plan))
-    of_plans = {field.name for field in fields(PlanConfig)} - {field.name for field in fields(TrainConfig)}
-    print(next_command("train", *given_words(of_plans)))
     return 0
 
 

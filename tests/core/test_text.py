@@ -5,8 +5,7 @@ import shlex
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from pggan.core.process import COMMAND_VARIABLE
-from pggan.core.text import given_words, next_command
+from pggan.core.text import next_command
 
 
 @pytest.mark.parametrize(
@@ -29,8 +28,3 @@ def test_a_line_has_values_before_words_and_as_few_quotes_as_may_be():
     )
     given = {"devices": 2, "ema.rampup": 0.05, "init_from": None}
     assert next_command("train", **given) == "Next: pggan train devices=2 ema.rampup=0.05 init_from=null"
-
-
-def test_the_words_that_were_given_are_those_of_the_command_line(monkeypatch):
-    monkeypatch.setenv(COMMAND_VARIABLE, "pggan plan 'data.path=my photos' +loss.gamma=3 json=true seed=4")
-    assert given_words({"json", "loss.gamma"}) == ["data.path=my photos", "seed=4"]

@@ -15,7 +15,6 @@ from pggan.checkpoints.read import checkpoints_of, newest_checkpoint
 from pggan.cli.main import guarded
 from pggan.config.train import TrainConfig
 from pggan.core.errors import EXIT_INTERRUPTED, EXIT_PEER_LOST, EXIT_USER_ERROR
-from pggan.run import compose
 from pggan.run.inspect import facts_of_run
 from pggan.run.train import run
 from pggan.training.trainer import Trainer
@@ -181,25 +180,6 @@ def test_a_run_ends_with_code_2_at_the_next_tick_after_weights_of_either_network
     metrics = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert len(metrics) == 2  # at 64 images they are compared
     assert not (tmp_path / "run" / "checkpoints" / "000000064").exists()
-
-
-def train_with_other_code(config):
-    """Train as one of two, whose sources differ.  The exit code."""
-    describe = compose.describe
-
-    def describe_other(config):
-        found = describe(config)
-        found["versions"]["code"] = os.environ["RANK"]
-        return found
-
-    compose.describe = describe_other
-    return guarded(lambda: run(config))
-
-
-def test_ranks_with_different_code_are_refused(tiny_config, tmp_path):
-    config = tiny_config(f"run_dir={tmp_path / 'run'}", "devices=cpu")
-    assert values_of(in_processes(2, train_with_other_code, config)) == [EXIT_USER_ERROR] * 2
-    assert not (tmp_path / "run").exists()
 
 
 def interrupt_twice_while_saving(config):
