@@ -120,7 +120,6 @@ def prepared(photos):
     return pyramid, json.loads((destination / "report.json").read_text())
 
 
-@pytest.mark.fault(22)
 @pytest.mark.parametrize("name", LEFT_OUT)
 def test_each_kind_of_bad_file_is_left_out_with_its_reason(prepared, name):
     listed = {Path(entry["file"]).name: entry["reason"] for entry in prepared[1]["left_out"]}
@@ -139,7 +138,6 @@ def test_nothing_else_is_left_out_or_noted(prepared):
     assert {name for note in report["noted"].values() for name in note["files"]} == set(NOTED)
 
 
-@pytest.mark.fault(22)
 def test_bad_files_do_not_change_the_pixels_of_the_others(photos, prepared, tmp_path):
     (tmp_path / "good").mkdir()
     for number in range(100, 200):
@@ -169,7 +167,6 @@ print(largest() - before)
 
 
 @pytest.mark.slow
-@pytest.mark.fault(23)
 def test_bombs_take_little_memory(tmp_path):
     good, bombs = tmp_path / "good", tmp_path / "bombs"
     good.mkdir()

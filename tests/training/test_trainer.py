@@ -130,7 +130,6 @@ def fail_beyond(trainer, count, message="CUDA out of memory. Tried to allocate 2
     trainer.state.d.network.head.dense.register_forward_pre_hook(check)
 
 
-@pytest.mark.fault(28)
 @pytest.mark.parametrize(("size", "smaller"), [(None, 8), (12, 4), (8, 4), (4, None)])
 def test_a_step_for_which_the_memory_does_not_suffice_names_the_next_smaller_size(size, smaller):
     """In whole groups of four images; D sees twice as many at once."""
