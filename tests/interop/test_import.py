@@ -33,14 +33,14 @@ def same(found, expected):
     [(0, True, 0.25, 16, 0.75), (3, False, 0.0, 16, 1.0), (0, False, 1.0, 8, 1.0)],
 )
 def test_official_networks(tmp_path, labels, fused, detail, resolution, alpha):
-    path, random = tmp_path / "network.pkl", np.random.default_rng(0)
-    variables = theirs.official_variables(fused=fused, labels=labels, random=random)
-    theirs.official_pickle(path, variables, detail=detail, fused=fused, labels=labels)
+    path, layers = tmp_path / "network.pkl", theirs.layers_of(labels)
+    theirs.official_pickle(path, layers, detail=detail, fused=fused, labels=labels)
     kind, generator = read_foreign(path)
     assert kind == "the official implementation"
     assert (generator.resolution, generator.alpha) == (resolution, alpha)
     one_hot = F.one_hot(torch.arange(5) % 3, 3).float() if labels else None
-    expected = theirs.official_images(variables, latents_of(), one_hot, detail)
+    inputs = torch.cat([latents_of(), one_hot], 1) if labels else latents_of()
+    expected = theirs.images(layers, inputs, detail, dense_gain=theirs.HE / 4, rgb_gain=1, fused=fused)
     expected = expected[..., :: 16 // resolution, :: 16 // resolution]  # theirs are enlarged to the final resolution
     assert same(generator.network(latents_of(), one_hot, resolution, alpha), expected)
 
@@ -55,24 +55,24 @@ def save_zoo(path, state, form, **config):
 
 @pytest.mark.parametrize("form", ["archive", "older", "alone"])
 def test_pytorch_gan_zoo(tmp_path, form):
-    state = theirs.zoo_state(torch.Generator().manual_seed(0))
-    save_zoo(tmp_path / "a.pth", state, form)
+    layers = theirs.layers_of(dense_biases=128)
+    save_zoo(tmp_path / "a.pth", theirs.state_of(layers, theirs.ZOO), form)
     kind, generator = read_foreign(tmp_path / "a.pth")
     assert kind == "pytorch_GAN_zoo"
     share = 0.0 if form == "alone" else 0.25
     assert generator.alpha == 1 - share
     found = generator.network(latents_of(), None, 16, generator.alpha)
-    assert same(found, theirs.zoo_images(state, latents_of(), share))
+    assert same(found, theirs.images(layers, latents_of(), share, scales_biases=True))
 
 
 def test_pro_gan_pth(tmp_path):
-    state = theirs.pro_gan_state(torch.Generator().manual_seed(0))
-    saved = {"conf": {"depth": 4, "use_eql": True}, "state_dict": state}
+    layers = theirs.layers_of()
+    saved = {"conf": {"depth": 4, "use_eql": True}, "state_dict": theirs.state_of(layers, theirs.PRO_GAN)}
     torch.save({"generator": {}, "shadow_generator": saved}, tmp_path / "a.bin")
     kind, generator = read_foreign(tmp_path / "a.bin")
     assert kind == "pro-gan-pth"
     found = generator.network(latents_of(), None, 16)
-    assert same(found, theirs.pro_gan_images(state, latents_of()))
+    assert same(found, theirs.images(layers, latents_of(), 0.0, norms_dense=False))
     saved["conf"]["use_eql"] = False
     torch.save(saved, tmp_path / "a.bin")
     with pytest.raises(UserError, match="use_eql=False"):
@@ -80,7 +80,7 @@ def test_pro_gan_pth(tmp_path):
 
 
 def test_what_is_imported_is_a_generator_like_any_other(tmp_path, capsys):
-    torch.save(theirs.zoo_state(torch.Generator().manual_seed(0)), tmp_path / "a.pth")
+    torch.save(theirs.state_of(theirs.layers_of(dense_biases=128), theirs.ZOO), tmp_path / "a.pth")
     assert main(["import", f"source={tmp_path / 'a.pth'}", f"out={tmp_path / 'faces.safetensors'}"]) == 0
     shown = capsys.readouterr().out
     assert "16x16, alpha 1" in shown
@@ -96,8 +96,7 @@ def test_what_is_imported_is_a_generator_like_any_other(tmp_path, capsys):
 
 def test_official_networks_of_another_kind_are_refused(tmp_path, capsys):
     path = tmp_path / "network.pkl"
-    variables = theirs.official_variables(fused=True, labels=0, random=np.random.default_rng(0))
-    theirs.official_pickle(path, variables, detail=0.0, fused=True, labels=0, use_pixelnorm=False)
+    theirs.official_pickle(path, theirs.layers_of(), detail=0.0, fused=True, labels=0, use_pixelnorm=False)
     assert main(["import", f"source={path}", f"out={tmp_path / 'a.safetensors'}"]) == 2
     assert "can't be imported: it was built with use_pixelnorm=False" in capsys.readouterr().err
     assert not (tmp_path / "a.safetensors").exists()
@@ -105,7 +104,7 @@ def test_official_networks_of_another_kind_are_refused(tmp_path, capsys):
 
 @pytest.mark.parametrize("change", ["scaleLayers.0.1.bias", "finite", "regular", "leakyReluLeak"])
 def test_a_zoo_generator_that_is_not_whole_is_refused(tmp_path, change):
-    state, config = theirs.zoo_state(torch.Generator().manual_seed(0)), {}
+    state, config = theirs.state_of(theirs.layers_of(dense_biases=128), theirs.ZOO), {}
     match change:
         case "scaleLayers.0.1.bias":
             del state[change]
