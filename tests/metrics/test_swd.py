@@ -5,17 +5,7 @@ import pytest
 
 from pggan.metrics import swd
 from pggan.metrics.images import RealImages, feed
-from pggan.metrics.swd import (
-    PatchCollector,
-    SlicedWasserstein,
-    levels_of,
-)
-
-
-def test_levels_go_from_the_resolution_down_to_16():
-    assert levels_of(128) == [128, 64, 32, 16]
-    assert levels_of(16) == [16]
-    assert levels_of(8) == [8]
+from pggan.metrics.swd import PatchCollector, SlicedWasserstein
 
 
 @pytest.mark.parametrize("side", [32, 16])
