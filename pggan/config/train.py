@@ -309,7 +309,6 @@ class TrainConfig:
             micro_batch_size=compute.micro_batch_size,
             reference=compute.kernels is Kernels.reference,
             cuda_graphs=compute.cuda_graphs is not Switch.off,
-            deterministic=compute.deterministic,
         )
 
 

@@ -121,10 +121,6 @@ class Architecture:
         stage = resolution.bit_length() - 2
         return max(1, min(int(self.fmap_base / 2 ** (stage * self.fmap_decay)), self.fmap_max))
 
-    def has_features(self, resolution: int) -> bool:
-        """Whether D looks at pretrained features of images of `resolution`."""
-        return self.features is not None and resolution >= self.features_from
-
     def multiply_adds(self, resolution: int) -> int:
         """Multiply-adds per image of a generator forward pass at `resolution`; the discriminator's are alike."""
         total = self.latent_size * self.width(4) * 16 + 9 * self.width(4) ** 2 * 16

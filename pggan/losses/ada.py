@@ -43,7 +43,6 @@ PARAMETERS = {
 PLACES = {name: place for place, name in enumerate(PARAMETERS)}
 PAIRS = (("shift_x", "shift_y"), ("move_x", "move_y"))  # of one transformation
 ANGLES = ("angle_before", "angle_after")
-COLORS_OF = {1: 1, 2: 1, 3: 3, 4: 3}  # colours by channels: grey or red, green and blue, with or without opacity
 
 
 def draw(rng: StepRng, batch: int) -> Tensor:
@@ -140,24 +139,21 @@ class ResampleFunction(torch.autograd.Function):
 
 
 def transform_colors(images: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
-    """The images [N, C, R, R] with other brightness, contrast, hue and saturation.
+    """The images [N, C, R, R] with other brightness, contrast, hue and saturation; a fourth channel is opacity.
 
     Brightness and contrast come first; then grey values are inverted, and colours turn around the grey axis and move
     away from it or towards it.
     Args: parameters: [N] each, as `draw` draws them.
     """
     a = {name: parameter[:, None, None, None] for name, parameter in parameters.items()}
-    count = COLORS_OF.get(images.shape[1], 0)  # none where it is not known what channels are
-    colors, others = images[:, :count], images[:, count:]
-    if colors.shape[1] == 0:
-        return images
+    colors, opacity = images[:, :3], images[:, 3:]
     gray, contrast = colors.mean(1, keepdim=True), power_of_two(a["contrast"])
     result = contrast * (1 - 2 * a["invert"]) * (gray + a["brightness"])
     if colors.shape[1] == 3:
         across = (colors.roll(1, 1) - colors.roll(-1, 1)) / sqrt(3)  # the cross product with the grey axis
         turned = a["hue"].cos() * (colors - gray) + a["hue"].sin() * across
         result = result + contrast * power_of_two(a["saturation"]) * turned
-    return torch.cat([result, others], 1)
+    return torch.cat([result, opacity], 1)
 
 
 class AdaptiveP:

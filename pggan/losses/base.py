@@ -34,14 +34,8 @@ class Reals(NamedTuple):
         return Reals(*(None if part is None else part[indices] for part in self))  # type: ignore[arg-type]
 
 
-class Transforms(NamedTuple):
-    """Functions from the reals and the fakes of one pass to the images that D is shown.  [N, C, R, R] -> the same"""
-
-    reals: Callable[[Tensor], Tensor] = lambda images: images
-    fakes: Callable[[Tensor], Tensor] = lambda images: images
-
-
-NO_TRANSFORMS = Transforms()
+# What D is shown of images [N, C, R, R], by their place in a step: reals, fakes in D's pass (0, 1), and in G's (2, 3).
+Show = Callable[[Tensor, int], Tensor]
 # D at one resolution and alpha: from images [N, C, R, R] to scores [N] and class logits [N, L].
 # `sub_batches`: of equal size, which the images are made of and which are scored apart.
 Critic = Callable[..., tuple[Tensor, Tensor]]
@@ -150,7 +144,7 @@ class Loss(ABC):
         reals: Reals,
         fakes: Tensor,
         context: PenaltyContext,
-        transforms: Transforms = NO_TRANSFORMS,
+        show: Show = lambda images, place: images,
     ) -> LossTerms:
         """The discriminator's terms; `fakes` [N, C, R, R] carry no gradient.
 
@@ -160,7 +154,7 @@ class Loss(ABC):
         images = {PenaltyAt.reals: reals.images.detach(), PenaltyAt.fakes: fakes.detach()}
         for at in penalised & set(images):
             images[at].requires_grad_()
-        seen_reals, seen_fakes = transforms.reals(images[PenaltyAt.reals]), transforms.fakes(images[PenaltyAt.fakes])
+        seen_reals, seen_fakes = show(images[PenaltyAt.reals], 0), show(images[PenaltyAt.fakes], 1)
         if penalised & set(images):  # a gradient at one batch must not pass through the other
             real_scores, real_logits = critic(seen_reals)
             fake_scores, fake_logits = critic(seen_fakes)
@@ -180,13 +174,15 @@ class Loss(ABC):
             terms["D/class_loss_fakes"] = class_loss(fake_logits, reals.labels)
         return LossTerms(terms, {f"scores/{at.value}": of.detach() for at, of in scores.items()})
 
-    def for_g(self, critic: Critic, reals: Reals, fakes: Tensor, transforms: Transforms = NO_TRANSFORMS) -> LossTerms:
+    def for_g(
+        self, critic: Critic, reals: Reals, fakes: Tensor, show: Show = lambda images, place: images
+    ) -> LossTerms:
         """The generator's terms; `fakes` [N, C, R, R] carry its gradient."""
         real_scores = None
         if self.needs_reals_for_g:
             with torch.no_grad():
-                real_scores, _ = critic(transforms.reals(reals.images))
-        fake_scores, fake_logits = critic(transforms.fakes(fakes))
+                real_scores, _ = critic(show(reals.images, 2))
+        fake_scores, fake_logits = critic(show(fakes, 3))
         terms = self.g_terms(real_scores, fake_scores)
         if reals.fake_labels is not None:
             terms["G/class_loss_fakes"] = class_loss(fake_logits, reals.fake_labels)

@@ -68,6 +68,7 @@ class Equalized(nn.Module):
         activation: Activation | None = None,
         rescaling: Rescaling = Rescaling.same,
         blur: bool = False,
+        full_precision: bool = False,
     ) -> None:
         """Args: shape: of the weight, outputs first; blur: smooth the result, before the activation."""
         super().__init__()
@@ -75,12 +76,13 @@ class Equalized(nn.Module):
         self.bias = nn.Parameter(torch.empty(shape[0]))
         self.scale = gain / sqrt(self.weight[0].numel())
         self.activation, self.rescaling, self.blur = activation, rescaling, blur
+        self.full_precision = full_precision
         self.computing = Computing()
 
     @property
     def dtype(self) -> torch.dtype:
         """The precision this layer computes in."""
-        return self.computing.options.dtype or self.weight.dtype
+        return (not self.full_precision and self.computing.options.dtype) or self.weight.dtype
 
     def forward(self, x: Tensor, constant: Tensor | None = None) -> Tensor:
         """`constant` [N]: the numbers of one more input map, for `ConvWithStddev`."""
@@ -123,14 +125,6 @@ class Equalized(nn.Module):
     def cast_bias(self) -> Tensor:
         """The bias in this layer's precision, once for all passes; one that an activation adds has any precision."""
         return self.bias if adds_bias(self.bias) else self.bias.to(self.dtype)
-
-
-class OutputLinear(Equalized):
-    """The last layer of D, dense and always in the precision of its weight.  [N, I] -> [N, O]"""
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.weight.dtype
 
 
 class ConvWithStddev(Equalized):

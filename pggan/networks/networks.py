@@ -4,7 +4,7 @@ N batch, C channels or feature maps, R resolution (height = width), Z latent siz
 Source: paper sections 2 to 4 and Table 2; constants as in the official code.
 """
 
-from math import sqrt
+from math import inf, sqrt
 from pkgutil import resolve_name
 
 import torch
@@ -16,7 +16,6 @@ from pggan.networks.layers import (
     HE_GAIN,
     ConvWithStddev,
     Equalized,
-    OutputLinear,
     ProgressiveNetwork,
     minibatch_stddev,
 )
@@ -103,7 +102,7 @@ class DiscriminatorHead(nn.Module):
         self.stddev_group = stddev_group
         self.conv = ConvWithStddev(width, width + 1, 3, 3, activation=activate)
         self.dense = Equalized(hidden, width * 16, activation=activate)
-        self.score = OutputLinear(outputs, hidden, gain=1.0)
+        self.score = Equalized(outputs, hidden, gain=1.0, full_precision=True)
 
     def forward(self, x: Tensor, sub_batches: int) -> Tensor:
         x = self.conv(x, minibatch_stddev(x, self.stddev_group, sub_batches))
@@ -156,6 +155,8 @@ class Generator(ProgressiveNetwork):
 class Discriminator(ProgressiveNetwork):
     """Images at any resolution to scores, and to class logits where there are labels."""
 
+    features_from = inf  # the lowest resolution at which pretrained features are judged, too
+
     def __init__(self, architecture: Architecture) -> None:
         super().__init__(architecture)
         a, width, levels = architecture, architecture.width, architecture.resolutions
@@ -186,14 +187,6 @@ class Discriminator(ProgressiveNetwork):
                 x = fade(old, x, alpha)
         output = self.head(x, sub_batches)
         return output[:, 0], output[:, 1:]
-
-    def has_features(self, resolution: int) -> bool:
-        """Whether pretrained features of images of `resolution` are judged, too."""
-        return False
-
-    def last_layer(self, resolution: int) -> nn.Module:
-        """The layer whose inputs [N, H] are all that scores of images of `resolution` depend on."""
-        return self.head.score
 
 
 def new_discriminator(architecture: Architecture) -> Discriminator:

@@ -22,7 +22,7 @@ from pggan.networks.efficientnet_lite0 import (
     backbone_file,
     load_efficientnet_lite0,
 )
-from pggan.networks.layers import Equalized, OutputLinear, minibatch_stddev
+from pggan.networks.layers import Equalized, minibatch_stddev
 from pggan.networks.networks import Discriminator
 from pggan.ops.elementwise import activate, to_float32, upsample
 
@@ -100,11 +100,12 @@ class ProjectedDiscriminator(Discriminator):
     def __init__(self, architecture: Architecture) -> None:
         super().__init__(architecture)
         self.backbone: Backbone | None = None  # to be set
+        self.features_from = architecture.features_from
         self.projection = FeatureProjection(CHANNELS)
         halvings = [max(SMALLEST // stride // COARSE, 1).bit_length() - 1 for stride in STRIDES]
         self.scales = nn.ModuleList(ScaleHead(count) for count in halvings)
         self.dense = Equalized(LAST_FEATURES, (WIDTH + 1) * len(STRIDES), activation=activate)
-        self.score = OutputLinear(1 + architecture.num_classes, LAST_FEATURES, gain=1.0)
+        self.score = Equalized(1 + architecture.num_classes, LAST_FEATURES, gain=1.0, full_precision=True)
         self.index_weights()
 
     def set_backbone(self, dtype: torch.dtype | None, network: EfficientNetLite0 | None = None) -> None:
@@ -134,20 +135,13 @@ class ProjectedDiscriminator(Discriminator):
         for head, row, side in zip(self.scales, rows, sides, strict=True):
             maps = row.view(-1, WIDTH, side, side)
             found += [head(maps), minibatch_stddev(maps, self.architecture.stddev_group, sub_batches)[:, None]]
-        weight = HEADS_WEIGHT * (alpha if resolution == self.architecture.features_from else 1)
+        weight = HEADS_WEIGHT * (alpha if resolution == self.features_from else 1)
         output = weight * self.score(self.dense(torch.cat(found, 1)))
         return scores + output[:, 0], logits + output[:, 1:]
-
-    def has_features(self, resolution: int) -> bool:
-        return self.architecture.has_features(resolution)
-
-    def last_layer(self, resolution: int) -> nn.Module:
-        """The layer that gives the scores at `resolution`: the one of the heads, where there are features."""
-        return self.score if self.has_features(resolution) else super().last_layer(resolution)
 
     def forward(
         self, images: Tensor, resolution: int, alpha: float | Tensor = 1.0, sub_batches: int = 1
     ) -> tuple[Tensor, Tensor]:
-        if not self.has_features(resolution):
+        if resolution < self.features_from:
             return super().forward(images, resolution, alpha, sub_batches)
         return self.score_features(self.features(images), resolution, alpha, sub_batches)

@@ -84,7 +84,6 @@ def open_run(
     configure_process(device, config.threads, one_thread=config.elastic, deterministic=exact)
     description["versions"]["cpu_threads"] = torch.get_num_threads()
     with group.collective_errors():
-        settings.require_device(device)
         batches = (phase.batch for phase in schedule.phases)
         partition = settings.partition(config.model.stddev_group, batches, group.world_size, group.rank)
         wanted = config.evaluation

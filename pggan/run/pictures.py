@@ -166,7 +166,8 @@ def show_projector(board: SummaryWriter, pyramid: ImagePyramid, state: State, ph
     fakes = draw_seeds(state.g_ema, count, side, phase.alpha)
     images = torch.from_numpy(np.concatenate([fakes, pyramid.read(side, np.arange(count))]))
     features: list[Tensor] = []
-    hook = d.last_layer(side).register_forward_pre_hook(lambda _, inputs: features.append(inputs[0].float().cpu()))
+    last = d.get_submodule("score" if side >= d.features_from else "head.score")
+    hook = last.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0].float().cpu()))
     try:
         for batch in torch.split(images, max(D_BATCH // group, 1) * group):
             d(to_float(batch.to(d.weights[0].device)), side, phase.alpha)

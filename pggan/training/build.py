@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from pggan.core.architecture import Architecture, Precision
-from pggan.core.errors import UserError
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses.ada import TARGET, AdaptiveP
@@ -37,13 +36,6 @@ class TrainerSettings:
     micro_batch_size: int | None = None
     reference: bool = False  # kernels are the plain twins
     cuda_graphs: bool = True
-    deterministic: bool = False
-
-    def require_device(self, device: torch.device) -> None:
-        """Raise UserError where `device` can't take such steps."""
-        if self.deterministic and device.type == "cuda" and self.ada_rampup_images is not None:
-            problem = "compute.deterministic=true does not work with augmentation=ada on a GPU, whose pixels move."
-            raise UserError(problem, "Set compute.deterministic=false.")
 
     def partition(self, stddev_group: int, batches: Iterable[int], world_size: int, rank: int = 0) -> BatchPartition:
         """The partition of batches; raises UserError when it can't divide one of `batches`."""
@@ -59,10 +51,9 @@ def build_trainer(
 ) -> Trainer:
     """A trainer with a new state, for steps of `phases` on this rank.
 
-    Raises UserError for what the device can't do, and for batches that can't be divided.
+    Raises UserError for batches that can't be divided.
     """
     device, precision = group.device, agreed_precision(settings.precision, group)
-    settings.require_device(device)
     dtype, batches = DTYPES.get(precision), {phase.batch for phase in phases}
     partition = settings.partition(architecture.stddev_group, batches, group.world_size, group.rank)
     state = new_state(architecture, settings.seed, device, half=dtype is torch.float16)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pggan.losses.ada import augment
-from pggan.losses.base import NO_TRANSFORMS, SIGN, LossTerms, PenaltyContext, Transforms
+from pggan.losses.base import SIGN, LossTerms, PenaltyContext
 from pggan.networks.layers import use_options
 from pggan.optim.reducer import GradientReducer
 from pggan.optim.state import State, Trainable
@@ -53,15 +53,15 @@ def d_terms(state: State, inputs: StepInputs, fakes: Tensor) -> LossTerms:
     """
     d: Any = state.d.network
     spec, reals = inputs.spec, inputs.reals
-    critic, transforms = partial(d, resolution=spec.resolution, alpha=inputs.alpha), transforms_of(state, inputs, 0)
-    if d.has_features(spec.resolution):
+    judge, show = d, partial(shown, state, inputs)
+    if spec.resolution >= d.features_from:
         with torch.no_grad():  # [2 N, F, 1, 1]
-            features = d.features(torch.cat([transforms.reals(reals.images), transforms.fakes(fakes)]))
+            features = d.features(torch.cat([show(reals.images, 0), show(fakes, 1)]))
         reals, fakes = reals._replace(images=features[: len(fakes)]), features[len(fakes) :]
-        critic = partial(d.score_features, resolution=spec.resolution, alpha=inputs.alpha)
-        transforms = NO_TRANSFORMS
+        judge, show = d.score_features, partial(shown, state, inputs._replace(augment=None))
+    critic = partial(judge, resolution=spec.resolution, alpha=inputs.alpha)
     context = PenaltyContext(spec.due, spec.missing_levels, inputs.mix, state.d.scale)
-    terms = spec.loss.for_d(critic, reals, fakes, context, transforms)
+    terms = spec.loss.for_d(critic, reals, fakes, context, show)
     if state.d.adaptive_p is not None:
         terms.metrics[SIGN] = spec.loss.signs(terms.metrics["scores/reals"], terms.metrics["scores/fakes"])
     return terms
@@ -70,16 +70,13 @@ def d_terms(state: State, inputs: StepInputs, fakes: Tensor) -> LossTerms:
 def g_terms(state: State, inputs: StepInputs, fakes: Tensor) -> LossTerms:
     """G's terms for fresh `fakes` [N, C, R, R]."""
     critic = partial(state.d.network, resolution=inputs.spec.resolution, alpha=inputs.alpha)
-    return inputs.spec.loss.for_g(critic, inputs.reals, fakes, transforms_of(state, inputs, 2))
+    return inputs.spec.loss.for_g(critic, inputs.reals, fakes, partial(shown, state, inputs))
 
 
-def transforms_of(state: State, inputs: StepInputs, first: int) -> Transforms:
-    """The augmentation of reals and fakes in one pass; `first`: its place among the four of a step."""
+def shown(state: State, inputs: StepInputs, images: Tensor, place: int) -> Tensor:
+    """What D is shown of `images` [N, C, R, R]; `place`: of the augmentation, among the four of a step."""
     draws, adaptive_p = inputs.augment, state.d.adaptive_p
-    if draws is None or adaptive_p is None:
-        return NO_TRANSFORMS
-    reals, fakes = (partial(augment, draws=draws[:, place], p=adaptive_p.p) for place in (first, first + 1))
-    return Transforms(reals, fakes)
+    return images if draws is None or adaptive_p is None else augment(images, draws[:, place], adaptive_p.p)
 
 
 def backward(trainable: Trainable, terms: LossTerms, batch: int, reducer: GradientReducer) -> LossTerms:

@@ -44,7 +44,7 @@ def close(found, expected, tolerance=MOVED):
 # ---- what each does ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("channels", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("channels", [1, 3, 4])
 def test_images_stay_as_they_are_where_p_is_0(channels):
     images = images_of(channels)
     close(augment(images, draw(StepRng(0, 0, CPU), 2)[:, 0], torch.tensor(0.0)), images)
@@ -104,14 +104,13 @@ def test_a_plane_is_sampled_where_the_transformation_says(values, matrix):
 
 
 def test_colours_turn_around_the_grey_axis_and_move_along_it_and_away_from_it():
-    """Third turns exchange the primaries; opacity keeps its values, and channels of unknown meaning all of theirs."""
+    """Third turns exchange the primaries; opacity keeps its values."""
     values = {"brightness": 0.3, "contrast": 0.7, "invert": 1, "hue": 2 * math.pi / 3, "saturation": -0.4}
-    for channels, count in ((1, 1), (2, 1), (3, 3), (4, 3), (5, 0)):
+    for channels, count in ((1, 1), (3, 3), (4, 3)):
         images = images_of(channels)
         colors, expected = images[:, :count], images.clone()
-        if count:
-            gray = colors.mean(1, keepdim=True)
-            expected[:, :count] = 2**0.7 * (2**-0.4 * (colors - gray).roll(1, 1) - (gray + 0.3))
+        gray = colors.mean(1, keepdim=True)
+        expected[:, :count] = 2**0.7 * (2**-0.4 * (colors - gray).roll(1, 1) - (gray + 0.3))
         close(transformed(images, **values), expected)
     images = images_of()
     close(transformed(images, hue=math.pi), 2 * images.mean(1, keepdim=True) - images)
