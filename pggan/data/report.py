@@ -1,10 +1,9 @@
 """Every file examined before its pixels are decoded: what is wrong with it, and what is worth knowing about it."""
 
 import json
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-
-from rich.console import Console
 
 from pggan.core.errors import UserError
 from pggan.data.face_crop import face_side
@@ -13,7 +12,6 @@ from pggan.data.sources import Entry, Source
 from pggan.data.workers import Workers
 
 MAX_LINES = 20
-NAMED_IN_REPORT = 20  # files of each note
 NAMED_IN_LINE = 3
 
 
@@ -43,23 +41,15 @@ class Findings:
 
     def show(self) -> None:
         """List the bad files by reason on stderr, and how many of the others each note is about."""
-        console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-        if bad := self._bad():
-            title = f"Left out {len(self.reasons)} of {len(self.source.entries)} images:"
-            console.print("\n".join([title, *_lines(bad)]))
-        if notes := self._notes():
-            console.print("\n".join(["To know about the others:", *_lines(notes)]))
+        left_out = f"Left out {len(self.reasons)} of {len(self.source.entries)} images:"
+        for title, groups in ((left_out, self._bad()), ("To know about the others:", self._notes())):
+            if groups:
+                print("\n".join([title, *_lines(groups)]), file=sys.stderr)
 
     def to_json(self, **more: object) -> str:
-        """The content of report.json: `left_out` is complete, `noted` has the first files of each note."""
-        notes = {text: {"count": len(names), "files": names[:NAMED_IN_REPORT]} for text, names in self._notes().items()}
-        left_out = [
-            {"file": str(entry.file.path), "reason": self.reasons[entry.name]}
-            for entry in self.source.entries
-            if entry.name in self.reasons
-        ]
+        """The content of report.json: the files left out by reason, and the others by note."""
         counts = {"files": len(self.source.entries), "usable": len(self.good())}
-        return json.dumps({**counts, "left_out": left_out, "noted": notes, **more}, indent=1) + "\n"
+        return json.dumps({**counts, "left_out": self._bad(), "noted": self._notes(), **more}, indent=1) + "\n"
 
     def _bad(self) -> dict[str, list[str]]:
         """Names by reason."""
