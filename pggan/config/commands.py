@@ -212,7 +212,6 @@ class InspectConfig:
     data: str | None
     json: bool
     sheet: str | None
-    verify: bool
 
     def __post_init__(self) -> None:
         if (self.run is None) == (self.data is None):

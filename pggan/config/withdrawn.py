@@ -15,7 +15,7 @@ REMEDIES = {
     "A smaller compute.micro_batch_size= saves memory.": "compute.activation_checkpointing data.device_budget_mib",
     "compute.cuda_graphs= says whether steps are captured.": "modes",
     "Avatars are DiceBear's toon-head.": "data.style",
-    "Files are always compared with their checksums.": "data.verify",
+    "Training compares all files with their checksums.": "data.verify verify",
     "The machines find their addresses, and wait five minutes for each other.": "distributed.local_addr"
     " distributed.rdzv_timeout_seconds",
     "The first of evaluation.metrics that has an order decides.": "evaluation.best",

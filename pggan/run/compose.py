@@ -42,6 +42,7 @@ from pggan.run.loop import SPENT, Run
 from pggan.run.pictures import Pictures
 from pggan.run.report import NullReporter, Reporter
 from pggan.run.run_dir import choose_run_dir, lock_run_dir, next_start, write_config
+from pggan.sampling.images import FOLDER
 from pggan.training.build import build_trainer
 from pggan.training.precision import configure_process
 from pggan.training.timing import StepTimes
@@ -152,7 +153,6 @@ def open_run(
             limit=limit,
         )
         interruption.at_once = False
-        run.begin()
         yield run
 
 
@@ -163,7 +163,7 @@ def find_source(
     schedule = config.schedule.build()
 
     def find_checkpoint() -> tuple[Checkpoint | None, list[str]]:
-        for directory in (run_dir, run_dir / "checkpoints", run_dir / "samples"):
+        for directory in (run_dir, run_dir / "checkpoints", run_dir / "samples", run_dir / "samples" / FOLDER):
             clean_partials(directory)
         found, notes = find_resume_point(config.resume, run_dir)
         if found is not None:  # before images are prepared: the keys of the run may have been forgotten
@@ -254,4 +254,4 @@ def introduce(
         reporter.line(line)
     if state.g_ema.weights[0].device.type == "cuda" and (reason := fused.problem()) is not None:
         reporter.warn(f"Layers are calculated without fused kernels, which is slower: {reason}")
-    reporter.describe(description, dict(flatten(description)))
+    reporter.describe(description)

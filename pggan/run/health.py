@@ -21,18 +21,13 @@ SPIKE_FACTOR = 100  # times the recent median of a gradient norm; growth and res
 # fall.  At 0.8, D is wrong about one real in 10.  Where only differences count, the limit is what equally separated
 # normal scores have.
 MAX_SIGN, RECENT_TICKS = 0.8, 12
-# Distance from a fake to the nearest other fake, as a share of the same distance among reals: 0.66 to 1.05 in
-# avatars_32.  It is 0 for fakes that are copies of a few images.
-MIN_DIVERSITY = 0.3
-REALS_SIGN, DIVERSITY = "health/reals_sign", "health/diversity"
+REALS_SIGN = "health/reals_sign"
 REMEDIES = {
     "gradients": "A single one is harmless, and skipped updates are normal in fp16 while the loss scale is found. If "
     "they come often, lower schedule.learning_rate_g and schedule.learning_rate_d, or raise the weight of the gradient "
     "penalty (loss.*)",
     "overfitting": "D knows the reals by heart, or is far ahead of G. Give more images, take augmentation=ada (or a "
     "lower augmentation.rampup_images), or stop here and take checkpoint=best",
-    "mode_collapse": "G draws few different images. Go back to an earlier checkpoint (resume=RUN/checkpoints/IMAGES "
-    "run_dir=NEW), with lower learning rates or a larger gradient penalty",
 }
 
 Values = dict[str, NDArray[np.float32]]  # numbers [N] by name
@@ -92,14 +87,12 @@ class Alarms:
         Args: scalars: of the tick, by tag; an alarm whose scalar is missing is not raised; rates_fall: then D tells
         reals from a G that hardly moves: a mean sign of 0.9 in the end of good runs (lab book).
         """
-        if resolution != self._resolution:  # scores and images have another scale there
+        if resolution != self._resolution:  # scores have another scale there
             self._resolution, self._said = resolution, set[str]()
-            for name in (REALS_SIGN, DIVERSITY):
-                self._recent[name].clear()
+            self._recent[REALS_SIGN].clear()
         found = {
             "gradients": self._gradients(scalars),
             "overfitting": "" if rates_fall else self._overfitting(scalars),
-            "mode_collapse": self._collapse(scalars),
         }
         raised = {f"alarms/{name}": float(bool(what)) for name, what in found.items()}
         new = [name for name, what in found.items() if what and name not in self._said]
@@ -119,16 +112,7 @@ class Alarms:
         return ", ".join(found)
 
     def _overfitting(self, scalars: Mapping[str, float]) -> str:
-        signs = self._last(REALS_SIGN, scalars)
+        signs = self._recent[REALS_SIGN]
+        signs.extend([scalars[REALS_SIGN]] if REALS_SIGN in scalars else [])
         is_high = len(signs) == RECENT_TICKS and fmean(signs) > self.max_sign
         return f"D is right about {(1 + fmean(signs)) / 2:.0%} of the reals" if is_high else ""
-
-    def _collapse(self, scalars: Mapping[str, float]) -> str:
-        last = self._last(DIVERSITY, scalars)[-2:]
-        is_low = len(last) == 2 and max(last) < MIN_DIVERSITY
-        return f"Fakes differ from their nearest neighbours by {last[-1]:.0%} of what reals do" if is_low else ""
-
-    def _last(self, name: str, scalars: Mapping[str, float]) -> list[float]:
-        """The last values of a scalar, up to that of this tick, if there is one."""
-        self._recent[name].extend([scalars[name]] if name in scalars else [])
-        return [*self._recent[name]]

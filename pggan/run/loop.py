@@ -63,11 +63,6 @@ class Run:
         """The state in training."""
         return self.trainer.state
 
-    def begin(self) -> None:
-        """Show the first pictures, if the run is new; called before the first step."""
-        if self.state.images == 0:
-            self._happen(Step(self.course.at(0), 0, 0, is_last=False))
-
     def next_phase(self) -> Phase | None:
         """The phase of the next step; None at the end of the schedule, or when a rank was asked to stop.
 
@@ -99,6 +94,8 @@ class Run:
         self.reporter.begin_phase(phase, self.state.images, is_new=is_new)
         if is_new:
             self.trainer.release_graphs()  # the next level of images may need their memory
+        if self.state.images == 0:
+            self._happen(Step(phase, 0, 0, is_last=False))
 
     def after_step(self, phase: Phase, metrics: dict[str, Tensor]) -> None:
         """Do what is due.

@@ -1,4 +1,4 @@
-"""The pictures that a run makes of itself: grids, the frames of its film, how varied its faces are, the projector.
+"""The pictures that a run makes of itself: grids, the frames of its film, the projector.
 
 N images, R resolution, C channels.
 """
@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
-from pggan.core.atomic_io import clean_partials, make_directory
+from pggan.core.atomic_io import make_directory
 from pggan.core.schedule import Phase, Schedule, is_due
 from pggan.data.pyramid import ImagePyramid
 from pggan.data.reals import to_float
 from pggan.networks.networks import Discriminator, Generator
 from pggan.optim.state import State
-from pggan.run.health import DIVERSITY
 from pggan.run.report import Reporter
 from pggan.sampling.generate import draw_seeds
 from pggan.sampling.images import (
@@ -36,10 +35,8 @@ MAX_GRID = 2**22  # pixels: about a second of encoding, and more than a screen s
 FILM_GRIDS = 200  # stored in a whole run, at even distances: seven seconds of film without one shown twice
 MAX_TILE = 128  # pixels of an image in them: larger ones are averaged down
 MAX_STORED_PIXELS = 2**16  # of a stored grid: less than 200 KB in three channels, even of noise
-COMPARED_SIDE = 32  # pixels to which images are averaged for the measure of diversity
 MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # of the projector: 256 faces of 256x256, 16 of 1024x1024
 POINT_TILE = 32  # pixels of a point's picture: 256 of them are a few hundred kilobytes
-D_BATCH = 8  # images that D sees at once for the projector
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,6 @@ class Pictures:
         self.tile = min(self.final, MAX_TILE)
         self.columns = 4 if 16 * self.tile**2 <= MAX_STORED_PIXELS else 2
         make_directory(self.film)
-        clean_partials(self.film)
         for path in [path for count, path in stored_grids(self.film).items() if count > state.images]:
             path.unlink()
 
@@ -110,8 +106,6 @@ class Pictures:
         self._show("reals", reals, images)
         self._show("fakes", g, images)
         self._show("averaged_fakes", ema, images, self.folder / f"fakes-{images:09d}.png")
-        if images and (spread := mean_nearest(reals)):
-            self.reporter.measured[DIVERSITY] = mean_nearest(g) / spread
 
     def _reals(self, resolution: int) -> Pixels:
         """The first images of the set, as many as a grid has."""
@@ -141,19 +135,6 @@ def grid_count(layout: tuple[int, int], resolution: int, final_resolution: int) 
     return min(layout[0] * layout[1], max(MAX_GRID // side**2, 1))
 
 
-def mean_nearest(images: Pixels) -> float:
-    """The mean distance from each of images [N, R, R, C] to the nearest other one; 0 of a single one.
-
-    Between pixels, averaged to 32x32 at most.  Copies of a few images have 0, even where these few differ much.
-    """
-    if len(images) < 2:
-        return 0.0
-    small = shrink(images, max(images.shape[1] // COMPARED_SIDE, 1))
-    pixels = torch.from_numpy(small).flatten(1).double()
-    distances = torch.cdist(pixels, pixels).fill_diagonal_(torch.inf)
-    return float(distances.min(1).values.mean())
-
-
 @torch.no_grad()
 def show_projector(board: SummaryWriter, pyramid: ImagePyramid, state: State, phase: Phase) -> None:
     """Show averaged fakes of seeds 0, 1, 2 … and reals as points, by what D sees in them."""
@@ -169,7 +150,7 @@ def show_projector(board: SummaryWriter, pyramid: ImagePyramid, state: State, ph
     last = d.get_submodule("score" if side >= d.features_from else "head.score")
     hook = last.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0].float().cpu()))
     try:
-        for batch in torch.split(images, max(D_BATCH // group, 1) * group):
+        for batch in torch.split(images, group):
             d(to_float(batch.to(d.weights[0].device)), side, phase.alpha)
     finally:
         hook.remove()

@@ -7,7 +7,6 @@ import json
 import math
 import re
 import time
-from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -16,6 +15,7 @@ from omegaconf import OmegaConf
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
+from pggan.config.values import flatten
 from pggan.core.architecture import MIN_RESOLUTION
 from pggan.core.atomic_io import atomic_write
 from pggan.core.schedule import Course, Phase
@@ -27,7 +27,7 @@ from pggan.sampling.images import Pixels, save_png
 
 METRICS_FILE = "metrics.jsonl"  # the scalars of each tick as one JSON object per line
 # The keys that people compare runs by; the others are in the text of the configuration.
-COMPARED = ("seed", "precision", "elastic", "loss", "model", "schedule", "optimizer", "ema", "augmentation")
+COMPARED = ("seed", "precision", "elastic", "loss", "model", "schedule", "ema", "augmentation")
 GROWTH = {"growth: each bend is the border of two phases": ["^schedule/growth$"]}
 # Categories of Custom Scalars, their charts, and patterns of the tags in each.
 LAYOUT: dict[str, dict[str, list[str]]] = {
@@ -41,20 +41,11 @@ LAYOUT: dict[str, dict[str, list[str]]] = {
     "health": {
         "gradient norms": ["^[DG]/gradient_norm(_max)?$"],
         "alarms, skipped updates": ["^health/alarms$", "^alarms/.*", "^[DG]/skipped$"],
-        "overfitting, diversity, p of ADA": ["^health/(reals_sign|diversity)$", "^augment/.*"],
+        "overfitting, p of ADA": ["^health/reals_sign$", "^augment/.*"],
         "loss scale": ["^[DG]/loss_scale$"],
     },
-    "speed": {
-        "images per second": ["^speed/images_per_second$"],
-        "memory, bytes": ["^speed/memory_bytes$"],
-        "time left, seconds": ["^speed/eta_seconds$"],
-    },
-    "schedule": {
-        "resolution": ["^schedule/resolution$"],
-        "alpha": ["^schedule/alpha$"],
-        "batch": ["^schedule/batch$"],
-        "learning rates": ["^schedule/learning_rate_.*"],
-    },
+    "speed": {tag: [f"^speed/{tag}$"] for tag in ("images_per_second", "memory_bytes", "eta_seconds")},
+    "schedule": {tag: [f"^schedule/{tag}.*"] for tag in ("resolution", "alpha", "batch", "learning_rate")},
 }
 
 
@@ -81,7 +72,6 @@ class Reporter:
         self.board = SummaryWriter(str(run_dir), purge_step=images + 1 if images else 0)
         self._first = images and images + 1  # of what is written now
         self._tick_images, self._tick_time = images, time.monotonic()
-        self.measured: dict[str, float] = {}  # besides, for the next tick
         keep_metrics(run_dir / METRICS_FILE, images)
 
     def __enter__(self) -> Self:
@@ -108,11 +98,8 @@ class Reporter:
         self.console.warn(text)
         append_log(self.run_dir, text)
 
-    def describe(self, description: dict[str, Any], hyperparameters: Mapping[str, Any]) -> None:
-        """Write the layout of TensorBoard's charts, pages about the run, and the beginning of its row in HParams.
-
-        Args: description: of the configuration; hyperparameters: its values by full keys.
-        """
+    def describe(self, description: dict[str, Any]) -> None:
+        """Write TensorBoard's layout of charts, the configuration, and the beginning of the row in HParams."""
         board = self.board
         charts = {
             title: {name: ["Multiline", tags] for name, tags in (GROWTH | parts).items()}
@@ -122,11 +109,8 @@ class Reporter:
         configuration = OmegaConf.to_yaml(OmegaConf.create(description)).splitlines()
         board.add_text("run/configuration", "\n".join(f"    {line}" for line in configuration), self._first)
         # No columns are declared, as `add_hparams` would: TensorBoard takes all numbers of all runs.
-        compared = {
-            key: value
-            for key, value in hyperparameters.items()
-            if key.split(".")[0] in COMPARED and isinstance(value, bool | int | float | str)
-        }
+        values = flatten({key: description[key] for key in COMPARED})
+        compared = {key: value for key, value in values if isinstance(value, bool | int | float | str)}
         _, start, self._end_of_row = hparams(compared, {})  # type: ignore[no-untyped-call]
         board.file_writer.add_summary(start, self._first)  # type: ignore[attr-defined]  # its type says None
 
@@ -151,10 +135,8 @@ class Reporter:
         self._tick_images, self._tick_time = images, now
         self.eta.observe(images, now)
         rates_fall = images > schedule.total - schedule.decay_images
-        scalars = scalars | self.measured
-        self.measured = {}
         raised, texts = self.alarms.at_tick(phase.resolution, scalars, rates_fall=rates_fall)
-        scalars |= raised
+        scalars = scalars | raised
         scalars |= {
             "schedule/resolution": phase.resolution,
             "schedule/growth": growth(phase),

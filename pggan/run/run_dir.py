@@ -25,9 +25,7 @@ def choose_run_dir(run_dir: str | None, name: str) -> Path:
         if path.exists() and not path.is_dir():
             raise UserError(f"run_dir={path} is a file.", "Name a directory, new or of an earlier run.")
         return path
-    stem = Path("outputs") / name / time.strftime("%Y-%m-%d_%H-%M-%S")
-    names = (stem if number == 1 else stem.with_name(f"{stem.name}_{number}") for number in range(1, 1000))
-    return next(name for name in names if not name.exists())
+    return Path("outputs") / name / time.strftime("%Y-%m-%d_%H-%M-%S")
 
 
 def next_start(run_dir: Path) -> str:

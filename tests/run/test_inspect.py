@@ -21,16 +21,6 @@ def test_it_counts_levels_bytes_and_classes(labelled_data, capsys):
     assert facts["source"] == {"kind": "test"}
 
 
-def test_it_compares_checksums_when_asked(make_pyramid, tmp_path, capsys):
-    make_pyramid(tmp_path / "set")
-    assert main(["inspect", f"data={tmp_path / 'set'}", "verify=true", "json=true"]) == 0
-    assert json.loads(capsys.readouterr().out)["checksums"] == "all right"
-    (tmp_path / "set" / "r0004-00000.bin").write_bytes(bytes(48 * 4 * 4 * 3))
-    assert main(["inspect", f"data={tmp_path / 'set'}"]) == 0
-    assert main(["inspect", f"data={tmp_path / 'set'}", "verify=true"]) == 2
-    assert "r0004-00000.bin was changed" in capsys.readouterr().err
-
-
 def test_the_contact_sheet_shows_images_spread_over_the_set(make_pyramid, tmp_path):
     pyramid = make_pyramid(tmp_path / "set", images=100)
     sheet = tmp_path / "sheet.png"

@@ -7,7 +7,6 @@ from tensorboard.plugins.projector import projector_config_pb2 as config
 from google.protobuf import text_format  # isort: skip - comes with tensorboard
 
 from pggan.run import train
-from pggan.run.pictures import mean_nearest
 from pggan.sampling.images import read_facts, stored_grids
 
 
@@ -27,13 +26,6 @@ def test_a_resumed_run_has_no_grid_twice(finished_run, tiny_config, tmp_path):
     hours = [facts.hours for facts in found]
     assert hours == sorted(hours)
     assert hours[-1] > 0
-
-
-def test_fakes_that_are_all_the_same_are_no_distance_apart():
-    images = np.random.default_rng(0).integers(0, 256, (6, 64, 64, 3), np.uint8)
-    assert mean_nearest(images) > 100
-    assert mean_nearest(np.concatenate([images, images])) < 1e-5
-    assert mean_nearest(images[:1]) == 0
 
 
 def test_points_tables_and_pictures_of_the_projector_go_together(finished_run):
