@@ -31,7 +31,6 @@ METRICS = {
     "neighbours": "pggan.metrics.features:NearestNeighbours",
 }
 
-T = TypeVar("T")
 C = TypeVar("C", bound=Collector)
 
 
@@ -78,13 +77,12 @@ class Task:
         feed(reals, [collector], self.partition, "Looking at reals")
         return collector
 
-    def once(self, what: tuple[Any, ...], calculate: Callable[[], T]) -> T:
+    def once(self, what: tuple[Any, ...], calculate: Callable[[], Any]) -> Any:
         """Numbers of the reals at this resolution, from an earlier evaluation or calculated by all ranks."""
         key = (self.reals.resolution, *what)
         if key not in self.known:
             self.known[key] = calculate()
-        found: T = self.known[key]
-        return found
+        return self.known[key]
 
     def of_fakes(self, calculate: Callable[[Tensor], Tensor], count: int) -> RowCollector:
         """The collector of what `calculate` makes of at least `count` fakes, one for all metrics that ask for it."""
@@ -95,7 +93,8 @@ class Task:
     def of_reals(self, calculate: Callable[[Tensor], Tensor], count: int) -> Tensor:
         """The rows that `calculate` makes of the first `count` reals.  Called by all ranks."""
         collector = RowCollector(calculate, count, self.partition)
-        return self.once((calculate, count), lambda: self.shown_reals(collector).rows())
+        found: Tensor = self.once((calculate, count), lambda: self.shown_reals(collector).rows())
+        return found
 
     def precise(self, *values: Tensor) -> list[Tensor]:
         """The values where float64 can be calculated: on CUDA, else on the CPU."""
@@ -168,12 +167,9 @@ class Evaluator:
 
         Args: settings: of the fakes; reals have the same resolution and are not faded; pyramid: the same in all calls;
         first_seed: seed of the first fake, the others follow; shows_progress: on a terminal.
-        Raises UserError, before anything is drawn, for too few images and for channels that differ.
+        Raises UserError, before anything is drawn, for too few images.
         """
-        a, side = network.architecture, settings.resolution
-        if a.channels != pyramid.channels:
-            problem = f"The generator draws images of {a.channels} channels; {pyramid.path} has {pyramid.channels}."
-            raise UserError(problem, "Give data= the images that it was trained with, or like them.")
+        side = settings.resolution
         partition, reals = RankPartition.at(side, group, shows_progress=shows_progress), RealImages(pyramid, side)
         fakes = FakeImages(network, settings, reals, first_seed)
         task = Task(fakes, reals, partition, self.extractor, self.known)
@@ -188,7 +184,7 @@ class Evaluator:
         feed(fakes, [*task.collectors.values()], partition, "Drawing fakes")  # once for all metrics
         values = group.broadcast_object({name: value for one in found for name, value in one.values().items()})
         pictures = {name: picture for one in found if group.is_main for name, picture in one.pictures().items()}
-        notes, looked_at = list[str](), (a.features or "").partition("@")[0]
+        notes, looked_at = list[str](), (network.architecture.features or "").partition("@")[0]
         if self.extractor is not None and looked_at == self.extractor.name:
             notes = [f"D looked at features of {looked_at} in training, so metrics by them are too good."]
         return Evaluation(values, notes, pictures)

@@ -21,12 +21,10 @@ from pggan.data.prepare import training_pyramid
 from pggan.data.pyramid import ImagePyramid, open_pyramid
 from pggan.distributed.process_group import ProcessGroup
 from pggan.metrics import Evaluator
-from pggan.sampling.files import check_output
+from pggan.sampling.files import CONFIG_FILE, check_output
 from pggan.sampling.images import save_png
 from pggan.sampling.trained_generator import load
 from pggan.training.precision import configure_process
-
-CONFIG_FILE = "config.yaml"
 
 
 def run(config: EvaluateConfig) -> int:
@@ -76,32 +74,25 @@ def open_images(run: str, data: str | None, channels: int, resolution: int) -> I
 
     Those at `data`, or those that `run` was trained with, as its config.yaml says.  Raises UserError without any.
     """
-    trained = images_of_run(run)
-    if data is not None:
-        values = default_values({})["data"] | {"path": data, "channels": channels}
-        keys = validated(DataConfig, values, "data.")
-    elif trained is not None:
-        keys, resolution = trained
+    if data is None:
+        keys, resolution = images_of_run(run)
     else:
-        problem = f"No {CONFIG_FILE} beside run={run} tells what it was trained with."
-        raise UserError(problem, "Name the images to compare with: data=DIRECTORY.")
+        keys = validated(DataConfig, default_values({})["data"] | {"path": data, "channels": channels}, "data.")
     place = training_pyramid(resolution, **keys.origin)
     return open_pyramid(place, resolution, channels=keys.channels, labels=keys.labels)
 
 
-def images_of_run(run: str) -> tuple[DataConfig, int] | None:
+def images_of_run(run: str) -> tuple[DataConfig, int]:
     """The images that a run was trained with, and its final resolution, from its config.yaml, which is plain data."""
     path = Path(run)
     folders = (path, path.parent, path.parent.parent)  # of a run, of a generator file in it, of a checkpoint
-    file = next((folder / CONFIG_FILE for folder in folders if (folder / CONFIG_FILE).is_file()), None)
-    if file is None:
-        return None
+    file = next((folder / CONFIG_FILE for folder in folders if (folder / CONFIG_FILE).is_file()), path / CONFIG_FILE)
     try:
         values: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
         values = of_earlier_version({"schedule": values["schedule"], "data": {**values["data"]}})
         return validated(DataConfig, values["data"], "data."), int(values["schedule"]["final_resolution"])
     except Exception as error:  # a damaged YAML raises anything
-        problem = f"{file} does not tell what images to compare with: {error}"
+        problem = f"{file} does not tell what images to compare with: {error}."
         raise UserError(problem, "Name the images to compare with: data=DIRECTORY.") from error
 
 

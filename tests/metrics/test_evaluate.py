@@ -190,14 +190,14 @@ def test_a_mistake_is_named_and_nothing_is_left(finished_run, capsys, tmp_path, 
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def test_images_are_those_of_the_run_or_those_that_are_named(finished_run, toy_data, make_pyramid, tmp_path, alone):
+def test_images_are_those_of_the_run_or_those_that_are_named(finished_run, toy_data, make_pyramid, tmp_path):
     for place in (finished_run, finished_run / "checkpoints" / "000000128", finished_run / "generator.safetensors"):
         assert open_images(str(place), None, 3, 16).path == toy_data
     other = make_pyramid(tmp_path / "other", images=9, resolution=16)
     assert open_images(str(finished_run), str(other.path), 3, 16).images == 9
     grey = make_pyramid(tmp_path / "grey", channels=1)
-    with pytest.raises(UserError, match="3 channels"):
-        evaluated(finished_run, grey.path, ["swd"], alone)
+    with pytest.raises(UserError, match=r"data\.channels"):
+        open_images(str(finished_run), str(grey.path), 3, 16)
     small = make_pyramid(tmp_path / "small", images=9, resolution=8)
     with pytest.raises(UserError, match="goes up to 8x8"):
         open_images(str(finished_run), str(small.path), 3, 16)
