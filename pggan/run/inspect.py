@@ -90,7 +90,7 @@ def facts_of_data(config: InspectConfig) -> dict[str, Any]:
     if config.sheet is not None:
         count, tile = min(SHEET_IMAGES, pyramid.images), min(pyramid.resolution, SHEET_TILE)
         spread = pyramid.read(tile, arange(count) * pyramid.images // count)
-        save_picture(grid(spread, SHEET_COLUMNS), check_output(config.sheet, STILLS, "sheet"))
+        save_picture(grid(spread, SHEET_COLUMNS), check_output(config.sheet, STILLS))
     names, labels = pyramid.class_names, pyramid.labels
     counts = None if names is None or labels is None else dict(zip(names, bincount(labels).tolist(), strict=False))
     return {

@@ -79,7 +79,7 @@ class Pictures:
         self.tile = min(self.final, MAX_TILE)
         self.columns = 4 if 16 * self.tile**2 <= MAX_STORED_PIXELS else 2
         make_directory(self.film)
-        for path in [path for count, path in stored_grids(self.film).items() if count > state.images]:
+        for path in [path for path, facts in stored_grids(self.film).items() if facts.images > state.images]:
             path.unlink()
 
     def __call__(self, step: Step) -> None:

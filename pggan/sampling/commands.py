@@ -33,7 +33,6 @@ from pggan.sampling.files import (
     tracked,
 )
 from pggan.sampling.generate import RenderSettings
-from pggan.sampling.images import enlarge
 from pggan.sampling.latents import (
     load_direction,
     load_vectors,
@@ -47,7 +46,6 @@ from pggan.sampling.latents import (
 from pggan.sampling.projection import laplacian_distance, project, read_target
 from pggan.sampling.trained_generator import TrainedGenerator, load
 
-PAIRS = 4  # of an image and its reconstruction, side by side on a sheet
 STRENGTHS = 7  # of a direction, from one border of a sheet to the other
 
 
@@ -93,7 +91,7 @@ def sample(config: SampleConfig) -> int:
         save_picture(sheet(images, columns, config.zoom or sheet_zoom(side, columns)), out)
     else:
         for name, image in zip(names, images, strict=True):
-            save_picture(enlarge(image[None], config.zoom or 1)[0], out / f"{name}.png")
+            save_picture(sheet([image], 1, config.zoom or 1), out / f"{name}.png")
     print(f"{out}: {len(latents)} images at {side}x{side}, alpha {settings.alpha:g}")
     print(next_command("interpolate", "path=loop", "out=loop.webp", **config.generator_keys))
     return 0
@@ -128,8 +126,7 @@ def interpolate(config: InterpolateConfig) -> int:
     else:
         save_picture(sheet(images, columns, config.zoom or sheet_zoom(side, columns)), out)
     print(f"{out}: {frames} frames at {side}x{side}, {config.path.value}")
-    choice = {key: value for key, value in config.generator_keys.items() if key in ("run", "checkpoint")}
-    print(next_command("explore", "open=true", **choice))
+    print(next_command("explore", "open=true", run=config.run))
     return 0
 
 
@@ -148,13 +145,12 @@ def project_images(config: ProjectConfig) -> int:
     latents, images, captions = [], [], []
     for path, target in zip(config.image, targets, strict=True):
         found = project(generator.network, target, settings, config.steps)
-        print(f"{path}: PSNR {found.psnr:.1f} dB, distance {found.distance:.4f}")
+        print(f"{path}: PSNR {found.psnr:.1f} dB")
         latents.append(found.latent)
         images += [target, found.image]
         captions += [Path(path).name, f"PSNR {found.psnr:.1f} dB"]
     save_vectors("latents", torch.stack(latents), out / "latents.safetensors", {"sources": config.image})
-    columns = 2 * min(len(targets), PAIRS)
-    save_picture(sheet(images, columns, sheet_zoom(side, columns), captions), out / "projection.png")
+    save_picture(sheet(images, 2, sheet_zoom(side, 2), captions), out / "projection.png")
     print(f"{out}: latents.safetensors, projection.png")
     print(next_command("sample", **config.generator_keys, latents=out / "latents.safetensors"))
     return 0
@@ -165,7 +161,7 @@ def find_directions(config: DirectionsConfig) -> int:
     out = output_path(config.out, config.run, "directions", (".safetensors",))
     generator, settings = opened(config)
     latents, size = generator.latents(config.seeds), generator.latent_size
-    directions = principal_directions(generator.network, min(config.count, size), settings.label)
+    directions = principal_directions(generator.network, config.count, settings.label)
     save_vectors("directions", directions, out, {**config.generator_keys, "images": generator.images})
     strengths = torch.linspace(-config.strength, config.strength, STRENGTHS).tolist()
     rows = [(n, latent) for n in range(len(directions)) for latent in latents]

@@ -27,7 +27,7 @@ from pggan.core.errors import UserError
 from pggan.core.text import next_command
 from pggan.sampling.files import ANIMATED, check_output, film_zoom, save_film
 from pggan.sampling.images import Pixels, to_pil
-from pggan.sampling.latents import load_directions, principal_directions
+from pggan.sampling.latents import load_vectors, principal_directions
 from pggan.sampling.trained_generator import TrainedGenerator, load
 
 TYPES = MimeTypes()
@@ -39,14 +39,10 @@ PROTECTION = {  # no page but ours, and nothing from elsewhere in ours
     "Cache-Control": "no-store",
 }
 HOST, PORT = "127.0.0.1", 8765  # where no port is given; taken, a free one is
-LOCAL_NAMES = ("127.0.0.1", "localhost")
-WAIT_SECONDS = 60  # for the rest of a request
 DIRECTIONS = 8  # sliders, where no file of directions is named
 SEEDS = 100_000  # of random faces: numbers that people can write down
 BLOCK = 8  # frames of a film between which a face that someone looks at is drawn
 MAX_FRAMES = 3600  # of a film: two minutes at 30 frames per second
-
-Query = dict[str, str]
 
 
 def run(config: ExploreConfig) -> int:
@@ -83,10 +79,9 @@ def page_files(generator: TrainedGenerator, directions: str | None, about: dict[
     """
     facts = ("latent_size", "resolutions", "num_classes", "resolution", "alpha", "images")
     if directions is not None:
-        sliders = load_directions(directions, generator.latent_size)
+        sliders = load_vectors("directions", directions, generator.latent_size)
     else:
-        label = 0 if generator.num_classes else None
-        sliders = principal_directions(generator.network, min(DIRECTIONS, generator.latent_size), label)
+        sliders = principal_directions(generator.network, DIRECTIONS, generator.settings().label)
     files = {path.name: path.read_bytes() for path in STATIC.iterdir()}
     model = {fact: getattr(generator, fact) for fact in facts} | about
     return files | {"directions.bin": to_file(sliders), "model.json": json.dumps(model).encode()}
@@ -114,7 +109,7 @@ class Server(ThreadingHTTPServer):
         super().__init__((HOST, port), Handler)
         self.generator, self.files = generator, files
 
-    def draw(self, latents: Tensor, query: Query) -> list[Pixels]:
+    def draw(self, latents: Tensor, query: dict[str, str]) -> list[Pixels]:
         """The images uint8 [R, R, C] of `latents` [N, Z]; raises UserError for a stage that the generator has not."""
         resolution, alpha, truncation = int(query["resolution"]), float(query["alpha"]), float(query["truncation"])
         settings = self.generator.settings(
@@ -122,7 +117,7 @@ class Server(ThreadingHTTPServer):
         )
         return self._drawing.submit(lambda: list(self.generator.stream(latents, settings))).result()
 
-    def film(self, latents: Tensor, query: Query) -> bytes:
+    def film(self, latents: Tensor, query: dict[str, str]) -> bytes:
         """A film of `latents` [N, Z] as a file, enlarged as `pggan interpolate` does, or smoothly.
 
         Raises UserError for another kind, or one that needs what is not installed.
@@ -160,7 +155,7 @@ class Handler(BaseHTTPRequestHandler):
 
     server: Server
     protocol_version = "HTTP/1.1"  # keeps the connection: a new one takes longer than a small face
-    timeout = WAIT_SECONDS
+    timeout = 60  # seconds, for the rest of a request
     disable_nagle_algorithm = True
     error_message_format, error_content_type = "%(explain)s", "text/plain; charset=utf-8"  # the page shows it
 
@@ -202,9 +197,10 @@ class Handler(BaseHTTPRequestHandler):
         Any port will do: a tunnel may begin at another one, and a page at another port has another origin.
         """
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
-        return urlsplit(f"//{host}").hostname in LOCAL_NAMES and (origin is None or urlsplit(origin).netloc == host)
+        local = urlsplit(f"//{host}").hostname in (HOST, "localhost")
+        return local and (origin is None or urlsplit(origin).netloc == host)
 
-    def _content(self, name: str, query: Query) -> bytes | None:
+    def _content(self, name: str, query: dict[str, str]) -> bytes | None:
         """What is asked for; None where there is no such thing.  Raises UserError, KeyError or ValueError."""
         match self.command, name:
             case "GET", "latent":

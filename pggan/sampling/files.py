@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,8 +25,6 @@ PAPER, INK = 232, 40  # grey levels of captions
 CAPTION_HEIGHT, FONT_SIZE = 16, 11  # pixels
 # Nearly lossless: below a constant rate factor of about 17, people see no difference (FFmpeg's guide).
 H264 = {"crf": "12", "preset": "medium"}
-BT709 = 1  # the number of ITU-R BT.709 in streams: how RGB becomes luma and chroma
-LIMITED = 1  # its number of luma from 16 to 235
 
 Step = TypeVar("Step")
 
@@ -48,22 +45,22 @@ def output_path(out: str | None, run: str, name: str, kinds: tuple[str, ...]) ->
     return check_output(str(home / f"{name}-{number:03d}{ending}"), kinds)
 
 
-def check_output(out: str, kinds: tuple[str, ...] = (), key: str = "out") -> Path:
-    """`out`, given as `key`, as a path that can be written, whose directory need not be there yet.
+def check_output(out: str, kinds: tuple[str, ...] = ()) -> Path:
+    """`out` as a path that can be written, whose directory need not be there yet.
 
     Args: kinds: endings of files, and an empty one where a directory will do; nothing else will, if there are none.
     Raises UserError for another ending, a video where PyAV is missing, or a place that takes no files.
     """
     path, ending = Path(out), Path(out).suffix.lower()
     if kinds and ending not in kinds:
-        problem = f"{key}={out} does not end in {' or '.join(filter(None, kinds))}."
+        problem = f"{out} does not end in {' or '.join(filter(None, kinds))}."
         raise UserError(problem, "The ending chooses the kind of file.")
     if ending == VIDEO and find_spec("av") is None:
         remedy = "Install it: pip install 'pggan[video]'. Or let the name end in .webp or .gif."
         raise UserError(f"A {VIDEO} needs PyAV, which is not installed.", remedy)
     place = existing_parent(path.parent if kinds and ending else path)
     if not (place.is_dir() and os.access(place, os.W_OK)):
-        raise UserError(f"{key}={out} can't be written: {place} takes no files.", "Name another place.")
+        raise UserError(f"{out} can't be written: {place} takes no files.", "Name another place.")
     return path
 
 
@@ -127,24 +124,22 @@ def save_film(frames: Iterable[Pixels], count: int, fps: int, path: Path) -> Non
             sampled = [np.asarray(picture) for picture in pictures[:: count // 16 + 1]]
             palette = Image.fromarray(np.concatenate(sampled)).quantize(255)
             pictures = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
-        borders = (round(number * 1000 / unit / fps) * unit for number in range(count + 1))  # the sum stays exact
-        milliseconds = [after - before for before, after in pairwise(borders)]
-        how: dict[str, Any] = {"save_all": True, "loop": 0, "lossless": True, "method": 0}
-        pictures[0].save(temporary, append_images=pictures[1:], duration=milliseconds, **how)
+        borders = np.round(np.arange(count + 1) * 1000 / unit / fps) * unit  # in milliseconds: the sum stays exact
+        film = {"save_all": True, "append_images": pictures[1:], "duration": np.diff(borders).astype(int).tolist()}
+        pictures[0].save(temporary, loop=0, lossless=True, method=0, **film)
 
 
 def write_video(frames: Iterable[Pixels], fps: int, path: Path) -> None:
     """Write H.264 with 4:2:0 chroma, which every player knows, and which has even sides."""
     import av
     from av.video.reformatter import ColorRange, Colorspace
-    from av.video.stream import VideoStream
 
     with av.open(str(path), "w", format="mp4", options={"movflags": "+faststart"}) as container:  # plays while it loads
-        stream = container.add_stream("libx264", rate=fps, options=H264)
-        assert isinstance(stream, VideoStream)
-        stream.pix_fmt = "yuv420p"
-        stream.codec_context.colorspace, stream.codec_context.color_range = BT709, LIMITED
-        stream.codec_context.color_primaries = stream.codec_context.color_trc = BT709
+        stream: Any = container.add_stream("libx264", rate=fps, options=H264)
+        stream.pix_fmt, coded = "yuv420p", stream.codec_context
+        # BT.709 has the same number, 1, in all lists.
+        coded.colorspace = coded.color_primaries = coded.color_trc = Colorspace.ITU709
+        coded.color_range = ColorRange.MPEG  # luma from 16 to 235
         for number, picture in enumerate(frames):
             if number == 0:
                 stream.height, stream.width = picture.shape[:2]

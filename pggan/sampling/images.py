@@ -4,6 +4,7 @@ N images, R resolution, C channels.
 """
 
 import json
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -89,12 +90,6 @@ class GridFacts:
         return f"{self.images:,} images   {self.resolution}x{self.resolution}   {time}"
 
 
-def stored_grids(folder: Path) -> dict[int, Path]:
-    """The grids in `folder` by the images shown, the oldest first."""
-    found = {int(path.stem): path for path in folder.glob("*.png") if path.stem.isdecimal()}
-    return dict(sorted(found.items()))
-
-
 def save_grid(picture: Pixels, facts: GridFacts, folder: Path) -> None:
     """Write a grid [H, W, C] with its numbers as text, atomically."""
     text = PngInfo()
@@ -102,10 +97,10 @@ def save_grid(picture: Pixels, facts: GridFacts, folder: Path) -> None:
     save_png(picture, folder / f"{facts.images:09d}.png", text)
 
 
-def read_facts(path: Path) -> GridFacts | None:
-    """The numbers in a stored grid; None for any other file."""
-    try:
-        with Image.open(path) as picture:
-            return GridFacts(**parse_json(picture.info[TEXT_KEY]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+def stored_grids(folder: Path) -> dict[Path, GridFacts]:
+    """The grids that are stored in `folder` with their numbers, the oldest first; any other file is left out."""
+    found = {}
+    for path in sorted(folder.glob("*.png")):
+        with suppress(OSError, ValueError, KeyError, TypeError), Image.open(path) as picture:
+            found[path] = GridFacts(**parse_json(picture.info[TEXT_KEY]))
+    return found

@@ -56,7 +56,10 @@ def save_vectors(kind: str, vectors: Tensor, path: Path, about: dict[str, object
 
 
 def load_vectors(kind: str, path: str | Path, size: int) -> Tensor:
-    """The vectors [N, Z] of a file of `save_vectors`, Z = `size`; raises UserError unless all are finite and not 0."""
+    """The vectors [N, Z] of a file of `save_vectors`, Z = `size`; raises UserError unless all are finite and not 0.
+
+    Directions have length 1.
+    """
     problem = f"{path} has no valid {kind}"
     remedy = f"Name a .safetensors file with {kind} of {size} numbers, which are finite and not all 0."
     try:
@@ -66,7 +69,7 @@ def load_vectors(kind: str, path: str | Path, size: int) -> Tensor:
         raise UserError(f"{problem}: {error}.", remedy) from error
     if vectors.shape[1:] != (size,) or not bool(vectors.isfinite().all() & vectors.any(1).all()):
         raise UserError(f"{problem}: it has the shape {[*vectors.shape]}.", remedy)
-    return vectors
+    return F.normalize(vectors) if kind == "directions" else vectors
 
 
 def slerp(start: Tensor, end: Tensor, weights: Tensor) -> Tensor:
@@ -184,12 +187,13 @@ def mean_features(network: Generator, label: Tensor | int | None) -> Tensor:
 
 @torch.no_grad()
 def principal_directions(network: Generator, count: int, label: Tensor | int | None = None) -> Tensor:
-    """The `count` directions that lead along the principal components of the 4x4 features, the strongest first.
+    """The `count` directions, at most Z, along the principal components of the 4x4 features, the strongest first.
 
     Source: Härkönen et al. 2020 (GANSpace), section 2.2: components of activations of an early layer, and the latents
     that lead to each one by linear regression.  `label`: the class, where there are any.
     """
     latents = seed_latents(list(range(OBSERVED)), network.architecture.latent_size)
+    count = min(count, latents.shape[1])
     features = observed_features(network, latents, label).flatten(1).cpu()  # [N, F]
     with torch.random.fork_rng(devices=[]):  # the library draws a start at random
         torch.manual_seed(0)
@@ -200,17 +204,12 @@ def principal_directions(network: Generator, count: int, label: Tensor | int | N
     return directions * largest.sign()  # each with its largest number above 0
 
 
-def load_directions(path: str, size: int) -> Tensor:
-    """The directions [K, Z] of a file, Z = `size`, with length 1; raises UserError unless it is a valid one."""
-    return F.normalize(load_vectors("directions", path, size))
-
-
 def load_direction(given: str, size: int) -> Tensor:
     """The direction [Z], Z = `size`, that FILE or FILE:NUMBER names, from 0; raises UserError unless it is there."""
     path, colon, number = given.rpartition(":")
     if not (colon and number.isdecimal()):
         path, number = given, "0"
-    directions = load_directions(path, size)
+    directions = load_vectors("directions", path, size)
     if int(number) >= len(directions):
         raise UserError(f"direction={given}: the file has {len(directions)}.", f"Use 0 to {len(directions) - 1}.")
     return directions[int(number)]

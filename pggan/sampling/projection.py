@@ -35,11 +35,10 @@ BATCH_PIXELS = 2**16  # of candidates that are drawn together: at 32x32, 64 imag
 
 @dataclass(frozen=True)
 class Projection:
-    """The latent [Z] found, its image uint8 [R, R, C], their distance, and the peak signal-to-noise ratio in dB."""
+    """The latent [Z] found, its image uint8 [R, R, C], and the peak signal-to-noise ratio of the two images in dB."""
 
     latent: Tensor
     image: Pixels
-    distance: float
     psnr: float
 
 
@@ -64,10 +63,9 @@ def project(network: Generator, target: Pixels, settings: RenderSettings, steps:
         starts = nearest_seeds(measure, network.architecture.latent_size, settings.resolution, device)
         latents = optimise(measure, starts, steps)
         with torch.no_grad():
-            distances = measure(latents)
-            best = int(distances.argmin())
-            image: Pixels = to_bytes(draw(latents[best : best + 1]))[0]
-    return Projection(latents[best].cpu(), image, float(distances[best]), psnr(image, target))
+            best = latents[measure(latents).argmin()]
+            image: Pixels = to_bytes(draw(best[None]))[0]
+    return Projection(best.cpu(), image, psnr(image, target))
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ from pggan.config.commands import TimelapseConfig
 from pggan.core.errors import UserError
 from pggan.core.text import next_command
 from pggan.sampling.files import ANIMATED, film_zoom, output_path, save_film
-from pggan.sampling.images import FOLDER, GridFacts, Pixels, read_facts, stored_grids
+from pggan.sampling.images import FOLDER, GridFacts, Pixels, stored_grids
 
 STAMP_SHARE = 16  # of the side, below the images
 STAMP_LETTERS = 22  # the longest stamp, in sizes of its font
@@ -55,7 +55,7 @@ def grids_of_run(run_dir: Path) -> dict[Path, GridFacts]:
     Raises UserError if there are none.
     """
     folder = run_dir / "samples" / FOLDER
-    found = {path: facts for path in stored_grids(folder).values() if (facts := read_facts(path)) is not None}
+    found = stored_grids(folder)
     if not found:
         raise UserError(f"{folder} has no grids that a run has stored.", "Name a run directory.")
     columns = [*found.values()][-1].columns
