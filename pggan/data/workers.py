@@ -32,6 +32,13 @@ class Workers(AbstractContextManager["Workers"]):
         self.count = count or min(available_cores(), MAX_WORKERS)
         # Spawned, because forking a process that has threads (torch, rich) can lock up.
         self._pool = ProcessPoolExecutor(self.count, multiprocessing.get_context("spawn"), _begin)
+        if self.count > 1:
+            # A terminal and a scheduler send signals to all processes of a command: this one alone handles them.
+            before = {number: signal.signal(number, signal.SIG_IGN) for number in {*SIGNALS} - {signal.SIGTERM}}
+            for _ in range(self.count):  # each piece of work starts one of them
+                self._pool.submit(int)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def __exit__(self, *error: object) -> None:
         self._pool.shutdown(cancel_futures=True)
@@ -57,9 +64,6 @@ class Workers(AbstractContextManager["Workers"]):
 
 
 def _begin() -> None:
-    # A terminal and a scheduler send signals to all processes of a command, of which its first one handles them.
-    for number in {*SIGNALS} - {signal.SIGTERM}:
-        signal.signal(number, signal.SIG_IGN)
     keep_freed_memory()
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
