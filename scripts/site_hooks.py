@@ -2,6 +2,7 @@
 
 import posixpath
 import re
+from collections.abc import Iterator
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from pggan.cli.commands import COMMANDS, Command
-from pggan.cli.help import keys_of
 from pggan.config.defaults import CONFIGS, choices_of
 from pggan.config.validation import alternatives, described, kinds_of
 
@@ -86,6 +86,27 @@ def reference(command: Command) -> str:
                 kind = kinds_of(schema).get(group)
                 parts.append(f"### Keys of `{group}={choice}`\n\n{table(texts[choice], kind, f'{group}.')}")
     return "\n\n".join(parts) + "\n"
+
+
+def keys_of(text: str) -> Iterator[tuple[str, str, str]]:
+    """Every key of a YAML text with its value there and the comment above it; `a.b` for a key b in a.
+
+    A comment holds for all keys below it up to an empty line or another comment.
+    """
+    comment: list[str] = []
+    above: list[tuple[int, str]] = []
+    before = ""
+    for line in text.splitlines():
+        if line.strip().startswith("#"):
+            comment = [*(comment if before.strip().startswith("#") else []), line.strip().removeprefix("#").strip()]
+        elif not line.strip():
+            comment = []
+        elif found := re.match(r"( *)(\w+):(.*)$", line):
+            depth = len(found[1])
+            above = [(other, name) for other, name in above if other < depth] + [(depth, found[2])]
+            if above[0][1] != "defaults":
+                yield ".".join(name for _, name in above), found[3].strip(), " ".join(comment)
+        before = line
 
 
 def names_in(text: str) -> set[str]:

@@ -86,11 +86,5 @@ class Command:
             found |= one if isinstance(one, dict) else COMMANDS[one].groups
         return found
 
-    @property
-    def config_files(self) -> list[Path]:
-        """Its YAML file, and the YAML files of the commands that it takes keys from."""
-        bases = [COMMANDS[one] for one in self.defaults if isinstance(one, str)]
-        return [self.config_file, *(file for base in bases for file in base.config_files)]
-
 
 COMMANDS = {name: Command(name, function) for stage in STAGES.values() for name, function in stage.items()}

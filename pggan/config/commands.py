@@ -148,7 +148,6 @@ class EvaluateConfig(GeneratorStageConfig, DeviceConfig):
     metrics: list[str]
     extractor: str
     count: Annotated[int, ">=2"] | None
-    seed: Whole
     out: str | None
     json: bool
 
@@ -235,7 +234,6 @@ class PlanConfig(TrainConfig):
 
     device: str | None
     calibrate: bool
-    watts: Positive | None
     interconnect: str
     processes: list[Count]
     json: bool

@@ -35,15 +35,10 @@ def describe(config: object) -> dict[str, Any]:
 
 def versions() -> dict[str, str | None]:
     """Versions of this code, of Python and of the libraries that matter, and the command line that was given."""
-    from importlib.metadata import PackageNotFoundError, version
+    from importlib.metadata import version
 
-    found: dict[str, str | None] = {"pggan": __version__, "code": _commit(), "python": platform.python_version()}
-    for library in LIBRARIES:
-        try:
-            found[library] = version(library)
-        except PackageNotFoundError:
-            found[library] = None
-    return {**found, "command": os.environ.get(COMMAND_VARIABLE)}
+    about = {"pggan": __version__, "code": _commit(), "python": platform.python_version()}
+    return {**about, **{one: version(one) for one in LIBRARIES}, "command": os.environ.get(COMMAND_VARIABLE)}
 
 
 def command_seconds() -> float:

@@ -41,7 +41,7 @@ REMEDIES = {
     "TERM=dumb shows lines on a terminal, and metrics.jsonl has all numbers.": "monitor.console",
     "A larger checkpoint.keep= keeps more; the best one always stays.": "checkpoint.milestones",
     "A film of the training is enlarged to about 512 pixels.": "zoom",
-    "calibrate=true measures, device= predicts a card.": "tflops",
+    "calibrate=true measures, device= predicts a card.": "tflops watts",
 }
 WITHDRAWN = {name: remedy for remedy, names in REMEDIES.items() for name in names.split()}
 

@@ -31,6 +31,8 @@ METRICS = {
     "neighbours": "pggan.metrics.features:NearestNeighbours",
 }
 
+FIRST_SEED = 10_000  # of the fakes
+
 C = TypeVar("C", bound=Collector)
 
 
@@ -159,7 +161,7 @@ class Evaluator:
         settings: RenderSettings,
         pyramid: ImagePyramid,
         *,
-        first_seed: int,
+        first_seed: int = FIRST_SEED,
         group: ProcessGroup,
         shows_progress: bool = False,
     ) -> Evaluation:

@@ -20,7 +20,7 @@ from pggan.core.text import new_table, next_command, three_digits
 from pggan.data.prepare import training_pyramid
 from pggan.data.pyramid import ImagePyramid, open_pyramid
 from pggan.distributed.process_group import ProcessGroup
-from pggan.metrics import Evaluator
+from pggan.metrics import FIRST_SEED, Evaluator
 from pggan.sampling.files import CONFIG_FILE, check_output
 from pggan.sampling.images import save_png
 from pggan.sampling.trained_generator import load
@@ -42,7 +42,7 @@ def run(config: EvaluateConfig) -> int:
         "run": config.run,
         "data": {"path": str(pyramid.path), "images": pyramid.images, "fingerprint": pyramid.fingerprint},
         "extractor": evaluator.extractor and evaluator.extractor.name,
-        "first_seed": config.seed,
+        "first_seed": FIRST_SEED,
         "versions": versions(),
         "evaluations": [],
     }
@@ -52,9 +52,7 @@ def run(config: EvaluateConfig) -> int:
         settings = generator.settings(resolution=config.resolution, alpha=config.alpha)
         about = {"generator": str(place), "images": generator.images}
         about |= {"resolution": settings.resolution, "alpha": settings.alpha}
-        found = evaluator.evaluate(
-            generator.network, settings, pyramid, first_seed=config.seed, group=group, shows_progress=True
-        )
+        found = evaluator.evaluate(generator.network, settings, pyramid, group=group, shows_progress=True)
         end = f"-{generator.images:09d}.png" if len(places) > 1 else ".png"
         pictures = {} if folder is None else {f"{name}{end}": one for name, one in found.pictures.items()}
         about |= {"metrics": found.values, "notes": found.notes, "pictures": [*pictures]}

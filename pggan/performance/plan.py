@@ -68,8 +68,8 @@ def run(config: PlanConfig) -> int:
             if found.measured:
                 side = max(found.measured)
                 note = f"Time: real steps up to {side}x{side} on one device here, and operations for all others."
-    guess = next((card.watts for card in CARDS.values() if card.name in facts["name"]), OTHER_WATTS[kind])
-    watts, counter = config.watts or guess, CostCounter(architecture, settings.loss, 2 if "16" in precision else 4)
+    watts = next((card.watts for card in CARDS.values() if card.name in facts["name"]), OTHER_WATTS[kind])
+    counter = CostCounter(architecture, settings.loss, 2 if "16" in precision else 4)
     rows, loads = list[dict[str, Any]](), list[Load]()
     for phase, steps in zip(schedule.phases, schedule.steps(), strict=True):
         if steps:
@@ -115,7 +115,7 @@ def run(config: PlanConfig) -> int:
             f"{note} Without the start, grids, checkpoints and evaluations.",
             f"Memory: weights, gradients, moments, and sixteen copies of every activation of a whole batch; {there}. "
             "Training takes smaller micro-batches where it does not suffice.",
-            f"Energy: {watts:g} W per device (watts= for another figure); hosts, cooling and network left out.",
+            f"Energy: {watts:g} W per device; hosts, cooling and network left out.",
             "Scaling: a ring of devices like this one; communication does not overlap compute. Strong: the same batch, "
             "shared in whole groups of minibatch stddev. Weak: the batch grows with the devices.",
         ],

@@ -23,7 +23,6 @@ from pggan.run.report import NullReporter, Reporter
 from pggan.sampling.generate import RenderSettings
 
 MAX_POINTS = 100  # of a whole run, unless an interval is given: enough for a curve
-FIRST_SEED = 10_000  # of the fakes, as `pggan evaluate` has it: its numbers are the same
 
 
 def is_better(mark: dict[str, Any], best: Any) -> bool:
@@ -81,7 +80,7 @@ class TrainingEvaluator:
         began, is_first = time.monotonic(), not self.took
         try:
             shown = RenderSettings(phase.resolution, phase.alpha)
-            found = self.evaluator.evaluate(g_ema, shown, self.pyramid, first_seed=FIRST_SEED, group=self.group)
+            found = self.evaluator.evaluate(g_ema, shown, self.pyramid, group=self.group)
         except (UserError, RemoteUserError, torch.OutOfMemoryError) as error:  # nothing to end a training for
             if isinstance(error, torch.OutOfMemoryError) and self.group.world_size > 1:
                 raise  # the other ranks are in the middle of it

@@ -3,7 +3,6 @@
 import re
 
 import pytest
-import yaml
 
 from pggan.cli.commands import COMMANDS, STAGES
 from pggan.cli.main import main
@@ -34,20 +33,15 @@ def test_the_overview_lists_every_command_once_with_its_duty_by_stage(words, sho
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)
-def test_help_fits_a_screen_with_an_example_first_and_a_line_per_key_and_all_of_it_has_the_comments(command, shown):
-    text, everything = (shown(*command.name.split(), *words) for words in (["--help"], ["--help", "all"]))
+def test_help_has_an_example_all_keys_with_their_comments_and_the_choices(command, shown):
+    text = shown(*command.name.split(), "--help")
     as_the_shell_reads = re.sub(" +", " ", text.replace("\\\n", ""))
     assert f"\n\nUsage: pggan {command.name} key=value …\nExample: {command.example}\n\n" in as_the_shell_reads
     assert command.example.startswith(f"pggan {command.name} ")
-    assert len(text.splitlines()) <= SCREEN
-    assert max(map(len, text.splitlines())) <= COLUMNS
-    file = command.config_file.read_text()
-    for key in yaml.safe_load(file).keys() - {"defaults"}:
-        assert f"\n  {key}=" in text or f"\n  {key}.*" in text
+    assert all(f"  {line}".rstrip() in text for line in command.config_file.read_text().splitlines())
     assert all(f"\n  {group}= " in text for group in command.groups)
-    assert all(f"  {line}".rstrip() in everything for line in file.splitlines())
 
 
-def test_help_all_follows_the_chosen_groups(shown):
-    assert "R2" in shown("plan", "--help", "all", "loss=relativistic")
-    assert "R2" not in shown("plan", "--help", "all")
+def test_help_follows_the_chosen_groups(shown):
+    assert "R2" in shown("train", "loss=relativistic", "--help")
+    assert "R2" not in shown("train", "--help")

@@ -50,7 +50,7 @@ def test_threads_spin_for_a_while_only(monkeypatch):
 
 def test_the_module_and_the_script_are_the_same_program():
     for command in (["-m", "pggan", "train"], ["train.py"]):
-        result = python(*command, "--help", "all")
+        result = python(*command, "--help")
         assert result.returncode == 0, result.stderr
         assert "Keys of configs/train.yaml" in result.stdout
 

@@ -71,13 +71,13 @@ def test_operations_are_those_of_real_steps(loss):
 
 
 def test_a_calibrated_plan_measures_every_resolution_and_adds_up(plan_of):
-    plan = plan_of("calibrate=true", "watts=50")
+    plan = plan_of("calibrate=true")
     rows, total = plan["phases"], plan["total"]
     assert [row["phase"] for row in rows] == ["4x4 stable", "8x8 fade", "8x8 stable"]
     assert [(row["images"], row["steps"], row["batch"]) for row in rows] == [(32, 4, 8), (20, 3, 8), (32, 4, 8)]
     assert {row["time_is"] for row in rows} == {"measured"}
     assert total["hours"] == pytest.approx(sum(row["steps"] * row["milliseconds_per_step"] / 3.6e6 for row in rows))
-    assert total["energy_kwh"] == pytest.approx(0.05 * total["hours"])
+    assert total["energy_kwh"] == pytest.approx(plan["watts"] / 1000 * total["hours"])
     assert total["exaflops"] == pytest.approx(sum(row["steps"] * row["flops_per_step"] / 1e18 for row in rows))
     assert total["images"] == 84
     (row,) = plan_of("schedule.total_images=16")["phases"]  # those that are not reached are left out
