@@ -70,11 +70,10 @@ def load_extractor(name: str, device: torch.device) -> Extractor:
 
     Raises UserError for a name that is unknown, and where weights or packages are missing.
     """
-    made = find("extractor", name, EXTRACTORS)()
-    extractor = made if isinstance(made, Extractor) else Extractor(name.replace(":", "."), made)
-    if isinstance(extractor.network, nn.Module):
-        extractor.network.requires_grad_(False).train(False).to(device)
-    return extractor
+    network = find("extractor", name, EXTRACTORS)()
+    if isinstance(network, nn.Module):
+        network.requires_grad_(False).train(False).to(device)
+    return Extractor(name.replace(":", "."), network)
 
 
 class Resized(nn.Module):
@@ -91,16 +90,16 @@ class Resized(nn.Module):
         return features.flatten(1)
 
 
-def efficientnet_lite0() -> Extractor:
+def efficientnet_lite0() -> nn.Module:
     """EfficientNet-Lite0; raises UserError where its weights are missing."""
     path = weights_file("Without them: metrics=[swd,ms_ssim], or extractor=pixels.")
     # The network itself subtracts 127 and divides by 128.
-    return Extractor("efficientnet-lite0", Resized(load_efficientnet_lite0(path), SIDE))
+    return Resized(load_efficientnet_lite0(path), SIDE)
 
 
-def pixels() -> Extractor:
+def pixels() -> Callable[[Tensor], Tensor]:
     """Box means of the pixels, scaled so that distances are root mean squares of differences in [0, 1]."""
-    return Extractor("pixels", box_means)
+    return box_means
 
 
 def box_means(images: Tensor) -> Tensor:
@@ -110,7 +109,7 @@ def box_means(images: Tensor) -> Tensor:
     return scaled
 
 
-def inception() -> Extractor:
+def inception() -> nn.Module:
     """The network of the FID, with the weights that torch.hub fetches once.
 
     Raises UserError without them, or without torch-fidelity.
@@ -129,5 +128,5 @@ def inception() -> Extractor:
     except Exception as error:  # a damaged file raises anything
         remedy = f"Download {INCEPTION_URL} to {path}. Or use kid instead of fid."
         raise UserError(f"There are no Inception weights of the FID: {error}.", remedy) from error
-    network = FeatureExtractorInceptionV3("inception", ["2048"], feature_extractor_weights_path=str(path))
-    return Extractor("inception", network)
+    network: nn.Module = FeatureExtractorInceptionV3("fid", ["2048"], feature_extractor_weights_path=str(path))
+    return network

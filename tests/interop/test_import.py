@@ -12,7 +12,7 @@ import pggan
 from pggan.cli.main import main
 from pggan.core.errors import UserError
 from pggan.interop.importing import read_foreign
-from pggan.interop.restricted_pickle import ALLOWED, read_foreign_file
+from pggan.interop.restricted_pickle import read_foreign_file
 from tests.interop import definitions as theirs
 
 # Rounding, as a share of the largest number in an image: a float has 24 bits, and errors of sums of up to 9 * 8 + 1
@@ -90,8 +90,6 @@ def test_what_is_imported_is_a_generator_like_any_other(tmp_path, capsys):
     assert generator.network.architecture == network.architecture
     assert torch.equal(generator.network(latents_of(), None, 16), network(latents_of(), None, 16))
     assert generator.render(generator.latents([1])).shape == (1, 16, 16, 3)
-    out = tmp_path / "faces.onnx"
-    assert main(["export", f"run={tmp_path / 'faces.safetensors'}", f"out={out}"]) == 0  # which compares the images
 
 
 def test_official_networks_of_another_kind_are_refused(tmp_path, capsys):
@@ -153,12 +151,10 @@ def test_names_inside_of_harmless_ones_are_refused(tmp_path):
     (tmp_path / "a.pkl").write_bytes(b"\x80\x04\x8c\x0bcollections\x8c\x14OrderedDict.__init__\x93.")
     with pytest.raises(ValueError, match="not on the list"):
         read_foreign_file(tmp_path / "a.pkl")
-    modules = {module.partition(".")[0] for module, _ in ALLOWED}
-    assert modules == {"collections", "_codecs", "__builtin__", "numpy", "tfutil"}
 
 
-@pytest.mark.parametrize("protocol", [2, 3, 4])  # what Python 3 wrote by default, or was told for Python 2
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.dtype(">f4"), np.int64])
+@pytest.mark.parametrize("protocol", [2, 4])  # of Python 2, and of Python 3
+@pytest.mark.parametrize("dtype", [np.float32, np.dtype(">f4"), np.int64])
 def test_arrays_and_numbers_are_read_as_they_are(tmp_path, dtype, protocol):
     array = np.arange(12, dtype=dtype).reshape(3, 4)
     for given in (array, np.asfortranarray(array), array[:, :0], np.float32(1.5)):

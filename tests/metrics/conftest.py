@@ -9,7 +9,7 @@ from pggan.core.rng import generator_for
 from pggan.data.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup
 from pggan.metrics import Task
-from pggan.metrics.extractors import pixels
+from pggan.metrics.extractors import load_extractor
 from pggan.metrics.images import Images, RankPartition, RealImages
 
 
@@ -24,7 +24,7 @@ def task_of(alone) -> Callable[..., Task]:
 
     def build(fakes: Images | None, pyramid: ImagePyramid) -> Task:
         reals, partition = RealImages(pyramid, pyramid.resolution), RankPartition(alone, 4)
-        return Task(fakes or reals, reals, partition, pixels())
+        return Task(fakes or reals, reals, partition, load_extractor("pixels", alone.device))
 
     return build
 
