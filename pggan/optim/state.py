@@ -73,6 +73,8 @@ class State:
     g: Trainable
     d: Trainable
     g_ema: Generator
+    flat_weights: Tensor  # of G: the tensor [P] of which its weights are views
+    flat_averages: Tensor  # of the averaged generator, in the same order
     images: int = 0  # real images shown
     phase_index: int = -1  # of the last update; -1 before the first
 
@@ -123,9 +125,15 @@ def new_state(architecture: Architecture, seed: int, device: torch.device, *, ha
         for weight in network.weights:
             if weight.ndim == 4:  # fastest with the channels of a pixel side by side, on CPUs and on tensor cores
                 weight.data = weight.data.contiguous(memory_format=torch.channels_last)
-        flatten_storage(network.weights)
+    flat_weights, flat_averages, _ = (flatten_storage(network.weights) for network in (generator, g_ema, discriminator))
     g_ema.requires_grad_(False).load_state_dict(generator.state_dict())
-    return State(Trainable("G", generator, half=half), Trainable("D", discriminator, half=half), g_ema)
+    return State(
+        Trainable("G", generator, half=half),
+        Trainable("D", discriminator, half=half),
+        g_ema,
+        flat_weights,
+        flat_averages,
+    )
 
 
 def state_sha256(state_dicts: StateDicts, images: int, phase_index: int) -> str:

@@ -1,4 +1,4 @@
-"""Updates of weights: Adam, the averaged generator (EMA), and the flat memory in which one operation updates all.
+"""Updates of weights: Adam, the decay of the averaged generator (EMA), and the flat memory that one operation updates.
 
 P numbers of a network, and padding.
 """
@@ -75,27 +75,13 @@ def in_memory_order(weight: Tensor) -> Tensor:
     return weight.permute(0, 2, 3, 1) if weight.ndim == 4 else weight
 
 
-def flat_offsets(weights: Sequence[Tensor]) -> list[int]:
-    """Where each weight begins in the memory that they share, and where that ends."""
-    return [0, *accumulate(ceil(weight.numel() / ALIGNMENT) * ALIGNMENT for weight in weights)]
-
-
 def flatten_storage(weights: Sequence[Tensor]) -> Tensor:
     """Move `weights`, each with its strides, into one tensor [P], which is returned."""
-    places = flat_offsets(weights)
-    memory = torch.zeros(places[-1], dtype=weights[0].dtype, device=weights[0].device)
-    for weight, start in zip(weights, places, strict=False):
+    starts = [0, *accumulate(ceil(weight.numel() / ALIGNMENT) * ALIGNMENT for weight in weights)]
+    memory = torch.zeros(starts[-1], dtype=weights[0].dtype, device=weights[0].device)
+    for weight, start in zip(weights, starts, strict=False):
         weight.data = memory.as_strided(weight.shape, weight.stride(), start).copy_(weight.data)
     return memory
-
-
-def flat_storage(weights: Sequence[Tensor]) -> Tensor | None:
-    """The tensor [P] into which `flatten_storage` has moved `weights`; None if any lies somewhere else now."""
-    storage, places = weights[0].untyped_storage(), flat_offsets(weights)
-    for weight, start in zip(weights, places, strict=False):
-        if weight.untyped_storage()._cdata != storage._cdata or weight.storage_offset() != start:
-            return None
-    return weights[0].detach().as_strided((places[-1],), (1,), 0)
 
 
 def ema_decay(
@@ -113,12 +99,3 @@ def ema_decay(
     if rampup is not None:
         half_life_images = min(half_life_images, images * rampup)
     return float(0.5 ** (batch / max(half_life_images, 1e-8)))
-
-
-def update_ema(averages: Sequence[Tensor], weights: Sequence[Tensor], decay: float | Tensor) -> None:
-    """Set every average to decay * average + (1 - decay) * weight; a tensor `decay` can change in a CUDA graph."""
-    flat = flat_storage(averages), flat_storage(weights)
-    if flat[0] is not None and flat[1] is not None:
-        averages, weights = [flat[0]], [flat[1]]
-    for average, weight in zip(averages, weights, strict=True):
-        average.detach().lerp_(weight.detach(), 1 - decay)

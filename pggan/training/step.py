@@ -15,7 +15,6 @@ from pggan.losses.base import SIGN, LossTerms, PenaltyContext
 from pggan.networks.layers import use_options
 from pggan.optim.reducer import GradientReducer
 from pggan.optim.state import State, Trainable
-from pggan.optim.updates import update_ema
 from pggan.training.inputs import StepInputs
 
 
@@ -42,7 +41,7 @@ def train_step(state: State, micro_batches: Sequence[StepInputs], reducer: Gradi
     wait_for_g = reducer.start_all_reduce(g, batch)
     metrics |= update(g, terms, wait_for_g(), first.learning_rate_g, batch)
 
-    update_ema(state.g_ema.weights, g.network.weights, first.ema_decay)
+    state.flat_averages.lerp_(state.flat_weights, 1 - first.ema_decay)
     return metrics
 
 

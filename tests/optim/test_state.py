@@ -55,18 +55,6 @@ def trained():
     return train(state_of(), 3)
 
 
-# ---- optimizers ------------------------------------------------------------------------------------------
-
-
-def test_weights_that_have_moved_in_memory_are_updated_all_the_same():
-    state, moved = state_of(), state_of()
-    for trainable in (moved.g, moved.d):
-        for weight in trainable.network.weights:
-            weight.data = weight.data.clone()
-    assert digest(train(moved, 2)) == digest(train(state, 2))
-    assert digest(moved) != digest(state_of())
-
-
 # ---- skipped updates and the loss scale ------------------------------------------------------------------
 
 

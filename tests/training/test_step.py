@@ -17,6 +17,7 @@ from pggan.losses.base import Reals
 from pggan.networks.layers import ComputeOptions
 from pggan.ops.convolution import switched
 from pggan.optim.state import GROWTH_INTERVAL, INIT_SCALE, new_state
+from pggan.optim.updates import flatten_storage
 from pggan.training.trainer import Trainer
 from tests.definitions import WGAN_GP, before_step, variant
 
@@ -54,6 +55,10 @@ def state_of(dtype=torch.float32, **changes):
     state = new_state(variant(ARCHITECTURE, **changes), 0, CPU)
     for network in (state.g.network, state.d.network, state.g_ema):
         network.to(dtype)
+    state.flat_weights, state.flat_averages = (
+        flatten_storage(state.g.network.weights),
+        flatten_storage(state.g_ema.weights),
+    )
     return state
 
 
