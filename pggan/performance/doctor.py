@@ -17,7 +17,6 @@ from packaging.requirements import Requirement
 from pggan.config.commands import DoctorConfig
 from pggan.config.values import versions
 from pggan.core.architecture import Architecture, Precision, Resampling
-from pggan.core.atomic_io import existing_parent
 from pggan.core.devices import choose_device
 from pggan.core.errors import EXIT_FAILED
 from pggan.core.process import available_cores, processor_facts
@@ -114,9 +113,10 @@ def processor(device: torch.device) -> tuple[str, bool]:
 
 def disk(device: torch.device) -> tuple[str, bool]:
     """The disk of the default run directories, which is written to."""
-    with TemporaryFile(dir=existing_parent(OUTPUTS)) as file:
+    place = OUTPUTS if OUTPUTS.exists() else Path()
+    with TemporaryFile(dir=place) as file:
         file.write(b"pggan")
-    free = shutil.disk_usage(existing_parent(OUTPUTS)).free
+    free = shutil.disk_usage(place).free
     return f"{free / GIB:.1f} GiB free at {OUTPUTS}/", free >= ENOUGH_DISK
 
 

@@ -22,13 +22,13 @@ def test_the_same_command_recovers_from_every_kill_and_ends_the_same():
 
     As many kills as there is time for: docs/reliability.md has the figures of more, and the command.
     """
-    command = [sys.executable, "-m", "benchmarks.soak", "--runs", "3", "--saves", "7", "--seed", "0"]
+    command = [sys.executable, "-m", "benchmarks.soak", "--runs", "2", "--saves", "6", "--seed", "0"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     found = json.loads(result.stdout)
     assert found["runs"]["problems"] == found["saves"]["problems"] == []
-    assert (found["runs"]["kills"], found["runs"]["recovered"], found["runs"]["equal"]) == (3, 3, 3)
-    assert found["saves"]["kills"] == 7
+    assert (found["runs"]["kills"], found["runs"]["recovered"], found["runs"]["equal"]) == (2, 2, 2)
+    assert found["saves"]["kills"] == 6
     assert found["saves"]["recovered"] == found["saves"]["equal"] > 0
     assert found["runs"]["most_images_lost"] <= 2 * 16  # an interval, and one during a write
     assert found["saves"]["most_images_lost"] <= 2 * 8

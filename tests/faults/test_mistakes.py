@@ -63,6 +63,7 @@ def seconds_of(*command: str, code: int, says: str = "") -> float:
     return time.perf_counter() - began
 
 
+@pytest.mark.rare
 def test_a_real_process_refuses_soon_after_its_imports(tmp_path):
     """Three seconds on a machine of its own; this one may be shared."""
     imports = seconds_of("-c", "import pggan.cli.main, pggan.config, hydra, pggan.core.devices", code=0)

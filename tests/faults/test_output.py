@@ -5,6 +5,8 @@ import pty
 import subprocess
 import sys
 
+import pytest
+
 from pggan.core.errors import EXIT_INTERRUPTED
 from pggan.run.inspect import facts_of_run
 
@@ -15,6 +17,7 @@ def start(arguments: list[str], **streams: object) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "train.py", *arguments], start_new_session=True, **streams)
 
 
+@pytest.mark.rare
 def test_a_run_whose_reader_has_seen_enough_goes_on_to_its_end(finished_run, tiny_overrides, tmp_path):
     """As with `pggan train … 2>&1 | head -1`: from the second line on, every write fails."""
     reader, writer = os.pipe()
