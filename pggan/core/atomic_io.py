@@ -37,6 +37,11 @@ def make_directory(path: Path) -> list[Path]:
     return missing
 
 
+def existing_parent(path: Path) -> Path:
+    """`path`, or the deepest directory above it that exists."""
+    return next(directory for directory in (path.absolute(), *path.absolute().parents) if directory.exists())
+
+
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a temporary path to write to; it becomes `path` unless the block raises."""
@@ -104,8 +109,7 @@ def parse_json(content: bytes | str) -> dict[str, Any]:
 
 def require_free_space(path: Path, needed: int, remedy: str) -> None:
     """Raise a UserError with the megabytes missing unless `needed` bytes are free on the disk of `path`."""
-    there = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
-    if (missing := needed - shutil.disk_usage(there).free) > 0:
+    if (missing := needed - shutil.disk_usage(existing_parent(path)).free) > 0:
         problem = f"{path} needs {needed / 1e6:,.1f} MB more; the disk is {missing / 1e6:,.1f} MB short."
         raise UserError(problem, remedy)
 

@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 from pggan.config.commands import DoctorConfig
 from pggan.config.values import versions
 from pggan.core.architecture import Architecture, Precision, Resampling
+from pggan.core.atomic_io import existing_parent
 from pggan.core.devices import choose_device
 from pggan.core.errors import EXIT_FAILED
 from pggan.core.process import available_cores, processor_facts
@@ -113,7 +114,7 @@ def processor(device: torch.device) -> tuple[str, bool]:
 
 def disk(device: torch.device) -> tuple[str, bool]:
     """The disk of the default run directories, which is written to."""
-    place = OUTPUTS if OUTPUTS.exists() else Path()
+    place = existing_parent(OUTPUTS)
     with TemporaryFile(dir=place) as file:
         file.write(b"pggan")
     free = shutil.disk_usage(place).free

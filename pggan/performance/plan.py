@@ -18,7 +18,7 @@ from pggan.config.values import versions
 from pggan.core.devices import choose_device, count_devices, free_memory
 from pggan.core.errors import UserError, nearest
 from pggan.core.schedule import Phase
-from pggan.core.text import duration, new_table, three_digits
+from pggan.core.text import NEXT, duration, new_table, three_digits
 from pggan.data.pyramid import INDEX_FILE, ImagePyramid
 from pggan.networks.networks import count_parameters
 from pggan.performance.bench import hardware
@@ -124,6 +124,7 @@ def run(config: PlanConfig) -> int:
         print(json.dumps(plan, indent=1))
         return 0
     Console(highlight=False).print(*tables(plan))
+    print(f"{NEXT} pggan train with the same keys")
     return 0
 
 
