@@ -125,11 +125,12 @@ class Run:
         Raises NonFiniteError, on all ranks, after too many updates without finite gradients.
         """
         state, group, loss = self.state, self.group, self.trainer.loss
+        is_sound = updates_were_taken(state, self.most_skipped)
         values = self._numbers.take()  # waits for the device, whose steps these are
         scalars = means(values, group)
         if not step.is_last:
             self._replan(step.images)
-        if not (int(state.g.skipped) or int(state.d.skipped)):  # or the best checkpoint could not be saved here
+        if is_sound:  # or the best checkpoint could not be saved here
             shown = self.course.at(step.images - 1)  # as a checkpoint of these images has it
             scalars |= self.evaluator.at_tick(state.g_ema, shown, step.images, self.course.schedule.total)
         if loss.scores_are_log_odds and "scores/reals" in values:
@@ -137,7 +138,6 @@ class Run:
             scalars[REALS_SIGN] = float(loss.signs(reals, fakes).mean())
         scalars["speed/memory_bytes"] = peak_memory(group.device)
         self.reporter.tick(step.images, step.phase, scalars)
-        updates_were_taken(state, self.most_skipped)
         group.require_equal_weights({"G": [*state.g.network.weights], "D": [*state.d.network.weights]})
 
     def _replan(self, images: int) -> None:
@@ -177,7 +177,6 @@ class Run:
         reporter, images, schedule = self.reporter, self.state.images, self.course.schedule
         if self._saved_at != images:
             self._save()
-        reporter.board.flush()
         if self._wait_for_checkpoint() and self.group.is_main:
             # A kill may have come between a checkpoint and the removal of older ones.
             prune(self.run_dir, images, self.writer.keep)

@@ -100,22 +100,21 @@ class Pictures:
 
     def _show_grids(self, phase: Phase, images: int) -> None:
         """Show reals, and fakes of seeds 0, 1, 2 …, the same ones every time: of G, and of its average as a file."""
-        reals = self._reals(phase.resolution)
-        assert isinstance(self.state.g.network, Generator), "new_state makes it"
-        g, ema = (self._fakes(network, phase) for network in (self.state.g.network, self.state.g_ema))
-        self._show("reals", reals, images)
-        self._show("fakes", g, images)
-        self._show("averaged_fakes", ema, images, self.folder / f"fakes-{images:09d}.png")
+        self._show("reals", self._reals(phase.resolution), images)
+        g, file = self.state.g.network, self.folder / f"fakes-{images:09d}.png"
+        assert isinstance(g, Generator), "new_state makes it"
+        for name, network, path in (("fakes", g, None), ("averaged_fakes", self.state.g_ema, file)):
+            fakes = draw_seeds(network, self._count(phase.resolution), phase.resolution, phase.alpha)
+            self._show(name, fakes, images, path)
+
+    def _count(self, resolution: int) -> int:
+        """The images of a grid: as `layout` has them, or fewer, for at most MAX_GRID pixels."""
+        side = max(resolution, min(self.final, MIN_TILE))
+        return min(self.layout[0] * self.layout[1], max(MAX_GRID // side**2, 1))
 
     def _reals(self, resolution: int) -> Pixels:
         """The first images of the set, as many as a grid has."""
-        count = grid_count(self.layout, resolution, self.final)
-        return self.pyramid.read(resolution, np.arange(min(count, self.pyramid.images)))
-
-    def _fakes(self, network: Generator, phase: Phase) -> Pixels:
-        """Images of a generator, as many as a grid has."""
-        count = grid_count(self.layout, phase.resolution, self.final)
-        return draw_seeds(network, count, phase.resolution, phase.alpha)
+        return self.pyramid.read(resolution, np.arange(min(self._count(resolution), self.pyramid.images)))
 
     def _show(self, name: str, pixels: Pixels, images: int, file: Path | None = None) -> None:
         columns = min(self.layout[0], len(pixels))
@@ -127,12 +126,6 @@ class Pictures:
         small = shrink(fakes, max(phase.resolution // self.tile, 1))
         facts = GridFacts(images, phase.resolution, phase.alpha, round(self.reporter.hours, 6), self.columns)
         save_grid(grid(small, self.columns), facts, self.film)
-
-
-def grid_count(layout: tuple[int, int], resolution: int, final_resolution: int) -> int:
-    """The images of a grid at `resolution`: as `layout` has them, or fewer, for at most MAX_GRID pixels."""
-    side = max(resolution, min(final_resolution, MIN_TILE))
-    return min(layout[0] * layout[1], max(MAX_GRID // side**2, 1))
 
 
 @torch.no_grad()

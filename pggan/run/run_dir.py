@@ -2,7 +2,6 @@
 
 import os
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -45,13 +44,6 @@ def append_log(run_dir: Path, text: str) -> None:
     """Append a line to train.log, with the time."""
     with (run_dir / "train.log").open("a") as file:
         file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
-
-
-def log_on_rank(run_dir: Path, text: str) -> None:
-    """Log what rank 0 may no longer be able to report: to this rank's own console, and train.log."""
-    print(text, file=sys.stderr, flush=True)
-    with suppress(OSError):  # on another machine, it may not be there
-        append_log(run_dir, text)
 
 
 @contextmanager

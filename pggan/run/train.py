@@ -19,7 +19,7 @@ from pggan.distributed.watchdog import killed_if_stopped
 from pggan.optim.updates import ema_decay
 from pggan.run.compose import FindImages, open_run
 from pggan.run.loop import Run
-from pggan.run.run_dir import choose_run_dir, log_on_rank, next_start
+from pggan.run.run_dir import choose_run_dir, next_start
 
 SMALLER_FILE = ".micro_batch_size"  # in the directory of a run whose ranks restart because memory did not suffice
 MAX_FAILURES = 3  # of one process: a run that fails more often has diverged
@@ -92,7 +92,7 @@ def opened_again(
         if group.world_size > 1:  # the other ranks are in the middle of a step: the launcher restarts all
             Path(run_dir, SMALLER_FILE).write_text(str(problem.smaller))
             raise problem
-        log_on_rank(run_dir, f"{problem.problem} Opening the run again, with {problem.smaller} in each.")
+        run.reporter.warn(f"{problem.problem} Opening the run again, with {problem.smaller} in each.")
         compute = replace(config.compute, micro_batch_size=problem.smaller)
         resume = "auto" if checkpoints_of(run_dir) else config.resume
         return replace(config, run_dir=str(run_dir), resume=resume, compute=compute)
@@ -106,7 +106,7 @@ def opened_again(
             if len(bad) == MAX_FAILURES or images <= max(bad, default=-1):
                 raise UserError(f"{where} again, after rolling back to {checkpoint.images:,}: {problem}.", REMEDY)
             back = f"Rolling back to the checkpoint of {checkpoint.images:,} images"
-            log_on_rank(run_dir, f"{where}: {problem}. {back}. If this happens here again, training ends.")
+            run.reporter.warn(f"{where}: {problem}. {back}. If this happens here again, training ends.")
     bad.append(images)
     return replace(config, run_dir=str(run_dir), resume="auto")
 

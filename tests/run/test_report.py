@@ -1,15 +1,19 @@
-"""Numbers, speed and time left, from values that can be checked by hand."""
+"""The numbers of a run, in metrics.jsonl and in TensorBoard's files, read by TensorBoard's own reader."""
 
 import json
 import math
+import re
 import time
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.custom_scalar import layout_pb2
+from tensorboard.plugins.hparams import metadata
 
 from pggan.core.schedule import Course
 from pggan.run.eta import Eta
 from pggan.run.health import Alarms
-from pggan.run.report import Reporter
+from pggan.run.report import LAYOUT, Reporter
 from pggan.training.timing import PhaseTimes
 
 
@@ -31,3 +35,38 @@ def test_lines_beyond_a_checkpoint_are_dropped_and_numbers_that_are_not_finite_a
     assert 16 / taken < line["images_per_second"] < 16 / least  # likewise
     assert line["hours"] == pytest.approx(1.0, abs=0.01)
     assert line["D/loss"] is None
+
+
+@pytest.fixture(scope="module")
+def board(finished_run):
+    return EventAccumulator(str(finished_run)).Reload()
+
+
+def test_every_curve_has_a_chart_and_the_charts_begin_with_the_growth(board):
+    (event,) = board.Tensors("custom_scalars__config__")
+    layout = layout_pb2.Layout.FromString(event.tensor_proto.string_val[0])
+    assert [category.title for category in layout.category] == list(LAYOUT)
+    assert all(category.chart[0].multiline.tag == ["^schedule/growth$"] for category in layout.category)
+    patterns = [tag for category in layout.category for chart in category.chart for tag in chart.multiline.tag]
+    scalars = board.Tags()["scalars"]
+    assert [tag for tag in scalars if not any(re.search(one, tag) for one in patterns)] == ["speed/hours"]
+
+
+def test_the_borders_of_the_phases_are_curve_and_text(board):
+    starts = [1, 33, 65, 97, 129]
+    assert [event.step for event in board.Tensors("phases/text_summary")] == starts
+    growth = {event.step: event.value for event in board.Scalars("schedule/growth")}
+    assert growth == {1: 0, 32: 0, 33: 0, 64: 0.75, 65: 1, 96: 1, 97: 1, 128: 1.75, 129: 2, 160: 2}
+
+
+def test_the_configuration_is_a_page(board):
+    (event,) = board.Tensors("run/configuration/text_summary")
+    assert "\n    seed: 0\n" in event.tensor_proto.string_val[0].decode()
+
+
+def test_hyperparameters_are_a_row_that_ends_with_the_run(board):
+    rows = board.PluginTagToContent(metadata.PLUGIN_NAME)
+    start = metadata.parse_session_start_info_plugin_data(rows[metadata.SESSION_START_INFO_TAG])
+    kinds = {name: start.hparams[name].WhichOneof("kind") for name in ("seed", "loss.name", "model.fmap_max")}
+    assert kinds == {"seed": "number_value", "loss.name": "string_value", "model.fmap_max": "number_value"}
+    assert metadata.SESSION_END_INFO_TAG in rows

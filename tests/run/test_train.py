@@ -9,6 +9,7 @@ import pytest
 
 from pggan.run import train
 from pggan.run.inspect import facts_of_run
+from pggan.run.run_dir import lock_run_dir
 
 
 def metrics_of(run_dir: Path) -> list[dict[str, float]]:
@@ -42,6 +43,12 @@ def test_metrics_are_written_once_per_tick_with_all_that_people_watch(finished_r
     for line in metrics:
         terms = line["D/wasserstein"] + line["D/drift"] + line["D/gradient_penalty"]
         assert line["D/loss"] == pytest.approx(terms, rel=1e-5)
+
+
+def test_a_directory_that_was_made_for_nothing_goes_away_again(tmp_path):
+    with lock_run_dir(tmp_path / "a" / "b"):
+        assert (tmp_path / "a" / "b").is_dir()
+    assert list(tmp_path.iterdir()) == []
 
 
 # ---- the same command again ------------------------------------------------------------------------------
