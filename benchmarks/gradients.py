@@ -20,13 +20,13 @@ from pggan.cli.compose import compose
 from pggan.config.train import TrainConfig
 from pggan.config.validation import validated
 from pggan.core.architecture import Precision
+from pggan.core.devices import configure_process
 from pggan.core.rng import StepRng, generator_for
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import LOSSES
 from pggan.losses.base import Reals
 from pggan.training.build import build_trainer
-from pggan.training.precision import configure_process
 
 CPU = torch.device("cpu")
 IMAGES, RESOLUTION, CLASSES = 8, 16, 4

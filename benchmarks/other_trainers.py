@@ -27,13 +27,13 @@ from benchmarks.reporting import report
 from pggan.cli.compose import compose
 from pggan.config.train import TrainConfig
 from pggan.config.validation import validated
+from pggan.core.devices import configure_process
 from pggan.core.process import available_cores, processor_facts
 from pggan.core.rng import StepRng
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses.base import Reals
 from pggan.performance.bench import phase_of
 from pggan.training.build import build_trainer
-from pggan.training.precision import configure_process
 
 CPU = torch.device("cpu")
 EMA_DECAY = 0.999

@@ -1,4 +1,4 @@
-"""The devices of this machine: choosing them, their memory, waiting for their work."""
+"""The devices of this machine: choosing them, the settings of a process for one, its memory, waiting for its work."""
 
 import os
 import re
@@ -7,8 +7,11 @@ import sys
 
 import torch
 
+from pggan.core.architecture import Precision
 from pggan.core.errors import UserError
-from pggan.core.process import available_cores
+from pggan.core.process import available_cores, keep_freed_memory
+
+DTYPES = {Precision.bf16: torch.bfloat16, Precision.fp16: torch.float16}
 
 
 def choose_device(devices: str, key: str = "devices") -> torch.device:
@@ -63,6 +66,36 @@ def set_threads(threads: int | None, *, one: bool = False) -> None:
         threads = most if most < torch.get_num_threads() else None
     if threads is not None:
         torch.set_num_threads(threads)
+
+
+def configure_process(
+    device: torch.device, threads: int | None = None, *, one_thread: bool = False, deterministic: bool = False
+) -> None:
+    """Configure this process for `device`: cuDNN, threads, memory.
+
+    Args: threads: for arithmetic on the CPU; one_thread: one is the default, not one per core; deterministic: the same
+    step has the same bits on CUDA in every process, as it has on a CPU.
+    """
+    set_threads(threads, one=one_thread)
+    if device.type == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # float32 is float32
+        torch.backends.cudnn.benchmark = not deterministic  # shapes stay the same for hours
+        if deterministic:  # https://docs.pytorch.org/docs/stable/notes/randomness.html
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before the first product
+            torch.use_deterministic_algorithms(True, warn_only=True)  # an operation that has none is named
+            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # no step reads it
+    if device.type == "cpu":
+        keep_freed_memory()
+
+
+def precision_on(device: torch.device, precision: Precision) -> Precision:
+    """The precision that `auto` stands for on `device`, the current one of its type; any other precision as it is."""
+    if precision is not Precision.auto:
+        return precision
+    if device.type != "cuda":
+        return Precision.fp32
+    # PyTorch emulates bf16 before compute capability 8.0, which is slow.
+    return Precision.bf16 if torch.cuda.is_bf16_supported(including_emulation=False) else Precision.fp16
 
 
 def synchronize(device: torch.device) -> None:

@@ -34,7 +34,6 @@ class WganGp(Loss):
             at=PenaltyAt.interpolated,
             weight=self.penalty_weight * self.reg_interval,
             target=self.target,
-            at_final_resolution=True,
         )
         return (penalty,)
 

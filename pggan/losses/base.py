@@ -71,14 +71,12 @@ class GradientPenalty:
     at: PenaltyAt
     weight: float
     target: float = 0.0
-    # Take the norm as the official networks have it, which see every image upsampled to the final resolution.
-    at_final_resolution: bool = False
 
     def of(self, gradient: Tensor, missing_levels: int) -> Tensor:
         """The penalty [N] of the scores' `gradient` [N, C, R, R], `missing_levels` below the final resolution."""
         gradient = to_float32(gradient).flatten(1)
-        if self.at_final_resolution:
-            gradient = gradient / 2**missing_levels  # the norm halves per level
+        if self.at is PenaltyAt.interpolated:  # the official networks see images upsampled to the final resolution
+            gradient = gradient / 2**missing_levels  # where the norm is half as large per level
         if self.target == 0:
             return self.weight * gradient.square().sum(1)  # no root: its derivative at 0 is not a number
         norm: Tensor = torch.linalg.vector_norm(gradient, dim=1)

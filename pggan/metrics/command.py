@@ -14,7 +14,7 @@ from pggan.config.train import DataConfig
 from pggan.config.validation import validated
 from pggan.config.values import versions
 from pggan.core.atomic_io import atomic_write
-from pggan.core.devices import choose_device
+from pggan.core.devices import choose_device, configure_process
 from pggan.core.errors import UserError
 from pggan.core.text import new_table, next_command, three_digits
 from pggan.data.prepare import training_pyramid
@@ -24,7 +24,6 @@ from pggan.metrics import FIRST_SEED, Evaluator
 from pggan.sampling.files import CONFIG_FILE, check_output
 from pggan.sampling.images import save_png
 from pggan.sampling.trained_generator import load
-from pggan.training.precision import configure_process
 
 
 def run(config: EvaluateConfig) -> int:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError
 from pggan.metrics import find
-from pggan.networks.efficientnet_lite0 import SIDE, load_efficientnet_lite0, weights_file
+from pggan.networks.efficientnet_lite0 import SIDE, load_efficientnet_lite0
 
 EXTRACTORS = {
     "efficientnet-lite0": f"{__name__}:efficientnet_lite0",
@@ -92,9 +92,8 @@ class Resized(nn.Module):
 
 def efficientnet_lite0() -> nn.Module:
     """EfficientNet-Lite0; raises UserError where its weights are missing."""
-    path = weights_file("Without them: metrics=[swd,ms_ssim], or extractor=pixels.")
     # The network itself subtracts 127 and divides by 128.
-    return Resized(load_efficientnet_lite0(path), SIDE)
+    return Resized(load_efficientnet_lite0(), SIDE)
 
 
 def pixels() -> Callable[[Tensor], Tensor]:

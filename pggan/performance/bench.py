@@ -17,7 +17,7 @@ from rich.table import Table
 from pggan.config.commands import BenchConfig, BenchScalingConfig
 from pggan.config.values import to_plain, versions
 from pggan.core.architecture import Precision
-from pggan.core.devices import choose_device, count_devices, synchronize
+from pggan.core.devices import choose_device, configure_process, count_devices, synchronize
 from pggan.core.errors import UserError
 from pggan.core.process import processor_facts
 from pggan.core.rng import StepRng
@@ -28,7 +28,6 @@ from pggan.distributed.process_group import ProcessGroup, rank_from_environment,
 from pggan.losses import build_loss
 from pggan.losses.base import Reals
 from pggan.training.build import TrainerSettings, build_trainer
-from pggan.training.precision import configure_process
 from pggan.training.timing import EMA_DECAY, WARMUP
 
 QUEUED_UPDATES = 10  # on a GPU, between two waits for it: the wait and filling its queue again come once in so many

@@ -18,7 +18,7 @@ from pggan.config.commands import DoctorConfig
 from pggan.config.values import versions
 from pggan.core.architecture import Architecture, Precision, Resampling
 from pggan.core.atomic_io import existing_parent
-from pggan.core.devices import choose_device
+from pggan.core.devices import DTYPES, choose_device
 from pggan.core.errors import EXIT_FAILED
 from pggan.core.process import available_cores, processor_facts
 from pggan.core.text import duration, next_command, three_digits
@@ -27,7 +27,6 @@ from pggan.losses import Logistic
 from pggan.ops import fused
 from pggan.performance.bench import phase_of
 from pggan.training.build import TrainerSettings, build_trainer
-from pggan.training.precision import DTYPES
 from pggan.training.timing import product_rate, step_seconds
 
 GIB = 2**30

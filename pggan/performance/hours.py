@@ -9,7 +9,7 @@ import torch
 from pggan.config.train import DataConfig, TrainConfig
 from pggan.config.values import command_seconds
 from pggan.core.architecture import MIN_RESOLUTION, resolutions_between
-from pggan.core.devices import choose_device, count_devices
+from pggan.core.devices import choose_device, configure_process, count_devices
 from pggan.core.errors import UserError
 from pggan.core.process import threads_per_rank
 from pggan.core.schedule import PerResolution, value_at
@@ -22,7 +22,6 @@ from pggan.distributed.process_group import rank_from_environment
 from pggan.networks import efficientnet_lite0
 from pggan.performance.recipe import FEATURES_FROM, Choice, DataFacts, NetworkSizes, Recipe
 from pggan.run.eta import TRAINING_SHARE
-from pggan.training.precision import configure_process
 from pggan.training.timing import StepTimes, nearest, speed_of
 
 MAX_SECONDS, MAX_SHARE = 60.0, 0.02  # that measuring steps may take, and of the hours

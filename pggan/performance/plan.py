@@ -15,7 +15,7 @@ from rich.text import Text
 from pggan.config.commands import PlanConfig
 from pggan.config.train import DataConfig, DgcConfig
 from pggan.config.values import versions
-from pggan.core.devices import choose_device, count_devices, free_memory
+from pggan.core.devices import choose_device, configure_process, count_devices, free_memory, precision_on
 from pggan.core.errors import UserError, nearest
 from pggan.core.schedule import Phase
 from pggan.core.text import NEXT, duration, new_table, three_digits
@@ -32,7 +32,6 @@ from pggan.performance.costs import (
     Reduction,
     Scaling,
 )
-from pggan.training.precision import configure_process, precision_on
 from pggan.training.timing import StepTimes
 
 CALIBRATION_SECONDS = 120.0  # at most, for steps of every resolution

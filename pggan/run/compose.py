@@ -25,6 +25,7 @@ from pggan.config.train import TrainConfig, parse_grid
 from pggan.config.values import changes, command_seconds, describe, flatten
 from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import clean_partials
+from pggan.core.devices import configure_process
 from pggan.core.errors import REFUSED_WRITES
 from pggan.core.process import StopSignal
 from pggan.core.schedule import Course, Schedule
@@ -44,7 +45,6 @@ from pggan.run.report import NullReporter, Reporter
 from pggan.run.run_dir import choose_run_dir, lock_run_dir, next_start, write_config
 from pggan.sampling.images import FOLDER
 from pggan.training.build import build_trainer
-from pggan.training.precision import configure_process
 from pggan.training.timing import StepTimes
 from pggan.training.trainer import Trainer
 

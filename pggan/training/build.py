@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from pggan.core.architecture import Architecture, Precision
+from pggan.core.devices import DTYPES, precision_on
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses.ada import TARGET, AdaptiveP
@@ -16,7 +17,6 @@ from pggan.networks.layers import ComputeOptions
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.reducer import AllReduce, ElasticReducer, GradientReducer
 from pggan.optim.state import State, new_state
-from pggan.training.precision import DTYPES, precision_on
 from pggan.training.trainer import Trainer
 
 DGC = "pggan.optim.dgc:DgcReducer"  # imported by runs that compress gradients
@@ -53,7 +53,8 @@ def build_trainer(
 
     Raises UserError for batches that can't be divided.
     """
-    device, precision = group.device, agreed_precision(settings.precision, group)
+    device, precision = group.device, precision_on(group.device, settings.precision)
+    group.require_same({"precision (of precision=auto)": precision}, "Give all ranks precision=fp16.")
     dtype, batches = DTYPES.get(precision), {phase.batch for phase in phases}
     partition = settings.partition(architecture.stddev_group, batches, group.world_size, group.rank)
     state = new_state(architecture, settings.seed, device, half=dtype is torch.float16)
@@ -76,12 +77,6 @@ def build_trainer(
         scalars_as_tensors=device.type == "cuda",
         capture=device.type == "cuda" and settings.cuda_graphs and not reducer.has_moments,
     )
-
-
-def agreed_precision(precision: Precision, group: ProcessGroup) -> Precision:
-    """The precision of all ranks: for `auto`, fp16 on all where the GPU of one has no bf16."""
-    found = [Precision(name) for name in group.all_gather_object(precision_on(group.device, precision))]
-    return Precision.fp16 if Precision.fp16 in found else found[0]
 
 
 def build_reducer(

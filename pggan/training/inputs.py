@@ -41,10 +41,6 @@ class StepInputs(NamedTuple):
     augment: Tensor | None = None  # [N, TRANSFORMS, …], random numbers of the augmentation
 
     def select(self, indices: Tensor) -> "StepInputs":
-        """The images and random numbers at `indices` [M] of this batch."""
-        return self.select_drawn(indices)._replace(reals=self.reals.select(indices))
-
-    def select_drawn(self, indices: Tensor) -> "StepInputs":
         """The random numbers at `indices` [M], and the same images."""
         names = ("latents_d", "latents_g", "mix", "augment")
         drawn = {name: tensor[indices] for name in names if (tensor := getattr(self, name)) is not None}
@@ -73,4 +69,5 @@ def split_into_micro_batches(inputs: StepInputs, size: int | None, stddev_group:
         return [inputs]
     group = min(stddev_group, count)
     members = torch.arange(count, device=inputs.latents_d.device).view(group, -1)  # [group, groups]: they are strided
-    return [inputs.select(each.flatten()) for each in torch.split(members, max(size // group, 1), 1)]
+    parts = (part.flatten() for part in torch.split(members, max(size // group, 1), 1))
+    return [inputs.select(part)._replace(reals=inputs.reals.select(part)) for part in parts]

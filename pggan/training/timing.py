@@ -13,13 +13,12 @@ from typing import NamedTuple
 import torch
 
 from pggan.core.architecture import Architecture, Precision
-from pggan.core.devices import synchronize
+from pggan.core.devices import DTYPES, precision_on, synchronize
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase, Schedule
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses.base import Reals
 from pggan.training.build import TrainerSettings, build_trainer
-from pggan.training.precision import DTYPES, precision_on
 from pggan.training.trainer import Trainer
 
 EMA_DECAY = 0.999

@@ -82,7 +82,7 @@ class Trainer:
             augment=None if self.state.d.adaptive_p is None else ada.draw(rng, count),
         )
         indices = self.indices(count)
-        return inputs if indices is None else inputs.select_drawn(indices)
+        return inputs if indices is None else inputs.select(indices)
 
     def release_graphs(self) -> None:
         """Release captured steps and their memory, because what they refer to changes."""

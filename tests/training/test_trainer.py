@@ -5,7 +5,6 @@ import dataclasses
 import pytest
 import torch
 
-from pggan.core.architecture import Precision
 from pggan.core.errors import StepOutOfMemory, UserError
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Schedule
@@ -16,7 +15,7 @@ from pggan.networks.layers import ComputeOptions
 from pggan.optim.reducer import AllReduce
 from pggan.optim.state import new_state, state_sha256
 from pggan.training import cuda_graphs
-from pggan.training.build import agreed_precision, build_trainer
+from pggan.training.build import build_trainer
 from pggan.training.inputs import scalars_to_tensors, split_into_micro_batches
 from pggan.training.trainer import WARMUP_STEPS, Trainer
 from tests.composed import train_config
@@ -202,14 +201,10 @@ def test_a_trainer_is_the_configured_one():
     assert built("elastic=true").micro_batch_size(8) == 4  # of two groups of four
 
 
-def test_ranks_have_their_parts_of_the_batch_and_one_precision():
+def test_ranks_have_their_parts_of_the_batch():
     trainer = built("gradients=bf16", rank=1, world_size=2)
     assert trainer.indices(8).tolist() == [1, 3, 5, 7]  # the second of two groups of minibatch stddev
     assert isinstance(trainer.reducer, AllReduce)
-    group = ProcessGroup.single_process(CPU)
-    for found, expected in ((["bf16", "fp16"], "fp16"), (["bf16", "bf16"], "bf16"), (["fp32"], "fp32")):
-        group.all_gather_object = lambda value, found=found: found
-        assert agreed_precision(Precision.auto, group) is Precision(expected)
 
 
 def test_batches_that_can_not_be_shared_are_refused():
