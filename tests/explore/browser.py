@@ -1,28 +1,17 @@
 """A headless Chromium, driven over a pipe by its DevTools protocol: nothing to install beside the browser."""
 
-import fcntl
 import json
 import os
 import shutil
 import subprocess
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from select import select
 from time import monotonic, sleep
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-FLAGS = [
-    "--headless",
-    "--no-sandbox",  # there is none for root in a container; it only opens pages of these tests
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    "--hide-scrollbars",
-    "--remote-debugging-pipe",
-]
+# Without a sandbox, as there is none for root in a container; it only opens pages of these tests.
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe"]
 WAIT_SECONDS = 60
 
 
@@ -33,8 +22,8 @@ class ProtocolError(Exception):
 class Page:
     """One page of a browser."""
 
-    def __init__(self, commands: int, answers: int) -> None:
-        self._commands, self._answers, self._rest, self._count = commands, answers, b"", 0
+    def __init__(self, browser: subprocess.Popen) -> None:
+        self._browser, self._rest, self._count = browser, b"", 0
         self._session: str | None = None
         self.log: list[str] = []  # errors of the page
         self.requests: list[str] = []  # addresses asked for
@@ -49,21 +38,18 @@ class Page:
         message = {"id": self._count, "method": method, "params": parameters}
         if self._session is not None and not method.startswith(("Target.", "Browser.")):
             message["sessionId"] = self._session
-        os.write(self._commands, json.dumps(message).encode() + b"\0")
-        while True:
-            answer = self._receive()
-            if answer.get("id") == self._count:
-                if "error" in answer:
-                    raise ProtocolError(method, answer["error"])
-                return answer["result"]
+        os.write(self._browser.stdin.fileno(), json.dumps(message).encode() + b"\0")
+        while (answer := self._receive()).get("id") != self._count:
             self._notice(answer)
+        if "error" in answer:
+            raise ProtocolError(method, answer["error"])
+        return answer["result"]
 
     def _receive(self):
-        end = monotonic() + WAIT_SECONDS
+        answers = self._browser.stdout.fileno()
         while b"\0" not in self._rest:
-            ready, _, _ = select([self._answers], [], [], max(end - monotonic(), 0))
-            assert ready, "the browser does not answer"
-            read = os.read(self._answers, 1 << 20)
+            assert select([answers], [], [], WAIT_SECONDS)[0], "the browser does not answer"
+            read = os.read(answers, 1 << 20)
             assert read, "the browser has ended"
             self._rest += read
         message, _, self._rest = self._rest.partition(b"\0")
@@ -98,16 +84,13 @@ class Page:
     def wait(self, condition: str) -> None:
         """Wait until an expression holds."""
         script = f"(() => {{ try {{ return Boolean({condition}); }} catch {{ return false; }} }})()"
-        end = monotonic() + WAIT_SECONDS
-        while not self._holds(script):
-            assert monotonic() < end, f"{condition}: not within {WAIT_SECONDS} s; {self.log}"
-            sleep(0.02)
 
-    def _holds(self, script: str) -> bool:
-        try:
-            return self.run(script)
-        except ProtocolError:  # the page has just become another one
+        def holds() -> bool:
+            with suppress(ProtocolError):  # the page has just become another one
+                return self.run(script)
             return False
+
+        wait_until(holds, lambda: f"{condition}; {self.log}")
 
     def click(self, selector: str) -> None:
         """Click with the mouse in the middle of an element."""
@@ -121,12 +104,9 @@ class Page:
 
     def mouse(self, *points) -> None:
         """Press the mouse at the first point, move it over the others, and release it."""
-        button = {"button": "left", "buttons": 1, "clickCount": 1}
-        for number, (x, y) in enumerate(points):
-            kind = "mouseMoved" if number else "mousePressed"
-            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **button)
-        x, y = points[-1]
-        self.call("Input.dispatchMouseEvent", type="mouseReleased", x=x, y=y, **button)
+        kinds = ["mousePressed", *["mouseMoved"] * (len(points) - 1), "mouseReleased"]
+        for kind, (x, y) in zip(kinds, [*points, points[-1]], strict=True):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=1, clickCount=1)
 
     def key(self, key: str) -> None:
         """Press a key."""
@@ -147,39 +127,32 @@ class Page:
         node = self.call("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
         self.call("DOM.setFileInputFiles", nodeId=node, files=[str(path)])
 
-    def downloads_to(self, folder: Path) -> None:
-        """Keep what the page saves in a folder."""
-        self.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
-
     def wait_for_files(self, folder: Path, names: list[str]) -> None:
         """Wait until the browser has written files: before, their names belong to empty ones, or to none."""
-        end = monotonic() + WAIT_SECONDS
-        while not all((folder / name).is_file() and (folder / name).stat().st_size for name in names):
-            assert monotonic() < end, sorted(path.name for path in folder.iterdir())
-            sleep(0.02)
+        files = [folder / name for name in names]
+        wait_until(lambda: all(file.is_file() and file.stat().st_size for file in files), lambda: [*folder.iterdir()])
+
+
+def wait_until(holds, what) -> None:
+    """Wait until `holds()`; after a while, fail with `what()`."""
+    end = monotonic() + WAIT_SECONDS
+    while not holds():
+        assert monotonic() < end, f"not within {WAIT_SECONDS} s: {what()}"
+        sleep(0.02)
 
 
 @contextmanager
 def open_browser(profile: Path):
     """A page of a new browser, whose profile is in a new folder."""
-    # The protocol is on the descriptors 3 and 4, which must not be those of the pipes.
-    low = (*os.pipe(), *os.pipe())
-    to_browser, commands, answers, from_browser = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in low)
-    for end in low:
-        os.close(end)
-    words = ["bash", "-c", f'exec "$0" "$@" 3<&{to_browser} 4>&{from_browser}', CHROMIUM, *FLAGS]
+    # The protocol is on the descriptors 3 and 4.
+    words = ["bash", "-c", 'exec "$0" "$@" 3<&0 4>&1 </dev/null >/dev/null', CHROMIUM, *FLAGS]
     words += [f"--user-data-dir={profile}", "about:blank"]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    browser = subprocess.Popen(words, pass_fds=[to_browser, from_browser], **quiet)
-    os.close(to_browser)
-    os.close(from_browser)
-    try:
-        page = Page(commands, answers)
-        yield page
-        page.call("Browser.close")
-        browser.wait(WAIT_SECONDS)
-    finally:
-        browser.kill()
-        browser.wait()
-        os.close(commands)
-        os.close(answers)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(words, **pipes) as browser:
+        try:
+            page = Page(browser)
+            yield page
+            page.call("Browser.close")
+            browser.wait(WAIT_SECONDS)
+        finally:
+            browser.kill()

@@ -1,11 +1,11 @@
 """`pggan explore`: where the page is served, what it draws, and what it refuses."""
 
 import json
-import os
 import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from http.client import HTTPConnection
 from io import BytesIO
 from urllib.request import urlopen
@@ -16,7 +16,8 @@ import torch
 from PIL import Image
 
 from pggan.cli.main import main
-from pggan.sampling.explore import STATIC, page_files, to_file
+from pggan.core.errors import UserError
+from pggan.sampling.explore import PORT, STATIC, listen, page_files, to_file
 from pggan.sampling.latents import save_vectors
 
 LOOK = "resolution=16&alpha=0.5&truncation=0.7&label=2"
@@ -31,23 +32,17 @@ def ask(server, method, path, body=None, headers=None):
     return response, content
 
 
-def test_the_command_prints_its_address_and_ctrl_c_is_the_end(generator_file):
-    with socket.socket() as usual:
-        try:
-            usual.bind(("127.0.0.1", 8765))  # the usual port is not free
-            usual.listen()
-        except OSError:
-            pass  # another program has it
-        command = [sys.executable, "-m", "pggan", "explore", f"run={generator_file}", "device=cpu"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
-            address = program.stdout.readline().strip()
-            assert address.startswith("http://127.0.0.1:")
-            assert not address.endswith(":8765/")
-            with urlopen(f"{address}model.json") as answer:
-                assert json.load(answer)["name"] == "faces0"
-            os.kill(program.pid, signal.SIGINT)
-            assert "format=web out=page" in program.communicate(timeout=60)[0]
-            assert program.returncode == 0
+def test_the_command_prints_its_address_and_ctrl_c_is_the_end(generator_file, generator, serve):
+    with suppress(UserError):  # another program has it
+        serve(listen(generator, "faces", None, PORT))  # the usual port is not free
+    command = [sys.executable, "-m", "pggan", "explore", f"run={generator_file}", "device=cpu"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        address = program.stdout.readline().strip()
+        with urlopen(f"{address}model.json") as answer:
+            assert json.load(answer)["name"] == "faces0"
+        program.send_signal(signal.SIGINT)
+        assert "format=web out=page" in program.communicate(timeout=60)[0]
+        assert program.returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -112,7 +107,6 @@ def test_the_page_is_served_under_its_policy_and_nothing_else_is(server):
         (f"image?{LOOK}", 0, "not 1 to 1 latents"),
         (f"image?{LOOK}", 2, "not 1 to 1 latents"),
         (f"film?{LOOK}&smooth=0&kind=../../a.webp&fps=30", 2, "no films"),
-        (f"film?{LOOK}&smooth=0&kind=.webp&fps=0", 2, "no films"),
         ("film?resolution=16", 2, "be read"),
     ],
 )

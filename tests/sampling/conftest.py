@@ -5,30 +5,16 @@ from pathlib import Path
 import pytest
 
 import pggan
-from pggan.cli.compose import compose
-from pggan.config.train import TrainConfig
-from pggan.config.validation import validated
 from pggan.run import train
 
 
 @pytest.fixture(scope="session")
-def run_dir(tmp_path_factory, labelled_data) -> Path:
+def run_dir(tmp_path_factory, tiny_config, labelled_data) -> Path:
     """A run stopped while fading in 16x16, with three classes."""
     path = tmp_path_factory.mktemp("run")
-    overrides = [
-        f"data.path={labelled_data}",
-        "data.labels=true",
-        f"run_dir={path}",
-        "schedule.final_resolution=16",
-        "schedule.stable_images=16",
-        "schedule.fade_images=32",
-        "schedule.batch=8",
-        "schedule.total_images=96",
-        "model.fmap_max=8",
-        "evaluation.metrics=[]",
-        "devices=cpu",
-    ]
-    assert train.run(validated(TrainConfig, compose("train", overrides))) == 0
+    data = [f"data.path={labelled_data}", "data.labels=true"]
+    schedule = ["schedule.stable_images=16", "schedule.fade_images=32", "schedule.batch=8", "schedule.total_images=96"]
+    assert train.run(tiny_config(f"run_dir={path}", *data, *schedule)) == 0
     return path
 
 

@@ -1,4 +1,4 @@
-"""`pggan sample`, `interpolate`, `project` and `directions`: what they write, and what they refuse."""
+"""`pggan sample`, `interpolate`, `project`, `directions` and `timelapse`: what they write, and what they refuse."""
 
 import sys
 from functools import partial
@@ -11,6 +11,7 @@ from PIL import Image, ImageSequence
 from pggan.cli.main import main
 from pggan.sampling.commands import visible_steps
 from pggan.sampling.generate import seed_latents
+from pggan.sampling.images import GridFacts, enlarge, grid
 from pggan.sampling.latents import (
     load_direction,
     load_vectors,
@@ -21,10 +22,16 @@ from pggan.sampling.latents import (
     save_vectors,
 )
 from pggan.sampling.projection import laplacian_distance, psnr, read_target
+from pggan.sampling.timelapse import film_of, grids_of_run
 
 
 def pixels(path):
     return np.asarray(Image.open(path).convert("RGB"))
+
+
+def frames_of(path):
+    with Image.open(path) as film:
+        return [np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(film)]
 
 
 @pytest.fixture
@@ -41,13 +48,9 @@ def test_sample_writes_a_grid_of_the_seeds_in_order(draw, generator, tmp_path, c
     out = tmp_path / "new" / "faces.png"
     draw("sample", "seeds=[3,1,4]", "grid=2x2", f"out={out}", "zoom=2")
     assert "3 images at 16x16" in capsys.readouterr().out
-    picture = pixels(out)
-    assert picture.shape == (64, 64, 3)
     expected = generator.render(seed_latents([3, 1, 4], 8)).repeat(2, 1).repeat(2, 2)
-    assert np.array_equal(picture[:32, :32], expected[0])
-    assert np.array_equal(picture[:32, 32:], expected[1])
-    assert np.array_equal(picture[32:, :32], expected[2])
-    assert not picture[32:, 32:].any()
+    rows = [np.concatenate(expected[:2], 1), np.concatenate([expected[2], np.zeros_like(expected[2])], 1)]
+    assert np.array_equal(pixels(out), np.concatenate(rows))
 
 
 def test_sample_writes_one_file_per_seed_into_a_directory(draw, generator, tmp_path):
@@ -114,21 +117,15 @@ def test_path_n_of_a_film_goes_through_every_seed_plus_a_thousand_n_or_begins_at
 
 
 def test_a_film_has_the_frames_of_its_path_at_constant_speed(draw, generator, tmp_path):
-    draw("interpolate", "seeds=1,5", "frames=6", "zoom=1", f"out={tmp_path / 'a.webp'}")
-    measure = partial(visible_steps, generator, generator.settings())
-    with Image.open(tmp_path / "a.webp") as film:
-        found = [np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(film)]
-    assert np.array_equal(found, generator.render(path_through(seed_latents([1, 5], 8), "slerp", 6, measure)))
-
-
-@pytest.mark.parametrize("kind", ["slerp", "loop"])
-def test_at_constant_speed_no_step_is_much_larger_than_the_others(generator, kind):
-    """As people see it; of a path at equal angles, it is where the image changes fast."""
+    """As people see it, no step is much larger than the others; of a path at equal times, some are."""
+    draw("interpolate", "seeds=1,5,9", "frames=24", "zoom=1", f"out={tmp_path / 'a.webp'}")
     measure, unevenness = partial(visible_steps, generator, generator.settings()), []
-    for steps in (None, measure):
-        found = measure(path_through(seed_latents([1, 5, 9], 8), kind, 24, steps))
-        unevenness.append((found.max() / found.median()).item())
+    for distances in (None, measure):
+        path = path_through(seed_latents([1, 5, 9], 8), "slerp", 24, distances)
+        steps = measure(path)
+        unevenness.append((steps.max() / steps.median()).item())
     assert unevenness[1] < min(unevenness[0], 1.5)
+    assert np.array_equal(frames_of(tmp_path / "a.webp"), generator.render(path))
 
 
 def test_project_writes_what_other_commands_read(draw, generator, tmp_path, capsys):
@@ -155,15 +152,12 @@ def test_a_generated_image_is_found_again(generator):
     assert torch.allclose(found.latent[None], on_sphere(found.latent[None]))
 
 
-def test_a_difference_counts_at_the_level_that_has_it():
+def test_a_difference_counts_at_the_level_that_has_it_and_a_signal_to_noise_ratio_has_its_definition():
     black = torch.zeros(3, 1, 4, 4)
     brighter, stripes, left = torch.full((1, 4, 4), 0.5), torch.zeros(1, 4, 4), torch.zeros(1, 4, 4)
     stripes[:, :, ::2], stripes[:, :, 1::2] = 0.5, -0.5
     left[:, :, :2], left[:, :, 2:] = 0.5, -0.5
     assert laplacian_distance(torch.stack([brighter, stripes, left]), black).tolist() == [0.5, 0.5, 0.5]
-
-
-def test_a_signal_to_noise_ratio_has_its_definition():
     black = np.zeros((4, 4, 3), np.uint8)
     assert psnr(black, black) == float("inf")
     assert psnr(black, black + np.uint8(51)) == pytest.approx(20 * np.log10(5))
@@ -178,6 +172,38 @@ def test_directions_are_written_with_a_sheet_of_them(draw, generator, tmp_path):
     side = picture.shape[1] // 7
     row = picture[-(side + 16) : -16 : side // 16, :: side // 16]  # the last of direction 1: seed 8
     assert np.array_equal(row[:, -16:], generator.render(move(generator.latents(8), direction, 3.0))[0])
+
+
+def test_a_timelapse_shows_images_evenly_and_grows_from_4x4_to_the_end_at_one_size(run_dir, generator, tmp_path):
+    grids = grids_of_run(run_dir)
+    counts, last = [facts.images for facts in grids.values()], [*grids.values()][-1]
+    assert counts == sorted(counts)
+    found = list(film_of(grids, 20))
+    for frame, time in zip(found, np.linspace(counts[0], counts[-1], 20), strict=True):
+        stored = pixels([path for path, facts in grids.items() if facts.images <= time][-1])
+        factor = 512 // len(stored)
+        assert frame.shape == (512 + 32, 512, 3)
+        assert np.array_equal(frame[:512:factor, :512:factor], stored)
+    assert np.array_equal(found[0][:512], enlarge(found[0][None, :512:32, ::32], 32)[0])  # pixels of 4x4
+    drawn = [generator.render(generator.latents([n]), alpha=last.alpha, label=n % 3)[0] for n in range(16)]
+    # The run draws in batches, whose last bit can differ from images that are drawn one by one.
+    assert np.abs(found[-1][:512].astype(int) - grid(enlarge(np.stack(drawn), 8), 4)).max() <= 1
+    assert len({frame[512:].tobytes() for frame in found}) > 5  # the stamp changes
+    assert main(["timelapse", f"run={run_dir}", "seconds=2", "fps=10", f"out={tmp_path / 'a.webp'}"]) == 0
+    with Image.open(tmp_path / "a.webp") as film:
+        assert sum(frame.info["duration"] for frame in ImageSequence.Iterator(film) if frame.load()) == 2000
+        assert np.array_equal(np.asarray(film.convert("RGB")), found[-1])
+
+
+def test_a_stamp_says_images_resolution_and_hours_or_minutes_and_fits_into_the_width(tmp_path):
+    assert GridFacts(1234, 4, 1.0, 0.06, 2).stamp == "1,234 images   4x4   3.6 min"
+    long = GridFacts(1_234_567, 1024, 1.0, 123.454, 2)
+    assert long.stamp == "1,234,567 images   1024x1024   123.45 h"
+    Image.new("RGB", (512, 512)).save(tmp_path / "a.png")
+    (frame,) = film_of({tmp_path / "a.png": long}, 1)
+    columns = np.flatnonzero(frame.any((0, 2)))
+    assert 0 < columns[0] < 60  # large, and no letter is cut off
+    assert 452 < columns[-1] < 511
 
 
 @pytest.mark.parametrize(
@@ -197,6 +223,8 @@ def test_directions_are_written_with_a_sheet_of_them(draw, generator, tmp_path):
         ("project image=small.png", "smaller than 16x16"),
         ("directions method=weights", "Leave it out"),
         ("directions out=d.png", ".safetensors"),
+        ("timelapse run=nowhere", "no grids"),
+        ("timelapse fps=0", "fps=0"),
     ],
 )
 def test_slips_are_refused_with_advice_and_leave_nothing(run_dir, words, hint, capsys, tmp_path, monkeypatch):
@@ -207,7 +235,7 @@ def test_slips_are_refused_with_advice_and_leave_nothing(run_dir, words, hint, c
         Image.new("RGB", (8, 8)).save(tmp_path / "small.png")
     before = sorted(tmp_path.iterdir())
     command, *arguments = words.split()
-    place = [] if "out=" in words else ["out=new/a.png"]
-    assert main([command, f"run={run_dir}", "device=cpu", *place, *arguments]) == 2
+    given = [f"run={run_dir}", f"out=new/a.{'webp' if command == 'timelapse' else 'png'}"]
+    assert main([command, *given, *arguments]) == 2
     assert hint in capsys.readouterr().err
     assert sorted(tmp_path.iterdir()) == before

@@ -33,31 +33,19 @@ def test_a_sheet_goes_row_by_row_with_captions_and_leaves_missing_tiles_black():
     assert (picture[32:height] < PAPER).any()  # ink
 
 
-@pytest.mark.parametrize(("channels", "mode"), [(1, "L"), (3, "RGB"), (4, "RGBA")])
-def test_a_png_holds_the_pixels(tmp_path, channels, mode):
-    picture = np.random.default_rng(0).integers(0, 256, (5, 7, channels), dtype=np.uint8)
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_a_picture_is_stored_exactly_and_in_a_jpeg_nearly(tmp_path, channels):
+    picture = np.random.default_rng(0).integers(1, 256, (1, 4, 6, channels), dtype=np.uint8)
+    picture = enlarge(picture, 8)[0]  # even blocks, as a JPEG stores them
+    endings = {".png": 0, ".webp": 0} | ({".JPG": 3} if channels < 4 else {})
+    for ending, most in endings.items():
+        save_picture(picture, tmp_path / f"a{ending}")
+        with Image.open(tmp_path / f"a{ending}") as opened:
+            shown = np.asarray(opened.convert({1: "L", 3: "RGB", 4: "RGBA"}[channels]), int).reshape(picture.shape)
+        assert np.abs(shown - picture).max() <= most
     save_png(picture, tmp_path / "a.png")
-    opened = Image.open(tmp_path / "a.png")
-    assert opened.mode == mode
-    assert np.array_equal(np.asarray(opened).reshape(5, 7, -1), picture)
-    assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_a_jpeg_has_the_picture_nearly_and_a_webp_exactly(tmp_path, channels):
-    """Even blocks of 8x8 are stored as their mean, in steps of a quarter; Y, Cb and Cr are rounded to integers.
-
-    So blue, Y + 1.772 Cb, is off by less than (0.5 + 0.125) x 2.772 + 0.5 for its own rounding.
-    """
-    picture = np.random.default_rng(0).integers(0, 256, (4, 6, channels), dtype=np.uint8)
-    large = enlarge(picture[None], 8)[0]
-    save_picture(large, tmp_path / "a.JPG")
-    with Image.open(tmp_path / "a.JPG", formats=["JPEG"]) as opened:
-        shown = np.asarray(opened, np.float64).reshape(4, 8, 6, 8, channels).mean((1, 3))
-    assert np.abs(shown - picture).max() < 2.3
-    save_picture(large, tmp_path / "a.webp")
-    with Image.open(tmp_path / "a.webp") as opened:
-        assert np.array_equal(np.asarray(opened.convert("RGB")), np.broadcast_to(large, (32, 48, 3)))
+    assert np.array_equal(np.asarray(Image.open(tmp_path / "a.png")).reshape(picture.shape), picture)
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == sorted(endings)
 
 
 def test_what_a_file_can_not_hold_is_refused(tmp_path):
