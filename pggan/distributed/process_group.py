@@ -60,14 +60,16 @@ def rank_from_environment() -> RankInfo | None:
 class ProcessGroup:
     """All ranks of a run.  Methods that communicate are called by all of them, in the same order."""
 
-    def __init__(self, info: RankInfo, device: torch.device, control: Any) -> None:
-        """Args: control: torch's group for small values in host memory; None in a single process."""
+    def __init__(self, info: RankInfo, device: torch.device, control: Any, torch_group: Any = None) -> None:
+        """Args: control: torch's group for small values in host memory; None in a single process.
+
+        torch_group: of gradients; None: torch's default group.
+        """
         self.rank, self.world_size = info.rank, info.world_size
         self.local_rank, self.local_world_size = info.local_rank, info.local_world_size
         self.device, self.is_main = device, info.rank == 0
         self.name = f"rank {info.rank} on {socket.gethostname()} (pid {os.getpid()})"
-        self.torch_group: Any = None  # of gradients; None: the default group
-        self._control = control
+        self.torch_group, self._control = torch_group, control
         self._step_events: deque[torch.cuda.Event] = deque()  # in the queue of a GPU, one per step
 
     @classmethod
@@ -76,14 +78,14 @@ class ProcessGroup:
         return cls(RankInfo(0, 1, 0, 1), device, None)
 
     @classmethod
-    def connect(cls, info: RankInfo, device: torch.device, seconds: float = RENDEZVOUS_SECONDS) -> "ProcessGroup":
-        """The group of all ranks, when they are there; raises UserError if that takes more than `seconds`."""
+    def connect(cls, info: RankInfo, device: torch.device) -> "ProcessGroup":
+        """The group of all ranks, when they are there; raises UserError if that takes more than RENDEZVOUS_SECONDS."""
         try:
-            store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=seconds)))
+            store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=RENDEZVOUS_SECONDS)))
             store = getattr(store, "underlying_store", store)  # torchrun's prefix can differ among its machines
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
-                store=PrefixStore(agreed_prefix(store, info, seconds), store),
+                store=PrefixStore(agreed_prefix(store, info, RENDEZVOUS_SECONDS), store),
                 rank=info.rank,
                 world_size=info.world_size,
                 timeout=STEP_TIMEOUT,
@@ -109,12 +111,8 @@ class ProcessGroup:
     def subgroup(self, size: int) -> "ProcessGroup | None":
         """The group of the ranks below `size`, for gradients; None on the other ranks.  Called by all ranks."""
         torch_group = dist.new_group(list(range(size))) if self.world_size > 1 else None
-        if self.rank >= size:
-            return None
         info = RankInfo(self.rank, size, self.local_rank, min(size, self.local_world_size))
-        group = ProcessGroup(info, self.device, torch_group if size > 1 else None)
-        group.torch_group = torch_group
-        return group
+        return ProcessGroup(info, self.device, torch_group, torch_group) if self.rank < size else None
 
     def barrier(self) -> None:
         """Wait for all ranks."""

@@ -82,7 +82,7 @@ def weights(group):
 
 
 def everything():
-    group = ProcessGroup.connect(rank_from_environment(), CPU, 60)
+    group = ProcessGroup.connect(rank_from_environment(), CPU)
     found = [function(group) for function in (objects, flags, weights)]
     group.shutdown()
     return found
@@ -136,7 +136,7 @@ def test_one_flipped_bit_in_the_weights_of_a_rank_is_an_error_that_names_it(seen
 
 
 def lose_one():
-    group = ProcessGroup.connect(rank_from_environment(), CPU, 60)
+    group = ProcessGroup.connect(rank_from_environment(), CPU)
     group.barrier()
     if group.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,7 +1,6 @@
 """How a batch is divided among ranks."""
 
 import dataclasses
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,12 +16,11 @@ from pggan.training.inputs import split_into_micro_batches
 class Inputs:
     """Stands for the inputs of a step: it remembers which images of the batch it is made of."""
 
-    def __init__(self, kept, size):
+    def __init__(self, kept):
         self.latents_d = self.kept = kept
-        self.spec = SimpleNamespace(micro_batch_size=size)
 
     def select(self, indices):
-        return Inputs(self.kept[indices], None)
+        return Inputs(self.kept[indices])
 
 
 @st.composite
@@ -74,8 +72,8 @@ def test_elastic_passes_are_the_same_images_on_any_number_of_ranks(case):
     parts, batch = case
 
     def passes(partition):
-        share = Inputs(torch.from_numpy(partition.indices(batch)), partition.micro_batch_size(batch))
-        return [tuple(part.kept.tolist()) for part in split_into_micro_batches(share, partition.stddev_group)]
+        share, size = Inputs(torch.from_numpy(partition.indices(batch))), partition.micro_batch_size(batch)
+        return [tuple(part.kept.tolist()) for part in split_into_micro_batches(share, size, partition.stddev_group)]
 
     alone = dataclasses.replace(parts[0], rank=0, world_size=1)
     wanted = passes(alone)

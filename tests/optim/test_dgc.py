@@ -160,7 +160,7 @@ def taken_in(group, precision=Precision.fp32):
 
 def seen_by_two():
     """All that these tests ask of two ranks, in one meeting."""
-    group = ProcessGroup.connect(rank_from_environment(), CPU, 60)
+    group = ProcessGroup.connect(rank_from_environment(), CPU)
     found = [taken_in(group), taken_in(group, Precision.fp16)]
     group.shutdown()
     return found

@@ -106,7 +106,7 @@ def step(case, group):
 
 def steps(cases):
     """On one rank of several, as plain arrays, which travel between processes."""
-    group = ProcessGroup.connect(rank_from_environment(), CPU, 60)
+    group = ProcessGroup.connect(rank_from_environment(), CPU)
     found = [step(case, group) for case in cases]
     group.shutdown()
     for one in found:

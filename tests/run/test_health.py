@@ -30,7 +30,7 @@ def test_values_are_averaged_over_numbers_skipped_updates_are_summed_and_norms_h
 
 def means_of_a_rank():
     """As one of two: losses 1, and 2 and 6; the same update is skipped on both."""
-    group = ProcessGroup.connect(rank_from_environment(), torch.device("cpu"), 60)
+    group = ProcessGroup.connect(rank_from_environment(), torch.device("cpu"))
     mine = {"D/loss": [[1.0], [2.0, 6.0]][group.rank], "D/skipped": [1.0], "D/gradient_norm": [3.0 + group.rank]}
     found = means({name: np.array(each, np.float32) for name, each in mine.items()}, group)
     group.shutdown()
