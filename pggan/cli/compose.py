@@ -145,12 +145,7 @@ def missing_choice(group: str, choice: str, options: Sequence[str]) -> UserError
 
 def suggestion(command: Command, key: str) -> str:
     """A sentence that suggests a key for the unknown `key`: its name here, a key of this name, or the nearest one."""
-    options: dict[str, list[str]] = {}  # keys of one loss, augmentation or kind of gradients, and these
-    for table, choices in named_tables(command.schema_type).items():
-        for choice, schema in choices.items():
-            for name in kinds_of(schema):
-                options.setdefault(f"{table}.{name}", []).append(f"{table}={choice}")
-    names = {*command.groups, *names_of(command.schema_type), *options}
+    names = {*command.groups, *names_of(command.schema_type)}
     table, _, last = key.rpartition(".")
     here = SYNONYMS.get(last, "")
     if key not in names and here.startswith(table) and here.partition("=")[0] in names:
@@ -158,7 +153,10 @@ def suggestion(command: Command, key: str) -> str:
     same = [name for name in sorted(names) if f".{name}".endswith(f".{key}")]
     found = same[0] if same else nearest_name(key, names)
     meant = "" if found == key else f"Did you mean '{found}'? " if found else "--help lists the keys."
-    return f"{meant}It is a key of {' and '.join(options[found])}." if found in options else meant.rstrip()
+    table, _, last = (found or "").partition(".")
+    choices = named_tables(command.schema_type).get(table, {})  # of losses, augmentations or kinds of gradients
+    having = [f"{table}={choice}" for choice, schema in choices.items() if last in kinds_of(schema)]
+    return f"{meant}It is a key of {' and '.join(having)}." if having else meant.rstrip()
 
 
 class ParserOfText(argparse.ArgumentParser):
@@ -271,8 +269,8 @@ def own_config(given: dict[str, Any]) -> dict[str, Any] | None:
     run_dir = Path(str(given["run_dir"]))
     if (saved := run_dir / "config.yaml").is_file():
         values: Any = OmegaConf.to_container(OmegaConf.load(saved), resolve=False)
-        if values.pop("versions", None):
-            return {**of_earlier_version(values), **given}
+        values.pop("versions")
+        return {**of_earlier_version(values), **given}
     if given.get("resume", "auto") in ("auto", "never") and not has_checkpoints(run_dir):  # nor is another run resumed
         new = f"pggan train data.path=photos hours=2 run_dir={run_dir}, or with experiment=demo"
         raise UserError(f"There is no run in run_dir={run_dir} to resume.", f"A new one needs more keys: {new}.")

@@ -17,7 +17,6 @@ from pggan.config.train import (
     Resolution,
     TrainConfig,
     WganGpConfig,
-    Whole,
     per_resolution,
 )
 from pggan.core.architecture import Precision
@@ -246,15 +245,11 @@ class StagesConfig:
     stages: list[Resolution]
     batch: Batches
     steps: Count
-    warmup: Whole
     model: ModelConfig
     loss: WganGpConfig | R1Config
     precision: Precision
     threads: Count | None
     json: bool
-
-    def __post_init__(self) -> None:
-        self.batches()
 
     def batches(self) -> list[tuple[int, int]]:
         """Every stage with its batch; raises UserError where the batches have no entry for one."""
@@ -274,7 +269,6 @@ class BenchConfig(StagesConfig):
 class BenchScalingConfig(StagesConfig):
     """Speed of several ranks beside that of one."""
 
-    warmup: Count
     processes: list[Count]
     devices: Literal["auto", "cpu", "cuda"]
     elastic: bool

@@ -76,11 +76,7 @@ class ModelConfig:
         """
         sizes = vars(self) | {"latent_size": min(self.fmap_base, self.fmap_max), "fmap_decay": 1.0}
         if self.features is not None:
-            if channels not in (1, 3):
-                problem = f"model.features={self.features} sees images of 1 or 3 channels; these have {channels}."
-                raise UserError(
-                    problem, "Prepare images with channels=3 (data.channels= in training), or set model.features=null."
-                )
+            require(channels in (1, 3), "model.features", self.features, f"null for images of {channels} channels")
             sizes["features"] = resolve_name(FINGERPRINTS[self.features])()
         return Architecture(resolution=resolution, channels=channels, num_classes=num_classes, **sizes)
 
@@ -103,9 +99,8 @@ class ScheduleConfig:
 
     def __post_init__(self) -> None:
         first, final = self.first_resolution, self.final_resolution
-        if first > final:
-            problem = f"schedule.first_resolution={first} is above schedule.final_resolution={final}."
-            raise UserError(problem, "Training grows upwards: lower the first or raise the final one.")
+        below = f"at most schedule.final_resolution={final}: training grows upwards"
+        require(first <= final, "schedule.first_resolution", first, below)
         require(self.build().total > 0, "schedule.stable_images", self.stable_images, "above 0 for one resolution")
 
     def build(self) -> Schedule:
@@ -203,12 +198,9 @@ class DistributedConfig:
     elastic_chunks: Count
 
     def __post_init__(self) -> None:
-        if self.rdzv_endpoint is not None:
-            good = re.fullmatch(r".+:\d+", self.rdzv_endpoint) is not None
-            require(good, "distributed.rdzv_endpoint", self.rdzv_endpoint, "HOST:PORT, for example node0:29500")
-        elif self.nnodes > 1:
-            remedy = "Add distributed.rdzv_endpoint=HOST:PORT to all commands: one machine's address and a free port."
-            raise UserError(f"distributed.nnodes={self.nnodes} machines need a rendezvous.", remedy)
+        given, wanted = self.rdzv_endpoint, "HOST:PORT of one of the machines, the same in all commands"
+        good = self.nnodes == 1 if given is None else re.fullmatch(r".+:\d+", given) is not None
+        require(good, "distributed.rdzv_endpoint", given, wanted)
 
     @property
     def launcher(self) -> dict[str, Any]:
@@ -284,9 +276,8 @@ class TrainConfig:
     checkpoint: CheckpointConfig
 
     def __post_init__(self) -> None:
-        if self.elastic and self.gradients.name != "fp32":
-            problem = f"elastic=true needs exact gradients, not gradients={self.gradients.name}."
-            raise UserError(problem, "Set gradients=fp32.")
+        exact = not self.elastic or self.gradients.name == "fp32"
+        require(exact, "gradients", self.gradients.name, "fp32 with elastic=true, which needs exact gradients")
         if isinstance(self.loss, R1Config) and self.loss.gamma == "auto":
             last = self.schedule.build().phases[-1]
             # Every report and checkpoint names this number.
@@ -323,16 +314,14 @@ def gamma_by_rule(resolution: int, batch: int, least: float = 1.0) -> float:
 def parse_grid(grid: str, key: str) -> tuple[int, int]:
     """Columns and rows of a grid written as '8x4'."""
     columns, _, rows = grid.partition("x")
-    if not (columns.isdecimal() and rows.isdecimal() and 0 < int(columns) * int(rows) <= MAX_TILES):
-        problem = f"{key}={grid} is not a grid of at most {MAX_TILES} images."
-        raise UserError(problem, "Write columns x rows, for example 8x4.")
+    good = columns.isdecimal() and rows.isdecimal() and 0 < int(columns) * int(rows) <= MAX_TILES
+    require(good, key, grid, f"columns x rows, for example 8x4, of at most {MAX_TILES} images")
     return int(columns), int(rows)
 
 
 def per_resolution(key: str, value: float | Mapping[Any, float], first: int) -> PerResolution:
     """The `value` of `key` as a table; raises UserError unless it covers every resolution from `first` up."""
     entries = value if isinstance(value, Mapping) else {MIN_RESOLUTION: value}
-    if min(entries, default=inf) > first:
-        remedy = "Add one: an entry holds from its resolution up to the next one listed."
-        raise UserError(f"{key} has no entry for {first}x{first}.", remedy)
+    begins = min(entries, default=inf) <= first
+    require(begins, key, value, f"one number, or a table from {first} up: each entry holds up to the next one listed")
     return entries

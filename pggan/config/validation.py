@@ -126,12 +126,12 @@ def kinds_of(schema: type) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in fields(schema)}
 
 
-def names_of(schema: type, prefix: str = "") -> Iterator[str]:
-    """Every key of a dataclass, those in its tables included; options of choices are in `named_tables`."""
+def names_of(schema: Any, prefix: str = "") -> Iterator[str]:
+    """Every key of a dataclass, those in its tables included, of all choices where there are several."""
     for name, kind in kinds_of(schema).items():
         yield f"{prefix}{name}"
-        if is_dataclass(kind):
-            yield from names_of(kind, f"{prefix}{name}.")  # type: ignore[arg-type]
+        for part in filter(is_dataclass, alternatives(kind)):
+            yield from names_of(part, f"{prefix}{name}.")
 
 
 def named_tables(schema: type) -> dict[str, dict[str, Any]]:

@@ -42,6 +42,7 @@ REMEDIES = {
     "A larger checkpoint.keep= keeps more; the best one always stays.": "checkpoint.milestones",
     "A film of the training is enlarged to about 512 pixels.": "zoom",
     "calibrate=true measures, device= predicts a card.": "tflops watts",
+    "One round warms up, or as many as the device needs.": "warmup",
 }
 WITHDRAWN = {name: remedy for remedy, names in REMEDIES.items() for name in names.split()}
 

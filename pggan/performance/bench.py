@@ -107,7 +107,7 @@ def measured(steps: dict[str, Step], phase: Phase, device: torch.device, config:
     images = 2 * torch.rand(phase.batch, 3, phase.resolution, phase.resolution, device=device) - 1
     reals = Reals(images.contiguous(memory_format=torch.channels_last), None, None)
     seconds: dict[str, list[float]] = {name: [] for name in steps}
-    warmup = max(config.warmup, -(-WARMUP[device.type] // count))
+    warmup = -(-WARMUP[device.type] // count)
     for number in range(warmup + config.steps):
         for name, step in steps.items():
             synchronize(device)
@@ -183,13 +183,13 @@ def measure_scaling(config: BenchScalingConfig, group: ProcessGroup) -> int:
     for stage, batch in config.batches():
         runners = {size: Runner(config, part, stage, batch) for size, part in groups.items() if part is not None}
         times: dict[int, list[float]] = {size: [] for size in runners}
-        for size in config.processes * (config.warmup + config.steps):
+        for size in config.processes * (1 + config.steps):  # the first one warms up
             group.barrier()
             if size in runners:
                 times[size].append(runners[size]())
         group.barrier()
         if group.is_main:
-            rows += rows_of(stage, batch, {size: taken[config.warmup :] for size, taken in times.items()})
+            rows += rows_of(stage, batch, {size: taken[1:] for size, taken in times.items()})
             console.print(f"{stage}x{stage}: {rows[-1]['speedup']:.2f} times one rank with {rows[-1]['ranks']}")
     keys = {"gradients": vars(config.gradients), "elastic": config.elastic}
     if group.is_main and not report(config, group.device, rows, **keys):

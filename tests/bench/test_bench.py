@@ -12,7 +12,7 @@ from pggan.config.validation import validated
 from pggan.performance.bench import measured, phase_of, rows_of
 from tests.composed import composed
 
-SMALL = ["model.fmap_max=8", "batch=4", "steps=1", "warmup=0", "device=cpu"]
+SMALL = ["model.fmap_max=8", "batch=4", "steps=1", "device=cpu"]
 RANKS = ["stages=[8]", "batch=4", "steps=1", "model.fmap_base=64", "model.fmap_max=8", "json=true"]
 
 
@@ -33,12 +33,11 @@ def test_a_table_is_shown_otherwise(capsys):
     assert any(line[:2] == ["4", "4"] and len(line) == 4 for line in lines)
 
 
-def test_rounds_of_the_warmup_do_not_count():
-    words = ["warmup=3", "steps=1", "device=cpu"]
-    config = validated(BenchConfig, composed("bench", words))
+def test_the_first_round_does_not_count():
+    config = validated(BenchConfig, composed("bench", ["steps=1", "device=cpu"]))
 
     def step(phase, reals, rng):
-        time.sleep(0.1 * (rng.images < 3 * phase.batch * config.loss.reg_interval))
+        time.sleep(0.1 * (rng.images < phase.batch * config.loss.reg_interval))
 
     assert measured({"step": step}, phase_of(4, 4), torch.device("cpu"), config)["step"] < 0.05
 

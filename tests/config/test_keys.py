@@ -40,10 +40,10 @@ REFUSED = {
     "train checkpoint.every_minutes=0": "a number above 0, or null",
     "bench stages=[4,12]": "a list, each 4 or 8 or 16",
     # between keys
-    "train schedule.batch={8: 16}": "no entry for 4x4",
+    "train schedule.batch={8: 16}": "a table from 4 up",
     "train schedule.stable_images=0 schedule.fade_images=0": "above 0 for one resolution",
     "train gradients=bf16 elastic=true": "exact gradients",
-    "train distributed.nnodes=2": "HOST:PORT",
+    "train distributed.nnodes=2": "HOST:PORT of one of the machines",
     "train ema.decay_per_update=0.9": "exactly one of",
     "train monitor.grid=100x101": "at most 10000 images",
     "train monitor.grid=2x3x4": "for example 8x4",
