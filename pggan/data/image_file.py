@@ -26,7 +26,6 @@ PIXEL_LIMIT = 64_000_000
 BOMB_PIXELS = 16_000_000  # of 4 bytes: what a decoder may use without being looked at
 BOMB_RATIO = 100  # pixels per byte of the file; photographs have less than 10, even badly compressed ones
 ORIENTATION_TAG = 0x0112
-NOT_AN_IMAGE = "not a PNG, JPEG or WebP image, or its header is damaged"
 
 Pixels = NDArray[np.uint8]  # [H, W, C]
 
@@ -138,7 +137,7 @@ def _opened(file: ImageFile) -> Iterator[Image.Image]:
     except BadImage:
         raise
     except UnidentifiedImageError as error:
-        raise BadImage(NOT_AN_IMAGE) from error
+        raise BadImage("not a PNG, JPEG or WebP image, or its header is damaged") from error
     except Image.DecompressionBombError as error:
         raise BadImage(f"more than {PIXEL_LIMIT // 10**6} megapixels") from error
     except Exception as error:  # decoders raise nearly every type for damaged files
@@ -198,17 +197,13 @@ def block_sums(image: NDArray[Any], resolution: int, kind: type[np.unsignedinteg
     return sums.reshape(resolution, resolution, channels)
 
 
-def rounded_mean(sums: NDArray[Any], count: int) -> Pixels:
-    """floor(sums / count + 1/2) in integers: halves go up.  `count` bytes in each sum, < 8 million."""
-    return ((2 * sums + count) // (2 * count)).astype(np.uint8)
-
-
 def block_mean(image: Pixels, resolution: int) -> Pixels:
     """The rounded mean of every block of [H, W, C], as [R, R, C].  H and W are multiples of R, the `resolution`."""
     height, width, _ = image.shape
     if height == width == resolution << (height // resolution).bit_length() - 1:
         return all_levels(image, resolution)[-1]
-    return rounded_mean(block_sums(image, resolution), (height // resolution) * (width // resolution))
+    count = (height // resolution) * (width // resolution)  # < 8 million, so that twice a sum fits
+    return ((2 * block_sums(image, resolution) + count) // (2 * count)).astype(np.uint8)  # halves go up
 
 
 def all_levels(image: Pixels, resolution: int = MIN_RESOLUTION) -> list[Pixels]:

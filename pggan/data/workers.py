@@ -73,4 +73,4 @@ def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None, "runs in a worker only"
     parent.join()
-    os._exit(1)
+    os.kill(os.getpid(), signal.SIGKILL)
