@@ -203,7 +203,8 @@ def block_mean(image: Pixels, resolution: int) -> Pixels:
     if height == width == resolution << (height // resolution).bit_length() - 1:
         return all_levels(image, resolution)[-1]
     count = (height // resolution) * (width // resolution)  # < 8 million, so that twice a sum fits
-    return ((2 * block_sums(image, resolution) + count) // (2 * count)).astype(np.uint8)  # halves go up
+    mean: Pixels = ((2 * block_sums(image, resolution) + count) // (2 * count)).astype(np.uint8)  # halves go up
+    return mean
 
 
 def all_levels(image: Pixels, resolution: int = MIN_RESOLUTION) -> list[Pixels]:

@@ -59,11 +59,15 @@ def test_the_last_of_several_members_of_one_name_counts(tmp_path):
     np.testing.assert_array_equal(load_image(entry.file, 16, 3, "center"), noise(1))
 
 
-def test_an_archive_that_has_changed_is_read_anew(tmp_path):
+@pytest.mark.parametrize("write", [write_zip, write_tar])
+def test_an_archive_that_has_changed_is_read_anew_and_is_another_data_set(tmp_path, write):
+    stamps = set()
     for seed in range(2):
-        (entry,) = open_source(str(write_zip(tmp_path / "a.zip", [("x.png", png(seed))]))).entries
-        os.utime(tmp_path / "a.zip", (seed, seed))
+        os.utime(write(tmp_path / "photos", [("x.png", png(seed))]), (seed, seed))
+        (entry,) = open_source(str(tmp_path / "photos")).entries
         np.testing.assert_array_equal(load_image(entry.file, 16, 3, "center"), noise(seed))
+        stamps.add(entry.stamp)
+    assert len(stamps) == 2
 
 
 def test_a_member_of_gigabytes_is_refused_by_its_header(tmp_path):
