@@ -178,27 +178,15 @@ def new(rampup_images=1000):
     return AdaptiveP(CPU, target=0.6, rampup_images=rampup_images)
 
 
-def test_p_moves_by_the_images_shown_once_per_interval_towards_the_target():
+def test_p_follows_the_signs_of_whole_intervals_by_their_images_between_0_and_the_limit():
     adaptive = new()
     assert INTERVAL == 4
     assert follow(adaptive, *[0.9] * 8) == pytest.approx([0, 0, 0, 0.04, 0.04, 0.04, 0.04, 0.08])
     assert follow(adaptive, *[0.1] * 4) == pytest.approx([0.08, 0.08, 0.08, 0.04])
-
-
-def test_the_signs_of_an_interval_count_by_their_images_and_those_that_are_no_numbers_not_at_all():
-    adaptive = new()
-    follow(adaptive, *[1.0] * 4)
     follow(adaptive, 1.0, batch=10)
-    follow(adaptive, 0.5, math.nan, math.nan, batch=30)  # 0.625 in the mean, of 40 images
-    assert adaptive.p.item() == pytest.approx(0.08)
+    follow(adaptive, 0.5, math.nan, math.nan, batch=30)  # 0.625 in the mean, of 40 images with numbers
     assert follow(adaptive, *[math.nan] * 4)[-1] == pytest.approx(0.08)
-    follow(adaptive, 1.0, 0.5, 0.5, 0.5, batch=10)
-    assert adaptive.p.item() == pytest.approx(0.12)
-
-
-def test_p_stays_between_0_and_the_limit():
-    adaptive = new(rampup_images=60)
-    assert follow(adaptive, *[-1.0] * 4, *[1.0] * 8)[3::4] == pytest.approx([0, 2 / 3, 0.85])
+    assert follow(new(rampup_images=60), *[-1.0] * 4, *[1.0] * 8)[3::4] == pytest.approx([0, 2 / 3, 0.85])
 
 
 def test_p_goes_on_in_the_middle_of_an_interval_and_begins_at_0_where_nothing_was_saved():

@@ -112,15 +112,6 @@ def test_networks_in_float32_and_half_precision_are_the_naive_ones_to_the_roundi
         assert np.linalg.norm(found.numpy() - expected) < bound * np.linalg.norm(expected)
 
 
-def test_fused_and_unfused_generators_are_the_same_function_and_discriminators_are_not():
-    x, images = normal(3, 7, dtype=torch.float64), normal(4, 3, 16, 16, dtype=torch.float64)
-    for kind, call in ((Generator, lambda g: g(x, None, 16, 0.5)), (Discriminator, lambda d: d(images, 16)[0])):
-        fused, unfused = ready(kind, TINY).double(), kind(variant(TINY, resampling=Resampling.unfused)).double()
-        unfused.load_state_dict(fused.state_dict())
-        difference = (call(fused) - call(unfused)).abs().max()
-        assert (difference < 1e-10) == (kind is Generator), difference
-
-
 @pytest.mark.parametrize("stem", [Stem.unit_bias, Stem.one_norm])
 def test_stems_of_other_programs_have_a_bias_for_each_number_or_one_norm(stem):
     g, x = ready(Generator, variant(TINY, stem=stem)).double(), normal(3, 7, dtype=torch.float64)

@@ -262,9 +262,6 @@ class Spoilt(WganGp):
     value: float
     gradient: bool
 
-    def __post_init__(self):
-        pass  # the value would be refused
-
     def spoil(self, name, terms, scores):
         change = (scores - scores.detach()).abs().sqrt() if self.gradient else scores.detach() * 0
         more = {f"{name}/more": change + self.value}

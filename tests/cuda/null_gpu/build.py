@@ -26,19 +26,15 @@ WARNINGS = ["-W", "error", "-W", "ignore:`torch.jit.script` is"]
 
 
 def missing() -> str:
-    """Why there can be no null GPU here; empty where it can be built."""
-    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
-        return "the null GPU is for Linux on x86-64"
-    if not (torch.version.cuda or "").startswith("13."):
-        return f"the null GPU needs a build of PyTorch for CUDA 13; this one is for {torch.version.cuda or 'the CPU'}"
-    if shutil.which("g++") is None:
-        return "the null GPU needs a C++ compiler, g++"
-    absent = [str(path) for path in HEADERS if not path.is_dir()]
-    if absent:
-        return f"the null GPU needs the headers in {absent[0]}"
-    if not (HEADERS[0] / "nv" / "target").is_file():  # newer wheels of the runtime have it
-        return "the null GPU needs the header nv/target: pip install nvidia-cuda-cccl"
-    return ""
+    """What the null GPU needs and is not here; empty where it can be built."""
+    needs = {
+        "Linux on x86-64": (platform.system(), platform.machine()) == ("Linux", "x86_64"),
+        "PyTorch for CUDA 13": (torch.version.cuda or "").startswith("13."),
+        "g++": shutil.which("g++") is not None,
+        **{str(path): path.exists() for path in HEADERS},
+        "the header nv/target (pip install nvidia-cuda-cccl)": (HEADERS[0] / "nv" / "target").is_file(),
+    }
+    return ", ".join(name for name, there in needs.items() if not there)
 
 
 def build(cache: Path) -> Path:
@@ -75,3 +71,7 @@ def started(library: Path, name: str, *arguments: str, **streams: Any) -> subpro
     """The Python module `name`, started on the null GPU, with the standard streams of `subprocess.Popen`."""
     command = [sys.executable, *WARNINGS, "-m", name, *arguments]
     return subprocess.Popen(command, env=environment(library), cwd=ROOT, text=True, **streams)
+
+
+if __name__ == "__main__":  # any program on the null GPU
+    sys.exit(missing() or started(build(Path.home() / ".cache" / "pggan" / "null_gpu"), *sys.argv[1:]).wait())
