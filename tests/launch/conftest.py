@@ -1,11 +1,9 @@
 """Runs of several ranks, started in every way there is, as a user would see them."""
 
-import fcntl
 import os
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -121,20 +119,8 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
 
 
 @pytest.fixture
-def port() -> Iterator[int]:
-    """A port that is free, and of those that scripts/slurm takes for a job; no other test gets it meanwhile."""
-    for tried in range(10000):
-        number = 20000 + (os.getpid() + tried) % 10000
-        with open(Path(tempfile.gettempdir(), f"pggan-test-port-{number}"), "w") as taken, socket.socket() as found:
-            try:
-                fcntl.flock(taken, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                found.bind(("127.0.0.1", number))
-            except OSError:
-                continue
-            found.close()
-            yield number
-            return
-    raise AssertionError("no free port")
+def port() -> int:
+    return free_ports(1)[0]
 
 
 @pytest.fixture(scope="session")
@@ -192,8 +178,8 @@ def expected_state(ranks, tiny_overrides, tmp_path_factory) -> Callable[[int], s
     def state(world_size: int) -> str:
         if world_size not in known:
             run_dir = tmp_path_factory.mktemp("expected") / "run"
-            (number,) = free_ports(1)
-            require_done(ranks(*world_size * [[*tiny_overrides, f"run_dir={run_dir}"]], master_port=number))
+            settings = [*tiny_overrides, f"run_dir={run_dir}"]
+            require_done(ranks(*world_size * [settings], master_port=free_ports(1)[0]))
             known[world_size] = str(facts_of_run(run_dir)["state_sha256"])
         return known[world_size]
 
