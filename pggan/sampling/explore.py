@@ -111,10 +111,8 @@ class Server(ThreadingHTTPServer):
 
     def draw(self, latents: Tensor, query: dict[str, str]) -> list[Pixels]:
         """The images uint8 [R, R, C] of `latents` [N, Z]; raises UserError for a stage that the generator has not."""
-        resolution, alpha, truncation = int(query["resolution"]), float(query["alpha"]), float(query["truncation"])
-        settings = self.generator.settings(
-            resolution=resolution, alpha=alpha, truncation=truncation, label=query.get("label")
-        )
+        stage: dict[str, Any] = {name: float(query[name]) for name in ("alpha", "truncation")}
+        settings = self.generator.settings(**stage, resolution=int(query["resolution"]), label=query.get("label"))
         return self._drawing.submit(lambda: list(self.generator.stream(latents, settings))).result()
 
     def film(self, latents: Tensor, query: dict[str, str]) -> bytes:

@@ -1,6 +1,7 @@
 """Files that commands write: where, and the pictures, sheets and films in them.  Imported without torch."""
 
 import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -30,16 +31,14 @@ Step = TypeVar("Step")
 
 
 def output_path(out: str | None, run: str, name: str, kinds: tuple[str, ...]) -> Path:
-    """`out`, as of `check_output`; without it, a path that is not taken yet in samples/ of the run that `run` lies in.
+    """`out`, as of `check_output`; without it, a path that is not taken yet, such as `name`-001.png.
 
-    Of a generator that lies in no run, it is in the working directory.  It is called `name`-001, with the first of
-    `kinds` as its ending.
+    It is in samples/ of the run directory `run`, else in the working directory, and has the first of `kinds`.
     """
     if out is not None:
         return check_output(out, kinds)
-    path, ending = Path(run), kinds[0] if kinds else ""
-    places = (path, path.parent, path.parent.parent)  # a run directory, a generator file in it, a checkpoint
-    home = next((place / "samples" for place in places if (place / CONFIG_FILE).is_file()), Path())
+    ending = kinds[0] if kinds else ""
+    home = Path(run) / "samples" if (Path(run) / CONFIG_FILE).is_file() else Path()
     taken = [file.stem.rpartition("-")[2] for file in home.glob(f"{name}-*{ending}")]
     number = max((int(number) for number in taken if number.isdecimal()), default=0) + 1
     return check_output(str(home / f"{name}-{number:03d}{ending}"), kinds)
@@ -153,5 +152,4 @@ def write_video(frames: Iterable[Pixels], fps: int, path: Path) -> None:
 
 def tracked(steps: Iterable[Step], count: int, what: str = "Drawing") -> Iterator[Step]:
     """`steps`, with a bar on stderr if that is a terminal."""
-    console = Console(stderr=True)
-    yield from track(steps, what, count, console=console, transient=True, disable=not console.is_terminal)
+    yield from track(steps, what, count, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())

@@ -17,11 +17,6 @@ ULP = 2.0**-23  # of float32, relative
 
 
 @pytest.fixture(scope="module")
-def address(server):
-    return f"http://127.0.0.1:{server.server_port}/"
-
-
-@pytest.fixture(scope="module")
 def downloads(browser, tmp_path_factory):
     folder = tmp_path_factory.mktemp("downloads")
     browser.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
@@ -29,9 +24,9 @@ def downloads(browser, tmp_path_factory):
 
 
 @pytest.fixture
-def page(browser, address):
+def page(browser, server):
     """The page as it is after its first face."""
-    browser.open(address)
+    browser.open(f"http://127.0.0.1:{server.server_port}/")
     browser.wait("document.title === 'faces · pggan' && document.querySelector('#title').textContent === 'seed 0'")
     browser.wait("document.querySelector('#speed').textContent !== ''")
     yield browser
@@ -236,7 +231,8 @@ def test_a_server_that_has_ended_is_told(page):
     assert "still running" in text(page, "#message p")
 
 
-def test_the_page_fits_a_phone_and_asks_nothing_of_others(page, address):
+def test_the_page_fits_a_phone_and_asks_nothing_of_others(page):
+    address = page.run("location.href")
     page.open(address, 360, 740, 2)
     page.wait("document.querySelector('#title').textContent === 'seed 0'")
     assert page.run("document.documentElement.scrollWidth") == 360

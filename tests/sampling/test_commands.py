@@ -54,9 +54,10 @@ def test_sample_writes_a_grid_of_the_seeds_in_order(draw, generator, tmp_path, c
 
 
 def test_sample_writes_one_file_per_seed_into_a_directory(draw, generator, tmp_path):
-    draw("sample", "seeds=7-9", f"out={tmp_path / 'faces'}")
+    draw("sample", "seeds=7-9", "label=2", f"out={tmp_path / 'faces'}")
     assert sorted(path.name for path in (tmp_path / "faces").iterdir()) == [f"seed-00000{n}.png" for n in (7, 8, 9)]
-    assert np.array_equal(pixels(tmp_path / "faces" / "seed-000008.png"), generator.render(seed_latents([8], 8))[0])
+    expected = generator.render(seed_latents([8], 8), label=2)[0]
+    assert np.array_equal(pixels(tmp_path / "faces" / "seed-000008.png"), expected)
 
 
 def test_without_a_place_each_sheet_is_a_new_file_in_the_run(draw, run_dir, tmp_path, monkeypatch):

@@ -89,11 +89,10 @@ def test_slerp_between_identical_or_opposite_latents_is_straight(scale):
 
 
 @pytest.mark.parametrize("between", [slerp, torch.lerp])
-@pytest.mark.parametrize(("count", "per_leg"), [(2, 7), (5, 3)])
-def test_an_open_path_passes_through_every_key_and_shows_both_ends_exactly(between, count, per_leg):
-    given = keys(count)
-    path = through(given, between, torch.linspace(0, 1, (count - 1) * per_leg + 1, dtype=torch.float64))
-    torch.testing.assert_close(path[::per_leg], given, atol=1e-6, rtol=1e-6)
+def test_an_open_path_passes_through_every_key_and_shows_both_ends_exactly(between):
+    given = keys(5)
+    path = through(given, between, torch.linspace(0, 1, 13, dtype=torch.float64))
+    torch.testing.assert_close(path[::3], given, atol=1e-6, rtol=1e-6)
     assert torch.equal(path[[0, -1]], given[[0, -1]])
 
 
