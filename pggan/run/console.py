@@ -83,9 +83,9 @@ class TrainingConsole:
         for tag in [tag for tag in scalars if re.fullmatch(IMAGE_QUALITY, tag)][:1]:
             self.rows["metric"] = f"{tag.removeprefix('metrics/')} {scalars[tag]:.3g} at {self.images:,}"
         losses = " ".join(f"{name} {scalars.get(f'{name}/loss', 0):8.2f}" for name in "DG")
-        text = f"{self.images:>10,} {f'{side}x{side}':>9} alpha {self.phase.alpha:.2f} {losses} "
-        text += f"{scalars['speed/images_per_second']:6.1f} img/s {duration(left):>8} left"
-        self.rows["tick"] = text.strip()
+        self.rows["tick"] = f"{losses} {scalars['speed/images_per_second']:6.1f} img/s"
+        size = f"{side}x{side}"
+        text = f"{self.images:>10,} {size:>9} alpha {self.phase.alpha:.2f} {self.rows['tick']} {duration(left):>8} left"
         if not self.is_live:
             self.line(text)
         return text
