@@ -1,4 +1,1 @@
-"""The dataclasses of all keys, and the checks between keys; defaults and comments are in `configs/*.yaml`.
-
-Without torch, so that a typo is reported within a second.
-"""
+"""The dataclasses of all keys; defaults and comments are in configs/.  Without torch: a typo is told in a second."""

@@ -12,7 +12,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pggan.core.architecture import MIN_RESOLUTION, Architecture, Precision, Resampling
-from pggan.core.errors import UserError, require
+from pggan.core.errors import require
 from pggan.core.schedule import PerResolution, Schedule
 
 if TYPE_CHECKING:
@@ -181,10 +181,9 @@ class EmaConfig:
     decay_per_update: Annotated[float, ">=0 <1"] | None
 
     def __post_init__(self) -> None:
-        if (self.half_life_images is None) == (self.decay_per_update is None):
-            problem = "The averaged generator needs exactly one of ema.half_life_images and ema.decay_per_update."
-            remedy = "Set one to null: 'ema.half_life_images=null ema.decay_per_update=0.999' is the paper's."
-            raise UserError(problem, remedy)
+        one_is_given = (self.half_life_images is None) != (self.decay_per_update is None)
+        wanted = "null where ema.decay_per_update= is given (paper: 0.999), and a number elsewhere"
+        require(one_is_given, "ema.half_life_images", self.half_life_images, wanted)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,7 +44,7 @@ REFUSED = {
     "train schedule.stable_images=0 schedule.fade_images=0": "above 0 for one resolution",
     "train gradients=bf16 elastic=true": "exact gradients",
     "train distributed.nnodes=2": "HOST:PORT of one of the machines",
-    "train ema.decay_per_update=0.9": "exactly one of",
+    "train ema.decay_per_update=0.9": "null where ema.decay_per_update= is given",
     "train monitor.grid=100x101": "at most 10000 images",
     "train monitor.grid=2x3x4": "for example 8x4",
     "inspect run=x data=y": "one thing at a time",
