@@ -188,8 +188,7 @@ def words_for_hydra(command: Command, overrides: Sequence[str], *, several: bool
 def named_file(override: str) -> Path | None:
     """The file of `experiment=FILE.yaml`; None for every other override."""
     key, _, value = override.lstrip("+").partition("=")
-    quoted = re.fullmatch(r"(['\"])(.*)\1", value)
-    path = quoted[2].replace(f"\\{quoted[1]}", quoted[1]) if quoted else value
+    path = value.strip("'\"").replace("\\'", "'")
     return Path(path) if key == "experiment" and path.endswith(".yaml") else None
 
 

@@ -1,7 +1,6 @@
 """Keys of all commands but `pggan train`: a dataclass each, with types and bounds; defaults are in the YAML files."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 from pggan.config.train import (
@@ -25,11 +24,6 @@ from pggan.core.schedule import value_at
 
 ALL = "all"  # as checkpoint=
 Port = Annotated[int, ">=0 <=65535"]
-
-InterpolationPath = StrEnum("InterpolationPath", "slerp lerp loop walk")  # from one latent to the next
-ExportFormat = StrEnum("ExportFormat", "safetensors onnx hf web")
-PrepareCrop = StrEnum("PrepareCrop", "center resize pad face")  # as of training, and by landmarks of faces
-OnBad = StrEnum("OnBad", "report stop")  # what to do about files that can't be used
 
 
 # ---- a generator -------------------------------------------------------------------------------------------
@@ -96,7 +90,7 @@ class SampleConfig(PicturesConfig):
 class InterpolateConfig(PicturesConfig):
     """Images between latents."""
 
-    path: InterpolationPath
+    path: Literal["slerp", "lerp", "loop", "walk"]
     frames: Annotated[int, ">=2"]
     fps: Count
 
@@ -155,7 +149,7 @@ class EvaluateConfig(GeneratorStageConfig, DeviceConfig):
 class ExportConfig(GeneratorStageConfig):
     """A generator for other programs."""
 
-    format: ExportFormat
+    format: Literal["safetensors", "onnx", "hf", "web"]
     out: str
     license: str | None
     data_statement: str | None
@@ -173,15 +167,15 @@ class PrepareConfig:
     source: str
     dest: str
     max_resolution: Resolution | None
-    crop: PrepareCrop
+    crop: Literal["center", "resize", "pad", "face"]
     landmarks: str | None
     channels: Channels | None
     labels: bool | str
-    on_bad: OnBad
+    on_bad: Literal["report", "stop"]
     num_workers: Count | None
 
     def __post_init__(self) -> None:
-        if (self.crop is PrepareCrop.face) != (self.landmarks is not None):
+        if (self.crop == "face") != (self.landmarks is not None):
             raise UserError("crop=face needs landmarks=FILE, and nothing else does.", "Give both, or neither.")
 
 

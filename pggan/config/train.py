@@ -6,7 +6,6 @@ Defaults and comments are in the YAML files.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from math import inf
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -28,9 +27,6 @@ Images = Whole | dict[Resolution, Whole]
 Batches = Count | dict[Resolution, Count]
 Rates = NotNegative | dict[Resolution, NotNegative]
 
-Kernels = StrEnum("Kernels", "auto reference")  # fast operations, or their plain twins
-Switch = StrEnum("Switch", "auto on off")
-Crop = StrEnum("Crop", "center resize pad")  # how an image becomes square
 Channels = Literal[1, 3, 4]  # grey, colour, with transparency
 
 FINGERPRINTS = {"efficientnet-lite0": "pggan.networks.efficientnet_lite0:backbone_fingerprint"}  # of model.features
@@ -44,7 +40,7 @@ class DataConfig:
     path: str | None
     count: Count
     cache: str
-    crop: Crop
+    crop: Literal["center", "resize", "pad"]
     channels: Channels | None
     labels: bool
     mirror: bool
@@ -166,9 +162,9 @@ class DgcConfig:
 class ComputeConfig:
     """How a step is computed: this changes speed and memory, and results by rounding only."""
 
-    kernels: Kernels
+    kernels: Literal["auto", "reference"]
     micro_batch_size: Count | None
-    cuda_graphs: Switch
+    cuda_graphs: Literal["auto", "on", "off"]
     deterministic: bool
 
 
@@ -297,8 +293,8 @@ class TrainConfig:
             elastic=self.elastic,
             elastic_chunks=self.distributed.elastic_chunks,
             micro_batch_size=compute.micro_batch_size,
-            reference=compute.kernels is Kernels.reference,
-            cuda_graphs=compute.cuda_graphs is not Switch.off,
+            reference=compute.kernels == "reference",
+            cuda_graphs=compute.cuda_graphs != "off",
         )
 
 

@@ -17,7 +17,7 @@ from pggan.checkpoints.generator_file import (
     save_generator,
     stated_in,
 )
-from pggan.config.commands import ExportConfig, ExportFormat
+from pggan.config.commands import ExportConfig
 from pggan.core.atomic_io import atomic_directory
 from pggan.core.errors import UserError
 from pggan.core.process import __version__
@@ -79,27 +79,27 @@ def run(config: ExportConfig) -> int:
     settings = given.settings(resolution=config.resolution, alpha=config.alpha)
     generator = TrainedGenerator(replace(given.loaded, resolution=settings.resolution, alpha=float(settings.alpha)))
     what = f"{out}: {generator.resolution}x{generator.resolution}, alpha {generator.alpha:g}"
-    if config.format in (ExportFormat.safetensors, ExportFormat.onnx):
-        check_output(config.out, (f".{config.format.name}",)).parent.mkdir(parents=True, exist_ok=True)
+    if config.format in ("safetensors", "onnx"):
+        check_output(config.out, (f".{config.format}",)).parent.mkdir(parents=True, exist_ok=True)
     elif out.exists() and (not out.is_dir() or any(out.iterdir())):  # what is there is never replaced
         raise UserError(f"out={out} exists.", "Name a new or empty directory, or remove it first.")
     match config.format:
-        case ExportFormat.safetensors:
+        case "safetensors":
             save_generator(generator.loaded, out)
             print(what)
             print(next_command("sample", "seeds=0-63", run=out))
-        case ExportFormat.onnx:
+        case "onnx":
             with naming_the_extra():
                 from pggan.interop.onnx_graph import write_onnx
             print(f"{what}; at most {write_onnx(generator.loaded, out):.1e} from PyTorch")
             labels = f" and one-hot labels [N, {generator.num_classes}]" if generator.num_classes else ""
             latents = f"latents [N, {generator.latent_size}] from N(0, 1){labels}"
             print(f"{NEXT} in another program, {latents} give the images")
-        case ExportFormat.hf:
+        case "hf":
             write_folder(with_provenance(generator, config), out)
             print(f"{out}: weights, configuration, samples and model card")
             print(f"{NEXT} hf upload USER/NAME {shlex.quote(config.out)}")
-        case ExportFormat.web:
+        case "web":
             with naming_the_extra():
                 from pggan.interop.web import write_web
             difference = write_web(generator, out, config.run, config.directions, config.runtime)

@@ -12,7 +12,6 @@ from pggan.config.commands import (
     DirectionsConfig,
     DrawConfig,
     InterpolateConfig,
-    InterpolationPath,
     PicturesConfig,
     ProjectConfig,
     SampleConfig,
@@ -103,7 +102,7 @@ def interpolate(config: InterpolateConfig) -> int:
     A film with a grid shows that many paths at once: path n goes through each seed + 1000 n, or begins at the n-th
     saved latent.  A picture with a grid breaks its frames into rows.  In films the image changes at constant speed.
     """
-    walks, frames = config.path is InterpolationPath.walk, config.frames
+    walks, frames = config.path == "walk", config.frames
     if walks and config.latents is not None:
         raise UserError("path=walk passes through no images of latents=.", "Leave out latents=.")
     out = output_path(config.out, config.run, "interpolation", (*STILLS, *ANIMATED))
@@ -117,7 +116,7 @@ def interpolate(config: InterpolateConfig) -> int:
         if walks:
             paths.append(random_walk(parse_seeds(config.seeds)[0] + 1000 * number, generator.latent_size, frames))
         else:
-            paths.append(path_through(keyframes(generator, config, number)[0], config.path.value, frames, distances))
+            paths.append(path_through(keyframes(generator, config, number)[0], config.path, frames, distances))
     images = generator.stream(torch.stack(paths, 1).flatten(0, 1), settings)
     if animated:
         zoom = config.zoom or film_zoom(max(columns, rows) * side)
@@ -125,7 +124,7 @@ def interpolate(config: InterpolateConfig) -> int:
         save_film(shown, frames, config.fps, out)
     else:
         save_picture(sheet(images, columns, config.zoom or sheet_zoom(side, columns)), out)
-    print(f"{out}: {frames} frames at {side}x{side}, {config.path.value}")
+    print(f"{out}: {frames} frames at {side}x{side}, {config.path}")
     print(next_command("explore", "open=true", run=config.run))
     return 0
 
