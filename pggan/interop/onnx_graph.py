@@ -37,7 +37,7 @@ TOLERANCE = 1e-4  # between two images in [-1, 1]: an eightieth of a step of 8 b
 # hardly trained networks enlarge rounding beyond TOLERANCE, where pixel norm divides by features that are nearly 0.
 ROUNDINGS = 8
 BATCHES = (1, 3)  # images at a time: a batch has to be free
-Inputs = tuple[Tensor, ...]  # latents [N, Z], and one-hot labels [N, L] where there are any
+Inputs = dict[str, Tensor]  # latents [N, Z], one-hot labels [N, L] where there are any, and others by their names
 Shapes = dict[str, list[str | int]]  # of values by their names; a text stands for any number
 
 
@@ -120,11 +120,13 @@ def build(
     return graph.serialized(inputs, outputs, {HEADER_KEY: about} if about else {})
 
 
-def session_of(content: bytes) -> Any:
-    """The model for onnxruntime on the CPU."""
+def runnable(graph: bytes) -> Callable[[Inputs], list[Tensor]]:
+    """The graph, calculated by onnxruntime on the CPU; of the inputs, it takes those that it has."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    names = [each.name for each in session.get_inputs()]
+    return lambda inputs: [*map(torch.from_numpy, session.run(None, {name: inputs[name].numpy() for name in names}))]
 
 
 def normalized(graph: Graph, x: str) -> str:
@@ -203,6 +205,13 @@ def truncated(graph: Graph, features: str, network: Generator) -> str:
     return graph("Add", center, graph("Mul", graph("Sub", features, center), "truncation"))
 
 
+def inputs_of(network: Generator, count: int) -> Inputs:
+    """Random latents [N, Z], the same for each `count` N, and one-hot labels [N, L] where there are any."""
+    a, random = network.architecture, torch.Generator().manual_seed(count)
+    labels = {"labels": F.one_hot(torch.arange(count) % a.num_classes, a.num_classes).float()} if a.num_classes else {}
+    return {"latents": torch.randn(count, a.latent_size, generator=random), **labels}
+
+
 def largest_difference(
     network: Generator, resolution: int, alpha: float, exported: Callable[[Inputs], Tensor]
 ) -> float:
@@ -210,14 +219,13 @@ def largest_difference(
 
     Raises DifferenceError beyond TOLERANCE, or beyond ROUNDINGS where the network's own rounding is larger.
     """
-    differences, allowed, exact, a = [], TOLERANCE, deepcopy(network).double(), network.architecture
+    differences, allowed, exact = [], TOLERANCE, deepcopy(network).double()
     for count in BATCHES:
-        inputs: Inputs = (torch.randn(count, a.latent_size, generator=torch.Generator().manual_seed(count)),)
-        if a.num_classes:
-            inputs = (*inputs, F.one_hot(torch.arange(count) % a.num_classes, a.num_classes).float())
-        wide, labels = [each.double() for each in inputs], (None,) * (2 - len(inputs))
+        inputs = inputs_of(network, count)
+        given = inputs.get("labels")
+        wide = inputs["latents"].double(), None if given is None else given.double()
         with torch.no_grad():
-            ours, best = network(*inputs, *labels, resolution, alpha), exact(*wide, *labels, resolution, alpha)
+            ours, best = network(inputs["latents"], given, resolution, alpha), exact(*wide, resolution, alpha)
         allowed = max(allowed, ROUNDINGS * float((ours - best).abs().max()))
         differences.append((exported(inputs) - ours).abs().max())
     largest = float(torch.stack(differences).max())  # NaN where there is one
@@ -233,14 +241,9 @@ def write_onnx(generator: LoadedGenerator, path: Path) -> float:
     """
     network, resolution, alpha = generator.network, generator.resolution, generator.alpha
     levels = [level for level in network.architecture.resolutions if level <= resolution]
-    content = build(network, levels, alpha, about=json.dumps(describe_generator(generator)))
-    session = session_of(content)
-
-    def exported(inputs: Inputs) -> Tensor:
-        feed = {name: value.numpy() for name, value in zip(("latents", "labels"), inputs, strict=False)}
-        return torch.from_numpy(session.run(["images"], feed)[0])
-
-    difference = largest_difference(network, resolution, alpha, exported)
+    graph = build(network, levels, alpha, about=json.dumps(describe_generator(generator)))
+    exported = runnable(graph)
+    difference = largest_difference(network, resolution, alpha, lambda inputs: exported(inputs)[0])
     with atomic_write(path) as temporary:
-        temporary.write_bytes(content)
+        temporary.write_bytes(graph)
     return difference

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pggan.core.atomic_io import atomic_directory
 from pggan.core.errors import UserError
-from pggan.interop.onnx_graph import Inputs, build, largest_difference, session_of
+from pggan.interop.onnx_graph import Inputs, build, largest_difference, runnable
 from pggan.sampling.explore import page_files, page_name, to_file
 from pggan.sampling.trained_generator import TrainedGenerator
 
@@ -47,15 +47,13 @@ def write_web(
     files = page_files(generator, directions, about) | read_runtime(runtime)
     files["seeds.bin"] = to_file(generator.latents(range(SEEDS)))
     graphs = {level: build(network, [level], for_page=True) for level in levels}
-    sessions = {level: session_of(graph) for level, graph in graphs.items()}
+    exported = {level: runnable(graph) for level, graph in graphs.items()}
 
     def drawn(last: int, inputs: Inputs) -> Tensor:
-        values = {"truncation": torch.ones(1).numpy()}
-        values |= {name: value.numpy() for name, value in zip(("latents", "labels"), inputs, strict=False)}
+        values = inputs | {"truncation": torch.ones(1)}
         for level in levels[: levels.index(last) + 1]:
-            feed = {given.name: values[given.name] for given in sessions[level].get_inputs()}
-            values["below"], values["images"] = sessions[level].run(["features", "images"], feed)
-        return torch.from_numpy(values["images"])
+            values["images"], values["below"] = exported[level](values)
+        return values["images"]
 
     difference = max(largest_difference(network, last, 1.0, partial(drawn, last)) for last in levels)
     files |= {f"level-{level}.onnx": graph for level, graph in graphs.items()}

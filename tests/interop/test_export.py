@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 import yaml
 from huggingface_hub import errors
 from PIL import Image
@@ -26,43 +25,32 @@ from pggan.interop.onnx_graph import (
     TOLERANCE,
     DifferenceError,
     build,
+    inputs_of,
     largest_difference,
-    session_of,
+    runnable,
     write_onnx,
 )
 from pggan.sampling.latents import mean_features
 
-STAGES = [(4, 1.0), (8, 0.0), (16, 1.0), (16, 0.25)]
 RUNTIME = {name: f"// {name}".encode() for name in web.FILES}
-
-
-def images_of(path, **inputs):
-    (images,) = session_of(path.read_bytes()).run(["images"], {name: value.numpy() for name, value in inputs.items()})
-    return images
+OTHERS = {"num_classes": 3, "resampling": Resampling.unfused, "channels": 1, "blur": True, "bilateral": 2}
 
 
 # ---- ONNX ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("resolution", "alpha"), STAGES)
-def test_every_stage_is_drawn_as_by_the_network(make_network, tmp_path, resolution, alpha):
-    network, latents = make_network(), torch.randn(5, 6)
+@pytest.mark.parametrize(
+    ("resolution", "alpha", "layers"), [(4, 1.0, {}), (8, 0.0, {}), (16, 0.25, {"bilateral": 1}), (16, 1.0, OTHERS)]
+)
+def test_any_number_of_images_is_drawn_as_by_the_network(make_network, tmp_path, resolution, alpha, layers):
+    network = make_network(**layers)
+    inputs = inputs_of(network, 5)
     reported = write_onnx(LoadedGenerator(network, resolution, alpha, 4000), tmp_path / "a.onnx")
-    found = images_of(tmp_path / "a.onnx", latents=latents)
-    assert np.abs(found - network(latents, None, resolution, alpha).numpy()).max() < 1e-4
-    assert 0 <= reported < 1e-4
+    (found,) = runnable((tmp_path / "a.onnx").read_bytes())(inputs)
+    expected = network(inputs["latents"], inputs.get("labels"), resolution, alpha)
+    torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=0)
+    assert 0 <= reported < TOLERANCE
     assert [path.name for path in tmp_path.iterdir()] == ["a.onnx"]
-
-
-@pytest.mark.parametrize("resampling", Resampling)
-@pytest.mark.parametrize(("channels", "layers"), [(1, {"blur": True}), (3, {"bilateral": 3})])
-def test_labels_channels_layers_and_both_kinds_of_resampling(make_network, tmp_path, resampling, channels, layers):
-    network = make_network(3, resampling, channels, **layers)
-    latents, labels = torch.randn(4, 6), F.one_hot(torch.tensor([0, 1, 2, 0]), 3).float()
-    write_onnx(LoadedGenerator(network, 16, 1.0, 4000), tmp_path / "a.onnx")
-    found = images_of(tmp_path / "a.onnx", latents=latents, labels=labels)
-    assert found.shape == (4, channels, 16, 16)
-    assert np.abs(found - network(latents, labels, 16).numpy()).max() < 1e-4
 
 
 def test_what_draws_something_else_or_no_numbers_is_refused(make_network):
@@ -71,7 +59,7 @@ def test_what_draws_something_else_or_no_numbers_is_refused(make_network):
         for broken in BATCHES:
 
             def exported(inputs, wrong=wrong, broken=broken):
-                return network(*inputs, None, 8, 1.0) + wrong * (len(inputs[0]) == broken)
+                return network(inputs["latents"], None, 8) + wrong * (len(inputs["latents"]) == broken)
 
             with pytest.raises(DifferenceError, match=words):
                 largest_difference(network, 8, 1.0, exported)
@@ -86,8 +74,8 @@ def test_the_command_exports_the_stage_that_was_saved_and_its_configuration(gene
     about = json.loads({entry.key: entry.value for entry in onnx.load(out).metadata_props}["pggan"])
     assert (about["resolution"], about["alpha"], about["architecture"]["latent_size"]) == (16, 0.25, 6)
     generator = pggan.load(generator_file, "cpu")
-    found = images_of(out, latents=generator.latents([7]))[0].transpose(1, 2, 0)
-    bytes_found = np.clip(np.round(found * 127.5 + 127.5), 0, 255)
+    (found,) = runnable(out.read_bytes())({"latents": generator.latents([7])})
+    bytes_found = (found[0] * 127.5 + 127.5).round().clamp(0, 255).permute(1, 2, 0).numpy()
     assert np.abs(bytes_found - generator.render(generator.latents([7]))[0]).max() <= 1  # where rounding turns
 
 
@@ -204,22 +192,19 @@ def archive(path, files):
     return path
 
 
-@pytest.mark.parametrize(("num_classes", "layers"), [(0, {}), (3, {"bilateral": 2})])
-def test_levels_draw_what_the_network_draws_truncated_or_not(make_network, num_classes, layers):
-    network = make_network(num_classes, **layers)
-    latents, classes = torch.randn(4, 6), torch.tensor([0, 1, 2, 1])
-    one_hot = F.one_hot(classes, num_classes).float() if num_classes else None
-    levels = network.architecture.resolutions
-    sessions = {level: session_of(build(network, [level], for_page=True)) for level in levels}
+@pytest.mark.parametrize("layers", [{}, {"num_classes": 3, "bilateral": 2}])
+def test_levels_draw_what_the_network_draws_truncated_or_not(make_network, layers):
+    network = make_network(**layers)
+    inputs = inputs_of(network, 4)
+    labels = inputs.get("labels")
+    graphs = {level: runnable(build(network, [level], for_page=True)) for level in (4, 8, 16)}
+    centers = [mean_features(network, None if labels is None else n % 3) for n in range(4)]
     for truncation in (0.0, 0.7, 1.3):
-        values = {"latents": latents.numpy(), "truncation": np.array([truncation], np.float32)}
-        values |= {"labels": one_hot.numpy()} if num_classes else {}
-        centers = [mean_features(network, int(label) if num_classes else None) for label in classes]
-        features = torch.lerp(torch.cat(centers), network.features(latents, one_hot), truncation)
-        for level, session in sessions.items():
-            feed = {given.name: values[given.name] for given in session.get_inputs()}
-            values["below"], images = session.run(["features", "images"], feed)
-            assert np.abs(images - network.grow(features, level).numpy()).max() < TOLERANCE
+        values = inputs | {"truncation": torch.tensor([truncation])}
+        features = torch.lerp(torch.cat(centers), network.features(inputs["latents"], labels), truncation)
+        for level, graph in graphs.items():
+            images, values["below"] = graph(values)
+            torch.testing.assert_close(images, network.grow(features, level), atol=TOLERANCE, rtol=0)
 
 
 def test_the_command_writes_a_folder_of_levels_that_were_trained(make_network, runtime, tmp_path, capsys):
