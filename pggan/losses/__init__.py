@@ -29,13 +29,8 @@ class WganGp(Loss):
         return {"G/wasserstein": -fake_scores}
 
     def penalties(self) -> tuple[GradientPenalty, ...]:
-        penalty = GradientPenalty(
-            name="D/gradient_penalty",
-            at=PenaltyAt.interpolated,
-            weight=self.penalty_weight * self.reg_interval,
-            target=self.target,
-        )
-        return (penalty,)
+        weight, at = self.penalty_weight * self.reg_interval, PenaltyAt.interpolated
+        return (GradientPenalty(name="D/gradient_penalty", at=at, weight=weight, target=self.target),)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -89,6 +89,5 @@ def build_reducer(
         return GradientReducer()
     options = dict(settings.gradients)
     if (name := options.pop("name")) == "dgc":
-        reducer: GradientReducer = resolve_name(DGC)(group, state, **options)
-        return reducer
+        return resolve_name(DGC)(group, state, **options)  # type: ignore[no-any-return]
     return AllReduce(group, torch.bfloat16 if name == "bf16" else torch.float32)

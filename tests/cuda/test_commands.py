@@ -12,21 +12,8 @@ from tests.processes import free_ports
 
 pytestmark = [pytest.mark.slow, pytest.mark.rare]
 UNUSUAL = re.compile(r"without CUDA graphs|without fused kernels|Out of memory|Error|Warning|Traceback")
-RUN = [
-    "model.fmap_max=16",
-    "model.fmap_base=128",
-    "devices=cuda",
-    "schedule.final_resolution=16",
-    "schedule.stable_images=56",
-    "schedule.fade_images=56",
-    "schedule.batch=8",
-    "monitor.grid_images=112",
-    "monitor.grid=3x2",
-    "checkpoint.every_images=64",
-    "evaluation.interval_images=112",
-    "evaluation.count=16",
-    "evaluation.extractor=pixels",
-]
+RUN = ["devices=cuda", "evaluation.interval_images=80", "evaluation.count=16"]
+RUN += ["evaluation.metrics=[swd,kid]", "evaluation.extractor=pixels"]
 STREAMING = [
     "loss=logistic",
     "loss.reg_interval=2",
@@ -47,13 +34,13 @@ def said(null_gpu, *words):
     return text
 
 
-def test_runs_resume_and_commands_that_draw_use_them(null_gpu, toy_data, tmp_path):
-    run, train = tmp_path / "run", ["train", *RUN, f"data.path={toy_data}"]
+def test_runs_resume_and_commands_that_draw_use_them(null_gpu, tiny_overrides, tmp_path):
+    run, train = tmp_path / "run", ["train", *tiny_overrides, *RUN]
     said(null_gpu, *train, f"run_dir={run}", "schedule.total_images=88")
-    resumed = said(null_gpu, *train, f"run_dir={run}", "schedule.total_images=280")
+    resumed = said(null_gpu, *train, f"run_dir={run}", "schedule.total_images=160")
     assert "Resuming from 88 images" in resumed
-    assert "Done: 280 images" in resumed
-    assert "Done: 280 images" in said(null_gpu, *train, f"run_dir={tmp_path / 'streaming'}", *STREAMING)
+    assert "Done: 160 images" in resumed
+    assert "Done: 160 images" in said(null_gpu, *train, f"run_dir={tmp_path / 'streaming'}", *STREAMING)
     for name, *options in (
         ("sample", "seeds=0-5", f"out={tmp_path / 'sample.png'}"),
         ("interpolate", "seeds=[1,2]", "frames=3", f"out={tmp_path / 'strip.png'}"),
@@ -64,7 +51,7 @@ def test_runs_resume_and_commands_that_draw_use_them(null_gpu, toy_data, tmp_pat
         said(null_gpu, name, f"run={run}", *options)
 
 
-def test_ranks_sum_gradients_in_captured_steps_and_close_their_connections(null_gpu, toy_data, tmp_path):
+def test_ranks_sum_gradients_in_captured_steps_and_close_their_connections(null_gpu, tiny_overrides, tmp_path):
     """Each sees a GPU of its own."""
     ranks, (port,) = [], free_ports(1)
     for rank in range(2):
@@ -73,12 +60,12 @@ def test_ranks_sum_gradients_in_captured_steps_and_close_their_connections(null_
         with pytest.MonkeyPatch.context() as patch:
             for name, value in own.items():
                 patch.setenv(name, str(value))
-            words = ["train", *RUN, f"data.path={toy_data}", f"run_dir={tmp_path / 'run'}", "elastic=true"]
+            words = ["train", *tiny_overrides, *RUN, f"run_dir={tmp_path / 'run'}", "elastic=true"]
             ranks.append(started(null_gpu, "pggan", *words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
     texts = [process.communicate(timeout=600)[0] for process in ranks]
     assert [process.returncode for process in ranks] == [0, 0], texts
     assert not any(UNUSUAL.search(text) for text in texts), texts
-    assert ["Done: 280 images" in text for text in texts] == [True, False]
+    assert ["Done: 160 images" in text for text in texts] == [True, False]
 
 
 def test_make_gpu_runs_to_its_end_though_its_figures_mean_nothing(null_gpu, tmp_path):
