@@ -80,7 +80,7 @@ def test_what_is_not_there_is_told_without_a_traceback(tmp_path):
 # ---- avatars
 
 
-def draw(destination, *, count=8, resolution=32, workers=1):
+def draw(destination, *, count=8, resolution=128, workers=1):
     pytest.importorskip("dicebear")
     return prepared(avatars(count, resolution), destination, workers, max_resolution=resolution, channels=3)
 
@@ -98,7 +98,7 @@ def test_two_drawings_are_equal_byte_by_byte_with_any_number_of_workers(faces, t
 
 
 def test_faces_differ_have_one_of_the_background_colours_in_every_corner_and_name_the_artist(faces):
-    images = faces.read(32, np.arange(8))
+    images = faces.read(128, np.arange(8))
     assert len({image.tobytes() for image in images}) == 8
     allowed = {tuple(bytes.fromhex(colour)) for colour in BACKGROUNDS}
     corners = {tuple(image[0, 0].tolist()) for image in images}
