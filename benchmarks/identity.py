@@ -11,8 +11,8 @@ augmentation, a resumed run, a prepared pyramid, `sample`, `interpolate`, `evalu
 versions of the libraries, so both files come from one machine.
 
 `benchmarks/results/2026-11-27_identity_5cf4f79_xeon_avx512.json` has the digests of 5cf4f79 (Intel Xeon with AVX-512,
-PyTorch 2.15).  On purpose, these differ since: `reference` (the plain twins), `recipes` and `walk.gif` (equal frames
-are one, shown for longer).
+PyTorch 2.15).  On purpose, these differ since: `reference` (the plain twins), `recipes`, `walk.gif` (equal frames
+are one, shown for longer) and `loop.webp` (a spline through latents).
 """
 
 import argparse

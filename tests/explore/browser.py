@@ -81,6 +81,10 @@ class Page:
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
+    def text(self, selector: str) -> str:
+        """The text in an element."""
+        return self.run(f"document.querySelector({json.dumps(selector)}).textContent")
+
     def wait(self, condition: str) -> None:
         """Wait until an expression holds."""
         script = f"(() => {{ try {{ return Boolean({condition}); }} catch {{ return false; }} }})()"

@@ -55,12 +55,8 @@ def server(generator, serve):
 @pytest.fixture(scope="session")
 def serve_folder(serve):
     """The address of a folder on a plain server of files, as any web space is."""
-
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *_):
-            pass
-
-    return lambda folder: serve(ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))))
+    files = SimpleHTTPRequestHandler
+    return lambda folder: serve(ThreadingHTTPServer(("127.0.0.1", 0), partial(files, directory=str(folder))))
 
 
 @pytest.fixture(scope="session")

@@ -33,10 +33,6 @@ def page(browser, server):
     assert browser.log == []
 
 
-def text(page, selector):
-    return page.run(f"document.querySelector({json.dumps(selector)}).textContent")
-
-
 def shows(page, expected, tolerance=0):
     """Wait until the face is `expected`; the page draws when it comes to it."""
     wanted = [*expected.astype(int).flatten().tolist()]
@@ -79,7 +75,7 @@ def test_a_seed_shows_the_face_that_python_draws(page, generator):
     page.set("#seed", "7")
     page.click("#seeds button[type=submit]")
     shows(page, generator.render(generator.latents([7]))[0])
-    assert text(page, "#title") == "seed 7"
+    assert page.text("#title") == "seed 7"
     page.click("#back")
     page.wait("document.querySelector('#title').textContent === 'seed 0'")
     shows(page, generator.render(generator.latents([0]))[0])
@@ -88,7 +84,7 @@ def test_a_seed_shows_the_face_that_python_draws(page, generator):
 
 def test_growth_truncation_and_class_are_those_of_python(page, generator):
     latents = generator.latents([0])
-    assert text(page, "#growth + output") == "8→16, 0.53"
+    assert page.text("#growth + output") == "8→16, 0.53"
     assert page.run("document.querySelector('#growth').max") == "1.526"  # what was trained, and no more
     shows(page, generator.render(latents)[0])  # although the slider has steps of 0.01
     page.set("#growth", 0)
@@ -98,7 +94,7 @@ def test_growth_truncation_and_class_are_those_of_python(page, generator):
     page.set("#truncation", 0.5)
     page.set("#class", "2")
     shows(page, generator.render(latents, resolution=16, alpha=0.25, truncation=0.5, label=2)[0])
-    assert text(page, "#truncation + output") == "0.50"
+    assert page.text("#truncation + output") == "0.50"
 
 
 def test_random_drags_keys_and_neighbours_change_the_face(page):
@@ -112,12 +108,10 @@ def test_random_drags_keys_and_neighbours_change_the_face(page):
         faces.append(page.run("document.querySelector('#face').toDataURL()"))
 
     changed(lambda: page.click("#random"))
-    assert text(page, "#title").startswith("seed ")
+    assert page.text("#title").startswith("seed ")
     page.wait("[...document.querySelectorAll('#lattice canvas')].every((canvas) => canvas.width === 16)")
     changed(lambda: page.click("#lattice button:first-child"))
-    x, y = page.run(
-        "(() => { const b = document.querySelector('#face').getBoundingClientRect(); return [b.x + 99, b.y + 99]; })()"
-    )
+    x, y = (page.run(f"document.querySelector('#face').getBoundingClientRect().{side} + 99") for side in "xy")
     changed(lambda: page.mouse((x, y), (x + 40, y), (x + 90, y + 60)))
     page.run("document.activeElement.blur()")
     for key in ("ArrowLeft", "ArrowDown", "r", "b"):
@@ -166,11 +160,11 @@ def test_a_film_of_keyframes_plays_and_is_exported(page, downloads, generator):
     shows(page, generator.render(generator.latents([3]))[0])  # the first keyframe now
     page.click("#play")
     page.wait("document.querySelector('#playhead').value > 0.05")
-    assert text(page, "#play") == "Pause"
+    assert page.text("#play") == "Pause"
     page.wait("document.querySelector('#speed').textContent.endsWith('faces/s')")
     page.run("document.activeElement.blur()")
     page.key(" ")
-    assert text(page, "#play") == "Play"
+    assert page.text("#play") == "Play"
     page.click("#closed")
     page.set("#seconds", "0.4")
     page.set("#fps", "10")
@@ -218,17 +212,17 @@ def test_bad_files_are_refused(page, tmp_path):
         (tmp_path / "bad.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + values)
         page.choose_file("#open", tmp_path / "bad.safetensors")
         page.wait("!document.querySelector('#message').hidden")
-        assert text(page, "#message p").startswith("bad.safetensors can't be used. It has no valid latents")
+        assert page.text("#message p").startswith("bad.safetensors can't be used. It has no valid latents")
     page.click("#message button")
     assert page.run("document.querySelector('#message').hidden")
-    assert text(page, "#title") == "seed 0"  # nothing else has changed
+    assert page.text("#title") == "seed 0"  # nothing else has changed
 
 
 def test_a_server_that_has_ended_is_told(page):
     page.run("window.fetch = () => Promise.reject(new TypeError('refused'))")
     page.click("#random")
     page.wait("!document.querySelector('#message').hidden")
-    assert "still running" in text(page, "#message p")
+    assert "still running" in page.text("#message p")
 
 
 def test_the_page_fits_a_phone_and_asks_nothing_of_others(page):
