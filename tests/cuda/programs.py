@@ -97,7 +97,7 @@ def configurations(every: bool) -> list[Found]:
                 more = {"num_classes": 3 * (place % 2), "micro_batch_size": (None, 4)[(number + place // 2) % 2]}
                 found.append({**one, **more, "ada": bool(number % 2)})
         if efficientnet_lite0.is_installed():
-            found += [found[0] | {"features": "efficientnet-lite0", "precision": name} for name in ("fp32", "bf16")]
+            found += [found[0] | {"features": "efficientnet-lite0@0", "precision": name} for name in ("fp32", "bf16")]
     return found
 
 
