@@ -21,7 +21,7 @@ from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import atomic_directory, atomic_write, file_sha256, remove_directory
 from pggan.core.devices import synchronize
 from pggan.core.errors import UserError
-from pggan.core.schedule import Phase, is_due
+from pggan.core.schedule import Phase
 from pggan.optim.state import State, StateDicts, state_sha256
 
 
@@ -127,7 +127,7 @@ class CheckpointWriter:
     """
 
     def __init__(self, run_dir: Path, keep: int, every_images: int, every_minutes: float | None) -> None:
-        """Args: keep: checkpoints that stay, besides the best."""
+        """Args: keep: checkpoints that stay, besides the best; every_images: for those who call `save`."""
         self.run_dir, self.keep, self.every_images = run_dir, keep, every_images
         self.every_seconds = inf if every_minutes is None else 60 * every_minutes
         self._begun = time.monotonic()  # when the last one was
@@ -149,10 +149,6 @@ class CheckpointWriter:
         # A daemon: a second Ctrl-C ends at once, and what is half-written then is removed at the next start.
         self._written = Future()
         Thread(target=self._write, args=(snapshot, self._written), name="checkpoint", daemon=True).start()
-
-    def is_due(self, before: int, images: int) -> bool:
-        """Whether the step from `before` to `images` has reached a multiple of the images between two checkpoints."""
-        return is_due(self.every_images, before, images)
 
     @property
     def is_late(self) -> bool:

@@ -38,11 +38,6 @@ class Rescaling(Enum):
     down = "down"  # halves it, by box pooling after the convolution
 
 
-def is_power_of_two(value: int) -> bool:
-    """Whether `value` is 1, 2, 4, 8 …"""
-    return value > 0 and value & (value - 1) == 0
-
-
 def resolutions_between(first: int, final: int) -> tuple[int, ...]:
     """The powers of two from `first` to `final`, both included."""
     return tuple(1 << exponent for exponent in range(first.bit_length() - 1, final.bit_length()))
@@ -74,9 +69,9 @@ class Architecture:
             whole = field.type is int and (type(value) is not int or not least <= value <= MOST)
             if whole or (field.type is bool and not isinstance(value, bool)):
                 raise ValueError(f"{field.name}={value!r} is not possible")
-        for name in ("resolution", "features_from"):
-            if getattr(self, name) < MIN_RESOLUTION or not is_power_of_two(getattr(self, name)):
-                raise ValueError(f"{name}={getattr(self, name)} is not possible")
+        for side in (self.resolution, self.features_from):
+            if side < MIN_RESOLUTION or side & (side - 1):  # no power of 2
+                raise ValueError(f"a resolution of {side} is not possible")
         if self.features is not None and not re.fullmatch(r"[\w:-]{1,200}@[0-9a-f]+", str(self.features)):
             raise ValueError("features does not name features")
 

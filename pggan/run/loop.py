@@ -114,7 +114,7 @@ class Run:
             self.pictures(step)
         if step.reaches(self.tick_images) or self.evaluator.is_due(step.before, step.images):
             self._tick(step)
-        self._is_wanted |= self.writer.is_due(step.before, step.images) or self.evaluator.mark is not None
+        self._is_wanted |= step.reaches(self.writer.every_images) or self.evaluator.mark is not None
         # While updates are being skipped, a checkpoint would be no place to go back to; `finish` writes the last one.
         if self._is_wanted and not step.is_last and updates_were_taken(self.state, self.most_skipped):
             self._save()
