@@ -14,16 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pggan.core.architecture import Architecture, Rescaling
-from pggan.ops.convolution import (
-    WIDE,
-    Algorithm,
-    Kernel,
-    algorithm_for,
-    convolve,
-    fuse_resampling,
-    share_kernel,
-    switched,
-)
+from pggan.ops.convolution import WIDE, Algorithm, Kernel, algorithm_for, convolve, share_kernel, switched
 from pggan.ops.elementwise import Activation, adds_bias, to_float32
 from pggan.ops.filters import blur
 
@@ -108,8 +99,8 @@ class Equalized(nn.Module):
         x, scale, weight = x.to(self.dtype), self.scale, self.weight
         shape = weight.shape[:1] + x.shape[1:2] + weight.shape[2:]
         algorithm = algorithm_for(x, shape, self.rescaling)
-        only_scales = self.rescaling is Rescaling.same and algorithm.prepare is fuse_resampling
-        may_scale_x = only_scales and (shape, x.dtype) == (weight.shape, weight.dtype)
+        may_scale_x = self.rescaling is Rescaling.same and algorithm.only_scales
+        may_scale_x = may_scale_x and (shape, x.dtype) == (weight.shape, weight.dtype)
         # While a network is exported, no choice may depend on the size of its batch.
         if may_scale_x and not torch.compiler.is_exporting() and x.numel() < weight.numel():
             x, scale = x * scale, 1.0

@@ -128,15 +128,16 @@ class Algorithm(NamedTuple):
     grad_input: Callable[[Tensor, Tensor, Rescaling], Tensor] | None = None  # of gradient [N, O, …], kernel
     grad_weight: Callable[[Tensor, Tensor, Rescaling], Tensor] | None = None  # of x, gradient; None: PyTorch's own
     prepare: Callable[[Tensor, Rescaling, float], Tensor] = fuse_resampling  # of kernel [O, I, 3, 3] and its factor
+    only_scales: bool = True  # where there is no resampling, `prepare` multiplies alone: the image may take the factor
 
 
-REFERENCE = Algorithm(plain_convolve, prepare=lambda kernel, rescaling, scale: kernel * scale)
+REFERENCE = Algorithm(plain_convolve, prepare=lambda kernel, rescaling, scale: kernel * scale, only_scales=False)
 TORCH = Algorithm(torch_convolve)
 DIRECT = Algorithm(torch_convolve, torch_grad_input, torch_grad_weight)
 POINTWISE = Algorithm(torch_convolve, torch_grad_input, partial(torch_grad_weight, side=1))
 DENSE = Algorithm(products.dense, products.dense_grad_input, products.dense_grad_weight)
 IM2COL = Algorithm(products.convolve, products.grad_input, products.grad_weight)
-WINOGRAD = Algorithm(winograd.convolve, winograd.grad_input, winograd.grad_weight, winograd.transform_kernel)
+WINOGRAD = Algorithm(winograd.convolve, winograd.grad_input, winograd.grad_weight, winograd.transform_kernel, False)
 
 
 def algorithm_for(x: Tensor, shape: torch.Size, rescaling: Rescaling) -> Algorithm:
