@@ -44,8 +44,7 @@ def grid(images: Pixels, columns: int) -> Pixels:
 
 def contact_sheet(images: Pixels, columns: int, resolution: int) -> Pixels:
     """A grid of images of a run up to `resolution`, small ones enlarged so that they are worth looking at."""
-    tile = min(resolution, MIN_TILE)
-    return grid(enlarge(images, max(tile // images.shape[1], 1)), columns)
+    return grid(enlarge(images, max(min(resolution, MIN_TILE) // images.shape[1], 1)), columns)
 
 
 def enlarge(images: Pixels, factor: int) -> Pixels:

@@ -170,9 +170,10 @@ def move(latents: Tensor, direction: Tensor, strength: float) -> Tensor:
 
 
 @torch.no_grad()
-def observed_features(network: Generator, latents: Tensor, label: Tensor | int | None) -> Tensor:
-    """The 4x4 features [N, C, 4, 4] of `latents` [N, Z] of a class."""
-    return network.features(latents.to(network.weights[0].device), one_hot(network, label, len(latents)))
+def observed_features(network: Generator, count: int, label: Tensor | int | None) -> tuple[Tensor, Tensor]:
+    """The latents [N, Z] of the seeds 0 to `count` - 1, and their 4x4 features [N, C, 4, 4] as images of a class."""
+    latents = seed_latents(list(range(count)), network.architecture.latent_size)
+    return latents, network.features(latents.to(network.weights[0].device), one_hot(network, label, count))
 
 
 def mean_features(network: Generator, label: Tensor | int | None) -> Tensor:
@@ -181,20 +182,17 @@ def mean_features(network: Generator, label: Tensor | int | None) -> Tensor:
     The generator normalises its latents, so scaling those changes nothing; its first features are the place where
     typical and extreme faces differ.
     """
-    latents = seed_latents(list(range(CENTER_SEEDS)), network.architecture.latent_size)
-    return observed_features(network, latents, label).mean(0, keepdim=True)
+    return observed_features(network, CENTER_SEEDS, label)[1].mean(0, keepdim=True)
 
 
-@torch.no_grad()
 def principal_directions(network: Generator, count: int, label: Tensor | int | None = None) -> Tensor:
     """The `count` directions, at most Z, along the principal components of the 4x4 features, the strongest first.
 
     Source: Härkönen et al. 2020 (GANSpace), section 2.2: components of activations of an early layer, and the latents
     that lead to each one by linear regression.  `label`: the class, where there are any.
     """
-    latents = seed_latents(list(range(OBSERVED)), network.architecture.latent_size)
-    count = min(count, latents.shape[1])
-    features = observed_features(network, latents, label).flatten(1).cpu()  # [N, F]
+    latents, features = observed_features(network, OBSERVED, label)
+    count, features = min(count, latents.shape[1]), features.flatten(1).cpu()  # [N, F]
     with torch.random.fork_rng(devices=[]):  # the library draws a start at random
         torch.manual_seed(0)
         components = torch.pca_lowrank(features, min(count + SPARE, features.shape[1]), niter=ITERATIONS)[2]

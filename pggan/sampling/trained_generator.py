@@ -38,9 +38,8 @@ class TrainedGenerator:
         self.loaded, self.network = loaded, loaded.network
         self.resolution, self.alpha, self.images = loaded.resolution, loaded.alpha, loaded.images
         self.class_names = loaded.class_names
-        architecture = loaded.network.architecture
-        self.latent_size, self.resolutions = architecture.latent_size, architecture.resolutions
-        self.num_classes = architecture.num_classes
+        a = loaded.network.architecture
+        self.latent_size, self.resolutions, self.num_classes = a.latent_size, a.resolutions, a.num_classes
         self._center = cache(partial(mean_features, self.network))  # of a class
 
     def latents(self, seeds: Seeds) -> Tensor:
