@@ -21,7 +21,7 @@ def with_faces(source: Source, landmarks: str | None) -> Source:
         return source
     listed, entries = read_landmarks(Path(landmarks)), []
     for entry in source.entries:
-        problem = entry.problem or (None if entry.name in listed else "no landmarks in the landmarks file")
+        problem = entry.problem if entry.name in listed else "no landmarks in the landmarks file"
         entries.append(entry._replace(face=listed.get(entry.name), problem=problem))
     return replace(source, entries=entries)
 
