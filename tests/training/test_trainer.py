@@ -199,6 +199,8 @@ def test_a_trainer_is_the_configured_one():
     assert (trainer.state.images, trainer.capture, trainer.state.g.scale, trainer.indices(8)) == (0, False, None, None)
     assert built("precision=fp16").state.g.scale is not None
     assert built("elastic=true").micro_batch_size(8) == 4  # of two groups of four
+    assert built("augmentation=ada", "loss=logistic").state.d.adaptive_p.target == 0.6
+    assert built("augmentation=ada").state.d.adaptive_p.target == pytest.approx(0.766, abs=1e-3)  # of differences
 
 
 def test_ranks_have_their_parts_of_the_batch():
