@@ -1,1 +1,1 @@
-"""One training run: opened, stepped through, reported, saved; and `pggan inspect`."""
+"""One training run: its set-up, training loop, reports and checkpoints; and `pggan inspect`."""

@@ -1,4 +1,4 @@
-"""Composes a run out of its parts, each of which gets values: here the configuration stops."""
+"""Builds a training run from its configuration; the parts of the run get plain values, never the configuration."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -48,23 +48,23 @@ from pggan.training.build import build_trainer
 from pggan.training.timing import StepTimes
 from pggan.training.trainer import Trainer
 
-# From the final resolution to the directory of a pyramid, which is prepared first where that is needed.
+# A function that takes the final resolution and returns the directory of a pyramid, which it prepares if it is missing.
 FindImages = Callable[[int], Path]
 
 
 @dataclass(frozen=True)
 class Source:
-    """The beginning of a run: what it learns from, and the state that it starts from."""
+    """The schedule, training images, architecture and checkpoint that a run starts with."""
 
     schedule: Schedule
     pyramid: ImagePyramid
     architecture: Architecture
-    checkpoint: Checkpoint | None  # to resume from, on rank 0
-    notes: list[str]  # to log
+    checkpoint: Checkpoint | None  # the checkpoint to resume from; None except on rank 0
+    notes: list[str]  # lines for the log
 
     @property
     def spent(self) -> float:
-        """The seconds of training until the checkpoint."""
+        """The seconds that the run had trained when the checkpoint was written; 0 without a checkpoint."""
         return 0.0 if self.checkpoint is None else float(self.checkpoint.header.get(SPENT, 0.0))
 
 
@@ -72,10 +72,10 @@ class Source:
 def open_run(
     config: TrainConfig, find_images: FindImages, group: ProcessGroup, began: float | None = None
 ) -> Iterator[Run]:
-    """A run on this rank, composed of its parts, which are saved and closed in the end.
+    """Build the training run on this rank, resume it if it has a checkpoint, and close its files in the end.
 
-    Args: began: of the same run, as this process has opened it before.
-    Raises UserError, on one rank, for everything that can be refused before the first step.
+    Args: began: `Run.began` of the same run, if this process has opened the run before.
+    Raises UserError, on one rank, for every mistake that can be found before the first step.
     """
     device, description, schedule = group.device, describe(config), config.schedule.build()
     settings, spent = config.trainer_settings(), command_seconds()
@@ -91,19 +91,19 @@ def open_run(
         metrics = Evaluator(wanted.metrics, wanted.extractor, device, count=wanted.count)
     run_dir = Path(group.broadcast_object(group.on_main(lambda: str(choose_run_dir(config.run_dir, config.name)))))
 
-    with ExitStack() as stack:  # the directory of the run is this process's alone, and signals are listened to
+    with ExitStack() as stack:  # keeps lock, signal handler and files until the run ends
         interruption = stack.enter_context(StopSignal(at_once=True, then=partial(next_start, run_dir)))
         group.on_main(lambda: stack.enter_context(lock_run_dir(run_dir)))
         source = find_source(config, description, run_dir, find_images, group)
         pyramid, course = source.pyramid, Course(source.schedule)
 
         trainer = build_trainer(settings, source.architecture, source.schedule.phases, group)
-        stack.callback(trainer.release_graphs)  # they hold on to connections, which could not be closed
+        stack.callback(trainer.release_graphs)  # captured NCCL kernels would block closing the process group
         restore(config, source, trainer, group)
         state, images = trainer.state, trainer.state.images
         stack.enter_context(disk_errors(run_dir, group))
 
-        # Rank 0 alone tells how it goes.
+        # Only rank 0 writes reports and pictures.
         reporter: Reporter | NullReporter = NullReporter()
         pictures: Pictures | None = None
         limit: TimeLimit | None = None
@@ -159,19 +159,19 @@ def open_run(
 def find_source(
     config: TrainConfig, description: dict[str, Any], run_dir: Path, find_images: FindImages, group: ProcessGroup
 ) -> Source:
-    """Data, architecture and checkpoint; raises UserError when they do not go together."""
+    """Find training images and checkpoint; raises UserError if checkpoint, images and keys do not match."""
     schedule = config.schedule.build()
 
     def find_checkpoint() -> tuple[Checkpoint | None, list[str]]:
         for directory in (run_dir, run_dir / "checkpoints", run_dir / "samples", run_dir / "samples" / FOLDER):
             clean_partials(directory)
         found, notes = find_resume_point(config.resume, run_dir)
-        if found is not None:  # before images are prepared: the keys of the run may have been forgotten
+        if found is not None:  # checked before images are prepared, which takes long: keys may be missing or wrong
             theirs = found.architecture
             ours = config.model.architecture(schedule.final_resolution, theirs.channels, theirs.num_classes)
             check_networks(found, ours)
         elif config.init_from is not None and not has_checkpoints(Path(config.init_from)):
-            generator_path(config.init_from, "init_from")  # before, too
+            generator_path(config.init_from, "init_from")  # checked before images are prepared, too
         return found, notes
 
     checkpoint, notes = group.on_main(find_checkpoint) or (None, [])
@@ -179,7 +179,7 @@ def find_source(
     pyramid = open_everywhere(config, find_images, schedule, group)
     num_classes = len(pyramid.class_names or ()) if config.data.labels else 0
     architecture = config.model.architecture(schedule.final_resolution, pyramid.channels, num_classes)
-    if config.hours is not None:  # growth and last image were planned anew
+    if config.hours is not None:  # the run had changed its schedule to fit the hours
         schedule = with_plan(schedule, group.broadcast_object(header))
     with group.collective_errors():
         if checkpoint is not None:
@@ -191,7 +191,7 @@ def find_source(
 
 
 def restore(config: TrainConfig, source: Source, trainer: Trainer, group: ProcessGroup) -> None:
-    """Put the trainer into the state that the run starts from, the same on all ranks, and add notes on it."""
+    """Load the checkpoint, or the weights of `init_from`, on all ranks, and add lines about this to the notes."""
     checkpoint, state, notes = source.checkpoint, trainer.state, source.notes
     with group.collective_errors():
         if checkpoint is not None:
@@ -205,13 +205,13 @@ def restore(config: TrainConfig, source: Source, trainer: Trainer, group: Proces
 def open_everywhere(
     config: TrainConfig, find_images: FindImages, schedule: Schedule, group: ProcessGroup
 ) -> ImagePyramid:
-    """The images, prepared if need be: once on a disk that machines share, and checked by one rank per machine."""
+    """Open the pyramid on every rank; rank 0 prepares it first, and one rank per machine verifies its checksums."""
     final, place = schedule.final_resolution, None
-    for is_mine in (group.is_main, group.local_rank == 0, True):  # the others find what these have prepared
+    for is_mine in (group.is_main, group.local_rank == 0, True):  # later ranks find the prepared files
         with group.collective_errors():
             if is_mine and place is None:
                 place = find_images(final)
-    assert place is not None, "the last turn is of all ranks"
+    assert place is not None, "all ranks take part in the last turn"
     batch, data, verify = max(phase.batch for phase in schedule.phases), config.data, group.local_rank == 0
     with group.collective_errors():
         pyramid = open_pyramid(place, final, batch, channels=data.channels, labels=data.labels, verify=verify)
@@ -221,7 +221,7 @@ def open_everywhere(
 
 @contextmanager
 def disk_errors(run_dir: Path, group: ProcessGroup) -> Iterator[None]:
-    """Raises UserError if the disk no longer takes what is written."""
+    """Turn an OSError of a full or read-only disk inside the block into a UserError."""
     try:
         yield
     except OSError as error:
@@ -234,7 +234,7 @@ def disk_errors(run_dir: Path, group: ProcessGroup) -> Iterator[None]:
 def introduce(
     reporter: Reporter, source: Source, description: dict[str, Any], state: State, limit: TimeLimit | None
 ) -> None:
-    """Log what the run is made of, and notes; write the pages for TensorBoard."""
+    """Log a summary of the run and the notes of `source`, and write the configuration to TensorBoard."""
     schedule, pyramid, run_dir = source.schedule, source.pyramid, reporter.run_dir
     g, d = count_parameters(state.g.network), count_parameters(state.d.network)
     first, final, side = schedule.first_resolution, schedule.final_resolution, pyramid.resolution
@@ -253,5 +253,5 @@ def introduce(
     ):
         reporter.line(line)
     if state.g_ema.weights[0].device.type == "cuda" and (reason := fused.problem()) is not None:
-        reporter.warn(f"Layers are calculated without fused kernels, which is slower: {reason}")
+        reporter.warn(f"Training is slower because the fused Triton kernels can't be used: {reason}")
     reporter.describe(description)

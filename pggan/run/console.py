@@ -1,6 +1,6 @@
-"""The console of a run: lines, and on a terminal a live view below them.  All of it goes to stderr.
+"""The console output of a training run on stderr: log lines and, on a terminal, a live view below these lines.
 
-Without a terminal (a file, a pipe, a notebook, TERM=dumb) there are lines alone, without control characters.
+A file, a pipe, a notebook or a terminal with TERM=dumb gets only the lines, without control characters.
 """
 
 import re
@@ -21,35 +21,35 @@ from pggan.core.architecture import resolutions_between
 from pggan.core.schedule import Course, Phase
 from pggan.core.text import duration
 
-IMAGE_QUALITY = r"metrics/(?![a-z_]+_(floor|reals))[a-z_]+(/[a-z]+)?@.*"  # neither of reals nor of one level
-FRAMES_PER_SECOND = 1  # each takes 3 ms from the training
-KEPT_WARNINGS = 3  # that stay in the live view; train.log has all of them
+IMAGE_QUALITY = r"metrics/(?![a-z_]+_(floor|reals))[a-z_]+(/[a-z]+)?@.*"  # skips metrics of reals and of one level
+FRAMES_PER_SECOND = 1  # rate of the live view; drawing one frame delays training by 3 ms
+KEPT_WARNINGS = 3  # the live view shows the last three warnings; train.log keeps all warnings
 BAR_WIDTH = 26
 
 
 class LastingConsole(Console):
-    """A console whose reader may leave, by the end of a pipe or a closed terminal: then it is quiet."""
+    """A console that becomes quiet, and does not fail, when its pipe or terminal is closed."""
 
     def print(self, *objects: Any, **settings: Any) -> None:
-        """Print what there is a reader for."""
+        """Print `objects`; a closed pipe or terminal is ignored."""
         with suppress(OSError):
             super().print(*objects, **settings)
 
     def on_broken_pipe(self) -> None:
-        """Go on without a reader, where rich would end the program."""
+        """Become quiet when the pipe is closed; rich would end the program."""
         self.quiet = True
 
 
 class TrainingConsole:
-    """The console of one run, a context."""
+    """The console output of one training run; a context manager, which shows the live view."""
 
     def __init__(self, run_dir: Path, course: Course, images: int) -> None:
-        """Args: images: shown already."""
+        """Args: images: the images that the run has shown already."""
         self.run_dir, self.course, self.images, self.phase = run_dir, course, images, course.at(images)
-        self.rows = {"tick": "none yet", "metric": "none yet"}  # the last ones
-        self._end: float | None = None  # of the run, by the clock, as of the last tick
+        self.rows = {"tick": "none yet", "metric": "none yet"}  # texts of the last ones
+        self._end: float | None = None  # expected end of the run, on the clock of time.monotonic()
         self.warnings: deque[str] = deque(maxlen=KEPT_WARNINGS)
-        # Not the display of a notebook: a view in it would grow with every frame.
+        # A live view inside a Jupyter notebook would add a new copy of itself with every frame.
         self._console = LastingConsole(stderr=True, highlight=False, force_jupyter=False)
         self.is_live = self._console.is_terminal and not self._console.is_dumb_terminal
         self._live = Live(get_renderable=self.frame, console=self._console, refresh_per_second=FRAMES_PER_SECOND)
@@ -73,11 +73,11 @@ class TrainingConsole:
         self.line(text, "yellow")
 
     def progress(self, images: int, phase: Phase) -> None:
-        """Note how far training is; the next frame shows it."""
+        """Store the images shown and the current phase for the next frame of the live view."""
         self.images, self.phase = images, phase
 
     def tick(self, scalars: dict[str, float]) -> str:
-        """Show the `scalars` since the last tick by their names; returns the line that says so, also for train.log."""
+        """Show the `scalars` (value by name) of the last tick; returns the line of text, which train.log gets, too."""
         left, side = scalars["speed/eta_seconds"], self.phase.resolution
         self._end = time.monotonic() + left
         for tag in [tag for tag in scalars if re.fullmatch(IMAGE_QUALITY, tag)][:1]:
@@ -91,7 +91,7 @@ class TrainingConsole:
         return text
 
     def frame(self) -> RenderableType:
-        """The live view, at most 80 columns wide."""
+        """Build the live view, at most 80 columns wide."""
         phase, schedule = self.phase, self.course.schedule
         levels = Text()
         for side in resolutions_between(schedule.first_resolution, schedule.final_resolution):

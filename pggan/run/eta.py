@@ -1,4 +1,4 @@
-"""How long a run still takes, and where it ends if it was given hours: by what its steps were measured to take."""
+"""The remaining time of a run, and with `hours=` its number of images, estimated from measured step times."""
 
 from bisect import bisect_right
 from dataclasses import dataclass, replace
@@ -10,23 +10,23 @@ from pggan.core.schedule import Course, Schedule
 from pggan.core.text import duration
 from pggan.training.timing import PhaseTimes
 
-# What a run took before half of its time counts half: the level in training says most about those to come, but ticks of
-# seconds differ much.
+# Old step times lose weight with a half-life of 60 seconds or of half the time since the start, whichever is longer.
+# Recent steps predict the next levels best, but the times of single ticks are noisy.
 HALF_LIFE_SECONDS, HALF_LIFE_SHARE = 60.0, 0.5
-TRUSTED_SECONDS = 3.0  # of training count as much as a measured time: a slow machine is to be believed within a minute
-TRAINING_SHARE = 0.98  # of the hours; in the rest, the run saves its end
-KNOWN_SHARE = 0.1  # of the hours; before, the lowest levels say too little about a machine to shorten growth by it
-PLANNED = ("growth_images", "lr_decay_images", "total_images")  # on the way, as state.json has it
-ENDLESS = 10**12  # images
+TRUSTED_SECONDS = 3.0  # weight of the times measured before training, so a slow machine is noticed within a minute
+TRAINING_SHARE = 0.98  # share of `hours` that training may use; saving the last checkpoint needs the rest
+KNOWN_SHARE = 0.1  # growth is not shortened before this share of `hours`: the lowest levels predict the speed badly
+PLANNED = ("growth_images", "lr_decay_images", "total_images")  # keys in state.json that `hours=` plans anew
+ENDLESS = 10**12  # images, more than any run shows
 
 
 @dataclass
 class Eta:
-    """Seconds until a run ends: the expected time of each phase, times the ratio of measured to expected time so far.
+    """Estimates the seconds until a run ends: expected time of each phase x (measured / expected time so far).
 
-    Grids, checkpoints and evaluations count as time of the images after which they come.
+    The time of grids, checkpoints and evaluations counts as training time.
 
-    Args: images: shown already; now: by the clock of all later calls, in seconds.
+    Args: images: the images shown already; now: the current time in seconds, on the clock that all later calls use.
     """
 
     course: Course
@@ -39,29 +39,29 @@ class Eta:
         self._began = self.now
 
     def observe(self, images: int, now: float) -> None:
-        """Take in that `images` have been shown at `now`."""
+        """Update the estimate: the run has shown `images` at the time `now`."""
         took, expected = now - self.now, self.phase_times.seconds(self.course.schedule, self.images, images)
         kept = 0.5 ** (took / max(HALF_LIFE_SECONDS, HALF_LIFE_SHARE * (now - self._began)))
         self._took, self._expected = self._took * kept + took, self._expected * kept + expected
         self.images, self.now = images, now
 
     def seconds_between(self, before: int, after: int, schedule: Schedule | None = None) -> float:
-        """The seconds from one image count to another, as the run goes; by its schedule, or another of its phases."""
+        """The seconds from image count `before` to `after` at the speed of this run; schedule None: of this run."""
         ratio = self._took / self._expected if self._expected > 0 else 1.0
         return ratio * self.phase_times.seconds(schedule or self.course.schedule, before, after)
 
     def images_after(self, seconds: float, images: int) -> int:
-        """The image count that is reached `seconds` after `images`; the last phase is prolonged if need be."""
+        """The image count that training reaches `seconds` after `images`, as if the last phase had no end."""
         endless, counts = replace(self.course.schedule, total_images=ENDLESS), range(images + 1, ENDLESS)
         return images + bisect_right(counts, seconds, key=lambda count: self.seconds_between(images, count, endless))
 
 
 @dataclass(frozen=True)
 class TimeLimit:
-    """The hours of a run, which include starting up and all commands that have resumed it.
+    """Fits the schedule of a run into its `hours`, which count start-up and all commands that have resumed the run.
 
-    Args: eta: of this run; began: when training would have begun if it had never stopped, by the clock of `eta`;
-    configured: the schedule as the configuration has it.
+    Args: eta: the estimate for this run; began: start of the run on the clock of `eta`, as if it had never been
+    interrupted; configured: the schedule of the configuration.
     """
 
     hours: float
@@ -71,16 +71,16 @@ class TimeLimit:
 
     @property
     def planned(self) -> dict[str, Any]:
-        """The part of the schedule that is planned on the way, as plain values."""
+        """The values of the schedule that `plan` changes during training, for state.json."""
         schedule = self.eta.course.schedule
         return dict(zip(PLANNED, ([*schedule.growth_images], schedule.lr_decay_images, schedule.total), strict=True))
 
     def plan(self, images: int, now: float, reserve: float = 0.0) -> None:
-        """Give the course the schedule that ends in time, after `images` shown at `now`.
+        """Change the schedule so that training ends in time; `images` have been shown at the time `now`.
 
-        Growth that would leave the last phase less than half of its planned time, and of what is left, becomes shorter.
-        The fall of the learning rates keeps its share of the last phase.
-        Args: reserve: seconds of what comes after the last image, besides saving.
+        Growth becomes shorter if the last phase would get less than half of its planned time, or of the time left.
+        The decay of the learning rates keeps its share of the last phase.
+        Args: reserve: seconds after the last image for work other than saving, such as the last evaluation.
         """
         eta, course, last, whole = self.eta, self.eta.course, self.configured.phases[-1], 3600 * self.hours
         spent = now - self.began
@@ -95,9 +95,9 @@ class TimeLimit:
         course.schedule = replace(course.schedule, lr_decay_images=decay, total_images=max(reached, images + 1))
 
     def _grown_within(self, seconds: float, images: int) -> Schedule:
-        """The schedule with the rest of growth as configured, or shorter by one factor, for so many seconds.
+        """The schedule whose remaining growth takes at most `seconds`: as configured, or shortened by one factor.
 
-        So a fade comes to its end, too.  A phase that has begun never becomes longer.
+        The fade in training is shortened, too, so that alpha reaches 1.  A phase that has begun never becomes longer.
         """
         schedule, planned = self.eta.course.schedule, self.configured.growth_images
         phases = zip(schedule.phases[:-1], planned, strict=True)
@@ -109,14 +109,14 @@ class TimeLimit:
 
 
 def with_plan(schedule: Schedule, plan: dict[str, Any]) -> Schedule:
-    """`schedule` with the part that a time limit has planned, as a checkpoint has it; other parts stay."""
+    """`schedule` with the values that `TimeLimit.plan` has changed, read from the header of a checkpoint."""
     growth = plan.get("growth_images", ())
     schedule = schedule.with_growth(growth) if len(growth) == len(schedule.growth_images) else schedule
     return replace(schedule, **{key: plan[key] for key in PLANNED[1:] if key in plan})
 
 
 def until(seconds: float, now: datetime) -> str:
-    """So many seconds from `now`, and the time of day at which they end."""
+    """A text with the duration `seconds` and the time of day at which it ends."""
     end = now + timedelta(seconds=min(seconds, 3e9))  # a century
     clock = f"{end:%H:%M}" if end.date() == now.date() else f"{end:%H:%M on %d %B %Y}"
     return f"about {duration(seconds)}, until {clock}"

@@ -1,7 +1,7 @@
-"""Evaluations during training: when one is due, what it finds, and whether its checkpoint is the best so far.
+"""Metrics during training: when an evaluation is due, its values, and whether its checkpoint is the best so far.
 
-An evaluation draws no random number of training and changes nothing of its state.  Points in time come from the clock
-of rank 0, so two runs may be evaluated at other points; the numbers at a point do not differ.
+An evaluation uses no random numbers of training and changes no training state.  The clock of rank 0 decides when an
+evaluation is due, so two equal runs may be evaluated at different images; the values at the same images are equal.
 """
 
 import math
@@ -22,11 +22,11 @@ from pggan.networks.networks import Generator
 from pggan.run.report import NullReporter, Reporter
 from pggan.sampling.generate import RenderSettings
 
-MAX_POINTS = 100  # of a whole run, unless an interval is given: enough for a curve
+MAX_POINTS = 100  # evaluations per run without evaluation.interval_images: enough points for a curve
 
 
 def is_better(mark: dict[str, Any], best: Any) -> bool:
-    """Whether the number that marks a checkpoint is better: grown further, lower, or of another metric."""
+    """Whether `mark` beats `best`: another metric, or a later stage of growth, or a lower value at the same stage."""
     if best is None or best["metric"] != mark["metric"]:
         return True
     this, other = ((-one["resolution"], one["fading"], one["value"]) for one in (mark, best))
@@ -34,30 +34,30 @@ def is_better(mark: dict[str, Any], best: Any) -> bool:
 
 
 def fits(took: float, spent: float, share: float, *, last: bool) -> bool:
-    """Whether evaluations of `took` seconds, one more and one at the end, fit into `share` seconds beside `spent`."""
+    """Whether one more evaluation of `took` seconds, and one at the end, fit into `share` - `spent` seconds."""
     return spent + took * (1 if last else 2) <= share
 
 
 @dataclass
 class TrainingEvaluator:
-    """The evaluations of one run, on one of its ranks; all ranks call it at the same steps."""
+    """Evaluates one run during training; all ranks call its methods at the same steps."""
 
     evaluator: Evaluator
     pyramid: ImagePyramid
     group: ProcessGroup
     reporter: Reporter | NullReporter
     run_dir: Path
-    interval_images: int | None  # between two evaluations; None: as often as `share` of the time allows
+    interval_images: int | None  # images between two evaluations; None: evaluations take `share` of the training time
     share: float
     images: int  # shown so far
 
     def __post_init__(self) -> None:
         self._began, self._spent, metrics = time.monotonic(), 0.0, self.evaluator.metrics
-        self.took = 0.0  # seconds, of the last evaluation
+        self.took = 0.0  # seconds that the last evaluation took
         for name, metric in [*metrics.items()]:
             try:
                 images_compared(name, metric, self.evaluator.count, self.pyramid)
-            except UserError as error:  # a run on a few images trains without it
+            except UserError as error:  # too few images for this metric must not end training
                 self.reporter.line(f"{name} is left out: {error.problem}")
                 del metrics[name]
         self.decides = next((metric.decides for metric in metrics.values() if metric.decides), None)
@@ -65,15 +65,15 @@ class TrainingEvaluator:
         kept = [directory for directory in checkpoints_of(self.run_dir) if int(directory.name) <= self.images]
         best = best_of(kept) if self.group.is_main else None
         self._best = self.group.broadcast_object(None if best is None else mark_of(best, BEST))
-        self.mark: dict[str, Any] | None = None  # of the checkpoint to be saved now, where it is the best
+        self.mark: dict[str, Any] | None = None  # mark for the next checkpoint, if it is the best so far
 
     def is_due(self, before: int, images: int) -> bool:
-        """Whether the step from `before` to `images` is followed by a tick with an evaluation, as the interval says."""
+        """Whether the interval asks for an evaluation after the step from image count `before` to `images`."""
         every = self.interval_images
         return every is not None and bool(self.evaluator.metrics) and is_due(every, before, images)
 
     def at_tick(self, g_ema: Generator, phase: Phase, images: int, total: int) -> dict[str, float]:
-        """The numbers of an evaluation, by tag, if one is due at this tick of a run of `total` images; on all ranks."""
+        """Evaluate if it is due at this tick, on all ranks; returns values by tag.  `total` is the run's last image."""
         metrics = self.evaluator.metrics.values()
         if all(phase.resolution < one.least_resolution for one in metrics) or not self._is_time(images, total):
             return {}
@@ -81,9 +81,9 @@ class TrainingEvaluator:
         try:
             shown = RenderSettings(phase.resolution, phase.alpha)
             found = self.evaluator.evaluate(g_ema, shown, self.pyramid, group=self.group)
-        except (UserError, RemoteUserError, torch.OutOfMemoryError) as error:  # nothing to end a training for
+        except (UserError, RemoteUserError, torch.OutOfMemoryError) as error:  # a failure must not end training
             if isinstance(error, torch.OutOfMemoryError) and self.group.world_size > 1:
-                raise  # the other ranks are in the middle of it
+                raise  # the other ranks still wait in a collective operation
             self.reporter.line(f"No evaluation at {images:,} images: {error}")
             return {}
         finally:
@@ -97,7 +97,7 @@ class TrainingEvaluator:
         return {f"metrics/{name}": value for name, value in found.values.items()}
 
     def _is_time(self, images: int, total: int) -> bool:
-        """Whether this tick has an evaluation, the same on all ranks."""
+        """Whether this tick needs an evaluation; all ranks get the same answer."""
         last = images >= total
         if self.interval_images is not None:
             return last or self.is_due(self._evaluated_at, images)
@@ -107,7 +107,7 @@ class TrainingEvaluator:
         return bool(self.group.broadcast_object(has_time))
 
     def _mark_best(self, values: dict[str, float], phase: Phase) -> None:
-        """Report the values, and mark the checkpoint of this step if it is the best so far."""
+        """Report `values`, and mark the checkpoint of this step if these values are the best so far."""
         name = next((name for name in values if name.startswith(f"{self.decides}@")), None)
         if name is not None and math.isfinite(values[name]):
             mark = {"metric": name, "value": values[name], "resolution": phase.resolution, "fading": phase.alpha < 1}

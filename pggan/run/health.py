@@ -1,4 +1,4 @@
-"""The health of a run at a tick: the means of its numbers, and alarms."""
+"""The means of a run's numbers between two ticks, and the alarms that these means raise."""
 
 from collections import defaultdict, deque
 from collections.abc import Mapping
@@ -12,41 +12,42 @@ from torch import Tensor
 
 from pggan.distributed.process_group import ProcessGroup
 
-COUNTED = "/skipped"  # names that end so are summed instead of averaged
-PEAKED = "/gradient_norm"  # names that end so also get a maximum
-PEAK = "_max"  # what the name of that maximum has at its end
+COUNTED = "/skipped"  # numbers with this suffix are summed, all others are averaged
+PEAKED = "/gradient_norm"  # numbers with this suffix are also reported by their maximum
+PEAK = "_max"  # suffix of the name of such a maximum
 
-SPIKE_FACTOR = 100  # times the recent median of a gradient norm; growth and restarts stay far below
-# ADA aims at a mean sign of 0.6 (Karras et al. 2020, section 3), and in avatars_32 it stays below 0.67 until the rates
-# fall.  At 0.8, D is wrong about one real in 10.  Where only differences count, the limit is what equally separated
-# normal scores have.
+SPIKE_FACTOR = 100  # alarm for a gradient norm of this many times its recent median; new levels cause less
+# ADA aims at a mean sign of 0.6 for D's scores of reals (Karras et al. 2020, section 3).
+# In avatars_32, this mean sign stays below 0.67 until the learning rates decay.
+# A mean sign of 0.8 means that D is wrong about one real in 10.
+# A relativistic loss has no sign of single scores: `Loss.mean_sign` converts this limit for differences of scores.
 MAX_SIGN, RECENT_TICKS = 0.8, 12
 REALS_SIGN = "health/reals_sign"
 REMEDIES = {
-    "gradients": "A single one is harmless, and skipped updates are normal in fp16 while the loss scale is found. If "
-    "they come often, lower schedule.learning_rate_g and schedule.learning_rate_d, or raise the weight of the gradient "
-    "penalty (loss.*)",
-    "overfitting": "D knows the reals by heart, or is far ahead of G. Give more images, take augmentation=ada (or a "
-    "lower augmentation.rampup_images), or stop here and take checkpoint=best",
+    "gradients": "This alarm is harmless if it comes once; fp16 also skips updates until its loss scale is found. If "
+    "this alarm comes often, lower schedule.learning_rate_g and schedule.learning_rate_d, or raise the weight of the "
+    "gradient penalty (loss.*)",
+    "overfitting": "D has memorized the reals, or is far ahead of G. Add training images, set augmentation=ada (or a "
+    "lower augmentation.rampup_images), or stop training and use checkpoint=best",
 }
 
 Values = dict[str, NDArray[np.float32]]  # numbers [N] by name
 
 
 class MetricAccumulator:
-    """The named tensors of all steps since the last tick, kept on the device until they are asked for."""
+    """Collects the named tensors of all steps between two ticks on the device, so that no step waits for a copy."""
 
     def __init__(self) -> None:
-        self._steps: list[tuple[dict[str, int], Tensor]] = []  # sizes by name, and all numbers
+        self._steps: list[tuple[dict[str, int], Tensor]] = []  # sizes by name, and the concatenated values
 
     def add(self, named: dict[str, Tensor]) -> None:
-        """Add tensors of any shape; a name need not come every time."""
-        # One operation for all of them: on a GPU each takes as long to launch as a hundred numbers to copy.
+        """Add the tensors of one step, of any shape; the names may differ from step to step."""
+        # One concatenation of all tensors saves kernel launches, which cost more than copying these few numbers.
         flat = torch.cat([values.detach().flatten().float() for values in named.values()])
         self._steps.append(({name: values.numel() for name, values in named.items()}, flat))
 
     def take(self) -> Values:
-        """The numbers on this rank since the last call, one by one; waits for the device."""
+        """The single values of this rank since the last call, by name; waits for the device."""
         steps, self._steps = self._steps, []
         parts: dict[str, list[Tensor]] = {}
         numbers = torch.cat([flat for _, flat in steps]).cpu() if steps else torch.zeros(0)
@@ -57,7 +58,7 @@ class MetricAccumulator:
 
 
 def means(values: Values, group: ProcessGroup) -> dict[str, float]:
-    """The means of `values` over all ranks, the sums of those that are COUNTED, and the maxima of those PEAKED."""
+    """The mean of each name over all ranks; the sum for COUNTED names, and also the maximum for PEAKED names."""
     if not values:
         return {}
     mine = [(float(each.sum(dtype=np.float64)), each.size, float(each.max())) for each in values.values()]
@@ -72,22 +73,22 @@ def means(values: Values, group: ProcessGroup) -> dict[str, float]:
 
 
 class Alarms:
-    """The alarms of a run; told the scalars of every tick, in their order.  Each is said once per resolution."""
+    """Watches the scalars of every tick and raises alarms; the text of an alarm is shown once per resolution."""
 
     def __init__(self, max_sign: float) -> None:
-        """Args: max_sign: the mean sign of reals' scores above which D knows them by heart."""
+        """Args: max_sign: the mean sign of D's scores of reals, above which D counts as overfitted."""
         self.max_sign, self._resolution = max_sign, 0
         self._recent = defaultdict[str, deque[float]](lambda: deque(maxlen=RECENT_TICKS))
 
     def at_tick(
         self, resolution: int, scalars: Mapping[str, float], *, rates_fall: bool
     ) -> tuple[dict[str, float], list[str]]:
-        """Scalars by tag, 1 for each alarm that holds, and a text for each that is to be said now.
+        """Returns scalars by tag (1 for an alarm that is raised, else 0) and the texts of alarms to show now.
 
-        Args: scalars: of the tick, by tag; an alarm whose scalar is missing is not raised; rates_fall: then D tells
-        reals from a G that hardly moves: a mean sign of 0.9 in the end of good runs (lab book).
+        Args: scalars: of this tick, by tag; an alarm without its scalar is not raised; rates_fall: whether the learning
+        rates decay: then G hardly changes, and good runs reach a mean sign of 0.9, too (lab book).
         """
-        if resolution != self._resolution:  # scores have another scale there
+        if resolution != self._resolution:  # the scores of another resolution have another scale
             self._resolution, self._said = resolution, set[str]()
             self._recent[REALS_SIGN].clear()
         found = {

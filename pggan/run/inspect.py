@@ -1,4 +1,4 @@
-"""`pggan inspect`: what a run, a checkpoint, a generator or a data set holds, as a table or as JSON.  Without torch."""
+"""`pggan inspect` prints facts of a run, checkpoint, generator or data set; it does not import torch."""
 
 import json
 from math import prod
@@ -31,7 +31,7 @@ SHEET_TILE = 128  # pixels
 
 
 def run(config: InspectConfig) -> int:
-    """Print what `run=` or `data=` holds; returns the exit code."""
+    """Print the facts of the run or data set that `config` names; returns the exit code."""
     if config.run is None:
         facts, step = facts_of_data(config), next_command("train", "hours=2", **{"data.path": config.data})
     else:
@@ -50,7 +50,7 @@ def run(config: InspectConfig) -> int:
 
 
 def facts_of_run(path: Path) -> dict[str, Any]:
-    """Stage, parameters, checksum and architecture in the checkpoint at `path`, or the newest valid one of a run."""
+    """The facts of a checkpoint; `path` is a checkpoint, or a run directory whose newest valid checkpoint is read."""
     checkpoint, _ = resolve_checkpoint(path, "run")
     best, header = best_of(checkpoints_of(path)), checkpoint.header
     return {
@@ -64,7 +64,7 @@ def facts_of_run(path: Path) -> dict[str, Any]:
 
 
 def facts_of_generator(path: Path) -> dict[str, Any]:
-    """Stage, parameters, checksum, architecture, and any licence and data statement in a generator file."""
+    """The facts of a generator file: stage, parameters, checksum, architecture, licence and data statement if any."""
     with refusing_generators(path):
         about = read_generator_header(path)
         return {
@@ -77,7 +77,7 @@ def facts_of_generator(path: Path) -> dict[str, Any]:
 
 
 def parameters_in(checkpoint: Checkpoint, network: str) -> int:
-    """The number of parameters of a network."""
+    """The number of parameters of the network `network` in a checkpoint."""
     alone, together = f"{network}.safetensors", checkpoint.directory / WEIGHTS_FILE
     if alone in checkpoint.header["files"]:
         return sum(prod(shape) for _, shape in stored_tensors(checkpoint.directory / alone).values())
@@ -85,7 +85,7 @@ def parameters_in(checkpoint: Checkpoint, network: str) -> int:
 
 
 def facts_of_data(config: InspectConfig) -> dict[str, Any]:
-    """Counts, levels, classes and source of a pyramid; draws a sheet where `config` asks."""
+    """The facts of a pyramid: counts, levels, classes and source; with `sheet=`, also writes a contact sheet."""
     pyramid = ImagePyramid(Path(str(config.data)))
     if config.sheet is not None:
         count, tile = min(SHEET_IMAGES, pyramid.images), min(pyramid.resolution, SHEET_TILE)

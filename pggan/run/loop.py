@@ -1,4 +1,4 @@
-"""An open run on one of its ranks: what is due before and after each step, and the end."""
+"""The training run on one rank: its work before and after each step, and at the end."""
 
 import time
 from dataclasses import dataclass
@@ -25,14 +25,14 @@ from pggan.run.pictures import Pictures, Step
 from pggan.run.report import NullReporter, Reporter
 from pggan.training.trainer import Trainer
 
-# What a rank can ask for; all of them do it at the same step.
+# Bits that a rank sets in an all-reduce before each step, so that all ranks stop, save or roll back at the same step.
 STOP, SAVE, GO_BACK = 1, 2, 4
-SPENT = "spent_seconds"  # of training, as state.json has it
+SPENT = "spent_seconds"  # key of state.json: the training time until this checkpoint
 
 
 @dataclass
 class Run:
-    """The parts of a run, what is due before and after each of its steps, and the end."""
+    """The parts of a training run, and the work before and after each of its steps and at its end."""
 
     run_dir: Path
     trainer: Trainer
@@ -43,20 +43,20 @@ class Run:
     evaluator: TrainingEvaluator
     interruption: StopSignal
     writer: CheckpointWriter
-    metadata: dict[str, Any]  # that every checkpoint has
-    pictures: Pictures | None  # on rank 0
+    metadata: dict[str, Any]  # entries of state.json that are the same in every checkpoint
+    pictures: Pictures | None  # None except on rank 0
     tick_images: int
     most_skipped: int  # updates in a row
-    began: float  # when training would have begun if it had never stopped, by the clock of time.monotonic()
+    began: float  # start of training by time.monotonic(), as if the run had never been interrupted
     hours: float | None
-    limit: TimeLimit | None  # of a run of given hours, on rank 0
+    limit: TimeLimit | None  # None without `hours`, and on ranks other than 0
 
     def __post_init__(self) -> None:
         self._numbers = MetricAccumulator()
-        self._phase_index = -1  # of the phase that was reported last
+        self._phase_index = -1  # index of the last phase that was reported
         self._saved_at = self.state.images or -1
-        self._is_wanted = False  # a checkpoint, after the next step that is worth one
-        self._problem: NonFiniteError | None = None  # of the last checkpoint, found while it was being written
+        self._is_wanted = False  # whether a checkpoint is due after the next step whose updates were not skipped
+        self._problem: NonFiniteError | None = None  # error that was found while the last checkpoint was written
 
     @property
     def state(self) -> State:
@@ -64,9 +64,10 @@ class Run:
         return self.trainer.state
 
     def next_phase(self) -> Phase | None:
-        """The phase of the next step; None at the end of the schedule, or when a rank was asked to stop.
+        """The phase of the next step; None at the end of the schedule, or when a signal has asked a rank to stop.
 
-        Raises NonFiniteError, on all ranks, when a checkpoint was not worth keeping; UserError when the disk refuses.
+        Raises NonFiniteError, on all ranks, if the last checkpoint has numbers that are not finite; UserError if the
+        disk can't be written.
         """
         group, images = self.group, self.state.images
         if images >= self.course.schedule.total:
@@ -88,19 +89,19 @@ class Run:
         return phase
 
     def _begin_phase(self, phase: Phase) -> None:
-        """Report the phase of the next step: a new one, or one that is resumed."""
+        """Report the phase of the next step, which begins now or is resumed."""
         self._phase_index = phase.index
         is_new = phase.index != self.state.phase_index
         self.reporter.begin_phase(phase, self.state.images, is_new=is_new)
         if is_new:
-            self.trainer.release_graphs()  # the next level of images may need their memory
+            self.trainer.release_graphs()  # larger images may need the memory of the CUDA graphs
         if self.state.images == 0:
             self._happen(Step(phase, 0, 0, is_last=False))
 
     def after_step(self, phase: Phase, metrics: dict[str, Tensor]) -> None:
-        """Do what is due.
+        """Add the `metrics` of a step, and draw, report and save whatever is due after this step.
 
-        Raises NonFiniteError when the state is no longer worth resuming from, UserError when it can't be saved.
+        Raises NonFiniteError after too many skipped updates, UserError if a checkpoint can't be saved.
         """
         images = self.state.images
         step = Step(phase, images - phase.batch, images, is_last=images >= self.course.schedule.total)
@@ -109,29 +110,29 @@ class Run:
         self._happen(step)
 
     def _happen(self, step: Step) -> None:
-        """Draw, report and save what is due after a step."""
+        """Draw pictures, report a tick, evaluate and save a checkpoint, each if it is due after `step`."""
         if self.pictures is not None:
             self.pictures(step)
         if step.reaches(self.tick_images) or self.evaluator.is_due(step.before, step.images):
             self._tick(step)
         self._is_wanted |= step.reaches(self.writer.every_images) or self.evaluator.mark is not None
-        # While updates are being skipped, a checkpoint would be no place to go back to; `finish` writes the last one.
+        # A checkpoint while updates are skipped could not be rolled back to; `finish` writes the last checkpoint.
         if self._is_wanted and not step.is_last and updates_were_taken(self.state, self.most_skipped):
             self._save()
 
     def _tick(self, step: Step) -> None:
-        """Report the numbers since the last tick, with an evaluation where one is due.
+        """Report the numbers since the last tick, and evaluate the averaged generator if it is due.
 
-        Raises NonFiniteError, on all ranks, after too many updates without finite gradients.
+        Raises NonFiniteError, on all ranks, after too many skipped updates in a row.
         """
         state, group, loss = self.state, self.group, self.trainer.loss
         is_sound = updates_were_taken(state, self.most_skipped)
-        values = self._numbers.take()  # waits for the device, whose steps these are
+        values = self._numbers.take()  # waits for the device
         scalars = means(values, group)
         if not step.is_last:
             self._replan(step.images)
-        if is_sound:  # or the best checkpoint could not be saved here
-            shown = self.course.at(step.images - 1)  # as a checkpoint of these images has it
+        if is_sound:  # while updates are skipped, no checkpoint is saved, so the best one must not be marked either
+            shown = self.course.at(step.images - 1)  # a checkpoint stores the phase of the last image shown, too
             scalars |= self.evaluator.at_tick(state.g_ema, shown, step.images, self.course.schedule.total)
         if loss.scores_are_log_odds and "scores/reals" in values:
             reals, fakes = (torch.from_numpy(values[f"scores/{kind}"]) for kind in ("reals", "fakes"))
@@ -141,7 +142,7 @@ class Run:
         group.require_equal_weights({"G": [*state.g.network.weights], "D": [*state.d.network.weights]})
 
     def _replan(self, images: int) -> None:
-        """Plan growth and last image anew, on all ranks, where the run was given hours."""
+        """With `hours`, adapt growth and the number of images to the time left, and send the plan to all ranks."""
         if self.hours is None:
             return
         if (limit := self.limit) is not None:
@@ -149,20 +150,20 @@ class Run:
         self.course.schedule = with_plan(self.course.schedule, self.group.broadcast_object(limit and limit.planned))
 
     def _save(self) -> None:
-        """Begin to write a checkpoint; its phase is the phase of the last image shown."""
+        """Start writing a checkpoint in the background; it stores the phase of the last image shown."""
         state = self.state
         metadata = self.metadata | {BEST: self.evaluator.mark, SPENT: time.monotonic() - self.began}
         metadata |= {} if self.limit is None else self.limit.planned
         self._is_wanted, self.evaluator.mark = False, None
         extra_state = self.trainer.reducer.extra_state()
         if self.group.is_main and self._wait_for_checkpoint():
-            self.reporter.board.flush()  # a run that resumes there has all points before it
+            self.reporter.board.flush()  # so a run that resumes there has all earlier points
             phase = self.course.at(max(state.images - 1, 0))
             self.writer.save(take_snapshot(state, phase, metadata, extra_state))
         self._saved_at = state.images
 
     def _wait_for_checkpoint(self) -> bool:
-        """Wait for the last checkpoint; False if a number in it is not finite, which all ranks are told of."""
+        """Wait until the last checkpoint is written; False if it has numbers that are not finite."""
         try:
             self.writer.wait()
         except NonFiniteError as problem:
@@ -170,18 +171,18 @@ class Run:
         return self._problem is None
 
     def finish(self) -> int:
-        """Save what is not saved, and wait for it; returns the exit code.
+        """Write the last checkpoint, wait until it is written, and say how to go on; returns the exit code.
 
-        Raises NonFiniteError, on all ranks, when the state can't be kept.
+        Raises NonFiniteError, on all ranks, if the checkpoint has numbers that are not finite.
         """
         reporter, images, schedule = self.reporter, self.state.images, self.course.schedule
         if self._saved_at != images:
             self._save()
         if self._wait_for_checkpoint() and self.group.is_main:
-            # A kill may have come between a checkpoint and the removal of older ones.
+            # A kill may have come after a checkpoint was written, but before older checkpoints were removed.
             prune(self.run_dir, images, self.writer.keep)
         if problem := self.group.broadcast_object(str(self._problem or "")):
-            raise self._problem or NonFiniteError(problem)  # which knows the images of its checkpoint
+            raise self._problem or NonFiniteError(problem)  # only `_problem` knows the image count of its checkpoint
         if images < schedule.total:
             resumes = f"The same command with run_dir={self.run_dir} resumes."
             reporter.line(f"Interrupted at {images:,} images; everything is saved. {resumes}")
@@ -193,7 +194,10 @@ class Run:
 
 
 def updates_were_taken(state: State, most_skipped: int) -> bool:
-    """Whether the last updates were taken; waits for the device; raises NonFiniteError after too many skipped."""
+    """Whether the last updates of G and D were not skipped; waits for the device.
+
+    Raises NonFiniteError after `most_skipped` skipped updates in a row.
+    """
     for name, trainable in (("G", state.g), ("D", state.d)):
         skipped = int(trainable.skipped)
         if skipped >= most_skipped:

@@ -1,4 +1,4 @@
-"""`pggan monitor`: TensorBoard on a run, with settings that suit it."""
+"""`pggan monitor` serves TensorBoard for a run, with settings for many pictures and for a live run."""
 
 import threading
 import webbrowser
@@ -13,7 +13,7 @@ from pggan.core.text import next_command
 OUTPUTS = Path("outputs")
 EVENTS = "events.out.tfevents.*"
 HOST = "127.0.0.1"
-# TensorBoard would keep 10 pictures of a tag, chosen by chance.
+# By default, TensorBoard shows only 10 pictures per tag, which it picks at random.
 SAMPLES = "images=1000,text=1000"
 
 
@@ -22,7 +22,7 @@ def run(config: MonitorConfig) -> int:
     newest = newest_run(OUTPUTS if config.run is None else Path(config.run))
     directory = newest if config.run is None else Path(config.run)
     address = serve(directory, config.port)
-    print(f"{directory}: {address}\nGrids are under Images.  Ctrl-C ends it.", flush=True)
+    print(f"{directory}: {address}\nPreview grids are in the tab Images.  Ctrl-C ends TensorBoard.", flush=True)
     if config.open:
         webbrowser.open(address)
     try:
@@ -34,18 +34,16 @@ def run(config: MonitorConfig) -> int:
 
 
 def newest_run(folder: Path) -> Path:
-    """The run in or below `folder` that was written to last; raises UserError when there is none."""
+    """The run in or below `folder` whose event file changed last; raises UserError if there is no run."""
     files = {path: path.stat().st_mtime for path in folder.rglob(EVENTS)}
     if not files:
-        remedy = (
-            "Name the run_dir of a training, or a folder of several. Without run_dir=, training writes to outputs/."
-        )
+        remedy = "Set run= to the run_dir of a training, or to a folder with runs. By default, runs are below outputs/."
         raise UserError(f"There is no run in {folder.absolute()}.", remedy)
     return max(files, key=files.__getitem__).parent
 
 
 def serve(directory: Path, port: int | None) -> str:
-    """Start TensorBoard in a thread; returns its address.  Raises UserError when its port is taken."""
+    """Start TensorBoard in a thread; returns its address.  Raises UserError if its port is in use."""
     from tensorboard import program
 
     board = program.TensorBoard()
@@ -53,7 +51,7 @@ def serve(directory: Path, port: int | None) -> str:
     arguments += [f"--window_title=pggan {directory.name}"] + ([] if port is None else [f"--port={port}"])
     board.configure(["tensorboard", *arguments])
     try:
-        with redirect_stderr(StringIO()):  # TensorBoard calls its usual way of reading files an experiment
+        with redirect_stderr(StringIO()):  # hides TensorBoard's warning that its default data loader is experimental
             return str(board.launch())
     except program.TensorBoardServerException as error:
-        raise UserError(f"TensorBoard can't be served at {HOST} port={port}.", "Set another port=.") from error
+        raise UserError(f"TensorBoard can't use {HOST} with port={port}.", "Set another port=.") from error

@@ -1,4 +1,4 @@
-"""The pictures that a run makes of itself: grids, the frames of its film, the projector.
+"""Draws the pictures of a run during training: preview grids, frames of its film, and TensorBoard's projector.
 
 N images, R resolution, C channels.
 """
@@ -31,17 +31,17 @@ from pggan.sampling.images import (
     stored_grids,
 )
 
-MAX_GRID = 2**22  # pixels: about a second of encoding, and more than a screen shows
-FILM_GRIDS = 200  # stored in a whole run, at even distances: seven seconds of film without one shown twice
-MAX_TILE = 128  # pixels of an image in them: larger ones are averaged down
-MAX_STORED_PIXELS = 2**16  # of a stored grid: less than 200 KB in three channels, even of noise
-MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # of the projector: 256 faces of 256x256, 16 of 1024x1024
-POINT_TILE = 32  # pixels of a point's picture: 256 of them are a few hundred kilobytes
+MAX_GRID = 2**22  # pixels of a preview grid: encoding it takes about a second, and a screen shows no more pixels
+FILM_GRIDS = 200  # small grids that a run stores for its film: 200 frames last seven seconds
+MAX_TILE = 128  # side in pixels of an image in a stored grid; larger images are averaged down
+MAX_STORED_PIXELS = 2**16  # pixels of a stored grid, so that even a grid of noise takes less than 200 KB
+MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # limits of the projector: 256 images of 256x256, 16 of 1024x1024
+POINT_TILE = 32  # side in pixels of a point's picture: 256 of these pictures take a few hundred kilobytes
 
 
 @dataclass(frozen=True)
 class Step:
-    """A step that was taken, from image count `before` to `images`; at the beginning of a run, the step to 0."""
+    """The last training step, which has led from image count `before` to `images`; both are 0 before the first step."""
 
     phase: Phase
     before: int
@@ -49,12 +49,12 @@ class Step:
     is_last: bool
 
     def reaches(self, every: int) -> bool:
-        """Whether it reaches a multiple of `every`, or the end."""
+        """Whether this step reaches a multiple of `every` images, or is the last step."""
         return self.is_last or is_due(every, self.before, self.images)
 
 
 class Pictures:
-    """The pictures of one run, drawn on rank 0 after the steps at which each is due."""
+    """Draws the pictures of one run, on rank 0, after each step at which a picture is due."""
 
     def __init__(
         self,
@@ -67,15 +67,15 @@ class Pictures:
         layout: tuple[int, int],
         grid_images: int,
     ) -> None:
-        """Continue from the images of `state`: stored grids beyond it are dropped.
+        """Continue at the image count of `state`, and delete stored grids of later image counts.
 
-        Args: layout: columns and rows of a grid, fewer of large images; grid_images: between two grids.
+        Args: layout: columns and rows of a preview grid; grid_images: number of images between two preview grids.
         """
         self.folder, self.film, self.layout = run_dir / "samples", run_dir / "samples" / FOLDER, layout
         self.state, self.pyramid, self.reporter = state, pyramid, reporter
         self.final, self.grid_images = schedule.final_resolution, grid_images
         self.film_images = -(-schedule.total // FILM_GRIDS)  # between two stored grids
-        # Columns, as many as rows, of all stored grids of a run.
+        # All stored grids of a run have the same number of columns, and as many rows.
         self.tile = min(self.final, MAX_TILE)
         self.columns = 4 if 16 * self.tile**2 <= MAX_STORED_PIXELS else 2
         make_directory(self.film)
@@ -83,7 +83,7 @@ class Pictures:
             path.unlink()
 
     def __call__(self, step: Step) -> None:
-        """Draw what is due, unless other programs leave too little of the device's memory."""
+        """Draw the pictures that are due after `step`; if the device is out of memory, warn and go on."""
         phase, images, is_first = step.phase, step.images, step.images == 0
         try:
             if is_first:
@@ -99,7 +99,7 @@ class Pictures:
             self.reporter.warn(f"Pictures of {images:,} images are left out: {str(error).partition('. GPU')[0]}.")
 
     def _show_grids(self, phase: Phase, images: int) -> None:
-        """Show reals, and fakes of seeds 0, 1, 2 …, the same ones every time: of G, and of its average as a file."""
+        """Show reals, and fakes of seeds 0, 1, 2 … from G and from the averaged G; write the latter to a file."""
         self._show("reals", self._reals(phase.resolution), images)
         g, file = self.state.g.network, self.folder / f"fakes-{images:09d}.png"
         assert isinstance(g, Generator), "new_state makes it"
@@ -108,12 +108,12 @@ class Pictures:
             self._show(name, fakes, images, path)
 
     def _count(self, resolution: int) -> int:
-        """The images of a grid: as `layout` has them, or fewer, for at most MAX_GRID pixels."""
+        """The number of images of a preview grid: columns x rows, or fewer to stay within MAX_GRID pixels."""
         side = max(resolution, min(self.final, MIN_TILE))
         return min(self.layout[0] * self.layout[1], max(MAX_GRID // side**2, 1))
 
     def _reals(self, resolution: int) -> Pixels:
-        """The first images of the set, as many as a grid has."""
+        """The first images of the training set, as many as a preview grid has."""
         return self.pyramid.read(resolution, np.arange(min(self._count(resolution), self.pyramid.images)))
 
     def _show(self, name: str, pixels: Pixels, images: int, file: Path | None = None) -> None:
@@ -121,7 +121,7 @@ class Pictures:
         self.reporter.picture(f"images/{name}", contact_sheet(pixels, columns, self.final), file, images)
 
     def _store_grid(self, phase: Phase, images: int) -> None:
-        """Store a small grid of the averaged generator's images of the same seeds, for a film."""
+        """Store one frame of the film: a small grid of the averaged generator's images for the seeds 0, 1, 2 …"""
         fakes = draw_seeds(self.state.g_ema, self.columns**2, phase.resolution, phase.alpha)
         small = shrink(fakes, max(phase.resolution // self.tile, 1))
         facts = GridFacts(images, phase.resolution, phase.alpha, round(self.reporter.hours, 6), self.columns)
@@ -130,10 +130,10 @@ class Pictures:
 
 @torch.no_grad()
 def show_projector(board: SummaryWriter, pyramid: ImagePyramid, state: State, phase: Phase) -> None:
-    """Show averaged fakes of seeds 0, 1, 2 … and reals as points, by what D sees in them."""
+    """Show fakes of the averaged G and reals in TensorBoard's projector, by the inputs of D's last layer."""
     side, d = phase.resolution, state.d.network
     assert isinstance(d, Discriminator), "new_state makes it"
-    group = state.g_ema.architecture.stddev_group  # images that D compares with each other
+    group = state.g_ema.architecture.stddev_group  # D's minibatch stddev needs whole groups
     count = min(MAX_POINTS, MAX_POINT_PIXELS // side**2, pyramid.images) // group * group
     if count == 0:
         return

@@ -1,7 +1,4 @@
-"""The numbers, lines and pictures of a run, written to the console, train.log, metrics.jsonl and TensorBoard.
-
-Nothing here waits for the device between ticks.
-"""
+"""Writes the numbers, lines and pictures of a run to the console, train.log, metrics.jsonl and TensorBoard."""
 
 import json
 import math
@@ -26,10 +23,10 @@ from pggan.run.run_dir import append_log
 from pggan.sampling.images import Pixels, save_png
 
 METRICS_FILE = "metrics.jsonl"  # the scalars of each tick as one JSON object per line
-# The keys that people compare runs by; the others are in the text of the configuration.
+# Keys for TensorBoard's HParams, where people compare runs; TensorBoard's text page has all keys.
 COMPARED = ("seed", "precision", "elastic", "loss", "model", "schedule", "ema", "augmentation")
 GROWTH = {"growth: each bend is the border of two phases": ["^schedule/growth$"]}
-# Categories of Custom Scalars, their charts, and patterns of the tags in each.
+# TensorBoard's page Custom Scalars: for each category, its charts, each with patterns of the tags that it shows.
 LAYOUT: dict[str, dict[str, list[str]]] = {
     "losses": {
         "losses": ["^[DG]/loss$"],
@@ -50,7 +47,7 @@ LAYOUT: dict[str, dict[str, list[str]]] = {
 
 
 class NullReporter:
-    """The reporter of ranks other than 0: it takes every call of a Reporter and of its parts, and does nothing."""
+    """The reporter of all ranks but rank 0: it has every method of `Reporter`, and each does nothing."""
 
     def __getattr__(self, name: str) -> Self:
         return self
@@ -60,17 +57,17 @@ class NullReporter:
 
 
 class Reporter:
-    """The one place where a run's scalars, lines and pictures are written; a context."""
+    """Writes all scalars, lines and pictures of a run; a context manager, which closes the files."""
 
     def __init__(self, run_dir: Path, course: Course, eta: Eta, alarms: Alarms, *, images: int, began: float) -> None:
-        """Continue the files of the run from `images`; what was written beyond it is dropped.
+        """Continue the files of the run at `images` shown, and drop the entries of later image counts.
 
-        Args: began: when training would have begun if it had never stopped, by the clock of time.monotonic().
+        Args: began: start of training by time.monotonic(), as if the run had never been interrupted.
         """
         self.run_dir, self.course, self.eta, self.alarms, self.began = run_dir, course, eta, alarms, began
         self.console = TrainingConsole(run_dir, course, images)
         self.board = SummaryWriter(str(run_dir), purge_step=images + 1 if images else 0)
-        self._first = images and images + 1  # of what is written now
+        self._first = images and images + 1  # image count of the first entries
         self._tick_images, self._tick_time = images, time.monotonic()
         keep_metrics(run_dir / METRICS_FILE, images)
 
@@ -80,26 +77,26 @@ class Reporter:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.console.__exit__()
-        with nullcontext() if kind is None else suppress(Exception):  # a full disk may be why the block failed
+        with nullcontext() if kind is None else suppress(Exception):  # keeps the error of a full disk
             self.board.close()
 
     @property
     def hours(self) -> float:
-        """Hours of training so far, without the steps that a resumed run takes again."""
+        """Hours of training so far; steps that an interruption has undone do not count."""
         return (time.monotonic() - self.began) / 3600
 
     def line(self, text: str) -> None:
-        """Show a line on the console, and keep it in train.log."""
+        """Print a line on the console, and append it to train.log."""
         self.console.line(text)
         append_log(self.run_dir, text)
 
     def warn(self, text: str) -> None:
-        """Show a warning, which stays visible on a terminal, and keep it in train.log."""
+        """Print a warning, which stays visible in the live view, and append it to train.log."""
         self.console.warn(text)
         append_log(self.run_dir, text)
 
     def describe(self, description: dict[str, Any]) -> None:
-        """Write TensorBoard's layout of charts, the configuration, and the beginning of the row in HParams."""
+        """Write to TensorBoard: the layout of charts, the configuration, and the start of the run's row in HParams."""
         board = self.board
         charts = {
             title: {name: ["Multiline", tags] for name, tags in (GROWTH | parts).items()}
@@ -108,28 +105,28 @@ class Reporter:
         board.add_custom_scalars(charts)
         configuration = OmegaConf.to_yaml(OmegaConf.create(description)).splitlines()
         board.add_text("run/configuration", "\n".join(f"    {line}" for line in configuration), self._first)
-        # No columns are declared, as `add_hparams` would: TensorBoard takes all numbers of all runs.
+        # `add_hparams` would declare columns; without declared columns, HParams shows all scalars of all runs.
         values = flatten({key: description[key] for key in COMPARED})
         compared = {key: value for key, value in values if isinstance(value, bool | int | float | str)}
         _, start, self._end_of_row = hparams(compared, {})  # type: ignore[no-untyped-call]
         board.file_writer.add_summary(start, self._first)  # type: ignore[attr-defined]  # its type says None
 
     def finish(self, images: int) -> None:
-        """Mark the row in HParams: the run has come to its end."""
+        """Mark the run as complete in TensorBoard's HParams; `images` is its last image count."""
         self.board.file_writer.add_summary(self._end_of_row, images)  # type: ignore[attr-defined]
 
     def begin_phase(self, phase: Phase, images: int, *, is_new: bool) -> None:
-        """Tell that training is at `images`, at the beginning of a phase if `is_new`, or in one that is resumed."""
+        """Report that `phase` begins at `images` shown if `is_new`, or is resumed there."""
         self.console.progress(images, phase)
         title = f"Phase {phase.index + 1} of {len(self.course.schedule.phases)}: {phase.name}, batch {phase.batch}"
         self.line(title if is_new else f"{title}, resumed at {images:,} images")
         if is_new:
-            # The point of the first image of the phase: a run that resumes from `images` writes it again, once.
+            # A run that resumes at `images` drops the points after it, so it writes this point only once.
             self.board.add_text("phases", title, images + 1)
             self.board.add_scalar("schedule/growth", growth(phase), images + 1)
 
     def tick(self, images: int, phase: Phase, scalars: dict[str, float]) -> None:
-        """Write the `scalars` since the last tick everywhere, and what is wrong with them."""
+        """Write the `scalars` of a tick, by tag, to all outputs, and the alarms that they raise."""
         now, schedule = time.monotonic(), self.course.schedule
         seconds_per_image = (now - self._tick_time) / max(images - self._tick_images, 1)
         self._tick_images, self._tick_time = images, now
@@ -163,7 +160,7 @@ class Reporter:
         self.board.flush()
 
     def picture(self, tag: str, picture: Pixels, path: Path | None, images: int) -> None:
-        """Show a picture [H, W, C] in TensorBoard, and write it as the PNG file `path`."""
+        """Write a picture [H, W, C] to TensorBoard, and as a PNG file unless `path` is None."""
         if path is not None:
             save_png(picture, path)
         shown = picture if picture.shape[2] in (3, 4) else picture[:, :, :1]
@@ -171,12 +168,12 @@ class Reporter:
 
 
 def growth(phase: Phase) -> float:
-    """Doublings of 4x4 so far; the doubling of a fade counts by its alpha."""
+    """How often the resolution has doubled since 4x4; a doubling that fades in counts as its alpha."""
     return phase.resolution.bit_length() - MIN_RESOLUTION.bit_length() - 1 + phase.alpha
 
 
 def keep_metrics(path: Path, images: int) -> None:
-    """Drop the lines of a metrics.jsonl beyond `images`, and any that was cut short by a kill or a full disk."""
+    """Rewrite a metrics.jsonl without lines beyond `images`, and without lines that a kill or a full disk cut short."""
     kept = ""
     for line in path.read_text().splitlines() if path.is_file() else []:
         with suppress(ValueError, KeyError, TypeError):

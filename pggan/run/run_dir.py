@@ -1,4 +1,4 @@
-"""The directory of a run: its name, lock, log and configuration.  Imported without torch."""
+"""The run directory: its name, lock, log and configuration.  This module does not import torch."""
 
 import os
 import socket
@@ -18,17 +18,17 @@ LOCK_FILE = ".lock"
 
 
 def choose_run_dir(run_dir: str | None, name: str) -> Path:
-    """The directory `run_dir`, or a new one under outputs/<name>/; nothing is created yet."""
+    """The path `run_dir`, or by default a new path outputs/<name>/<date>_<time>; this function creates nothing."""
     if run_dir is not None:
         path = Path(run_dir)
         if path.exists() and not path.is_dir():
-            raise UserError(f"run_dir={path} is a file.", "Name a directory, new or of an earlier run.")
+            raise UserError(f"run_dir={path} is a file.", "Set run_dir= to a new directory or an existing run.")
         return path
     return Path("outputs") / name / time.strftime("%Y-%m-%d_%H-%M-%S")
 
 
 def next_start(run_dir: Path) -> str:
-    """A sentence on what the same command would do with the run as it is on the disk: resume or begin again."""
+    """A sentence that says whether the same command resumes the run from a checkpoint or starts it again."""
     found = checkpoints_of(run_dir)
     does = f"resumes from {int(found[-1].name):,} images" if found else "begins again: there is no checkpoint yet"
     return f"The same command with run_dir={run_dir} {does}."
@@ -41,18 +41,18 @@ def write_config(path: Path, description: dict[str, Any]) -> None:
 
 
 def append_log(run_dir: Path, text: str) -> None:
-    """Append a line to train.log, with the time."""
+    """Append a line to train.log, with date and time before it."""
     with (run_dir / "train.log").open("a") as file:
         file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
 
 
 @contextmanager
 def lock_run_dir(run_dir: Path) -> Iterator[None]:
-    """Create the directories of a run, if needed, and keep every other process out while the block runs.
+    """Create the directories of a run if they are missing, and lock the run directory while the block runs.
 
-    The system frees the lock however this process ends, so a killed run leaves nothing to clean up.
-    Directories created here are removed again if the block fails before there is anything in them.
-    Raises UserError, naming process, host and start, when another run has the directory; or when it can't be written.
+    The operating system releases the lock when this process ends, so a killed run leaves nothing to clean up.
+    If the block fails early, new directories that are still empty are removed again.
+    Raises UserError if another process holds the lock (the message names it), or if the directory can't be written.
     """
     path = run_dir / LOCK_FILE
     try:
@@ -63,7 +63,7 @@ def lock_run_dir(run_dir: Path) -> Iterator[None]:
         remedy = "Choose another run_dir=, or get permission there."
         raise UserError(f"run_dir={run_dir} can't be written: {error.strerror}.", remedy) from error
     with file:
-        # The run before may have removed its file between our opening and locking it.
+        # The process that held the lock before may have deleted the file after this process opened it.
         if not try_lock(file.fileno()) or os.fstat(file.fileno()).st_nlink == 0:
             remedy = "Wait until it ends, stop it with Ctrl-C or `kill`, or choose another run_dir=."
             file.seek(0)
@@ -76,8 +76,8 @@ def lock_run_dir(run_dir: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            with suppress(OSError):  # a disk that has become read-only must not hide why the block failed
-                path.unlink()  # while the lock is held: whoever has the file open sees that it is gone
+            with suppress(OSError):  # an error of a read-only disk must not replace the error of the block
+                path.unlink()  # before the lock is released, so that a waiting process sees the deletion
             with suppress(OSError):
                 for directory in made:
                     directory.rmdir()

@@ -1,4 +1,4 @@
-"""`pggan train`: one rank per device, and the loop that each of them runs."""
+"""`pggan train` starts one rank per device; each rank runs the training loop of this module."""
 
 import gc
 import os
@@ -21,18 +21,18 @@ from pggan.run.compose import FindImages, open_run
 from pggan.run.loop import Run
 from pggan.run.run_dir import choose_run_dir, next_start
 
-SMALLER_FILE = ".micro_batch_size"  # in the directory of a run whose ranks restart because memory did not suffice
-MAX_FAILURES = 3  # of one process: a run that fails more often has diverged
+SMALLER_FILE = ".micro_batch_size"  # file in the run directory with the micro-batch size after an out-of-memory restart
+MAX_FAILURES = 3  # rollbacks of one process; a run with more failures has diverged
 REMEDY = (
     "Lower schedule.learning_rate_g and schedule.learning_rate_d, or raise the weight of the gradient penalty "
-    "(loss.*), and give the command again: it resumes from the last checkpoint."
+    "(loss.*), and repeat the command: the run resumes from its last checkpoint."
 )
 
 
 def run(config: TrainConfig, find_images: FindImages | None = None) -> int:
-    """Train to the end of the schedule, or resume it, on all devices that `config` asks for; returns the exit code.
+    """Train, or resume training, to the end of the schedule on all devices of `config`; returns the exit code.
 
-    Args: find_images: finds the pyramid to train on, or prepares it; without it, that is the pyramid at data.path.
+    Args: find_images: finds or prepares the pyramid to train on; None: the pyramid at data.path.
     """
     find_images = find_images or (lambda resolution: Path(config.data.path or config.data.cache))
     info = rank_from_environment()
@@ -46,9 +46,9 @@ def run(config: TrainConfig, find_images: FindImages | None = None) -> int:
 
 
 def train(config: TrainConfig, find_images: FindImages, group: ProcessGroup) -> int:
-    """Train on one rank to the end, or until it is asked to stop; returns the exit code.
+    """Train on one rank until the end of the schedule or a stop signal; returns the exit code.
 
-    After numbers that are not finite, or where memory no longer suffices, the run is opened again at its checkpoint.
+    After NaN or infinite numbers, or out of memory, the run is opened again at its last checkpoint.
     """
     run: Run | None = None
     began: float | None = None
@@ -58,16 +58,16 @@ def train(config: TrainConfig, find_images: FindImages, group: ProcessGroup) -> 
             with open_run(config, find_images, group, began) as run:
                 return take_steps(run, config)
         except (NonFiniteError, StepOutOfMemory) as problem:
-            if run is None:  # it was being opened
+            if run is None:  # the error came before the first step
                 raise
             began = run.began
             config = opened_again(config, group, run, problem, bad)
         run = None
-        gc.collect()  # a trainer and its CUDA graphs refer to each other, and would keep their memory
+        gc.collect()  # frees the old trainer's memory: the trainer and its CUDA graphs refer to each other
 
 
 def take_steps(run: Run, config: TrainConfig) -> int:
-    """The step, over and over, and what is due in between; returns the exit code."""
+    """Repeat the training step until the run ends; returns the exit code."""
     trainer, state = run.trainer, run.state
     while (phase := run.next_phase()) is not None:
         rng = StepRng(config.seed, state.images, run.group.device)
@@ -80,19 +80,19 @@ def take_steps(run: Run, config: TrainConfig) -> int:
 def opened_again(
     config: TrainConfig, group: ProcessGroup, run: Run, problem: NonFiniteError | StepOutOfMemory, bad: list[int]
 ) -> TrainConfig:
-    """The configuration with which the run resumes from its last checkpoint; raises UserError where that is of no use.
+    """The configuration that resumes the run after `problem`; raises UserError if resuming can't help.
 
-    The same images and random numbers come again.  So a fault of the machine is gone then, and a fault of the recipe
-    comes back at the same position.  Where memory did not suffice, half as many images are in each pass.
+    A resumed run repeats the same images and random numbers.  So a fault of the hardware does not come back, but a
+    fault of the recipe comes back at the same images.  After out of memory, the micro-batch has half as many images.
     """
     run_dir = run.run_dir
     if isinstance(problem, StepOutOfMemory):
         if problem.smaller is None:
             raise problem
-        if group.world_size > 1:  # the other ranks are in the middle of a step: the launcher restarts all
+        if group.world_size > 1:  # the other ranks wait in this step, so the launcher restarts all ranks
             Path(run_dir, SMALLER_FILE).write_text(str(problem.smaller))
             raise problem
-        run.reporter.warn(f"{problem.problem} Opening the run again, with {problem.smaller} in each.")
+        run.reporter.warn(f"{problem.problem} The run continues with micro-batches of {problem.smaller}.")
         compute = replace(config.compute, micro_batch_size=problem.smaller)
         resume = "auto" if checkpoints_of(run_dir) else config.resume
         return replace(config, run_dir=str(run_dir), resume=resume, compute=compute)
@@ -112,10 +112,10 @@ def opened_again(
 
 
 def join_ranks(config: TrainConfig, info: RankInfo, find_images: FindImages) -> int:
-    """Train as one of the ranks that a launcher has started."""
+    """Train as one rank of several, which a launcher such as torchrun has started."""
     if config.run_dir is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0:
-        raise UserError("Ranks that are restarted need a run directory to resume from.", "Add run_dir=DIR.")
-    if config.compute.deterministic:  # NVSwitch sums in any order: https://github.com/NVIDIA/nccl/issues/1497
+        raise UserError("torchrun restarts lost ranks, which need a run directory to resume from.", "Add run_dir=DIR.")
+    if config.compute.deterministic:  # NVSwitch adds in any order: https://github.com/NVIDIA/nccl/issues/1497
         os.environ.setdefault("NCCL_ALGO", "^NVLS,NVLSTree")
     smaller = Path(config.run_dir or "", SMALLER_FILE)
     if config.run_dir is not None and smaller.is_file():
@@ -125,10 +125,10 @@ def join_ranks(config: TrainConfig, info: RankInfo, find_images: FindImages) -> 
 
 
 def launch_ranks(config: TrainConfig, kind: str, count: int) -> int:
-    """Start `count` ranks on this machine; they get the configuration as it was composed here, once."""
+    """Start `count` ranks on this machine; every rank gets the configuration that this process has composed."""
     from pggan.distributed.launch import launch
 
-    # Named here, so that ranks restarted after a loss come back to it.
+    # The name is chosen before the ranks start, so that restarted ranks find the same directory.
     run_dir = choose_run_dir(config.run_dir, config.name)
     (run_dir / SMALLER_FILE).unlink(missing_ok=True)
     config = replace(config, run_dir=str(run_dir), devices=f"cpu:{count}" if kind == "cpu" else str(count))
@@ -138,7 +138,7 @@ def launch_ranks(config: TrainConfig, kind: str, count: int) -> int:
 
 
 def refuse_copies(config: TrainConfig) -> None:
-    """Raise UserError when srun has started this command several times, which do not know of each other."""
+    """Raise UserError if srun has started this command several times, as each copy would train a run of its own."""
     tasks, nnodes = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")), config.distributed.nnodes
     if tasks > 1 and tasks != nnodes:
         raise UserError(

@@ -99,7 +99,7 @@ def test_where_memory_no_longer_suffices_the_run_goes_on_with_half_of_the_images
     assert train.run(tiny_config(f"run_dir={tmp_path / 'run'}", "resume=never")) == 0
     assert failed == [8, 80]
     log = (tmp_path / "run" / "train.log").read_text()
-    assert log.count("Opening the run again, with 4 in each") == 2
+    assert log.count("The run continues with micro-batches of 4") == 2
     assert log.count("Resuming from 64 images") == 1
     assert "micro_batch_size: 4" in (tmp_path / "run" / "config.yaml").read_text()
 
