@@ -1,1 +1,1 @@
-"""Where real images come from: datasets on disk, what makes them of image files or drawn avatars, and batches."""
+"""Real images: make datasets of image files or of drawn avatars, keep them on disk, and load batches for training."""

@@ -1,7 +1,7 @@
-"""Finding a data set: a folder or archive by its path, a known set by its name, or avatars, which need no download.
+"""Find a data set: a folder or archive by its path, a known data set by its name, or avatars, which need no download.
 
-Avatars are cartoon faces that are drawn on this machine.  Known sets are downloaded and read by torchvision, which is
-imported only when one is asked for.
+Avatars are cartoon faces that this machine draws.  torchvision downloads and reads known data sets, such as CelebA; it
+is imported only when a user names such a data set.
 """
 
 import json
@@ -18,19 +18,19 @@ from pggan.data.sources import Entry, Source, archive_source, folder_source
 
 
 def require_source(source: str) -> None:
-    """Raise UserError for what is neither the name of a known set nor a path of anything; nothing is read."""
+    """Raise UserError unless `source` is the name of a known data set or an existing path.  No file is read."""
     if source.startswith(PREFIX):
         if (name := source.removeprefix(PREFIX)) not in CLASSES:
             raise UserError(f"There is no known data set '{name}'.", nearest(name, CLASSES))
     elif not Path(source).exists():
-        remedy = f"Give the path of the folder or archive that holds the images, or {PREFIX}NAME for a known set."
+        remedy = f"Give the path of the folder or archive that holds the images, or {PREFIX}NAME for a known data set."
         raise UserError(f"{source} does not exist.", remedy)
 
 
 def open_source(source: str, cache: str | Path = "data") -> Source:
-    """The folder or archive at a path, or the known set of a name.  Raises UserError when there is none.
+    """The images of `source`: the path of a folder or archive, or the name of a known data set.  Raises UserError.
 
-    Args: cache: the folder for `downloads` of known sets that are not there yet.
+    Args: cache: the folder in whose sub-folder `downloads` known data sets are kept.
     """
     require_source(source)
     if source.startswith(PREFIX):
@@ -54,7 +54,7 @@ def _opened(name: str, root: Path) -> Any:
 
 
 def _open_image(name: str, root: Path, number: int) -> BinaryIO:
-    """Image `number` of a set, which is there, as a PNG file."""
+    """Image `number` of a known data set that is downloaded already, as a PNG file."""
     content = BytesIO()
     _opened(name, root)[number][0].save(content, "PNG", compress_level=0)
     content.seek(0)
@@ -62,15 +62,15 @@ def _open_image(name: str, root: Path, number: int) -> BinaryIO:
 
 
 def known_set(name: str, root: Path) -> Source:
-    """The images of a known set for training, in its order; it is downloaded first where it is missing."""
+    """The training images of a known data set, in its own order.  Downloads the data set if it is missing."""
     about: dict[str, object] = {"kind": "torchvision", "name": name}
     try:
         root.mkdir(parents=True, exist_ok=True)
         dataset = _opened(name, root)
-    except Exception as error:  # no network, wrong checksums: torchvision's own messages
+    except Exception as error:  # torchvision's message names the cause: no network, or a wrong checksum
         raise UserError(
             f"{name} can't be opened in {root}: {error}",
-            'See the torchvision page of this data set; CelebA needs pip install "pggan[datasets]", too.',
+            'See the torchvision page of this data set.  CelebA also needs: pip install "pggan[datasets]".',
         ) from error
     labels = [dataset.classes[int(target)] for target in getattr(dataset, "targets", ())]  # CelebA has none
     found = []
@@ -82,16 +82,16 @@ def known_set(name: str, root: Path) -> Source:
 
 # ---- avatars
 
-STYLE = "toon-head"  # DiceBear's
-# Without colours of their own most styles leave the background empty, and all images alike there.
+STYLE = "toon-head"  # a style of the DiceBear library
+# We choose background colours, because by default most styles leave the background empty, alike in all images.
 BACKGROUNDS = ["b6e3f4", "c0aede", "d1d4f9", "ffd5dc", "ffdfbf", "a3c4a8", "e8b4a0", "8fb8de"]
-MIN_DRAWN_SIDE = 64  # thin lines vanish when the renderer draws smaller
+MIN_DRAWN_SIDE = 64  # pixels; in a smaller drawing, thin lines vanish
 
 
 def avatars(count: int, resolution: int) -> Source:
-    """Avatars numbered from 0; they depend on resolution and number alone.
+    """The first `count` avatars.  An avatar depends only on `resolution` and on its number.
 
-    Raises UserError without the optional packages, and what these need.
+    Raises UserError when the optional packages that draw avatars are missing or do not work.
     """
     try:
         import resvg_py  # noqa: F401
@@ -100,7 +100,7 @@ def avatars(count: int, resolution: int) -> Source:
     except ImportError as error:
         problem = f"Drawing avatars needs packages that are not installed, or do not work: {error}."
         raise UserError(problem, 'Install them with: pip install "pggan[avatars]"') from error
-    credit = _definition()["meta"]  # the artist and the licence, which most styles ask to name
+    credit = _definition()["meta"]  # artist and licence, which most licences require us to name
     about: dict[str, object] = {"kind": "avatars", "name": STYLE, "backgrounds": BACKGROUNDS, "credit": credit}
     header, found = ImageHeader(resolution, resolution, is_grey=False), []
     for number in range(count):
@@ -110,13 +110,13 @@ def avatars(count: int, resolution: int) -> Source:
 
 
 def _draw(resolution: int, number: int) -> BinaryIO:
-    """Avatar number `number` as a PNG file, of a multiple of `resolution`, to which it is reduced."""
+    """Draw avatar `number` as a PNG file with at least twice the `resolution`; preparing reduces its size later."""
     import dicebear
     import resvg_py
 
     svg = str(dicebear.Avatar(_style(), {"seed": f"s{number}", "backgroundColor": BACKGROUNDS}))
     side = max(MIN_DRAWN_SIDE, 2 * resolution)
-    # Without system fonts, so text is left out: it would look different on every machine.
+    # System fonts are skipped, which leaves text out: text would look different on every machine.
     return BytesIO(resvg_py.svg_to_bytes(svg, width=side, height=side, background="white", skip_system_fonts=True))
 
 

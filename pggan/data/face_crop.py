@@ -1,6 +1,6 @@
-"""Faces cut out upright and to the same size by the positions of eyes and mouth, as FFHQ was made.
+"""Cut faces out of photographs, upright and at one size, by the positions of eyes and mouth, as in FFHQ.
 
-Source: the geometry of FFHQ (Karras et al. 2019, appendix A; CelebA-HQ's in Karras et al. 2018, appendix C).
+Source: Karras et al. 2019, appendix A (FFHQ); Karras et al. 2018, appendix C (the same geometry in CelebA-HQ).
 """
 
 from math import floor
@@ -12,19 +12,19 @@ from PIL import Image, ImageFilter
 
 from pggan.data.image_file import Pixels, block_mean, to_pil, to_pixels
 
-MAX_SIDE_FACTOR = 4  # of the photograph's longer side: what a face's square may have
-SUPERSAMPLING = 4  # the tilted square is read off at this multiple of the side, then averaged
+MAX_SIDE_FACTOR = 4  # a face's square may be this many times as large as the photograph's longer side
+SUPERSAMPLING = 4  # the tilted square is sampled at this multiple of the resolution, then averaged
 Point = NDArray[np.float64]
-# [4, 2]: middle of the left and the right eye, left and right corner of the mouth, as seen; (x, y) in pixels.
+# [4, 2]: left eye, right eye, left and right corner of the mouth, as the viewer sees them; (x, y) in pixels.
 Landmarks = NDArray[np.float64]
 
 
 def face_square(landmarks: Landmarks) -> NDArray[np.float64]:
     """The corners (x, y) of the tilted square around a face: top left, bottom left, bottom right, top right.
 
-    Its horizontal half-side x is the mean direction of the eyes' line and of the perpendicular to the line from eyes
-    to mouth, as long as the larger of 2 eye distances and 1.8 eye-to-mouth distances; its middle is a tenth of the way
-    from eyes to mouth.
+    The vector x leads from the middle of the square to its right side.  The direction of x is the sum of the line
+    between the eyes and the perpendicular to the line from eyes to mouth.  The length of x is the larger of 2 eye
+    distances and 1.8 eye-to-mouth distances.  The square's middle is a tenth of the way from eyes to mouth.
     """
     left_eye, right_eye, left_mouth, right_mouth = landmarks
     eyes, mouth = (left_eye + right_eye) / 2, (left_mouth + right_mouth) / 2
@@ -43,10 +43,10 @@ def face_side(landmarks: Landmarks) -> float:
 
 
 def align_face(pixels: Pixels, landmarks: Landmarks, resolution: int) -> Pixels:
-    """The square around a face out of a photograph [H, W, C], as [r, r, C].
+    """Cut the square around a face out of a photograph [H, W, C]; returns [R, R, C], R = `resolution`.
 
-    What lies outside the photograph is mirrored from inside, blurred and faded to the median colour with distance.
-    Raises ValueError for a face that is too small or not in the photograph.
+    Outside of the photograph, its mirror image is used, which blurs and fades to the median colour with distance.
+    Raises ValueError for a face that is too small or outside of the photograph.
     """
     square, side = face_square(landmarks), face_side(landmarks)
     if side < resolution:
@@ -72,12 +72,12 @@ def align_face(pixels: Pixels, landmarks: Landmarks, resolution: int) -> Pixels:
 
 
 def _turned(vector: Point) -> Point:
-    """A vector (x, y), y pointing down, turned by a quarter from right to down."""
+    """A vector (x, y), where y points down, rotated by 90 degrees clockwise."""
     return np.array([-vector[1], vector[0]])
 
 
 def _window(pixels: Pixels, low: NDArray[Any], high: NDArray[Any], side: float) -> Pixels:
-    """The pixels from `low` to `high` (x, y), mirrored and faded where that is outside."""
+    """The pixels from `low` to `high` (x, y); outside of the image, mirrored pixels that blur and fade."""
     height, width, _ = pixels.shape
     before, after = np.maximum(-low, 0), np.maximum(high - (width, height), 0)
     inside = pixels[max(low[1], 0) : max(high[1], 0), max(low[0], 0) : max(high[0], 0)]
@@ -85,7 +85,7 @@ def _window(pixels: Pixels, low: NDArray[Any], high: NDArray[Any], side: float) 
         return inside
     if not inside.size:
         raise ValueError("the face lies outside the image")
-    # Differs from FFHQ's: blur and fade depend on the distance to the photograph, not on the window's size.
+    # Differs from FFHQ: blur and fade depend on the distance to the photograph, not on the size of the window.
     widths = ((before[1], after[1]), (before[0], after[0]), (0, 0))
     padded = np.pad(inside, widths, "reflect" if min(inside.shape[:2]) > 1 else "edge")
     distance = np.maximum(
@@ -101,5 +101,5 @@ def _window(pixels: Pixels, low: NDArray[Any], high: NDArray[Any], side: float) 
 
 
 def _outside(before: int, length: int, after: int) -> NDArray[np.float64]:
-    """How many pixels outside, for each of a row of before + length + after pixels."""
+    """The distance to the image, in pixels, at each pixel of a row: `before` it, inside it (0) and `after` it."""
     return np.concatenate([np.arange(before, 0, -1), np.zeros(length), np.arange(1, after + 1)]).astype(float)

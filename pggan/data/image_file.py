@@ -1,9 +1,10 @@
-"""One image file to one square of bytes and its smaller levels, by one rule, or the reason why not.
+"""Convert an image file to a square uint8 image and its smaller levels, or say why the file can't be used.
 
-The rule: PNG, JPEG or WebP, whatever the name says; one still picture, neither more than 64 megapixels nor a
-decompression bomb; turned upright as its EXIF data says; transparency laid on white, unless the alpha channel is kept;
-16 bits scaled to 8; CMYK and palettes to RGB; made square by `crop`; then the mean of each block where the side is a
-multiple of the wanted resolution, else a Lanczos filter.  Never enlarged.  H height, W width, R resolution, C channels.
+The file must be PNG, JPEG or WebP, whatever its extension; one still picture; at most 64 megapixels; no decompression
+bomb.  EXIF data turns the picture upright.  Transparency is laid on white, unless the dataset keeps the alpha channel.
+16 bits are scaled to 8; CMYK and palettes become RGB.  `crop` makes the picture square.  Its size is reduced by block
+means if its side is a multiple of the resolution, else by a Lanczos filter.  A picture is never enlarged.
+H height, W width, R resolution, C channels.
 """
 
 import warnings
@@ -23,28 +24,31 @@ FORMATS = ("PNG", "JPEG", "WEBP")
 EXTENSIONS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 PIXEL_LIMIT = 64_000_000
-BOMB_PIXELS = 16_000_000  # of 4 bytes: what a decoder may use without being looked at
-BOMB_RATIO = 100  # pixels per byte of the file; photographs have less than 10, even badly compressed ones
+BOMB_PIXELS = 16_000_000  # an image with more pixels (64 MB decoded) is checked for being a decompression bomb
+BOMB_RATIO = 100  # pixels per byte of the file; even strongly compressed photographs have less than 10
 ORIENTATION_TAG = 0x0112
 
 Pixels = NDArray[np.uint8]  # [H, W, C]
 
 
 class BadImage(Exception):
-    """A file that cannot be used as an image: the reason."""
+    """A file cannot be used as an image; the message is the reason."""
 
 
 class ImageFile(NamedTuple):
-    """An image file wherever it is: `path` names it in messages, `open` gives its bytes.  Picklable."""
+    """An image file on disk, in an archive, or drawn: `path` is its name in messages, `open` returns its bytes.
+
+    Picklable, so that worker processes can open it.
+    """
 
     path: Path
     open: Callable[[], BinaryIO]
 
 
 class ImageHeader(NamedTuple):
-    """The facts in the header of an image file: the size of the upright image, whether it is grey, what to note.
+    """What the header of an image file says: the size of the upright image, and whether it is grey.
 
-    notes: what will be converted, in the same words for all files.
+    notes: the conversions that the image will need, worded alike for all files, so that files can be grouped by note.
     """
 
     width: int
@@ -56,7 +60,7 @@ class ImageHeader(NamedTuple):
 def read_header(file: ImageFile) -> ImageHeader:
     """The header of an image file; its pixels are not decoded.  Raises BadImage."""
     with _opened(file) as image:
-        # PNG's own getexif would decode all pixels to look for EXIF data behind them.
+        # The getexif of Pillow's PNG class would decode all pixels, to look for EXIF data behind the pixels.
         turned = Image.Image.getexif(image).get(ORIENTATION_TAG, 1)
         width, height = image.size[::-1] if turned >= 5 else image.size
         is_deep = image.mode.startswith("I")
@@ -75,13 +79,13 @@ def read_header(file: ImageFile) -> ImageHeader:
 
 
 def decode(file: ImageFile, channels: int) -> Pixels:
-    """The upright picture in a file as [H, W, C].  Raises BadImage."""
+    """Decode a file to its upright picture [H, W, C].  Raises BadImage."""
     with _opened(file) as image:
         content: BinaryIO = image.fp  # type: ignore[attr-defined]
         if image.format not in ("JPEG", "MPO") or image.mode not in ("L", "RGB"):
             return _converted(image, channels)
         content.seek(0)
-        # The same pixels as Pillow's, except that damage raises ValueError instead of turning grey.
+        # simplejpeg gives Pillow's pixels, but a damaged file raises ValueError, where Pillow fills in grey.
         pixels: Pixels = simplejpeg.decode_jpeg(content.read(), "GRAY" if image.mode == "L" else "RGB")
         exif = image.info.get("exif")
         if not exif and pixels.shape[2] == channels:
@@ -92,9 +96,9 @@ def decode(file: ImageFile, channels: int) -> Pixels:
 
 
 def load_image(file: ImageFile, resolution: int, channels: int, crop: str) -> Pixels:
-    """The image in a file as [R, R, C], by the rule of this module.  Raises BadImage.
+    """Load a file as a square image [R, R, C], R = `resolution` (see the top of this file).  Raises BadImage.
 
-    crop: how it becomes square: center (the middle), resize (squashed), pad (white borders).
+    crop: how the image becomes square: center (keep its middle), resize (squash it), pad (add white borders).
     """
     pixels = decode(file, channels)
     height, width, _ = pixels.shape
@@ -113,22 +117,22 @@ def load_image(file: ImageFile, resolution: int, channels: int, crop: str) -> Pi
 
 
 def usable_side(width: int, height: int, crop: str) -> int:
-    """How large a resolution an image of this size can serve without being enlarged."""
+    """The highest resolution for which an image of this size need not be enlarged."""
     return max(width, height) if crop == "pad" else min(width, height)
 
 
 def _middle(pixels: Pixels, height: int, width: int) -> Pixels:
-    """The middle of an image; where as many pixels can't be left out on both sides, one fewer at the top or left."""
+    """The middle `height` x `width` pixels of an image; an odd remainder cuts one pixel less at the top or left."""
     top, left = (pixels.shape[0] - height) // 2, (pixels.shape[1] - width) // 2
     return pixels[top : top + height, left : left + width]
 
 
 @contextmanager
 def _opened(file: ImageFile) -> Iterator[Image.Image]:
-    """The image of a file; whatever is wrong with it, here or inside the `with` block, becomes a BadImage."""
+    """Open the image in a file.  Every error of the file, also inside the `with` block, becomes a BadImage."""
     try:
         with file.open() as content, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of large images (our own limit is below) and of odd EXIF data
+            warnings.simplefilter("ignore")  # about large images, which we limit ourselves, and odd EXIF data
             if (size := content.seek(0, 2)) == 0:
                 raise BadImage("empty file")
             with Image.open(content, formats=FORMATS) as image:
@@ -140,7 +144,7 @@ def _opened(file: ImageFile) -> Iterator[Image.Image]:
         raise BadImage("not a PNG, JPEG or WebP image, or its header is damaged") from error
     except Image.DecompressionBombError as error:
         raise BadImage(f"more than {PIXEL_LIMIT // 10**6} megapixels") from error
-    except Exception as error:  # decoders raise nearly every type for damaged files
+    except Exception as error:  # damaged files make decoders raise nearly every type of error
         raise BadImage(getattr(error, "strerror", None) or f"damaged: {error}") from error
 
 
@@ -150,13 +154,13 @@ def _check_header(image: Image.Image, size: int) -> None:
         raise BadImage(f"more than {PIXEL_LIMIT // 10**6} megapixels: {image.width}x{image.height}")
     if pixels > BOMB_PIXELS and pixels > BOMB_RATIO * size:
         raise BadImage(f"a decompression bomb: {image.width}x{image.height} pixels in {size:,} bytes")
-    # A JPEG with a second view behind it (MPO, of telephones) is no animation: its first frame is the photo.
+    # Telephones write JPEG files with a second view (MPO).  They are no animations: the first frame is the photograph.
     if getattr(image, "is_animated", False) and image.format != "MPO":
         raise BadImage("animated")
 
 
 def _converted(image: Image.Image, channels: int) -> Pixels:
-    """An image turned upright and brought to the mode of `channels`, as [H, W, C]."""
+    """Turn an image upright and convert it to `channels` channels; returns [H, W, C]."""
     mode = MODES[channels]
     ImageOps.exif_transpose(image, in_place=True)
     if image.mode.startswith("I"):
@@ -169,12 +173,12 @@ def _converted(image: Image.Image, channels: int) -> Pixels:
 
 
 def to_pil(pixels: Pixels) -> Image.Image:
-    """[H, W, C] as an image of Pillow."""
+    """Pixels [H, W, C] as a Pillow image."""
     return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
 
 
 def to_pixels(image: Image.Image) -> Pixels:
-    """An image of Pillow as [H, W, C]."""
+    """A Pillow image as pixels [H, W, C]."""
     return np.asarray(image).reshape(image.height, image.width, -1)
 
 
@@ -182,7 +186,7 @@ def to_pixels(image: Image.Image) -> Pixels:
 
 
 def block_sums(image: NDArray[Any], resolution: int, kind: type[np.unsignedinteger[Any]] = np.uint32) -> NDArray[Any]:
-    """The sum of every block of an image [H, W, C], as [R, R, C].  H and W are multiples of R, the `resolution`."""
+    """The sums of the pixels in each block of an image [H, W, C]: [R, R, C].  R = `resolution` divides H and W."""
     height, width, channels = image.shape
     tall, wide = height // resolution, width // resolution
     rows = np.add(image[0::tall], image[1::tall] if tall > 1 else 0, dtype=kind)
@@ -190,7 +194,7 @@ def block_sums(image: NDArray[Any], resolution: int, kind: type[np.unsignedinteg
         rows += image[offset::tall]
     parts = rows.reshape(-1, wide * channels).T
     sums = np.empty((parts.shape[1], channels), kind)
-    for channel in range(channels):  # one channel at a time, or numpy's inner loop is three pixels long
+    for channel in range(channels):  # one channel at a time, else numpy's inner loop has only 3 steps
         np.add(parts[channel], parts[channel + channels] if wide > 1 else 0, out=sums[:, channel])
         for part in parts[channel + 2 * channels :: channels]:
             sums[:, channel] += part
@@ -198,20 +202,20 @@ def block_sums(image: NDArray[Any], resolution: int, kind: type[np.unsignedinteg
 
 
 def block_mean(image: Pixels, resolution: int) -> Pixels:
-    """The rounded mean of every block of [H, W, C], as [R, R, C].  H and W are multiples of R, the `resolution`."""
+    """The rounded mean of each block of an image [H, W, C]: [R, R, C].  R = `resolution` divides H and W."""
     height, width, _ = image.shape
     if height == width == resolution << (height // resolution).bit_length() - 1:
         return all_levels(image, resolution)[-1]
-    count = (height // resolution) * (width // resolution)  # < 8 million, so that twice a sum fits
+    count = (height // resolution) * (width // resolution)  # below 8 million, so that twice a sum fits into 32 bits
     mean: Pixels = ((2 * block_sums(image, resolution) + count) // (2 * count)).astype(np.uint8)  # halves go up
     return mean
 
 
 def all_levels(image: Pixels, resolution: int = MIN_RESOLUTION) -> list[Pixels]:
-    """An image [R, R, C] and its means at R/2, R/4 … `resolution`; each comes exactly from the image itself."""
+    """An image [R, R, C] and its block means at R/2, R/4 … `resolution`, each rounded once, from exact sums."""
     levels, sums, bits = [np.ascontiguousarray(image)], image, 0  # a block holds 2^bits pixels
     while len(sums) > resolution:
-        # Sums of 256 bytes and half of that for rounding still fit into 16 bits, which is twice as fast.
+        # Sums of up to 256 bytes, plus 128 for rounding, fit into 16 bits, which are twice as fast as 32.
         sums, bits = block_sums(sums, len(sums) // 2, np.uint16 if bits + 2 <= 8 else np.uint32), bits + 2
         levels.append(((sums + sums.dtype.type(1 << (bits - 1))) >> bits).astype(np.uint8))
     return levels

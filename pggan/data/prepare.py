@@ -1,4 +1,4 @@
-"""`pggan prepare`: files of images to a pyramid, which is made in a temporary folder and then gets its name."""
+"""`pggan prepare`: make a pyramid of image files in a temporary folder, which is renamed when it is complete."""
 
 import fcntl
 import json
@@ -27,19 +27,19 @@ from pggan.data.tables import classes_of, with_faces
 from pggan.data.workers import Workers
 from pggan.data.writer import Layout, write_index
 
-REPORT_FILE = "report.json"  # of a pyramid, beside its index
+REPORT_FILE = "report.json"  # lies beside the index of the pyramid
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """How images become a dataset.
 
-    max_resolution: the top level; None = the largest for which no image has to be enlarged.
+    max_resolution: the top level; None = the highest level for which no image has to be enlarged.
     channels: 1 grey, 3 colour, 4 with transparency; None = 1 if every image is grey, else 3.
-    crop: how an image becomes square: center, resize, pad (see `load_image`), or face, as FFHQ.
+    crop: how an image becomes square: center, resize, pad (see `load_image`), or face (see `align_face`).
     landmarks: file with the landmarks of every face, for crop=face.
-    labels: True = the first folder below the source is the class of an image; or the path of a JSON or CSV file.
-    on_bad: report = leave unusable files out and list them on stderr; stop = make nothing if any are.
+    labels: True = an image's class is its first folder below the source; or the path of a JSON or CSV file of classes.
+    on_bad: report = leave unusable files out and list them on stderr; stop = make no dataset if a file is unusable.
     """
 
     max_resolution: int | None = None
@@ -51,7 +51,7 @@ class Options:
 
 
 def run(config: PrepareConfig) -> int:
-    """Prepare images, and print the result; a scheduler's signal ends it as Ctrl-C does."""
+    """Prepare images, and print a summary.  A scheduler's stop signal ends the command as Ctrl-C does."""
     with StopSignal(at_once=True):
         options = Options(**{field.name: getattr(config, field.name) for field in fields(Options)})
         pyramid = prepare(open_source(config.source), Path(config.dest), options, config.num_workers)
@@ -65,11 +65,11 @@ def run(config: PrepareConfig) -> int:
 def prepare(source: Source, destination: Path, options: Options, workers: int | None = None) -> ImagePyramid:
     """Write the images of `source` as a dataset at `destination`, in the order of their names.
 
-    A dataset that was made of the same files with the same options is not made again.  Where decoding
-    shows files to be bad, it begins again without them.
+    A dataset that was made of the same files with the same options stays as it is.  Files that can't be decoded are
+    left out, for which all images are written again.
 
-    Raises UserError for no usable image, too little disk space, an existing destination that holds something else, and
-    with on_bad=stop for unusable files.
+    Raises UserError if no image is usable, disk space is too small, `destination` holds something else, or a file is
+    unusable and on_bad=stop.
     """
     digest = digest_of(source.entries, options)
     try:
@@ -77,23 +77,23 @@ def prepare(source: Source, destination: Path, options: Options, workers: int | 
             _make(source, destination, options, digest, workers)
     except OSError as error:
         problem = f"{destination} cannot be written: {error.strerror}."
-        raise UserError(problem, "Make room or get permission there, or choose another place.") from error
+        raise UserError(problem, "Free space or get permission there, or choose another destination.") from error
     try:
         made_of = parse_json((destination / REPORT_FILE).read_bytes()).get("made_of")
     except (OSError, ValueError):
         made_of = None
     if made_of != digest:
         problem = f"{destination} exists already, and was not made of these files with these options."
-        raise UserError(problem, "Choose another place, or remove it first.")
+        raise UserError(problem, "Choose another destination, or remove the old one first.")
     return ImagePyramid(destination)
 
 
 def training_pyramid(
     resolution: int, *, path: str | None, cache: str, count: int, crop: str, channels: int | None, labels: bool
 ) -> Path:
-    """The pyramid to train on up to `resolution`: that at `path`, or one in the folder `cache`, where it is made once.
+    """The directory of the pyramid to train on up to `resolution`, which is made in the folder `cache` if needed.
 
-    Args: path: of a pyramid, a folder or an archive, or the name of a known set; None: `count` avatars.
+    Args: path: a pyramid, a folder or archive of images, or the name of a known data set; None: `count` avatars.
     """
     if path is None:
         cached = Path(cache, f"avatars-{STYLE}-{count}-{resolution}px")
@@ -104,7 +104,7 @@ def training_pyramid(
         return Path(path)
     options = Options(max_resolution=resolution, crop=crop, channels=channels, labels=labels)
     source = open_source(path, cache)
-    digest = digest_of(source.entries, options)[:12]  # so that a change is noticed
+    digest = digest_of(source.entries, options)[:12]  # a part of the name, so that changed images make a new pyramid
     cached = Path(cache, f"{Path(str(source.description['name'])).name}-{resolution}px-{digest}")
     if not cached.exists():
         print(f"Preparing {path}, once, into {cached}.", file=sys.stderr)
@@ -113,7 +113,7 @@ def training_pyramid(
 
 
 def digest_of(entries: Sequence[Entry], options: Options) -> str:
-    """A digest of all that a dataset depends on: the names and stamps of its files, and the options."""
+    """SHA-256 of all that a dataset depends on: the names and stamps of its image files, and the options."""
     tables = [Path(path) for path in (options.landmarks, options.labels) if isinstance(path, str)]
     files = [(entry.name, entry.stamp) for entry in entries]
     form = [files, asdict(options), [file_sha256(path) for path in tables if path.is_file()]]
@@ -121,7 +121,7 @@ def digest_of(entries: Sequence[Entry], options: Options) -> str:
 
 
 def _make(source: Source, destination: Path, options: Options, digest: str, workers: int | None) -> None:
-    """Make a dataset, unless another process does so first."""
+    """Make the dataset at `destination`, unless another process makes it first."""
     with Workers(workers) as pool:
         found = examine(with_faces(source, options.landmarks), pool)
         resolution = top_level(found, options)
@@ -147,7 +147,7 @@ def _make(source: Source, destination: Path, options: Options, digest: str, work
 
 @contextmanager
 def _alone(destination: Path) -> Iterator[None]:
-    """While another process is at work on the same destination, this one waits."""
+    """Hold the lock of `destination`; while another process prepares the same destination, wait for it."""
     path = destination.with_name(f".{destination.name}.lock")
     destination.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as lock:
@@ -155,13 +155,13 @@ def _alone(destination: Path) -> Iterator[None]:
             print(f"Another process is preparing {destination}; this one waits for it.", file=sys.stderr, flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-        path.unlink(missing_ok=True)  # not after an error: who waits would then work beside whoever comes next
+        path.unlink(missing_ok=True)  # kept after an error: processes that wait for it and later ones must share it
 
 
 def _decode_all(found: Findings, layout: Layout, options: Options, pool: Workers) -> Layout:
-    """Write the images of the good files into the places of their numbers; begin again without those found bad.
+    """Decode the good files, and write image n into place n; begin again without files that can't be decoded.
 
-    Returns the layout of all that could be decoded.
+    Returns the layout of the images that were decoded.
     """
     while True:
         slots = {entry.name: slot for slot, entry in enumerate(found.good())}
@@ -177,7 +177,7 @@ def _decode_all(found: Findings, layout: Layout, options: Options, pool: Workers
 
 
 def _decode(layout: Layout, crop: str, item: tuple[int, Entry]) -> tuple[str, str | None]:
-    """Write the image of a file into its place; returns the name of the file, and why this could not be."""
+    """Write the image of a file into its place.  Returns the file's name, and why it is unusable (None: it is good)."""
     slot, entry = item
     try:
         if entry.face is None:
@@ -191,7 +191,7 @@ def _decode(layout: Layout, crop: str, item: tuple[int, Entry]) -> tuple[str, st
 
 
 def top_level(found: Findings, options: Options) -> int:
-    """The resolution of the top level; finds the files that are too small for it."""
+    """The resolution of the top level.  Adds files that are too small for this level to the bad files of `found`."""
     headers = {entry.name: found.headers[entry.name] for entry in found.good()}
     sides = {name: usable_side(header.width, header.height, options.crop) for name, header in headers.items()}
     smallest = min((side for side in sides.values() if side >= MIN_RESOLUTION), default=MIN_RESOLUTION)

@@ -2,7 +2,7 @@
 
 A dataset is a directory (N images, R side in pixels, C channels):
 
-    index.json          what there is, with a checksum for every file; published last
+    index.json          lists all files with their checksums; written last
     r0032-00000.bin     uint8 [N, R, R, C] of level R = 32, first shard
     labels.bin          int64 little endian [N], only when there are classes
 
@@ -33,7 +33,7 @@ VERSION = 1
 LABEL_BYTES = 8
 MIN_IMAGES = 2
 
-Images = NDArray[np.uint8]  # [N, H, W, C], or [H, W, C] of one
+Images = NDArray[np.uint8]  # [N, H, W, C], or [H, W, C] for one image
 
 
 def levels_up_to(resolution: int) -> tuple[int, ...]:
@@ -52,8 +52,8 @@ class StoredFile:
 
 
 def checksums(directory: Path, files: Iterable[StoredFile]) -> Iterator[str]:
-    """The SHA-256 of files in `directory`."""
-    with ThreadPoolExecutor(available_cores()) as pool:  # hashing lets other threads run
+    """The SHA-256 digests of `files` in `directory`, in order."""
+    with ThreadPoolExecutor(available_cores()) as pool:  # threads help, because hashing releases the GIL
         yield from pool.map(file_sha256, (directory / stored.file for stored in files))
 
 
@@ -64,7 +64,7 @@ class Index:
     images: int
     channels: int
     resolution: int
-    class_names: list[str] | None  # None: without labels
+    class_names: list[str] | None  # None if images have no labels
     labels_file: StoredFile | None
     levels: dict[int, list[StoredFile]]
     source: dict[str, Any]
@@ -74,15 +74,15 @@ class Index:
         return json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=1).encode() + b"\n"
 
     def files(self, levels: Iterable[int]) -> list[StoredFile]:
-        """The shards of these levels, and the labels."""
+        """The shards of `levels`, and the file of the labels if there is one."""
         shards = [shard for level in levels for shard in self.levels[level]]
         return shards if self.labels_file is None else [*shards, self.labels_file]
 
 
 def parse_index(content: bytes) -> Index:
-    """The index in the bytes of an index.json, checked throughout because they are untrusted.
+    """Parse the bytes of an index.json.  Every value is checked, because datasets may come from strangers.
 
-    Raises ValueError with what is wrong, and UserError for a dataset from a newer version of this package.
+    Raises ValueError that says what is wrong, and UserError for a dataset of another format version.
     """
     raw = parse_json(content)
     if raw.get("format") != FORMAT:
@@ -90,7 +90,7 @@ def parse_index(content: bytes) -> Index:
     if raw.get("version") != VERSION:
         raise UserError(
             f"The dataset has format version {raw.get('version')}; this pggan reads version {VERSION}.",
-            "Upgrade it: pip install --upgrade pggan",
+            "Upgrade pggan: pip install --upgrade pggan",
         )
     try:
         images, channels, resolution = (raw[name] for name in ("images", "channels", "resolution"))
@@ -106,14 +106,14 @@ def parse_index(content: bytes) -> Index:
         )
         index = Index(images, channels, resolution, names, labels_file, levels, dict(raw["source"]))
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"it is not complete: {error!r}") from error
+        raise ValueError(f"an entry is missing or has a wrong type: {error!r}") from error
     if not is_possible:
-        raise ValueError("it describes no possible dataset")
+        raise ValueError("its sizes and numbers contradict each other")
     return index
 
 
 def _hold(files: list[StoredFile], images: int, size: int) -> bool:
-    """Whether these files, with plain names, hold `images` images or labels of `size` bytes together."""
+    """Whether `files` have plain names, and together hold `images` items (images or labels) of `size` bytes each."""
     are_plain = all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", stored.file) for stored in files)
     fit = all(stored.bytes == stored.images * size for stored in files)
     return are_plain and fit and sum(stored.images for stored in files) == images
@@ -128,10 +128,10 @@ def open_pyramid(
     labels: bool = False,
     verify: bool = True,
 ) -> "ImagePyramid":
-    """The pyramid at `path`, to train on up to `resolution` with batches of `batch` images.
+    """Open the pyramid at `path`, to train on up to `resolution` with batches of `batch` images.
 
-    Args: channels: that its images have to have, if given; labels: whether it has to have classes; verify: whether all
-    files are compared with their checksums, which takes about a second per 2 GB.
+    Args: channels: what the images must have; None: any.  labels: whether the images must have classes.
+    verify: whether all files are compared with their checksums, which takes about a second per 2 GB.
     Raises UserError for images that are too small, too few, or damaged.
     """
     pyramid = ImagePyramid(path)
@@ -146,7 +146,7 @@ def open_pyramid(
         raise UserError(problem, "Give more images, or lower schedule.batch.")
     if channels not in (None, pyramid.channels):
         problem = f"data.channels={channels}, but the images in {path} have {pyramid.channels}."
-        raise UserError(problem, "Leave out data.channels=, or prepare them again with other channels.")
+        raise UserError(problem, "Leave out data.channels=, or prepare the images again with other channels.")
     if labels and pyramid.labels is None:
         raise UserError(f"data.labels=true, but {path} has no labels.", "Prepare it with labels=true.")
     if verify:
@@ -155,11 +155,11 @@ def open_pyramid(
 
 
 class ImagePyramid:
-    """A dataset opened for reading: `read` gives any images at any level.
+    """A dataset opened for reading: `read` returns any images at any level.
 
-    Opening compares the size of every file with the index; `verify` compares the checksums too.
-    `labels` is int64 [N], or None without classes.  `fingerprint` differs when any byte does.
-    Raises UserError when the directory holds no dataset, a newer one, or a damaged one.
+    Opening compares the size of every file with the index; `verify` also compares the checksums.
+    `labels` is int64 [N], or None without classes.  `fingerprint` is the SHA-256 of the index; any change changes it.
+    Raises UserError when the directory holds no dataset, a dataset of another version, or a damaged dataset.
     """
 
     def __init__(self, path: Path) -> None:
@@ -184,8 +184,8 @@ class ImagePyramid:
         self.source = index.source
         for stored in index.files(self.resolutions):
             file = self.path / stored.file
-            # A link is refused even if it leads to a file of the right size: a dataset from elsewhere must not
-            # reach out of its own directory.
+            # Symbolic links are refused, even to a file of the right size: a dataset from elsewhere must not read
+            # files outside of its own directory.
             if not file.is_file() or file.is_symlink():
                 raise UserError(f"{file} is missing, or not a plain file.", PREPARE_AGAIN)
             if (size := file.stat().st_size) != stored.bytes:
@@ -202,16 +202,16 @@ class ImagePyramid:
         self._mapped: dict[int, tuple[list[Images], NDArray[np.int64]]] = {}
 
     def read(self, resolution: int, indices: NDArray[np.integer[Any]], out: Images | None = None) -> Images:
-        """The images at `indices`, an integer array [n] in 0..images-1, in that order: [n, r, r, C].
+        """Read the images with the numbers `indices` [N], each in 0..images-1, as [N, R, R, C]; R = `resolution`.
 
-        They are written to `out`, if given.
+        `out`: an array for the result; None: a new one.
         """
         if indices.size and not 0 <= indices.min() <= indices.max() < self.images:
             raise IndexError(f"image indices must lie in 0..{self.images - 1}")
         shards, starts = self._shards(resolution)
         images = np.empty((len(indices), *shards[0].shape[1:]), np.uint8) if out is None else out
         if len(shards) == 1:
-            return np.take(shards[0], indices, axis=0, out=images, mode="clip")  # checked above; this mode is faster
+            return np.take(shards[0], indices, axis=0, out=images, mode="clip")  # checked above; "clip" is faster
         shard_of = np.searchsorted(starts, indices, side="right") - 1
         for number in np.unique(shard_of):
             chosen = shard_of == number
@@ -223,9 +223,9 @@ class ImagePyramid:
         return sum(shard.bytes for shard in self._index.levels[resolution])
 
     def verify(self, resolutions: Iterable[int] | None = None) -> None:
-        """Read every file of these levels (all if None) and the labels, and compare their checksums.
+        """Compare the checksum of every file of `resolutions` (None: all), and of the labels, with the index.
 
-        Raises UserError that names the first whose checksum is not the index's.
+        Raises UserError that names the first file with another checksum.
         """
         files = self._index.files(self.resolutions if resolutions is None else resolutions)
         for stored, digest in zip(files, checksums(self.path, files), strict=True):
@@ -234,8 +234,8 @@ class ImagePyramid:
                 raise UserError(problem, PREPARE_AGAIN)
 
     def _shards(self, resolution: int) -> tuple[list[Images], NDArray[np.int64]]:
-        """The shards of a level, and the number of the first image in each."""
-        # Mapped on first use, because a run uses one level at a time and every map holds a file open.
+        """The shards of a level as memory maps, and the number of the first image in each."""
+        # Levels are mapped at their first use: a run uses one level at a time, and every map holds a file open.
         if resolution not in self._mapped:
             maps = [
                 np.memmap(path, np.uint8, "r").reshape(-1, resolution, resolution, self.channels).view(np.ndarray)

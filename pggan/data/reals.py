@@ -1,7 +1,7 @@
-"""Real images for a training step: chosen, loaded, mirrored, brought to [-1, 1] and faded.
+"""Batches of real images for training steps: choose, load and mirror images, scale them to [-1, 1], and fade them.
 
-Levels that fit are kept on the device as bytes, the others are read ahead by a thread.  N images, R resolution, C
-channels.
+A level that fits into the memory budget stays on the device as uint8; of any other level, a thread reads the next batch
+ahead.  N images, R resolution, C channels.
 """
 
 from collections.abc import Callable
@@ -24,20 +24,20 @@ from pggan.ops.elementwise import downsample, fade, upsample
 
 MIB = 2**20
 CPU_BUDGET_BYTES = 1024 * MIB
-GPU_BUDGET_SHARE = 0.25  # of the memory that is free before training starts
-PIECE_BYTES = 64 * MIB  # of a level on its way to a GPU, so that host memory stays flat
+GPU_BUDGET_SHARE = 0.25  # share of the GPU memory that is free before training starts
+PIECE_BYTES = 64 * MIB  # a level is copied to a GPU in pieces of this size, to use little host memory
 
 Indices = NDArray[np.int64]
 
 
-@lru_cache(maxsize=2)  # a batch can reach into the next epoch
+@lru_cache(maxsize=2)  # two epochs, because a batch can reach into the next one
 def epoch_order(seed: int, epoch: int, count: int) -> Indices:
     """The order of `count` images in `epoch`: a permutation that depends on (seed, epoch) alone."""
     return np.random.default_rng(counter_seed(seed, "order", epoch)).permutation(count)
 
 
 def indices_at(seed: int, images: int, batch: int, count: int) -> Indices:
-    """Which of `count` images are shown as numbers `images` … `images + batch - 1`; each once per epoch.  int64 [N]."""
+    """The indices, int64 [N], of the batch that follows `images` images shown.  An epoch shows all `count` images."""
     first, last = images // count, (images + batch - 1) // count
     orders = [epoch_order(seed, epoch, count) for epoch in range(first, last + 1)]
     start = images - first * count
@@ -45,26 +45,26 @@ def indices_at(seed: int, images: int, batch: int, count: int) -> Indices:
 
 
 def to_float(images: Tensor) -> Tensor:
-    """uint8 [N, R, R, C] to float32 [N, C, R, R] in [-1, 1]."""
+    """Convert uint8 images [N, R, R, C] to float32 [N, C, R, R] in [-1, 1]."""
     return images.permute(0, 3, 1, 2).float().div_(127.5).sub_(1)
 
 
 def mirrored(images: Tensor, flip: Tensor) -> Tensor:
-    """uint8 [N, R, R, C], those flipped left to right where `flip` [N] is true."""
+    """Flip those of the uint8 `images` [N, R, R, C] left to right for which `flip` [N] is true."""
     return torch.where(flip[:, None, None, None], images.flip(2), images)
 
 
 def budget_bytes(device: torch.device, processes: int = 1) -> int:
     """How many bytes of levels may be kept on `device`: a quarter of a GPU's free memory, or 1 GiB on a CPU.
 
-    The latter is for all `processes` of the machine together, each of which keeps a level of its own.
+    All `processes` of the machine share the 1 GiB, because each process keeps its own copy of a level.
     """
     free = free_memory(device)
     return CPU_BUDGET_BYTES // processes if free is None else int(GPU_BUDGET_SHARE * free)
 
 
 class Loader:
-    """Images of a pyramid as uint8 [N, R, R, C] on `device`.  What it gives depends on the request alone."""
+    """Loads images of a pyramid as uint8 [N, R, R, C] on `device`."""
 
     def __init__(self, pyramid: ImagePyramid, device: torch.device, budget: int) -> None:
         """Args: budget: bytes of levels that may be kept on the device."""
@@ -73,44 +73,44 @@ class Loader:
         self.budget = budget
         self._resident: tuple[int, Tensor] | None = None
         self._ahead: tuple[tuple[int, bytes], Future[tuple[Tensor, torch.cuda.Event | None]]] | None = None
-        # The thread ends with this object, or with the process, and uses this thread's CUDA device.
+        # The reading thread uses the CUDA device of this thread, and ends with this object or with the process.
         on_gpu = device.type == "cuda"
         use_device = partial(torch.cuda.set_device, torch.cuda.current_device()) if on_gpu else None
         self._reader = ThreadPoolExecutor(1, "read-ahead", use_device)
         self._stream = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
 
     def fits(self, resolution: int) -> bool:
-        """Whether a level is kept on the device."""
+        """Whether a level fits into the budget, so that it stays on the device."""
         return self.pyramid.level_bytes(resolution) <= self.budget
 
     def get(self, resolution: int, indices: Indices) -> Tensor:
-        """The images `indices` [N] of a level."""
+        """The images with the numbers `indices` [N] at `resolution`."""
         if self.fits(resolution):
             try:
                 level = self._level(resolution)
                 return level.index_select(0, torch.from_numpy(indices).to(self.device, non_blocking=True))
-            except torch.OutOfMemoryError:  # others use the device: from now on, this level is read batch by batch
+            except torch.OutOfMemoryError:  # other programs use the device: read this level batch by batch
                 self.budget = self.pyramid.level_bytes(resolution) - 1
                 torch.cuda.empty_cache()
-        self._resident = None  # of a level left behind
+        self._resident = None  # frees the memory of an earlier level
         if self._ahead is None or self._ahead[0] != (resolution, indices.tobytes()):
-            self.prefetch(resolution, indices)  # after what is being read for nothing
+            self.prefetch(resolution, indices)  # starts after a batch that is read in vain
         assert self._ahead is not None, "it is being read"
         images, done = self._ahead[1].result()
         if done is not None:
             current = torch.cuda.current_stream(self.device)
             current.wait_event(done)
-            images.record_stream(current)  # or its memory could be given away while the step still reads it
+            images.record_stream(current)  # else the allocator could reuse the memory while the step reads it
         return images
 
     def prefetch(self, resolution: int, indices: Indices) -> None:
-        """Begin to load what will be asked for next."""
+        """Begin to load the images of the next call of `get`, in the reading thread."""
         self._ahead = (resolution, indices.tobytes()), self._reader.submit(self._load, resolution, indices)
 
     def _level(self, resolution: int) -> Tensor:
-        """All images of a level on the device."""
+        """All images of a level, uint8 on the device."""
         if self._resident is None or self._resident[0] != resolution:
-            self._resident = None  # before the next one takes its memory
+            self._resident = None  # free the old level before the new one is allocated
             shape, count = (resolution, resolution, self.pyramid.channels), self.pyramid.images
             level = torch.empty((count, *shape), dtype=torch.uint8, device=self.device)
             most = max(PIECE_BYTES // prod(shape), 1)
@@ -121,10 +121,10 @@ class Loader:
         return self._resident[1]
 
     def _load(self, resolution: int, indices: Indices) -> tuple[Tensor, torch.cuda.Event | None]:
-        """Images on the device, complete after the event on a GPU; runs in the reading thread."""
+        """Load images to the device, in the reading thread.  On a GPU, they are complete after the returned event."""
         if self._stream is None:
             return torch.from_numpy(self.pyramid.read(resolution, indices)).to(self.device), None
-        # A GPU copies from pinned memory while this process goes on; PyTorch keeps that memory for the next batch.
+        # A GPU copies from pinned memory in the background; PyTorch's allocator keeps that memory for the next batch.
         shape = (len(indices), resolution, resolution, self.pyramid.channels)
         images = torch.empty(shape, dtype=torch.uint8, pin_memory=True)
         self.pyramid.read(resolution, indices, out=images.numpy())
@@ -133,7 +133,7 @@ class Loader:
 
 
 class RealBatches:
-    """Batches of a pyramid, each a function of (seed, images shown)."""
+    """Batches of real images; each batch depends only on the seed and the number of images shown before."""
 
     def __init__(
         self,
@@ -149,10 +149,10 @@ class RealBatches:
     ) -> None:
         """Args: mirror: flip each image left to right with probability 1/2; labels: give one-hot class labels.
 
-        budget: bytes of levels that may live on the device; the others are read when needed.
-        phase_at: the phase at an image count; with it, the next batch is read ahead.
-        indices: from the size of a batch to the positions in it that this stream gives, where several ranks share one
-        batch.  An image depends on its position in the whole batch alone.
+        budget: bytes of levels that may stay on the device; other levels are read batch by batch.
+        phase_at: returns the phase at an image count; without it, no batch is read ahead.
+        indices: returns this rank's positions in a batch of a given size.  An image depends only on its position in
+        the whole batch, not on the number of ranks.
         """
         self.pyramid = pyramid
         self.seed = seed
@@ -166,7 +166,7 @@ class RealBatches:
         self._on_device: dict[int, Tensor] = {}
 
     def batch(self, phase: Phase, rng: StepRng) -> Reals:
-        """The images shown next at the resolution and alpha of `phase`, at this stream's positions of the batch."""
+        """The part of this rank in the next batch, at the resolution and alpha of `phase`, with labels if asked for."""
         if phase.batch not in self._on_device:  # copied once because each copy waits for the device
             self._on_device[phase.batch] = torch.from_numpy(self._indices(phase.batch)).to(self.device)
         positions, shown = self._on_device[phase.batch], self._shown(phase, rng.images)
@@ -186,5 +186,5 @@ class RealBatches:
         return Reals(images, *(one_hot(labels[chosen], self.num_classes).float() for chosen in numbers))
 
     def _shown(self, phase: Phase, images: int) -> Indices:
-        """The images of the pyramid that this stream gives of the batch after `images`."""
+        """The indices in the pyramid of this rank's part of the batch that follows `images` images shown."""
         return indices_at(self.seed, images, phase.batch, self.pyramid.images)[self._indices(phase.batch)]

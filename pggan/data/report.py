@@ -1,4 +1,4 @@
-"""Every file examined before its pixels are decoded: what is wrong with it, and what is worth knowing about it."""
+"""Check the header of every file before any pixels are decoded, and report bad files and needed conversions."""
 
 import json
 import sys
@@ -17,9 +17,9 @@ NAMED_IN_LINE = 3
 
 @dataclass
 class Findings:
-    """The files of a source, and what was found about them, by name.
+    """The files of a source, and what was found about them.
 
-    headers: where they can be read; reasons: why files can't be used.
+    headers: the headers of readable files, by file name; reasons: why a bad file can't be used, by file name.
     """
 
     source: Source
@@ -27,41 +27,41 @@ class Findings:
     reasons: dict[str, str] = field(default_factory=dict)
 
     def good(self) -> list[Entry]:
-        """The files that can be used as far as is known, in their order."""
+        """The files that are not known to be bad, in the order of the source."""
         return [entry for entry in self.source.entries if entry.name not in self.reasons]
 
     def refuse(self, on_bad: str) -> None:
-        """Raise a UserError that names bad files if no good one is left, or if on_bad=stop and there are bad ones."""
+        """Raise a UserError that names the bad files, if all files are bad, or if some are and on_bad=stop."""
         bad, total = len(self.reasons), len(self.source.entries)
         if bad == total or (bad and on_bad == "stop"):
-            remedy = "Repair or remove them, or use on_bad=report."
+            remedy = "Repair or remove these files, or leave them out with on_bad=report."
             if bad == total:
                 remedy = "Give other images, or a smaller max_resolution= (schedule.final_resolution= when training)."
             raise UserError("\n".join([f"{bad} of {total} images cannot be used:", *_lines(self._bad())]), remedy)
 
     def show(self) -> None:
-        """List the bad files by reason on stderr, and how many of the others each note is about."""
+        """Print to stderr the bad files, grouped by reason, and the good files that have notes, grouped by note."""
         left_out = f"Left out {len(self.reasons)} of {len(self.source.entries)} images:"
-        for title, groups in ((left_out, self._bad()), ("To know about the others:", self._notes())):
+        for title, groups in ((left_out, self._bad()), ("Notes about the others:", self._notes())):
             if groups:
                 print("\n".join([title, *_lines(groups)]), file=sys.stderr)
 
     def to_json(self, **more: object) -> str:
-        """The content of report.json: the files left out by reason, and the others by note."""
+        """The content of report.json: bad files grouped by reason, good files grouped by note, and entries `more`."""
         counts = {"files": len(self.source.entries), "usable": len(self.good())}
         return json.dumps({**counts, "left_out": self._bad(), "noted": self._notes(), **more}, indent=1) + "\n"
 
     def _bad(self) -> dict[str, list[str]]:
-        """Names by reason."""
+        """The names of bad files, grouped by reason."""
         return _grouped((reason, name) for name, reason in sorted(self.reasons.items()))
 
     def _notes(self) -> dict[str, list[str]]:
-        """Names by note."""
+        """The names of good files, grouped by note."""
         return _grouped((note, entry.name) for entry in self.good() for note in self.headers[entry.name].notes)
 
 
 def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """The names that come with each text."""
+    """Group pairs (text, name) by text."""
     found: dict[str, list[str]] = {}
     for text, name in pairs:
         found.setdefault(text, []).append(name)
@@ -69,10 +69,10 @@ def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def _lines(groups: Mapping[str, list[str]]) -> list[str]:
-    """A line about each group of files, the largest first, with its number of files and the first of them."""
+    """One line for each group of files, the largest group first: the group's text, size and first file names."""
     lines = []
     for text, names in sorted(groups.items(), key=lambda item: -len(item[1])):
-        # A name may hold codes that a terminal would obey.
+        # A file name may hold control codes that a terminal would obey.
         shown = [name if name.isprintable() else ascii(name) for name in names[:NAMED_IN_LINE]]
         lines.append(f"  {text}: {len(names)} ({', '.join(shown)}{', …' * (len(names) > len(shown))})")
     return lines if len(lines) <= MAX_LINES else [*lines[:MAX_LINES], f"  … and {len(lines) - MAX_LINES} more"]
@@ -90,7 +90,7 @@ def examine(source: Source, workers: Workers) -> Findings:
 
 
 def header_of(entry: Entry) -> tuple[str, ImageHeader | str]:
-    """The name of a file, and its header, with the size of its face where that is cut out; or why it has none."""
+    """The name of a file, and its header (with the size of the face, for crop=face) or why the file is bad."""
     try:
         header = entry.problem or entry.header or read_header(entry.file)
         if entry.face is not None and isinstance(header, ImageHeader):

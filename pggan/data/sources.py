@@ -1,4 +1,4 @@
-"""Image files of a folder, a zip or a tar archive: an entry for each.  Archives are never unpacked to the disk."""
+"""List the image files of a folder, a zip or a tar archive.  Archives are never unpacked to the disk."""
 
 import os
 import stat
@@ -15,21 +15,21 @@ from pggan.core.errors import UserError
 from pggan.data.face_crop import Landmarks
 from pggan.data.image_file import EXTENSIONS, BadImage, ImageFile, ImageHeader
 
-# Named among the bad files instead of being passed over: whoever has them wants to know.
+# Files of these types are reported as bad files instead of being ignored, so that users notice that they are left out.
 UNREADABLE = [".gif", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".jxl", ".ppm", ".pgm", ".npy"]
-MAX_MEMBER_BYTES = 64_000_000  # of an archive
+MAX_MEMBER_BYTES = 64_000_000  # of one file in an archive, unpacked
 
 
 class Entry(NamedTuple):
     """One image file of a source, not opened yet.
 
-    name: with slashes, different from all others of the source.
-    problem: why it must not be opened.
-    label: the class that the source gives it: its first sub-folder, or that of the dataset.
-    stamp: differs when the content may differ.
-    header: what is known without opening it, for images that the source makes itself.
+    name: path below the source, with slashes; unique in the source.
+    problem: why the file must not be opened, or None.
+    label: the class of the image by its first sub-folder, or in the known data set.
+    stamp: a text, such as size and time, that changes when the content may have changed.
+    header: set for drawn images, whose header is known before they are drawn.
     face: the landmarks of the face that is cut out.
-    offset: where in a tar archive it is.
+    offset: where the file begins in a tar archive, in bytes.
     """
 
     name: str
@@ -44,9 +44,9 @@ class Entry(NamedTuple):
 
 @dataclass
 class Source:
-    """Image files from one place, in the order of their paths.  Raises UserError where there are none.
+    """Image files from one place, in the order of their paths.  Raises UserError if there are none.
 
-    description: kept with the dataset; it has a "kind" and a "name".
+    description: where the images come from, for the index of the dataset: a "kind", a "name" and more.
     """
 
     description: dict[str, object]
@@ -54,17 +54,17 @@ class Source:
 
     def __post_init__(self) -> None:
         if not self.entries:
-            remedy = f"Images are files ending in {', '.join(EXTENSIONS)}; linked folders are not entered."
+            remedy = f"Images are files ending in {', '.join(EXTENSIONS)}; links to folders are not followed."
             raise UserError(f"There are no images in {self.description['name']}.", remedy)
         self.entries = sorted(self.entries, key=lambda entry: entry.file.path)
 
     def in_reading_order(self) -> list[Entry]:
-        """The entries sorted by their offsets: going back in a compressed archive means to begin it again."""
+        """The entries sorted by offset: to go back in a compressed archive, it must be unpacked from its beginning."""
         return sorted(self.entries, key=lambda entry: entry.offset)
 
 
 def is_image_name(name: str) -> bool:
-    """Whether a file of this name is meant to be an image."""
+    """Whether a name has the extension of an image, and no hidden part (such as `.cache/a.png`)."""
     path = PurePosixPath(name)
     hidden = any(part.startswith(".") and part != ".." for part in path.parts)
     return not hidden and path.suffix.lower() in (*EXTENSIONS, *UNREADABLE)
@@ -77,13 +77,13 @@ def first_folder(name: str) -> str | None:
 
 
 def folder_source(path: Path) -> Source:
-    """The image files under a folder, at any depth; hidden files and linked folders are passed over."""
+    """The image files under a folder, at any depth.  Hidden files and links to folders are ignored."""
     root, found = Path(os.path.realpath(path)), []
     for folder, subfolders, names in os.walk(path):
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
         for file in (Path(folder, name) for name in names if is_image_name(name)):
             name, stamp = file.relative_to(path).as_posix(), "missing"
-            with suppress(OSError):  # of a link that leads nowhere
+            with suppress(OSError):  # a link that leads nowhere has no status
                 status = file.stat()
                 stamp = f"{status.st_size}-{status.st_mtime_ns}"
             content = ImageFile(file, partial(_open_below, file, root))
@@ -92,7 +92,7 @@ def folder_source(path: Path) -> Source:
 
 
 def _open_below(path: Path, root: Path) -> BinaryIO:
-    # A folder from elsewhere must not draw other files of this machine into the dataset.
+    # A link in a downloaded folder must not bring other files of this machine into the dataset.
     if path.is_symlink():
         if not path.exists():
             raise BadImage("a link that leads nowhere")
@@ -107,17 +107,17 @@ def _open_below(path: Path, root: Path) -> BinaryIO:
 
 
 def archive_source(path: Path) -> Source:
-    """The image files in a zip archive, or in a tar archive that may be compressed.
+    """The image files in a zip archive, or in a tar archive, which may be compressed.
 
-    Raises UserError for a file that is neither, or damaged.
+    Raises UserError for a file of another type, and for a damaged archive.
     """
     kind, members = ("zip", _zipped) if zipfile.is_zipfile(path) else ("tar", _tarred)
     try:
-        # Of several files with one name the last one counts, as when unpacked.
+        # If an archive holds several files of one name, the last one counts, as if the archive was unpacked.
         found = {entry.name: entry for entry in members(path) if is_image_name(entry.name)}
-    except Exception as error:  # damaged archives raise nearly every type
+    except Exception as error:  # damaged archives raise nearly every type of error
         problem = f"{path} can't be read as a zip or tar archive: {str(error).partition(':')[0]}."
-        raise UserError(problem, "Give a folder of images or an archive; get a damaged one again.") from error
+        raise UserError(problem, "Give a folder of images or an archive; download a damaged archive again.") from error
     return Source({"kind": kind, "name": path.name}, list(found.values()))
 
 
@@ -139,7 +139,7 @@ def _tarred(path: Path) -> Iterator[Entry]:
 
 
 def _member(path: Path, name: str, size: int, member: str | tarfile.TarInfo) -> Entry:
-    """The entry of a file of an archive, but for its stamp."""
+    """The entry of one file of an archive, still without its stamp."""
     problem = None
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
         problem = "a name that leads out of the archive"
@@ -152,17 +152,17 @@ def _member(path: Path, name: str, size: int, member: str | tarfile.TarInfo) -> 
 
 
 class _Tar(tarfile.TarFile):
-    def __del__(self) -> None:  # as ZipFile
+    def __del__(self) -> None:  # closes the file, as zipfile.ZipFile does
         self.close()
 
 
-@lru_cache(maxsize=4)  # once per process, and again when it was changed
+@lru_cache(maxsize=4)  # an archive is opened once per process, and again when it has changed
 def _opened(path: Path, changed: int) -> Any:
     return zipfile.ZipFile(path) if zipfile.is_zipfile(path) else _Tar.open(path)
 
 
 def _open_member(path: Path, member: str | tarfile.TarInfo) -> BinaryIO:
-    """A file of an archive, unpacked while it is read."""
+    """Open a file of an archive, which is unpacked while it is read."""
     archive = _opened(path, path.stat().st_mtime_ns)
     content: BinaryIO = archive.open(member) if isinstance(member, str) else archive.extractfile(member)
     return content

@@ -1,4 +1,4 @@
-"""Tables that people bring: the landmarks of faces, and the class of each image."""
+"""Read the tables that users provide: the landmarks of faces, and the class of each image."""
 
 import csv
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from pggan.data.sources import Entry, Source
 
 
 def with_faces(source: Source, landmarks: str | None) -> Source:
-    """A source whose entries have the landmarks in a file, where they have the same names."""
+    """`source` with the landmarks of each entry from the file `landmarks`; an entry without them is a bad file."""
     if landmarks is None:
         return source
     listed, entries = read_landmarks(Path(landmarks)), []
@@ -27,30 +27,30 @@ def with_faces(source: Source, landmarks: str | None) -> Source:
 
 
 def read_landmarks(path: Path) -> dict[str, Landmarks]:
-    """Landmarks by file name, from JSON: {name: points}.
+    """Read the landmarks of each image from a JSON file {name: points}.  Raises UserError.
 
-    Points are 4 (eyes, corners of the mouth), 5 (with the nose in the middle) or dlib's 68, each [x, y] in pixels of
-    the upright photograph, left as seen before right.  Raises UserError.
+    Points are [x, y] in pixels of the upright photograph, the left one as seen first: 4 points (eyes, corners of the
+    mouth), 5 (eyes, nose, corners of the mouth) or the 68 of dlib.
     """
     with _refused(f"landmarks={path}", '{"a.jpg": [[x, y], …]} with 4, 5 or 68 points'):
         return {name: landmarks_from(points) for name, points in parse_json(path.read_bytes()).items()}
 
 
 def landmarks_from(points: Any) -> Landmarks:
-    """4, 5 or 68 points [x, y] as landmarks.  Raises ValueError for any other number of points, NaN or infinity."""
+    """Convert 4, 5 or 68 points [x, y] to 4 landmarks.  Raises ValueError for other numbers of points, and for NaN."""
     array: Landmarks = np.array(points, float)
     if array.shape not in ((4, 2), (5, 2), (68, 2)) or not np.isfinite(array).all():
-        raise ValueError(f"{array.shape[0] if array.ndim else 0} points where 4, 5 or 68 are known")
+        raise ValueError(f"{array.shape[0] if array.ndim else 0} points, but a face has 4, 5 or 68, all finite")
     if len(array) == 68:
         array = np.stack([array[36:42].mean(0), array[42:48].mean(0), array[48], array[54]])
     return np.delete(array, 2, axis=0) if len(array) == 5 else array
 
 
 def classes_of(labels: bool | str, source: str, entries: Sequence[Entry]) -> tuple[list[str] | None, dict[str, int]]:
-    """The names of all classes, and the number of the class of every entry, by its name; None and {} without labels.
+    """The names of all classes, and the class number of each entry by the entry's name; None and {} if not `labels`.
 
-    labels: whether to take what the source itself says, or the path of a JSON or CSV file; source: its name in
-    messages.  Raises UserError when an image has no class.
+    labels: True: the labels of the entries; or the path of a JSON or CSV file of labels.
+    source: name of the source in messages.  Raises UserError when an image has no class.
     """
     if labels is False:
         return None, {}
@@ -58,8 +58,8 @@ def classes_of(labels: bool | str, source: str, entries: Sequence[Entry]) -> tup
     found = {entry.name: entry.label if listed is None else listed.get(entry.name) for entry in entries}
     if missing := [name for name, label in found.items() if label is None]:
         raise UserError(
-            f"{len(missing)} of {len(entries)} images in {source} have no class, {missing[0]} for one.",
-            "labels=true takes the first sub-folder; in a table, names are paths below the source, with slashes.",
+            f"{len(missing)} of {len(entries)} images in {source} have no class, {missing[0]} for example.",
+            "labels=true needs images in sub-folders; a table needs their paths below the source, with slashes.",
         )
     names = class_names([label for label in found.values() if label is not None])
     numbers = {label: number for number, label in enumerate(names)}
@@ -67,9 +67,9 @@ def classes_of(labels: bool | str, source: str, entries: Sequence[Entry]) -> tup
 
 
 def read_labels(path: Path) -> dict[str, str]:
-    """Labels by file name, from JSON (`{name: label}`, or `{"labels": [[name, label], …]}`) or CSV (name, label).
+    """Read the label of each image from a JSON file or a CSV file with two columns (name, label).  Raises UserError.
 
-    Raises UserError.
+    The JSON is `{name: label}`, or `{"labels": [[name, label], …]}`.
     """
     with _refused(f"labels={path}", '{"a.jpg": "cat"}, or CSV with two columns: name, label'):
         if path.suffix.lower() == ".json":
@@ -83,7 +83,7 @@ def read_labels(path: Path) -> dict[str, str]:
 
 @contextmanager
 def _refused(given: str, form: str) -> Iterator[None]:
-    """Whatever is wrong with a table becomes a UserError."""
+    """Turn any error about the table `given` into a UserError that shows the right `form`."""
     try:
         yield
     except Exception as error:
@@ -91,6 +91,6 @@ def _refused(given: str, form: str) -> Iterator[None]:
 
 
 def class_names(classes: Sequence[str]) -> list[str]:
-    """All classes once, numbers in their order and names by the alphabet."""
+    """The distinct classes, sorted by value if all of them are numbers, else by the alphabet."""
     distinct = set(classes)
     return sorted(distinct, key=(lambda name: (int(name), name)) if all(map(str.isdecimal, distinct)) else None)

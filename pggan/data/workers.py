@@ -1,4 +1,4 @@
-"""A function of many items, in several processes and with a progress bar."""
+"""Apply a function to many items, in several processes and with a progress bar."""
 
 import multiprocessing
 import os
@@ -19,23 +19,23 @@ from pggan.core.process import SIGNALS, available_cores, keep_freed_memory
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-MAX_WORKERS = 16  # when nobody says
-MAX_BATCH = 8  # items at a time: handing work over costs little then
+MAX_WORKERS = 16  # unless the user sets num_workers=
+MAX_BATCH = 8  # items that a worker gets at a time, so that sending them costs little
 
 
 class Workers(AbstractContextManager["Workers"]):
-    """Processes; with a `count` of 1, work is done in this one."""
+    """A pool of worker processes; with a `count` of 1, this process does the work itself."""
 
     def __init__(self, count: int | None = None) -> None:
-        """Args: count: of processes; None: one per core that this process may use, up to 16."""
+        """Args: count: number of processes; None: one per core that this process may use, up to 16."""
         keep_freed_memory()
         self.count = count or min(available_cores(), MAX_WORKERS)
-        # Spawned, because forking a process that has threads (torch, rich) can lock up.
+        # Workers are spawned, because forking a process that has threads (torch, rich) can deadlock.
         self._pool = ProcessPoolExecutor(self.count, multiprocessing.get_context("spawn"), _begin)
         if self.count > 1:
-            # A terminal and a scheduler send signals to all processes of a command: this one alone handles them.
+            # Terminals and schedulers signal all processes of a command.  Workers inherit that signals are ignored.
             before = {number: signal.signal(number, signal.SIG_IGN) for number in {*SIGNALS} - {signal.SIGTERM}}
-            for _ in range(self.count):  # each piece of work starts one of them
+            for _ in range(self.count):  # each submitted call starts one worker
                 self._pool.submit(int)
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -44,13 +44,13 @@ class Workers(AbstractContextManager["Workers"]):
         self._pool.shutdown(cancel_futures=True)
 
     def in_order(self, title: str, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-        """Give `function` of each item, in their order; a bar on stderr shows the time left.
+        """Yield `function(item)` for each item, in order; a progress bar on stderr shows the time left.
 
         With several workers, `function` and the items must be picklable.  Raises UserError when a worker is killed.
         """
         results: Iterator[Result] = map(function, items)
         if min(self.count, len(items)) > 1:
-            # Few large items must not go to the same worker.
+            # When items are few, batches are smaller, so that all workers get some.
             size = max(1, min(MAX_BATCH, len(items) // (4 * self.count)))
             results = self._pool.map(function, items, chunksize=size)
         try:
@@ -59,7 +59,7 @@ class Workers(AbstractContextManager["Workers"]):
         except BrokenProcessPool as error:
             raise UserError(
                 "A worker process was killed, most often because memory ran out.",
-                "Free some memory, or use fewer: `pggan prepare` with a smaller num_workers=.",
+                "Free some memory, or use fewer workers: `pggan prepare` with a smaller num_workers=.",
             ) from error
 
 
@@ -69,7 +69,7 @@ def _begin() -> None:
 
 
 def _end_with_parent() -> None:
-    # A worker waits for work on a pipe that it holds open itself, so it would outlive a killed parent.
+    # A worker waits for work on a pipe of which it holds both ends, so it would not notice that its parent was killed.
     parent = multiprocessing.parent_process()
     assert parent is not None, "runs in a worker only"
     parent.join()

@@ -1,4 +1,4 @@
-"""Pyramids written: the places of images in shards, filled by several processes at once, and the index over them."""
+"""Write a pyramid: several processes write images into their places in the shards, and one writes the index last."""
 
 import hashlib
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ import numpy as np
 
 from pggan.data.pyramid import INDEX_FILE, LABEL_BYTES, Images, Index, StoredFile, checksums, levels_up_to
 
-SHARD_BYTES = 2**30  # a part of the format: images are found in existing datasets by it
+SHARD_BYTES = 2**30  # a part of the format: the same images always make the same files
 LABELS_FILE = "labels.bin"
 
 
 class Layout(NamedTuple):
-    """The places of a dataset's images in its files."""
+    """Where each image of a dataset lies in the dataset's files."""
 
     directory: Path
     resolution: int
@@ -23,7 +23,7 @@ class Layout(NamedTuple):
     images: int
 
     def shards(self) -> dict[int, list[StoredFile]]:
-        """The files of each level, without checksums."""
+        """The files of each level, by its resolution; their checksums are still empty."""
         found: dict[int, list[StoredFile]] = {}
         for level in levels_up_to(self.resolution):
             most, size = self._images_per_shard(level), level * level * self.channels
@@ -33,7 +33,7 @@ class Layout(NamedTuple):
         return found
 
     def create(self) -> None:
-        """Create every shard in place of earlier ones; its bytes take no space until they are written."""
+        """Replace all shards by empty sparse files, which take disk space only when images are written."""
         for path in self.directory.glob("r*.bin"):
             path.unlink()
         for shard in (shard for shards in self.shards().values() for shard in shards):
@@ -41,7 +41,7 @@ class Layout(NamedTuple):
                 file.truncate(shard.bytes)
 
     def write(self, slot: int, levels: Sequence[Images]) -> None:
-        """Write image number `slot`, given at every level, into its place."""
+        """Write image number `slot` into its place; `levels` are its pixels [R, R, C] at every resolution R."""
         for pixels in levels:
             number, place = divmod(slot, self._images_per_shard(len(pixels)))
             with open(f"{self.directory}/{self._name(len(pixels), number)}", "r+b") as file:
@@ -58,9 +58,9 @@ class Layout(NamedTuple):
 def write_index(
     layout: Layout, source: dict[str, Any], *, class_names: list[str] | None = None, labels: Sequence[int] = ()
 ) -> None:
-    """Write the index of a dataset whose shards are complete, and its labels.
+    """Write the labels and the index of a dataset whose shards are complete.
 
-    source: how the images were made; with `class_names`, every image has a label, an index into them.
+    source: how the images were made; labels: for each image, an index into `class_names`, if these are given.
     """
     shards = layout.shards()
     digests = checksums(layout.directory, [shard for files in shards.values() for shard in files])
@@ -68,7 +68,7 @@ def write_index(
     labels_file = None
     if class_names is not None:
         content = np.array(labels, "<i8").tobytes()
-        assert len(content) == LABEL_BYTES * layout.images, "one number each"
+        assert len(content) == LABEL_BYTES * layout.images, "every image has one label"
         (layout.directory / LABELS_FILE).write_bytes(content)
         labels_file = StoredFile(LABELS_FILE, len(labels), len(content), hashlib.sha256(content).hexdigest())
     index = Index(layout.images, layout.channels, layout.resolution, class_names, labels_file, levels, source)
