@@ -1,1 +1,1 @@
-"""The command line: composes the configuration and runs a command."""
+"""The command line: composes a configuration from the arguments, and runs a command with it."""

@@ -1,4 +1,4 @@
-"""The commands of `pggan`: the function that each one calls.  What it does and its keys are in its file in configs/."""
+"""The commands of `pggan` and the function that each command calls; YAML files in configs/ explain their keys."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,7 +7,7 @@ from typing import Any
 
 from pggan.config.defaults import CONFIGS
 
-# By stage of the work, "module:name" of the function that takes the configuration and returns the exit code.
+# For each stage of the work: its commands, each with "module:name" of a function from configuration to exit code.
 STAGES = {
     "Before": {
         "doctor": "pggan.performance.doctor:run",
@@ -41,46 +41,46 @@ STAGES = {
 
 @dataclass(frozen=True)
 class Command:
-    """One command; its dataclass in pggan.config.commands checks its keys."""
+    """One command of the program; a dataclass in pggan.config.commands checks its keys."""
 
     name: str
     function: str
 
     @property
     def schema_type(self) -> type:
-        """The dataclass of its keys: BenchScalingConfig for 'bench scaling'."""
+        """The dataclass of this command's keys, for example BenchScalingConfig for 'bench scaling'."""
         from pggan.config import commands
 
         return getattr(commands, f"{self.name.title().replace(' ', '')}Config")  # type: ignore[no-any-return]
 
     @property
     def config_file(self) -> Path:
-        """Its YAML.  Commands without config groups have a folder of their own: there, `data=` is a plain key."""
+        """The YAML file of this command; in configs/commands/, `data=` is a plain key and no config group."""
         name = f"{self.name.replace(' ', '_')}.yaml"
         return next(file for file in (CONFIGS / name, CONFIGS / "commands" / name) if file.is_file())
 
     @property
     def duty(self) -> str:
-        """A sentence that says what it does: the first line of its YAML."""
+        """A sentence that says what this command does: the first line of its YAML file."""
         return self.config_file.read_text().splitlines()[0].removeprefix("# ")
 
     @property
     def example(self) -> str:
-        """A command line: the second line of its YAML."""
+        """A command line as an example: the second line of this command's YAML file."""
         return self.config_file.read_text().splitlines()[1].removeprefix("#   ")
 
     @cached_property
     def defaults(self) -> list[Any]:
-        """The files that its YAML is based on: `{group: choice}`, or the name of a command whose keys it has, too."""
+        """Hydra's defaults list in this command's YAML file: `{group: choice}`, or the name of another command."""
         from yaml import safe_load
 
-        # Reading all of it takes longer.
+        # Only the list is parsed, because parsing the whole YAML file takes longer.
         listed = self.config_file.read_text().partition("\ndefaults:\n")[2].partition("\n\n")[0]
         return [one for one in safe_load(listed) or [] if one != "_self_"]
 
     @property
     def groups(self) -> dict[str, str | None]:
-        """The folders of configs/ that a file is chosen from with `group=file`, and the file taken by default."""
+        """The config groups of this command (folders of configs/), each with the file that it uses by default."""
         found: dict[str, str | None] = {}
         for one in self.defaults:
             found |= one if isinstance(one, dict) else COMMANDS[one].groups

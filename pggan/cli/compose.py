@@ -1,4 +1,4 @@
-"""From the words of a command to its values, by Hydra; a mistake becomes one sentence.  Without torch."""
+"""Composes the values of a command from its arguments with Hydra, and reports mistakes in one sentence.  No torch."""
 
 import argparse
 import os
@@ -19,7 +19,7 @@ from pggan.core.text import as_hydra_reads_it, key_of
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-# Hydra only composes: run directory, logs and working directory are this program's own.
+# Hydra only composes the values; these settings turn off its run directories, logs and change of working directory.
 OWN_SETTINGS = [
     "hydra.job.name=pggan",
     "hydra.output_subdir=null",
@@ -30,10 +30,10 @@ OWN_SETTINGS = [
     "hydra/job_logging=none",
 ]
 LIST = re.compile(r"[^\s,=(){}\[\]'\"]+(,[^\s,=(){}\[\]'\"]+)+")  # 1,5,9-12
-RESUME_KEYS = {"run_dir", "resume", "devices", "threads"}  # say where and how a run resumes, not what it is
-Task = Callable[[dict[str, Any], list[str]], int]  # takes composed values and the overrides that they are of
+RESUME_KEYS = {"run_dir", "resume", "devices", "threads"}  # keys that say where and how a run resumes
+Task = Callable[[dict[str, Any], list[str]], int]  # from composed values and their overrides to an exit code
 
-# What other programs call it, and what it is here.
+# Names of keys in other programs, and the key of this program for each.
 SYNONYMS = {
     "batch_size": "schedule.batch=, in images per update",
     "dataset": "data.path=",
@@ -51,23 +51,23 @@ SYNONYMS = {
 
 
 def compose(name: str, overrides: list[str]) -> dict[str, Any]:
-    """The values of a command, resolved; raises UserError where they can't be composed.
+    """Compose the values of a command from `overrides`; raises UserError if Hydra can't compose them.
 
-    Keys that the command has not are among the values: its schema refuses them.
+    The values may have unknown keys, which `validated` refuses later.
     """
     import hydra
     from hydra.core.global_hydra import GlobalHydra
 
     command = COMMANDS[name]
-    with plain_errors(ValueError):  # of a group that is null
+    with plain_errors(ValueError):  # Hydra raises ValueError if a config group is null
         file, words = command.config_file, words_for_hydra(command, overrides)
         initialize = partial(hydra.initialize_config_dir, str(file.parent), version_base="1.3", job_name="pggan")
-        with nullcontext() if GlobalHydra.instance().is_initialized() else initialize():  # in a job, it is
+        with nullcontext() if GlobalHydra.instance().is_initialized() else initialize():  # once per process
             return finished(command, hydra.compose(file.stem, words), overrides)
 
 
 def run_with_flags(command: Command, words: list[str], task: Task) -> int:
-    """Be a Hydra application, whose flags are among `words`: --multirun, --cfg, --info …; returns the exit code."""
+    """Run the command as a Hydra application, for Hydra's flags --multirun, --cfg, --info …; returns the exit code."""
     import hydra
     from hydra.core.hydra_config import HydraConfig
 
@@ -78,8 +78,8 @@ def run_with_flags(command: Command, words: list[str], task: Task) -> int:
     overrides = [word for word in words if "=" in word and word not in flags]
     names = {key_of(one) for one in overrides}
     if command.name == "train" and "run_dir" not in names and names & {"hydra", "hydra/launcher"}:
-        remedy = "Add run_dir=, a different one for each job: run_dir='outputs/seeds/${seed}'"
-        raise UserError("Jobs that are queued again need a run directory to resume from.", remedy)
+        remedy = "Add run_dir= with a different directory for each job: run_dir='outputs/seeds/${seed}'"
+        raise UserError("Slurm may queue a job again, which then needs a run directory to resume from.", remedy)
     files = [one for one in overrides if named_file(one) is not None]
 
     def run(config: "DictConfig") -> None:
@@ -92,7 +92,7 @@ def run_with_flags(command: Command, words: list[str], task: Task) -> int:
     if not {"-sc", "--shell-completion"} & {*flags}:
         overrides = words_for_hydra(command, overrides, several=bool({"-m", "--multirun"} & {*flags}))
     before, sys.argv = sys.argv, [sys.argv[0], *OWN_SETTINGS, *overrides, *rest]
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come out as they are, not as Hydra's summary of them
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises errors instead of printing a summary of them
     if sys.version_info >= (3, 14):
         argparse.ArgumentParser = ParserOfText  # type: ignore[misc]
     try:
@@ -108,7 +108,7 @@ def run_with_flags(command: Command, words: list[str], task: Task) -> int:
 
 @contextmanager
 def plain_errors(*others: type[Exception]) -> Iterator[None]:
-    """Let Hydra's errors inside, and `others`, be a UserError."""
+    """Turn errors of Hydra and `others` inside the block into a UserError."""
     from hydra.errors import HydraException, MissingConfigException, OverrideParseException
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
@@ -125,7 +125,7 @@ def plain_errors(*others: type[Exception]) -> Iterator[None]:
 
 
 def unreadable(override: str) -> UserError:
-    """The error for an override that Hydra's grammar refuses, with the same one quoted for the shell and for Hydra."""
+    """The error for an override that Hydra can't parse; it shows the override quoted for the shell and for Hydra."""
     key, equals, value = override.removeprefix("++").partition("=")
     remedy = "Write key=value; quote values with spaces, commas, brackets or '=': \"data.path='my, photos'\"."
     if equals and value.startswith("~"):
@@ -136,15 +136,15 @@ def unreadable(override: str) -> UserError:
 
 
 def missing_choice(group: str, choice: str, options: Sequence[str]) -> UserError:
-    """The error for a file that a config group has not."""
+    """The error for a `choice` that does not exist in the config group `group`."""
     remedy = nearest(choice, options)
     if group == "data" and not remedy.startswith("Did"):
-        remedy = f"Images of your own are data.path={choice}; data= takes: {', '.join(sorted(options))}."
+        remedy = f"For your own images, write data.path={choice}; data= takes: {', '.join(sorted(options))}."
     return withdrawal(f"{group}={choice}") or UserError(f"There is no {group}={choice}.", remedy)
 
 
 def suggestion(command: Command, key: str) -> str:
-    """A sentence that suggests a key for the unknown `key`: its name here, a key of this name, or the nearest one."""
+    """A sentence that suggests a key instead of the unknown `key`: a synonym, a full name, or the most similar key."""
     names = {*command.groups, *names_of(command.schema_type)}
     table, _, last = key.rpartition(".")
     here = SYNONYMS.get(last, "")
@@ -154,26 +154,26 @@ def suggestion(command: Command, key: str) -> str:
     found = same[0] if same else nearest_name(key, names)
     meant = "" if found == key else f"Did you mean '{found}'? " if found else "--help lists the keys."
     table, _, last = (found or "").partition(".")
-    choices = named_tables(command.schema_type).get(table, {})  # of losses, augmentations or kinds of gradients
+    choices = named_tables(command.schema_type).get(table, {})  # for loss, augmentation and gradients
     having = [f"{table}={choice}" for choice, schema in choices.items() if last in kinds_of(schema)]
     return f"{meant}It is a key of {' and '.join(having)}." if having else meant.rstrip()
 
 
 class ParserOfText(argparse.ArgumentParser):
-    """Makes plain text of Hydra's help, some of which are objects: argparse of Python 3.14 refuses these."""
+    """An argument parser that converts help objects to text; argparse of Python 3.14 refuses Hydra's help objects."""
 
     def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
-        """An argument, with its help as text."""
+        """Add an argument whose help is converted to text."""
         if options.get("help"):
             options["help"] = str(options["help"])
         return super().add_argument(*names, **options)
 
 
 def words_for_hydra(command: Command, overrides: Sequence[str], *, several: bool = False) -> list[str]:
-    """Overrides as Hydra reads them: recipes written out, every key forced, plain lists in brackets.
+    """Rewrite overrides for Hydra: insert the keys of recipe files, force each key by '++', put lists in brackets.
 
-    A forced key may be new to a mapping, or one of another loss; the schema refuses what does not exist.  With
-    `several` jobs, a list is their values.
+    '++' allows keys that the YAML files do not have, such as entries of a table; `validated` refuses unknown keys.
+    Args: several: whether the command is a --multirun, in which each value of a list is one job.
     """
     words = []
     for word in with_recipes(overrides):
@@ -186,14 +186,14 @@ def words_for_hydra(command: Command, overrides: Sequence[str], *, several: bool
 
 
 def named_file(override: str) -> Path | None:
-    """The file of `experiment=FILE.yaml`; None for every other override."""
+    """The path in an override `experiment=FILE.yaml`; None for every other override."""
     key, _, value = override.lstrip("+").partition("=")
     path = value.strip("'\"").replace("\\'", "'")
     return Path(path) if key == "experiment" and path.endswith(".yaml") else None
 
 
 def with_recipes(overrides: Sequence[str]) -> list[str]:
-    """`overrides` with what stands in the file for each `experiment=FILE.yaml`; keys that are given have priority."""
+    """Replace each override `experiment=FILE.yaml` by the keys in this file; other overrides have priority."""
     files = [file for one in overrides if (file := named_file(one)) is not None]
     given, keys = [one for one in overrides if named_file(one) is None], {key_of(one) for one in overrides}
     found = [one for file in files for one in read_recipe(file).items()]
@@ -201,11 +201,11 @@ def with_recipes(overrides: Sequence[str]) -> list[str]:
 
 
 def read_recipe(file: Path) -> dict[str, Any]:
-    """The values of an experiment file by key, and the files that it chooses by group; raises UserError for others."""
+    """The values of an experiment file by key, and its choices by config group; raises UserError for other files."""
     from omegaconf import OmegaConf
     from yaml import YAMLError
 
-    remedy = "Name the recipe.yaml of a run, or a file like those of configs/experiment/."
+    remedy = "Set experiment= to the recipe.yaml of a run, or to a file in the format of configs/experiment/."
     try:
         content: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
     except (OSError, YAMLError, ValueError) as error:
@@ -220,15 +220,15 @@ def read_recipe(file: Path) -> dict[str, Any]:
         table = value.items() if isinstance(value, dict) else [("", value)]
         found |= {f"{section}.{key}".removesuffix("."): one for key, one in table}
     if any(re.search(r"\bhydra\b", key) for key in found):
-        raise UserError(f"{file} is no recipe: it has a part that is Hydra's.", remedy)
+        raise UserError(f"{file} is no recipe: it has settings of Hydra.", remedy)
     return found
 
 
 def finished(command: Command, composed: "DictConfig", overrides: Sequence[str]) -> dict[str, Any]:
-    """A composed configuration as plain values, without Hydra's own part; or of a run that resumes, its own.
+    """The composed values without Hydra's settings; for a command that only resumes a run, the values of that run.
 
-    Options that a recipe has for another choice are left out: `experiment=demo loss=wgan_gp` has no gamma.  Those in
-    `overrides` stay, and are refused by the schema.
+    Options of a choice that is not used are left out: `experiment=demo loss=wgan_gp` drops the recipe's gamma.
+    Options that the user has typed stay, so that `validated` refuses them.
     """
     from omegaconf import OmegaConf
 
@@ -246,19 +246,19 @@ def finished(command: Command, composed: "DictConfig", overrides: Sequence[str])
 
 
 def resumes(overrides: Sequence[str]) -> bool:
-    """Whether `overrides` say no more than which run resumes, where and how.
+    """Whether `overrides` have `run_dir` and otherwise only keys of RESUME_KEYS.
 
-    With other keys the command is composed as for the first time: all ranks have to find the same, also those on
-    machines without this directory.
+    With other keys, the saved configuration is not read, because machines without this directory must compose the
+    same values.
     """
     names = {key_of(override) for override in overrides}
     return "run_dir" in names and names <= RESUME_KEYS
 
 
 def own_config(given: dict[str, Any]) -> dict[str, Any] | None:
-    """The configuration of the run whose directory is in `given`, with these values; None where it has none.
+    """The saved configuration of the run in `given["run_dir"]`, updated with `given`; None without config.yaml.
 
-    It is read as plain data: nothing in it is looked up.  Raises UserError where there is no run to resume.
+    Interpolations in config.yaml are not resolved.  Raises UserError if there is no run to resume.
     """
     from omegaconf import OmegaConf
 
@@ -270,7 +270,7 @@ def own_config(given: dict[str, Any]) -> dict[str, Any] | None:
         values: Any = OmegaConf.to_container(OmegaConf.load(saved), resolve=False)
         values.pop("versions")
         return {**of_earlier_version(values), **given}
-    if given.get("resume", "auto") in ("auto", "never") and not has_checkpoints(run_dir):  # nor is another run resumed
+    if given.get("resume", "auto") in ("auto", "never") and not has_checkpoints(run_dir):  # resume= names no run
         new = f"pggan train data.path=photos hours=2 run_dir={run_dir}, or with experiment=demo"
-        raise UserError(f"There is no run in run_dir={run_dir} to resume.", f"A new one needs more keys: {new}.")
+        raise UserError(f"There is no run in run_dir={run_dir} to resume.", f"A new run needs more keys: {new}.")
     return None

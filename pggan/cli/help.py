@@ -1,4 +1,4 @@
-"""The texts of `pggan --help` and `pggan COMMAND --help`: the YAML files with their comments explain the keys."""
+"""The texts of `pggan --help` and `pggan COMMAND --help`, which show the YAML files of the keys with their comments."""
 
 from collections.abc import Sequence
 from textwrap import fill, indent, wrap
@@ -10,7 +10,7 @@ WIDTH = 80  # columns of a line
 
 
 def overview() -> str:
-    """The list of commands, by stage of the work."""
+    """The text of `pggan --help`: all commands, grouped by stage of the work."""
     column = max(map(len, COMMANDS))
     lines = ["Usage: pggan COMMAND key=value …", "", "First steps: pggan train experiment=demo run_dir=outputs/demo"]
     for stage, names in STAGES.items():
@@ -19,7 +19,7 @@ def overview() -> str:
 
 
 def help_text(command: Command, arguments: Sequence[str]) -> str:
-    """Usage and an example, the keys with their comments, those of the chosen files included, and the choices."""
+    """The text of `pggan COMMAND --help`: usage, example, YAML files of the keys, and choices of config groups."""
     # The backslash is the shell's line continuation, so the example can be pasted.
     example = hang("Example:  ", command.example, " \\")
     parts = [f"{fill(command.duty, WIDTH)}\n\nUsage:    pggan {command.name} key=value …\n{example}"]
@@ -37,6 +37,6 @@ def help_text(command: Command, arguments: Sequence[str]) -> str:
 
 
 def hang(start: str, text: str, end: str = "") -> str:
-    """`start` and `text`, in lines that begin below the beginning of `text`; all but the last one end with `end`."""
+    """Wrap `text` after `start` with a hanging indent; every line but the last ends with `end`."""
     room = WIDTH - len(start) - len(end)
     return start + f"{end}\n{' ' * len(start)}".join(wrap(text, room, break_long_words=False, break_on_hyphens=False))

@@ -1,6 +1,6 @@
-"""The command line: `pggan COMMAND key=value …`.  Composes the configuration once, checks it, runs the command.
+"""The command line `pggan COMMAND key=value …`: composes the configuration, checks it, and runs the command.
 
-Nothing here imports torch, so that --help and a typo are answered at once.
+This module does not import torch, so that --help and a typo are answered at once.
 """
 
 import gc
@@ -26,9 +26,9 @@ from pggan.core.process import (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line `argv` (the process's own if None); returns the exit code."""
+    """Run the command line `argv` (None: the arguments of this process); returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    # The program and the ranks that it starts know the command line, and when it was given.
+    # Environment variables tell the program and its ranks the command line and its start time.
     variables = {COMMAND_VARIABLE: shlex.join(["pggan", *arguments]), STARTED_VARIABLE: str(time.time())}
     with environment(variables):
         return guarded(lambda: run_arguments(arguments))
@@ -68,30 +68,30 @@ def run_arguments(arguments: list[str]) -> int:
 
 
 def run_command(command: Command, values: Mapping[str, Any]) -> int:
-    """Check composed `values` and call `run` of the command's module with them; returns the exit code."""
+    """Validate composed `values`, and call the command's function with them; returns the exit code."""
     from pggan.config.train import TrainConfig
     from pggan.config.validation import validated
 
     config: object = validated(command.schema_type, values)
     parts: list[object] = []
-    if type(config) is TrainConfig:  # its room does not know the one that prepares its images
+    if type(config) is TrainConfig:  # pggan.run does not import pggan.data.prepare
         from pggan.data.prepare import training_pyramid
 
         parts = [partial(training_pyramid, **config.data.origin)]
-    gc.disable()  # what imports make stays, and looking through it takes a sixth of them
+    gc.disable()  # imported objects stay; without garbage collection, imports take a sixth less time
     run: Callable[..., int] = resolve_name(command.function)
     gc.enable()
     return run(config, *parts)
 
 
 def guarded(run: Callable[[], int]) -> int:
-    """The exit code that `run` returns, or that of the UserError or interruption it raises, which is printed."""
+    """Call `run`, and print a UserError, an interruption or a full disk in plain words; returns the exit code."""
     try:
         return run()
     except UserError as error:
         print(f"Error: {error}", file=sys.stderr)
         return EXIT_USER_ERROR
-    except BrokenPipeError:  # whoever reads the output, such as `head`, has seen enough
+    except BrokenPipeError:  # the reader of the pipe, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     except OSError as error:
@@ -105,17 +105,17 @@ def guarded(run: Callable[[], int]) -> int:
 
 
 def run_rank() -> int:
-    """Run the command that a parent put into the environment, as one of its ranks; returns the exit code."""
+    """Run, as one rank, the command that the launcher has put into an environment variable; returns the exit code."""
     from pggan.distributed.launch import report_rank
 
     return report_rank(lambda command, values: run_command(COMMANDS[command], values), guarded)
 
 
 def exit_process(code: int) -> NoReturn:
-    """End the process with `code`."""
+    """End this process with the exit code `code`."""
     torch = sys.modules.get("torch")
-    # torch's threads may crash an ordinary exit: those of a process group when other ranks are already gone, and that
-    # of the backward passes on CUDA when it drops the last one while Python ends.
+    # An ordinary exit may crash in threads of torch: in a process group after other ranks have ended, or on CUDA in
+    # the thread of the backward passes.
     if "RANK" in os.environ or (torch is not None and torch.cuda.is_initialized()):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -124,5 +124,5 @@ def exit_process(code: int) -> NoReturn:
 
 
 def console() -> NoReturn:
-    """The command `pggan`; or a rank of it, where its parent put a command into the environment."""
+    """The entry point of `pggan`: runs the command line, or one rank if a launcher has set TASK_VARIABLE."""
     exit_process(run_rank() if TASK_VARIABLE in os.environ else main())

@@ -1,4 +1,4 @@
-"""`hours=`: the keys that are left to the program, chosen once and kept in recipe.yaml, an experiment file."""
+"""`hours=`: chooses all keys that the user has not set, once per run, and writes them to the run's recipe.yaml."""
 
 import shlex
 from collections.abc import Sequence
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
     from pggan.performance.recipe import Choice
 
 RECIPE_FILE = "recipe.yaml"
-OF_ONE_RUN = {"run_dir", "resume", "hours"}  # where it is, and how long it may take: a recipe says nothing about them
-OF_THE_MACHINE = {"devices", "threads"}  # nor about these, unless a recipe does that was given
-RECIPES = ("experiment", "debug")  # groups whose files have keys of all groups
+OF_ONE_RUN = {"run_dir", "resume", "hours"}  # keys that a recipe never has
+OF_THE_MACHINE = {"devices", "threads"}  # keys that a recipe only has if the given recipe has them
+RECIPES = ("experiment", "debug")  # config groups whose files set keys of other groups
 GROUPS = (*RECIPES, "data", "model", "schedule", "loss", "augmentation", "gradients")
-NAMED_GROUPS = ("loss", "augmentation")  # whose other keys stay free when one is chosen
+NAMED_GROUPS = ("loss", "augmentation")  # choosing one of these leaves its other keys to the program
 LENGTHS = {f"schedule.{key}_images" for key in ("stable", "fade", "lr_decay", "total")}
 TOTAL = "schedule.total_images"
 
 
 def with_choices(command: Command, values: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """`values`, which `overrides` compose, or with hours= those that have the recipe for them.
+    """With hours=, the values composed of `overrides` and the chosen recipe; else `values`, composed of `overrides`.
 
-    A run with a checkpoint keeps its recipe; one without is chosen a new one.
+    A run with a checkpoint keeps its recipe; a run without a checkpoint gets a new recipe.
     """
-    if values.get("hours") is None or resumes(overrides):  # as it was configured
+    if values.get("hours") is None or resumes(overrides):  # a resumed run keeps its configuration
         return values
     if command.name != "train":
         if values.get("device") is not None:
-            problem = f"device={values['device']} is a card elsewhere; hours= chooses for the machine that it runs on."
+            problem = f"device={values['device']} is another machine's card, but hours= chooses for this machine."
             raise UserError(problem, "Leave out one of them.")
         choices, _ = choose(command, values, overrides)
         return compose(command.name, [*overrides, *map(override_of, choices)])
@@ -49,10 +49,10 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
     run_dir = choose_run_dir(config.run_dir, config.name)
     file = run_dir / RECIPE_FILE
     if checkpoints_of(run_dir) and not file.exists():
-        problem = f"hours= chooses the recipe of a new run, and {run_dir} holds one that was given its recipe."
+        problem = f"hours= chooses the recipe of a new run, but the run in {run_dir} was started without hours=."
         raise UserError(problem, "Choose another run_dir=, or leave out hours=.")
     with lock_run_dir(run_dir):
-        if not checkpoints_of(run_dir):  # a recipe without any is of a command that was refused, or stopped early
+        if not checkpoints_of(run_dir):  # replaces the recipe of a command that ended before its first checkpoint
             choices, about = choose(command, values, overrides)
             write(file, recipe_of(overrides, values, choices), about)
     typed = [one for one in overrides if key_of(one) not in RECIPES]
@@ -60,7 +60,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
 
 
 def choose(command: Command, values: dict[str, Any], overrides: list[str]) -> tuple[list["Choice"], list[str]]:
-    """The keys that are chosen for the hours in `values`, which are shown, and the same in lines of text."""
+    """Choose the keys for the hours in `values`, and print them; returns the choices, and lines of text about them."""
     from dataclasses import fields
 
     from rich.console import Console
@@ -69,7 +69,7 @@ def choose(command: Command, values: dict[str, Any], overrides: list[str]) -> tu
     from pggan.config.train import TrainConfig
     from pggan.config.validation import validated
 
-    known = {*GROUPS, *(field.name for field in fields(TrainConfig))}  # `pggan plan` has more
+    known = {*GROUPS, *(field.name for field in fields(TrainConfig))}  # leaves out keys of `pggan plan` alone
     keys = [one for one in overrides if key_of(one).split(".")[0] in known]
     if any(key_of(one) == TOTAL for one in keys) and values["schedule"]["total_images"] is not None:
         raise UserError(f"hours= and {TOTAL}= both say when to end.", "Leave out one of them.")
@@ -79,7 +79,7 @@ def choose(command: Command, values: dict[str, Any], overrides: list[str]) -> tu
         return validated(TrainConfig, compose("train", [*keys, *map(override_of, choices)]))
 
     config, console = composed([]), Console(stderr=True, highlight=False)
-    from pggan.performance.hours import find_recipe  # and torch
+    from pggan.performance.hours import find_recipe  # a late import, as it imports torch
 
     with console.status("Choosing a recipe") as status:
         choices, about = find_recipe(config, given, composed, status.update, scales=scales)
@@ -92,21 +92,21 @@ def choose(command: Command, values: dict[str, Any], overrides: list[str]) -> tu
 
 
 def override_of(choice: "Choice") -> str:
-    """A choice as the command line has it."""
+    """The override key=value of a choice, as on the command line."""
     return f"{choice.key}={as_hydra_reads_it(choice.value)}"
 
 
 def given_keys(overrides: Sequence[str], values: dict[str, Any]) -> tuple[set[str], bool]:
-    """The keys that are not left to the program, and whether lengths of a recipe are to be scaled.
+    """The keys that the program must not choose, and whether it scales the lengths of a given recipe to the hours.
 
-    These are the keys of `overrides`, which compose `values`; with a recipe all keys, but for lengths, and for channels
-    of images, that are not typed.
+    Without a recipe, these are the keys of `overrides`.  With experiment= or debug=, these are all keys of `values`,
+    except for lengths and data.channels that the user has not typed.
     """
     names = {two_parts(key_of(one)) for one in overrides}
     tables = {key: value for key, value in values.items() if isinstance(value, dict)}
     every = {f"{table}.{key}" for table, keys in tables.items() for key in keys}
     of_groups = {key for key in every if key.partition(".")[0] in names - {*NAMED_GROUPS}}
-    # An option belongs to the loss that has it, so with an option that loss is given, too.
+    # A typed option such as loss.gamma exists for some losses only, so it also fixes the choice of the loss.
     typed = names | of_groups | {name.partition(".")[0] for name in names}
     if not names & {*RECIPES}:
         return typed, False
@@ -121,9 +121,10 @@ def two_parts(key: str) -> str:
 
 
 def recipe_of(overrides: Sequence[str], values: dict[str, Any], choices: Sequence["Choice"]) -> dict[str, Any]:
-    """The recipe of `overrides`, which compose `values`, and of `choices`: values by key, files by group.
+    """The recipe made of the user's `overrides` and the program's `choices`: values by key, and choices by group.
 
-    A recipe that is named by its path is written out: the new one can do without its file.
+    The keys of a recipe file (experiment=FILE.yaml) are copied, so the new recipe does not need that file.
+    Args: values: the values that `overrides` compose.
     """
     found: dict[str, Any] = {}
     for file in filter(None, map(named_file, overrides)):
@@ -140,7 +141,7 @@ def recipe_of(overrides: Sequence[str], values: dict[str, Any], choices: Sequenc
 
 
 def write(file: Path, recipe: dict[str, Any], about: Sequence[str] = ()) -> None:
-    """Write an experiment file, with lines `about` it."""
+    """Write `recipe` as an experiment file, with the lines `about` as comments."""
     import yaml
 
     groups = {f"override /{key}": recipe[key] for key in recipe if key in GROUPS[1:]}

@@ -1,1 +1,1 @@
-"""The dataclasses of all keys; defaults and comments are in configs/.  Without torch: a typo is told in a second."""
+"""Dataclasses with the types and bounds of all keys; configs/ has the defaults.  No torch, so errors come at once."""

@@ -1,4 +1,4 @@
-"""Keys of all commands but `pggan train`: a dataclass each, with types and bounds; defaults are in the YAML files."""
+"""Types and bounds of the keys of each command but `pggan train`, one dataclass per command; configs/ has defaults."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -22,7 +22,7 @@ from pggan.core.architecture import Precision
 from pggan.core.errors import UserError
 from pggan.core.schedule import value_at
 
-ALL = "all"  # as checkpoint=
+ALL = "all"  # value of checkpoint=
 Port = Annotated[int, ">=0 <=65535"]
 
 
@@ -31,21 +31,21 @@ Port = Annotated[int, ">=0 <=65535"]
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratorConfig:
-    """Keys of every command that takes a generator, or with checkpoint=all each of a run."""
+    """Keys of every command that loads a generator, or with checkpoint=all the generators of all checkpoints."""
 
     run: str
-    checkpoint: int | Literal["newest", "best", "all"]  # the images that it was saved at, or a word
+    checkpoint: int | Literal["newest", "best", "all"]  # a number is the checkpoint's count of images shown
 
     @property
     def generator_keys(self) -> dict[str, Any]:
-        """The keys that choose the generator, its stage and its class, as far as they are given."""
+        """The keys that choose the generator, its stage and its class; keys with default values are left out."""
         values = {name: getattr(self, name, None) for name in ("run", "checkpoint", "resolution", "alpha", "label")}
         return {name: value for name, value in values.items() if value not in (None, "newest", ALL)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratorStageConfig(GeneratorConfig):
-    """Keys of every command that takes a stage of a generator."""
+    """Keys of every command that uses a generator at a chosen resolution and alpha."""
 
     resolution: int | None
     alpha: float | None
@@ -53,7 +53,7 @@ class GeneratorStageConfig(GeneratorConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceConfig:
-    """Where a command computes."""
+    """Keys of every command that computes on a device."""
 
     device: str
     threads: Count | None
@@ -61,14 +61,14 @@ class DeviceConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DrawConfig(GeneratorStageConfig, DeviceConfig):
-    """Keys of every command that draws images: a generator, its stage and its class."""
+    """Keys of every command that draws images: generator, resolution, alpha, class and device."""
 
     label: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class PicturesConfig(DrawConfig):
-    """Keys of the commands that draw images of seeds or of latents."""
+    """Keys of the commands that draw images from seeds or from files of latents."""
 
     seeds: Any
     latents: Any
@@ -80,7 +80,7 @@ class PicturesConfig(DrawConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class SampleConfig(PicturesConfig):
-    """Images of a generator."""
+    """Keys of `pggan sample`, which draws images from a generator."""
 
     direction: str | None
     strength: list[int | float]
@@ -88,7 +88,7 @@ class SampleConfig(PicturesConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class InterpolateConfig(PicturesConfig):
-    """Images between latents."""
+    """Keys of `pggan interpolate`, which draws images between latents."""
 
     path: Literal["slerp", "lerp", "loop", "walk"]
     frames: Annotated[int, ">=2"]
@@ -97,7 +97,7 @@ class InterpolateConfig(PicturesConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TimelapseConfig:
-    """A film of a whole training."""
+    """Keys of `pggan timelapse`, which makes a film of a whole training run."""
 
     run: str
     seconds: Positive
@@ -107,7 +107,7 @@ class TimelapseConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectConfig(DrawConfig):
-    """The latents of given images."""
+    """Keys of `pggan project`, which finds the latents of given images."""
 
     image: list[str]
     steps: Count
@@ -116,7 +116,7 @@ class ProjectConfig(DrawConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class DirectionsConfig(DrawConfig):
-    """Directions in the space of latents along which images change."""
+    """Keys of `pggan directions`, which finds directions in latent space along which images change."""
 
     count: Count
     seeds: Any
@@ -126,7 +126,7 @@ class DirectionsConfig(DrawConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ExploreConfig(GeneratorConfig, DeviceConfig):
-    """A page in the browser."""
+    """Keys of `pggan explore`, which serves a page for the browser."""
 
     directions: str | None
     port: Port | None
@@ -135,7 +135,7 @@ class ExploreConfig(GeneratorConfig, DeviceConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateConfig(GeneratorStageConfig, DeviceConfig):
-    """Images of a generator beside those of a data set."""
+    """Keys of `pggan evaluate`, which compares images of a generator with a data set."""
 
     data: str | None
     metrics: list[str]
@@ -147,7 +147,7 @@ class EvaluateConfig(GeneratorStageConfig, DeviceConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ExportConfig(GeneratorStageConfig):
-    """A generator for other programs."""
+    """Keys of `pggan export`, which writes a generator for other programs."""
 
     format: Literal["safetensors", "onnx", "hf", "web"]
     out: str
@@ -162,7 +162,7 @@ class ExportConfig(GeneratorStageConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareConfig:
-    """Images to a pyramid."""
+    """Keys of `pggan prepare`, which turns images into a pyramid."""
 
     source: str
     dest: str
@@ -176,12 +176,12 @@ class PrepareConfig:
 
     def __post_init__(self) -> None:
         if (self.crop == "face") != (self.landmarks is not None):
-            raise UserError("crop=face needs landmarks=FILE, and nothing else does.", "Give both, or neither.")
+            raise UserError("crop=face and landmarks=FILE need each other.", "Give both keys, or neither.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImportConfig:
-    """A generator of another program."""
+    """Keys of `pggan import`, which reads a generator of another program."""
 
     source: str
     out: str
@@ -189,7 +189,7 @@ class ImportConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class MonitorConfig:
-    """TensorBoard on a run."""
+    """Keys of `pggan monitor`, which serves TensorBoard for a run."""
 
     run: str | None
     port: Port | None
@@ -198,7 +198,7 @@ class MonitorConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class InspectConfig:
-    """A run or a dataset as a table."""
+    """Keys of `pggan inspect`, which prints the facts of a run or a data set."""
 
     run: str | None
     data: str | None
@@ -207,7 +207,7 @@ class InspectConfig:
 
     def __post_init__(self) -> None:
         if (self.run is None) == (self.data is None):
-            raise UserError("inspect looks at one thing at a time.", "Give run=DIRECTORY or data=DIRECTORY.")
+            raise UserError("inspect needs either run= or data=.", "Give run=DIRECTORY or data=DIRECTORY, not both.")
 
 
 # ---- speed -------------------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ class InspectConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorConfig:
-    """The device that is tried, and the form of the report."""
+    """Keys of `pggan doctor`, which tries a device and prints a report."""
 
     device: str
     json: bool
@@ -223,7 +223,7 @@ class DoctorConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanConfig(TrainConfig):
-    """The training run that is planned, and how its cost is estimated."""
+    """Keys of `pggan plan`: all keys of the training run, and how its cost is estimated."""
 
     device: str | None
     calibrate: bool
@@ -234,7 +234,7 @@ class PlanConfig(TrainConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class StagesConfig:
-    """Keys of every benchmark of the training step: the resolutions that are measured, how often, and of what."""
+    """Keys of both benchmarks of the training step: resolutions, batches, repetitions, networks and loss."""
 
     stages: list[Resolution]
     batch: Batches
@@ -246,14 +246,14 @@ class StagesConfig:
     json: bool
 
     def batches(self) -> list[tuple[int, int]]:
-        """Every stage with its batch; raises UserError where the batches have no entry for one."""
+        """Pairs of resolution and batch; raises UserError if `batch` has no entry for the lowest resolution."""
         entries = per_resolution("batch", self.batch, min(self.stages, default=0))
         return [(side, int(value_at(entries, side))) for side in self.stages]
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchConfig(StagesConfig):
-    """Throughput of the training step."""
+    """Keys of `pggan bench`, which measures the throughput of the training step."""
 
     against: bool
     device: str
@@ -261,7 +261,7 @@ class BenchConfig(StagesConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class BenchScalingConfig(StagesConfig):
-    """Speed of several ranks beside that of one."""
+    """Keys of `pggan bench scaling`, which compares the speed of several ranks with one rank."""
 
     processes: list[Count]
     devices: Literal["auto", "cpu", "cuda"]

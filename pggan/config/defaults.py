@@ -1,4 +1,4 @@
-"""The YAML files of configs/: the values that they give, and with them those of a run of an earlier version."""
+"""Reads default values from the YAML files of configs/, and completes configurations of runs of earlier versions."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,13 +11,13 @@ CONFIGS = next(folder / "configs" for folder in Path(__file__).parents[2:0:-1] i
 
 
 def choices_of(group: str) -> list[str]:
-    """The files of a folder of configs/."""
+    """The choices of a config group: the names of the YAML files in its folder of configs/."""
     return sorted(file.stem for file in (CONFIGS / group).glob("*.yaml"))
 
 
 def default_values(choices: Mapping[str, str]) -> dict[str, Any]:
-    """The values of configs/train.yaml as they are written, with `choices` of files by their groups."""
-    from yaml import safe_load  # which --help does without
+    """The values of configs/train.yaml without interpolation; `choices` has the file of each config group."""
+    from yaml import safe_load  # a late import, as --help does not need it
 
     values: dict[str, Any] = safe_load((CONFIGS / "train.yaml").read_text())
     defaults = {group: name for entry in values.pop("defaults") if entry != "_self_" for group, name in entry.items()}
@@ -28,13 +28,13 @@ def default_values(choices: Mapping[str, str]) -> dict[str, Any]:
 
 
 def of_earlier_version(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a run's config.yaml: without what is withdrawn, and with the defaults of keys that it lacks."""
+    """Convert the `values` of an older config.yaml: drop withdrawn keys, and add the defaults of newer keys."""
     chosen = {name: values[name]["name"] for name in ("loss", "augmentation", "gradients") if name in values}
     return updated(values, default_values(chosen))
 
 
 def updated(given: Mapping[str, Any], default: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`given`, and in its tables, without what is withdrawn and with the values of `default` that it lacks."""
+    """`given` without withdrawn keys and with the missing values of `default`, also in nested tables."""
     found = {**default, **{key: value for key, value in given.items() if f"{prefix}{key}" not in WITHDRAWN}}
     for key, value in found.items():
         if isinstance(value, Mapping) and isinstance(default.get(key), Mapping):

@@ -1,6 +1,6 @@
-"""Keys of a training run: a dataclass per table of configs/train.yaml, with types, bounds and checks between keys.
+"""Keys of a training run: one dataclass per table of configs/train.yaml, with types, bounds and checks between keys.
 
-Defaults and comments are in the YAML files.
+The YAML files have the defaults, and comments that explain each key.
 """
 
 import re
@@ -15,27 +15,27 @@ from pggan.core.errors import require
 from pggan.core.schedule import PerResolution, Schedule
 
 if TYPE_CHECKING:
-    from pggan.training.build import TrainerSettings  # loads PyTorch
+    from pggan.training.build import TrainerSettings  # imports torch, which is slow
 
 Whole = Annotated[int, ">=0"]
 Count = Annotated[int, ">=1"]
 Positive = Annotated[float, ">0"]
 NotNegative = Annotated[float, ">=0"]
 Resolution = Literal[4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048]
-# One number for all resolutions, or a table.
+# A key of these types takes one number for all resolutions, or a table from resolution to number.
 Images = Whole | dict[Resolution, Whole]
 Batches = Count | dict[Resolution, Count]
 Rates = NotNegative | dict[Resolution, NotNegative]
 
 Channels = Literal[1, 3, 4]  # grey, colour, with transparency
 
-FINGERPRINTS = {"efficientnet-lite0": "pggan.networks.efficientnet_lite0:backbone_fingerprint"}  # of model.features
-MAX_TILES = 10_000  # of a grid
+FINGERPRINTS = {"efficientnet-lite0": "pggan.networks.efficientnet_lite0:backbone_fingerprint"}  # by model.features
+MAX_TILES = 10_000  # images in a grid
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """The training images."""
+    """Keys of the training images."""
 
     path: str | None
     count: Count
@@ -47,13 +47,13 @@ class DataConfig:
 
     @property
     def origin(self) -> dict[str, Any]:
-        """The keys that say what images there are, and not how they are shown."""
+        """The keys that decide which pyramid is prepared; `mirror` only affects how its images are shown."""
         return {name: value for name, value in vars(self).items() if name != "mirror"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """Generator and discriminator."""
+    """Keys of the generator and discriminator networks."""
 
     fmap_base: Annotated[int, ">=1 <=16777216"]
     fmap_max: Annotated[int, ">=1 <=65536"]
@@ -66,9 +66,9 @@ class ModelConfig:
     features_from: Annotated[Resolution, ">=8"]
 
     def architecture(self, resolution: int, channels: int, num_classes: int) -> Architecture:
-        """The networks for images of `resolution` and `channels`, with `num_classes` classes (0 for none).
+        """The architecture of both networks for images of `resolution` and `channels`; `num_classes` may be 0.
 
-        Raises UserError where D is to look at features, and can't.
+        Raises UserError if D can't use pretrained features for images with this number of channels.
         """
         sizes = vars(self) | {"latent_size": min(self.fmap_base, self.fmap_max), "fmap_decay": 1.0}
         if self.features is not None:
@@ -79,7 +79,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig:
-    """Growth, batch and learning rates."""
+    """Keys of growth, batch and learning rates."""
 
     first_resolution: Resolution
     final_resolution: Resolution
@@ -100,7 +100,7 @@ class ScheduleConfig:
         require(self.build().total > 0, "schedule.stable_images", self.stable_images, "above 0 for one resolution")
 
     def build(self) -> Schedule:
-        """The schedule; raises UserError for a table that does not begin at the first resolution."""
+        """Build the schedule; raises UserError for a table without an entry for the first resolution."""
         first: int = self.first_resolution
         firsts = dict.fromkeys(("stable_images", "batch", "learning_rate_g", "learning_rate_d"), first)
         firsts["fade_images"] = 2 * first
@@ -110,7 +110,7 @@ class ScheduleConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class WganGpConfig:
-    """Wasserstein loss with gradient penalty and drift."""
+    """Keys of the Wasserstein loss with gradient penalty and drift."""
 
     name: Literal["wgan_gp"]
     penalty_weight: NotNegative
@@ -120,7 +120,7 @@ class WganGpConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class R1Config:
-    """A loss with R1, or R1 and R2."""
+    """Keys of the losses with the gradient penalty R1, or R1 and R2."""
 
     name: Literal["logistic", "relativistic"]
     gamma: NotNegative | Literal["auto"]
@@ -129,14 +129,14 @@ class R1Config:
 
 @dataclass(frozen=True, kw_only=True)
 class NoAugmentationConfig:
-    """D sees images as they are."""
+    """Keys of training without augmentation."""
 
     name: Literal["none"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdaConfig:
-    """Adaptive discriminator augmentation."""
+    """Keys of adaptive discriminator augmentation (ADA)."""
 
     name: Literal["ada"]
     rampup_images: Count
@@ -144,14 +144,14 @@ class AdaConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PlainGradientsConfig:
-    """Gradients that are exchanged whole, in float32 or bfloat16."""
+    """Keys of the all-reduce of uncompressed gradients, in float32 or bfloat16."""
 
     name: Literal["fp32", "bf16"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DgcConfig:
-    """Deep gradient compression."""
+    """Keys of deep gradient compression (DGC)."""
 
     name: Literal["dgc"]
     ratio: Annotated[float, ">0 <=1"]
@@ -160,7 +160,7 @@ class DgcConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeConfig:
-    """How a step is computed: this changes speed and memory, and results by rounding only."""
+    """Keys of how a step is computed; they change speed and memory, but results only by rounding."""
 
     kernels: Literal["auto", "reference"]
     micro_batch_size: Count | None
@@ -170,7 +170,7 @@ class ComputeConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EmaConfig:
-    """The averaged generator."""
+    """Keys of the averaged generator (EMA of the weights)."""
 
     half_life_images: Positive | None
     rampup: Positive | None
@@ -184,7 +184,7 @@ class EmaConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DistributedConfig:
-    """Rendezvous of the machines, and restarts when a rank is lost; keys have the names of torchrun's options."""
+    """Keys of training on several machines and of restarts of lost ranks; most are named as torchrun's options."""
 
     nnodes: Count
     rdzv_endpoint: str | None
@@ -205,7 +205,7 @@ class DistributedConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportConfig:
-    """Numbers and preview grids."""
+    """Keys of reports: how often numbers and preview grids come."""
 
     tick_images: Count
     grid_images: Count
@@ -217,9 +217,9 @@ class ReportConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    """Metrics of the averaged generator during training."""
+    """Keys of the metrics of the averaged generator during training."""
 
-    max_share: ClassVar[float] = 0.05  # of the training time that evaluations take without an interval
+    max_share: ClassVar[float] = 0.05  # share of the training time for evaluations if no interval is set
 
     metrics: list[str]
     extractor: str
@@ -228,13 +228,13 @@ class EvaluationConfig:
 
     @property
     def share(self) -> float:
-        """The share of the time that is kept for evaluations, 0 to 1: 0 where none come, or at an interval."""
+        """The share of the training time that evaluations may take, 0 to 1; 0 without metrics or with an interval."""
         return self.max_share if self.metrics and self.interval_images is None else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """When checkpoints are written, how many are kept, and when training rolls back to one."""
+    """Keys of checkpoints: when they are written, how many are kept, and when training rolls back to a checkpoint."""
 
     every_images: Count
     every_minutes: Positive | None
@@ -244,7 +244,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """A training run."""
+    """All keys of a training run."""
 
     model: ModelConfig
     loss: WganGpConfig | R1Config
@@ -275,11 +275,11 @@ class TrainConfig:
         require(exact, "gradients", self.gradients.name, "fp32 with elastic=true, which needs exact gradients")
         if isinstance(self.loss, R1Config) and self.loss.gamma == "auto":
             last = self.schedule.build().phases[-1]
-            # Every report and checkpoint names this number.
+            # The number replaces the word "auto", so that every report and checkpoint shows it.
             object.__setattr__(self, "loss", replace(self.loss, gamma=gamma_by_rule(last.resolution, last.batch)))
 
     def trainer_settings(self) -> "TrainerSettings":
-        """What the trainer is built by."""
+        """The settings that `build_trainer` needs."""
         from pggan.losses import build_loss
         from pggan.training.build import TrainerSettings
 
@@ -299,15 +299,15 @@ class TrainConfig:
 
 
 def gamma_by_rule(resolution: int, batch: int, least: float = 1.0) -> float:
-    """The weight of R1 for a final resolution and the batch there.  (Karras et al. 2020: StyleGAN2-ADA, cfg=auto)
+    """The weight gamma of R1 for the final resolution and its batch (Karras et al. 2020: StyleGAN2-ADA, cfg=auto).
 
-    But at least 1: less was worse wherever it was tried, up to 64x64 (lab book).
+    Differs from StyleGAN2-ADA: gamma is at least `least`, as smaller values were worse up to 64x64 (lab book).
     """
     return float(f"{max(0.0002 * resolution**2 / batch, least):.2g}")
 
 
 def parse_grid(grid: str, key: str) -> tuple[int, int]:
-    """Columns and rows of a grid written as '8x4'."""
+    """The columns and rows of `grid`, such as '8x4'; raises UserError, which names `key`, for other texts."""
     columns, _, rows = grid.partition("x")
     good = columns.isdecimal() and rows.isdecimal() and 0 < int(columns) * int(rows) <= MAX_TILES
     require(good, key, grid, f"columns x rows, for example 8x4, of at most {MAX_TILES} images")
@@ -315,7 +315,7 @@ def parse_grid(grid: str, key: str) -> tuple[int, int]:
 
 
 def per_resolution(key: str, value: float | Mapping[Any, float], first: int) -> PerResolution:
-    """The `value` of `key` as a table; raises UserError unless it covers every resolution from `first` up."""
+    """`value` as a table by resolution; raises UserError, which names `key`, if its first entry is above `first`."""
     entries = value if isinstance(value, Mapping) else {MIN_RESOLUTION: value}
     begins = min(entries, default=inf) <= first
     require(begins, key, value, f"one number, or a table from {first} up: each entry holds up to the next one listed")

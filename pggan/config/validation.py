@@ -1,6 +1,6 @@
-"""Plain values to frozen dataclasses, which give the type and the bounds of every key; errors name the key.
+"""Checks plain values against the types and bounds of a dataclass, and builds the dataclass; errors name the key.
 
-Bounds are text beside a type, `Annotated[int, ">=1"]`.  Defaults are in the YAML files of `configs/`, never here.
+Bounds are written beside a type: `Annotated[int, ">=1"]`.  The YAML files in `configs/` have the defaults.
 """
 
 import re
@@ -18,14 +18,14 @@ from pggan.config.withdrawn import withdrawal
 from pggan.core.errors import UserError, nearest, nearest_name
 
 Conf = TypeVar("Conf")
-MISSING = "???"  # as YAML files have it
+MISSING = "???"  # marks a key without default in YAML files
 BOUND = re.compile(r"([<>]=?)(\S+)")
 COMPARISONS = {">=": ("at least", ge), ">": ("above", gt), "<=": ("at most", le), "<": ("below", lt)}
 NAMES = {Any: "a value", NoneType: "null", bool: "true or false", str: "text", int: "a whole number", float: "a number"}
 
 
 class UnknownKey(UserError):
-    """A `key` that the schema has not."""
+    """The error for a `key` that is not a field of the command's dataclass."""
 
     def __init__(self, key: str) -> None:
         super().__init__(f"There is no key '{key}'.", "--help lists the keys.")
@@ -33,10 +33,10 @@ class UnknownKey(UserError):
 
 
 def validated(schema: type[Conf], values: Mapping[str, Any], prefix: str = "") -> Conf:
-    """`values` as an instance of the dataclass `schema`, nested dataclasses included.
+    """Convert `values` into an instance of the dataclass `schema`, nested dataclasses included.
 
-    Raises UserError that names the first key that is unknown, missing, of the wrong type or out of bounds; `prefix`
-    leads its name.
+    Raises UserError, which names the first key that is unknown, missing, of the wrong type or out of bounds.
+    Args: prefix: the table of these keys, for error messages.
     """
     kinds = kinds_of(schema)
     for key in values:
@@ -47,7 +47,7 @@ def validated(schema: type[Conf], values: Mapping[str, Any], prefix: str = "") -
 
 
 def of_key(key: str, kind: Any, value: Any) -> Any:
-    """The `value` of `key` as one of the type `kind`; raises UserError where it is none."""
+    """Convert `value` into the type `kind`; raises UserError, which names `key`, if this is not possible."""
     kinds = alternatives(kind)
     if is_dataclass(kinds[0]):
         values = value if isinstance(value, Mapping) else {}
@@ -55,7 +55,7 @@ def of_key(key: str, kind: Any, value: Any) -> Any:
     if value == MISSING:
         raise UserError(f"'{key}' needs a value.", f"Add {key}=… to the command.")
     if value == "":
-        remedy = f"If a shell variable was meant, it is not set; for no value: {key}=null."
+        remedy = f"If the value is a shell variable, set this variable. To choose no value, write {key}=null."
         raise UserError(f"{key}= has no value.", remedy)
     try:
         return converted(kind, value)
@@ -70,7 +70,7 @@ def of_key(key: str, kind: Any, value: Any) -> Any:
 
 
 def chosen(key: str, schemas: tuple[Any, ...], values: Mapping[str, Any]) -> Any:
-    """The one of several dataclasses whose name is in `values`; raises UserError where none is."""
+    """The dataclass of `schemas` that `values["name"]` chooses; raises UserError if there is no such dataclass."""
     if len(schemas) == 1:
         return schemas[0]
     by_name, name = by_names(schemas), str(values.get("name"))
@@ -80,7 +80,7 @@ def chosen(key: str, schemas: tuple[Any, ...], values: Mapping[str, Any]) -> Any
 
 
 def converted(kind: Any, value: Any) -> Any:
-    """`value` as one of the type `kind`, or of the first type of a union that it fits; raises ValueError otherwise."""
+    """Convert `value` into the type `kind`, or the first fitting type of a union; raises ValueError if none fits."""
     for one in alternatives(kind):
         with suppress(KeyError, TypeError, ValueError):
             return of_one(one, value)
@@ -88,7 +88,7 @@ def converted(kind: Any, value: Any) -> Any:
 
 
 def of_one(kind: Any, value: Any) -> Any:
-    """`value` as one of the type `kind`, which is no union; raises KeyError, TypeError or ValueError otherwise."""
+    """Convert `value` into `kind`, which is no union; raises KeyError, TypeError or ValueError if it does not fit."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         found = converted(arguments[0], value)
@@ -107,9 +107,9 @@ def of_one(kind: Any, value: Any) -> Any:
 
 
 def primitive(kind: Any, value: Any) -> Any:
-    """`value` as a finite number, text, true, false or null; raises TypeError or ValueError otherwise."""
+    """Convert `value` into a finite number, text, bool or None; raises TypeError or ValueError if it does not fit."""
     if kind in (int, float):
-        found = kind(value)  # of text, too, such as that of an environment variable
+        found = kind(value)  # `value` may be text, for example from an environment variable
         if isinstance(value, bool) or not isfinite(found) or (found != value and not isinstance(value, str)):
             raise ValueError
         return found
@@ -121,13 +121,13 @@ def primitive(kind: Any, value: Any) -> Any:
 
 
 def kinds_of(schema: type) -> dict[str, Any]:
-    """The types of the fields of a dataclass, with their bounds."""
+    """The type of each field of a dataclass, with its bounds, by name."""
     hints = get_type_hints(schema, include_extras=True)
     return {field.name: hints[field.name] for field in fields(schema)}
 
 
 def names_of(schema: Any, prefix: str = "") -> Iterator[str]:
-    """Every key of a dataclass, those in its tables included, of all choices where there are several."""
+    """All keys of a dataclass, with the keys of nested tables and of every choice of a table."""
     for name, kind in kinds_of(schema).items():
         yield f"{prefix}{name}"
         for part in filter(is_dataclass, alternatives(kind)):
@@ -135,31 +135,31 @@ def names_of(schema: Any, prefix: str = "") -> Iterator[str]:
 
 
 def named_tables(schema: type) -> dict[str, dict[str, Any]]:
-    """The fields of a dataclass that are one of several dataclasses, each with these by the names that choose them."""
+    """For each field that is a union of dataclasses (such as `loss`): these dataclasses by their names."""
     kinds = {field: alternatives(kind) for field, kind in kinds_of(schema).items()}
     several = {field: kinds for field, kinds in kinds.items() if len(kinds) > 1 and all(map(is_dataclass, kinds))}
     return {field: by_names(kinds) for field, kinds in several.items()}
 
 
 def by_names(schemas: tuple[Any, ...]) -> dict[str, Any]:
-    """Dataclasses by the words that their field `name` may be."""
+    """The dataclasses by the words that are allowed as their field `name`."""
     return {word: schema for schema in schemas for word in words_of(kinds_of(schema)["name"])}
 
 
 def alternatives(kind: Any) -> tuple[Any, ...]:
-    """The types of a union; else `kind` alone."""
+    """The types of the union `kind`; a tuple of `kind` if it is no union."""
     return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
 
 
 def words_of(kind: Any) -> list[str]:
-    """The words that a type of a few choices consists of; none of any other."""
+    """The words that a Literal or an Enum allows; an empty list for other types."""
     if get_origin(kind) is Literal:
         return [word for word in get_args(kind) if isinstance(word, str)]
     return list(kind.__members__) if isinstance(kind, type) and issubclass(kind, Enum) else []
 
 
 def described(kind: Any) -> str:
-    """The values of the type `kind`, in words."""
+    """A text that describes the values which the type `kind` allows, for error messages."""
     if len(alternatives(kind)) > 1:
         return ", or ".join(map(described, alternatives(kind)))
     origin, arguments = get_origin(kind), get_args(kind)

@@ -1,4 +1,4 @@
-"""A configuration as plain values, what differs between two, and the versions of everything that shapes a run."""
+"""Converts a configuration to plain values, compares configurations, and lists the versions of code and libraries."""
 
 import json
 import os
@@ -20,7 +20,7 @@ LIBRARIES = ("torch", "numpy", "pillow", "safetensors", "hydra-core", "omegaconf
 
 
 def to_plain(config: Any) -> dict[str, Any]:
-    """A configuration as plain values, from which it can be made again."""
+    """Convert a configuration to plain values, from which `validated` can build it again."""
 
     def plain(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         return {key: value.name if isinstance(value, Enum) else value for key, value in pairs}
@@ -29,12 +29,12 @@ def to_plain(config: Any) -> dict[str, Any]:
 
 
 def describe(config: object) -> dict[str, Any]:
-    """The configuration as JSON gives it back (keys are text), with `versions`."""
+    """The configuration as plain values after a round trip through JSON (keys are text), with `versions`."""
     return {**json.loads(json.dumps(to_plain(config))), "versions": versions()}
 
 
 def versions() -> dict[str, str | None]:
-    """Versions of this code, of Python and of the libraries that matter, and the command line that was given."""
+    """The versions of this code, of Python and of the main libraries, and the command line of this process."""
     from importlib.metadata import version
 
     about = {"pggan": __version__, "code": _commit(), "python": platform.python_version()}
@@ -42,14 +42,14 @@ def versions() -> dict[str, str | None]:
 
 
 def command_seconds() -> float:
-    """Seconds since the command was given; 0 where that is not known."""
+    """Seconds since the user started the command; 0 if the start time is not known."""
     now = time.time()
     return max(now - float(os.environ.get(STARTED_VARIABLE, now)), 0.0)
 
 
-@cache  # the code of a process stays as it is
+@cache  # a running process does not change its code
 def _commit() -> str | None:
-    """The commit of the code that runs, with '+changes' when files differ from it; None outside a repository."""
+    """The git commit of this code, with '+changes' if files differ from the commit; None outside a repository."""
     try:
         commit = check_output(["git", "rev-parse", "HEAD"], cwd=PACKAGE, stderr=DEVNULL, text=True).strip()
         dirty = check_output(["git", "status", "--porcelain", "."], cwd=PACKAGE, stderr=DEVNULL, text=True).strip()
@@ -59,7 +59,7 @@ def _commit() -> str | None:
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of nested tables, each with its full key."""
+    """Pairs of full key (such as 'schedule.batch') and value for all values of nested tables."""
     for key, value in values.items():
         if isinstance(value, Mapping):
             yield from flatten(value, f"{prefix}{key}.")
@@ -68,7 +68,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def changes(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """The keys in which two descriptions differ, each with 'key: before -> now'."""
+    """Pairs of key and text 'key: before -> now' for all keys in which two configurations differ."""
     for key in sorted({*before, *now} - {"versions"}):
         old, new = before.get(key), now.get(key)
         if isinstance(old, dict) and isinstance(new, dict):

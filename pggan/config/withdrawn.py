@@ -1,52 +1,52 @@
-"""Keys and choices of earlier versions, and what to do instead: looked up where a key or a choice is unknown."""
+"""Keys and choices that earlier versions had, and what to do instead, for the error message of an unknown key."""
 
 from pggan.core.errors import UserError
 
-# What to do, and the keys, or group=choice, of any command that it is for.
+# Each entry has a remedy, and the withdrawn keys, or choices written as group=choice, that it is for.
 REMEDIES = {
-    "ADA has all of its transformations, and adapts p every four updates to a mean sign of 0.6.": "augmentation.blit"
+    "ADA always uses all transformations, and adapts p every four updates to a mean sign of 0.6.": "augmentation.blit"
     " augmentation.colors augmentation.geometry augmentation.interval augmentation.p augmentation.target",
-    "augmentation=ada takes its place.": "augmentation=diffaugment",
-    "Films move at constant speed, and a walk is smoothed over 15 frames.": "axis constant_speed ease hold smoothness",
-    "The nearest of 1024 seeds are moved, by Laplacian pyramids.": "candidates distance starts",
-    "Directions are principal components of the first features, and sheets have captions.": "captions method",
-    "compute.kernels=auto takes the fastest way, compute.kernels=reference the plainest.": "compute.compile"
+    "Use augmentation=ada instead.": "augmentation=diffaugment",
+    "Films have constant speed, and a walk is smoothed over 15 frames.": "axis constant_speed ease hold smoothness",
+    "project starts at the nearest of 1024 seeds, and compares Laplacian pyramids.": "candidates distance starts",
+    "Directions are principal components of the 4x4 features, and sheets always have captions.": "captions method",
+    "compute.kernels=auto uses the fastest operations, compute.kernels=reference the simplest.": "compute.compile"
     " compute.convolution compute.penalty convolutions penalties",
     "A smaller compute.micro_batch_size= saves memory.": "compute.activation_checkpointing data.device_budget_mib",
-    "compute.cuda_graphs= says whether steps are captured.": "modes",
-    "Avatars are DiceBear's toon-head.": "data.style",
-    "Training compares all files with their checksums.": "data.verify verify",
-    "The machines find their addresses, and wait five minutes for each other.": "distributed.local_addr"
+    "compute.cuda_graphs= turns CUDA graphs on or off.": "modes",
+    "Avatars are always drawn in DiceBear's style toon-head.": "data.style",
+    "Training always verifies the checksums of all data files.": "data.verify verify",
+    "Each machine finds its own address, and waits five minutes for the other machines.": "distributed.local_addr"
     " distributed.rdzv_timeout_seconds",
-    "The first of evaluation.metrics that has an order decides.": "evaluation.best",
-    "Evaluations take 5 % of the time, or come at evaluation.interval_images=.": "evaluation.max_share",
-    "Inception's weights are fetched, or looked for in the folder of torch.hub.": "evaluation.weights weights",
-    "pggan timelapse shows the growth of the training.": "grow_from",
-    "Reach the page through a tunnel: ssh -L PORT:127.0.0.1:PORT.": "host",
-    "prepare keeps the whole square; of checkpoints it is checkpoint.keep=.": "keep",
-    "model.features=efficientnet-lite0 comes with its weights.": "model.features_weights",
-    "G adds no noise.": "model.noise",
-    "It is as in the paper and its official code.": "gradients.clip loss.drift loss.penalty_resolution model.fmap_decay"
+    "The first of swd, kid and fid in evaluation.metrics decides which checkpoint is the best.": "evaluation.best",
+    "Evaluations take 5 % of the time, unless evaluation.interval_images= is set.": "evaluation.max_share",
+    "Inception's weights are downloaded into the folder of torch.hub if missing.": "evaluation.weights weights",
+    "Use `pggan timelapse` for a film of the growth.": "grow_from",
+    "From another machine, open the page through ssh -L PORT:127.0.0.1:PORT HOST.": "host",
+    "prepare always keeps the whole square; the key for checkpoints is checkpoint.keep=.": "keep",
+    "model.features=efficientnet-lite0 finds its installed weights without a path.": "model.features_weights",
+    "The generator has no noise inputs.": "model.noise",
+    "The value is as in the paper and its code.": "gradients.clip loss.drift loss.penalty_resolution model.fmap_decay"
     " model.latent_size optimizer optimizer.beta1 optimizer.beta2 optimizer.epsilon optimizer.reset_at_phase",
-    "Give one precision=.": "precisions",
-    "Upload the folder: hf upload USER/NAME FOLDER, with --private where others must not see it.": "private push",
-    "The report is report.json in the pyramid.": "report",
-    "Files are always checked; with on_bad=stop nothing is written where any is bad.": "check",
-    "Known sets are downloaded into data/downloads, what is for training alone.": "download root split",
-    "Pixels are repeated.": "scaling",
-    "The learning rates grow with the root of schedule.batch_factor.": "schedule.learning_rate_scaling",
-    "With hours=, growth becomes shorter where it would be late.": "schedule.max_growth_share",
+    "Set precision= to one value.": "precisions",
+    "To upload the folder, run: hf upload USER/NAME FOLDER, with --private for a private repository.": "private push",
+    "prepare always writes report.json into the pyramid.": "report",
+    "Files are always checked. With on_bad=stop, prepare writes nothing if a file is bad.": "check",
+    "Only the training images of known data sets are downloaded, into data/downloads.": "download root split",
+    "Enlarged images always repeat pixels.": "scaling",
+    "The learning rates always grow with the square root of schedule.batch_factor.": "schedule.learning_rate_scaling",
+    "With hours=, growth is always shortened if it would take too long.": "schedule.max_growth_share",
     "calibrate=true measures for two minutes at most.": "limit_seconds",
-    "PyTorch's profiler, around Trainer.step, writes traces.": "debug=profile monitor.profile_steps trace",
-    "TERM=dumb shows lines on a terminal, and metrics.jsonl has all numbers.": "monitor.console",
-    "A larger checkpoint.keep= keeps more; the best one always stays.": "checkpoint.milestones",
-    "A film of the training is enlarged to about 512 pixels.": "zoom",
-    "calibrate=true measures, device= predicts a card.": "tflops watts",
-    "One round warms up, or as many as the device needs.": "warmup",
+    "To write a trace, wrap Trainer.step in PyTorch's profiler.": "debug=profile monitor.profile_steps trace",
+    "TERM=dumb replaces the live view by lines, and metrics.jsonl has all numbers.": "monitor.console",
+    "Set a larger checkpoint.keep= to keep more checkpoints; the best one is always kept.": "checkpoint.milestones",
+    "timelapse always enlarges its film to about 512 pixels.": "zoom",
+    "Set calibrate=true to measure this machine, or device= to predict a known card.": "tflops watts",
+    "bench always warms up as long as the device needs.": "warmup",
 }
 WITHDRAWN = {name: remedy for remedy, names in REMEDIES.items() for name in names.split()}
 
 
 def withdrawal(name: str) -> UserError | None:
-    """The error for the key, or group=choice, `name` where it is one of WITHDRAWN."""
-    return UserError(f"{name} is no longer there.", f"Leave it out: {WITHDRAWN[name]}") if name in WITHDRAWN else None
+    """The error for a withdrawn key or group=choice `name`; None if `name` is not withdrawn."""
+    return UserError(f"{name} no longer exists.", f"Leave it out. {WITHDRAWN[name]}") if name in WITHDRAWN else None

@@ -52,7 +52,7 @@ def test_what_is_no_recipe_is_refused(tmp_path, capsys):
         if text is not None:
             (tmp_path / name).write_text(text)
         assert main(["train", f"experiment={tmp_path / name}"]) == 2
-        assert "Name the recipe.yaml of a run" in capsys.readouterr().err
+        assert "Set experiment= to the recipe.yaml of a run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
