@@ -3,7 +3,6 @@
 import json
 import os
 import time
-from concurrent.futures import Future
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from math import inf
@@ -131,7 +130,8 @@ class CheckpointWriter:
         self.run_dir, self.keep, self.every_images = run_dir, keep, every_images
         self.every_seconds = inf if every_minutes is None else 60 * every_minutes
         self._begun = time.monotonic()  # when the last one was
-        self._written: Future[None] | None = None  # of the last snapshot
+        self._thread: Thread | None = None  # of the last snapshot
+        self._problem: Exception | None = None  # that it found
 
     def __enter__(self) -> Self:
         return self
@@ -146,9 +146,9 @@ class CheckpointWriter:
         """Start writing `snapshot`, when the one before is durable."""
         self.wait()
         self._begun = time.monotonic()
-        # A daemon: a second Ctrl-C ends at once, and what is half-written then is removed at the next start.
-        self._written = Future()
-        Thread(target=self._write, args=(snapshot, self._written), name="checkpoint", daemon=True).start()
+        # A daemon: a second Ctrl-C ends at once, and the next start removes what is half-written.
+        self._thread = Thread(target=self._write, args=(snapshot,), name="checkpoint", daemon=True)
+        self._thread.start()
 
     @property
     def is_late(self) -> bool:
@@ -158,23 +158,24 @@ class CheckpointWriter:
     @property
     def is_writing(self) -> bool:
         """Whether a snapshot is being written."""
-        return self._written is not None and not self._written.done()
+        return self._thread is not None and self._thread.is_alive()
 
     def wait(self) -> None:
         """Return when everything given to `save` is durable; raises what went wrong, once."""
-        written, self._written = self._written, None
-        if written is not None:
-            written.result()
+        if self._thread is not None:
+            self._thread.join()  # to its end: a thread that frees tensors while Python ends aborts the process
+        problem, self._problem = self._problem, None
+        if problem is not None:
+            raise problem
 
-    def _write(self, snapshot: Snapshot, written: "Future[None]") -> None:
+    def _write(self, snapshot: Snapshot) -> None:
         try:
             write_checkpoint(self.run_dir, snapshot)
             prune(self.run_dir, snapshot.images, self.keep)
-            written.set_result(None)
         except OSError as error:
-            written.set_exception(refused_by_disk(self.run_dir, error))
+            self._problem = refused_by_disk(self.run_dir, error)
         except Exception as error:  # for the main thread, like any other
-            written.set_exception(error)
+            self._problem = error
 
 
 def refused_by_disk(run_dir: Path, error: OSError) -> UserError:

@@ -5,6 +5,7 @@ test_steps.py says what has to happen.
 
 import gc
 import json
+import os
 import sys
 import traceback
 from collections import Counter
@@ -215,4 +216,5 @@ def total(counts: Counter[str], beginnings: tuple[str, ...]) -> int:
 
 if __name__ == "__main__":
     programs = {function.__name__: function for function in (steps, failures, launches)}
-    print(json.dumps(programs[sys.argv[1]](*sys.argv[2:])))
+    print(json.dumps(programs[sys.argv[1]](*sys.argv[2:])), flush=True)
+    os._exit(0)  # the threads of backward passes may still free Python objects, which aborts a process that ends

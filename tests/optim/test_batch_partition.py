@@ -18,9 +18,14 @@ class Inputs:
 
     def __init__(self, kept):
         self.latents_d = self.kept = kept
+        self.reals = self
 
     def select(self, indices):
         return Inputs(self.kept[indices])
+
+    def _replace(self, reals):
+        assert torch.equal(reals.kept, self.kept)
+        return self
 
 
 @st.composite
