@@ -1,6 +1,6 @@
-"""Shapes and cost of the two networks.  Standard library only.
+"""The numbers that give generator (G) and discriminator (D) their shapes and cost.  Imports the standard library only.
 
-Source: Karras et al., "Progressive Growing of GANs" (ICLR 2018), Table 2; widths as in the official configuration.
+Source: Karras et al., "Progressive Growing of GANs" (ICLR 2018), Table 2, and the official configuration.
 """
 
 import re
@@ -9,29 +9,29 @@ from dataclasses import asdict, dataclass, fields
 from enum import Enum, StrEnum
 from typing import Any
 
-# The type of activations and kernels; weights, losses and penalties stay in float32.
+# The floating-point type of activations and convolutions.  Weights, losses and penalties are always float32.
 Precision = StrEnum("Precision", "auto fp32 bf16 fp16")
 MIN_RESOLUTION = 4
-MOST = 2**24  # of the whole numbers; no network of this size could be trained
+MOST = 2**24  # the largest value of a whole number in an architecture: no larger network could be trained
 
 
 class Resampling(Enum):
-    """How a block changes resolution.  Both kinds of generator compute the same function; the discriminators differ."""
+    """How a block doubles or halves the resolution.  Both ways give G the same function, but D different ones."""
 
-    fused = "fused"  # one 4x4 stride-2 convolution; D pools before bias and activation (official default)
-    unfused = "unfused"  # nearest upsampling and box pooling around 3x3 convolutions; D pools after activation (paper)
+    fused = "fused"  # one 4x4 convolution with stride 2, so that D pools before bias and activation (official default)
+    unfused = "unfused"  # 3x3 convolutions; G upsamples (nearest) before one, D pools (box) after activation (paper)
 
 
 class Stem(Enum):
-    """How a generator makes its 4x4 features; two are only for weights of other programs."""
+    """How G makes 4x4 features of latents.  `unit_bias` and `one_norm` exist only for weights of other programs."""
 
-    official = "official"  # a bias per feature map; pixel norm after both layers
-    unit_bias = "unit_bias"  # a bias for each of a feature map's 16 numbers in the dense layer (pytorch_GAN_zoo)
-    one_norm = "one_norm"  # pixel norm after the second layer alone (pro-gan-pth)
+    official = "official"  # one bias per feature map; pixel norm after the dense layer and after the convolution
+    unit_bias = "unit_bias"  # the dense layer has a bias for each output, 16 per feature map (pytorch_GAN_zoo)
+    one_norm = "one_norm"  # pixel norm after the convolution, but not after the dense layer (pro-gan-pth)
 
 
 class Rescaling(Enum):
-    """The effect of a convolution on the side of an image."""
+    """How a convolution changes the height and width of its feature maps."""
 
     same = "same"
     up = "up"  # doubles it, by nearest upsampling before the convolution
@@ -45,23 +45,23 @@ def resolutions_between(first: int, final: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """The numbers that decide all shapes of generator and discriminator; raises ValueError for impossible ones."""
+    """The numbers that decide all shapes of G and D.  Raises ValueError for impossible numbers."""
 
     resolution: int  # final side in pixels, a power of two
     channels: int  # image channels: 3 RGB, 1 grey, or any other number
     num_classes: int  # 0 without labels
     latent_size: int
-    fmap_base: int  # feature maps at resolution R: min(2 * fmap_base / R, fmap_max), for fmap_decay 1
+    fmap_base: int  # with fmap_decay=1, resolution R has min(2 * fmap_base / R, fmap_max) feature maps
     fmap_decay: float
     fmap_max: int
-    stddev_group: int  # images that share one minibatch-stddev value
+    stddev_group: int  # images over which D computes one minibatch standard deviation
     resampling: Resampling
     blur: bool = False  # a low-pass filter after every upsampling of features
     bilateral: int = 0  # passes of a bilateral filter over G's images
     residual: bool = False  # D's blocks add their input, pooled to half its resolution, to their output
     stem: Stem = Stem.official
-    features: str | None = None  # pretrained ones that D looks at, and their weights: NAME@CHECKSUM
-    features_from: int = 16  # the lowest resolution at which D looks at them
+    features: str | None = None  # pretrained features that D looks at: NAME@CHECKSUM OF THEIR WEIGHTS
+    features_from: int = 16  # the lowest resolution at which D looks at pretrained features
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -77,12 +77,12 @@ class Architecture:
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> "Architecture":
-        """The architecture in a file's header; raises ValueError, naming what is not possible, or not known here."""
+        """Read the architecture in a file's header; raises ValueError, which names impossible and unknown values."""
         if not isinstance(plain, dict):
-            raise ValueError("its architecture is none")
+            raise ValueError("its architecture is not a JSON object")
         known = {field.name for field in fields(cls)}
         if strange := [f"{name}={value!r}" for name, value in plain.items() if name not in known and value]:
-            raise ValueError(f"its networks have {', '.join(strange)}, which this version has not")
+            raise ValueError(f"its networks have {', '.join(strange)}, which this version of pggan does not know")
         values = {name: value for name, value in plain.items() if name in known}
         try:
             kinds = {"resampling": Resampling(values["resampling"]), "stem": Stem(values.get("stem", "official"))}
@@ -91,7 +91,7 @@ class Architecture:
             raise ValueError(f"its architecture is not complete: {error}") from error
 
     def to_plain(self) -> dict[str, Any]:
-        """The architecture as plain values for JSON, without what is as usual."""
+        """The architecture as plain values for JSON; fields with their default value are left out."""
         plain = {}
         for field in fields(self):
             value = getattr(self, field.name)
@@ -100,7 +100,7 @@ class Architecture:
         return plain
 
     def differences(self, theirs: "Architecture") -> Iterator[str]:
-        """The fields in which another architecture differs, as 'name: theirs -> ours'."""
+        """Yield 'name: theirs -> ours' for each field in which the architecture `theirs` differs from this one."""
         other = asdict(theirs)
         for name, value in asdict(self).items():
             if value != other[name]:
@@ -112,12 +112,12 @@ class Architecture:
         return resolutions_between(MIN_RESOLUTION, self.resolution)
 
     def width(self, resolution: int) -> int:
-        """Feature maps of the block at `resolution` (official `nf(stage)`, stage = log2(resolution) - 1)."""
+        """Number of feature maps at `resolution`: `nf(stage)` in the official code, stage = log2(resolution) - 1."""
         stage = resolution.bit_length() - 2
         return max(1, min(int(self.fmap_base / 2 ** (stage * self.fmap_decay)), self.fmap_max))
 
     def multiply_adds(self, resolution: int) -> int:
-        """Multiply-adds per image of a generator forward pass at `resolution`; the discriminator's are alike."""
+        """Multiply-adds per image of G's forward pass at `resolution`; D's forward pass needs about as many."""
         total = self.latent_size * self.width(4) * 16 + 9 * self.width(4) ** 2 * 16
         taps = 4 if self.resampling is Resampling.fused else 9
         for level in resolutions_between(8, resolution):
@@ -126,5 +126,5 @@ class Architecture:
         return total + self.width(resolution) * self.channels * resolution * resolution
 
     def activations_up_to(self, resolution: int) -> int:
-        """The activations of one layer of every level up to `resolution`, per image."""
+        """The number of activations per image of a network with one layer at each level up to `resolution`."""
         return sum(self.width(level) * level * level for level in resolutions_between(4, resolution))

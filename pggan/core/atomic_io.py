@@ -1,7 +1,7 @@
-"""Files: atomic writes, strict reading of untrusted ones, space on a disk, locks.
+"""Files: atomic writes, checksums, JSON objects, free disk space, locks.
 
-A write goes to a temporary name in the same directory: fsync of the content, rename, fsync of the directory.  So a
-kill or a power failure never leaves a part under the name.
+New content is written under a temporary name and fsynced, then the file is renamed and its directory fsynced.  So a
+kill or a power failure never leaves a half-written file under its final name.
 """
 
 import fcntl
@@ -16,11 +16,11 @@ from typing import Any
 
 from pggan.core.errors import UserError
 
-TEMPORARY = ".partial-"  # what is being written or removed; `clean_partials` removes it after a kill
+TEMPORARY = ".partial-"  # begins the name of whatever is half-written or half-removed
 
 
 def fsync_path(path: Path) -> None:
-    """Make a file's content, or a directory's entries, durable."""
+    """Flush a file's content, or a directory's entries, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -29,7 +29,7 @@ def fsync_path(path: Path) -> None:
 
 
 def make_directory(path: Path) -> list[Path]:
-    """Make `path` and its missing parents durably; returns the new directories, the deepest first."""
+    """Create `path` and its missing parents, and fsync them; returns the new directories, the deepest first."""
     missing = [directory for directory in (path, *path.parents) if not directory.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for directory in reversed(missing):
@@ -44,7 +44,7 @@ def existing_parent(path: Path) -> Path:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Yield a temporary path to write to; it becomes `path` unless the block raises."""
+    """Yield a temporary path to write to; the file there is renamed to `path` unless the block raises."""
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     try:
         yield temporary
@@ -57,9 +57,9 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_directory(path: Path) -> Iterator[Path]:
-    """Yield a temporary directory to put files into; it becomes `path` unless the block raises.
+    """Yield a temporary directory to put files into; it is renamed to `path` unless the block raises.
 
-    A directory that is there is removed first, when the new one is durable.
+    An older directory `path` is removed when the new files are safely on the disk.
     """
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -77,7 +77,7 @@ def atomic_directory(path: Path) -> Iterator[Path]:
 
 
 def remove_directory(path: Path) -> None:
-    """Remove a directory so that no part of it is ever seen under its name."""
+    """Rename a directory, then remove it, so that a kill never leaves a part of it under its name."""
     doomed = path.with_name(f"{TEMPORARY}old-{path.name}")
     shutil.rmtree(doomed, ignore_errors=True)
     os.rename(path, doomed)
@@ -85,7 +85,7 @@ def remove_directory(path: Path) -> None:
 
 
 def clean_partials(directory: Path) -> None:
-    """Remove what killed processes were writing or removing."""
+    """Remove the half-written and half-removed files and directories that killed processes left in `directory`."""
     for leftover in directory.glob(f"{TEMPORARY}*"):
         if leftover.is_dir() and not leftover.is_symlink():
             shutil.rmtree(leftover)
@@ -103,23 +103,23 @@ def parse_json(content: bytes | str) -> dict[str, Any]:
     """The JSON object in `content`; raises ValueError for anything else."""
     value = json.loads(content)
     if not isinstance(value, dict):
-        raise ValueError("it is not a JSON object")
+        raise ValueError("the content is not a JSON object")
     return value
 
 
 def require_free_space(path: Path, needed: int, remedy: str) -> None:
-    """Raise a UserError with the megabytes missing unless `needed` bytes are free on the disk of `path`."""
+    """Raise UserError, which says how many megabytes are missing, unless the disk of `path` has `needed` free bytes."""
     if (missing := needed - shutil.disk_usage(existing_parent(path)).free) > 0:
         problem = f"{path} needs {needed / 1e6:,.1f} MB more; the disk is {missing / 1e6:,.1f} MB short."
         raise UserError(problem, remedy)
 
 
 def try_lock(descriptor: int) -> bool:
-    """Take the exclusive lock of an open file, which is free when its process ends; returns whether it was free."""
+    """Try to lock an open file; returns False if another process holds the lock.  The lock ends with its process."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # a network file system may have no locks
+    except OSError:  # a network file system may not support locks; then this process goes on without
         return True
     return True

@@ -1,4 +1,4 @@
-"""The devices of this machine: choosing them, the settings of a process for one, its memory, waiting for its work."""
+"""Devices (CPU, CUDA, MPS): choose them, configure PyTorch for them, read their memory, wait for their work."""
 
 import os
 import re
@@ -15,22 +15,22 @@ DTYPES = {Precision.bf16: torch.bfloat16, Precision.fp16: torch.float16}
 
 
 def choose_device(devices: str, key: str = "devices") -> torch.device:
-    """The device that the value `devices` of `key` names: auto (CUDA, else MPS, else CPU), cpu, cuda or mps.
+    """The device that `devices` names: auto (CUDA, else MPS, else CPU), cpu, cuda or mps.
 
-    PyTorch itself warns of a GPU that it was not built for.  Raises UserError when this machine has no such device.
+    Args: key: the key to name in errors.  Raises UserError when PyTorch finds no such device on this machine.
     """
     usable = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     found = [name for name in usable if usable[name]]
     if devices not in ("auto", *found):
-        remedy = f"Use auto, or one of {', '.join(found)}; N CUDA devices and cpu:N train on several."
+        remedy = f"Use auto, or one of {', '.join(found)}. To train on N devices, use N (CUDA devices) or cpu:N."
         raise UserError(f"{key}={devices}: PyTorch finds no such device.", remedy)
     return torch.device(found[0] if devices == "auto" else devices)
 
 
 def count_devices(devices: str) -> tuple[str, int]:
-    """Kind and number of the devices of this machine that `devices` asks for; each gets one rank.
+    """The type and the number of devices that `devices` asks for on this machine; each device gets one rank.
 
-    auto: all CUDA devices, else one of MPS or CPU; N: that many CUDA devices; cpu:N: that many ranks on the CPU.
+    auto: all CUDA devices, else one MPS device, else one CPU; N: N CUDA devices; cpu:N: N ranks on the CPU.
     Raises UserError when this machine does not have them.
     """
     numbered = re.fullmatch(r"(cpu:)?([1-9]\d*)", devices)
@@ -41,15 +41,15 @@ def count_devices(devices: str) -> tuple[str, int]:
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if kind == "cuda" and count > found:
         problem = f"devices={devices}: this machine has {found} CUDA devices."
-        raise UserError(problem, f"Ask for no more, or use devices=cpu:{devices} for ranks on the CPU.")
+        raise UserError(problem, f"Ask for fewer, or use devices=cpu:{devices} for ranks on the CPU.")
     return kind, count
 
 
 def device_of_rank(devices: str, local_rank: int) -> torch.device:
-    """The device of one of several ranks.
+    """The device on which the rank `local_rank` of this machine computes.
 
-    A rank that sees one CUDA device takes it, as where Slurm gives each task a GPU of its own: whether another rank has
-    the same one is not known here.
+    A rank that sees only one CUDA device takes it, because Slurm may give each task a GPU of its own.  This function
+    does not check whether another rank uses the same GPU.
     """
     kind, _ = count_devices(devices)
     if kind != "cuda":
@@ -60,9 +60,9 @@ def device_of_rank(devices: str, local_rank: int) -> torch.device:
 
 
 def set_threads(threads: int | None, *, one: bool = False) -> None:
-    """Let torch compute in `threads` CPU threads; None: as OMP_NUM_THREADS says, else one if `one`, else all cores."""
+    """Set PyTorch's number of CPU threads; None: OMP_NUM_THREADS if set, else one if `one`, else one per core."""
     if threads is None and "OMP_NUM_THREADS" not in os.environ:
-        most = 1 if one else available_cores()  # PyTorch knows no limits of time
+        most = 1 if one else available_cores()  # PyTorch ignores a container's limit
         threads = most if most < torch.get_num_threads() else None
     if threads is not None:
         torch.set_num_threads(threads)
@@ -73,23 +73,23 @@ def configure_process(
 ) -> None:
     """Configure this process for `device`: cuDNN, threads, memory.
 
-    Args: threads: for arithmetic on the CPU; one_thread: one is the default, not one per core; deterministic: the same
-    step has the same bits on CUDA in every process, as it has on a CPU.
+    Args: threads: CPU threads; one_thread: without `threads`, use one CPU thread instead of one per core;
+    deterministic: on CUDA, the same step gives the same bits in every process, as it always does on a CPU.
     """
     set_threads(threads, one=one_thread)
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # float32 is float32
-        torch.backends.cudnn.benchmark = not deterministic  # shapes stay the same for hours
+        torch.backends.cudnn.benchmark = not deterministic  # pays: shapes stay the same for hours
         if deterministic:  # https://docs.pytorch.org/docs/stable/notes/randomness.html
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before the first product
-            torch.use_deterministic_algorithms(True, warn_only=True)  # an operation that has none is named
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it once
+            torch.use_deterministic_algorithms(True, warn_only=True)  # warns where there is none
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # no step reads it
     if device.type == "cpu":
         keep_freed_memory()
 
 
 def precision_on(device: torch.device, precision: Precision) -> Precision:
-    """The precision that `auto` stands for on `device`, the current one of its type; any other precision as it is."""
+    """Replace `auto` by the best precision on `device` (if CUDA: the current device); keep any other precision."""
     if precision is not Precision.auto:
         return precision
     if device.type != "cuda":
@@ -110,7 +110,7 @@ def free_memory(device: torch.device) -> int | None:
 
 
 def peak_memory(device: torch.device) -> int:
-    """The most bytes held so far: by the device's allocator on CUDA, by this process elsewhere."""
+    """The peak memory so far in bytes: of PyTorch's allocator on CUDA, of this whole process elsewhere."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -6,14 +6,14 @@ from difflib import get_close_matches
 
 EXIT_FAILED = 1  # an unexpected exception
 EXIT_USER_ERROR = 2
-EXIT_INTERRUPTED = 75  # the same command resumes
-EXIT_PEER_LOST = 76  # of a rank that ended because another one failed
-# What the system says when it no longer takes what is written.
+EXIT_INTERRUPTED = 75  # a signal stopped the program; the same command resumes
+EXIT_PEER_LOST = 76  # a rank ended because another rank failed
+# Error numbers of failed writes: disk full, quota exceeded, read-only file system, file too large.
 REFUSED_WRITES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 
 
 class UserError(Exception):
-    """An error that the user can correct: what is wrong, and what to do.  It is shown without a traceback."""
+    """An error that the user can correct: what is wrong, and what to do.  The program shows it without a traceback."""
 
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(problem, remedy)
@@ -25,22 +25,22 @@ class UserError(Exception):
 
 
 class StepOutOfMemory(UserError):
-    """Memory did not suffice for a step on this rank: other ranks, if there are any, are in the middle of it."""
+    """A training step ran out of memory on this rank, while other ranks may be in the middle of the same step."""
 
     def __init__(self, problem: str, remedy: str, smaller: int | None = None) -> None:
-        """Args: smaller: the micro-batch size to try next; None where there is no smaller one."""
+        """Args: smaller: the micro-batch size to try next; None where there is no smaller size."""
         super().__init__(problem, remedy)
         self.smaller = smaller
 
 
 def require(holds: bool, key: str, value: object, wanted: str) -> None:
-    """Raise UserError unless `holds`: `key` is `value`, and has to be as `wanted` says."""
+    """Raise UserError unless `holds`: the message says that `key` has the wrong `value`, and which one is `wanted`."""
     if not holds:
         raise UserError(f"{key}={value} does not work.", f"It has to be {wanted}.")
 
 
 def nearest_name(name: str, choices: Iterable[str]) -> str | None:
-    """The choice that is most like a mistyped `name`; None if none is near."""
+    """The choice that is most similar to a mistyped `name`; None if no choice is similar."""
     return next(iter(get_close_matches(name, sorted(choices), n=1, cutoff=0.5)), None)
 
 

@@ -1,4 +1,4 @@
-"""The process: its version, environment variables, signals, CPU cores and memory.  Without torch."""
+"""The process: program version, environment variables, signals, CPU cores and memory.  Imports no torch."""
 
 import ctypes
 import os
@@ -13,20 +13,20 @@ from typing import Self
 
 __version__ = "0.1.0"
 
-COMMAND_VARIABLE = "PGGAN_COMMAND"  # the command line, as the program and all of its ranks have it
-STARTED_VARIABLE = "PGGAN_STARTED"  # when it was given, in seconds since 1970
-TASK_VARIABLE = "PGGAN_TASK"  # of `python -m pggan` as a child: the command to run and its configuration, as JSON
-PARENT_VARIABLE = "PGGAN_PARENT"  # of a child: the process id of its parent, with which it ends
+COMMAND_VARIABLE = "PGGAN_COMMAND"  # the command line that the user gave, for all ranks
+STARTED_VARIABLE = "PGGAN_STARTED"  # when the user gave the command, in seconds since 1970
+TASK_VARIABLE = "PGGAN_TASK"  # for a child `python -m pggan`: the command to run and its configuration, as JSON
+PARENT_VARIABLE = "PGGAN_PARENT"  # for a child: the process id of its parent; the child ends when its parent does
 
-# Each is a request to save and stop: Ctrl-C, a scheduler's signals, a closed terminal.
+# Each of these signals asks the program to save and stop: Ctrl-C, a scheduler's signals, a closed terminal.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's mallopt: free memory kept at the top; blocks mapped one by one
-SYSTEM = Path("/")  # where Linux has its files about processes
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # mallopt parameters: most free bytes at the heap's top; most mapped blocks
+SYSTEM = Path("/")  # the parent of Linux's proc/ and sys/
 
 
 @contextmanager
 def environment(variables: dict[str, str]) -> Iterator[None]:
-    """Set environment variables for this process, and for those that it starts inside."""
+    """Set environment variables inside the block, for this process and its new children; restore them afterwards."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -37,20 +37,20 @@ def environment(variables: dict[str, str]) -> Iterator[None]:
 
 
 def set_library_defaults() -> None:
-    """Set what the user has not; takes effect in this process and its children when it runs before torch is loaded."""
+    """Set environment variables of libraries, unless the user has set them.  Call this before torch is imported."""
     defaults = {
-        "THP_MEM_ALLOC_ENABLE": "1",  # huge pages for large CPU tensors, much faster
-        # Captured collectives need no registered buffers: gradients are small, and where ranks differ in what is
-        # registered, NCCL waits for ever (https://github.com/NVIDIA/nccl/issues/2389).
+        "THP_MEM_ALLOC_ENABLE": "1",  # PyTorch uses huge pages for large CPU tensors, which is much faster
+        # Collectives in CUDA graphs work without registered buffers, and gradients are small.  NCCL would hang when
+        # ranks register different buffers (https://github.com/NVIDIA/nccl/issues/2389).
         "NCCL_GRAPH_REGISTER": "0",
-        "LOGLEVEL": "ERROR",  # torchrun warns of each signal that it sends
-        # A rank that loses another one prints a C++ stack per connection; ours says what matters in one line.
+        "LOGLEVEL": "ERROR",  # else torchrun logs a warning for each signal that it sends
+        # Else a rank that loses another rank prints a C++ stack trace per connection; pggan says it in one line.
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }
     if "OMP_WAIT_POLICY" not in os.environ:
-        # How often a thread of GNU's OpenMP looks for work before it sleeps: a third of GNU's own number.  Steps take
-        # half the time on a shared machine, and as long as before on a quiet one; where threads sleep at once, they
-        # take up to four times as long (docs/performance.md).
+        # An idle thread of GNU OpenMP looks for work this often before it sleeps: a third of GNU's default.  On a
+        # shared machine, steps then take half the time; on a quiet machine, as long as before.  If threads slept at
+        # once, steps would take up to four times as long (docs/performance.md).
         defaults["GOMP_SPINCOUNT"] = "100000"
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
@@ -58,10 +58,10 @@ def set_library_defaults() -> None:
 
 @contextmanager
 def signal_handlers(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Call `handler` for SIGNALS inside the block; for SIGHUP, unless `nohup` has this process ignore it.
+    """Call `handler` for SIGNALS inside the block; if the process runs under `nohup`, SIGHUP stays ignored.
 
-    Afterwards the handlers of before are called for those that arrived: a job launcher's handler, which has the job
-    queued again, must wait until all is saved.
+    Afterwards the previous handlers are called for the signals that arrived: a job launcher's handler, which requeues
+    the job, must wait until the checkpoint is saved.
     """
     arrived: dict[int, FrameType | None] = {}
 
@@ -83,13 +83,13 @@ def signal_handlers(handler: Callable[[int, FrameType | None], None]) -> Iterato
 
 
 class StopSignal(ExitStack):
-    """A context in which the first of SIGNALS sets `wanted`, and a second SIGINT raises KeyboardInterrupt.
+    """A context in which the first of SIGNALS sets `wanted`, and Ctrl-C after that raises KeyboardInterrupt.
 
-    With `at_once`, as long as there is nothing to save, the first one raises it too.
+    With `at_once`, for as long as there is nothing to save, the first signal raises KeyboardInterrupt, too.
     """
 
     def __init__(self, *, at_once: bool = False, then: Callable[[], str] = str) -> None:
-        """Args: then: says how to go on after a KeyboardInterrupt."""
+        """Args: then: returns the text of the KeyboardInterrupt, which tells the user how to go on."""
         super().__init__()
         self.wanted, self.at_once, self.then = False, at_once, then
 
@@ -104,18 +104,18 @@ class StopSignal(ExitStack):
 
 
 def available_cores() -> int:
-    """CPU cores that this process may use, or as many as its control groups, such as a container, give it the time of.
+    """The number of CPU cores that this process may use, by its CPU affinity and its container's limit of CPU time.
 
     Source: https://docs.kernel.org/admin-guide/cgroup-v2.html
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     own = Path("sys/fs/cgroup", named_values("proc/self/cgroup", "::").get("0", "").lstrip("/"))
-    quotas = [system_file(f"{group}/cpu.max").split() for group in (own, *own.parents)]  # microseconds; of how many
+    quotas = [system_file(f"{group}/cpu.max").split() for group in (own, *own.parents)]  # microseconds and period
     return min([cores, *(max(-(-int(one[0]) // int(one[1])), 1) for one in quotas if one and one[0] != "max")])
 
 
 def system_file(name: str) -> str:
-    """The text of a file of the system, without the newline at its end; none where it is not there."""
+    """The text of a file in /proc or /sys without its last newline; empty when the file can't be read."""
     try:
         return (SYSTEM / name).read_text().strip()
     except OSError:
@@ -123,24 +123,24 @@ def system_file(name: str) -> str:
 
 
 def named_values(name: str, separator: str) -> dict[str, str]:
-    """The lines `name separator value` of a file of the system, up to the first empty one."""
+    """The lines `key separator value` of a file in /proc or /sys as a dictionary, up to the first empty line."""
     lines = system_file(name).partition("\n\n")[0].splitlines()
     return {key.strip(): value.strip() for key, _, value in (line.partition(separator) for line in lines)}
 
 
 def threads_per_rank(ranks: int, *, elastic: bool) -> int:
-    """CPU threads for each of the `ranks` on this machine; 1 if `elastic`: several would add up in another order."""
+    """CPU threads for each of the `ranks` on this machine; 1 if `elastic`: more threads add in another order."""
     return 1 if elastic else max(1, available_cores() // ranks)
 
 
 def processor_facts() -> dict[str, str]:
-    """The model and family of the processor, its maker and its instruction sets, as far as the system names them."""
+    """The processor's model, vendor, family and instruction sets, as far as the system tells."""
     found = {"model name": platform.processor() or platform.machine(), "vendor_id": "", "cpu family": "", "flags": ""}
     return found | named_values("proc/cpuinfo", ":")
 
 
 def keep_freed_memory() -> None:
-    """Let the C library (glibc) keep freed memory: blocks of 35 MB from the system take 14 ms, page by page."""
+    """Let glibc keep freed memory for reuse: to get a block of 35 MB from the system, page by page, takes 14 ms."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
         mallopt(M_MMAP_MAX, 0)

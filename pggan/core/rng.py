@@ -1,6 +1,6 @@
-"""Counter-based randomness: every random number is a function of (seed, purpose, count), never of history.
+"""Counter-based randomness: random numbers are a function of (seed, purpose, count), not of numbers drawn before.
 
-So a resumed run draws what the uninterrupted one would have drawn, and there is no generator state to save.
+So a resumed run draws the same numbers as an uninterrupted run, and checkpoints need no random generator state.
 """
 
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from torch import Tensor
 
 
 def counter_seed(seed: int, purpose: str, count: int) -> int:
-    """A 63-bit seed for one use of randomness; distinct arguments give unrelated streams."""
+    """A 63-bit seed for one purpose at one count; different arguments give unrelated random numbers."""
     digest = blake2b(f"{seed}/{purpose}/{count}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 
 def generator_for(seed: int, purpose: str, count: int, device: torch.device | None = None) -> torch.Generator:
-    """A new generator on `device` (default: CPU) with the seed `counter_seed(seed, purpose, count)`."""
+    """A new torch.Generator on `device` (default: CPU) with the seed `counter_seed(seed, purpose, count)`."""
     return torch.Generator(device or "cpu").manual_seed(counter_seed(seed, purpose, count))
 
 

@@ -1,6 +1,6 @@
 """Resolution, alpha, batch and learning rates as a pure function of the images shown.  Standard library only.
 
-Images shown (real images that the discriminator has seen) is the only clock of the whole trainer.
+The number of images shown (real images that the discriminator has seen) is the only clock of training.
 Source: paper appendix A.1; official `TrainingSchedule`.
 """
 
@@ -10,28 +10,28 @@ from functools import cached_property
 
 from pggan.core.architecture import resolutions_between
 
-PerResolution = Mapping[int, float]  # {resolution: value}; a value holds from its resolution up to the next one listed
+PerResolution = Mapping[int, float]  # {resolution: value}; a value holds until the next listed resolution
 
 
 def value_at(values: PerResolution, resolution: int) -> float:
-    """The value of the highest listed resolution not above `resolution`; raises KeyError when all are above it."""
+    """The value of the highest listed resolution up to `resolution`; raises KeyError if only higher ones are listed."""
     return values[max((key for key in values if key <= resolution), default=resolution)]
 
 
 @dataclass(frozen=True)
 class Phase:
-    """The values in force at one image count."""
+    """One phase of training (a resolution that fades in or is stable), with its values at one image count."""
 
     index: int  # position in the schedule: 0, 1, 2 …
     resolution: int
     fading: bool  # new layers are being faded in
     alpha: float  # weight of the newest layers, 0 to 1; 1 when not fading
     start: int  # images shown at which the phase begins
-    end: int  # … and at which the next one begins
+    end: int  # images shown at which the next phase begins
     batch: int  # images per update, over all ranks
     learning_rate_g: float
     learning_rate_d: float
-    missing_levels: int  # doublings still ahead of the final resolution
+    missing_levels: int  # how many times the resolution still doubles
 
     @property
     def name(self) -> str:
@@ -41,7 +41,7 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """Growth from `first_resolution` to `final_resolution`: stable, then (fade, stable) per doubling."""
+    """Growth from `first_resolution` to `final_resolution`: a stable phase, then fade and stable for each doubling."""
 
     first_resolution: int
     final_resolution: int
@@ -54,7 +54,7 @@ class Schedule:
     learning_rate_factor: float = 1.0  # multiplies both learning rates
     lr_warmup_images: int = 0  # first images of every phase over which both learning rates rise linearly from 0
     lr_decay_images: int = 0  # last images, at most half of all, over which both learning rates fall linearly to 0
-    total_images: int | None = None  # None: to the end of the last phase; more prolongs that phase
+    total_images: int | None = None  # where training ends; None: after the last phase, which a larger number prolongs
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
@@ -85,21 +85,21 @@ class Schedule:
 
     @property
     def total(self) -> int:
-        """Images shown at which training is complete."""
+        """The number of images shown when training is complete."""
         return self.phases[-1].end if self.total_images is None else self.total_images
 
     @property
     def decay_images(self) -> int:
-        """The last images over which the learning rates fall: `lr_decay_images`, or half of a training cut short."""
+        """The number of last images over which the learning rates fall: `lr_decay_images`, at most half of `total`."""
         return min(self.lr_decay_images, self.total // 2)
 
     @property
     def growth_images(self) -> tuple[int, ...]:
-        """The images of every phase before the last one."""
+        """The number of images of every phase but the last one."""
         return tuple(phase.end - phase.start for phase in self.phases[:-1])
 
     def with_growth(self, images: Sequence[int]) -> "Schedule":
-        """The schedule whose phases before the last one show so many `images`, one number for each, from 1 up."""
+        """The schedule with other lengths of phases: `images` has a number of at least 1 for each phase but the last."""
         levels = resolutions_between(self.first_resolution, self.final_resolution)
         stable = {level: value_at(self.stable_images, level) for level in levels}
         fade = {level: value_at(self.fade_images, level) for level in levels[1:]}
@@ -108,7 +108,7 @@ class Schedule:
         return replace(self, stable_images=stable, fade_images=fade)
 
     def steps(self) -> tuple[int, ...]:
-        """The number of steps in each phase; a phase begins with the first step after the one before."""
+        """The number of training steps in each phase; a step across the end of a phase counts for that phase."""
         counts, images = [], 0
         for phase in self.phases:
             counts.append(max(-(-(min(phase.end, self.total) - images) // phase.batch), 0))
@@ -116,7 +116,7 @@ class Schedule:
         return tuple(counts)
 
     def images_between(self, before: int, after: int) -> tuple[int, ...]:
-        """The images of each phase that are shown from image count `before` to `after`."""
+        """How many images of each phase are shown between the image counts `before` and `after`."""
         return tuple(max(min(phase.end, after) - max(phase.start, before), 0) for phase in self.phases)
 
     def at(self, images: int) -> Phase:
@@ -125,7 +125,7 @@ class Schedule:
         alpha = (images - phase.start) / (phase.end - phase.start) if phase.fading else 1.0
         ahead = max(self.total - images, 0)
         decay = ahead / self.decay_images if ahead < self.decay_images else 1.0
-        warm = images + phase.batch - phase.start  # after this step
+        warm = images + phase.batch - phase.start  # images of this phase after this step
         factor = decay * (warm / self.lr_warmup_images if warm < self.lr_warmup_images else 1.0)
         rate_g, rate_d = phase.learning_rate_g * factor, phase.learning_rate_d * factor
         return replace(phase, alpha=alpha, learning_rate_g=rate_g, learning_rate_d=rate_d)
@@ -133,7 +133,7 @@ class Schedule:
 
 @dataclass
 class Course:
-    """The schedule of one run as it stands now: where hours are given, what lies ahead is planned anew on the way."""
+    """The current schedule of a run.  A run with `hours=` replaces the rest of its schedule while it trains."""
 
     schedule: Schedule
 

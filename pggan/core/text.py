@@ -1,4 +1,4 @@
-"""Text for people: tables, numbers, and commands to be given next."""
+"""Text for users: tables, numbers, durations, and suggestions for the next command."""
 
 import re
 import shlex
@@ -8,27 +8,27 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.table import Table
 
-Log = Callable[[str], None]  # called with a line to report
+Log = Callable[[str], None]  # a function that logs one line
 NEXT = "Next:"
 PLAIN = re.compile(r"(?!(null|true|false|nan|inf)$|\.\d)[a-z/._][\w/.:+@-]*", re.ASCII | re.IGNORECASE)
 
 
 def next_command(command: str, *words: str, **values: object) -> str:
-    """The line that names a `pggan` command to be given next, as a shell takes it.
+    """The line that suggests the next `pggan` command, quoted for a shell.
 
-    Args: words: overrides and flags as the command takes them; values: by key, placed before them, any text or lists.
+    Args: words: overrides and flags in Hydra's syntax; values: values by key, put first and quoted for Hydra.
     """
     given = [f"{key}={as_hydra_reads_it(value)}" for key, value in values.items()]
     return f"{NEXT} {shlex.join(['pggan', *command.split(), *given, *words])}"
 
 
 def key_of(override: str) -> str:
-    """The key or group of an override."""
+    """The key or config group in an override of Hydra's, such as `+key=value`."""
     return override.lstrip("+~").partition("=")[0]
 
 
 def as_hydra_reads_it(value: object) -> str:
-    """A value as an override of Hydra's has it: in quotes where its characters mean something there."""
+    """A value in the syntax of Hydra's overrides: in quotes if its characters have a meaning in Hydra."""
     if isinstance(value, list):
         return f"[{','.join(map(as_hydra_reads_it, value))}]"
     if isinstance(value, Mapping):
@@ -41,7 +41,7 @@ def as_hydra_reads_it(value: object) -> str:
 
 
 def new_table(title: str, first: str, *others: str) -> "Table":
-    """A table without lines; its columns after the first are numbers."""
+    """A table without lines; all columns but the first are aligned to the right, for numbers."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Column, Table
 
@@ -52,12 +52,12 @@ def new_table(title: str, first: str, *others: str) -> "Table":
 
 
 def three_digits(value: float) -> str:
-    """`value` with three significant digits, or all digits before the point; 0 below 0.001."""
+    """`value` with three significant digits, but never fewer than all digits of a whole number; "0" below 0.001."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if value >= 0.001 else "0"
 
 
 def duration(seconds: float) -> str:
-    """`seconds` with three digits, in the largest of d, h, min and s that gives at least 2; in ms below 0.1."""
+    """`seconds` with three digits, in the largest unit (d, h, min, s) that gives at least 2; below 0.1 s in ms."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{three_digits(seconds / length)} {unit}"
