@@ -1,1 +1,1 @@
-"""The state on disk: written atomically, verified when read, resumed from, rolled back to."""
+"""Checkpoints: the training state on disk, written atomically, and verified before a run resumes from it."""

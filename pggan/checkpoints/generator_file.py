@@ -1,6 +1,6 @@
-"""The averaged generator as one safetensors file, with its architecture in the header: what people keep and share.
+"""The averaged generator (EMA) as a file to keep and share: safetensors, with the architecture in the header.
 
-Files are untrusted: what a header says is checked before anything is allocated.  Torch is imported where tensors are.
+Files are untrusted: their header is checked before memory is allocated.  Only functions with tensors import torch.
 """
 
 import json
@@ -23,36 +23,36 @@ if TYPE_CHECKING:
 
     from pggan.networks.networks import Generator
 
-VERSION = 4  # of the header: 4 has num_classes and class_names
-STATE_FILE = "state.json"  # of a checkpoint
-WEIGHTS_FILE = "weights.safetensors"  # of a checkpoint: G, D and the averaged G, whose names begin so:
-AVERAGED = "generator_ema/"
-GENERATOR_FILE = "generator.safetensors"  # of a run
+VERSION = 4  # version of the header; since version 4 it has num_classes and class_names
+STATE_FILE = "state.json"  # in a checkpoint's directory
+WEIGHTS_FILE = "weights.safetensors"  # in a checkpoint's directory: the tensors of G, D and the averaged G
+AVERAGED = "generator_ema/"  # begins the names of the averaged G's tensors in WEIGHTS_FILE
+GENERATOR_FILE = "generator.safetensors"  # in a run directory
 HEADER_KEY = "pggan"
-CLASS_NAMES = "class_names"  # of the classes, where the generator was trained with labels
-PROVENANCE = ("license", "data_statement")  # where they are known
-PREFIX = "pretrained:"  # of run=, for the generators that come with the package
+CLASS_NAMES = "class_names"  # entry of the header, if the generator was trained with labels
+PROVENANCE = ("license", "data_statement")  # optional entries of the header, about weights and training images
+PREFIX = "pretrained:"  # run=pretrained:NAME is a generator that comes with the package
 FOLDER = Path(__file__).parent / "pretrained"
 
 
 @dataclass(frozen=True)
 class LoadedGenerator:
-    """A generator to draw images with, and the stage of training that it was saved at."""
+    """A generator that was read from a file, and the stage of training (resolution, alpha, images shown) in it."""
 
     network: "Generator"
     resolution: int
     alpha: float
     images: int
-    class_names: tuple[str, ...] = ()  # of the classes, where they are known
-    path: Path | None = None  # of the file, where it was read from one
-    license: str | None = None  # of the weights, by its name on Hugging Face
-    data_statement: str | None = None  # about the images that it was trained with
+    class_names: tuple[str, ...] = ()  # empty if the classes have no names
+    path: Path | None = None  # the file that the generator was read from
+    license: str | None = None  # licence of the weights, by its name on Hugging Face
+    data_statement: str | None = None  # a statement about the training images
 
 
 def load_generator(run: str, device: "torch.device", key: str = "run") -> LoadedGenerator:
-    """The averaged generator of the run, checkpoint, file or pretrained:NAME that `key` gives.
+    """Load the averaged generator of `run`: a run directory, checkpoint, generator file or pretrained:NAME.
 
-    Raises UserError without a valid one.
+    Args: key: the key to name in errors.  Raises UserError when there is no valid generator.
     """
     import torch
 
@@ -64,23 +64,23 @@ def load_generator(run: str, device: "torch.device", key: str = "run") -> Loaded
         architecture = Architecture.from_plain(about["architecture"])
         with safe_open(path, "pt") as file:
             names = list(file.keys())
-            names = [name for name in names if name.startswith(AVERAGED)] or names  # a checkpoint has others besides
+            names = [name for name in names if name.startswith(AVERAGED)] or names  # checkpoints also have G and D
             tensors = {name.removeprefix(AVERAGED): file.get_tensor(name) for name in names}
-        with torch.device("meta"):  # nothing is allocated for networks that the file does not hold
+        with torch.device("meta"):  # checks names and shapes before memory is allocated
             Generator(architecture).load_state_dict(tensors, assign=True)
         network = Generator(architecture)
         network.load_state_dict(tensors)
     for name, tensor in network.state_dict().items():
         if not bool(torch.isfinite(tensor).all()):  # its images would be black
             problem = f"{path} is damaged: its weights {name} are NaN or infinite."
-            raise UserError(problem, "Choose another checkpoint=, or an undamaged copy.")
+            raise UserError(problem, "Choose another checkpoint=, or an undamaged copy of the file.")
     network.requires_grad_(False).to(device)
     stage = about["resolution"], float(about["alpha"]), about["images"]
     return LoadedGenerator(network, *stage, tuple(about.get(CLASS_NAMES) or ()), path, **stated_in(about))
 
 
 def describe_generator(generator: LoadedGenerator) -> dict[str, Any]:
-    """The header of a generator file: version, images, resolution, alpha, architecture, and what else is known."""
+    """The header of a generator file: version, images, resolution, alpha, architecture, classes, licence."""
     stage = {"images": generator.images, "resolution": generator.resolution, "alpha": generator.alpha}
     names = {CLASS_NAMES: list(generator.class_names)} if generator.class_names else {}
     stated = {name: text for name in PROVENANCE if (text := getattr(generator, name)) is not None}
@@ -89,29 +89,29 @@ def describe_generator(generator: LoadedGenerator) -> dict[str, Any]:
 
 
 def save_generator(generator: LoadedGenerator, path: Path) -> None:
-    """Write a file that `load_generator` reads; raises OSError."""
+    """Write a generator file that `load_generator` can read; raises OSError."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in generator.network.state_dict().items()}
     with atomic_write(path) as temporary:
         save_tensors(tensors, temporary, {HEADER_KEY: json.dumps(describe_generator(generator))})
 
 
 def pretrained_names() -> list[str]:
-    """The names after `pretrained:` that exist."""
+    """The possible NAMEs in run=pretrained:NAME."""
     return sorted(file.stem for file in FOLDER.glob("*.safetensors"))
 
 
 def path_of_run(run: str, key: str = "run") -> Path:
-    """The path that `run` names, or the file of a generator that comes with the package; raises UserError."""
+    """The path `run`; for pretrained:NAME, the file in the package.  Raises UserError for an unknown NAME."""
     if run.startswith(PREFIX) and run.removeprefix(PREFIX) not in pretrained_names():
         there = ", ".join(PREFIX + known for known in pretrained_names())
-        raise UserError(f"{key}={run}: no such generator comes with the package.", f"There is {there}.")
+        raise UserError(f"{key}={run}: no such generator comes with the package.", f"Choose from: {there}.")
     return FOLDER / f"{run.removeprefix(PREFIX)}.safetensors" if run.startswith(PREFIX) else Path(run)
 
 
 def generator_path(run: str, key: str = "run") -> Path:
-    """The file with the averaged generator of the run, checkpoint, file or pretrained:NAME that `key` gives.
+    """The file with the averaged generator of `run`: a run directory, checkpoint, generator file or pretrained:NAME.
 
-    Raises UserError when there is none.
+    Args: key: the key to name in errors.  Raises UserError when there is no such file.
     """
     path = path_of_run(run, key)
     if (path / STATE_FILE).is_file():  # a checkpoint, of this version or an earlier one
@@ -119,39 +119,39 @@ def generator_path(run: str, key: str = "run") -> Path:
     elif path.is_dir():
         path /= GENERATOR_FILE
     if not path.exists() or path.is_dir():
-        remedy = "Give a run directory after its first checkpoint, a checkpoints/<images> or a generator.safetensors."
+        remedy = "Give a run directory after its first checkpoint, a checkpoints/<images>, or a generator.safetensors."
         raise UserError(f"{key}={run} has no generator.", remedy)
     return path
 
 
 def read_generator_header(path: Path) -> dict[str, Any]:
-    """The header of a file with a generator; raises what `refusing_generators` takes unless it is valid."""
+    """Read the header of a generator file.  Errors of an invalid file are of the types in `refusing_generators`."""
     if not path.is_file():
-        raise ValueError("it is not a plain file")
+        raise ValueError("the path is not a plain file")
     with safe_open(path, "np") as file:
         about = parse_json((file.metadata() or {})[HEADER_KEY])
     architecture = architecture_in(about)
     if len(about.get(CLASS_NAMES) or ()) not in (0, architecture.num_classes):
-        raise ValueError(f"it does not name {architecture.num_classes} classes")
+        raise ValueError(f"the header does not name {architecture.num_classes} classes")
     return about
 
 
 def architecture_in(about: dict[str, Any]) -> Architecture:
-    """The architecture in a header; raises ValueError, KeyError or TypeError unless its stage is one of it."""
+    """The architecture in a header; raises ValueError, KeyError or TypeError if the header is invalid."""
     architecture = Architecture.from_plain(about["architecture"])
     if about["resolution"] not in architecture.resolutions or not 0 <= about["alpha"] <= 1 or about["images"] < 0:
-        raise ValueError("its networks have no such stage")
+        raise ValueError("the resolution, alpha or images in the header are impossible")
     return architecture
 
 
 def stated_in(about: dict[str, Any]) -> dict[str, Any]:
-    """The licence and the data statement in a header, where it has them."""
+    """The licence and the data statement in a header, if it has them."""
     return {name: about[name] for name in PROVENANCE if about.get(name) is not None}
 
 
 @contextmanager
 def refusing_generators(path: Path) -> Iterator[None]:
-    """Inside, whatever is wrong with the generator file at `path` is raised as UserError."""
+    """Inside the block, errors of an invalid generator file at `path` become UserError."""
     try:
         yield
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:
@@ -160,21 +160,21 @@ def refusing_generators(path: Path) -> Iterator[None]:
 
 
 def stored_tensors(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """The type and the shape of every tensor in a file, by name; raises SafetensorError if it is damaged."""
+    """The type and shape of each tensor in a safetensors file, by name; raises SafetensorError for a damaged file."""
     with safe_open(path, "np") as file:
         slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - not a dictionary
         return {name: (found.get_dtype(), tuple(found.get_shape())) for name, found in slices.items()}
 
 
 def save_tensors(tensors: dict[str, "torch.Tensor"], path: Path, metadata: dict[str, str]) -> None:
-    """Write a safetensors file, with `metadata` in its header; raises OSError for what the system refuses.
+    """Write a safetensors file with `metadata` in its header; raises OSError when the system refuses to write.
 
-    The library writes to a temporary file with mode 0600, and raises SafetensorError for I/O errors.
+    The safetensors library alone would give files the mode 0600, and raise SafetensorError for I/O errors.
     """
     from safetensors.torch import save_file
 
     path.touch()
-    mode = S_IMODE(path.stat().st_mode)  # set by the umask, which can't be read without changing it for all threads
+    mode = S_IMODE(path.stat().st_mode)  # the umask's; reading the umask itself would change it for all threads
     try:
         save_file(tensors, path, metadata)
     except SafetensorError as error:

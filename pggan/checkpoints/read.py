@@ -1,10 +1,10 @@
-"""Checkpoints read: every file is verified before it is trusted.
+"""Reading checkpoints: every file is verified before it is used.
 
 checkpoints/<images>/   weights.safetensors: generator/…, discriminator/…, generator_ema/…
-                        state.safetensors: optimizer_g/…, optimizer_d/…, grad_scaler/… and what some runs have besides
+                        state.safetensors: optimizer_g/…, optimizer_d/…, grad_scaler/…, other state of some runs
                         state.json, with the checksum of each file
 
-Up to version 4 there was a file for each of these components.  Torch is imported where tensors are loaded.
+Version 4 has a file for each of these components instead.  Only functions that load tensors import torch.
 """
 
 import json
@@ -27,38 +27,38 @@ if TYPE_CHECKING:
 
     from pggan.optim.state import State, StateDicts
 
-VERSIONS = (4, 5)  # that are read; the last one is written
+VERSIONS = (4, 5)  # versions that this program reads; it writes the last one
 STATE_TENSORS_FILE = "state.safetensors"
-CHECKSUM = "sha256"  # of everything else in state.json
+CHECKSUM = "sha256"  # entry of state.json: the checksum of all other entries
 NETWORKS = ("generator", "discriminator", "generator_ema")
 COMPONENTS = (*NETWORKS, "optimizer_g", "optimizer_d", "grad_scaler")
-NEWEST, BEST = "newest", "best"  # as checkpoint=; the second one marks a checkpoint in state.json
-FILE_NAME = r"[a-z_]+\.safetensors"  # inside of the checkpoint's directory
+NEWEST, BEST = "newest", "best"  # values of checkpoint=; BEST is also an entry in state.json
+FILE_NAME = r"[a-z_]+\.safetensors"  # a name, not a path out of the checkpoint's directory
 
 
 class CorruptCheckpoint(Exception):
-    """A checkpoint that can't be trusted: a file is missing, cut short, changed or not what it should be."""
+    """A checkpoint can't be trusted: one of its files is missing, cut short, changed or invalid."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One directory under `checkpoints/`, its JSON read and its files verified."""
+    """A verified checkpoint: its directory under `checkpoints/`, and the content of its state.json as `header`."""
 
     directory: Path
     header: dict[str, Any]
 
     @property
     def images(self) -> int:
-        """Images shown."""
+        """The number of images shown in training before this checkpoint."""
         return int(self.header["images"])
 
     @property
     def architecture(self) -> Architecture:
-        """The architecture of the networks."""
+        """The architecture of the checkpoint's networks."""
         return Architecture.from_plain(self.header["architecture"])
 
     def load(self, component: str) -> "dict[str, Tensor]":
-        """The tensors of one component, in host memory; none where the checkpoint has no such component."""
+        """The tensors of one component, in host memory; empty if the checkpoint has no such component."""
         alone, prefix = f"{component}.safetensors", f"{component}/"
         if alone in self.header["files"]:
             file, prefix = alone, ""
@@ -71,20 +71,20 @@ class Checkpoint:
             return {name.removeprefix(prefix): opened.get_tensor(name) for name in names}
 
     def restore(self, state: "State") -> None:
-        """Put the saved state into `state`, of the same architecture; raises UserError when the files don't fit."""
+        """Load the checkpoint into `state`, whose architecture is the same; raises UserError if tensors don't fit."""
         from pggan.optim.state import AUGMENTATION
 
         try:
             state_dicts: StateDicts = {component: self.load(component) for component in (*COMPONENTS, AUGMENTATION)}
             state.load_state_dict(state_dicts)
         except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
-            remedy = f"Remove {self.directory} to resume from the checkpoint before."
-            raise UserError(f"{self.directory} does not fit: {error}.", remedy) from error
+            remedy = f"Remove {self.directory} to resume from the previous checkpoint."
+            raise UserError(f"{self.directory} does not fit this run: {error}.", remedy) from error
         state.images, state.phase_index = self.images, int(self.header["phase_index"])
 
 
 def open_checkpoint(directory: Path) -> Checkpoint:
-    """Read and verify a checkpoint directory; raises CorruptCheckpoint, or UserError for another version's."""
+    """Read and verify a checkpoint directory; raises CorruptCheckpoint, or UserError for an unknown version."""
     try:
         header = read_header(directory)
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -92,47 +92,47 @@ def open_checkpoint(directory: Path) -> Checkpoint:
     for name, checksum in header["files"].items():
         try:
             if not (directory / name).is_file():
-                raise ValueError("it is missing")
+                raise ValueError("the file is missing")
             stored_tensors(directory / name)
             if file_sha256(directory / name) != checksum:
-                raise ValueError("it has changed: its checksum is another one")
+                raise ValueError("the file has changed: its checksum differs")
         except (OSError, SafetensorError, ValueError) as error:
             raise CorruptCheckpoint(f"{directory / name}: {error}") from error
     return Checkpoint(directory, header)
 
 
 def read_header(directory: Path) -> dict[str, Any]:
-    """The content of a checkpoint's state.json; raises UserError when another version wrote it.
+    """Read and verify a checkpoint's state.json; raises UserError when its version is unknown.
 
-    Raises OSError, ValueError, KeyError or TypeError unless it is valid.
+    Raises OSError, ValueError, KeyError or TypeError when the file is invalid.
     """
     header = parse_json((directory / STATE_FILE).read_bytes())
     if (version := header["version"]) not in VERSIONS:
         problem = f"{directory} has checkpoint version {version}; this program reads version {VERSIONS[-1]}."
-        raise UserError(problem, "Use the pggan that wrote it.")
+        raise UserError(problem, "Use the version of pggan that wrote the checkpoint.")
     if header[CHECKSUM] != checksum_of(header):
-        raise ValueError("its content has changed: the checksum is another one")
+        raise ValueError("the content has changed: its checksum differs")
     architecture_in(header)
     before = {f"{component}.safetensors" for component in COMPONENTS}
     wanted = {WEIGHTS_FILE, STATE_TENSORS_FILE} if version == VERSIONS[-1] else before
     if not wanted <= {*header["files"]} or not all(re.fullmatch(FILE_NAME, name) for name in header["files"]):
-        raise ValueError("it does not list the files of a checkpoint")
+        raise ValueError("the entry 'files' does not list a checkpoint's files")
     return header
 
 
 def write_header(directory: Path, header: dict[str, Any]) -> None:
-    """Write the state.json of a checkpoint: `header` and its checksum."""
+    """Write a checkpoint's state.json: `header` and the checksum of `header`."""
     (directory / STATE_FILE).write_text(json.dumps({**header, CHECKSUM: checksum_of(header)}, indent=1))
 
 
 def checksum_of(header: dict[str, Any]) -> str:
-    """The checksum of what a state.json says."""
+    """The SHA-256 of a checkpoint's `header`, without its entry for the checksum."""
     rest = {key: value for key, value in header.items() if key != CHECKSUM}
     return sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def mark_of(directory: Path, name: str) -> Any:
-    """The value of `name`, such as BEST, in a checkpoint's state.json, valid or not; None if there is none."""
+    """The entry `name`, such as BEST, of a checkpoint's state.json, which is not verified; None without the entry."""
     try:
         return parse_json((directory / STATE_FILE).read_bytes()).get(name)
     except (OSError, ValueError):
@@ -140,21 +140,21 @@ def mark_of(directory: Path, name: str) -> Any:
 
 
 def checkpoints_of(run_dir: Path) -> list[Path]:
-    """The checkpoint directories of a run, valid or not, the oldest first."""
+    """The directories of a run's checkpoints, corrupt ones included, the oldest first."""
     found = (run_dir / "checkpoints").glob("[0-9]*")
     return sorted(path for path in found if path.name.isdecimal() and path.is_dir() and not path.is_symlink())
 
 
 def best_of(directories: Sequence[Path]) -> Path | None:
-    """The best of the checkpoint directories of a run, the oldest first; None if none of them was evaluated.
+    """The best checkpoint of a run in `directories`, sorted from old to new; None if no checkpoint was evaluated.
 
-    A checkpoint is marked when it is better than all before it, so the best is the newest one with a mark.
+    An evaluation marks a checkpoint that is better than all earlier checkpoints; so the newest mark is on the best.
     """
     return next((directory for directory in reversed(directories) if mark_of(directory, BEST)), None)
 
 
 def choose_checkpoint(run: str, choice: str | int) -> str:
-    """The place of a generator: `run` itself (NEWEST), its best checkpoint (BEST), or the one at `choice` images.
+    """The path to load a generator from: `run` (NEWEST), its best checkpoint (BEST), or that at `choice` images.
 
     Raises UserError where `run` has no such checkpoint.
     """
@@ -163,19 +163,19 @@ def choose_checkpoint(run: str, choice: str | int) -> str:
     found = checkpoints_of(Path(run))
     chosen = best_of(found) if choice == BEST else next((one for one in found if int(one.name) == choice), None)
     if chosen is None:
-        there = ", ".join(str(int(one.name)) for one in found) or "none, as it is no run"
-        best = "Evaluations mark the best: the first of evaluation.metrics= says by which number."
+        there = ", ".join(str(int(one.name)) for one in found) or "none, because it is not a run directory"
+        best = "Evaluations mark the best one, by the first metric in evaluation.metrics=."
         raise UserError(f"run={run} has no checkpoint={choice}.", f"Its checkpoints: {there}. {best}")
     return str(chosen)
 
 
 def has_checkpoints(path: Path) -> bool:
-    """Whether `path` is a checkpoint, or a run that has some, valid or not."""
+    """Whether `path` is a checkpoint, or a run with checkpoints; corrupt checkpoints count, too."""
     return (path / STATE_FILE).is_file() or bool(checkpoints_of(path))
 
 
 def newest_checkpoint(path: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The checkpoint at `path`, or the newest valid one of the run there, and what is wrong with it or newer ones."""
+    """The checkpoint at `path`, or the newest valid checkpoint of the run there; and an error per corrupt one."""
     corrupt: list[str] = []
     for directory in [path] if (path / STATE_FILE).is_file() else reversed(checkpoints_of(path)):
         try:
@@ -186,9 +186,9 @@ def newest_checkpoint(path: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def resolve_checkpoint(path: Path, key: str) -> tuple[Checkpoint, list[str]]:
-    """The checkpoint at `path`, or the newest valid one of the run there, with a line to log per newer, corrupt one.
+    """The checkpoint at `path`, or the newest valid checkpoint of the run there; and a log line per corrupt one.
 
-    Raises UserError, naming `key`, when there is none.
+    Raises UserError, which names `key`, when there is no valid checkpoint.
     """
     checkpoint, corrupt = newest_checkpoint(path)
     if checkpoint is not None:
@@ -196,5 +196,5 @@ def resolve_checkpoint(path: Path, key: str) -> tuple[Checkpoint, list[str]]:
     if corrupt:
         remedy = "Put back an undamaged copy, give another checkpoint, or start anew with another run_dir=."
         raise UserError(f"{key}={path} has no valid checkpoint: {'; '.join(corrupt)}.", remedy)
-    where = "a run directory after its first checkpoint.every_images or stop, or one of its checkpoints/<images>"
+    where = "a run directory with a checkpoint (see checkpoint.every_images), or one of its checkpoints/<images>"
     raise UserError(f"{key}={path} has no checkpoint.", f"Give {where}.")

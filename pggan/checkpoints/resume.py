@@ -14,38 +14,38 @@ from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.reducer import EXTRA_STATE, GradientReducer
 from pggan.optim.state import State, StateDicts
 
-# Keys that must be as in the checkpoint unless `allow_changes` names them, and why.
+# Settings that may differ from the checkpoint's only if `allow_changes` names them, and why.
 REFUSED = {
-    "seed": "from here on other images would be drawn, some of them a second time in this epoch",
+    "seed": "with another seed the order of images changes, so some come a second time in this epoch",
     "loss.name": "under another loss the discriminator's scores mean something else",
-    "data": "the images are other ones than those it was trained on",
-    "schedule": "the schedule says something else about the images that were shown already",
+    "data": "the data set is not the one that the checkpoint was trained on",
+    "schedule": "the new schedule has another resolution or alpha at the checkpoint's number of images",
 }
 
-# Values that two networks must share for the weights of one to fit the other.
+# Fields of the architecture that two networks must share, so that weights of one network fit the other.
 KIND_FIELDS = ("latent_size", "fmap_base", "fmap_decay", "fmap_max", "resampling", "blur", "stem")
 
 
 def find_resume_point(resume: str, run_dir: Path) -> tuple[Checkpoint | None, list[str]]:
     """The checkpoint that `resume` (auto, never, or the path of a run or checkpoint) asks for, and lines to log.
 
-    Raises UserError when there is none at that path, when `run_dir` has checkpoints that it must not have, or when
-    none of its checkpoints is valid.
+    Raises UserError when that path has no valid checkpoint, when `run_dir` has checkpoints that `resume` forbids, or
+    when all checkpoints in `run_dir` are corrupt.
     """
     has_own = bool(checkpoints_of(run_dir))
     if resume == "never" and has_own:
         remedy = "Choose another run_dir=, or resume=auto."
-        raise UserError(f"resume=never does not allow run_dir={run_dir}, which holds a run.", remedy)
+        raise UserError(f"resume=never does not allow run_dir={run_dir}, which has checkpoints.", remedy)
     if resume in ("auto", "never"):
         return resolve_checkpoint(run_dir, "run_dir") if has_own else (None, [])
     if not has_own:
         return resolve_checkpoint(Path(resume), "resume")
     own, notes = resolve_checkpoint(run_dir, "run_dir")
-    named = Path(resume).resolve()  # it may be gone by now
+    named = Path(resume).resolve()  # the named checkpoint may be removed by now
     if named.parent != (run_dir / "checkpoints").resolve():
-        return own, [*notes, f"Not starting from resume={resume} again: this run has checkpoints of its own."]
+        return own, [*notes, f"Ignoring resume={resume}: this run continues from its own newest checkpoint."]
     if named != own.directory.resolve():
-        remedy = "To go back to it, give a new run_dir= as well: what came after it stays as it is."
+        remedy = "To go back to this checkpoint, give a new run_dir=, too. The old run keeps its newer checkpoints."
         raise UserError(f"resume={resume} is not the newest checkpoint of {run_dir}.", remedy)
     return own, notes
 
@@ -53,18 +53,18 @@ def find_resume_point(resume: str, run_dir: Path) -> tuple[Checkpoint | None, li
 def check_networks(checkpoint: Checkpoint, architecture: Architecture) -> None:
     """Raise UserError unless the networks of `checkpoint` have this `architecture`."""
     if found := list(architecture.differences(checkpoint.architecture)):
-        alone = f"pggan train run_dir={checkpoint.directory.parent.parent}, without other keys, resumes it as it was."
-        remedy = f"{alone} For other networks, choose a new run_dir=; init_from= takes over what fits."
-        raise UserError(f"{checkpoint.directory} holds other networks than are asked for ({'; '.join(found)}).", remedy)
+        alone = f"pggan train run_dir={checkpoint.directory.parent.parent}, without other keys, resumes this run."
+        remedy = f"{alone} For other networks, choose a new run_dir=; init_from= takes over the weights that fit."
+        raise UserError(f"{checkpoint.directory} has other networks than this command ({'; '.join(found)}).", remedy)
 
 
 def check_resumable(
     checkpoint: Checkpoint, changed: dict[str, str], allowed: Sequence[str], *, schedule: Schedule, fingerprint: str
 ) -> list[str]:
-    """The changes since `checkpoint`, as lines to log; raises UserError when some of it is refused.
+    """Log lines for the settings that changed since `checkpoint`; raises UserError for a change that is refused.
 
-    Args: changed: 'key: before -> now' by key; allowed: names in REFUSED; schedule: as it is planned now;
-    fingerprint: of the data now.
+    Args: changed: lines 'key: before -> now' by key; allowed: names in REFUSED that may change; schedule: the new
+    schedule; fingerprint: the fingerprint of the new data.
     """
     header, shown = checkpoint.header, schedule.at(max(checkpoint.images - 1, 0))
     kinds = {
@@ -77,18 +77,18 @@ def check_resumable(
         why = "; ".join(f"{kind}: {REFUSED[kind]}" for kind in refused)
         lines = "".join(f"\n    {line}" for line in changed.values())
         problem = f"{checkpoint.directory} was trained with another configuration ({why}).{lines}"
-        remedy = f"Give the values from before, or a new run_dir=; or add 'allow_changes=[{','.join(refused)}]'."
+        remedy = f"Give the old values, or a new run_dir=, or add 'allow_changes=[{','.join(refused)}]'."
         raise UserError(problem, remedy)
-    return [f"Changed since then: {line}" for line in changed.values()]
+    return [f"Changed since the checkpoint: {line}" for line in changed.values()]
 
 
 def transfer(path: str, state: State) -> Iterator[str]:
-    """Take over the weights of the run, checkpoint or generator file at `path` into a new `state`; gives lines to log.
+    """Load the weights of the run, checkpoint or generator file at `path` into a new `state`; yields lines to log.
 
-    Layers that `path` has not stay new: of a higher resolution, of other image channels or classes.
+    Layers without a tensor of their shape at `path` stay new: for higher resolutions, other channels or classes.
     """
     state_dicts = load_weights(path, state.g_ema.architecture)
-    yield f"Weights taken over from {path}; nothing else: optimizers, images shown and schedule start anew."
+    yield f"Weights taken over from {path}. Optimizers, images shown and schedule start anew."
     networks = {"generator": state.g.network, "discriminator": state.d.network, "generator_ema": state.g_ema}
     for name, network in networks.items():
         own, theirs = network.state_dict(), state_dicts.get(name, {})
@@ -98,9 +98,9 @@ def transfer(path: str, state: State) -> Iterator[str]:
 
 
 def load_weights(path: str, architecture: Architecture) -> StateDicts:
-    """The weights at `path` by network; a generator file has the averaged generator only, which then serves as both.
+    """The weights at `path` by network; the only network of a generator file, the averaged G, serves as G, too.
 
-    Raises UserError when there is nothing there, or its networks are of another kind than `architecture`.
+    Raises UserError when `path` has no weights, or its networks differ from `architecture` in KIND_FIELDS.
     """
     directory = Path(path)
     if has_checkpoints(directory):
@@ -112,14 +112,14 @@ def load_weights(path: str, architecture: Architecture) -> StateDicts:
         state_dicts = {"generator": network.state_dict(), "generator_ema": network.state_dict()}
         theirs = network.architecture
     if found := [line for line in architecture.differences(theirs) if line.split(":")[0] in KIND_FIELDS]:
-        problem = f"init_from={path} has networks of another kind ({'; '.join(found)})."
-        remedy = "Give the model keys of that run. A generator of another program, whose stem differs, stays as it is."
+        problem = f"init_from={path} has networks that do not fit this run's ({'; '.join(found)})."
+        remedy = "Give that run's model keys. A generator of another program, with another stem, can't be trained."
         raise UserError(problem, remedy)
     return state_dicts
 
 
 def broadcast_state(state: State, reducer: GradientReducer, checkpoint: Checkpoint | None, group: ProcessGroup) -> None:
-    """Copy rank 0's `state` to all ranks, bit by bit; reducers get the extra state in rank 0's `checkpoint`."""
+    """Broadcast rank 0's `state` to all ranks, bit by bit, and the reducer's extra state in rank 0's `checkpoint`."""
     tensors: StateDicts = {}
     with group.collective_errors():
         if group.is_main:

@@ -1,4 +1,4 @@
-"""Checkpoints written: a copy of the state goes to the disk, atomically, while training continues."""
+"""Writing checkpoints: a background thread writes a copy of the state atomically while training continues."""
 
 import json
 import os
@@ -25,17 +25,17 @@ from pggan.optim.state import State, StateDicts, state_sha256
 
 
 class NonFiniteError(Exception):
-    """A state with a number that is NaN or infinite: training can't resume from it."""
+    """A tensor of the training state has a NaN or infinite number, so that training can't resume from the state."""
 
     def __init__(self, what: str, images: int | None = None) -> None:
-        """Args: images: of the state, where it is not the one in training."""
+        """Args: what: the tensor's name; images: images shown of a saved state, None for the state in training."""
         super().__init__(what)
         self.images = images
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A state at one moment, copied to host memory, and what else its checkpoint says."""
+    """A copy of the training state in host memory, and everything else that its checkpoint contains."""
 
     state_dicts: StateDicts
     images: int
@@ -46,10 +46,10 @@ class Snapshot:
 
 
 def take_snapshot(state: State, phase: Phase, metadata: dict[str, Any], extra_state: StateDicts) -> Snapshot:
-    """Copy `state` as it is now; training may continue while the copy is being written.
+    """Copy `state` to host memory, so that training may continue while the copy is written.
 
-    Args: phase: of the last image shown; metadata: plain values for state.json, the configuration among them;
-    extra_state: of the gradient reducer.
+    Args: phase: the phase of the last image shown; metadata: plain values for state.json, such as the configuration;
+    extra_state: the state of the gradient reducer.
     """
 
     def host_copy(tensor: Tensor) -> Tensor:
@@ -66,10 +66,10 @@ def take_snapshot(state: State, phase: Phase, metadata: dict[str, Any], extra_st
 
 
 def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
-    """Write `snapshot` and its generator into `run_dir`.
+    """Write the checkpoint and the generator file of `snapshot` into `run_dir`.
 
-    The generator gets its name first, so that a run killed in between has one that is too new rather than too old.
-    Raises NonFiniteError when a number is not finite, and OSError; then everything is as it was before.
+    The generator file is replaced before the checkpoint appears; so after a kill it may be too new, but never too old.
+    Raises NonFiniteError, before it writes anything, when a number is not finite; and OSError.
     """
     state_dicts, images = snapshot.state_dicts, snapshot.images
     require_finite(state_dicts, images)
@@ -81,7 +81,7 @@ def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
     weights = {component: state_dicts[component] for component in read.NETWORKS}
     rest = {component: tensors for component, tensors in state_dicts.items() if component not in read.NETWORKS}
     with atomic_directory(run_dir / "checkpoints" / f"{images:09d}") as directory:
-        # Written here, because the safetensors library would leave its own temporary file in the run if it were killed.
+        # Written here and then moved: if killed, the safetensors library leaves its own temporary file behind.
         save_tensors(state_dicts["generator_ema"], directory / generators.GENERATOR_FILE, header)
         with atomic_write(run_dir / generators.GENERATOR_FILE) as temporary:
             os.replace(directory / generators.GENERATOR_FILE, temporary)
@@ -96,7 +96,7 @@ def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
 
 
 def require_finite(state_dicts: StateDicts, images: int | None = None) -> None:
-    """Raise NonFiniteError, naming the tensor, unless all of `state_dicts`, of a state at `images`, is finite."""
+    """Raise NonFiniteError, which names the tensor and `images`, if a number in `state_dicts` is NaN or infinite."""
     for component, tensors in state_dicts.items():
         for name, tensor in tensors.items():
             if not bool(torch.isfinite(tensor).all()):
@@ -106,12 +106,13 @@ def require_finite(state_dicts: StateDicts, images: int | None = None) -> None:
 def prune(run_dir: Path, newest: int, keep: int) -> None:
     """Remove all checkpoints but the `keep` newest and the best.
 
-    Those beyond `newest` images, which was just written, were corrupt or rolled back from: they are removed too.
+    `newest` is the image count of the checkpoint just written.  Checkpoints after it are corrupt or were rolled back,
+    so they are removed, too.
     """
     found = read.checkpoints_of(run_dir)
     ahead = [directory for directory in found if int(directory.name) > newest]
     valid = [directory for directory in found if directory not in ahead]
-    old = [one for one in valid[:-keep] if not read.mark_of(one, "milestone")]  # which earlier versions keep for good
+    old = [one for one in valid[:-keep] if not read.mark_of(one, "milestone")]  # earlier versions kept these for ever
     best = read.best_of(valid)
     for directory in (*ahead, *old):
         if directory != best:
@@ -119,40 +120,40 @@ def prune(run_dir: Path, newest: int, keep: int) -> None:
 
 
 class CheckpointWriter:
-    """Writes one snapshot at a time, in the order given, in a thread of its own, and knows when the next one is due.
+    """Writes snapshots to the disk, one after the other, in a background thread; knows when the next snapshot is due.
 
-    What goes wrong there is raised by the next `save` or `wait`: UserError when the disk refuses, NonFiniteError when
-    the snapshot is not worth keeping.
+    The next `save` or `wait` raises an error of that thread: UserError when the disk refuses a write, NonFiniteError
+    when the snapshot has NaN or infinite numbers.
     """
 
     def __init__(self, run_dir: Path, keep: int, every_images: int, every_minutes: float | None) -> None:
-        """Args: keep: checkpoints that stay, besides the best; every_images: for those who call `save`."""
+        """Args: keep: how many of the newest checkpoints stay besides the best; every_images: for callers of `save`."""
         self.run_dir, self.keep, self.every_images = run_dir, keep, every_images
         self.every_seconds = inf if every_minutes is None else 60 * every_minutes
-        self._begun = time.monotonic()  # when the last one was
-        self._thread: Thread | None = None  # of the last snapshot
-        self._problem: Exception | None = None  # that it found
+        self._begun = time.monotonic()  # when the last write began
+        self._thread: Thread | None = None  # writes the last snapshot
+        self._problem: Exception | None = None  # error of the thread, which `wait` raises
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Finish what has begun, unless Ctrl-C ends it at once; an error from the block matters more than one here."""
+        """Wait for the last write, except after Ctrl-C; an error of the block hides an error of the write."""
         if kind is None or issubclass(kind, Exception):
             with nullcontext() if kind is None else suppress(Exception):
                 self.wait()
 
     def save(self, snapshot: Snapshot) -> None:
-        """Start writing `snapshot`, when the one before is durable."""
+        """Wait until the previous snapshot is on the disk, then start writing `snapshot` in the background."""
         self.wait()
         self._begun = time.monotonic()
-        # A daemon: a second Ctrl-C ends at once, and the next start removes what is half-written.
+        # A daemon thread lets a second Ctrl-C end the process at once; the next start removes half-written files.
         self._thread = Thread(target=self._write, args=(snapshot,), name="checkpoint", daemon=True)
         self._thread.start()
 
     @property
     def is_late(self) -> bool:
-        """Whether the minutes between two checkpoints have passed."""
+        """Whether the wanted minutes between two checkpoints have passed since the last write began."""
         return time.monotonic() - self._begun >= self.every_seconds
 
     @property
@@ -161,9 +162,9 @@ class CheckpointWriter:
         return self._thread is not None and self._thread.is_alive()
 
     def wait(self) -> None:
-        """Return when everything given to `save` is durable; raises what went wrong, once."""
+        """Wait until all snapshots are on the disk; raises an error of the background thread, once."""
         if self._thread is not None:
-            self._thread.join()  # to its end: a thread that frees tensors while Python ends aborts the process
+            self._thread.join()  # a thread that frees tensors while Python exits aborts the process
         problem, self._problem = self._problem, None
         if problem is not None:
             raise problem
@@ -174,7 +175,7 @@ class CheckpointWriter:
             prune(self.run_dir, snapshot.images, self.keep)
         except OSError as error:
             self._problem = refused_by_disk(self.run_dir, error)
-        except Exception as error:  # for the main thread, like any other
+        except Exception as error:  # the main thread raises it
             self._problem = error
 
 
@@ -182,5 +183,5 @@ def refused_by_disk(run_dir: Path, error: OSError) -> UserError:
     """The error to raise when the system refuses to write into `run_dir`."""
     return UserError(
         f"{run_dir} can't be written any more: {error.strerror or error}.",
-        "The last checkpoint is valid. Make room there, or get permission, and give the same command again to resume.",
+        "The last checkpoint is valid. Free space on the disk, or get write permission; the same command resumes.",
     )

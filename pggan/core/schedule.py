@@ -99,7 +99,7 @@ class Schedule:
         return tuple(phase.end - phase.start for phase in self.phases[:-1])
 
     def with_growth(self, images: Sequence[int]) -> "Schedule":
-        """The schedule with other lengths of phases: `images` has a number of at least 1 for each phase but the last."""
+        """The schedule with other lengths of phases: `images` has a positive number for each phase but the last one."""
         levels = resolutions_between(self.first_resolution, self.final_resolution)
         stable = {level: value_at(self.stable_images, level) for level in levels}
         fade = {level: value_at(self.fade_images, level) for level in levels[1:]}

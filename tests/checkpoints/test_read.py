@@ -24,14 +24,14 @@ def flip_a_byte(path) -> None:
 
 def test_a_missing_file_is_noticed(newest):
     (newest / "weights.safetensors").unlink()
-    with pytest.raises(CorruptCheckpoint, match=r"weights.safetensors: it is missing"):
+    with pytest.raises(CorruptCheckpoint, match=r"weights.safetensors: the file is missing"):
         open_checkpoint(newest)
 
 
 def test_another_version_is_refused_with_advice_instead_of_passed_over(run_dir, newest):
     version = VERSIONS[-1] + 1
     reseal(newest, version=version)
-    with pytest.raises(UserError, match=rf"(?s)version {version};.*reads version 5.*Use the pggan that wrote it"):
+    with pytest.raises(UserError, match=rf"(?s)version {version};.*reads version 5.*Use the version of pggan"):
         resolve_checkpoint(run_dir, "run_dir")
 
 
@@ -70,7 +70,7 @@ def test_a_run_stands_for_its_newest_valid_checkpoint_and_a_checkpoint_for_itsel
     flip_a_byte(newest / "weights.safetensors")
     found, (note,) = resolve_checkpoint(run_dir, "run")
     assert found.images == 128
-    assert "weights.safetensors: it has changed" in note
+    assert "weights.safetensors: the file has changed" in note
     with pytest.raises(UserError, match=r"(?s)init_from=.* has no valid checkpoint: .*has changed.*give another"):
         resolve_checkpoint(newest, "init_from")
     with pytest.raises(UserError, match=r"(?s)resume=.*nowhere has no checkpoint.*Give a run directory"):
@@ -95,8 +95,8 @@ def test_a_run_is_asked_for_its_best_checkpoint_or_that_of_an_image_count(run_di
     for place, choice, hint in (
         ("", "best", "Its checkpoints: 128, 160. Evaluations mark the best"),
         ("", 130, "Its checkpoints: 128, 160"),
-        ("generator.safetensors", "best", "Its checkpoints: none, as it is no run"),
-        ("checkpoints/000000160", 128, "Its checkpoints: none, as it is no run"),
+        ("generator.safetensors", "best", "Its checkpoints: none, because it is not a run"),
+        ("checkpoints/000000160", 128, "Its checkpoints: none, because it is not a run"),
     ):
         assert main(["sample", f"run={run_dir / place}", f"checkpoint={choice}", "device=cpu"]) == 2
         assert hint in capsys.readouterr().err

@@ -28,7 +28,7 @@ def test_weights_of_networks_of_another_kind_are_refused_with_what_differs(finis
         ours, before = replace(checkpoint.architecture, **{field: value}), getattr(checkpoint.architecture, field)
         with pytest.raises(UserError) as caught:
             load_weights(str(finished_run / place), ours)
-        assert caught.value.problem.endswith(f"has networks of another kind ({field}: {before} -> {value}).")
+        assert caught.value.problem.endswith(f"has networks that do not fit this run's ({field}: {before} -> {value}).")
 
 
 def test_weights_of_networks_that_differ_in_anything_else_are_taken(finished_run, checkpoint):
@@ -47,7 +47,7 @@ def test_a_run_with_checkpoints_of_its_own_no_longer_needs_the_one_that_it_began
     began = tmp_path / "gone" / "checkpoints" / "000000128"
     checkpoint, notes = find_resume_point(str(began), own)
     assert checkpoint.directory == own / "checkpoints" / "000000160"
-    assert notes == [f"Not starting from resume={began} again: this run has checkpoints of its own."]
+    assert notes == [f"Ignoring resume={began}: this run continues from its own newest checkpoint."]
 
 
 def test_a_run_goes_on_at_its_newest_checkpoint_alone(own):

@@ -212,4 +212,4 @@ def test_growth_becomes_shorter_on_a_slow_machine_and_a_resumed_run_keeps_the_pl
     resumed = newest_checkpoint(tmp_path)[0]
     assert resumed.images == pytest.approx(checkpoint.images, rel=0.1)  # the hours before count
     assert resumed.header["growth_images"] == grown.header["growth_images"]
-    assert "Changed since then" not in (tmp_path / "train.log").read_text()
+    assert "Changed since the checkpoint" not in (tmp_path / "train.log").read_text()

@@ -32,7 +32,7 @@ def stopped(stopped_once, tmp_path) -> Path:
 
 def changed_lines(run_dir: Path) -> list[str]:
     log = (run_dir / "train.log").read_text()
-    return re.findall(r"Changed since then: (.*)", log)
+    return re.findall(r"Changed since the checkpoint: (.*)", log)
 
 
 ALLOWED = {
@@ -76,7 +76,7 @@ def test_other_images_under_the_same_name_are_noticed(tiny_config, make_pyramid,
     train.run(config)
     shutil.rmtree(data)
     make_pyramid(data, images=47)
-    with pytest.raises(UserError, match=r"(?s)data: the images are other ones.*allow_changes=\[data\]"):
+    with pytest.raises(UserError, match=r"(?s)data: the data set is not the one.*allow_changes=\[data\]"):
         train.run(config)
     shutil.rmtree(data)
     make_pyramid(tmp_path / "moved")
@@ -95,7 +95,7 @@ def test_resume_with_a_path_continues_in_the_new_directory(stopped, tiny_config,
     log = (tmp_path / "new" / "train.log").read_text()
     assert "Resuming from 104 images" in log
     assert "Resuming from 128 images" in log
-    assert "this run has checkpoints of its own" in log
+    assert "this run continues from its own newest checkpoint" in log
     assert {*changed_lines(tmp_path / "new")} == {"schedule.total_images: 104 -> None"}
     assert facts_of_run(stopped)["images"] == 104
 
@@ -114,7 +114,7 @@ def test_init_from_takes_over_weights_only_and_says_so(finished_run, tiny_config
     config = tiny_config(*settings, "ema.half_life_images=null", "schedule.learning_rate_g=0")
     assert train.run(config) == 0
     log = (tmp_path / "train.log").read_text()
-    assert f"Weights taken over from {source}; nothing else: optimizers, images shown and schedule start anew." in log
+    assert f"Weights taken over from {source}. Optimizers, images shown and schedule start anew." in log
     trained = load_generator(str(finished_run), torch.device("cpu")).network.state_dict()
     assert all(torch.allclose(seen[name], trained[name], atol=1e-5) for name in trained)
     discriminators = log.split("discriminator: ")[1].split(" of ")[0]
