@@ -1,1 +1,1 @@
-"""How fast a run is on a machine: predicted, measured and diagnosed."""
+"""The speed of training on a machine: measured by `bench`, predicted by `plan`, used by `hours=`, tried by `doctor`."""

@@ -1,4 +1,4 @@
-"""`pggan bench`: images per second of the training step on noise, beside the reference step; and of several ranks."""
+"""`pggan bench` measures training steps on noise, also against the reference step; `bench scaling` on several ranks."""
 
 import json
 import platform
@@ -30,8 +30,8 @@ from pggan.losses.base import Reals
 from pggan.training.build import TrainerSettings, build_trainer
 from pggan.training.timing import EMA_DECAY, WARMUP
 
-QUEUED_UPDATES = 10  # on a GPU, between two waits for it: the wait and filling its queue again come once in so many
-LONG_AFTER = 10**9  # images since the phase began: compression has warmed up
+QUEUED_UPDATES = 10  # at least so many updates between two waits for a GPU, which keeps the cost of waiting small
+LONG_AFTER = 10**9  # images since the start of the phase, so many that the warm-up of DGC is over
 COLUMNS = {"side": "resolution", "batch": "batch", "ms/step": "milliseconds_per_step", "img/s": "images_per_second"}
 COLUMNS |= {"reference": "reference_images_per_second", "ratio": "ratio"}
 SCALING = {"side": "resolution", "ranks": "ranks", "ms/step": "milliseconds_per_step", "img/s": "images_per_second"}
@@ -41,7 +41,10 @@ Step = Callable[[Phase, Reals, StepRng], object]
 
 
 def run(config: BenchConfig) -> int:
-    """Measure every stage with the networks of the highest one, and print the result.  Returns the exit code."""
+    """Measure the step at each resolution of `stages`, and print the results; returns the exit code.
+
+    All measurements use the networks of the highest resolution.
+    """
     device, stages = choose_device(config.device, "device"), config.batches()
     configure_process(device, config.threads)
     kinds = {"step": TrainerSettings(loss=build_loss(vars(config.loss)), precision=config.precision)}
@@ -69,7 +72,7 @@ def run(config: BenchConfig) -> int:
 
 
 def report(config: BenchConfig | BenchScalingConfig, device: torch.device, rows: list[Row], **keys: Any) -> bool:
-    """Print the figures, with what they are of and `keys`, as JSON; returns False where nobody asked for that."""
+    """With json=true, print the results, the hardware, versions and `keys` as JSON; returns whether json=true."""
     about = {"hardware": hardware(device), "versions": versions(), "loss": vars(config.loss)}
     if config.json:
         print(json.dumps({**about, **keys, "stages": rows}, indent=1))
@@ -77,7 +80,7 @@ def report(config: BenchConfig | BenchScalingConfig, device: torch.device, rows:
 
 
 def table_of(rows: list[Row], title: str, columns: dict[str, str]) -> Table:
-    """A table of `rows`; of every column, its title and its key."""
+    """A table of `rows`; `columns` has the key in a row for each column title."""
     table = new_table(title, *columns)
     for row in rows:
         cells = (row.get(key, "") for key in columns.values())
@@ -86,7 +89,7 @@ def table_of(rows: list[Row], title: str, columns: dict[str, str]) -> Table:
 
 
 def hardware(device: torch.device) -> dict[str, Any]:
-    """The device and the system that figures are measured on."""
+    """Facts of the device and of the operating system, for reports of measurements."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor_facts()["model name"]
     return {"device": str(device), "name": name, "threads": torch.get_num_threads(), "system": platform.platform()}
 
@@ -98,9 +101,9 @@ def phase_of(resolution: int, batch: int) -> Phase:
 
 
 def measured(steps: dict[str, Step], phase: Phase, device: torch.device, config: BenchConfig) -> dict[str, float]:
-    """Seconds per update of all `steps`: medians of rounds in which they take turns.
+    """Seconds per update for each of `steps`, by name: the median of several rounds.
 
-    All rounds have as many updates with penalties.
+    The steps take turns in each round.  Every round has the same number of updates with a gradient penalty.
     """
     interval = config.loss.reg_interval
     count = interval if device.type == "cpu" else interval * -(-QUEUED_UPDATES // interval)
@@ -119,11 +122,11 @@ def measured(steps: dict[str, Step], phase: Phase, device: torch.device, config:
     return {name: median(taken[warmup:]) for name, taken in seconds.items()}
 
 
-# ---- several ranks: all run throughout, and for each number of them, in turn, the first so many take a step together
+# ---- several ranks: for each number N of ranks in turn, ranks 0 to N - 1 take a step together, and the others wait
 
 
 def run_scaling(config: BenchScalingConfig) -> int:
-    """Measure every stage with every number of ranks, and print the result.  Returns the exit code."""
+    """Measure the step at each resolution with each number of ranks, and print the results; returns the exit code."""
     info, largest = rank_from_environment(), max(config.processes)
     if info is not None:
         return run_distributed(info, config.devices, partial(measure_scaling, config))
@@ -133,7 +136,7 @@ def run_scaling(config: BenchScalingConfig) -> int:
     if config.devices == "auto" and there < largest:
         kind = "cpu"
     if kind != "cpu" and there < largest:
-        problem = f"processes={config.processes}: there are {there} devices, one for each rank."
+        problem = f"processes={config.processes} needs one device per rank, but there are {there} devices."
         raise UserError(problem, "Use fewer ranks, or devices=cpu.")
     if largest == 1:
         return measure_scaling(config, ProcessGroup.single_process(choose_device(kind)))
@@ -142,7 +145,7 @@ def run_scaling(config: BenchScalingConfig) -> int:
 
 
 def settings_of(config: BenchScalingConfig) -> TrainerSettings:
-    """What the trainer is built by that is measured."""
+    """The settings of the trainer that is measured."""
     return TrainerSettings(
         loss=build_loss(vars(config.loss)),
         precision=config.precision,
@@ -154,7 +157,7 @@ def settings_of(config: BenchScalingConfig) -> TrainerSettings:
 
 
 class Runner:
-    """Steps of the first `size` ranks, seen from one of them."""
+    """Takes training steps of a group of ranks together; each rank of the group has one Runner."""
 
     def __init__(self, config: BenchScalingConfig, group: ProcessGroup, stage: int, batch: int) -> None:
         self.group, self.phase = group, phase_of(stage, batch * group.world_size)
@@ -166,7 +169,7 @@ class Runner:
         self.reals = Reals(2 * torch.rand(count, 3, stage, stage, device=group.device) - 1, None, None)
 
     def __call__(self) -> float:
-        """The seconds of a step, which all ranks begin together."""
+        """Take one step, which all ranks of the group begin together; returns its seconds."""
         self.group.barrier()
         start = time.perf_counter()
         rng = StepRng(0, self.trainer.state.images, self.group.device)
@@ -176,14 +179,14 @@ class Runner:
 
 
 def measure_scaling(config: BenchScalingConfig, group: ProcessGroup) -> int:
-    """Measure all stages, on one of the ranks; rank 0 prints.  Returns the exit code."""
+    """Measure the steps of all resolutions and numbers of ranks on this rank; rank 0 prints; returns the exit code."""
     configure_process(group.device, config.threads, one_thread=True)
     console, rows = Console(stderr=True, highlight=False), list[Row]()
     groups = {size: group.subgroup(size) for size in config.processes}
     for stage, batch in config.batches():
         runners = {size: Runner(config, part, stage, batch) for size, part in groups.items() if part is not None}
         times: dict[int, list[float]] = {size: [] for size in runners}
-        for size in config.processes * (1 + config.steps):  # the first one warms up
+        for size in config.processes * (1 + config.steps):  # the first round is a warm-up
             group.barrier()
             if size in runners:
                 times[size].append(runners[size]())
@@ -200,7 +203,7 @@ def measure_scaling(config: BenchScalingConfig, group: ProcessGroup) -> int:
 
 
 def rows_of(stage: int, batch: int, times: dict[int, list[float]]) -> list[Row]:
-    """The figures of one stage: a row per number of ranks, from the seconds of its steps."""
+    """The results at one resolution, a row per number of ranks; `times` has the seconds of each step."""
     seconds = {size: median(steps) for size, steps in times.items()}
     rates = {size: size * batch / seconds[size] for size in times}
     least = min(rates)

@@ -1,14 +1,13 @@
-"""The cost of a training step without taking one, cards that need not be here, and a model of many devices.
+"""Predicts the cost of a training step, has the data sheets of some GPUs, and models training on many devices.
 
-Convolutions and matrix products count as floating-point operations, two per multiply-add, as PyTorch's
-`FlopCounterMode` counts them in passes of the networks on the device "meta", which has no memory.
+FLOPs are counted by PyTorch's `FlopCounterMode` (convolutions and matrix products, two FLOPs per multiply-add) while
+the networks run on the device "meta", which stores no data.
 
-Many devices: compute is shared, gradients are added up, neither overlaps the other.  B batch, n devices.  Strong
-scaling keeps the batch: every device takes a part of it, made of whole groups of minibatch stddev; devices beyond
-B / group are idle and take no part in the reduction.  Weak scaling keeps the images per device: the batch grows to n B,
-and the same images take 1/n of the steps.  Every step adds up the gradients of D and of G.  The devices form a ring,
-each with a link of its own.  An all-reduce sends 2 (n - 1) messages with 1/n of the gradient each; an all-gather sends
-n - 1 messages with all that one device has.
+The model of n devices with batch B: a step computes and then reduces the gradients of D and G, without overlap.
+Strong scaling keeps the batch B: each device gets whole groups of minibatch stddev, and devices beyond B / group are
+idle.  Weak scaling keeps the images per device: the batch is n B, and training takes 1/n of the steps.
+The devices form a ring, each with a link of its own.  An all-reduce sends 2 (n - 1) messages, each with 1/n of the
+gradient; an all-gather sends n - 1 messages, each with the whole data of one device.
 Source: Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations", section 3.
 """
 
@@ -28,28 +27,28 @@ from pggan.losses.base import GradientPenalty, Loss, PenaltyContext, Reals
 from pggan.networks.networks import Generator, count_parameters, new_discriminator
 from pggan.training.timing import Speed
 
-ACTIVATION_COPIES = 16  # kept of each activation in a step: 61 to 71 bytes in float32, with the paper's networks
-MAX_DEVICES = 1024  # up to which the number at which communication dominates is searched for
-SENT_BYTES = 3  # of one number of a compressed gradient: its position in a block in 16 bits, its value in 8
+ACTIVATION_COPIES = 16  # tensors in memory per activation: the paper's networks take 61 to 71 bytes each in float32
+MAX_DEVICES = 1024  # largest number of devices that `communication_bound_from` tries
+SENT_BYTES = 3  # DGC sends a 16-bit position and an 8-bit value for each gradient entry
 
 Scaling = StrEnum("Scaling", "strong weak")
-# How gradients are added up: by an all-reduce, or an all-gather of the largest numbers and their positions (Lin et al.
-# 2018, deep gradient compression).
+# Gradients are summed by an all-reduce in fp32 or bf16, or by deep gradient compression (dgc, Lin et al. 2018).
+# DGC is an all-gather of the largest gradient entries and their positions.
 Reduction = StrEnum("Reduction", "fp32 bf16 dgc")
-COUNTED_IMAGES = 8  # of which operations are counted: a few, since all images of a batch take the same
+COUNTED_IMAGES = 8  # FLOPs are counted for about eight images, since every image of a batch costs the same
 
 
 class CostCounter:
-    """Networks without memory, whose passes are counted."""
+    """Counts FLOPs, weights and bytes of training steps with networks on the device "meta", which stores no data."""
 
     def __init__(self, architecture: Architecture, loss: Loss, activation_bytes: int) -> None:
-        """Args: activation_bytes: of one number of the feature maps, 2 or 4."""
+        """Args: activation_bytes: bytes of one activation, 2 or 4."""
         self.architecture, self.loss, self.activation_bytes = architecture, loss, activation_bytes
         with torch.device("meta"):
             self.g, self.d = Generator(architecture), new_discriminator(architecture)
 
     def cost(self, phase: Phase) -> dict[str, Any]:
-        """The cost of a step of `phase`: weights in use, bytes, and operations, mean over an interval of penalties."""
+        """The cost of a step of `phase`: weights in use, bytes, and mean FLOPs over the interval of lazy penalties."""
         a, loss, alpha = self.architecture, self.loss, 0.5 if phase.fading else 1.0
         count = max(COUNTED_IMAGES // a.stddev_group, 1) * a.stddev_group
         with torch.device("meta"):
@@ -57,7 +56,7 @@ class CostCounter:
             labels = torch.empty(count, a.num_classes) if a.num_classes else None
 
         def critic(images: Tensor, sub_batches: int = 1) -> tuple[Tensor, Tensor]:
-            images = images.clone()  # no leaf: FlopCounterMode can't follow gradients of leaves
+            images = images.clone()  # FlopCounterMode can't follow gradients of leaf tensors
             scores: tuple[Tensor, Tensor] = self.d(images, phase.resolution, alpha, sub_batches)
             return scores
 
@@ -73,12 +72,12 @@ class CostCounter:
                 for terms in (of_d, of_g):
                     torch.autograd.backward([term.sum() for term in terms.loss.values()])
             counts = counter.get_flop_counts().get("Global", {})
-            # Products of batches form kernels, which all images of a batch share.
+            # bmm builds convolution kernels, which a batch needs once, so its FLOPs do not grow with the batch.
             return sum(flops for operation, flops in counts.items() if operation is not torch.ops.aten.bmm)
 
         plain, penalized = step(()), step(loss.penalties())
         in_g, in_d = in_use(self.g), in_use(self.d)
-        # With G's average; of weights in use, gradients and two moments.
+        # Memory holds G, its EMA and D, and for the weights in use a gradient and Adam's two moments.
         weights = 2 * count_parameters(self.g) + count_parameters(self.d) + 3 * (in_g + in_d)
         activations = ACTIVATION_COPIES * self.activation_bytes * phase.batch * a.activations_up_to(phase.resolution)
         return {
@@ -90,26 +89,26 @@ class CostCounter:
 
 
 def in_use(network: nn.Module) -> int:
-    """The number of weights that have got a gradient, which is cleared away."""
+    """The number of weights that have a gradient; also clears all gradients."""
     used = sum(weight.numel() for weight in network.parameters() if weight.grad is not None)
     network.zero_grad()
     return used
 
 
 class Card(NamedTuple):
-    """A graphics card by its data sheet.
+    """The facts of a GPU from its data sheet.
 
-    Its rates are for dense products with sums in float32; data sheets that count zeros as work give twice as much.
+    `teraflops` are for dense matrix products that accumulate in float32; rates with sparsity are twice as high.
     """
 
-    name: str  # as PyTorch gives it
+    name: str  # as `torch.cuda.get_device_name` returns it
     bytes_per_second: float
     gib: float
     watts: float
     teraflops: Mapping[str, float]  # by precision
 
     def precision(self, asked: Precision) -> Precision:
-        """`asked`, or for auto what a run takes on this card; raises UserError where there are no units for it."""
+        """The precision that `asked` means on this GPU; raises UserError if the GPU does not support it."""
         found = next(name for name in ("bf16", "fp16") if name in self.teraflops) if asked is Precision.auto else asked
         if found not in self.teraflops:
             known = ", ".join(self.teraflops)
@@ -117,12 +116,12 @@ class Card(NamedTuple):
         return Precision(found)
 
     def speed(self, precision: Precision) -> Speed:
-        """The speed of captured steps; on an H200, a large product reached 80 % of the data sheet, a copy 90 %."""
+        """The speed of steps with CUDA graphs.  An H200 reached 80 % of the sheet's FLOP/s, 90 % of its bytes/s."""
         return Speed.of("cuda", 0.8e12 * self.teraflops[precision], 0.9 * self.bytes_per_second)
 
 
-# Sources: NVIDIA's data sheets of the H200, H100 (SXM), A100 80 GB (SXM), L4 and T4; for the RTX 4090 the white paper
-# on the Ada architecture, appendix A.
+# Sources: NVIDIA's data sheets of the H200, H100 (SXM), A100 80 GB (SXM), L4 and T4.
+# Source for the RTX 4090: NVIDIA's white paper on the Ada architecture, appendix A.
 CARDS = {
     "h200": Card("NVIDIA H200", 4.8e12, 141, 700, {"bf16": 989, "fp16": 989, "fp32": 67}),
     "h100": Card("NVIDIA H100", 3.35e12, 80, 700, {"bf16": 989, "fp16": 989, "fp32": 67}),
@@ -131,7 +130,7 @@ CARDS = {
     "4090": Card("NVIDIA GeForce RTX 4090", 1008e9, 24, 450, {"bf16": 165, "fp16": 165, "fp32": 82.6}),
     "t4": Card("Tesla T4", 320e9, 15, 70, {"fp16": 65, "fp32": 8.1}),
 }
-OTHER_WATTS = {"cpu": 100, "mps": 40, "cuda": 300}  # guesses; of a card, its limit, which training comes close to
+OTHER_WATTS = {"cpu": 100, "mps": 40, "cuda": 300}  # guesses, near the power limit
 
 
 # ---- many devices
@@ -140,14 +139,14 @@ OTHER_WATTS = {"cpu": 100, "mps": 40, "cuda": 300}  # guesses; of a card, its li
 class Link(NamedTuple):
     """The connection from one device to the next."""
 
-    bytes_per_second: float  # in one direction, while the other one is busy too
+    bytes_per_second: float  # in one direction, while both directions are busy
     latency_seconds: float  # of one message
     source: str
 
 
-# Of line rates, 92 % are left for the data.  Latencies are from NCCL's cost model (ring, Simple: 3.6, 5.7 and 15
-# microseconds for NVLink, PCIe and network cards with RDMA); through sockets 55, half of a round trip measured at
-# 1 Gbit/s, and a guess of 30 for faster cards.
+# Network protocols leave 92 % of the line rate for data.
+# The latencies of NVLink, PCIe and RDMA are from NCCL's cost model (algorithm ring, protocol Simple).
+# The latency through sockets at 1 Gbit/s is half of a measured round trip; 30 microseconds for faster cards is a guess.
 LINKS = {
     "nvlink": Link(400e9, 3.6e-6, "NVLink 4, 450 GB/s each way; all-reduces measured at 360 to 480"),
     "pcie": Link(12e9, 5.7e-6, "PCIe 4.0 x16, 31.5 GB/s each way, through the host's memory"),
@@ -164,24 +163,24 @@ class Load(NamedTuple):
 
     steps: int
     batch: int
-    group: int  # images that stay together
+    group: int  # images per group of minibatch stddev, which stay on one device
     seconds: float  # of a step
     fixed_seconds: float  # the part of `seconds` that does not depend on the batch
-    numels: tuple[int, ...]  # in the gradients of a step, network by network
+    numels: tuple[int, ...]  # number of gradient entries of each network
 
     def compute_seconds(self, devices: int) -> float:
-        """The time of a step on the device that has the most images of the batch."""
+        """The compute time of a step with strong scaling: the time of the device with the most images."""
         groups = -(-self.batch // self.group)
         images = min(-(-groups // devices) * self.group, self.batch)
         return self.fixed_seconds + (self.seconds - self.fixed_seconds) * images / self.batch
 
     def users(self, devices: int) -> int:
-        """The number of `devices` that have images."""
+        """The number of devices, of `devices` in all, that get images of the batch with strong scaling."""
         return min(devices, -(-self.batch // self.group))
 
 
 class Cluster(NamedTuple):
-    """Devices of one kind that share a run: the link between them, what is sent over it, and what each computes."""
+    """A model of several equal devices that train together: their link, gradient reduction and kind of scaling."""
 
     link: Link
     reduction: Reduction
@@ -189,7 +188,7 @@ class Cluster(NamedTuple):
     scaling: Scaling
 
     def reduction_seconds(self, devices: int, numel: int) -> float:
-        """The time until every one of `devices` has the sum of their gradients of `numel` numbers."""
+        """The time of summing gradients with `numel` entries over `devices`, until each device has the sum."""
         if self.reduction is Reduction.dgc:
             messages, size = devices - 1, float(SENT_BYTES * ceil(self.ratio * numel))
         else:
@@ -197,7 +196,7 @@ class Cluster(NamedTuple):
         return messages * (self.link.latency_seconds + size / self.link.bytes_per_second)
 
     def seconds(self, loads: Sequence[Load], devices: int) -> tuple[float, float]:
-        """Seconds of compute and of communication in all steps of `loads` on `devices`."""
+        """The seconds of compute and the seconds of communication in all steps of `loads` on `devices`."""
         compute = communication = 0.0
         for load in loads:
             steps, seconds, reducing = load.steps / devices, load.seconds, devices
@@ -208,7 +207,7 @@ class Cluster(NamedTuple):
         return compute, communication
 
     def run(self, loads: Sequence[Load], devices: int) -> dict[str, Any]:
-        """The figures of the run of `loads` on `devices`."""
+        """Time, efficiency and share of communication of a run with the phases `loads` on `devices`."""
         compute, communication = self.seconds(loads, devices)
         hours, alone = (compute + communication) / 3600, sum(load.steps * load.seconds for load in loads) / 3600
         return {
@@ -222,7 +221,7 @@ class Cluster(NamedTuple):
         }
 
     def communication_bound_from(self, loads: Sequence[Load]) -> int | None:
-        """The smallest number of devices at which steps communicate longer than they compute; None if there is none."""
+        """The smallest number of devices at which communication takes longer than compute; None if there is none."""
         used = max(load.users(MAX_DEVICES) for load in loads)
         most = used if self.scaling is Scaling.strong else MAX_DEVICES
         times = ((devices, *self.seconds(loads, devices)) for devices in range(2, most + 1))

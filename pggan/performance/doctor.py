@@ -1,4 +1,4 @@
-"""`pggan doctor`: what this machine has, and what of the program works on it, one line each."""
+"""`pggan doctor` checks this machine, one line each: libraries, CPU, disk, GPU, and a few training steps."""
 
 import json
 import os
@@ -32,8 +32,7 @@ from pggan.training.timing import product_rate, step_seconds
 GIB = 2**30
 # A run with the paper's networks keeps two checkpoints of about 0.6 GiB, writes a third, and adds grids and logs.
 ENOUGH_DISK = 4 * GIB
-# Networks, moments, gradients and activations of the demo's largest step, and what Python and PyTorch take themselves.
-OUTPUTS = Path("outputs")  # where runs go unless run_dir= names another place
+OUTPUTS = Path("outputs")  # parent of the default run directories
 SMALL = Architecture(
     resolution=8,
     channels=3,
@@ -45,19 +44,19 @@ SMALL = Architecture(
     stddev_group=4,
     resampling=Resampling.fused,
 )
-LOSS = Logistic(gamma=10.0, reg_interval=1)  # with a gradient penalty, so D is differentiated twice
+LOSS = Logistic(gamma=10.0, reg_interval=1)  # its R1 penalty at each step needs second derivatives of D
 
 
 class Check(NamedTuple):
-    """What is looked at, how, and what helps where that fails or is not enough."""
+    """One check of this machine, and a remedy for the user if the check fails."""
 
     what: str
-    how: Callable[[torch.device], tuple[str, bool]]  # returns what was found, in words, and whether that is enough
+    how: Callable[[torch.device], tuple[str, bool]]  # returns a text of findings, and whether the check has passed
     remedy: str
-    needed: bool = False  # training can't run without it
+    needed: bool = False  # training is impossible if this check fails
 
     def row(self, device: torch.device) -> dict[str, str]:
-        """What was found, and what helps: this command reports whatever fails."""
+        """Run the check, and return its name, verdict, findings and remedy; an exception is a failed check."""
         try:
             found, good = self.how(device)
         except Exception as error:
@@ -67,7 +66,7 @@ class Check(NamedTuple):
 
 
 def run(config: DoctorConfig) -> int:
-    """Print what this machine has and what works on it; returns the exit code: 0 when training can run."""
+    """Run all checks and print their results; returns the exit code, which is 0 if training can run."""
     device, rows = choose_device(config.device, "device"), list[dict[str, str]]()
     for check in CHECKS:
         rows.append(row := check.row(device))
@@ -85,10 +84,10 @@ def run(config: DoctorConfig) -> int:
 
 
 def program(device: torch.device) -> tuple[str, bool]:
-    """Versions of this program, Python, PyTorch and the system; and whether the libraries are there that it needs."""
+    """Check the versions of the installed libraries against the program's requirements."""
     wrong = [one for one in map(Requirement, requires("pggan") or []) if not fits(one)]
     if needed := [f'"{one}"' for one in wrong if one.marker is None]:
-        return f"not in a version that fits: {' '.join(needed)}", False
+        return f"missing or in a wrong version: {' '.join(needed)}", False
     here, built = versions(), f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPUs"
     code = f"{here['pggan']} at {str(here['code'] or 'no commit')[:10]}, Python {platform.python_version()}"
     extras = ", ".join(dict.fromkeys(str(one.marker).split('"')[1] for one in wrong))
@@ -97,7 +96,7 @@ def program(device: torch.device) -> tuple[str, bool]:
 
 
 def fits(requirement: Requirement) -> bool:
-    """Whether what is required is there, in a version that fits."""
+    """Whether the required library is installed in a version that fits."""
     try:
         return requirement.specifier.contains(version(requirement.name), prereleases=True)
     except PackageNotFoundError:
@@ -105,14 +104,14 @@ def fits(requirement: Requirement) -> bool:
 
 
 def processor(device: torch.device) -> tuple[str, bool]:
-    """The CPU, its vector instructions as PyTorch uses them, cores that this process may use, and its threads."""
+    """Report the CPU and its vector instructions, and check that PyTorch has no more threads than cores."""
     name, instructions = processor_facts()["model name"], torch.backends.cpu.get_cpu_capability()
     threads, cores = torch.get_num_threads(), available_cores()
     return f"{name}, {instructions}, {cores} of {os.cpu_count()} cores, {threads} threads", threads <= cores
 
 
 def disk(device: torch.device) -> tuple[str, bool]:
-    """The disk of the default run directories, which is written to."""
+    """Check that the folder of run directories can be written, and that its disk has enough free space."""
     place = existing_parent(OUTPUTS)
     with TemporaryFile(dir=place) as file:
         file.write(b"pggan")
@@ -121,22 +120,22 @@ def disk(device: torch.device) -> tuple[str, bool]:
 
 
 def gpu(device: torch.device) -> tuple[str, bool]:
-    """The GPUs that PyTorch finds, and what several ranks would send their gradients with."""
+    """Check that PyTorch can use the GPUs and the fused Triton kernels; report memory and NCCL."""
     if device.type == "mps":
         return "Apple silicon, through MPS", True
     if not torch.cuda.is_available():
         has_driver = Path("/proc/driver/nvidia/version").exists()
-        return f"{'there is a driver, but ' * has_driver}PyTorch finds none: training runs on the CPU", not has_driver
+        return f"{'there is a driver, but ' * has_driver}PyTorch finds no GPU: training runs on the CPU", not has_driver
     one, (free, total) = torch.cuda.get_device_properties(0), torch.cuda.mem_get_info(0)
     found = f"{torch.cuda.device_count()} x {one.name}, capability {one.major}.{one.minor}"
     nccl = "NCCL" if dist.is_nccl_available() else "no NCCL, which several GPUs need"
     found += f", {free / GIB:.1f} of {total / GIB:.1f} GiB free, {nccl}"
     problem = fused.problem()
-    return found + f"; without Triton's kernels, layers take longer: {problem}" * (problem is not None), problem is None
+    return found + f"; training is slower without Triton's kernels: {problem}" * (problem is not None), problem is None
 
 
 def products(device: torch.device) -> tuple[str, bool]:
-    """The rates of large matrix products."""
+    """Measure the FLOP rate of a large matrix product in each precision."""
     side = 512 if device.type == "cpu" else 8192
     dtypes = {Precision.fp32: torch.float32, **DTYPES}
     rates = {one: product_rate(device, dtype, side) / 1e12 for one, dtype in dtypes.items()}
@@ -144,7 +143,7 @@ def products(device: torch.device) -> tuple[str, bool]:
 
 
 def training(device: torch.device) -> tuple[str, bool]:
-    """Steps of small networks as training takes them by default; on CUDA they are captured at last."""
+    """Train small networks for a few steps with default settings, and check that all weights are finite."""
     phase, settings = phase_of(8, 4), TrainerSettings(loss=LOSS, precision=Precision.auto)
     trainer = build_trainer(settings, SMALL, [phase], ProcessGroup.single_process(device))
     seconds = step_seconds(trainer, phase, device)
@@ -153,10 +152,10 @@ def training(device: torch.device) -> tuple[str, bool]:
 
 
 CHECKS = (
-    Check("program", program, "pip install what is named here.", needed=True),
-    Check("CPU", processor, "Set OMP_NUM_THREADS, or threads=, to the number of cores."),
-    Check("disk", disk, "Name a place with more space: run_dir=/…/run."),
-    Check("GPU", gpu, "Update the driver, install a PyTorch for its CUDA, or pip install triton."),
-    Check("products", products, "Give precision= one that works."),
+    Check("program", program, "Run pip install for the libraries named here.", needed=True),
+    Check("CPU", processor, "Set OMP_NUM_THREADS or threads= to the number of cores."),
+    Check("disk", disk, "Set run_dir= to a directory on a disk with more space."),
+    Check("GPU", gpu, "Update the driver, install PyTorch for the driver's CUDA version, or run pip install triton."),
+    Check("products", products, "Set precision= to a precision that works."),
     Check("training", training, "Try precision=fp32 compute.cuda_graphs=off.", needed=True),
 )

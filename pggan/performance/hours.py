@@ -1,4 +1,4 @@
-"""`hours=`: looks at the images, and finds the recipe that fits, with steps measured on the device here."""
+"""`hours=` reads facts of the images, measures training steps on this machine, and finds a recipe for the time."""
 
 from collections.abc import Callable, Set
 from dataclasses import replace
@@ -24,24 +24,24 @@ from pggan.performance.recipe import FEATURES_FROM, Choice, DataFacts, NetworkSi
 from pggan.run.eta import TRAINING_SHARE
 from pggan.training.timing import StepTimes, nearest, speed_of
 
-MAX_SECONDS, MAX_SHARE = 60.0, 0.02  # that measuring steps may take, and of the hours
-FEATURES_COST = 1.6  # of a step at 64x64 with pretrained features, times one without (one CPU thread, ORL's recipe)
-ATTEMPTS = 3  # what is measured for one choice can lead to another one, which is measured, too
-MAX_HEADERS = 200  # of images that are read: a second, and the twentieth part of them is still ten images
-SMALL_SHARE = 0.2  # of the images may be smaller than the final resolution: half of the pixels of all others weigh more
-MAX_AVATAR = 256  # pixels: drawings have no more detail to show
+MAX_SECONDS, MAX_SHARE = 60.0, 0.02  # measuring steps may take 60 seconds, and this share of the hours
+FEATURES_COST = 1.6  # step time with pretrained features over without, at 64x64 (recipe orl_64 on one CPU thread)
+ATTEMPTS = 3  # measured times can change the choice of networks, which are then measured again, three times at most
+MAX_HEADERS = 200  # image headers that are read, in about a second; enough to see sizes that 5 % of the images have
+SMALL_SHARE = 0.2  # at most this share of the images may be smaller than the final resolution, and is left out
+MAX_AVATAR = 256  # highest final resolution for avatars, which show no more details in larger images
 
 
 class MeasuredCosts:
-    """The seconds of an image with any networks: by their operations, scaled to the steps that were measured."""
+    """Training seconds per image for networks of any size: expected from FLOPs, then scaled to measured steps."""
 
     def __init__(self, config: TrainConfig, facts: DataFacts, device: torch.device, ranks: int) -> None:
         self.config, self.facts, self.device, self.ranks = config, facts, device, ranks
         self.speed = speed_of(device, config.precision)
-        self.ratios: dict[int, float] = {}  # of measured steps to expected ones, by resolution
+        self.ratios: dict[int, float] = {}  # measured over expected step time, by resolution
 
     def __call__(self, networks: NetworkSizes, batch: PerResolution) -> dict[int, float]:
-        """Seconds of an image at every level of `networks`."""
+        """Training seconds per image by resolution, for all resolutions of `networks`."""
         times, found = self._times(self.config, networks), dict[int, float]()
         for side in resolutions_between(self.config.schedule.first_resolution, networks.resolution):
             step = times.expected(side, self._local(batch, side)) * extra(networks, side) * nearest(self.ratios, side)
@@ -49,7 +49,7 @@ class MeasuredCosts:
         return found
 
     def measure(self, config: TrainConfig, recipe: Recipe, seconds: float) -> None:
-        """Measure the steps of `recipe`, which `config` has, for so many seconds."""
+        """Measure the training steps of `recipe` for at most `seconds`; `config` is composed with this recipe."""
         stable = {phase.resolution: phase for phase in config.schedule.build().phases}
         phases = [replace(phase, batch=self._local(recipe.batch, side)) for side, phase in stable.items()]
         found = self._times(config, recipe.sizes).measured(phases, seconds)
@@ -65,21 +65,21 @@ class MeasuredCosts:
 
 
 def extra(networks: NetworkSizes, side: int) -> float:
-    """How many times the operations of G and D a step takes where D looks at pretrained features."""
+    """The factor by which pretrained features make a step at resolution `side` slower; 1 without features there."""
     return FEATURES_COST if networks.features and side >= FEATURES_FROM else 1.0
 
 
 def find_recipe(
     config: TrainConfig, given: Set[str], compose: Callable[[list[Choice]], TrainConfig], log: Log, *, scales: bool
 ) -> tuple[list[Choice], str]:
-    """The choices for the hours of `config`, and images, machine and time in words.
+    """Choose the keys of a run that fits `config.hours`; returns the choices, and a text on images, machine and time.
 
-    Args: config: without choices; given: the keys that stay; compose: the configuration with choices; log: told what is
-    measured; scales: whether `config` is a recipe whose lengths are scaled to the hours.
+    Args: config: the configuration without choices; given: keys that must not be chosen; compose: builds the
+    configuration with choices; log: shows progress; scales: whether to scale the lengths of a given recipe.
     """
     if rank_from_environment() is not None or config.distributed.nnodes > 1:
-        problem = "hours= measures and chooses before the ranks start, on one machine."
-        raise UserError(problem, "Choose there, and give all ranks experiment= with the recipe.yaml of that run.")
+        problem = "hours= has to choose the recipe on one machine before the ranks start."
+        raise UserError(problem, "Run hours= on one machine, then give experiment= with its recipe.yaml to all ranks.")
     assert config.hours is not None, "they were given"
     facts, seconds, (kind, ranks) = facts_of(config.data), 3600 * config.hours, count_devices(config.devices)
     device = choose_device(kind)
@@ -101,9 +101,9 @@ def find_recipe(
 
 
 def facts_of(config: DataConfig) -> DataFacts:
-    """The images that `config` names; of files that are not prepared, headers of a sample are read.
+    """The facts of the training images; for files that are not prepared, from a sample of their headers.
 
-    Raises UserError where there is no image, or the classes of files that are not prepared are asked for.
+    Raises UserError if there are no usable images, or for data.labels=true with files that are not prepared.
     """
     if config.path is None:
         note = f"{config.count:,} avatars, drawn at any size"
@@ -114,13 +114,13 @@ def facts_of(config: DataConfig) -> DataFacts:
         note, drawn = f"{pyramid.images:,} images, prepared at {side}x{side}", pyramid.source.get("kind") == "avatars"
         return DataFacts(pyramid.images, side, pyramid.channels, num_classes, drawn=drawn, note=note)
     if config.labels:
-        problem = "hours= has to know the classes of data.labels=true before the images are prepared."
-        raise UserError(problem, "Prepare the data first (pggan prepare … labels=true), and give it as data.path=.")
+        problem = "hours= has to know the classes of data.labels=true, but the images are not prepared yet."
+        raise UserError(problem, "Run pggan prepare … labels=true first, and set data.path= to its pyramid.")
     return facts_of_files(config, config.path)
 
 
 def facts_of_files(config: DataConfig, path: str) -> DataFacts:
-    """The files of a folder, an archive or a known set that are not prepared yet."""
+    """The facts of image files in a folder, an archive or a known data set, from a sample of their headers."""
     entries = open_source(path, config.cache).in_reading_order()
     found = [entry for entry in entries if entry.problem is None]
     sample = found[:: -(-len(found) // MAX_HEADERS) or 1]
@@ -128,7 +128,7 @@ def facts_of_files(config: DataConfig, path: str) -> DataFacts:
     sides = sorted(usable_side(header.width, header.height, config.crop) for header in headers)
     sides = [side for side in sides if side >= MIN_RESOLUTION]
     if not sides:
-        problem = f"Of the {len(entries):,} image files in {path}, none can be used."
+        problem = f"None of the {len(entries):,} image files in {path} can be used."
         needed = f"Give PNG, JPEG or WebP images of at least {MIN_RESOLUTION}x{MIN_RESOLUTION} pixels."
         raise UserError(problem, f"{needed} pggan prepare source={path} dest=NEW tells what is wrong with each.")
     resolution = 1 << (sides[int(SMALL_SHARE * len(sides))].bit_length() - 1)

@@ -1,4 +1,4 @@
-"""`pggan plan`: what a run will take, without training it."""
+"""`pggan plan` predicts the time, memory, energy and scaling of a training run."""
 
 import json
 from itertools import product
@@ -34,12 +34,12 @@ from pggan.performance.costs import (
 )
 from pggan.training.timing import StepTimes
 
-CALIBRATION_SECONDS = 120.0  # at most, for steps of every resolution
-DGC_RATIO = 0.1  # of the scaling table, unless gradients=dgc says another one
+CALIBRATION_SECONDS = 120.0  # limit for measuring steps with calibrate=true
+DGC_RATIO = 0.1  # gradients.ratio in the scaling table, if the run does not use gradients=dgc
 
 
 def run(config: PlanConfig) -> int:
-    """Print what the run of `config` will take; returns the exit code."""
+    """Print the predicted costs of the run that `config` describes; returns the exit code."""
     for key, value, known in (("interconnect", config.interconnect, LINKS), ("device", config.device, CARDS)):
         if value is not None and value.lower() not in known:
             raise UserError(f"{key}={value} is not known.", nearest(value.lower(), known))
@@ -55,7 +55,7 @@ def run(config: PlanConfig) -> int:
             precision, facts = card.precision(config.precision), {"device": config.device.lower(), "name": card.name}
             times = StepTimes(settings, architecture, torch.device("cuda"), card.speed(precision))
             found, memory = times.of_phases(schedule, seconds=0.0), int(card.gib * 2**30)
-            note = f"Time: predicted for one {card.name} in {precision} by its data sheet; within a third."
+            note = f"Time: predicted from the data sheet of one {card.name} in {precision}; the error is up to a third."
         else:
             device, exact = choose_device(kind), config.compute.deterministic
             configure_process(device, config.threads, one_thread=config.elastic, deterministic=exact)
@@ -63,10 +63,10 @@ def run(config: PlanConfig) -> int:
             times, precision = StepTimes(settings, architecture, device), precision_on(device, config.precision)
             found = times.of_phases(schedule, partition.largest_local_batch, seconds=seconds)
             facts, memory = hardware(device), free_memory(device)
-            note = "Time: by operations, from the rates of a product and a copy here; calibrate=true measures steps."
+            note = "Time: expected from FLOPs and the measured rate of a matrix product; calibrate=true measures steps."
             if found.measured:
                 side = max(found.measured)
-                note = f"Time: real steps up to {side}x{side} on one device here, and operations for all others."
+                note = f"Time: measured on this device (*) up to {side}x{side}; other steps are expected from FLOPs."
     watts = next((card.watts for card in CARDS.values() if card.name in facts["name"]), OTHER_WATTS[kind])
     counter = CostCounter(architecture, settings.loss, 2 if "16" in precision else 4)
     rows, loads = list[dict[str, Any]](), list[Load]()
@@ -111,12 +111,12 @@ def run(config: PlanConfig) -> int:
         },
         "notes": [
             data_note,
-            f"{note} Without the start, grids, checkpoints and evaluations.",
-            f"Memory: weights, gradients, moments, and sixteen copies of every activation of a whole batch; {there}. "
-            "Training takes smaller micro-batches where it does not suffice.",
-            f"Energy: {watts:g} W per device; hosts, cooling and network left out.",
+            f"{note} Start-up, grids, checkpoints and evaluations are not included.",
+            f"Memory: weights, gradients, Adam's moments, and sixteen copies of all activations of a batch; {there}. "
+            "Training uses smaller micro-batches if this is too little.",
+            f"Energy: {watts:g} W per device; hosts, cooling and network are not included.",
             "Scaling: a ring of devices like this one; communication does not overlap compute. Strong: the same batch, "
-            "shared in whole groups of minibatch stddev. Weak: the batch grows with the devices.",
+            "shared in whole groups of minibatch stddev. Weak: the batch grows with the number of devices.",
         ],
     }
     if config.json:
@@ -128,20 +128,20 @@ def run(config: PlanConfig) -> int:
 
 
 def image_facts(config: DataConfig) -> tuple[int, int, str]:
-    """The channels and classes of the images, and a note of where they are from."""
+    """The number of channels, the number of classes, and a text on where these numbers come from."""
     if config.path is not None and Path(config.path, INDEX_FILE).is_file():
         pyramid = ImagePyramid(Path(config.path))
         channels, num_classes = pyramid.channels, len(pyramid.class_names or ()) if config.labels else 0
         return channels, num_classes, f"{channels} channels, {num_classes} classes, as in {pyramid.path}."
     if config.labels:
-        remedy = "Prepare the data first (pggan prepare … labels=true), then give the pyramid as data.path=."
-        raise UserError("data.labels=true, but the number of classes is not known.", remedy)
+        remedy = "Run pggan prepare … labels=true first, and set data.path= to its pyramid."
+        raise UserError("data.labels=true needs the number of classes, but the images are not prepared.", remedy)
     channels = config.channels or 3
     return channels, 0, f"{channels} channels, as data.channels= or a prepared data.path= says; 3 without them."
 
 
 def timed(phase: Phase, steps: int, *, seconds: float, watts: float) -> dict[str, Any]:
-    """The figures of so many steps of `seconds` each, on a device of so many `watts`."""
+    """Time and energy of `steps` training steps that take `seconds` each, on a device with `watts` of power."""
     hours = steps * seconds / 3600
     return {
         "resolution": phase.resolution,
@@ -161,13 +161,13 @@ def timed(phase: Phase, steps: int, *, seconds: float, watts: float) -> dict[str
 
 
 def tables(plan: dict[str, Any]) -> list[RenderableType]:
-    """The tables and notes of a plan, from top to bottom."""
+    """All tables and notes of a plan, in the order of the output."""
     found = (time_table(plan), work_table(plan), scaling_table(plan["scaling"]), dominance_table(plan))
     return [*(Padding(table, (0, 0, 1, 0)) for table in found), Group(*map(Text, plan["notes"]))]
 
 
 def time_table(plan: dict[str, Any]) -> Table:
-    """The schedule, and how long it takes: a row per phase, and the sum."""
+    """The table of the schedule and its time: a row per phase, and the total."""
     total, kind = plan["total"], plan["hardware"]["device"].partition(":")[0]
     columns = "phase", "images", "batch", "rate", "steps", "ms/step", "time", "kWh"
     table = new_table(f"{plan['name']}, on one {kind} (*: measured)", *columns)
@@ -190,10 +190,10 @@ def time_table(plan: dict[str, Any]) -> Table:
 
 
 def work_table(plan: dict[str, Any]) -> Table:
-    """The cost of a step: a row per phase."""
+    """The table of memory and FLOPs: a row per phase, and the total."""
     g, d = plan["parameters"]["generator"], plan["parameters"]["discriminator"]
     columns = "phase", "weights in use", "gradient bytes", "memory", "FLOP per image", "FLOP in all"
-    table = new_table(f"G {g:,} and D {d:,} parameters; of a step and of the phase", *columns)
+    table = new_table(f"G {g:,} and D {d:,} parameters; costs per step and per phase", *columns)
     for row in plan["phases"]:
         sizes = sum(row["parameters"].values()), row["gradient_bytes"], row["memory_bytes"]
         table.add_row(short_name(row), *map(with_prefix, (*sizes, row["flops_per_step"] / row["batch"], row["flops"])))
@@ -204,7 +204,7 @@ def work_table(plan: dict[str, Any]) -> Table:
 
 
 def scaling_table(scaling: dict[str, Any]) -> Table:
-    """Strong beside weak scaling: a row per number of devices and gradient reduction."""
+    """The table of strong and weak scaling: a row per number of devices and kind of gradient reduction."""
     names, runs = ("time", "device\nhours", "effi-\nciency", "comm."), scaling["runs"]
     title = f"Scaling on {scaling['interconnect']}: {scaling['link']['source']}"
     table = new_table(title, "n", "gradients", *names, *names)
@@ -221,7 +221,7 @@ def scaling_table(scaling: dict[str, Any]) -> Table:
 
 
 def dominance_table(plan: dict[str, Any]) -> Table:
-    """The number of devices from which on communication takes more than half of a step."""
+    """The table of the smallest number of devices at which communication takes more than half of the steps' time."""
     found = plan["communication_dominates_from"]
     title = "Devices from which on communication takes more than half of the run's steps (-: never)"
     table = new_table(title, "interconnect", *(kind.replace(" ", "\n") for kind in next(iter(found.values()))))
@@ -231,11 +231,11 @@ def dominance_table(plan: dict[str, Any]) -> Table:
 
 
 def short_name(row: dict[str, Any]) -> str:
-    """The name of a phase in a table."""
+    """The name of a phase for a table row, such as '16 fade'."""
     return f"{row['resolution']} {'fade' if row['fading'] else 'stable'}"
 
 
 def with_prefix(value: float) -> str:
-    """`value` with three digits, and k, M, G … for thousands."""
+    """`value` as a text with three digits and an SI prefix (k, M, G …)."""
     power = int(log10(max(value, 1.0)) / 3 + 1e-9)
     return f"{three_digits(value / 1000**power)}{['', 'k', 'M', 'G', 'T', 'P', 'E', 'Z'][power]}"

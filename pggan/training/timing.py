@@ -1,6 +1,6 @@
-"""The seconds that an image takes in training: measured in steps, or scaled from the nearest level that was measured.
+"""Estimates the training seconds per image in each phase, from measured steps or from FLOPs and bytes of a step.
 
-One figure per phase serves the time left, `hours=` and `pggan plan`.
+The remaining time of a run, `hours=` and `pggan plan` use these estimates.
 """
 
 import time
@@ -22,35 +22,35 @@ from pggan.training.build import TrainerSettings, build_trainer
 from pggan.training.trainer import Trainer
 
 EMA_DECAY = 0.999
-MAX_SECONDS = 5.0  # that the start of a run takes for measuring its phases
-MAX_SHARE = 0.01  # of the whole run that measuring its phases may take
-STEPS = 3  # timed of each kind, of which the fastest counts: it says most whatever else runs here
-WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # steps before them; on CUDA, some more until they are captured
+MAX_SECONDS = 5.0  # limit for measuring steps at the start of a run
+MAX_SHARE = 0.01  # measuring steps at the start may take this share of the run's expected time
+STEPS = 3  # timed steps, of which the fastest counts: other programs disturb it least
+WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # untimed steps before; CUDA needs more until its graph is captured
 
-# The cost of a step by its operations: G's forward pass counts UPDATE_PASSES times, and PENALTY_PASSES times more where
-# penalties are due.  The seconds in which a level's operations start, and the share of a large product's rate that a
-# step reaches: of CPUs from the demo's steps (lab book, "Plans against runs, again"); of CUDA, the nine stages of the
-# paper's networks on one H100 are within 15 % of it (docs/performance.md); of Apple silicon a guess.
+# A step costs as much as UPDATE_PASSES forward passes of G, plus PENALTY_PASSES if it has a gradient penalty.
 UPDATE_PASSES, PENALTY_PASSES = 12, 6
+# Per kind of device: seconds to launch the operations of one level, and a step's FLOP/s over those of a large product.
+# The CPU's numbers fit the steps of the demo (lab book, "Plans against runs, again"); those of mps are a guess.
+# The numbers for CUDA predict the paper's networks on one H100 within 15 % (docs/performance.md).
 ROOFLINE = {"cpu": (0.01, 0.7), "mps": (0.002, 0.3), "cuda": (0.0015, 0.75)}
-ACTIVATION_BYTES = 23  # moved per activation and pass
+ACTIVATION_BYTES = 23  # bytes read and written per activation and pass
 
 
 class Speed(NamedTuple):
     """The speed of a device."""
 
-    start_seconds: float  # of the operations of one level in a step
-    flops_per_second: float  # floating-point operations in the products of a step
-    bytes_per_second: float  # read and written; infinite where that never limits a step
+    start_seconds: float  # time to launch the operations of one level in a step
+    flops_per_second: float  # FLOP/s of the matrix products and convolutions of a step
+    bytes_per_second: float  # memory bandwidth; infinite if it never limits a step
 
     @classmethod
     def of(cls, kind: str, products: float, copies: float = inf) -> "Speed":
-        """The speed of a device of a `kind`, from the rates of its products (FLOP/s) and of its copies (bytes/s)."""
+        """The speed of a device of type `kind`, given its FLOP/s in large matrix products and its bytes/s in copies."""
         start_seconds, share = ROOFLINE[kind]
         return cls(start_seconds, share * products, copies)
 
     def step_seconds(self, architecture: Architecture, resolution: int, batch: int, reg_interval: int) -> float:
-        """The time of a step of so many images by its operations, mean over an interval of lazy penalties."""
+        """The expected seconds of a step with `batch` images, averaged over the interval of lazy penalties."""
         passes = UPDATE_PASSES + PENALTY_PASSES / reg_interval
         multiplying = 2 * architecture.multiply_adds(resolution) / self.flops_per_second
         moving = ACTIVATION_BYTES * architecture.activations_up_to(resolution) / self.bytes_per_second
@@ -59,25 +59,25 @@ class Speed(NamedTuple):
 
 
 def speed_of(device: torch.device, precision: Precision) -> Speed:
-    """The speed of steps on `device`, from the rates of a product and of a copy of 64 MiB there, which are measured."""
+    """The speed of training steps on `device`, from a measured matrix product and, on CUDA, a copy of 64 MiB."""
     dtype = DTYPES.get(precision_on(device, precision), torch.float32)
     products = product_rate(device, dtype, 512 if device.type == "cpu" else 4096)
     copies = inf
     if device.type == "cuda":
-        source = torch.ones(2**24, device=device)  # more than fits into its caches
+        source = torch.ones(2**24, device=device)  # 64 MiB are more than the caches hold
         target = torch.empty_like(source)
         copies = 2 * source.nbytes / _seconds(lambda: target.copy_(source), device)
     return Speed.of(device.type, products, copies)
 
 
 def product_rate(device: torch.device, dtype: torch.dtype, side: int) -> float:
-    """Floating-point operations per second of a product of matrices of `side` rows."""
+    """The measured FLOP/s of a product of two matrices with `side` rows and columns."""
     a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
     return 2 * side**3 / _seconds(lambda: a @ b, device)
 
 
 def _seconds(work: Callable[[], object], device: torch.device, repeats: int = 10) -> float:
-    """The median time of `work` in six rounds, of which the first does not count."""
+    """The median seconds of one call of `work`, over five rounds after a warm-up round."""
     times = []
     for _ in range(6):
         start = time.perf_counter()
@@ -89,37 +89,37 @@ def _seconds(work: Callable[[], object], device: torch.device, repeats: int = 10
 
 
 class PhaseTimes(NamedTuple):
-    """The seconds that an image takes in every phase of a schedule."""
+    """The training seconds per image in each phase of a schedule."""
 
     seconds_per_image: tuple[float, ...]  # by the index of the phase
-    measured: frozenset[int]  # resolutions whose steps were measured; of the others, steps are expected to cost so much
+    measured: frozenset[int]  # resolutions whose steps were measured; other times are expected from FLOPs and bytes
 
     def seconds(self, schedule: Schedule, before: int, after: int) -> float:
-        """The seconds from one image count to another."""
+        """The seconds of training from image count `before` to image count `after`."""
         shown = schedule.images_between(before, after)
         return sum(each * images for each, images in zip(self.seconds_per_image, shown, strict=True))
 
 
 class StepTimes:
-    """The times of steps of one kind of networks on one device alone."""
+    """Measures and estimates the step times of one architecture on one device."""
 
     def __init__(
         self, settings: TrainerSettings, architecture: Architecture, device: torch.device, speed: Speed | None = None
     ) -> None:
-        """Args: speed: of the device; None: it is measured."""
+        """Args: speed: the speed of the device; None: measure it now."""
         self.settings, self.reg_interval = replace(settings, elastic=False), settings.loss.reg_interval
         self.architecture, self.device = architecture, device
         self.speed = speed_of(device, settings.precision) if speed is None else speed
 
     def expected(self, resolution: int, batch: int) -> float:
-        """The seconds of a step by its operations alone."""
+        """The expected seconds of a step, from its FLOPs and bytes alone."""
         return self.speed.step_seconds(self.architecture, resolution, batch, self.reg_interval)
 
     def measured(self, phases: Sequence[Phase], seconds: float) -> dict[int, float]:
-        """The time of a step over the expected one, by resolution, for as many of `phases` as there is time for.
+        """The ratio of measured to expected step time, by resolution, for all of `phases` that fit into `seconds`.
 
-        The lowest one comes first, whose steps are the cheapest, then from the highest one down all that there is time
-        for.  A phase has the images of this device in its batch.
+        The lowest resolution is measured first, because its steps are the cheapest; then from the highest one down.
+        The batch of each phase must be the local batch of this device.
         """
         began, ratios, trainer = time.perf_counter(), dict[int, float](), None
         alone = ProcessGroup.single_process(self.device)
@@ -135,10 +135,10 @@ class StepTimes:
     def of_phases(
         self, schedule: Schedule, local_batch: Callable[[int], int] = int, images: int = 0, seconds: float | None = None
     ) -> PhaseTimes:
-        """The times of all phases, by steps of new networks at those resolutions after `images` that there is time for.
+        """The times of all phases; measures steps of new networks for phases after `images`, as far as time allows.
 
-        Args: local_batch: the images of a batch that one rank has; seconds: that measuring may take; None: MAX_SECONDS
-        or MAX_SHARE of the run on a CPU, 0 on others, whose first steps take longer than the first ones of the run.
+        Args: local_batch: from a batch to the images of one rank; seconds: time for measuring.  By default, this is
+        MAX_SECONDS or MAX_SHARE of the run on a CPU, and 0 on other devices, whose first steps are slow.
         """
         phases = [replace(phase, batch=local_batch(phase.batch)) for phase in schedule.phases]
         steps = [self.expected(phase.resolution, phase.batch) for phase in phases]
@@ -153,13 +153,13 @@ class StepTimes:
 
 
 def nearest(ratios: Mapping[int, float], resolution: int) -> float:
-    """The ratio, by resolution, that is known of the nearest resolution; 1 where none is."""
+    """The ratio of the resolution in `ratios` that is nearest to `resolution`; 1 if `ratios` is empty."""
     known = min(ratios, key=lambda one: abs(one.bit_length() - resolution.bit_length()), default=None)
     return 1.0 if known is None else ratios[known]
 
 
 def step_seconds(trainer: Trainer, phase: Phase, device: torch.device) -> float:
-    """The time of a step of `phase` on noise, mean over the interval of lazy penalties; the trainer's state changes."""
+    """The seconds of a step of `phase` on noise, averaged over the interval of lazy penalties; changes the state."""
     interval, state, architecture = trainer.loss.reg_interval, trainer.state, trainer.state.g_ema.architecture
     state.images, state.phase_index = (phase.start + phase.end) // 2, phase.index
     state.reset_optimizers()

@@ -111,7 +111,7 @@ def test_runs_on_many_devices_are_those_that_were_asked_for_and_idle_ones_show(p
         (["device=h10"], "h100"),
         (["device=t4", "precision=bf16"], "no units"),
         (["interconnect=100"], "100g"),
-        (["data.labels=true"], "Prepare the data"),
+        (["data.labels=true"], "pggan prepare … labels=true"),
         (["tflops=200"], "calibrate=true"),
     ],
 )
