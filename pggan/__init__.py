@@ -6,7 +6,7 @@ from typing import Any
 from pggan.core.process import __version__ as __version__
 from pggan.core.process import set_library_defaults
 
-# For users in Python, who get it when they ask for it: torch is loaded then.
+# Public functions, by the place that `__getattr__` imports at their first use: `import pggan` stays free of torch.
 PUBLIC = {
     "load": "pggan.sampling.trained_generator:load",
     "from_pretrained": "pggan.interop.export:from_pretrained",

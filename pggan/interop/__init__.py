@@ -1,1 +1,1 @@
-"""Trained generators to and from other programs."""
+"""Export of trained generators to other programs, and import of other programs' generators."""

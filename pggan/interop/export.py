@@ -1,6 +1,6 @@
-"""`pggan export`: a generator for other programs: safetensors, ONNX, a Hugging Face folder, a page for browsers.
+"""`pggan export` writes a generator as safetensors, as ONNX, as a Hugging Face folder or as a web page.
 
-And `from_pretrained`, for a folder or a repository of Hugging Face.
+`from_pretrained` loads a generator from a Hugging Face folder or repository.
 """
 
 import json
@@ -28,7 +28,7 @@ from pggan.sampling.images import contact_sheet, save_png
 from pggan.sampling.trained_generator import TrainedGenerator, load
 
 SAMPLES = "samples.png"
-SEEDS = "0-15"  # of the samples
+SEEDS = "0-15"  # of the sample images
 COLUMNS = 4
 CARD = """---
 library_name: pggan
@@ -74,15 +74,15 @@ A seed always gives the same image. `generator.safetensors` holds no code.
 
 
 def run(config: ExportConfig) -> int:
-    """Export as `config` says; returns the exit code."""
+    """Export the generator that `config` names; returns the exit code."""
     given, out = load(config.run, "cpu", config.checkpoint), Path(config.out)
     settings = given.settings(resolution=config.resolution, alpha=config.alpha)
     generator = TrainedGenerator(replace(given.loaded, resolution=settings.resolution, alpha=float(settings.alpha)))
     what = f"{out}: {generator.resolution}x{generator.resolution}, alpha {generator.alpha:g}"
     if config.format in ("safetensors", "onnx"):
         check_output(config.out, (f".{config.format}",)).parent.mkdir(parents=True, exist_ok=True)
-    elif out.exists() and (not out.is_dir() or any(out.iterdir())):  # what is there is never replaced
-        raise UserError(f"out={out} exists.", "Name a new or empty directory, or remove it first.")
+    elif out.exists() and (not out.is_dir() or any(out.iterdir())):  # existing files are never replaced
+        raise UserError(f"out={out} exists.", "Name a new or empty directory, or remove this one first.")
     match config.format:
         case "safetensors":
             save_generator(generator.loaded, out)
@@ -91,10 +91,10 @@ def run(config: ExportConfig) -> int:
         case "onnx":
             with naming_the_extra():
                 from pggan.interop.onnx_graph import write_onnx
-            print(f"{what}; at most {write_onnx(generator.loaded, out):.1e} from PyTorch")
+            print(f"{what}; images differ from PyTorch's by {write_onnx(generator.loaded, out):.1e}")
             labels = f" and one-hot labels [N, {generator.num_classes}]" if generator.num_classes else ""
             latents = f"latents [N, {generator.latent_size}] from N(0, 1){labels}"
-            print(f"{NEXT} in another program, {latents} give the images")
+            print(f"{NEXT} load it in another program; its inputs are {latents}")
         case "hf":
             write_folder(with_provenance(generator, config), out)
             print(f"{out}: weights, configuration, samples and model card")
@@ -104,30 +104,30 @@ def run(config: ExportConfig) -> int:
                 from pggan.interop.web import write_web
             difference = write_web(generator, out, config.run, config.directions, config.runtime)
             megabytes = sum(file.stat().st_size for file in out.rglob("*")) / 2**20
-            print(f"{out}: {megabytes:.1f} MB for any web space; at most {difference:.1e} from PyTorch")
+            print(f"{out}: {megabytes:.1f} MB for any web space; images differ from PyTorch's by {difference:.1e}")
             print(f"{NEXT} python -m http.server --bind 127.0.0.1 --directory {shlex.quote(config.out)}")
     return 0
 
 
 @contextmanager
 def naming_the_extra() -> Iterator[None]:
-    """Inside, a library that is not installed is raised as UserError."""
+    """Turn an ImportError in the block into a UserError that says how to install the library."""
     try:
         yield
     except ImportError as error:
-        raise UserError(f"This needs {error.name}.", 'Install it: pip install "pggan[export]".') from error
+        raise UserError(f"This needs the package {error.name}.", 'Install it: pip install "pggan[export]".') from error
 
 
 def with_provenance(generator: TrainedGenerator, config: ExportConfig) -> TrainedGenerator:
-    """The generator with the licence and the data statement that are given; raises UserError for others than text."""
-    if config.license is not None and not re.fullmatch(r"[\w.+-]+", config.license):  # it stands in a model card
-        remedy = "Give a licence by its name on Hugging Face, or license=other and the rest in data_statement=."
-        raise UserError(f"license={config.license} is not possible.", remedy)
+    """The generator with the licence and the data statement of `config`; raises UserError for a wrong licence."""
+    if config.license is not None and not re.fullmatch(r"[\w.+-]+", config.license):  # it becomes YAML in a model card
+        remedy = "Give a licence's identifier on Hugging Face, or license=other with an explanation in data_statement=."
+        raise UserError(f"license={config.license} is not the identifier of a licence.", remedy)
     return TrainedGenerator(replace(generator.loaded, **stated_in(vars(config))))
 
 
 def write_folder(generator: TrainedGenerator, folder: Path) -> None:
-    """Write weights, configuration, samples and model card of a generator; all files or none."""
+    """Write weights, configuration, samples and model card of a generator: all files or none."""
     samples = contact_sheet(generator.render(generator.latents(SEEDS)), COLUMNS, generator.resolutions[-1])
     with atomic_directory(folder) as temporary:
         save_generator(generator.loaded, temporary / GENERATOR_FILE)
@@ -138,10 +138,10 @@ def write_folder(generator: TrainedGenerator, folder: Path) -> None:
 
 
 def from_pretrained(name: str | Path, *, revision: str | None = None, device: str = "auto") -> TrainedGenerator:
-    """The generator of a folder of `pggan export format=hf`, or of a repository USER/NAME of the Hugging Face Hub.
+    """Load a generator from a folder of `pggan export format=hf`, or from a repository USER/NAME of Hugging Face.
 
-    Args: revision: a branch, tag or commit of the repository; device: as of `load`.
-    Raises UserError when there is no such folder or repository, or no valid generator in it.
+    Args: revision: a branch, tag or commit of the repository; device: auto, cpu, cuda or mps.
+    Raises UserError if there is no such folder or repository, or no valid generator in it.
     """
     if Path(name).is_dir():
         return load(name, device)
@@ -150,13 +150,13 @@ def from_pretrained(name: str | Path, *, revision: str | None = None, device: st
     try:
         path = hf_hub_download(str(name), GENERATOR_FILE, revision=revision)
     except (OSError, ValueError, errors.HfHubHTTPError) as error:
-        remedy = "Give a folder that `pggan export format=hf` has written, or USER/NAME of one on the Hub."
+        remedy = "Give a folder that `pggan export format=hf` has written, or USER/NAME of a repository on the Hub."
         raise UserError(f"There is no generator at {name}: {error}", remedy) from error
     return load(path, device)
 
 
 def model_card(generator: TrainedGenerator, name: str) -> str:
-    """The README.md of a folder, for a generator called `name`: Markdown with the front matter of Hugging Face."""
+    """The model card of a generator called `name`: a README.md with the front matter of Hugging Face."""
     return CARD.format(
         g=generator,
         a=generator.network.architecture,

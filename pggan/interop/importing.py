@@ -1,7 +1,7 @@
-"""`pggan import`: a generator of another program as a generator file of this one.
+"""`pggan import` converts a generator that another program has trained to a generator file of pggan.
 
-All of these programs scale their weights at run time by a gain / sqrt(fan-in); where the gain differs from ours, the
-weight takes it.  Biases of theirs that are scaled, too, take that.
+These programs and pggan scale weights by gain / sqrt(fan-in) at run time (equalized learning rate).  Where the gains
+differ, stored weights are multiplied by their ratio.  Where a program scales biases, stored biases take that scale.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ from pggan.networks.networks import Generator, count_parameters
 from pggan.sampling.files import check_output
 
 Array = npt.NDArray[Any]
-# Our layers and theirs; the block of a side has a number from 4x4 up, and a level of detail from the top down.
+# Layer names of pggan and of each other program.  `number` counts resolutions from 4x4 up, `detail` from the top down.
 OURS = ("stem.dense", "stem.conv", "blocks.{side}.up_conv", "blocks.{side}.conv", "to_rgb.{side}")
 OFFICIAL = ("4x4/Dense", "4x4/Conv", "{side}x{side}/Conv0", "{side}x{side}/Conv1", "ToRGB_lod{detail}")
 GAN_ZOO = ("formatLayer", "groupScale0.0", "scaleLayers.{below}.0", "scaleLayers.{below}.1", "toRGBLayers.{number}")
@@ -34,47 +34,47 @@ PRO_GAN = (
     "layers.{number}.conv_2",
     "rgb_converters.{number}",
 )
-# From He's gain, which the others have, to ours: our stem has a quarter of it, our layers to RGB have gain 1.
+# The other programs' gain, He's sqrt(2), over pggan's gain: sqrt(2) / 4 in the stem's dense layer, 1 in layers to RGB.
 GAINS = (4.0, 1.0, 1.0, 1.0, sqrt(2.0))
-# Of the settings of other programs, the one value that we have, too.
+# Settings of other programs, each with the only value that pggan's networks support.
 FIXED = {
     **{"normalize_latents": True, "use_wscale": True, "use_pixelnorm": True, "use_leakyrelu": True},
     "pixelnorm_epsilon": 1e-8,
-    # pytorch_GAN_zoo; with other losses, its generators end in tanh.
+    # pytorch_GAN_zoo: with losses other than WGANGP, its generators end in tanh.
     **{"leakyReluLeak": 0.2, "perChannelNormalization": True, "equalizedlR": True, "lossCriterion": "WGANGP"},
     "use_eql": True,  # pro-gan-pth
 }
 
 
 def run(config: ImportConfig) -> int:
-    """Import as `config` says; returns the exit code."""
+    """Import the generator file that `config` names; returns the exit code."""
     source = Path(config.source)
     if not source.is_file():
-        raise UserError(f"source={source} is no file.", "Name a .pkl of the official networks, or a file of PyTorch.")
+        raise UserError(f"source={source} is no file.", "Name a .pkl of the official networks, or a PyTorch file.")
     out = check_output(config.out, (".safetensors",))
     program, generator = read_foreign(source)
     out.parent.mkdir(parents=True, exist_ok=True)
     save_generator(generator, out)
     size, parameters = generator.resolution, count_parameters(generator.network)
-    print(f"{out}: {size}x{size}, alpha {generator.alpha:g}, {parameters:,} parameters, of {program}")
+    print(f"{out}: {size}x{size}, alpha {generator.alpha:g}, {parameters:,} parameters, trained by {program}")
     print(next_command("sample", "seeds=0-63", run=out))
     return 0
 
 
 def read_foreign(path: Path) -> tuple[str, LoadedGenerator]:
-    """The program that trained the generator in a file, and the generator; raises UserError for any other file."""
+    """Read the generator in a file; returns the program that trained it, too.  Raises UserError for other files."""
     try:
         content = read_foreign_file(path)
         networks = content if isinstance(content, tuple | list) else [content]
         if networks and all(isinstance(one, PickledNetwork) for one in networks):
-            return "the official implementation", from_official(networks[-1])  # the averaged one
+            return "the official implementation", from_official(networks[-1])  # the averaged generator is the last
         saved = next((content[name] for name in ("shadow_generator", "generator") if name in content), content)
         if any(str(name).startswith("rgb_converters.") for name in saved.get("state_dict", ())):
             return "pro-gan-pth", from_pro_gan_pth(saved)
         state = next((content[name] for name in ("avgG", "netG") if isinstance(content.get(name), Mapping)), content)
         if any(str(name).startswith("formatLayer.") for name in state):
             return "pytorch_GAN_zoo", from_gan_zoo(state, content.get("config"))
-        raise ValueError("it has the names of none of these")
+        raise ValueError("it has no layer names of a known program")
     except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RuntimeError) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         remedy = "Give a generator of the official implementation, pytorch_GAN_zoo or pro-gan-pth."
@@ -82,48 +82,48 @@ def read_foreign(path: Path) -> tuple[str, LoadedGenerator]:
 
 
 def from_official(network: PickledNetwork) -> LoadedGenerator:
-    """A generator of the official implementation (TensorFlow 1)."""
+    """Convert a generator of the official implementation (TensorFlow 1)."""
     settings, values = network.state["static_kwargs"], {k: np.asarray(v) for k, v in network.state["variables"]}
     require_ours(settings)
 
-    def layer(name: str) -> tuple[Array, Array]:  # theirs are [I, O] and [H, W, I, O]
-        if f"{name}_up/weight" in values:  # a transposed convolution: outputs first, and mirrored
+    def layer(name: str) -> tuple[Array, Array]:  # stored weights are [I, O] and [H, W, I, O]
+        if f"{name}_up/weight" in values:  # a transposed convolution: a mirrored [H, W, O, I]
             return values[f"{name}_up/weight"].transpose(2, 3, 0, 1)[:, :, ::-1, ::-1], values[f"{name}_up/bias"]
         return np.moveaxis(values[f"{name}/weight"], (-1, -2), (0, 1)), values[f"{name}/bias"]
 
     generator = translated(OFFICIAL, values, layer, Stem.official, int(settings.get("label_size", 0)))
-    # The level of detail counts from 0 at the final resolution, and fractions blend with the level below.
+    # `lod` is 0 at the final resolution and grows by 1 with each halving; its fraction is 1 - alpha.
     sides = generator.architecture.resolutions[::-1]
     detail = min(max(float(values["lod"]), 0.0), len(sides) - 1.0)
     return LoadedGenerator(generator, sides[int(detail)], 1.0 - detail % 1, 0)
 
 
 def from_gan_zoo(state: Mapping[str, Any], config: Any) -> LoadedGenerator:
-    """A generator of pytorch_GAN_zoo: the state dict of its GNet, and the configuration where it is there."""
+    """Convert a generator of pytorch_GAN_zoo: the state dict of its GNet, and its configuration if the file has one."""
     settings = config.state if isinstance(config, Instance) and isinstance(config.state, dict) else {}
     require_ours(settings)
     theirs = tensors_of(state)
 
-    def layer(name: str) -> tuple[Array, Array]:  # theirs scale the bias as well as the weight
+    def layer(name: str) -> tuple[Array, Array]:  # pytorch_GAN_zoo scales biases as it does weights
         weight = theirs[f"{name}.weight"]
         return weight, theirs[f"{name}.bias"] * sqrt(2.0 / weight[0].size)
 
     generator = translated(GAN_ZOO, theirs, layer, Stem.unit_bias)
-    alpha = 1.0 - float(settings.get("alpha", 0))  # theirs: of the old layers
+    alpha = 1.0 - float(settings.get("alpha", 0))  # pytorch_GAN_zoo's alpha is the weight of the old layers
     return LoadedGenerator(generator, generator.architecture.resolution, alpha, 0)
 
 
 def from_pro_gan_pth(saved: Mapping[str, Any]) -> LoadedGenerator:
-    """A generator of pro-gan-pth 3: `conf` and `state_dict`.
+    """Convert a generator of pro-gan-pth 3: a dictionary with `conf` and `state_dict`.
 
-    It takes latents as they are, and its programs normalise them before; ours does so itself.
+    Scripts of pro-gan-pth normalise latents before they call the generator; pggan's generator does so itself.
     """
     require_ours(saved.get("conf", {}))
     theirs = tensors_of(saved["state_dict"])
 
     def layer(name: str) -> tuple[Array, Array]:
         weight = theirs[f"{name}.weight"]
-        if name == PRO_GAN[0]:  # a transposed convolution of one pixel: [Z, C, 4, 4]
+        if name == PRO_GAN[0]:  # a transposed convolution of a 1x1 input: [Z, C, 4, 4]
             weight = weight.transpose(1, 2, 3, 0).reshape(-1, len(weight))
         return weight, theirs[f"{name}.bias"]
 
@@ -132,14 +132,14 @@ def from_pro_gan_pth(saved: Mapping[str, Any]) -> LoadedGenerator:
 
 
 def require_ours(settings: Mapping[str, Any]) -> None:
-    """Raise ValueError where a setting of another program has a value that this one has not."""
+    """Raise ValueError if a setting of another program has a value that pggan's networks do not support."""
     for name, value in FIXED.items():
         if settings.get(name, value) != value:
-            raise ValueError(f"it was built with {name}={settings[name]}, which this program has not")
+            raise ValueError(f"it was built with {name}={settings[name]}, which pggan does not support")
 
 
 def tensors_of(state: Mapping[str, Any]) -> dict[str, Array]:
-    """The tensors of a state dict, without the name 'module' that wrappers add."""
+    """The tensors of a state dict as arrays; names lose the part 'module' that DataParallel adds."""
     tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
     return {
         ".".join(part for part in name.split(".") if part != "module"): value.detach().numpy()
@@ -154,10 +154,10 @@ def translated(
     stem: Stem,
     num_classes: int = 0,
 ) -> Generator:
-    """The generator whose layers have `names` in another program.
+    """Build the generator whose layers are called `names` in another program, in the order of OURS.
 
-    Args: theirs: their arrays; layer: the weight [O, I, …] and the bias of a layer, by its name.
-    Raises ValueError, KeyError or RuntimeError unless they fit and are finite.
+    Args: theirs: the other program's arrays by name; layer: from a layer's name to its weight [O, I, …] and bias.
+    Raises ValueError, KeyError or RuntimeError if an array is missing, has a wrong shape or is not finite.
     """
     rgb, state = names[-1].partition("{")[0], dict[str, torch.Tensor]()
     count = sum(name.startswith(rgb) and name.endswith("weight") for name in theirs)
@@ -178,7 +178,7 @@ def translated(
 
 
 def architecture_of(rgb: list[torch.Tensor], latent_size: int, stem: Stem, num_classes: int) -> Architecture:
-    """The architecture with layers to RGB [C, I, …], from 4x4 up; raises ValueError where no formula gives the I."""
+    """The architecture with the to-RGB weights `rgb` [C, I, …], 4x4 first; raises ValueError if none has these I."""
     widths = [weight.shape[1] for weight in rgb]
     for stage, width in enumerate(widths, 1):
         architecture = Architecture(
@@ -189,10 +189,10 @@ def architecture_of(rgb: list[torch.Tensor], latent_size: int, stem: Stem, num_c
             fmap_base=width << stage,
             fmap_decay=1.0,
             fmap_max=max(widths),
-            stddev_group=4,  # of a discriminator
-            resampling=Resampling.fused,  # in a generator, both kinds compute the same
+            stddev_group=4,  # used by the discriminator only
+            resampling=Resampling.fused,  # in a generator, both kinds compute the same function
             stem=stem,
         )
         if [architecture.width(resolution) for resolution in architecture.resolutions] == widths:
             return architecture
-    raise ValueError(f"its layers have {widths} feature maps, which halve in no regular way")
+    raise ValueError(f"its layers have {widths} feature maps; pggan only supports a regular halving of their number")

@@ -1,8 +1,8 @@
-"""A generator as ONNX graphs of plain operators, with all constants folded into its weights.
+"""Writes a generator as ONNX graphs of plain operators, with run-time scales folded into the weights.
 
-Built layer by layer instead of traced: the graph then has no traces of training (scales at run time, in-place
-operations), its batch is free, and no second exporter has to be installed.
-N batch, Z latent size, L labels, C feature maps, R resolution.
+This module builds a graph layer by layer instead of tracing the network.  So the graph has no details of training
+(run-time scales, in-place operations), accepts any batch size, and needs no exporter package.
+Shapes: N batch, Z latent size, L labels, C feature maps, R resolution.
 """
 
 import json
@@ -29,45 +29,45 @@ from pggan.ops.filters import FACTOR, low_pass_filter
 from pggan.ops.fused import EPSILON, LEAKY_SLOPE
 from pggan.sampling.latents import mean_features
 
-CENTER = 4  # of the nine places of a 3x3 neighbourhood
-OPSET = 17  # of 2022: each runtime of today has it, in browsers, too
-IR_VERSION = 8  # the file format that belongs to this opset
-TOLERANCE = 1e-4  # between two images in [-1, 1]: an eightieth of a step of 8 bits
-# Times the network's own rounding, its images in float32 beside float64, that two orders of the same sums may differ:
-# hardly trained networks enlarge rounding beyond TOLERANCE, where pixel norm divides by features that are nearly 0.
+CENTER = 4  # index of the center in a flattened 3x3 neighbourhood
+OPSET = 17  # of 2022: all runtimes of today support it, also in browsers
+IR_VERSION = 8  # the version of the file format that belongs to this opset
+TOLERANCE = 1e-4  # allowed difference between images in [-1, 1]: 1/80 of a step of 8 bits
+# Multiple of the network's own rounding error (its images in float32 minus float64) that is allowed where it exceeds
+# TOLERANCE: hardly trained networks enlarge rounding errors, because their pixel norm divides by nearly 0.
 ROUNDINGS = 8
-BATCHES = (1, 3)  # images at a time: a batch has to be free
-Inputs = dict[str, Tensor]  # latents [N, Z], one-hot labels [N, L] where there are any, and others by their names
-Shapes = dict[str, list[str | int]]  # of values by their names; a text stands for any number
+BATCHES = (1, 3)  # batch sizes of the check: a graph has to accept any size
+Inputs = dict[str, Tensor]  # by name: latents [N, Z], one-hot labels [N, L] of a generator with classes …
+Shapes = dict[str, list[str | int]]  # shapes by name of a tensor; a text is a free dimension
 
 
 class DifferenceError(Exception):
-    """An exported generator that does not draw what the network draws: a fault of this program, not of the user."""
+    """An exported generator does not draw what the network draws: a bug of pggan, not a mistake of the user."""
 
 
 class Graph:
-    """Nodes and weights that are collected one after the other; results go by their names."""
+    """Builds an ONNX graph: collects its nodes and weights, and names the results of nodes."""
 
     def __init__(self) -> None:
         self.nodes: list[Any] = []
         self.weights: list[Any] = []
 
     def __call__(self, operator: str, *inputs: Any, name: str = "", **attributes: Any) -> str:
-        """The result of an operator; inputs are names of results, or constants: tensors, lists or numbers."""
+        """Add a node, and return the name of its result; inputs are names of results, tensors, lists or numbers."""
         names = [given if isinstance(given, str) else self.constant(given) for given in inputs]
         name = name or f"{operator}.{len(self.nodes)}"
         self.nodes.append(helper.make_node(operator, names, [name], name, **attributes))
         return name
 
     def constant(self, value: Any) -> str:
-        """The name of a constant: numbers are float32, lists are int64."""
+        """Add a constant, and return its name: a number is stored as float32, a list as int64."""
         kind = {float: np.float32, list: np.int64}.get(type(value))
         array = value.detach().numpy() if isinstance(value, Tensor) else np.array(value, kind)
         self.weights.append(numpy_helper.from_array(np.ascontiguousarray(array), f"weight.{len(self.weights)}"))
         return str(self.weights[-1].name)
 
     def serialized(self, inputs: Shapes, outputs: Shapes, properties: dict[str, str]) -> bytes:
-        """The model with these inputs and outputs, whose metadata are `properties`."""
+        """The ONNX model as bytes, with these inputs and outputs, and with `properties` as metadata."""
         first, last = (
             [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in some.items()]
             for some in (inputs, outputs)
@@ -83,12 +83,12 @@ class Graph:
 def build(
     network: Generator, levels: Sequence[int], alpha: float = 1.0, *, for_page: bool = False, about: str = ""
 ) -> bytes:
-    """The `levels` of a generator as a graph: latents [N, Z], and labels [N, L] where there are any, to `images`.
+    """Build the graph of a generator's `levels`: from latents [N, Z], and labels [N, L] if it has classes, to `images`.
 
-    Images [N, C, R, R] of the last level are in about [-1, 1]; `alpha` blends them with the level below.  For a page,
-    each level has a graph of its own, so that no weight is in two files and no level is drawn in vain: the first one
-    takes the truncation besides, each other one the features `below`, and all give `features` [N, C, R, R] besides.
-    Args: about: the architecture and stage, as JSON, for the metadata.
+    The images [N, C, R, R] of the last level are in about [-1, 1]; `alpha` blends them with the level below.  A web
+    page has one graph per level, so that no weight is in two files: the first graph has an input `truncation`, too; the
+    other graphs take the features `below` instead of latents; all graphs also return `features` [N, C, R, R].
+    Args: for_page: build a graph for a web page; about: architecture and stage as JSON, for the metadata.
     """
     a, graph, side = network.architecture, Graph(), levels[-1]
     if levels[0] == MIN_RESOLUTION:
@@ -121,7 +121,7 @@ def build(
 
 
 def runnable(graph: bytes) -> Callable[[Inputs], list[Tensor]]:
-    """The graph, calculated by onnxruntime on the CPU; of the inputs, it takes those that it has."""
+    """A function that runs the graph in onnxruntime on the CPU, and ignores inputs that the graph does not have."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
@@ -130,20 +130,20 @@ def runnable(graph: bytes) -> Callable[[Inputs], list[Tensor]]:
 
 
 def normalized(graph: Graph, x: str) -> str:
-    """The quotient x / sqrt(mean(x²) + ε), the mean over features."""
+    """Pixel norm: x / sqrt(mean(x²) + ε), where the mean is over features."""
     mean = graph("ReduceMean", graph("Mul", x, x), axes=[1], keepdims=1)
     return graph("Div", x, graph("Sqrt", graph("Add", mean, EPSILON)))
 
 
 def activated(graph: Graph, x: str) -> str:
-    """Pixel norm of the leaky ReLU."""
+    """Leaky ReLU, followed by pixel norm."""
     return normalized(graph, graph("LeakyRelu", x, alpha=LEAKY_SLOPE))
 
 
 def convolved(graph: Graph, x: str, layer: Any, rescaling: Rescaling = Rescaling.same, side: int = 0) -> str:
-    """A 3x3 convolution and its activation; upsampling is fused with it, which computes the same function.
+    """A 3x3 convolution with its activation; upsampling is fused into the convolution, which gives the same result.
 
-    Args: side: of the result, for layers that smooth it.
+    Args: side: the resolution of the result, which only layers with `blur` need.
     """
     kernel, pads = fuse_resampling(layer.weight.detach(), rescaling, layer.scale), [1, 1, 1, 1]
     if rescaling is Rescaling.up:
@@ -158,7 +158,7 @@ def convolved(graph: Graph, x: str, layer: Any, rescaling: Rescaling = Rescaling
 
 
 def stem(graph: Graph, network: Generator) -> str:
-    """Latents and labels to 4x4 features."""
+    """The first layers: from latents and labels to features [N, C, 4, 4]."""
     layers, width = network.stem, network.stem.width
     x = graph("Concat", "latents", "labels", axis=1) if network.architecture.num_classes else "latents"
     x = graph("MatMul", normalized(graph, x), layers.dense.weight.detach().t() * layers.dense.scale)
@@ -170,7 +170,7 @@ def stem(graph: Graph, network: Generator) -> str:
 
 
 def images(graph: Graph, x: str, network: Generator, level: int, *, share: float = 1.0) -> str:
-    """Features of `level` to images, times `share`: a blend needs no more than a sum then."""
+    """From features of `level` to images times `share`, so that a fade is the sum of two results."""
     layer: Any = network.to_rgb[str(level)]
     filters = network.architecture.bilateral
     linear = 1.0 if filters else share
@@ -179,7 +179,7 @@ def images(graph: Graph, x: str, network: Generator, level: int, *, share: float
 
 
 def bilateral(graph: Graph, x: str, network: Generator, side: int) -> str:
-    """The bilateral filter of `Generator.images`, on images [N, C, R, R]; R = `side`."""
+    """The bilateral filter of `Generator.images`, on images [N, C, side, side]."""
     channels = network.architecture.channels
     others = torch.eye(9)[[place for place in range(9) if place != CENTER]]  # [8, 9]
     inside = F.conv2d(torch.ones(1, 1, side, side), others.view(8, 1, 3, 3), padding=1)[0]  # [8, R, R]
@@ -196,7 +196,7 @@ def bilateral(graph: Graph, x: str, network: Generator, side: int) -> str:
 
 
 def truncated(graph: Graph, features: str, network: Generator) -> str:
-    """Features pulled towards the mean ones of their class, as `draw` does."""
+    """The truncation trick, as in `draw`: moves features towards the mean features of their class."""
     num_classes = network.architecture.num_classes
     centers = torch.cat([mean_features(network, label) for label in (range(num_classes) if num_classes else [None])])
     center: Any = centers
@@ -206,7 +206,7 @@ def truncated(graph: Graph, features: str, network: Generator) -> str:
 
 
 def inputs_of(network: Generator, count: int) -> Inputs:
-    """Random latents [N, Z], the same for each `count` N, and one-hot labels [N, L] where there are any."""
+    """Random latents [N, Z] and, if the generator has classes, one-hot labels [N, L]; N and the seed are `count`."""
     a, random = network.architecture, torch.Generator().manual_seed(count)
     labels = {"labels": F.one_hot(torch.arange(count) % a.num_classes, a.num_classes).float()} if a.num_classes else {}
     return {"latents": torch.randn(count, a.latent_size, generator=random), **labels}
@@ -217,7 +217,7 @@ def largest_difference(
 ) -> float:
     """The largest difference between images of `exported` and of the network, over all BATCHES of random latents.
 
-    Raises DifferenceError beyond TOLERANCE, or beyond ROUNDINGS where the network's own rounding is larger.
+    Raises DifferenceError if it exceeds both TOLERANCE and ROUNDINGS times the network's own rounding error.
     """
     differences, allowed, exact = [], TOLERANCE, deepcopy(network).double()
     for count in BATCHES:
@@ -228,16 +228,16 @@ def largest_difference(
             ours, best = network(inputs["latents"], given, resolution, alpha), exact(*wide, resolution, alpha)
         allowed = max(allowed, ROUNDINGS * float((ours - best).abs().max()))
         differences.append((exported(inputs) - ours).abs().max())
-    largest = float(torch.stack(differences).max())  # NaN where there is one
-    if not largest <= allowed:  # a NaN is refused, too
-        raise DifferenceError(f"The export draws images that differ from the network's by {largest:.1e}.")
+    largest = float(torch.stack(differences).max())  # NaN if any difference is
+    if not largest <= allowed:  # not `>`: NaN has to fail, too
+        raise DifferenceError(f"Images of the exported generator differ from PyTorch's too much: by {largest:.1e}.")
     return largest
 
 
 def write_onnx(generator: LoadedGenerator, path: Path) -> float:
-    """Write a generator, on the CPU, as ONNX; returns the largest difference of its images to the network's.
+    """Write a generator on the CPU as ONNX; returns the largest difference of its images to those of PyTorch.
 
-    Raises DifferenceError when the images differ, OSError; then nothing is kept.
+    Raises DifferenceError if the images differ too much, or OSError; no file is left then.
     """
     network, resolution, alpha = generator.network, generator.resolution, generator.alpha
     levels = [level for level in network.architecture.resolutions if level <= resolution]

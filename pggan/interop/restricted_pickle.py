@@ -1,9 +1,9 @@
-"""Files of other programs, read without running or importing anything that they name.
+"""Reads pickles of other programs without running or importing anything that the pickles name.
 
-A pickle is a small program: it may call any function that it can name.  Here the names on a list stand for classes and
-functions of this file, which only keep what they are given; every other name is refused.  NumPy's own classes are not
-on the list: a pickle can give them a type whose bytes are taken for addresses in memory.  Files of PyTorch are read by
-PyTorch's own reader of weights.
+A pickle is a small program that may call any function by its name.  Here, ALLOWED maps a few names to classes and
+functions of this module that only store their arguments; every other name is refused.  NumPy's own classes are not
+allowed: a pickle can give them the dtype `object`, whose bytes NumPy takes for addresses in memory.  PyTorch files are
+read by `torch.load` with weights_only=True.
 """
 
 import pickle
@@ -15,42 +15,42 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-NUMBERS = {"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"}  # the types that arrays may have
+NUMBERS = {"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"}  # the dtypes that arrays may have
 
 
 class Instance:
-    """Stands for an object of a class of the other program: its state alone."""
+    """Stands for an object of another program: stores the arguments and the state in the pickle, and has no code."""
 
     state: Any = None
 
     def __init__(self, *arguments: object) -> None:
-        """Args: arguments: whatever they are, they are kept."""
+        """Store the arguments, whatever they are."""
         self.arguments = arguments
 
     def __setstate__(self, state: object) -> None:
-        """Args: state: whatever it is, it is kept."""
+        """Store the state, whatever it is."""
         self.state = state
 
 
 class PickledNetwork(Instance):
-    """Stands for the network of the official implementation, whose state holds source code: text, here."""
+    """Stands for a network of the official implementation; source code in its state is never run."""
 
 
 class PickledType(Instance):
-    """Stands for a NumPy type."""
+    """Stands for a NumPy dtype."""
 
     def of(self, content: bytes | str, shape: tuple[int, ...] = (), order: Any = "C") -> npt.NDArray[Any]:
-        """The numbers in `content`; raises ValueError unless they are plain numbers, and enough of them."""
+        """The array in the bytes `content`; raises ValueError unless its dtype is in NUMBERS and the bytes suffice."""
         code = self.arguments[0]
         if code not in NUMBERS:
-            raise ValueError(f"it has an array of {code!r}, which are no numbers")
+            raise ValueError(f"it has an array of dtype {code!r}, which are no numbers")
         kind = np.dtype(code).newbyteorder(self.state[1] if self.state else "=")
-        raw = content if isinstance(content, bytes) else content.encode("latin1")  # Python 2 writes text
+        raw = content if isinstance(content, bytes) else content.encode("latin1")  # text in pickles of Python 2
         return np.ndarray(shape, kind, raw, order=order)
 
 
 class PickledArray(Instance):
-    """Stands for a NumPy array; NumPy takes it for one."""
+    """Stands for a NumPy array; `np.asarray` converts it to one."""
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         _, shape, kind, is_transposed, content = self.state
@@ -76,7 +76,7 @@ def _scalar(kind: PickledType, content: bytes | str) -> Any:
 ALLOWED: dict[tuple[str, str], object] = {
     ("collections", "OrderedDict"): OrderedDict,
     ("_codecs", "encode"): _encode,
-    ("__builtin__", "bytes"): _no_bytes,  # as Python 3 writes b"" for Python 2
+    ("__builtin__", "bytes"): _no_bytes,  # how Python 3 pickles b"" for Python 2
     ("numpy", "ndarray"): PickledArray,
     ("numpy", "dtype"): PickledType,
     **{(f"numpy.{core}.multiarray", "_reconstruct"): PickledArray for core in ("core", "_core")},
@@ -86,22 +86,22 @@ ALLOWED: dict[tuple[str, str], object] = {
 
 
 class RestrictedUnpickler(pickle.Unpickler):
-    """Reads one pickle; names are looked up in ALLOWED alone."""
+    """An unpickler that looks up names in ALLOWED only."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """The stand-in for a name; raises ValueError unless it is on the list."""
+        """The object that stands for `module`.`name`; raises ValueError if ALLOWED does not have that name."""
         if (module, name) not in ALLOWED:
             raise ValueError(f"it asks for {module}.{name}, which is not on the list of harmless names")
         return ALLOWED[module, name]
 
 
 def read_foreign_file(path: Path) -> Any:
-    """The content of a pickle, or of a file of PyTorch with its tensors; raises ValueError unless it is harmless."""
+    """The content of a pickle or a PyTorch file; raises ValueError if it is damaged, or names what is not allowed."""
     try:
-        # pytorch_GAN_zoo keeps its configuration beside the weights.
+        # pytorch_GAN_zoo stores its configuration, an object of its own class, beside the weights.
         with torch.serialization.safe_globals([(Instance, "models.utils.config.BaseConfig")]):
             return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as of_torch:  # damaged ones raise anything
+    except Exception as of_torch:  # a damaged file may raise any exception
         try:
             with path.open("rb") as file:
                 return RestrictedUnpickler(file, encoding="latin1").load()

@@ -1,6 +1,6 @@
-"""A generator as a page that draws in the visitor's browser: a folder of static files for any web space.
+"""Writes a generator as a web page that draws in the visitor's browser: a folder of static files for any web space.
 
-ONNX Runtime Web draws: two files of one pinned release, from a given .tgz or from npm.
+The page runs the generator in ONNX Runtime Web: two files of one pinned release, from a given .tgz or from npm.
 """
 
 import os
@@ -22,24 +22,24 @@ from pggan.sampling.trained_generator import TrainedGenerator
 PACKAGE = "onnxruntime-web@1.30.0"
 ARCHIVE = "onnxruntime-web-1.30.0.tgz"
 ARCHIVE_MB = 32
-# Files of dist/ and their SHA-256: the JavaScript for WebAssembly alone, and the WebAssembly that it loads.
+# Files in dist/ of the package, with their SHA-256: the JavaScript of the runtime, and the WebAssembly that it loads.
 FILES = {
     "ort.wasm.bundle.min.mjs": "11e64bd8ffe11bd1a2a2f0d6275fdfbbba7262f0b76b99b53d228a8a22ef3d90",
     "ort-wasm-simd-threaded.wasm": "3398c10d07d229bd91b364548e130e0e51a8e5704b88c7c083ebbeb78842dee2",
 }
-SEEDS = 1000  # whose latents are part of the page
-REMEDY = f"On a machine with npm, `npm pack {PACKAGE}` makes {ARCHIVE}: give runtime={ARCHIVE}."
-WAIT_SECONDS = 900  # for a slow line
+SEEDS = 1000  # number of seeds whose latents are part of the page
+REMEDY = f"On a machine with npm, run `npm pack {PACKAGE}`, which makes {ARCHIVE}. Then give runtime={ARCHIVE}."
+WAIT_SECONDS = 900  # timeout of the download, for slow connections
 
 
 def write_web(
     generator: TrainedGenerator, folder: Path, run: str, directions: str | None, runtime: str | None
 ) -> float:
-    """Write the page of a generator, on the CPU, of `run`; returns the largest difference of its images.
+    """Write the page of a generator on the CPU; returns the largest difference of its images to those of PyTorch.
 
-    Args: directions: a file with directions for the sliders; runtime: as of `read_runtime`.
-    Levels above the one that was trained are left out.
-    Raises UserError for wrong files, DifferenceError when the images differ, OSError; then nothing is kept.
+    Args: run: gives the page its name; directions: a file with directions for the sliders; runtime: a .tgz or None.
+    Levels above the generator's resolution are left out.
+    Raises UserError for wrong files, DifferenceError if images differ too much, or OSError; no file is left then.
     """
     network = generator.network
     levels = [resolution for resolution in generator.resolutions if resolution <= generator.resolution]
@@ -64,9 +64,9 @@ def write_web(
 
 
 def read_runtime(given: str | None) -> dict[str, bytes]:
-    """The content of each of FILES, from a .tgz of the package; where none is given, npm fetches it once.
+    """Read FILES from the .tgz `given` of the package; if it is None, npm downloads the package once.
 
-    Raises UserError unless the files belong to the release.
+    Raises UserError unless the files have the SHA-256 of the release.
     """
     path, found = Path(given) if given is not None else fetched(), dict[str, bytes]()
     try:
@@ -82,15 +82,15 @@ def read_runtime(given: str | None) -> dict[str, bytes]:
 
 
 def cache_folder() -> Path:
-    """The folder of what can be fetched again: pggan in ~/.cache, or in XDG_CACHE_HOME where that is set."""
+    """The folder for downloads: `pggan` in XDG_CACHE_HOME, or in ~/.cache if that variable is not set."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "pggan").expanduser()
 
 
 def fetched() -> Path:
-    """The archive in the cache, where npm puts it once; raises UserError without npm."""
+    """The archive in the cache, which npm downloads at the first use; raises UserError if npm fails."""
     folder = cache_folder()
     if not (folder / ARCHIVE).is_file():
-        print(f"Fetching {PACKAGE} with npm ({ARCHIVE_MB} MB), to be kept in {folder}", flush=True)
+        print(f"Downloading {PACKAGE} with npm ({ARCHIVE_MB} MB) to {folder}", flush=True)
         folder.mkdir(parents=True, exist_ok=True)
         words = ["npm", "pack", PACKAGE, "--ignore-scripts", "--silent", "--pack-destination", str(folder)]
         try:

@@ -1,7 +1,7 @@
-"""How good generated images are: any number of metrics at once, each with its definition to the last parameter.
+"""Metrics of generated images: an evaluation draws the fakes once, for any number of metrics.
 
-Training evaluates its averaged generator, `pggan evaluate` the generator of a checkpoint.  Metrics and extractors of
-features have names in the tables here, or are the user's own, MODULE:OBJECT; they are loaded when they are asked for.
+Training evaluates its averaged generator (EMA); `pggan evaluate` evaluates the generator of a checkpoint.  METRICS
+has the metrics by name, and a user's own metric is named MODULE:CLASS.  Only the metrics in use are imported.
 """
 
 import sys
@@ -31,32 +31,32 @@ METRICS = {
     "neighbours": "pggan.metrics.features:NearestNeighbours",
 }
 
-FIRST_SEED = 10_000  # of the fakes
+FIRST_SEED = 10_000  # seed of fake 0
 
 C = TypeVar("C", bound=Collector)
 
 
 def find(key: str, name: str, known: Mapping[str, str]) -> Any:
-    """The object that `name` stands for in `known`, or at MODULE:OBJECT; raises UserError where there is none."""
+    """Import the object called `name`: a key of `known`, or MODULE:OBJECT.  Raises UserError if there is none."""
     place = known.get(name, name)
     if ":" not in place:
         raise UserError(f"There is no {key}={name}.", nearest(name, [*known, "MODULE:OBJECT"]))
-    if name not in known and "" not in sys.path:  # the working directory, where a user's own module may be
+    if name not in known and "" not in sys.path:  # a user's module may be in the working directory
         sys.path.insert(0, "")
     try:
         return resolve_name(place)
     except (ImportError, AttributeError, ValueError) as error:
-        remedy = "Write MODULE:OBJECT, of a module that Python can import."
+        remedy = "Write MODULE:OBJECT, where Python can import MODULE and OBJECT is a name in it."
         raise UserError(f"{key}={name} can't be loaded: {error}.", remedy) from error
 
 
 def label(metric: str, extractor: str, count: int) -> str:
-    """The name of a number: what was measured, by which features, on how many images."""
+    """The full name of a metric's value, such as kid@inception-50000: metric, feature extractor, number of images."""
     return f"{metric}@{extractor}-{count}"
 
 
 def summary(values: Mapping[str, float]) -> Iterator[str]:
-    """The numbers of an evaluation in few words, without the numbers of single levels."""
+    """Short texts such as "kid@inception-512 3.21", one per value; values of single levels (swd/32) are left out."""
     for name, value in values.items():
         if not name.partition("@")[0].partition("/")[2].isdecimal():
             yield f"{name} {value:.3g}"
@@ -64,79 +64,79 @@ def summary(values: Mapping[str, float]) -> Iterator[str]:
 
 @dataclass
 class Task:
-    """The images of one evaluation, fakes beside reals at one resolution, and what its metrics share."""
+    """One evaluation: fakes and reals at the same resolution, and the results that several metrics share."""
 
     fakes: Images
     reals: RealImages
     partition: RankPartition
-    extractor: Any  # of features, where a metric uses one
-    known: dict[Any, Any] = field(default_factory=dict)  # of the reals, kept from one evaluation to the next
-    collectors: dict[Any, Any] = field(default_factory=dict)  # that have to see the fakes
+    extractor: Any  # the feature extractor; None if no metric needs one
+    known: dict[Any, Any] = field(default_factory=dict)  # results of reals by key, reused in later evaluations
+    collectors: dict[Any, Any] = field(default_factory=dict)  # the collectors that get the fakes, by any key
 
     def shown_reals(self, collector: C, first: int = 0) -> C:
-        """The collector after it has seen the reals from number `first` on.  Called by all ranks."""
+        """Give `collector` the reals from index `first` on, and return the collector.  All ranks call this method."""
         reals = RealImages(self.reals.pyramid, self.reals.resolution, first)
         feed(reals, [collector], self.partition, "Looking at reals")
         return collector
 
     def once(self, what: tuple[Any, ...], calculate: Callable[[], Any]) -> Any:
-        """Numbers of the reals at this resolution, from an earlier evaluation or calculated by all ranks."""
+        """The result of `calculate` on the reals, cached by `what` and the resolution.  All ranks call this method."""
         key = (self.reals.resolution, *what)
         if key not in self.known:
             self.known[key] = calculate()
         return self.known[key]
 
     def of_fakes(self, calculate: Callable[[Tensor], Tensor], count: int) -> RowCollector:
-        """The collector of what `calculate` makes of at least `count` fakes, one for all metrics that ask for it."""
+        """A collector of `calculate`'s rows for at least `count` fakes; there is one collector per `calculate`."""
         found: RowCollector = self.collectors.setdefault(calculate, RowCollector(calculate, 0, self.partition))
         found.count = max(found.count, count)
         return found
 
     def of_reals(self, calculate: Callable[[Tensor], Tensor], count: int) -> Tensor:
-        """The rows that `calculate` makes of the first `count` reals.  Called by all ranks."""
+        """The rows that `calculate` returns for the first `count` reals.  All ranks call this method."""
         collector = RowCollector(calculate, count, self.partition)
         found: Tensor = self.once((calculate, count), lambda: self.shown_reals(collector).rows())
         return found
 
     def precise(self, *values: Tensor) -> list[Tensor]:
-        """The values where float64 can be calculated: on CUDA, else on the CPU."""
+        """The tensors on a device with float64: CUDA, or else the CPU, because Apple's GPUs have no float64."""
         device = self.partition.group.device
         return [one.to(device if device.type == "cuda" else "cpu") for one in values]
 
 
 class Metric(ABC):
-    """One metric: it gives the task its collectors, and has its numbers when they have seen the fakes."""
+    """One metric: the constructor adds collectors to the task; when these have got the fakes, `values` has results."""
 
-    paper_images: ClassVar[int]  # that the paper compares, on each side
+    paper_images: ClassVar[int]  # the default number of fakes, and of reals: the paper's
     least_images: ClassVar[int]
-    least_resolution: ClassVar[int] = 4  # below, there is no such number
-    takes_more_fakes: ClassVar[bool] = False  # than there are reals, where the user asks for so many
+    least_resolution: ClassVar[int] = 4  # the metric is left out at lower resolutions
+    takes_more_fakes: ClassVar[bool] = False  # `count` fakes, even if there are fewer reals
     uses_extractor: ClassVar[bool] = False
-    decides: ClassVar[str | None] = None  # the number, without features and count, whose lowest is the best, if any
+    decides: ClassVar[str | None] = None  # the value that is lowest at the best checkpoint, such as kid
 
     def __init__(self, task: Task, count: int) -> None:
         self.task, self.count = task, count
 
     @abstractmethod
     def values(self) -> dict[str, float]:
-        """The numbers by name, on rank 0.  Called by all ranks, when the fakes have been shown."""
+        """The values by `label`; only rank 0's values are used.  All ranks call this method, after `feed`."""
 
     def pictures(self) -> dict[str, Pixels]:
-        """Pictures by file name without ending, after the numbers.  Called by rank 0."""
+        """Pictures by file name without suffix.  Only rank 0 calls this method, after `values`."""
         return {}
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The results of an evaluation; pictures on rank 0 only."""
+    """The results of one evaluation; only rank 0 has pictures."""
 
-    values: dict[str, float]  # by names that carry extractor and count
-    notes: list[str]  # about the numbers
-    pictures: dict[str, Pixels]  # by file name without ending
+    values: dict[str, float]  # by `label`, such as kid@inception-50000
+    notes: list[str]  # hints for reading the values
+    pictures: dict[str, Pixels]  # by file name without suffix
 
 
 class Evaluator:
-    """Metrics by name, with the extractor that they need; the numbers of the reals are kept for the next evaluation."""
+    """Computes the same metrics for one generator after another; results that depend only on reals are cached."""
 
     def __init__(
         self,
@@ -145,9 +145,9 @@ class Evaluator:
         device: torch.device,
         count: int | None = None,
     ) -> None:
-        """Args: count: images on each side, None for the count of each paper.
+        """Args: count: number of fakes, and of reals; None: each metric uses the number of its paper.
 
-        Raises UserError for unknown names, and where weights or packages are missing.
+        Raises UserError for unknown names, and if weights or packages of the extractor are missing.
         """
         self.count, self.known = count, dict[Any, Any]()
         self.metrics: dict[str, type[Metric]] = {name: find("metrics", name, METRICS) for name in names}
@@ -165,11 +165,11 @@ class Evaluator:
         group: ProcessGroup,
         shows_progress: bool = False,
     ) -> Evaluation:
-        """The numbers of all metrics; all ranks call it, and each draws and reads its share.
+        """Compute all metrics of `network`.  All ranks call this method; each draws and reads its part of the images.
 
-        Args: settings: of the fakes; reals have the same resolution and are not faded; pyramid: the same in all calls;
-        first_seed: seed of the first fake, the others follow; shows_progress: on a terminal.
-        Raises UserError, before anything is drawn, for too few images.
+        Args: settings: how fakes are drawn (reals have the same resolution, and no fade); pyramid: the reals, the same
+        in all calls; first_seed: fake n has the seed first_seed + n; shows_progress: a progress bar on a terminal.
+        Raises UserError before drawing if there are too few images.
         """
         side = settings.resolution
         partition, reals = RankPartition.at(side, group, shows_progress=shows_progress), RealImages(pyramid, side)
@@ -181,21 +181,21 @@ class Evaluator:
             if side >= metric.least_resolution
         ]
         if not found:
-            problem = f"metrics=[{','.join(self.metrics)}] has no number at {side}x{side}."
-            raise UserError(problem, "Choose other metrics=, or another resolution=.")
+            problem = f"No metric of metrics=[{','.join(self.metrics)}] can be measured at {side}x{side}."
+            raise UserError(problem, "Choose other metrics=, or a higher resolution=.")
         feed(fakes, [*task.collectors.values()], partition, "Drawing fakes")  # once for all metrics
         values = group.broadcast_object({name: value for one in found for name, value in one.values().items()})
         pictures = {name: picture for one in found if group.is_main for name, picture in one.pictures().items()}
         notes, looked_at = list[str](), (network.architecture.features or "").partition("@")[0]
         if self.extractor is not None and looked_at == self.extractor.name:
-            notes = [f"D looked at features of {looked_at} in training, so metrics by them are too good."]
+            notes = [f"D was trained on features of {looked_at}, so metrics with this extractor look too good."]
         return Evaluation(values, notes, pictures)
 
 
 def images_compared(name: str, metric: type[Metric], count: int | None, pyramid: ImagePyramid) -> int:
-    """How many images a metric compares: `count`, or as many as the paper, and no more than there are reals.
+    """The number of fakes for a metric: `count` or the paper's number, and at most the number of reals.
 
-    Raises UserError where these are too few.
+    A metric with `takes_more_fakes` gets `count` fakes even beside fewer reals.  Raises UserError for too few images.
     """
     compared = min(count or metric.paper_images, pyramid.images)
     if compared < metric.least_images:

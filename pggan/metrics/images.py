@@ -1,8 +1,8 @@
-"""Numbered images of both sides of a comparison, read once, block by block, by any number of ranks.
+"""The fakes and reals of an evaluation, read once in blocks that are divided among the ranks.
 
-Fakes are numbered by seed, reals in a fixed random order.  Blocks are the same whatever the number of ranks, every
-calculation is done per block, and results are put back in the order of the images: so a metric has the same bits on any
-number of ranks with as many CPU threads each.
+Fakes are ordered by seed, reals by a fixed random permutation.  Blocks do not depend on the number of ranks, every
+calculation is on one block, and results are gathered in the order of the images.  So a metric has the same bits on any
+number of ranks, if the number of CPU threads per rank is the same.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,20 +25,20 @@ from pggan.networks.networks import Generator
 from pggan.sampling.generate import RenderSettings, draw, render_each, seed_latents
 from pggan.sampling.images import Pixels
 
-MAX_IMAGES = 64  # in a block
-BLOCK_PIXELS = 2**24  # in a block, and channel: at 1024x1024, 16 images
-DRAWN_PIXELS = 2**22  # in a batch that a GPU draws: at 1024x1024, 4 images
+MAX_IMAGES = 64  # largest number of images in a block
+BLOCK_PIXELS = 2**24  # largest number of pixels in a block: 16 images of 1024x1024
+DRAWN_PIXELS = 2**22  # largest number of pixels in a batch that G draws at once: 4 images of 1024x1024
 
 
 class Images(Protocol):
-    """Images by index."""
+    """A source of images that are read by index."""
 
     def read(self, indices: Sequence[int]) -> Pixels:
         """The images uint8 [N, R, R, C] at `indices`."""
 
 
 class RealImages(Images):
-    """A level of a data set in a fixed random order, without mirroring: image n is the same one in every evaluation."""
+    """The reals at one resolution, in a fixed random order: index n is the same image in every evaluation."""
 
     def __init__(self, pyramid: ImagePyramid, resolution: int, first: int = 0) -> None:
         self.pyramid, self.resolution, self.first = pyramid, resolution, first
@@ -50,9 +50,9 @@ class RealImages(Images):
 
 
 class FakeImages(Images):
-    """Images of a generator: image n has the seed `first_seed` + n, as `pggan sample` draws it.
+    """Images of a generator: index n is the image that `pggan sample` draws for the seed `first_seed` + n.
 
-    Of a generator with classes, image n has the class of real n (of a set without classes: n modulo their number).
+    A generator with classes draws index n in the class of real n or, if the data has no classes, in n % num_classes.
     """
 
     def __init__(self, network: Generator, settings: RenderSettings, reals: RealImages, first_seed: int) -> None:
@@ -76,39 +76,39 @@ class FakeImages(Images):
 
 @dataclass(frozen=True)
 class RankPartition:
-    """Blocks of `size` images, an even number: block b belongs to rank b modulo the number of ranks."""
+    """Blocks of `size` images: block b belongs to rank b % world_size.  `size` is even: MS-SSIM compares pairs."""
 
     group: ProcessGroup
     size: int
-    shows_progress: bool = False  # on a terminal
+    shows_progress: bool = False  # a progress bar on a terminal
 
     @classmethod
     def at(cls, resolution: int, group: ProcessGroup, *, shows_progress: bool = False) -> "RankPartition":
-        """The partition of images of side `resolution`."""
+        """The partition for images of this resolution, within MAX_IMAGES and BLOCK_PIXELS."""
         return cls(group, min(MAX_IMAGES, max(BLOCK_PIXELS // resolution**2, 2)), shows_progress)
 
     def own(self, count: int) -> list[range]:
-        """The blocks of this rank, of images 0 to `count` - 1."""
+        """Blocks of this rank, of the images 0 to `count` - 1, as ranges of indices."""
         blocks = [range(start, min(start + self.size, count)) for start in range(0, count, self.size)]
         return blocks[self.group.rank :: self.group.world_size]
 
     def all_gather(self, blocks: Sequence[Tensor]) -> Tensor:
-        """The rows of all blocks, in order, on every rank; `blocks` holds the rows of this rank's blocks."""
+        """Gather the rows of all ranks' blocks on every rank, in the order of images; `blocks`: this rank's rows."""
         turns = zip_longest(*self.group.all_gather_object(list(blocks)))
         return torch.cat([block for turn in turns for block in turn if block is not None])
 
 
 class Collector(Protocol):
-    """A store of facts about images 0 to `count` - 1, of which each rank sees its own blocks."""
+    """Collects results on the images 0 to `count` - 1; the collector of a rank gets only the blocks of that rank."""
 
     count: int
 
     def add(self, images: Tensor) -> None:
-        """Take the next block of this rank: uint8 [N, C, R, R]."""
+        """Process the images uint8 [N, C, R, R] of this rank's next block."""
 
 
 class RowCollector(Collector):
-    """The rows that `calculate` makes of blocks of images, in the order of the images."""
+    """Collects the rows that `calculate` returns for blocks of images, in the order of the images."""
 
     def __init__(self, calculate: Callable[[Tensor], Tensor], count: int, partition: RankPartition) -> None:
         self.calculate, self.count, self.partition = calculate, count, partition
@@ -119,7 +119,7 @@ class RowCollector(Collector):
         self.blocks.append(self.calculate(images).cpu())
 
     def rows(self) -> Tensor:
-        """The rows of all images, in host memory.  Called by all ranks."""
+        """The rows of all images, on the CPU.  All ranks call this method."""
         if self._gathered is None:
             self._gathered = self.partition.all_gather(self.blocks)
         return self._gathered
@@ -127,9 +127,9 @@ class RowCollector(Collector):
 
 @torch.no_grad()
 def feed(images: Images, collectors: Sequence[Collector], partition: RankPartition, what: str) -> None:
-    """Give each of `collectors` its images, which are read once.
+    """Read each image once, and give it to all `collectors` that need it; `what` labels the progress bar.
 
-    Called by all ranks.  An error on one of them ends it on all: the others would wait for its results.
+    All ranks call this function.  A UserError on one rank is raised on all, which would otherwise wait for that rank.
     """
     own = partition.own(max((collector.count for collector in collectors), default=0))
     console = Console(stderr=True)
@@ -147,7 +147,7 @@ def separable_filter(images: Tensor, kernel: Sequence[float]) -> Tensor:
     for dimension in (2, 3):
         side = images.shape[dimension] - len(kernel) + 1
         found = kernel[0] * images.narrow(dimension, 0, side)
-        for offset, weight in enumerate(kernel[1:], 1):  # all products at once would take K times the memory
+        for offset, weight in enumerate(kernel[1:], 1):  # all K products at once would take K times the memory
             found += weight * images.narrow(dimension, offset, side)
         images = found
     return images

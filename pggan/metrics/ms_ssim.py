@@ -1,14 +1,14 @@
 """MS-SSIM between pairs of generated images: how alike they are (Odena et al. 2017; Karras et al. 2018, section 5).
 
-Multi-scale structural similarity of Wang et al. 2003: five scales, each half of the one before by 2x2 means, with
-weights .0448 .2856 .3001 .2363 .1333; windows of 11x11 pixels, Gaussian of sigma 1.5, without padding; k1 = .01,
-k2 = .03, range 255; the mean over pixels and channels at each scale, negative ones taken as 0.  Pairs are images 2n and
-2n + 1.  The paper takes 10,000 pairs, which are 20,000 images.
+Multi-scale structural similarity (Wang et al. 2003) has five scales, with the weights .0448 .2856 .3001 .2363 .1333.
+Each scale averages 2x2 pixels of the scale before.  The window is a Gaussian of 11x11 pixels with sigma 1.5, without
+padding; k1 = .01, k2 = .03, range 255.  A scale counts by its mean over pixels and channels, or by 0 if that is
+negative.  A pair is the images 2n and 2n + 1.  The paper takes 10,000 pairs, which are 20,000 images.
 
-As in the official code, a scale smaller than the window has a window of its own size S and sigma 1.5 S / 11: below
-176x176 the last scales do.  Images below 16x16 have no five scales.
+As in the official code, a scale with fewer than 11x11 pixels, SxS, has a window of SxS pixels with sigma 1.5 S / 11:
+this concerns images below 176x176.  Images below 16x16 are too small for five scales.
 
-There is no better or worse by itself: far above the number of the reals, the generator lacks variety.
+A value is not good or bad by itself.  A value far above that of the reals shows that the generator lacks variety.
 """
 
 import numpy as np
@@ -27,7 +27,7 @@ K1, K2 = 0.01, 0.03
 
 
 def gaussian(size: int) -> list[float]:
-    """The window of `size` pixels in one direction, with sum 1."""
+    """The Gaussian window in one dimension: `size` weights with sum 1."""
     offsets = np.arange(size) - (size - 1) / 2
     weights = np.exp(-((offsets / (size * SIGMA / WINDOW)) ** 2) / 2)
     found: list[float] = (weights / weights.sum()).tolist()
@@ -35,7 +35,7 @@ def gaussian(size: int) -> list[float]:
 
 
 def similarity(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Structural similarity, and its part without luminance, of images [N, C, S, S] in [0, 255]: [N] each."""
+    """SSIM [N] of pairs of images [N, C, S, S] in [0, 255], and its contrast term [N], which leaves out luminance."""
     window = gaussian(min(WINDOW, x.shape[-1]))
     mean_x, mean_y = separable_filter(x, window), separable_filter(y, window)
     variance = separable_filter(x * x, window) - mean_x**2 + separable_filter(y * y, window) - mean_y**2
@@ -47,7 +47,7 @@ def similarity(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def ms_ssim(x: Tensor, y: Tensor) -> Tensor:
-    """The similarity [N] of images float64 [N, C, R, R] in [0, 255]; float32 would lose digits of the variances."""
+    """MS-SSIM [N] of pairs of images float64 [N, C, R, R] in [0, 255]; float32 would lose digits of the variances."""
     product = torch.ones(len(x), dtype=x.dtype, device=x.device)
     for weight in WEIGHTS[:-1]:
         product = product * similarity(x, y)[1].clamp(min=0) ** weight
@@ -56,14 +56,14 @@ def ms_ssim(x: Tensor, y: Tensor) -> Tensor:
 
 
 def of_pairs(images: Tensor) -> Tensor:
-    """The similarities float64 [N / 2] of images 2n and 2n + 1 of uint8 [N, C, R, R]."""
-    # Apple's devices have no float64.
+    """MS-SSIM float64 [N / 2] between the images 2n and 2n + 1 of uint8 [N, C, R, R]."""
+    # On the CPU unless on CUDA, because Apple's GPUs have no float64.
     precise = (images if images.device.type == "cuda" else images.cpu()).double()
     return ms_ssim(precise[0::2], precise[1::2])
 
 
 class MultiScaleSimilarity(Metric):
-    """`ms_ssim` of the fakes, and `ms_ssim_reals` to compare with."""
+    """The mean MS-SSIM of pairs of fakes, `ms_ssim`, and of pairs of reals, `ms_ssim_reals`, to compare with."""
 
     paper_images = 20_000
     least_images = 2

@@ -1,18 +1,18 @@
 """Sliced Wasserstein distance between patches of a Laplacian pyramid (Karras et al. 2018, section 5 and its code).
 
-Per level of the pyramid, from the images' own resolution down to 16x16, which is the last, low-pass one: 128 patches of
-7x7 pixels at random positions of each image; their values normalised to zero mean and unit standard deviation per
-channel, over all patches of a set; 4 x 128 random unit vectors as projection directions; along each, the mean distance
-between the sorted projections of both sets; the mean over directions, times 1000.  The pyramid has the 5x5 binomial
-filter [1 4 6 4 1], with reflection padding.  The paper compares 16384 images with as many.
+The pyramid has levels from the images' own resolution down to 16x16, the low-pass level; its filter is the 5x5 binomial
+[1 4 6 4 1] with reflection padding.  At each level, 128 patches of 7x7 pixels are cut from each image at random
+positions, and normalised to zero mean and unit standard deviation per channel over all patches of a set.  The patches
+of both sets are projected on 4 x 128 random unit vectors.  The distance along a vector is the mean difference between
+the sorted projections; SWD is the mean over all vectors, times 1000.  The paper compares 16384 fakes and reals.
 
-Lower is better.  The floor is the same distance between two sets of other reals: a perfect generator has that, not 0.
+Lower is better.  The floor is the distance between two halves of the reals: a perfect generator has the floor, not 0.
 
 The official code differs: it flips reals horizontally at random where training has mirror augmentation, it replicates
 grayscale images to three channels, and its patch positions and projection directions change with every evaluation.
-Here positions are seeded by image index and level, and directions by level, so that equal sets have the distance 0.
-Two cases are not in the official code: images smaller than 16x16 have one level, 8x8 (4x4 is smaller than a patch),
-and a channel of zero variance is not divided by its standard deviation.
+This code seeds positions by image index and level, and directions by level, so that equal sets have the distance 0.
+Two cases are not in the official code: 8x8 images have one level (4x4 is smaller than a patch), and a channel with zero
+variance is not divided by its standard deviation.
 """
 
 import tempfile
@@ -32,12 +32,12 @@ PATCHES = 128
 SIDE = 7
 MIN_LEVEL = 16
 DIRECTIONS = 4 * 128
-AT_ONCE = 32  # directions whose projections are held in memory: 268 MB per set of 16384 images
+AT_ONCE = 32  # directions at a time: their projections take 268 MB of memory per set of 16384 images
 BINOMIAL = (1 / 16, 4 / 16, 6 / 16, 4 / 16, 1 / 16)
 
 
 def levels_of(resolution: int) -> list[int]:
-    """The sides of the levels of an image, its own first."""
+    """The side lengths of the pyramid's levels, from `resolution` down to 16."""
     sides = [resolution]
     while sides[-1] > MIN_LEVEL:
         sides.append(sides[-1] // 2)
@@ -45,17 +45,17 @@ def levels_of(resolution: int) -> list[int]:
 
 
 def blur(images: Tensor) -> Tensor:
-    """Images [N, C, S, S], each convolved with the binomial filter in both directions."""
+    """Images [N, C, S, S], convolved with the binomial filter in both directions."""
     return separable_filter(F.pad(images, (2, 2, 2, 2), mode="reflect"), BINOMIAL)
 
 
 def half(images: Tensor) -> Tensor:
-    """The next level of a Gaussian pyramid.  [N, C, S, S] -> [N, C, S/2, S/2]"""
+    """Downsample to the next level of a Gaussian pyramid.  [N, C, S, S] -> [N, C, S/2, S/2]"""
     return blur(images)[:, :, ::2, ::2]
 
 
 def double(images: Tensor) -> Tensor:
-    """Twice the side: zeros between the pixels, blurred, times 4.  [N, C, S, S] -> [N, C, 2S, 2S]"""
+    """Upsample: put zeros between the pixels, blur, multiply by 4.  [N, C, S, S] -> [N, C, 2S, 2S]"""
     count, channels, side, _ = images.shape
     spread = images.new_zeros(count, channels, 2 * side, 2 * side)
     spread[:, :, ::2, ::2] = images
@@ -63,7 +63,7 @@ def double(images: Tensor) -> Tensor:
 
 
 def laplacian_pyramid(images: Tensor) -> Iterator[Tensor]:
-    """The levels of images float32 [N, C, R, R]: what each has beyond the next one, and last the low-pass one."""
+    """Yield the Laplacian levels of images float32 [N, C, R, R]; the last level is the low-pass image."""
     while images.shape[-1] > MIN_LEVEL:
         smaller = half(images)
         yield images - double(smaller)
@@ -72,7 +72,7 @@ def laplacian_pyramid(images: Tensor) -> Iterator[Tensor]:
 
 
 def cut_patches(level: Tensor, corners: Tensor) -> Tensor:
-    """Patches [N, P, C, 7, 7] of a level [N, C, S, S]; `corners` int64 [2, N, P] are their rows and columns."""
+    """Cut patches [N, P, C, 7, 7] from a level [N, C, S, S]; `corners` int64 [2, N, P]: first rows and columns."""
     windows = level.unfold(2, SIDE, 1).unfold(3, SIDE, 1)  # [N, C, S-6, S-6, 7, 7], without a copy
     images = torch.arange(len(level), device=level.device)[:, None]
     patches: Tensor = windows[images, :, corners[0], corners[1]]
@@ -80,32 +80,32 @@ def cut_patches(level: Tensor, corners: Tensor) -> Tensor:
 
 
 def corners_of(block: int, count: int, side: int) -> Tensor:
-    """The corners int64 [2, count, P] of the patches at a level of `side`, in the images of a block."""
+    """Random patch positions int64 [2, count, P] in images of `side` pixels, seeded by the index of their block."""
     generator = generator_for(0, f"swd patches {side}", block)
     corners: Tensor = torch.randint(side - SIDE + 1, (2, count, PATCHES), generator=generator)
     return corners
 
 
 def random_directions(size: int, side: int) -> Tensor:
-    """Unit vectors float32 [size, D] for a level of `side`."""
+    """Random unit vectors float32 [size, D] for the level with this `side`, which seeds them."""
     directions = torch.randn(size, DIRECTIONS, generator=generator_for(0, "swd directions", side), dtype=torch.float64)
     units: Tensor = directions / directions.norm(dim=0)
     return units.float()
 
 
 class PatchCollector(Collector):
-    """The patches of this rank's images at every level, a block of images in one unnamed temporary file."""
+    """Collects the patches of this rank's images at every level, in one unnamed temporary file per block and level."""
 
     def __init__(self, count: int, resolution: int, channels: int, partition: RankPartition) -> None:
         self.count, self.channels, self.partition = count, channels, partition
         self.starts = [block.start for block in partition.own(count)]
         self.levels = levels_of(resolution)
-        self.patches: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # per block [N, PATCHES, C, 7, 7]
-        self.sums: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # per block, of values and squares
+        self.patches: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # [N, PATCHES, C, 7, 7] per block
+        self.sums: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # [N, 2, C] per block: values, squares
 
     def add(self, images: Tensor) -> None:
         for side, level in zip(self.levels, laplacian_pyramid(images.float()), strict=True):
-            # The same patch positions, whatever the number of images in the last block.
+            # A full block's positions are drawn, so that they do not depend on how many images the last block has.
             corners = corners_of(self.starts[len(self.patches[side])], self.partition.size, side)[:, : len(images)]
             patches = stored(cut_patches(level, corners.to(images.device)).cpu())
             self.patches[side].append(patches)
@@ -113,7 +113,7 @@ class PatchCollector(Collector):
             self.sums[side].append(torch.stack([values.sum(2), values.square().sum(2)], 1))
 
     def normalise(self, side: int) -> None:
-        """Give the patches of a level, over all ranks, zero mean and unit standard deviation per channel."""
+        """Normalise a level's patches in place: zero mean, unit standard deviation per channel, over all ranks."""
         sums = self.partition.all_gather(self.sums[side]).sum(0) / (self.count * PATCHES * SIDE**2)  # [2, C]
         mean = sums[0]
         deviation = (sums[1] - mean.square()).clamp(min=0).sqrt()
@@ -131,27 +131,27 @@ class PatchCollector(Collector):
 
 
 def stored(block: Tensor) -> Tensor:
-    """The numbers of a float32 block in an unnamed temporary file; raises UserError where it has no space.
+    """Move a float32 block to a memory-mapped, unnamed temporary file; raises UserError if the disk is full.
 
-    It is written before it is mapped: without space, writing to a mapped file ends the process.
+    The file is written before it is mapped: on a full disk, a write to mapped memory kills the process (SIGBUS).
     """
     try:
         with tempfile.TemporaryFile() as file:
             file.write(block.numpy().tobytes())
             return torch.from_numpy(np.memmap(file, np.float32, "r+", shape=tuple(block.shape)))
     except OSError as error:
-        problem = f"Patches of images find no place in {tempfile.gettempdir()}: {error.strerror}."
-        raise UserError(problem, "Use fewer images (count), or set a larger place: TMPDIR=DIRECTORY.") from error
+        problem = f"Patches of images can't be written to {tempfile.gettempdir()}: {error.strerror}."
+        raise UserError(problem, "Use fewer images (count=), or set TMPDIR to a directory with more space.") from error
 
 
 def distances(one: PatchCollector, other: PatchCollector) -> dict[str, float]:
-    """The distance at each level, and their mean.  Called by all ranks."""
+    """SWD by level, and the mean over levels.  All ranks call this function."""
     found = {str(side): distance(one, other, side) for side in one.levels}
     return found | {"mean": sum(found.values()) / len(found)}
 
 
 def distance(one: PatchCollector, other: PatchCollector, side: int) -> float:
-    """The distance at a level between two sets of as many images, times 1000.  Called by all ranks."""
+    """SWD times 1000 at one level, between two sets of equally many images.  All ranks call this function."""
     for collector in (one, other):
         collector.normalise(side)
     directions = random_directions(one.channels * SIDE**2, side)
@@ -162,15 +162,15 @@ def distance(one: PatchCollector, other: PatchCollector, side: int) -> float:
 
 
 def sorted_distance(a: Tensor, b: Tensor) -> float:
-    """The Wasserstein distance between two sets of as many numbers [M]."""
+    """The Wasserstein distance between two sets of M numbers each."""
     return float(np.abs(np.sort(a.numpy()) - np.sort(b.numpy())).mean(dtype=np.float64))
 
 
 class SlicedWasserstein(Metric):
-    """`swd/SIDE` per level, `swd/mean`, and the floor of both."""
+    """SWD per level, `swd/SIDE`, the mean, `swd/mean`, and their floors, `swd_floor/SIDE` and `swd_floor/mean`."""
 
     paper_images = 16_384
-    least_images = 16  # with as few reals, the floor compares 8 with 8; of one with one it is no measure
+    least_images = 16  # with 16 reals, the floor compares 8 with 8; fewer say nothing
     least_resolution = 8  # a patch does not fit into 4x4
     decides = "swd/mean"
 
@@ -180,7 +180,7 @@ class SlicedWasserstein(Metric):
 
     def values(self) -> dict[str, float]:
         found = distances(self.patches, self._of_reals(self.count))
-        half = min(self.count, self.task.reals.pyramid.images // 2)  # of each side of the floor
+        half = min(self.count, self.task.reals.pyramid.images // 2)  # reals on each side of the floor
         key = "swd_floor", half
         floor = self.task.once(key, lambda: distances(self._of_reals(half), self._of_reals(half, first=half)))
         named = {label(f"swd/{level}", "patches", self.count): value for level, value in found.items()}

@@ -68,7 +68,7 @@ def test_a_note_tells_that_d_looked_at_the_same_features(finished_run, toy_data,
         evaluated(finished_run, toy_data, ["kid"], alone, 16, features=backbone_fingerprint(), extractor=one).notes
         for one in (LITE0, "pixels")
     ]
-    note = "D looked at features of efficientnet-lite0 in training, so metrics by them are too good."
+    note = "D was trained on features of efficientnet-lite0, so metrics with this extractor look too good."
     assert notes == [[note], []]
 
 
@@ -168,14 +168,14 @@ def test_json_has_a_curve_and_what_the_numbers_depend_on(finished_run, toy_data,
     [
         (["metrics=[kidd]"], "metrics=kidd.\n  Did you mean 'kid'?"),
         (["metrics=[nothing:here]"], "can't be loaded"),
-        (["metrics=[]"], "no number"),
+        (["metrics=[]"], "can be measured"),
         (["weights=nowhere.pth"], "folder of torch.hub"),
         (["extractor=effcientnet-lite0"], "efficientnet-lite0"),
         (["checkpoint=best"], "128, 160"),
         (["count=1"], "at least 2"),
         (["count=15", "metrics=[kid]"], "needs at least 16 images; there are 15.\n  Raise count="),
         (["resolution=32"], "no level"),
-        (["resolution=4", "metrics=[swd]"], "no number at 4x4"),
+        (["resolution=4", "metrics=[swd]"], "No metric of metrics=[swd] can be measured at 4x4"),
         (["data=nowhere"], "nowhere"),
     ],
 )
