@@ -1,1 +1,1 @@
-"""Several ranks of one run: rendezvous, collectives, restarts; nothing about training."""
+"""Starts, connects and restarts the ranks of a run, and wraps their collectives; knows nothing about training."""

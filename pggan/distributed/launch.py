@@ -1,4 +1,4 @@
-"""Starting the ranks of a command with torchrun's own launcher, which restarts all of them when one is lost."""
+"""Starts the ranks of a command with torchrun's launcher, which restarts all ranks when one rank is lost."""
 
 import json
 import os
@@ -17,11 +17,11 @@ from typing import Any
 from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PEER_LOST, EXIT_USER_ERROR, UserError
 from pggan.core.process import PARENT_VARIABLE, TASK_VARIABLE, environment, signal_handlers
 
-LOOPBACK = "127.0.0.1"  # not localhost, which some containers have no address for
-RENDEZVOUS_SECONDS = 300  # for all machines, and for all ranks, to be there
-RANKS_VARIABLE = "PGGAN_RANKS"  # of a rank: the folder in which it and its parent leave each other notes
-IGNORED = "SIGURG"  # the one signal that torchrun handles, which has no other use: signals are handled here
-ENDED = "ended"  # the file with the exit code of the command, where ranks that are lost from now on need no restart
+LOOPBACK = "127.0.0.1"  # not `localhost`, which some containers can't resolve
+RENDEZVOUS_SECONDS = 300  # time for all machines and all ranks to connect
+RANKS_VARIABLE = "PGGAN_RANKS"  # environment variable of a rank: folder for notes between ranks and parent
+IGNORED = "SIGURG"  # the only signal left to torchrun's handlers, as nobody sends it: `relay` handles the others
+ENDED = "ended"  # file with the exit code of the command; once it exists, no rank is restarted
 
 
 def launch(
@@ -35,13 +35,13 @@ def launch(
     threads: int,
     then: Callable[[], str] = str,
 ) -> int:
-    """Run a command on `count` ranks here, and on those of the other machines; returns the exit code.
+    """Run a command on `count` ranks of this machine, one of `nnodes` machines; returns the exit code.
 
-    Signals are passed on to the ranks, which save and end.
+    The launcher passes signals on to the ranks, which then save and exit.
     Args: values: the configuration of the command; nnodes, rdzv_endpoint, max_restarts: torchrun's options; threads:
-    per rank, for arithmetic on the CPU, unless OMP_NUM_THREADS says otherwise; then: says what the same
-    command would do after an end like this.
-    Raises UserError when the machines do not find each other, or not again.
+    CPU threads per rank, unless OMP_NUM_THREADS is set; then: returns a sentence that tells the user, after a failure,
+    what the same command would do.
+    Raises UserError if the machines do not find each other, or lose each other.
     """
     with tempfile.TemporaryDirectory(prefix="pggan-") as folder:
         ended = Path(folder, ENDED)
@@ -52,14 +52,14 @@ def launch(
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
             "TORCHELASTIC_SIGNALS_TO_HANDLE": IGNORED,
         }
-        if nnodes == 1 and sys.platform == "linux":  # no need for a host name that can be resolved
+        if nnodes == 1 and sys.platform == "linux":  # Gloo would resolve the host name, which can fail
             variables["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
 
         def relay(number: int, frame: FrameType | None) -> None:
             ended.write_text(str(EXIT_INTERRUPTED))
             reached = False
             for file in Path(folder).glob("pid-*"):
-                with suppress(ProcessLookupError, ValueError):  # it has ended; it is just being written
+                with suppress(ProcessLookupError, ValueError):  # the rank has ended; its file is being written
                     os.kill(int(file.read_text()), number)
                     reached = True
             if not reached:
@@ -76,9 +76,9 @@ def launch(
 
 
 def run_ranks(folder: str, count: int, nnodes: int, rdzv_endpoint: str | None, max_restarts: int) -> bool:
-    """Let torchrun start ranks and restart them; returns whether they succeeded in the end.
+    """Let torchrun start the ranks, and restart them after a failure; returns whether they succeeded in the end.
 
-    Raises UserError when the machines do not find each other, or not again.
+    Raises UserError if the machines do not find each other, or lose each other.
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -101,21 +101,21 @@ def run_ranks(folder: str, count: int, nnodes: int, rdzv_endpoint: str | None, m
             signals_to_handle=IGNORED,
         )
         elastic_launch(settings, sys.executable)("-m", "pggan")
-    except ChildFailedError:  # which torchrun has logged
+    except ChildFailedError:  # torchrun has logged the failure
         return False
     except (RendezvousError, OSError) as error:
         raise UserError(
             f"The machines did not meet at distributed.rdzv_endpoint={rdzv_endpoint}, or lost each other: {error}",
-            f"Start the same command on all {nnodes} within five minutes, with the address of one, "
-            "which all can reach, and a port that is free there.",
+            f"Start the same command on all {nnodes} machines within five minutes. The endpoint is the address of one "
+            "of them, which the others can reach, and a free port of that machine.",
         ) from error
     return True
 
 
 def report_rank(run: Callable[[str, dict[str, Any]], int], guarded: Callable[[Callable[[], int]], int]) -> int:
-    """Be a rank that `launch` has started: the exit code for torchrun, which is 0 where a restart would not help.
+    """Run as a rank that `launch` has started; returns the exit code for torchrun, 0 if a restart would not help.
 
-    Args: run: takes the command and its values; guarded: turns what `run` raises into an exit code.
+    Args: run: runs a command with its configuration; guarded: turns exceptions of `run` into an exit code.
     """
     command, values = json.loads(os.environ.pop(TASK_VARIABLE))
     Thread(target=end_with_parent, name="parent", daemon=True).start()
@@ -131,7 +131,7 @@ def report_rank(run: Callable[[str, dict[str, Any]], int], guarded: Callable[[Ca
         except KeyboardInterrupt:
             if ended.exists():
                 raise
-            return EXIT_PEER_LOST  # torchrun ends the ranks that are left when it has lost one
+            return EXIT_PEER_LOST  # torchrun has lost a rank, and stops the others
 
     code = guarded(unless_lost)
     if code in (EXIT_USER_ERROR, EXIT_INTERRUPTED) or (code == 0 and ended.exists()):
@@ -141,16 +141,16 @@ def report_rank(run: Callable[[str, dict[str, Any]], int], guarded: Callable[[Ca
 
 
 def end_with_parent() -> None:
-    """Make this process save and end when its parent is gone."""
+    """Wait until the parent process is gone; then send this process SIGTERM, at which it saves and exits."""
     while os.getppid() == int(os.environ[PARENT_VARIABLE]):
         time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def meeting_place(endpoint: str) -> tuple[str, bool | None]:
-    """The address of this machine on the way to the rendezvous, and whether the rendezvous is kept here.
+    """The address by which this machine reaches the rendezvous, and whether this machine hosts the rendezvous.
 
-    Waits for the machine that keeps it; raises OSError when that does not come.
+    Waits until the host answers; raises OSError if the host does not answer within RENDEZVOUS_SECONDS.
     """
     host, _, port = endpoint.rpartition(":")
     end = time.monotonic() + RENDEZVOUS_SECONDS
@@ -159,8 +159,8 @@ def meeting_place(endpoint: str) -> tuple[str, bool | None]:
             with socket.create_connection((host, int(port)), timeout=5) as way:
                 return way.getsockname()[0], False
         except OSError:
-            with suppress(OSError), socket.create_server((host, int(port))):  # possible at an address of this machine
-                # Of two agents of one machine, as in tests, torchrun finds out which was first.
+            with suppress(OSError), socket.create_server((host, int(port))):  # works at an address of this machine only
+                # For two launchers on one machine, as in tests, None lets torchrun decide which one is the host.
                 return host, None if host == LOOPBACK else True
             if time.monotonic() > end:
                 raise

@@ -1,4 +1,4 @@
-"""The ranks of one run, seen from one of them: taking part, collectives on small values, errors that all share."""
+"""All ranks of a run, as one rank sees them: connecting, collectives on small values, errors shared by all ranks."""
 
 import os
 import socket
@@ -24,25 +24,25 @@ from pggan.core.devices import device_of_rank, synchronize
 from pggan.core.errors import EXIT_FAILED, EXIT_PEER_LOST, EXIT_USER_ERROR, StepOutOfMemory, UserError
 from pggan.distributed.launch import RENDEZVOUS_SECONDS
 
-STEP_TIMEOUT = timedelta(minutes=30)  # of gradients and flags: a slow link, or an evaluation on one rank, is no fault
-CONTROL_TIMEOUT = timedelta(days=1)  # while one rank prepares data, the others wait
+STEP_TIMEOUT = timedelta(minutes=30)  # for gradients and flags: slow links and evaluations may take minutes
+CONTROL_TIMEOUT = timedelta(days=1)  # the other ranks wait while one rank prepares data
 ROUND, POLL_SECONDS = "round", 0.1
-MAX_STEPS_IN_FLIGHT = 8  # steps that the host may be ahead of a GPU: enough to keep it busy; a save waits for them
+MAX_STEPS_IN_FLIGHT = 8  # steps that the CPU may be ahead of the GPU: enough to keep the GPU busy; a save waits for all
 T = TypeVar("T")
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 class PeerLost(Exception):
-    """Another rank went away in the middle of a collective."""
+    """Another rank was lost during a collective."""
 
 
 class RemoteUserError(Exception):
-    """Another rank raised a UserError, which the text quotes, and reports it."""
+    """Another rank raised a UserError and reports it; this exception quotes the text."""
 
 
 @dataclass(frozen=True)
 class RankInfo:
-    """The rank of one process, among all and on its machine."""
+    """The rank of a process among all processes, and among the processes of its machine."""
 
     rank: int
     world_size: int
@@ -51,26 +51,26 @@ class RankInfo:
 
 
 def rank_from_environment() -> RankInfo | None:
-    """The rank that torchrun, or a launcher that sets the same variables, gave this process; None without one."""
+    """The rank that torchrun, or a launcher with the same variables, gave this process; None without a launcher."""
     if not os.environ.keys() >= {*RANK_VARIABLES}:
         return None
     return RankInfo(*(int(os.environ[name]) for name in RANK_VARIABLES[:4]))
 
 
 class ProcessGroup:
-    """All ranks of a run.  Methods that communicate are called by all of them, in the same order."""
+    """All ranks of a run.  All ranks have to call the methods that communicate, in the same order."""
 
     def __init__(self, info: RankInfo, device: torch.device, control: Any, torch_group: Any = None) -> None:
-        """Args: control: torch's group for small values in host memory; None in a single process.
+        """Args: control: torch's process group for small values on the CPU; None in a single process.
 
-        torch_group: of gradients; None: torch's default group.
+        torch_group: torch's process group for gradients; None: the default group.
         """
         self.rank, self.world_size = info.rank, info.world_size
         self.local_rank, self.local_world_size = info.local_rank, info.local_world_size
         self.device, self.is_main = device, info.rank == 0
         self.name = f"rank {info.rank} on {socket.gethostname()} (pid {os.getpid()})"
         self.torch_group, self._control = torch_group, control
-        self._step_events: deque[torch.cuda.Event] = deque()  # in the queue of a GPU, one per step
+        self._step_events: deque[torch.cuda.Event] = deque()  # one per step in the queue of a GPU
 
     @classmethod
     def single_process(cls, device: torch.device) -> "ProcessGroup":
@@ -79,10 +79,10 @@ class ProcessGroup:
 
     @classmethod
     def connect(cls, info: RankInfo, device: torch.device) -> "ProcessGroup":
-        """The group of all ranks, when they are there; raises UserError if that takes more than RENDEZVOUS_SECONDS."""
+        """Wait for all ranks, and connect them; raises UserError if that takes longer than RENDEZVOUS_SECONDS."""
         try:
             store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=RENDEZVOUS_SECONDS)))
-            store = getattr(store, "underlying_store", store)  # torchrun's prefix can differ among its machines
+            store = getattr(store, "underlying_store", store)  # without torchrun's prefix, which can differ by machine
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
                 store=PrefixStore(agreed_prefix(store, info, RENDEZVOUS_SECONDS), store),
@@ -95,21 +95,21 @@ class ProcessGroup:
             place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}: {str(error).splitlines()[0]}"
             raise UserError(
                 f"Rank {info.rank} of {info.world_size} did not find the others at {place}",
-                "Start as many ranks as WORLD_SIZE says, and see that all machines can reach this address.",
+                "Start as many ranks as WORLD_SIZE says, and make sure that all machines can reach this address.",
             ) from error
 
     def open_nccl(self) -> None:
-        """Let NCCL open its connections on GPUs; raises UserError, with all that NCCL says, where that fails."""
+        """Let NCCL connect the GPUs, by a first all-reduce; raises UserError with NCCL's message if that fails."""
         try:
             if self.device.type == "cuda":
                 dist.all_reduce(torch.ones(1, device=self.device))
                 synchronize(self.device)
         except RuntimeError as error:
-            remedy = "NCCL_DEBUG=INFO tells more; a container needs room for shared memory (docker run --shm-size=1g)."
+            remedy = "Set NCCL_DEBUG=INFO to see more. A container needs shared memory: docker run --shm-size=1g."
             raise UserError(f"{self.name} can't send gradients to the other GPUs: {error}", remedy) from error
 
     def subgroup(self, size: int) -> "ProcessGroup | None":
-        """The group of the ranks below `size`, for gradients; None on the other ranks.  Called by all ranks."""
+        """The group of the ranks below `size` only; None on the other ranks.  All ranks call this method."""
         torch_group = dist.new_group(list(range(size))) if self.world_size > 1 else None
         info = RankInfo(self.rank, size, self.local_rank, min(size, self.local_world_size))
         return ProcessGroup(info, self.device, torch_group, torch_group) if self.rank < size else None
@@ -121,17 +121,17 @@ class ProcessGroup:
                 dist.barrier(self._control)
 
     def shutdown(self) -> None:
-        """Wait for all ranks to end, and close the connections."""
+        """Wait until all ranks call this method, and close the connections."""
         self.barrier()
         if self.world_size > 1:
             dist.destroy_process_group()
 
     @contextmanager
     def collective(self) -> Iterator[None]:
-        """Around every collective: raises PeerLost when another rank is gone."""
+        """Wraps a collective: turns the RuntimeError that a lost rank causes into PeerLost."""
         try:
             yield
-        except (torch.OutOfMemoryError, torch.AcceleratorError):  # of this rank's own device
+        except (torch.OutOfMemoryError, torch.AcceleratorError):  # a fault of this rank's own GPU
             raise
         except RuntimeError as error:
             raise PeerLost(f"{self.name} lost its connection to the others: {error}") from error
@@ -143,7 +143,7 @@ class ProcessGroup:
                 work.wait()
 
     def all_gather_object(self, value: Any) -> list[Any]:
-        """Every rank's `value`, in order of rank."""
+        """The `value` of every rank, in the order of ranks, on every rank."""
         gathered = [value] * self.world_size
         if self._control is not None:
             with self.collective():
@@ -151,12 +151,12 @@ class ProcessGroup:
         return gathered
 
     def broadcast_object(self, value: Any) -> Any:
-        """Rank 0's `value`."""
+        """Rank 0's `value`, on every rank."""
         return self.all_gather_object(value if self.is_main else None)[0]
 
     @contextmanager
     def collective_errors(self) -> Iterator[None]:
-        """All ranks leave the block without an error, or one with its UserError, the others with RemoteUserError."""
+        """Share errors: if a rank raises UserError in the block, all other ranks raise RemoteUserError at its end."""
         problem: UserError | None = None
         try:
             yield
@@ -169,7 +169,7 @@ class ProcessGroup:
             raise problem if problem is not None and self.rank == failed else remote
 
     def on_main(self, function: Callable[[], T]) -> T | None:
-        """The result of `function` on rank 0, None on the others; its UserError is an error of all ranks."""
+        """Call `function` on rank 0, and return its result there, None elsewhere; its UserError ends all ranks."""
         result = None
         with self.collective_errors():
             if self.is_main:
@@ -179,21 +179,21 @@ class ProcessGroup:
     def require_same(
         self, facts: Mapping[str, Any], remedy: str = "Give all ranks the same code, configuration and data."
     ) -> None:
-        """Raise UserError, naming the rank and the fact, unless `facts` are the same on all ranks."""
+        """Raise UserError unless `facts` are the same on all ranks; the text names the rank and the fact."""
         first, *others = self.all_gather_object(facts)
         with self.collective_errors():
             for rank, theirs in enumerate(others, 1):
-                for name in first | theirs:  # tables may have other keys
+                for name in first | theirs:  # ranks may have different keys
                     here, there = first.get(name, "nothing"), theirs.get(name, "nothing")
                     if here != there:
                         problem = f"Rank {rank} has another {name} than rank 0: {there} instead of {here}."
                         raise UserError(problem, remedy)
 
     def limit_steps_in_flight(self) -> None:
-        """Wait until a GPU is at most MAX_STEPS_IN_FLIGHT steps behind the host; called before every step."""
+        """Wait until a GPU is at most MAX_STEPS_IN_FLIGHT steps behind the CPU; called before every step."""
         if self.device.type == "cuda":
             self._step_events.append(torch.cuda.current_stream(self.device).record_event())
-            if len(self._step_events) > MAX_STEPS_IN_FLIGHT:  # else the host would stop at a full queue
+            if len(self._step_events) > MAX_STEPS_IN_FLIGHT:  # else a full queue of the GPU would block the CPU
                 self._step_events.popleft().synchronize()
 
     def all_reduce_flags(self, flags: int) -> int:
@@ -206,7 +206,7 @@ class ProcessGroup:
         return int(reduced)
 
     def broadcast(self, tensors: list[Tensor]) -> None:
-        """Overwrite `tensors` with those of rank 0."""
+        """Overwrite `tensors` with the tensors of rank 0."""
         if self._control is None:
             return
         with self.collective():
@@ -216,21 +216,21 @@ class ProcessGroup:
                 tensor.copy_(dense)
 
     def require_equal_weights(self, named: Mapping[str, list[Tensor]]) -> None:
-        """Raise UserError, naming the rank, unless the weights by network name are the same bits on all ranks."""
+        """Raise UserError unless weights have the same bits on all ranks; `named`: the weights by network name."""
         if self.world_size > 1:
             sums = {name: [int(weight.detach().view(torch.int32).sum()) for weight in named[name]] for name in named}
             self.require_same(
                 {f"checksum of the weights of {name}": sum(map(mul, sums[name], count(1))) for name in named},
-                "The same command resumes from the last checkpoint. If this comes back, the memory or the link of that "
-                "machine is at fault.",
+                "Run the same command again: it resumes from the last checkpoint. If this error comes back, the memory "
+                "or the network of that machine is faulty.",
             )
 
 
 def agreed_prefix(store: Any, info: RankInfo, seconds: float) -> str:
-    """A prefix for the store's keys, the same on all ranks of this start: earlier ranks may have left keys there.
+    """Agree on a prefix for keys in the store, new at every start: ranks before a restart may have left keys there.
 
-    The other ranks write who they are, again and again.  Rank 0 deletes what was there, waits for all of them, and
-    publishes a prefix together with the list of those that it is for.
+    Ranks other than 0 write a random id to the store, again and again.  Rank 0 deletes old ids, waits for the ids of
+    all ranks, and publishes a prefix with these ids.  A rank accepts only a prefix that is published with its own id.
     """
     own, others = uuid4().hex, [f"rank-{rank}" for rank in range(1, info.world_size)]
     if info.rank == 0:
@@ -244,16 +244,16 @@ def agreed_prefix(store: Any, info: RankInfo, seconds: float) -> str:
         if store.check([ROUND]) and own in (published := store.get(ROUND).decode().split()):
             return str(published[0])
         time.sleep(POLL_SECONDS)
-    raise RuntimeError("not all of them came")
+    raise RuntimeError("not all ranks connected in time")
 
 
 def run_distributed(info: RankInfo, devices: str, run: Callable[[ProcessGroup], int]) -> int:
-    """The exit code of this rank: of `run` with its one of `devices`, or that of an error on another rank."""
+    """Connect this rank, choose its device of `devices`, call `run`; returns the exit code, also after an error."""
     group = ProcessGroup.connect(info, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     try:
-        with group.collective_errors():  # on all ranks, most likely: only one reports it
+        with group.collective_errors():  # most ranks raise the same error: only one reports it
             group.device = device_of_rank(devices, info.local_rank)
-        group.require_same({"kind of device": group.device.type}, "`pggan doctor` on that machine says what it has.")
+        group.require_same({"kind of device": group.device.type}, "Run `pggan doctor` there to see its devices.")
         with group.collective_errors():
             group.open_nccl()
         code = run(group)
@@ -261,7 +261,7 @@ def run_distributed(info: RankInfo, devices: str, run: Callable[[ProcessGroup], 
         return code
     except RemoteUserError:
         return EXIT_USER_ERROR
-    except StepOutOfMemory as error:  # the others wait for this rank: all restart, with what fits then
+    except StepOutOfMemory as error:  # this exit lets torchrun restart all ranks, with smaller micro-batches
         print(f"{group.name}: {error.problem}", file=sys.stderr, flush=True)
         return EXIT_FAILED
     except PeerLost as error:

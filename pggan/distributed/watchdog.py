@@ -1,7 +1,7 @@
-"""Kills a rank that is stopped as a whole, so that torchrun restarts all ranks from the last checkpoint.
+"""Kills a rank whose process is stopped (SIGSTOP), so that torchrun restarts all ranks from the last checkpoint.
 
-The other ranks lose their connection to it, and end, too.  A rank that hangs while its process runs is not noticed
-here, but by those that wait for it: torch's collectives fail after half an hour.
+The other ranks then lose their connection to the killed rank, and exit, too.  The watchdog does not notice a rank that
+hangs while its process runs; the collectives of the other ranks time out then, after half an hour.
 """
 
 import os
@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from subprocess import PIPE, Popen
 from threading import Event, Thread
 
-# Reads a byte each second; without one for too long, it kills the rank.  It looks once in each second, so that none go
-# by while the machine sleeps.
+# Program of the guard process: the rank sends a byte each second, and the guard kills the rank after `timeout` seconds
+# without a byte.  It counts waits of a second and reads no clock, so that time in which the machine sleeps is left out.
 GUARD = """
 import os, select, signal, sys
 rank, timeout, silent = int(sys.argv[1]), float(sys.argv[2]), 0
@@ -29,15 +29,15 @@ os.kill(rank, signal.SIGKILL)
 
 @contextmanager
 def killed_if_stopped(timeout: float) -> Iterator[None]:
-    """Inside, a second process kills this one when it has been stopped for `timeout` seconds."""
+    """While the block runs, a second process kills this process if it is stopped for `timeout` seconds."""
     command = [sys.executable, "-IS", "-c", GUARD, str(os.getpid()), str(timeout)]
     guard = Popen(command, stdin=PIPE, start_new_session=True)  # noqa: S603 - this Python
-    assert guard.stdin is not None, "it is a pipe"
+    assert guard.stdin is not None, "stdin is a pipe"
     pipe, over = guard.stdin.fileno(), Event()
 
     def beat() -> None:
         while not over.wait(1):
-            with suppress(OSError):  # somebody has killed it
+            with suppress(OSError):  # somebody has killed the guard
                 os.write(pipe, b".")
 
     thread = Thread(target=beat, name="heartbeat", daemon=True)

@@ -2,8 +2,8 @@
 
 A pickle is a small program that may call any function by its name.  Here, ALLOWED maps a few names to classes and
 functions of this module that only store their arguments; every other name is refused.  NumPy's own classes are not
-allowed: a pickle can give them the dtype `object`, whose bytes NumPy takes for addresses in memory.  PyTorch files are
-read by `torch.load` with weights_only=True.
+allowed: a pickle can give them the dtype `object`, whose bytes NumPy takes for addresses in memory.  PyTorch reads its
+own files, limited to weights.
 """
 
 import pickle

@@ -1,1 +1,1 @@
-"""Networks with their optimizers: the state that training changes, and its gradients reduced over all ranks."""
+"""The state that training changes (networks, optimizers, EMA), and the sum of its gradients over all ranks."""

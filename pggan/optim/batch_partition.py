@@ -1,6 +1,6 @@
-"""How a batch is divided among ranks: in whole groups of minibatch stddev, the same groups as in one process.
+"""Divides a batch among ranks in whole groups of minibatch stddev, which are the same groups as in one process.
 
-Of N images in groups of M, group g is made of images g, g + N/M, g + 2 N/M …: it is a column of [M, N/M].
+For N images in groups of M, group g has the images g, g + N/M, g + 2 N/M …: a column of the indices [M, N/M].
 """
 
 from dataclasses import dataclass, replace
@@ -15,21 +15,21 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class BatchPartition:
-    """The local batch of `rank`, of `world_size` ranks.
+    """The local batch of `rank`, one of `world_size` ranks.
 
-    A batch is cut into chunks: one per rank or, with `elastic`, a number that does not depend on the number of ranks,
-    so that a rank has one or more of them, each calculated in one pass.
+    A batch is cut into chunks: one per rank or, with `elastic`, a number that does not depend on the number of ranks.
+    With `elastic`, a rank has one or more chunks, and computes each chunk in a forward and backward pass of its own.
     """
 
     rank: int
     world_size: int
     stddev_group: int
     elastic: bool
-    configured_micro_batch_size: int | None  # most images in a micro-batch
-    most_chunks: int = 4  # of a batch with `elastic`; more where `configured_micro_batch_size` asks for smaller ones
+    configured_micro_batch_size: int | None  # largest number of images in a pass; None: any
+    most_chunks: int = 4  # with `elastic`; `configured_micro_batch_size` can make more, smaller chunks
 
     def chunk_size(self, batch: int) -> int:
-        """Images in a chunk of a `batch`; with `elastic`, the last chunk may have fewer."""
+        """The images per chunk, for a batch of `batch` images; with `elastic`, the last chunk may have fewer."""
         if not self.elastic:
             return -(-batch // self.world_size)
         group = min(self.stddev_group, batch)
@@ -39,31 +39,31 @@ class BatchPartition:
         return columns * group
 
     def micro_batch_size(self, batch: int) -> int | None:
-        """Images per pass that the partition asks for; None leaves it free."""
+        """The images per forward and backward pass that the partition requires; None: any number."""
         return self.chunk_size(batch) if self.elastic else self.configured_micro_batch_size
 
     def chunks(self, batch: int) -> int:
-        """The number of chunks of a `batch`."""
+        """The number of chunks in a batch of `batch` images."""
         return -(-batch // self.chunk_size(batch))
 
     def chunks_of(self, rank: int, batch: int) -> range:
-        """The chunks of `rank`."""
+        """The indices of the chunks that `rank` computes."""
         count = self.chunks(batch)
         return range(rank * count // self.world_size, (rank + 1) * count // self.world_size)
 
     def indices(self, batch: int) -> Indices:
-        """The positions in a batch of this rank's images, in the order in which they form a batch of their own."""
+        """The indices of this rank's images in the whole batch, in the order of the local batch."""
         group, mine = min(self.stddev_group, batch), self.chunks_of(self.rank, batch)
         width = self.chunk_size(batch) // group
         members = np.arange(batch).reshape(group, -1)  # [group, columns]
         return members[:, mine.start * width : mine.stop * width].flatten()
 
     def largest_local_batch(self, batch: int) -> int:
-        """Images of a batch that the rank with most of them has."""
+        """The size of the largest local batch on any rank, for a batch of `batch` images."""
         return max(len(replace(self, rank=rank).indices(batch)) for rank in range(self.world_size))
 
     def require_enough(self, batch: int) -> None:
-        """Raise UserError unless every rank gets whole groups of a `batch`, equally many unless `elastic`."""
+        """Raise UserError unless each rank gets whole groups of the batch, and equally many except with `elastic`."""
         unit = min(self.stddev_group, batch) * (1 if self.elastic else self.world_size)
         if batch % unit:
             problem = f"A batch of {batch} does not divide into groups of {self.stddev_group} (model.stddev_group)"

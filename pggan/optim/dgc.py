@@ -1,10 +1,10 @@
-"""Deep gradient compression for Adam: of every update only the largest entries are sent, the rest is sent later.
+"""Deep gradient compression (DGC) for Adam: ranks send only the largest entries of an update, and the rest later.
 
-Each rank makes Adam's updates of its own gradients; they wait in its residual until they are sent.  The mean of what
-all ranks have sent is subtracted from the weights.  Source: Lin et al. 2018 (residuals, warmup), made for SGD; what
-becomes of it with Adam is derived in docs/scaling.md, for beta1 = 0.
+Each rank adds the Adam updates of its own gradients to a residual.  In each step it sends the largest entries of the
+residual; the mean of all ranks' messages is subtracted from the weights.  Source: Lin et al. 2018 (residuals, warmup)
+for SGD; docs/scaling.md derives the variant for Adam with beta1 = 0.
 
-P parameters of the levels in use of one network, k entries sent, n ranks, S sums (reducer.py).
+Shapes: P parameters in the levels in use of one network, k entries sent, n ranks, S sums (reducer.py).
 """
 
 import numpy as np
@@ -18,22 +18,22 @@ from pggan.optim.reducer import EXTRA_STATE, FlatBuffer, GradientReducer, Handle
 from pggan.optim.state import State, StateDicts, Trainable
 from pggan.optim.updates import Adam, new_moments
 
-WARMUP_FACTOR = 4.0  # from one ratio of the warmup to the next: 25 %, 6.25 %, 1.6 % … (Lin et al. 2018, section 3.3)
-SENT_AS = torch.float8_e4m3fn  # 3 bits of mantissa; what rounding leaves out is sent later
-MAX_FP8 = 448.0  # of this type, which has no infinity
-BLOCK = 2**16  # indices that differ in their last two bytes only
+WARMUP_FACTOR = 4.0  # the warmup sends 25 % of the entries, then 6.25 %, 1.6 % … (Lin et al. 2018, section 3.3)
+SENT_AS = torch.float8_e4m3fn  # 3 bits of mantissa; the rounding error stays in the residual, and is sent later
+MAX_FP8 = 448.0  # largest number of float8_e4m3fn, which has no infinity
+BLOCK = 2**16  # entries per block, so that an index in a block fits into two bytes
 
 
 class DgcReducer(GradientReducer):
-    """Sends the entries that matter most; what a checkpoint needs of the rest is in `extra_state`."""
+    """Exchanges compressed updates between ranks; `extra_state` has the residuals and moments for a checkpoint."""
 
     has_moments = True
 
     def __init__(self, group: ProcessGroup, state: State, *, ratio: float, warmup_images: int) -> None:
-        """Replaces the optimizers of `state`: Adam's work is done here.
+        """Replaces the optimizers of `state` by `Descent`, because this reducer computes Adam's updates.
 
-        Args: ratio: the share of a network's numbers that each rank sends per update; warmup_images: the images of a
-        phase over which the share falls to that.
+        Args: ratio: the share of a network's parameters that each rank sends per update; warmup_images: images at the
+        start of a phase over which the share falls to `ratio`.
         """
         super().__init__()
         self.group, self.ratio, self.warmup_images = group, ratio, warmup_images
@@ -44,19 +44,19 @@ class DgcReducer(GradientReducer):
         self._share = 1.0
 
     def begin_step(self, phase: Phase, images: int) -> None:
-        if phase.index != self._state.phase_index:  # of the last step
-            self._compressors.clear()  # for its weights are other ones
+        if phase.index != self._state.phase_index:  # the phase of the last step
+            self._compressors.clear()  # the new phase trains other weights
         self._share = share_to_send(self.ratio, self.warmup_images, images - phase.start)
 
     def start_all_reduce(self, trainable: Trainable, batch: int) -> Handle:
         buffer = FlatBuffer(trainable, self._sums.pop(id(trainable)))
         gradient, sums = buffer.flat[: -buffer.num_sums], buffer.flat[-buffer.num_sums :]
-        # All have to know of one that is not finite before any of them takes its gradient in.
+        # All ranks have to know whether any gradient is not finite, before they add their gradients to the residuals.
         agreed = torch.cat([sums, (~torch.isfinite(buffer.flat.sum())).float()[None]])
         with self.group.collective():
             dist.all_reduce(agreed, group=self.group.torch_group)
         finite, count = agreed[-1] == 0, max(round(self._share * len(gradient)), 1)
-        # A rank's gradient is its share of the mean, and may be scaled.
+        # A rank's gradient is 1/n of the mean over its local batch, times the loss scale: both are divided out.
         scale = torch.ones_like(agreed[-1]) if trainable.scale is None else trainable.scale
         compressor = self._compressor(trainable.name.lower(), len(gradient))
         message = compressor.select(gradient, count, finite, scale / self.group.world_size)
@@ -65,14 +65,14 @@ class DgcReducer(GradientReducer):
 
         def wait() -> Tensor:
             self.group.wait(work)
-            set_mean(gradient, messages, count).mul_(scale)  # as a scaled loss would have it
+            set_mean(gradient, messages, count).mul_(scale)  # `Descent` divides by the loss scale
             sums.copy_(torch.where(finite, agreed[:-1], torch.nan))
             return buffer.attach(buffer.flat)
 
         return wait
 
     def extra_state(self) -> StateDicts:
-        """The residuals and moments that ranks keep for later steps, of all ranks, on rank 0; nothing on the others."""
+        """The residuals and moments of all ranks, gathered on rank 0 for a checkpoint; empty on the other ranks."""
         mine = {
             network: {name: tensor.cpu() for name, tensor in compressor.tensors.items()}
             for network, compressor in self._compressors.items()
@@ -86,7 +86,7 @@ class DgcReducer(GradientReducer):
         return {EXTRA_STATE: tensors} if tensors and self.group.is_main else {}
 
     def load_extra_state(self, state_dicts: StateDicts) -> None:
-        """Take over what `extra_state` gave; with another number of ranks, each one gets the mean of what there was."""
+        """Load what `extra_state` returned; if the number of ranks differs, each rank gets the mean over old ranks."""
         saved = state_dicts.get(EXTRA_STATE, {})
         networks, ranks = ({key.split("/")[part] for key in saved} for part in (0, 1))
         self._compressors.clear()
@@ -98,13 +98,13 @@ class DgcReducer(GradientReducer):
                 tensor.copy_(by_rank[self.group.rank] if same else torch.stack(by_rank).mean(0))
 
     def _compressor(self, network: str, size: int) -> "Compressor":
-        if network not in self._compressors or len(self._compressors[network].residual) != size:  # other levels
+        if network not in self._compressors or len(self._compressors[network].residual) != size:  # new levels in use
             self._compressors[network] = Compressor(size, self.group.device)
         return self._compressors[network]
 
 
 class Descent(Adam):
-    """Subtracts gradients, which are updates in units of the learning rate."""
+    """Subtracts learning rate times `grad`, where DgcReducer has put Adam's update in units of the learning rate."""
 
     @torch.no_grad()
     def step(self, rate: float | Tensor, skip: Tensor | None = None, scale: Tensor | None = None) -> None:
@@ -115,7 +115,7 @@ class Descent(Adam):
 
 
 class Compressor:
-    """The updates of one network that one rank has not sent yet, and the moment that makes updates of gradients."""
+    """The residual of one network on one rank (updates not sent yet), and the second moment of its Adam."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         self.residual = torch.zeros(size, device=device)  # updates not sent yet, in units of the learning rate
@@ -125,55 +125,55 @@ class Compressor:
         self.tensors = {"residual": self.residual, "exp_avg_sq": self.exp_avg_sq, "steps": moments["step"]}
 
     def select(self, gradient: Tensor, count: int, finite: Tensor, divisor: Tensor) -> Tensor:
-        """Take in this rank's gradient / `divisor`; returns the message that all are to be sent.
+        """Add Adam's update of `gradient` / `divisor` to the residual; returns the message for all ranks.
 
-        The message holds those `count` entries of the residual that the loss depends on most; they leave it.
-        `gradient`: fp32 [P]; its memory is used.  `divisor`: fp32.
-        `finite`: false on all ranks if the gradient of any is not; then nothing changes, and the message is void.
+        The message takes the `count` entries that matter most out of the residual.
+        Args: gradient: float32 [P], which is overwritten; divisor: float32; finite: the same on all ranks, false if the
+        gradient of any rank is not finite: then the residual does not change, and the message must not be used.
         """
         self.residual.grad = gradient
-        self.adam.step(-1.0, (~finite).float(), divisor)  # uphill: the residual is what is to be subtracted
-        # Halfway between the size of the update and the fall of the loss, which is the update times the usual gradient:
-        # the latter alone starves small gradients, which made faces of fewer kinds.
+        self.adam.step(-1.0, (~finite).float(), divisor)  # rate -1: adds the update to the residual
+        # Sends the entries with the largest size times fall of the loss; the fall is size times usual gradient.
+        # By the fall alone, entries with small gradients are hardly ever sent, which made faces less varied.
         indices = largest(self.exp_avg_sq.sqrt().mul_(self.residual).mul_(self.residual), count).sort().values
         waiting = self.residual[indices]
         sent = waiting.clamp(-MAX_FP8, MAX_FP8).to(SENT_AS)
-        # What rounding left out waits, too: nothing is ever lost.  An update that is not finite is not made, nor sent.
+        # The rounding error of `sent` stays in the residual, so nothing is lost.  If not `finite`, all of it stays.
         self.residual[indices] = torch.where(finite, waiting - sent.float(), waiting)
         return pack(indices, sent, len(self.residual))
 
 
 def share_to_send(ratio: float, warmup_images: int, since: int) -> float:
-    """The share of entries to send when `since` images of a phase have been shown: a quarter, a sixteenth … `ratio`.
+    """The share of entries to send when `since` images of a phase have been shown: 1/4, 1/16 … down to `ratio`.
 
-    It falls in steps of equal length over the first `warmup_images`, while all gradients are new.
+    The share falls in stages of equal length over the first `warmup_images`, in which gradients change fast.
     """
     larger = [share for share in (WARMUP_FACTOR**-power for power in range(1, 20)) if share > ratio]
     return larger[since * len(larger) // warmup_images] if since < warmup_images and larger else ratio
 
 
 def pack(indices: Tensor, values: Tensor, size: int) -> Tensor:
-    """One message, bytes [4 P / 65536 + 3 k]: of `indices` [k], ascending and below P, and one-byte `values` [k].
+    """Pack `indices` [k], ascending and below P, and one-byte `values` [k] into a message [4 P / 65536 + 3 k] of bytes.
 
-    It holds how many indices are in each block of 65536, then the indices' places in their blocks, then the values.
+    A message has the number of indices in each block of 65536, then the index of each entry in its block, then values.
     """
     inside = torch.searchsorted(indices, torch.arange(0, size + BLOCK, BLOCK, device=indices.device)).diff()
     parts = inside.to(torch.int32), (indices % BLOCK).to(torch.uint16), values
     message = torch.cat([part.view(torch.uint8) for part in parts])
-    return nn.functional.pad(message, (0, -len(message) % 4))  # messages lie side by side, and int32 wants its place
+    return nn.functional.pad(message, (0, -len(message) % 4))  # aligns the int32 of messages that lie side by side
 
 
 def set_mean(vector: Tensor, messages: Tensor, count: int) -> Tensor:
-    """Set `vector` [P] to the mean of `messages` [n, bytes], which `pack` made of `count` entries each; returns it.
+    """Set `vector` [P] to the mean of `messages` [n, bytes] of `pack`, with `count` entries each; returns `vector`.
 
-    The bits are the same on every rank: messages are added in their order, and no index comes twice in one of them.
+    All ranks get the same bits: they add messages in the same order, and no index occurs twice in a message.
     """
     vector.zero_()
     starts = torch.arange(0, len(vector), BLOCK, device=vector.device)
     sizes = [4 * len(starts), 2 * count, count]
     for message in messages:
         inside, places, values = torch.split(message[: sum(sizes)], sizes)
-        # Told the size, `repeat_interleave` asks no device.
+        # With `output_size`, `repeat_interleave` does not wait for the GPU.
         blocks = starts.repeat_interleave(inside.view(torch.int32), output_size=count)
         indices = blocks + places.view(torch.uint16).long()
         vector.index_add_(0, indices, values.view(SENT_AS).float(), alpha=1 / len(messages))
@@ -182,6 +182,6 @@ def set_mean(vector: Tensor, messages: Tensor, count: int) -> Tensor:
 
 def largest(vector: Tensor, count: int) -> Tensor:
     """The indices [count] of the largest entries of `vector` [P], in no particular order."""
-    if vector.device.type == "cpu":  # up to thirty times as fast as topk
+    if vector.device.type == "cpu":  # argpartition is up to thirty times as fast as topk
         return torch.from_numpy(np.argpartition(vector.numpy(), -count)[-count:])
     return vector.topk(count, sorted=False).indices

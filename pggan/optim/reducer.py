@@ -1,7 +1,7 @@
-"""Gradient reducers: the gradients of all ranks, summed by one exchange of one flat buffer per network.
+"""Gradient reducers sum the gradients of all ranks: they send one flat buffer per network.
 
-P numbers in the gradients of the levels in use of one network, and S that are summed besides, so that all ranks agree
-on them: the loss, and the mean sign of D's scores where the augmentation is adapted to it.
+Shapes: P numbers in the gradients of a network's levels in use; S further numbers that are summed with them, so that
+all ranks agree on them: the loss and, with ADA, the mean sign of D's scores.
 """
 
 from collections.abc import Callable
@@ -16,15 +16,15 @@ from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.state import StateDicts, Trainable
 
-EXTRA_STATE = "compression"  # the component of a checkpoint that holds what a reducer keeps for later steps
-# Waits for the gradients of all ranks, puts their sum in place of this rank's, and returns the loss of the whole batch
-# and what else is summed [S].
+EXTRA_STATE = "compression"  # the component of a checkpoint that holds a reducer's own tensors
+# A function that waits for the gradients of all ranks, replaces this rank's gradients by the sum, and returns the sums
+# [S] of the whole batch, such as the loss.
 Handle = Callable[[], Tensor]
-NodeSums = dict[range, Tensor]  # by node of the tree of an elastic sum
+NodeSums = dict[range, Tensor]  # sums [P + S] by node in the tree of ElasticReducer
 
 
 class FlatBuffer:
-    """The gradients of one network, and what is summed besides, as one tensor."""
+    """One tensor with the gradients of a network, and the further numbers that ranks sum with them."""
 
     def __init__(self, trainable: Trainable, sums: Tensor) -> None:
         """Copies the gradients and `sums` [S]."""
@@ -42,42 +42,42 @@ class FlatBuffer:
 
     def _views(self, flat: Tensor) -> list[Tensor]:
         starts = accumulate((weight.numel() for weight in self.weights), initial=int(flat.storage_offset()))
-        # With the strides of the weight, so that nothing is reordered on the way.
+        # A view has the strides of its weight, so that a copy keeps the order in memory.
         places = zip(self.weights, starts, strict=False)
         return [flat.as_strided(weight.shape, weight.stride(), start) for weight, start in places]
 
 
 class GradientReducer:
-    """The reducer of a single process, whose gradients are the whole batch's; subclasses are for several ranks."""
+    """The reducer of a single process, which has nothing to exchange; subclasses are for several ranks."""
 
-    has_moments = False  # makes the updates, too, by moments that each rank has of its own
+    has_moments = False  # whether the reducer computes Adam's updates, too, with moments of each rank
 
     def __init__(self) -> None:
         self._sums: dict[int, Tensor] = {}
 
     def begin_step(self, phase: Phase, images: int) -> None:
-        """Called before the step of `phase` at `images` images."""
+        """Prepare for the next step, which is in `phase`, after `images` images were shown."""
 
     def accumulate(self, trainable: Trainable, sums: Tensor, batch: int) -> None:
-        """Called after each backward pass of a `batch`, with its share of the `sums` [S]: loss and mean sign."""
+        """Add the `sums` [S] (loss, mean sign) of one backward pass to those of the batch; called after each pass."""
         before = self._sums.get(id(trainable))
         self._sums[id(trainable)] = sums if before is None else before + sums
 
     def start_all_reduce(self, trainable: Trainable, batch: int) -> Handle:
-        """Begin to sum the gradients of all ranks, each of which is a share of the mean over the batch."""
+        """Start to sum the gradients of all ranks, which are scaled such that the sum is the mean over the batch."""
         sums = self._sums.pop(id(trainable))
         return lambda: sums
 
     def extra_state(self) -> StateDicts:
-        """Tensors of a checkpoint besides the state, in host memory of rank 0, by name; called by all ranks."""
+        """The reducer's own tensors for a checkpoint, by name, on the CPU of rank 0.  All ranks call this method."""
         return {}
 
     def load_extra_state(self, state_dicts: StateDicts) -> None:
-        """Take over what `extra_state` gave; `state_dicts` may hold others too."""
+        """Load what `extra_state` returned; `state_dicts` may have other components, too."""
 
 
 class AllReduce(GradientReducer):
-    """All-reduce of gradients in float32, or in bfloat16: half the bytes, with 8 bits of each number's precision."""
+    """All-reduce of gradients in float32, or in bfloat16: half the bytes, but only 8 significant bits per number."""
 
     def __init__(self, group: ProcessGroup, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -96,12 +96,12 @@ class AllReduce(GradientReducer):
 
 
 class ElasticReducer(GradientReducer):
-    """Sums in an order that does not depend on the number of ranks, so that no bit of the sum does either.
+    """Sums gradients in an order that does not depend on the number of ranks, so that the sum always has the same bits.
 
-    A batch is cut into chunks (batch_partition.py), whose gradients are the leaves of a binary tree.  A node is a range
-    of chunks, whose length is a power of two that divides its start: it is the sum of its left and its right half,
-    where what lies beyond the last chunk is left out.  Each rank sums what it can, then each one finishes a slice of
-    all numbers, and an all-gather collects the slices.
+    A batch is cut into chunks (batch_partition.py), whose gradients are the leaves of a binary tree.  A node stands for
+    a range of chunks, whose length is a power of two that divides its start.  A node's value is the sum of its two
+    halves; chunks beyond the last one are left out.  Each rank sums its own chunks as far as it can.  Then an
+    all-to-all gives each rank one slice of all nodes to sum up, and an all-gather collects the slices.
     """
 
     def __init__(self, group: ProcessGroup, partition: BatchPartition) -> None:
@@ -111,10 +111,10 @@ class ElasticReducer(GradientReducer):
         self._buffers: dict[int, FlatBuffer] = {}
 
     def accumulate(self, trainable: Trainable, sums: Tensor, batch: int) -> None:
-        """Put the gradients of one chunk aside."""
+        """Add the gradients of one chunk to the tree, and free them."""
         node_sums = self._node_sums.setdefault(id(trainable), {})
         done = sum(map(len, node_sums))
-        buffer = self._buffers[id(trainable)] = FlatBuffer(trainable, sums)  # the last one gets the sum in the end
+        buffer = self._buffers[id(trainable)] = FlatBuffer(trainable, sums)  # `wait` attaches the sum by the last one
         add_chunk(node_sums, self.partition.chunks_of(self.group.rank, batch)[done], buffer.flat)
         trainable.zero_grad()
 
@@ -147,7 +147,7 @@ class ElasticReducer(GradientReducer):
 
 
 def add_chunk(node_sums: NodeSums, chunk: int, flat: Tensor) -> None:
-    """Take in the next chunk of a rank, and sum every node whose two halves are there.  `flat` is kept."""
+    """Add a rank's next chunk, and sum each node whose two halves are there.  `flat` is kept, not copied."""
     node = range(chunk, chunk + 1)
     while node.start // len(node) % 2 and (left := range(node.start - len(node), node.start)) in node_sums:
         flat = node_sums.pop(left).add_(flat)
@@ -156,7 +156,7 @@ def add_chunk(node_sums: NodeSums, chunk: int, flat: Tensor) -> None:
 
 
 def nodes_of(chunks: range) -> list[range]:
-    """The nodes that a rank with these chunks ends up with, in order."""
+    """The nodes that remain when a rank has added all its `chunks`, in order."""
     node_sums: NodeSums = {}
     for chunk in chunks:
         add_chunk(node_sums, chunk, torch.zeros(()))
@@ -164,7 +164,7 @@ def nodes_of(chunks: range) -> list[range]:
 
 
 def tree_sum(node_sums: NodeSums, count: int) -> Tensor:
-    """The sum of all `count` chunks; uses up `node_sums`."""
+    """The sum of all `count` chunks of a batch, from the sums of nodes; empties `node_sums`."""
 
     def of(node: range) -> Tensor:
         if node in node_sums:

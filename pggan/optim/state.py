@@ -1,4 +1,4 @@
-"""All that training changes, and nothing else: what a checkpoint holds and `state_sha256` is taken over."""
+"""The training state: all that training changes, which a checkpoint stores and `state_sha256` hashes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,26 +14,26 @@ from pggan.networks.networks import Generator, initialize, new_discriminator
 from pggan.optim.updates import Adam, flatten_storage, new_moments
 
 # Loss scaling for float16 (Micikevicius et al. 2018, section 3.2), as torch.amp.GradScaler does it.
-INIT_SCALE = 2.0**12  # our choice; GradScaler's 2^16 would cost the first updates
-MAX_SCALE = 2.0**24  # beyond it nothing is gained: float16's smallest number is 2^-24
-GROWTH_INTERVAL = 2000  # updates without an overflow after which the scale doubles, as GradScaler's default
+INIT_SCALE = 2.0**12  # our choice: GradScaler's 2^16 overflows, so that the first updates would be skipped
+MAX_SCALE = 2.0**24  # a larger scale gains nothing: float16's smallest number is 2^-24
+GROWTH_INTERVAL = 2000  # updates without an overflow after which the scale doubles; GradScaler's default
 
-AUGMENTATION = "augmentation"  # the component of a checkpoint that a run with adapted augmentation has besides
+AUGMENTATION = "augmentation"  # the component of a checkpoint that only runs with ADA have
 
-StateDicts = dict[str, dict[str, Tensor]]  # of a checkpoint: tensors by component and name
+StateDicts = dict[str, dict[str, Tensor]]  # the tensors of a checkpoint, by component and name
 
 
 class Trainable:
-    """A network and its optimizer."""
+    """A network, its optimizer, and the loss scale of float16."""
 
     def __init__(self, name: str, network: ProgressiveNetwork, *, half: bool) -> None:
-        """Args: name: in metrics, G or D; half: its loss is scaled, which keeps small gradients from vanishing."""
+        """Args: name: G or D, as in logs; half: scale the loss, so that small gradients in float16 do not vanish."""
         device = network.weights[0].device
         self.name, self.network, self.optimizer = name, network, Adam(network.weights)
-        self.adaptive_p: AdaptiveP | None = None  # of the augmentation of what D sees, where it is adapted
-        self.skipped = torch.zeros((), dtype=torch.int32, device=device)  # updates in a row, not finite
-        self.scale = torch.tensor(INIT_SCALE, device=device) if half else None  # of the loss
-        self.since_scaling = torch.zeros((), dtype=torch.int32, device=device)  # updates since the scale was changed
+        self.adaptive_p: AdaptiveP | None = None  # of ADA: the probability of augmentation; only D has one
+        self.skipped = torch.zeros((), dtype=torch.int32, device=device)  # updates skipped in a row
+        self.scale = torch.tensor(INIT_SCALE, device=device) if half else None  # of the loss, for float16
+        self.since_scaling = torch.zeros((), dtype=torch.int32, device=device)  # updates since the loss scale changed
 
     @property
     def weights_in_use(self) -> list[nn.Parameter]:
@@ -41,16 +41,16 @@ class Trainable:
         return [weight for weight in self.network.weights if weight.grad is not None]
 
     def gradient_norm(self) -> Tensor:
-        """The norm of the whole gradient or, with compressed gradients, of the update."""
+        """The L2 norm of the network's whole gradient; with compressed gradients (DGC), of the whole update."""
         gradients = [weight.grad for weight in self.network.weights if weight.grad is not None]
         norm: Tensor = torch.stack(torch._foreach_norm(gradients)).norm()
         return norm if self.scale is None else norm / self.scale
 
     def update(self, learning_rate: float | Tensor, finite: Tensor) -> None:
-        """Take one step unless the gradient is not `finite`, and free it; without waiting for the device.
+        """Take one step if the gradient is `finite`, and free the gradient; does not wait for the GPU.
 
-        Updates that are skipped are counted.  The loss scale halves then, and doubles after GROWTH_INTERVAL updates
-        that were taken.
+        If the gradient is not finite, the update is skipped and counted, and the loss scale halves.  The loss scale
+        doubles after GROWTH_INTERVAL updates that were not skipped.
         """
         self.optimizer.step(learning_rate, (~finite).float(), self.scale)
         self.zero_grad()
@@ -61,25 +61,25 @@ class Trainable:
             self.since_scaling.copy_(torch.where(finite & ~grown, self.since_scaling + 1, 0))
 
     def zero_grad(self) -> None:
-        """Free the gradients; so levels that are not in use stay without one, and without update."""
+        """Set all gradients to None, so that weights of levels not in use get no gradient and no update."""
         for weight in self.network.weights:
             weight.grad = None
 
 
 @dataclass
 class State:
-    """G, D, the averaged generator and the clock."""
+    """G and D with their optimizers, the averaged generator (EMA) and the clock (images shown)."""
 
     g: Trainable
     d: Trainable
     g_ema: Generator
-    flat_weights: Tensor  # of G: the tensor [P] of which its weights are views
-    flat_averages: Tensor  # of the averaged generator, in the same order
+    flat_weights: Tensor  # [P]: all weights of G are views of this tensor
+    flat_averages: Tensor  # [P]: the same for the averaged generator
     images: int = 0  # real images shown
-    phase_index: int = -1  # of the last update; -1 before the first
+    phase_index: int = -1  # the phase of the last update; -1 before the first update
 
     def reset_optimizers(self) -> None:
-        """Forget Adam's moments, as the official code does whenever a phase begins."""
+        """Reset Adam's moments, as the official code does whenever a phase begins."""
         for trainable in (self.g, self.d):
             trainable.optimizer.state.clear()
 
@@ -98,9 +98,9 @@ class State:
         return state_dicts
 
     def load_state_dict(self, state_dicts: StateDicts) -> None:
-        """Take over what `state_dict` gave; raises RuntimeError when names or shapes differ.
+        """Load the tensors that `state_dict` returned; raises RuntimeError if names or shapes differ.
 
-        A run may continue with another augmentation or precision: tensors of these that are missing start anew.
+        A run may resume with another augmentation or precision: their tensors may be missing, and start anew then.
         """
         self.g.network.load_state_dict(state_dicts["generator"])
         self.d.network.load_state_dict(state_dicts["discriminator"])
@@ -115,15 +115,15 @@ class State:
 
 
 def new_state(architecture: Architecture, seed: int, device: torch.device, *, half: bool = False) -> State:
-    """The state before the first image; `half`: losses are scaled."""
+    """The state before training: G and D have random weights of `seed`; `half`: losses are scaled for float16."""
     with torch.device(device):
         generator, discriminator = Generator(architecture), new_discriminator(architecture)
-        g_ema = Generator(architecture)  # not a deepcopy, which on fake tensors writes into memory that it does not own
+        g_ema = Generator(architecture)  # a deepcopy of fake tensors would write into memory that it does not own
     initialize(generator, seed, "generator")
     initialize(discriminator, seed, "discriminator")
     for network in (generator, discriminator, g_ema):
         for weight in network.weights:
-            if weight.ndim == 4:  # fastest with the channels of a pixel side by side, on CPUs and on tensor cores
+            if weight.ndim == 4:  # channels last is the fastest layout, on CPUs and on tensor cores
                 weight.data = weight.data.contiguous(memory_format=torch.channels_last)
     flat_weights, flat_averages, _ = (flatten_storage(network.weights) for network in (generator, g_ema, discriminator))
     g_ema.requires_grad_(False).load_state_dict(generator.state_dict())
@@ -137,7 +137,7 @@ def new_state(architecture: Architecture, seed: int, device: torch.device, *, ha
 
 
 def state_sha256(state_dicts: StateDicts, images: int, phase_index: int) -> str:
-    """A digest of names, types, shapes and bytes of all tensors, and of the clock."""
+    """A SHA-256 of the names, dtypes, shapes and bytes of all tensors, and of the clock."""
     digest = sha256(f"images={images} phase_index={phase_index}".encode())
     for component in sorted(state_dicts):
         for name in sorted(state_dicts[component]):

@@ -1,6 +1,6 @@
-"""Updates of weights: Adam, the decay of the averaged generator (EMA), and the flat memory that one operation updates.
+"""Updates of weights: Adam, the decay of the EMA, and flat memory, in which one operation updates a whole network.
 
-P numbers of a network, and padding.
+Shapes: P is the number of weights of a network, padding included.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,27 +11,27 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
-BETA1, BETA2, EPSILON = 0.0, 0.99, 1e-8  # of Adam, the paper's
-ALIGNMENT = 16  # numbers; vector instructions and tensor cores are slower where weights begin elsewhere
+BETA1, BETA2, EPSILON = 0.0, 0.99, 1e-8  # Adam's parameters in the paper
+ALIGNMENT = 16  # weights begin at multiples of 16 numbers, where vector instructions and tensor cores are fastest
 
 
 class Adam:
-    """Adam (Kingma and Ba, 2015, algorithm 1) of the weights that have gradients.
+    """Adam (Kingma and Ba, 2015, algorithm 1) for the weights that have gradients.
 
-    It calculates what `torch.optim.Adam(…, fused=True)` does, to the bit.  The first object of that class imports
-    PyTorch's compiler, which takes seconds of every start.
+    The results are those of `torch.optim.Adam(…, fused=True)`, to the bit.  This class exists because the first object
+    of torch's class imports PyTorch's compiler, which takes seconds of every start.
     """
 
     def __init__(self, weights: Iterable[Tensor]) -> None:
-        """Args: weights: of any shapes; one without `grad` in a step is not moved, and nothing is kept of it."""
+        """Args: weights: of any shapes; a step ignores weights whose `grad` is None, and keeps no moments of them."""
         self.weights = list(weights)
-        self.state: dict[Tensor, dict[str, Tensor]] = {}  # by weight, as `new_moments`
+        self.state: dict[Tensor, dict[str, Tensor]] = {}  # by weight, as `new_moments` returns it
 
     @torch.no_grad()
     def step(self, rate: float | Tensor, skip: Tensor | None = None, scale: Tensor | None = None) -> None:
-        """Take one step down the gradients, without waiting for the device.
+        """Take one step with the learning rate `rate`, without waiting for the GPU.
 
-        Args: skip: float32, 1 leaves all as it is; scale: gradients are divided by it.
+        Args: skip: float32, 1 skips the step and 0 takes it; scale: the loss scale, by which gradients are divided.
         """
         used = [weight for weight in self.weights if weight.grad is not None]
         for weight in used:
@@ -59,7 +59,7 @@ class Adam:
 
 
 def new_moments(weight: Tensor) -> dict[str, Tensor]:
-    """Adam's state of a weight before its first step: the number of steps [] and two moments as `weight`."""
+    """Adam's state of a weight before its first step: the number of steps [], and two moments shaped as `weight`."""
     return {
         "step": torch.zeros((), dtype=torch.float32, device=weight.device),
         "exp_avg": torch.zeros_like(weight, requires_grad=False),
@@ -68,15 +68,15 @@ def new_moments(weight: Tensor) -> dict[str, Tensor]:
 
 
 def in_memory_order(weight: Tensor) -> Tensor:
-    """A view whose dimensions are in the order of memory: [O, I, H, W] as [O, H, W, I].
+    """A contiguous view of a tensor in channels-last layout: [O, I, H, W] as [O, H, W, I].
 
-    On CPUs, PyTorch's fused optimizers make a copy of gradients that are not, and do nothing with it.
+    On CPUs, PyTorch's fused optimizers make a useless copy of each gradient that is not contiguous.
     """
     return weight.permute(0, 2, 3, 1) if weight.ndim == 4 else weight
 
 
 def flatten_storage(weights: Sequence[Tensor]) -> Tensor:
-    """Move `weights`, each with its strides, into one tensor [P], which is returned."""
+    """Move `weights` into one new tensor [P], and return that tensor; each weight is a view with its old strides."""
     starts = [0, *accumulate(ceil(weight.numel() / ALIGNMENT) * ALIGNMENT for weight in weights)]
     memory = torch.zeros(starts[-1], dtype=weights[0].dtype, device=weights[0].device)
     for weight, start in zip(weights, starts, strict=False):
@@ -87,15 +87,15 @@ def flatten_storage(weights: Sequence[Tensor]) -> Tensor:
 def ema_decay(
     images: int, batch: int, *, half_life_images: float | None, rampup: float | None, decay_per_update: float | None
 ) -> float:
-    """The decay of one update of `batch` images after `images`.
+    """The decay of the EMA in one update of `batch` images, when `images` have been shown before.
 
-    By half-life: the weight of an old value halves every `half_life_images`; with `rampup`, the half-life is at most
-    that share of the images shown, so that the average follows quickly at first.
-    Source: per-update 0.999 is the paper's; half-life and ramp-up are Karras et al. 2020's.
+    Either the decay is `decay_per_update`, or the weight of an old value halves every `half_life_images`.  With
+    `rampup`, the half-life is at most that share of the images shown, so that the average follows G quickly at first.
+    Source: 0.999 per update is the paper's; half-life and ramp-up are from Karras et al. 2020.
     """
     if decay_per_update is not None:
         return decay_per_update
-    assert half_life_images is not None, "one of both is given"
+    assert half_life_images is not None, "half_life_images or decay_per_update is given"
     if rampup is not None:
         half_life_images = min(half_life_images, images * rampup)
     return float(0.5 ** (batch / max(half_life_images, 1e-8)))
