@@ -1,4 +1,4 @@
-"""`pggan sample`, `interpolate`, `project` and `directions`: one function each, which returns the exit code."""
+"""`pggan sample`, `interpolate`, `project` and `directions`: one function per command, which returns the exit code."""
 
 from functools import partial
 from itertools import islice, pairwise
@@ -45,11 +45,11 @@ from pggan.sampling.latents import (
 from pggan.sampling.projection import laplacian_distance, project, read_target
 from pggan.sampling.trained_generator import TrainedGenerator, load
 
-STRENGTHS = 7  # of a direction, from one border of a sheet to the other
+STRENGTHS = 7  # columns of the sheet of directions, one for each strength
 
 
 def opened(config: DrawConfig, truncation: float = 1.0) -> tuple[TrainedGenerator, RenderSettings]:
-    """The generator that the keys of a command name, and how they want its images."""
+    """Load the generator that `config` names; returns it and the settings of its images."""
     set_threads(config.threads)
     generator = load(config.run, config.device, config.checkpoint)
     return generator, generator.settings(
@@ -58,9 +58,9 @@ def opened(config: DrawConfig, truncation: float = 1.0) -> tuple[TrainedGenerato
 
 
 def keyframes(generator: TrainedGenerator, config: PicturesConfig, number: int = 0) -> tuple[Tensor, list[str]]:
-    """The latents [K, Z] that the keys of a command name, by files or else by seeds, and a name for each.
+    """The latents [K, Z] that `config` names, from files or else from seeds, and a name for each latent.
 
-    Args: number: of a path among several, each through latents of its own: seeds + 1000 n, or files from the n-th.
+    Args: number: which one of several paths: path n uses the seeds + 1000 n, or starts with the n-th saved latent.
     """
     if config.latents is None:
         wanted = [seed + 1000 * number for seed in parse_seeds(config.seeds)]
@@ -71,9 +71,9 @@ def keyframes(generator: TrainedGenerator, config: PicturesConfig, number: int =
 
 
 def sample(config: SampleConfig) -> int:
-    """Write images on a sheet (out=….png, .jpg or .webp), or on one file each (out=DIRECTORY).
+    """Write images on one sheet (out=….png, .jpg or .webp), or each image to its own file (out=DIRECTORY).
 
-    Several strengths of a direction are the columns of a sheet.
+    With several strengths of a direction, the sheet has a column for each strength.
     """
     out = output_path(config.out, config.run, "sample", (*STILLS, ""))
     generator, settings = opened(config, config.truncation)
@@ -97,14 +97,14 @@ def sample(config: SampleConfig) -> int:
 
 
 def interpolate(config: InterpolateConfig) -> int:
-    """Write the images between latents side by side (.png), or one after the other (.webp, .gif, .mp4).
+    """Write the images on a path between latents as a picture with all frames (.png), or a film (.webp, .gif, .mp4).
 
-    A film with a grid shows that many paths at once: path n goes through each seed + 1000 n, or begins at the n-th
-    saved latent.  A picture with a grid breaks its frames into rows.  In films the image changes at constant speed.
+    In a film, grid= shows several paths at once: path n goes through each seed + 1000 n, or starts at the n-th saved
+    latent.  In a picture, grid= arranges the frames in rows.  In films the image changes at constant speed.
     """
     walks, frames = config.path == "walk", config.frames
     if walks and config.latents is not None:
-        raise UserError("path=walk passes through no images of latents=.", "Leave out latents=.")
+        raise UserError("path=walk is a random walk, which can't pass through latents=.", "Leave out latents=.")
     out = output_path(config.out, config.run, "interpolation", (*STILLS, *ANIMATED))
     animated = out.suffix.lower() in ANIMATED
     columns, rows = parse_grid(config.grid, "grid") if config.grid else (1 if animated else frames, 1)
@@ -130,13 +130,13 @@ def interpolate(config: InterpolateConfig) -> int:
 
 
 def visible_steps(generator: TrainedGenerator, settings: RenderSettings, latents: Tensor) -> Tensor:
-    """The distances [N - 1] from the image of each of `latents` [N, Z] to the next, as people see them (Laplacian)."""
+    """The Laplacian distances [N - 1], as people see them, between the images of successive `latents` [N, Z]."""
     images = (torch.from_numpy(image).permute(2, 0, 1)[None] / 127.5 for image in generator.stream(latents, settings))
     return torch.cat([laplacian_distance(before, after) for before, after in pairwise(images)])
 
 
 def project_images(config: ProjectConfig) -> int:
-    """Write the latents whose images are nearest to given ones, and a sheet of each image and its reconstruction."""
+    """Write the latents whose images are nearest to given images, and a sheet of these images and their projections."""
     out = output_path(config.out, config.run, "projection", ())
     generator, settings = opened(config)
     side, channels = settings.resolution, generator.network.architecture.channels
@@ -156,7 +156,7 @@ def project_images(config: ProjectConfig) -> int:
 
 
 def find_directions(config: DirectionsConfig) -> int:
-    """Write directions, and a sheet of what they do, with a row for each direction and seed."""
+    """Write principal directions, and a sheet of their effect on images, with a row for each direction and seed."""
     out = output_path(config.out, config.run, "directions", (".safetensors",))
     generator, settings = opened(config)
     latents, size = generator.latents(config.seeds), generator.latent_size

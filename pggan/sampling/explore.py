@@ -1,4 +1,4 @@
-"""`pggan explore`: a page in the browser to explore a generator with, served to this machine alone.
+"""`pggan explore`: serves a web page, to this machine only, on which people explore a generator.
 
 The page is in static/.  N latents, Z latent size, K directions.
 """
@@ -32,17 +32,17 @@ from pggan.sampling.trained_generator import TrainedGenerator, load
 
 TYPES = MimeTypes()
 STATIC = Path(__file__).parent / "static"
-PROTECTION = {  # no page but ours, and nothing from elsewhere in ours
+PROTECTION = {  # other sites can't embed or read our page, and our page loads nothing from other sites
     "Content-Security-Policy": "default-src 'self'; img-src 'self' blob:; frame-ancestors 'none'; form-action 'none'",
     "X-Content-Type-Options": "nosniff",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-HOST, PORT = "127.0.0.1", 8765  # where no port is given; taken, a free one is
-DIRECTIONS = 8  # sliders, where no file of directions is named
-SEEDS = 100_000  # of random faces: numbers that people can write down
-BLOCK = 8  # frames of a film between which a face that someone looks at is drawn
-MAX_FRAMES = 3600  # of a film: two minutes at 30 frames per second
+HOST, PORT = "127.0.0.1", 8765  # default port; if it is taken, the system chooses a free port
+DIRECTIONS = 8  # sliders of the page, unless the user names a file of directions
+SEEDS = 100_000  # random faces have seeds below this: numbers that people can write down
+BLOCK = 8  # frames of a film that are drawn without a break; then the page may draw its face
+MAX_FRAMES = 3600  # longest film: two minutes at 30 frames per second
 
 
 def run(config: ExploreConfig) -> int:
@@ -61,7 +61,7 @@ def run(config: ExploreConfig) -> int:
 
 
 def listen(generator: TrainedGenerator, name: str, directions: str | None, port: int | None) -> "Server":
-    """A server at `port`, else at PORT or a free one; raises UserError where that is impossible."""
+    """A server at `port`; if `port` is None, at PORT or at a free port.  Raises UserError if the port can't be used."""
     files = page_files(generator, directions, {"name": name, "renderer": "server", "seeds": SEEDS})
     for number in (PORT, 0) if port is None else (port,):
         with suppress(OSError):
@@ -72,9 +72,9 @@ def listen(generator: TrainedGenerator, name: str, directions: str | None, port:
 def page_files(generator: TrainedGenerator, directions: str | None, about: dict[str, Any]) -> dict[str, bytes]:
     """The content of each file of the page, by its name.
 
-    Args: directions: a file with the directions of the sliders; None takes the principal directions of the first
-    features; about: more entries of model.json: the name of the page, the renderer (server or browser), and how many
-    seeds it chooses a random one from.
+    Args: directions: a file with the directions of the sliders; None takes the principal directions; about: more
+    entries of model.json: the name of the page, its renderer (server or browser), and `seeds`: random faces have
+    seeds below this number.
     Raises UserError when the file has no directions for this generator.
     """
     facts = ("latent_size", "resolutions", "num_classes", "resolution", "alpha", "images")
@@ -88,7 +88,7 @@ def page_files(generator: TrainedGenerator, directions: str | None, about: dict[
 
 
 def page_name(run: str) -> str:
-    """The title of a page: the directory of the generator."""
+    """The title of the page: the name of the directory with the generator."""
     path = Path(run).absolute()
     return path.parent.name if path.suffix else path.name
 
@@ -100,25 +100,25 @@ def to_file(vectors: Tensor) -> bytes:
 
 
 class Server(ThreadingHTTPServer):
-    """A server of one generator and the `files` of its page; raises OSError where it can't listen."""
+    """An HTTP server for one generator and the `files` of its page; raises OSError when the port can't be used."""
 
     def __init__(self, port: int, generator: TrainedGenerator, files: dict[str, bytes]) -> None:
-        # PyTorch keeps a team of threads for each thread that calls it, and a generator prepares its weights for one
-        # use at a time: so one thread draws all images.
+        # One thread draws all images: PyTorch keeps a team of threads for each thread that calls it, and a generator's
+        # prepared weights serve one caller at a time.
         self._drawing, self._closed = ThreadPoolExecutor(1, "drawing"), False
         super().__init__((HOST, port), Handler)
         self.generator, self.files = generator, files
 
     def draw(self, latents: Tensor, query: dict[str, str]) -> list[Pixels]:
-        """The images uint8 [R, R, C] of `latents` [N, Z]; raises UserError for a stage that the generator has not."""
+        """The images uint8 [R, R, C] of `latents` [N, Z]; raises UserError for a stage that the generator lacks."""
         stage: dict[str, Any] = {name: float(query[name]) for name in ("alpha", "truncation")}
         settings = self.generator.settings(**stage, resolution=int(query["resolution"]), label=query.get("label"))
         return self._drawing.submit(lambda: list(self.generator.stream(latents, settings))).result()
 
     def film(self, latents: Tensor, query: dict[str, str]) -> bytes:
-        """A film of `latents` [N, Z] as a file, enlarged as `pggan interpolate` does, or smoothly.
+        """A film of `latents` [N, Z] as the bytes of a file, enlarged smoothly or, as by `pggan interpolate`, sharply.
 
-        Raises UserError for another kind, or one that needs what is not installed.
+        Raises UserError for an unknown kind of film, or for a video when PyAV is not installed.
         """
         kind, fps, side = query["kind"], int(query["fps"]), int(query["resolution"])
         if kind not in ANIMATED or not 1 <= fps <= 120:
@@ -137,22 +137,22 @@ class Server(ThreadingHTTPServer):
             return path.read_bytes()
 
     def server_close(self) -> None:
-        """End a film that is being drawn, too: a thread in the middle of PyTorch would abort the process."""
+        """Close the server, and end a film in progress: a thread inside PyTorch at exit would abort the process."""
         super().server_close()
         self._closed = True
         self._drawing.shutdown(cancel_futures=True)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of connections that are closed on either side; anything else is a fault of this program."""
+        """Ignore connections that either side has closed; report any other error, which is a bug of this program."""
         if not (self._closed or isinstance(sys.exception(), ConnectionError | TimeoutError)):
             super().handle_error(request, client_address)
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection."""
+    """Answers the requests of one HTTP connection."""
 
     server: Server
-    protocol_version = "HTTP/1.1"  # keeps the connection: a new one takes longer than a small face
+    protocol_version = "HTTP/1.1"  # keeps connections open: a new connection takes longer than drawing a small face
     timeout = 60  # seconds, for the rest of a request
     disable_nagle_algorithm = True
     error_message_format, error_content_type = "%(explain)s", "text/plain; charset=utf-8"  # the page shows it
@@ -162,7 +162,7 @@ class Handler(BaseHTTPRequestHandler):
         path, _, text = self.path.partition("?")
         name = path.removeprefix("/") or "index.html"
         if not self._is_own():
-            return self.send_error(403, explain="This server answers to its own page only. Open the printed address.")
+            return self.send_error(403, explain="This server answers only its own page. Open the printed address.")
         try:
             content = self._content(name, dict(parse_qsl(text)))
         except UserError as error:
@@ -181,25 +181,25 @@ class Handler(BaseHTTPRequestHandler):
     do_POST = do_GET
 
     def end_headers(self) -> None:
-        """End the headers of every answer with those that protect the page."""
+        """Add the headers that protect the page (PROTECTION) to every answer."""
         for name, value in PROTECTION.items():
             self.send_header(name, value)
         super().end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: a face takes several requests a second."""
+        """Log nothing, because the page sends several requests a second."""
 
     def _is_own(self) -> bool:
-        """Whether the request names this machine: a foreign page's name may point here (DNS rebinding).
+        """Whether the request is from our page: a foreign page's domain may resolve to this machine (DNS rebinding).
 
-        Any port will do: a tunnel may begin at another one, and a page at another port has another origin.
+        The Host may have any port, because a tunnel may begin at another port; pages at other ports differ in Origin.
         """
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         local = urlsplit(f"//{host}").hostname in (HOST, "localhost")
         return local and (origin is None or urlsplit(origin).netloc == host)
 
     def _content(self, name: str, query: dict[str, str]) -> bytes | None:
-        """What is asked for; None where there is no such thing.  Raises UserError, KeyError or ValueError."""
+        """The content to answer; None for an unknown `name`.  Bad queries raise UserError, KeyError or ValueError."""
         match self.command, name:
             case "GET", "latent":
                 return to_file(self.server.generator.latents(query["seed"]))
@@ -210,7 +210,7 @@ class Handler(BaseHTTPRequestHandler):
         return self.server.files.get(name) if self.command == "GET" else None
 
     def _latents(self, most: int) -> Tensor:
-        """The latents [N, Z] in the body; raises UserError unless N is 1 to `most`."""
+        """The latents [N, Z] in the body of the request; raises UserError unless N is 1 to `most`."""
         size = self.server.generator.latent_size
         length = int(self.headers.get("Content-Length", "0"))
         if not 0 < length <= 4 * size * most or length % (4 * size):

@@ -1,4 +1,4 @@
-"""Files that commands write: where, and the pictures, sheets and films in them.  Imported without torch."""
+"""Files that commands write: their paths, and the pictures, sheets and films in them.  Imports no torch."""
 
 import os
 import sys
@@ -17,23 +17,23 @@ from pggan.core.atomic_io import atomic_write, existing_parent
 from pggan.core.errors import UserError
 from pggan.sampling.images import MIN_TILE, Pixels, enlarge, grid, to_pil
 
-STILLS = (".png", ".jpg", ".jpeg", ".webp")  # the kinds of files that hold one picture
+STILLS = (".png", ".jpg", ".jpeg", ".webp")  # endings of files with one picture
 VIDEO = ".mp4"
 ANIMATED = (".webp", ".gif", VIDEO)
-CONFIG_FILE = "config.yaml"  # of a run directory
-WIDEST = 2048  # pixels, of sheets whose images are enlarged
+CONFIG_FILE = "config.yaml"  # in each run directory
+WIDEST = 2048  # pixels: the largest width of a sheet with enlarged images
 PAPER, INK = 232, 40  # grey levels of captions
 CAPTION_HEIGHT, FONT_SIZE = 16, 11  # pixels
-# Nearly lossless: below a constant rate factor of about 17, people see no difference (FFmpeg's guide).
+# Nearly lossless: below a constant rate factor (crf) of about 17, people see no difference (FFmpeg's guide).
 H264 = {"crf": "12", "preset": "medium"}
 
 Step = TypeVar("Step")
 
 
 def output_path(out: str | None, run: str, name: str, kinds: tuple[str, ...]) -> Path:
-    """`out`, as of `check_output`; without it, a path that is not taken yet, such as `name`-001.png.
+    """`out`, checked by `check_output`; without `out`, a path that does not exist yet, such as `name`-001.png.
 
-    It is in samples/ of the run directory `run`, else in the working directory, and has the first of `kinds`.
+    The new path is in samples/ of the run directory `run`, else in the working directory, and ends in `kinds[0]`.
     """
     if out is not None:
         return check_output(out, kinds)
@@ -45,26 +45,26 @@ def output_path(out: str | None, run: str, name: str, kinds: tuple[str, ...]) ->
 
 
 def check_output(out: str, kinds: tuple[str, ...] = ()) -> Path:
-    """`out` as a path that can be written, whose directory need not be there yet.
+    """Check that `out` can be written, and return it as a path; its directory need not exist yet.
 
-    Args: kinds: endings of files, and an empty one where a directory will do; nothing else will, if there are none.
-    Raises UserError for another ending, a video where PyAV is missing, or a place that takes no files.
+    Args: kinds: allowed endings of files; an empty ending also allows a directory; without `kinds`, only a directory.
+    Raises UserError for another ending, for a video when PyAV is missing, or when the directory is not writable.
     """
     path, ending = Path(out), Path(out).suffix.lower()
     if kinds and ending not in kinds:
         problem = f"{out} does not end in {' or '.join(filter(None, kinds))}."
-        raise UserError(problem, "The ending chooses the kind of file.")
+        raise UserError(problem, "Change the ending: it chooses the kind of file.")
     if ending == VIDEO and find_spec("av") is None:
-        remedy = "Install it: pip install 'pggan[video]'. Or let the name end in .webp or .gif."
+        remedy = "Install PyAV: pip install 'pggan[video]'. Or give a name that ends in .webp or .gif."
         raise UserError(f"A {VIDEO} needs PyAV, which is not installed.", remedy)
     place = existing_parent(path.parent if kinds and ending else path)
     if not (place.is_dir() and os.access(place, os.W_OK)):
-        raise UserError(f"{out} can't be written: {place} takes no files.", "Name another place.")
+        raise UserError(f"{out} can't be written: {place} is not a writable directory.", "Name another place.")
     return path
 
 
 def sheet(images: Iterable[Pixels], columns: int, zoom: int, captions: Sequence[str] = ()) -> Pixels:
-    """Images [R, R, C], row by row, as one picture: each enlarged, with its caption below, if any."""
+    """Arrange images [R, R, C] row by row as one picture: each enlarged by `zoom`, with its caption (if any) below."""
     tiles = enlarge(np.stack(list(images)), zoom)
     if captions:
         _, height, width, channels = tiles.shape
@@ -77,40 +77,40 @@ def sheet(images: Iterable[Pixels], columns: int, zoom: int, captions: Sequence[
 
 
 def sheet_zoom(resolution: int, columns: int) -> int:
-    """The factor that makes small images of a sheet worth looking at, and no sheet wider than a screen."""
+    """The factor that enlarges small images on a sheet to about MIN_TILE pixels, while the sheet fits on a screen."""
     return max(min(MIN_TILE, WIDEST // columns) // resolution, 1)
 
 
 def film_zoom(side: int) -> int:
-    """The largest whole factor that makes a small film at most 512 pixels wide or high."""
+    """The largest whole factor that enlarges a film of `side` pixels to at most 512 pixels; 1 for larger films."""
     return max(512 // side, 1)
 
 
 def save_picture(picture: Pixels, path: Path) -> None:
-    """Write one picture [H, W, C] atomically; raises UserError where the kind that `path` names can't hold it."""
+    """Write one picture [H, W, C] atomically; raises UserError when the format of `path` can't hold it."""
     with writing(path) as temporary:
-        # In a JPEG, colours at full resolution: else the edges of enlarged pixels are blurred.
+        # subsampling=0 keeps the colours of a JPEG at full resolution: else the edges of enlarged pixels are blurred.
         to_pil(picture).save(temporary, lossless=True, quality=95, subsampling=0)
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[Path]:
-    """A temporary path, which becomes `path`; what an encoder refuses, such as a size, is raised as UserError."""
+    """Yield a temporary path, which becomes `path`; raises UserError for images that the encoder refuses."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with atomic_write(path) as temporary:
             yield temporary
     except (OSError, ValueError, RuntimeError) as error:
-        if getattr(error, "errno", None) is not None:  # the disk, not the picture
+        if getattr(error, "errno", None) is not None:  # an error of the disk, not of the encoder
             raise
         remedy = "Use a smaller zoom=, grid= or resolution=, or another kind of file."
         raise UserError(f"{path} can't hold these images: {error}.", remedy) from error
 
 
 def save_film(frames: Iterable[Pixels], count: int, fps: int, path: Path) -> None:
-    """Write `count` frames [H, W, C], `fps` per second, of the kind that `path` ends as, atomically.
+    """Write a film of `count` frames [H, W, C], `fps` per second, atomically; the ending of `path` chooses the kind.
 
-    A .webp is lossless, a .gif has 255 colours, and an .mp4 never has more than a few frames in memory.
+    A .webp is lossless, a .gif has 255 colours, and an .mp4 is written with only a few frames in memory.
     """
     shown = tracked(frames, count)
     with writing(path) as temporary:
@@ -118,25 +118,25 @@ def save_film(frames: Iterable[Pixels], count: int, fps: int, path: Path) -> Non
             write_video(shown, fps, temporary)
             return
         pictures, unit = [to_pil(frame) for frame in shown], 1
-        if path.suffix.lower() == ".gif":  # one palette for all frames: what stands still stays the same
+        if path.suffix.lower() == ".gif":  # one palette for all frames, so that still parts do not flicker
             pictures, unit = [picture.convert("RGB") for picture in pictures], 10
             sampled = [np.asarray(picture) for picture in pictures[:: count // 16 + 1]]
             palette = Image.fromarray(np.concatenate(sampled)).quantize(255)
             pictures = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
-        borders = np.round(np.arange(count + 1) * 1000 / unit / fps) * unit  # in milliseconds: the sum stays exact
+        borders = np.round(np.arange(count + 1) * 1000 / unit / fps) * unit  # in ms; rounded so that the sum is exact
         film = {"save_all": True, "append_images": pictures[1:], "duration": np.diff(borders).astype(int).tolist()}
         pictures[0].save(temporary, loop=0, lossless=True, method=0, **film)
 
 
 def write_video(frames: Iterable[Pixels], fps: int, path: Path) -> None:
-    """Write H.264 with 4:2:0 chroma, which every player knows, and which has even sides."""
+    """Write H.264 video with 4:2:0 chroma, which every player can show; height and width have to be even."""
     import av
     from av.video.reformatter import ColorRange, Colorspace
 
     with av.open(str(path), "w", format="mp4", options={"movflags": "+faststart"}) as container:  # plays while it loads
         stream: Any = container.add_stream("libx264", rate=fps, options=H264)
         stream.pix_fmt, coded = "yuv420p", stream.codec_context
-        # BT.709 has the same number, 1, in all lists.
+        # BT.709 has the number 1 as a colour space, as primaries and as a transfer function.
         coded.colorspace = coded.color_primaries = coded.color_trc = Colorspace.ITU709
         coded.color_range = ColorRange.MPEG  # luma from 16 to 235
         for number, picture in enumerate(frames):
@@ -151,5 +151,5 @@ def write_video(frames: Iterable[Pixels], fps: int, path: Path) -> None:
 
 
 def tracked(steps: Iterable[Step], count: int, what: str = "Drawing") -> Iterator[Step]:
-    """`steps`, with a bar on stderr if that is a terminal."""
+    """Yield `steps`, with a progress bar on stderr if stderr is a terminal."""
     yield from track(steps, what, count, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())

@@ -1,4 +1,4 @@
-"""Latents of seeds, and a generator's images of latents: at any resolution and alpha, truncated or not.
+"""Latents from seeds, and images from latents: at any resolution and alpha, with or without truncation.
 
 N images, Z latent size, R resolution, C channels, L classes.
 """
@@ -17,13 +17,13 @@ from pggan.networks.layers import ComputeOptions, use_options
 from pggan.networks.networks import Generator
 from pggan.sampling.images import Pixels, to_bytes
 
-DRAWN_AHEAD = 16  # images per CPU thread, before the first of them is waited for
-PARALLEL_SIDE = 128  # pixels up to which CPU threads draw an image each, rather than one image together
+DRAWN_AHEAD = 16  # images per CPU thread that are queued together, so that no thread waits for work
+PARALLEL_SIDE = 128  # pixels: up to this side, each CPU thread draws an image of its own
 
 
 @dataclass(frozen=True)
 class RenderSettings:
-    """The settings of drawn images: resolution, alpha (0 to 1), truncation (1: none), and class, or one each [N]."""
+    """How to draw images: resolution, alpha (0 to 1), truncation (1: none), and class (one for all, or [N])."""
 
     resolution: int
     alpha: float
@@ -32,9 +32,9 @@ class RenderSettings:
 
 
 def seed_latents(seeds: list[int], size: int) -> Tensor:
-    """The latents [N, Z] of `seeds`, N(0, 1), drawn on the CPU whatever the device."""
+    """The latents [N, Z] of `seeds`, N(0, 1), always made on the CPU, so that a seed means the same on all devices."""
     latents = torch.empty(len(seeds), size)
-    for row, seed in enumerate(seeds):  # in place: a list of them, then stacked, would take more than twice the memory
+    for row, seed in enumerate(seeds):  # in place: to stack a list of latents would take more than twice the memory
         torch.randn(size, generator=generator_for(seed, "latent", 0), out=latents[row])
     return latents
 
@@ -42,13 +42,13 @@ def seed_latents(seeds: list[int], size: int) -> Tensor:
 def render_each(
     network: Generator, latents: Tensor, settings: RenderSettings, center: Tensor | None = None
 ) -> Iterator[Pixels]:
-    """The images uint8 [R, R, C] of `latents` [N, Z], in their order, as they are drawn; memory does not grow with N.
+    """Yield the images uint8 [R, R, C] of `latents` [N, Z] in order; memory does not grow with N.
 
-    An image is always drawn alone, because the arithmetic of a batch can depend on its size: a seed's image never
-    depends on its company.  On a CPU each thread draws an image of its own, which takes a fraction of the time that
-    several threads take for one small image; large ones (see PARALLEL_SIDE) are drawn by all threads together.
+    Each image is a batch of its own, because bits can depend on the batch size: so a seed always gives the same image.
+    On a CPU, each thread draws small images of its own, which is several times faster than all threads sharing one.
+    All threads share an image of more than PARALLEL_SIDE pixels per side.
 
-    Args: center: the mean features (see `mean_features`), where the images are truncated.
+    Args: center: the mean features (see `mean_features`), for truncated images.
     """
 
     def draw_one(latent: Tensor) -> Pixels:
@@ -65,16 +65,16 @@ def render_each(
                 for some in torch.split(latents, DRAWN_AHEAD * threads):
                     yield from pool.map(draw_one, some)
         finally:
-            torch.set_num_threads(threads)  # the initializer has set it for threads still to come, too
+            torch.set_num_threads(threads)  # the initializer has changed it for later threads, too
 
 
 @torch.no_grad()
 def draw(
     network: Generator, latents: Tensor, settings: RenderSettings, batch_size: int = 8, center: Tensor | None = None
 ) -> Pixels:
-    """Images uint8 [N, R, R, C] of `latents` [N, Z], `batch_size` at a time; their last bits can depend on it.
+    """Draw images uint8 [N, R, R, C] of `latents` [N, Z] in batches of `batch_size`, which can change their last bits.
 
-    Args: center: as of `render_each`.
+    Args: center: the mean features (see `mean_features`), for truncated images.
     """
     device, classes, images = network.weights[0].device, one_hot(network, settings.label, len(latents)), []
     for rows in torch.split(torch.arange(len(latents)), batch_size):
@@ -86,7 +86,7 @@ def draw(
 
 
 def draw_seeds(network: Generator, count: int, resolution: int, alpha: float) -> Pixels:
-    """Images uint8 [N, R, R, C] of the seeds 0 to `count` - 1, of the classes in turn where there are any."""
+    """Draw images uint8 [N, R, R, C] of the seeds 0 to `count` - 1; with classes, image n is of class n mod L."""
     num_classes = network.architecture.num_classes
     labels = torch.arange(count) % num_classes if num_classes else None
     latents = seed_latents(list(range(count)), network.architecture.latent_size)
@@ -94,7 +94,7 @@ def draw_seeds(network: Generator, count: int, resolution: int, alpha: float) ->
 
 
 def one_hot(network: Generator, label: Tensor | int | None, count: int) -> Tensor | None:
-    """The class of `count` images, or one each [N], as the network takes it, [N, L]; None where there are none."""
+    """One-hot labels [N, L] for `count` images, from one class for all or from classes [N]; None without a class."""
     if label is None:
         return None
     numbers = torch.as_tensor(label).expand(count)

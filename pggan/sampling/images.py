@@ -1,4 +1,4 @@
-"""Pixels, grids of images, and the grids that a run stores for its film.  Imported without torch.
+"""Images as bytes, grids of images, and the grids that a run stores for `pggan timelapse`.  Imports no torch.
 
 N images, R resolution, C channels.
 """
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 Pixels = npt.NDArray[np.uint8]
 
-MIN_TILE = 128  # pixels: in grids, images of early levels are enlarged to min(final resolution, this)
-FOLDER = "timelapse"  # of the small grids that a run stores for a film, in its samples/
-TEXT_KEY = "pggan"  # of the PNG's text that holds their numbers
+MIN_TILE = 128  # pixels: grids enlarge images of early levels to min(final resolution, MIN_TILE)
+FOLDER = "timelapse"  # folder in a run's samples/, with small grids for `pggan timelapse`
+TEXT_KEY = "pggan"  # name of the text in a PNG that holds the grid's facts
 
 
 def to_bytes(images: "Tensor") -> Pixels:
@@ -34,7 +34,7 @@ def to_bytes(images: "Tensor") -> Pixels:
 
 
 def grid(images: Pixels, columns: int) -> Pixels:
-    """Images [N, R, R, C] as one picture [rows * R, columns * R, C], row by row; missing ones are black."""
+    """Images [N, R, R, C] as one picture [rows * R, columns * R, C], row by row; empty places are black."""
     rows = -(-len(images) // columns)
     _, height, width, channels = images.shape
     padded = np.pad(images, [(0, rows * columns - len(images)), (0, 0), (0, 0), (0, 0)])
@@ -43,7 +43,7 @@ def grid(images: Pixels, columns: int) -> Pixels:
 
 
 def contact_sheet(images: Pixels, columns: int, resolution: int) -> Pixels:
-    """A grid of images of a run up to `resolution`, small ones enlarged so that they are worth looking at."""
+    """A grid of a run's images; small images are enlarged to MIN_TILE, at most to the run's final `resolution`."""
     return grid(enlarge(images, max(min(resolution, MIN_TILE) // images.shape[1], 1)), columns)
 
 
@@ -61,7 +61,7 @@ def shrink(images: Pixels, factor: int) -> Pixels:
 
 
 def to_pil(picture: Pixels) -> Image.Image:
-    """A picture [H, W, C] for PIL: grey, RGB or RGBA; of any other number of channels, the first as grey."""
+    """Convert a picture [H, W, C] to PIL: 3 channels to RGB, 4 to RGBA; else the first channel to grey."""
     channels = picture.shape[2]
     return Image.fromarray(picture if channels in (3, 4) else picture[:, :, 0])
 
@@ -74,7 +74,7 @@ def save_png(picture: Pixels, path: Path, text: PngInfo | None = None) -> None:
 
 @dataclass(frozen=True)
 class GridFacts:
-    """Facts about a grid when it was drawn: images shown, resolution, alpha, hours trained, and images side by side."""
+    """Facts about a grid and its run: images shown, resolution, alpha, hours trained, and columns of the grid."""
 
     images: int
     resolution: int
@@ -90,14 +90,14 @@ class GridFacts:
 
 
 def save_grid(picture: Pixels, facts: GridFacts, folder: Path) -> None:
-    """Write a grid [H, W, C] with its numbers as text, atomically."""
+    """Write a grid [H, W, C] as a PNG in `folder`, with its facts as text inside, atomically."""
     text = PngInfo()
     text.add_text(TEXT_KEY, json.dumps(asdict(facts)))
     save_png(picture, folder / f"{facts.images:09d}.png", text)
 
 
 def stored_grids(folder: Path) -> dict[Path, GridFacts]:
-    """The grids that are stored in `folder` with their numbers, the oldest first; any other file is left out."""
+    """The grids that `save_grid` wrote in `folder`, with their facts, the oldest first; other files are skipped."""
     found = {}
     for path in sorted(folder.glob("*.png")):
         with suppress(OSError, ValueError, KeyError, TypeError), Image.open(path) as picture:

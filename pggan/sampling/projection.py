@@ -1,4 +1,4 @@
-"""Projection: the latent whose image is nearest to a given one.  N images, S starts, Z latent size, R resolution."""
+"""Projection: the latent whose image is nearest to a target image.  N images, S starts, Z latent size, R resolution."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,18 +24,18 @@ from pggan.sampling.images import Pixels, to_bytes
 from pggan.sampling.latents import on_sphere
 
 Picture = str | Path | Image.Image
-Measure = Callable[[Tensor], Tensor]  # latents [N, Z] to the distances [N] of their images
+Measure = Callable[[Tensor], Tensor]  # maps latents [N, Z] to the distances [N] of their images from the target
 
-STEPS = 300  # of the optimisation, where no other number is asked for
-STARTS, CANDIDATES = 4, 1024  # latents that it moves: the nearest of many seeds
-LEARNING_RATE = 0.1  # of Adam at the start, in standard deviations of the latents; it falls to 0 as a cosine does
-NOISE = 0.3  # deviation of what is added to the latents at the start; it is 0 in the second half of the steps
-BATCH_PIXELS = 2**16  # of candidates that are drawn together: at 32x32, 64 images
+STEPS = 300  # default number of steps of the optimiser
+STARTS, CANDIDATES = 4, 1024  # how many latents are optimised, and from how many seeds the nearest are chosen
+LEARNING_RATE = 0.1  # Adam's learning rate at the first step; it falls to 0 along a cosine
+NOISE = 0.3  # standard deviation of noise on the latents at the first step; it falls to 0 by half of the steps
+BATCH_PIXELS = 2**16  # pixels of candidate images per batch: 64 images at 32x32
 
 
 @dataclass(frozen=True)
 class Projection:
-    """The latent [Z] found, its image uint8 [R, R, C], and the peak signal-to-noise ratio of the two images in dB."""
+    """The latent [Z] found, its image uint8 [R, R, C], and the PSNR of this image against the target in dB."""
 
     latent: Tensor
     image: Pixels
@@ -45,9 +45,9 @@ class Projection:
 def project(network: Generator, target: Pixels, settings: RenderSettings, steps: int = STEPS) -> Projection:
     """The latent whose image is nearest to `target` uint8 [R, R, C]; R is the resolution in `settings`.
 
-    The best of many seeds are moved over the sphere of latents, all at once, by Adam.  Noise on the latents lets them
-    leave poor minima at first.  After the StyleGAN2 projector (Karras et al. 2020, appendix D), which looks in another
-    space, from one start and by another distance.
+    Adam moves the best of many seeds over the sphere of latents, all at once.  Noise on the latents lets them leave
+    poor minima at first.  Differs from the StyleGAN2 projector (Karras et al. 2020, appendix D) in the space that Adam
+    searches, the number of starts and the distance.
     """
     device = network.weights[0].device
     goal = to_float(torch.tensor(target, device=device)[None])
@@ -70,14 +70,14 @@ def project(network: Generator, target: Pixels, settings: RenderSettings, steps:
 
 @torch.no_grad()
 def nearest_seeds(measure: Measure, size: int, resolution: int, device: torch.device) -> Tensor:
-    """The latents [S, Z] of the seeds whose images are nearest to the target, scaled to the same length."""
+    """The latents [S, Z] of the seeds whose images are nearest to the target; all have the same length."""
     latents = on_sphere(seed_latents(list(range(CANDIDATES)), size).to(device))
     batches = torch.split(latents, max(BATCH_PIXELS // resolution**2, 1))
     return latents[torch.cat([measure(batch) for batch in batches]).topk(STARTS, largest=False).indices]
 
 
 def optimise(measure: Measure, latents: Tensor, steps: int) -> Tensor:
-    """`latents` [S, Z] moved to smaller distances, each by itself."""
+    """Move each of `latents` [S, Z] by Adam to where `measure` is smaller."""
     latents = latents.clone().requires_grad_()
     optimizer = torch.optim.Adam([latents], betas=(0.9, 0.99))
     random = generator_for(0, "projection", 0)
@@ -96,10 +96,10 @@ def optimise(measure: Measure, latents: Tensor, steps: int) -> Tensor:
 
 
 def laplacian_distance(a: Tensor, b: Tensor) -> Tensor:
-    """The distances [N] between images `a` and `b` [N, C, R, R]: of each level the mean difference, all added up.
+    """The distances [N] between images `a` and `b` [N, C, R, R]: the mean absolute difference, summed over levels.
 
-    A level of the pyramid of their difference is what it has beyond the next one, whose sides are half as long.
-    A shape that has moved, or another brightness, counts at the coarse levels; texture at the fine ones alone.
+    Each level of the Laplacian pyramid of `a` - `b` has the details that are lost at half the resolution.
+    Moved shapes and other brightness count at coarse levels; texture counts at fine levels only.
     Differentiable.  Source: Lap1 of Bojanowski et al. 2018, section 3.
     """
     difference, levels = a - b, []
@@ -111,13 +111,13 @@ def laplacian_distance(a: Tensor, b: Tensor) -> Tensor:
 
 
 def psnr(a: Pixels, b: Pixels) -> float:
-    """The peak signal-to-noise ratio in dB of two pictures uint8; infinite for equal ones."""
+    """The peak signal-to-noise ratio in dB of two pictures uint8; infinite for equal pictures."""
     error = float(np.square(a.astype(np.float64) - b).mean())
     return float("inf") if error == 0 else 10 * log10(255**2 / error)
 
 
 def read_target(picture: Picture, resolution: int, channels: int) -> Pixels:
-    """The middle square of a picture as uint8 [R, R, C], scaled down as in training; raises UserError for others."""
+    """The middle square of a picture as uint8 [R, R, C], scaled down as in training; raises UserError if that fails."""
     if isinstance(picture, str | Path):
         path, content = Path(picture), None
     else:

@@ -1,4 +1,4 @@
-"""`pggan timelapse`: a film of the small grids that a run stores on its way.  Without torch."""
+"""`pggan timelapse`: a film of the small grids that a run stores during training.  Imports no torch."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ from pggan.core.text import next_command
 from pggan.sampling.files import ANIMATED, film_zoom, output_path, save_film
 from pggan.sampling.images import FOLDER, GridFacts, Pixels, stored_grids
 
-STAMP_SHARE = 16  # of the side, below the images
-STAMP_LETTERS = 22  # the longest stamp, in sizes of its font
+STAMP_SHARE = 16  # the line of text below the images has 1/16 of their height
+STAMP_LETTERS = 22  # width of the longest line of text, as a multiple of its font size
 
 
 def run(config: TimelapseConfig) -> int:
-    """Write the film; returns the exit code."""
+    """`pggan timelapse`: write the film; returns the exit code."""
     out = output_path(config.out, config.run, "timelapse", ANIMATED)
     grids = grids_of_run(Path(config.run))
     first, *_, last = [*grids.values()] * 2
@@ -30,7 +30,7 @@ def run(config: TimelapseConfig) -> int:
 
 
 def film_of(grids: dict[Path, GridFacts], count: int) -> Iterator[Pixels]:
-    """`count` frames [H, W, 3] of square grids: images shown pass evenly, a frame is the last grid at its time."""
+    """Yield `count` frames [H, W, 3] at even steps of images shown; each shows the newest square grid until then."""
     paths, facts = [*grids], [*grids.values()]
     with Image.open(paths[-1]) as largest:
         side = largest.width * film_zoom(largest.width)
@@ -50,13 +50,13 @@ def film_of(grids: dict[Path, GridFacts], count: int) -> Iterator[Pixels]:
 
 
 def grids_of_run(run_dir: Path) -> dict[Path, GridFacts]:
-    """The grids that a run has stored in its last layout, with their numbers, the oldest first.
+    """The stored grids of a run with as many columns as the last grid, and their facts, the oldest first.
 
-    Raises UserError if there are none.
+    Raises UserError if the run has stored no grids.
     """
     folder = run_dir / "samples" / FOLDER
     found = stored_grids(folder)
     if not found:
-        raise UserError(f"{folder} has no grids that a run has stored.", "Name a run directory.")
+        raise UserError(f"{folder} has no grids that a run has stored.", "Set run= to the run directory of a training.")
     columns = [*found.values()][-1].columns
     return {path: facts for path, facts in found.items() if facts.columns == columns}

@@ -27,11 +27,11 @@ Seeds = int | str | Iterable[int]  # 5, "0-63", "1,5,9-12" or [1, 5, 9]
 class TrainedGenerator:
     """Images of a trained generator, from seeds or latents, at any resolution and alpha.
 
-    A seed, and a latent, always gives the same image on one machine, whatever else is drawn with it.
+    On one machine, a seed or a latent always gives the same image, even if other images are drawn with it.
 
-    Attributes: resolution, alpha: the stage that the training had reached; images: the real images that it had shown;
-    resolutions: all that there are layers for; latent_size: Z; num_classes, class_names: 0 and empty where there are
-    none; network, loaded: the PyTorch module, and what its file says.
+    Attributes: resolution, alpha: the stage that training had reached; images: the number of images shown in training;
+    resolutions: all resolutions with layers; latent_size: Z; num_classes, class_names: 0 and empty without classes;
+    network: the PyTorch module; loaded: the content of its file.
     """
 
     def __init__(self, loaded: LoadedGenerator) -> None:
@@ -40,7 +40,7 @@ class TrainedGenerator:
         self.class_names = loaded.class_names
         a = loaded.network.architecture
         self.latent_size, self.resolutions, self.num_classes = a.latent_size, a.resolutions, a.num_classes
-        self._center = cache(partial(mean_features, self.network))  # of a class
+        self._center = cache(partial(mean_features, self.network))  # by class
 
     def latents(self, seeds: Seeds) -> Tensor:
         """The latents [N, Z] of `seeds`, N(0, 1); raises UserError for seeds that can't be read."""
@@ -54,10 +54,10 @@ class TrainedGenerator:
         truncation: float = 1.0,
         label: int | str | None = None,
     ) -> RenderSettings:
-        """How images are drawn; raises UserError for what this generator does not have.
+        """The settings for drawing images; raises UserError for a resolution or class that this generator lacks.
 
-        Args: resolution, alpha: the stage of the growth, None for the newest one trained; truncation: below 1, images
-        are pulled towards the average one; label: number or name of the class, None for the first one.
+        Args: resolution, alpha: the stage, None for the stage that training had reached; truncation: below 1, images
+        are pulled towards the average image; label: number or name of the class, None for the first class.
         """
         if resolution is not None and resolution not in self.resolutions:
             levels = ", ".join(map(str, self.resolutions))
@@ -65,7 +65,7 @@ class TrainedGenerator:
         if alpha is None:
             alpha = self.alpha if resolution in (None, self.resolution) else 1.0
         if not 0 <= alpha <= 1:
-            raise UserError(f"alpha={alpha} is not a weight.", "Take a number from 0 (old layers) to 1 (new layers).")
+            raise UserError(f"alpha={alpha} is out of range.", "Take a number from 0 (old layers) to 1 (new layers).")
         names = [*self.class_names, *map(str, range(self.num_classes))]
         name = names[0] if label is None and names else str(label)
         if label is not None and name not in names:
@@ -75,23 +75,23 @@ class TrainedGenerator:
         return RenderSettings(resolution or self.resolution, alpha, truncation, number)
 
     def sample(self, seeds: Seeds, **stage: Any) -> list[Image.Image]:
-        """One picture per seed; other arguments as of `settings`."""
+        """Draw one PIL picture for each seed; `settings` explains the other arguments."""
         return [to_pil(image) for image in self.stream(self.latents(seeds), self.settings(**stage))]
 
     def render(self, latents: Tensor, **stage: Any) -> Pixels:
-        """Images uint8 [N, R, R, C] of `latents` [N, Z]; other arguments as of `settings`."""
+        """Draw images uint8 [N, R, R, C] of `latents` [N, Z]; `settings` explains the other arguments."""
         return np.stack(list(self.stream(latents, self.settings(**stage))))
 
     def stream(self, latents: Tensor, settings: RenderSettings) -> Iterator[Pixels]:
-        """Images uint8 [R, R, C] of `latents` [N, Z], one after the other."""
+        """Yield the images uint8 [R, R, C] of `latents` [N, Z], one after the other."""
         center = None if settings.truncation == 1 else self._center(settings.label)
         return render_each(self.network, latents, settings, center)
 
     def project(self, picture: Picture, *, steps: int = STEPS, **stage: Any) -> Projection:
-        """The latent whose image is nearest to a picture: a file or a PIL image.
+        """Find the latent whose image is nearest to `picture`, a file or a PIL image.
 
-        Args: steps: of the optimisation; other arguments as of `settings`.
-        Raises UserError for what is no image, or smaller than the generator's.
+        Args: steps: number of steps of the optimiser; stage: arguments of `settings`.
+        Raises UserError if `picture` can't be read as an image, or is smaller than the generator's images.
         """
         settings = self.settings(**stage)
         target = read_target(picture, settings.resolution, self.network.architecture.channels)
@@ -99,10 +99,10 @@ class TrainedGenerator:
 
 
 def load(run: str | Path, device: str = "auto", checkpoint: str | int = NEWEST) -> TrainedGenerator:
-    """The averaged generator of `run`: a run directory, a checkpoint in it, or a generator file.
+    """Load the averaged generator of `run`: a run directory, one of its checkpoints, or a generator file.
 
-    Args: device: auto (CUDA, else MPS, else CPU), cpu, cuda or mps; checkpoint: of a run directory, newest, best, or
-    the images of one.
+    Args: device: auto (CUDA, else MPS, else CPU), cpu, cuda or mps; checkpoint: which checkpoint of a run directory to
+    take: newest, best, or a number of images shown.
     Raises UserError when there is no valid generator, or no such device.
     """
     place = choose_checkpoint(str(run), checkpoint)

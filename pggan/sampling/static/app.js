@@ -1,4 +1,4 @@
-// The page: what is looked at, and what each control does to it.
+// The page: the face that it shows, and what each control does to this face.
 
 import { copyOf, download, draw, enlarge, fetchVectors, readVectors, writeLatents, zoomOf } from "./files.js";
 import { move } from "./latents.js";
@@ -8,7 +8,7 @@ import { Timeline } from "./timeline.js";
 
 const DRAG = 1.5; // radians from one border of the face to the other
 const REST = 150; // milliseconds without a change after which the small images are drawn
-const STEP = 0.01; // of the growth
+const STEP = 0.01; // of the slider Growth
 
 const $ = (id) => document.getElementById(id);
 
@@ -17,9 +17,9 @@ const renderer = new RENDERERS[model.renderer](model);
 const painter = new Painter(renderer, (error) => complain(error.message));
 const size = model.latent_size;
 
-const seen = { latent: null, name: "", image: null }; // before the directions, and the image of all
-const visited = []; // the faces before this one
-const recent = []; // when the faces of the last second were drawn
+const seen = { latent: null, name: "", image: null }; // latent and name before directions move it; image after
+const visited = []; // the faces to which Back returns
+const recent = []; // times at which the faces of the last second were drawn
 let directions = await fetchVectors("directions.bin", size);
 let resting = 0;
 
@@ -36,7 +36,7 @@ const timeline = new Timeline({
   changed: updateFilm,
 });
 
-// Whether the face that is shown is not the newest one yet, for whoever cannot see it.
+// Tell screen readers whether a newer face is being drawn.
 function busy(is) {
   $("face").ariaBusy = String(is);
 }
@@ -48,7 +48,7 @@ function complain(text) {
   $("message").firstChild.textContent = text;
 }
 
-// Run what a control does; an error is shown.
+// An event handler that shows the error if `act` fails.
 const guarded = (act) => async (event) => {
   try {
     await act(event);
@@ -69,7 +69,7 @@ function current() {
 
 const currentName = () => (moved() ? `${seen.name}, moved` : seen.name);
 
-// A stage of the growth as the slider counts: 2.4 is level 2 with 40 % of level 3 blended in.
+// The stage at a position of the slider Growth: 2.4 is level 2 with 40 % of level 3 blended in.
 function stageAt(position) {
   const level = Math.ceil(position);
   return { resolution: model.resolutions[level], alpha: level === position ? 1 : Number((position - level + 1).toFixed(4)) };
@@ -81,12 +81,12 @@ function positionOf(resolution, alpha) {
 
 function settings(position = Number($("growth").value)) {
   const { resolution, alpha } = model;
-  const newest = positionOf(resolution, alpha) - position < STEP; // the slider may end just below it
+  const newest = positionOf(resolution, alpha) - position < STEP; // the slider may end just below the newest stage
   const about = { ...(newest ? { resolution, alpha } : stageAt(position)), truncation: Number($("truncation").value) };
   return model.num_classes ? { ...about, label: Number($("class").value) } : about;
 }
 
-// Look at a face; the one before is a step back.
+// Show a face; Back returns to the previous face.
 function look(latent, name) {
   remember();
   timeline.stop();
@@ -98,7 +98,7 @@ function remember() {
   $("back").disabled = visited.length === 0;
 }
 
-// Look at a face on the way to others.
+// Show a face without a change of what Back returns to.
 function pass(latent, name) {
   Object.assign(seen, { latent, name });
   for (const input of $("directions").querySelectorAll("input")) {
@@ -301,7 +301,7 @@ $("kind").replaceChildren(...renderer.filmKinds.map((kind) => new Option(kind.sl
 
 buildDirections();
 
-// The first face grows as the generator did; in a browser, while its levels arrive.
+// The first face grows from 4x4 on, as in training; an exported page downloads the next level meanwhile.
 await guarded(async () => {
   const latent = await renderer.latentOfSeed(0);
   const last = Number($("growth").max);

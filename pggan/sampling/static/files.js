@@ -1,12 +1,12 @@
-// Images {pixels, side}, of which pixels has `side` rows of `side` pixels of some channels, on canvases and in files; and
-// files of latents and directions, as `pggan project` and `pggan directions` write them and `pggan sample` reads them.
+// Images {pixels, side} on canvases and in files: bytes of `side` rows of `side` pixels, all channels of a pixel together.
+// Files of latents and directions, as `pggan project` and `pggan directions` write them and `pggan sample` reads them.
 
-const MAX_VECTORS = 64; // that a page has room for
+const MAX_VECTORS = 64; // the most vectors that the page has room for
 const WORTH_LOOKING_AT = 512; // pixels that small images are enlarged to
 
 export const zoomOf = (side) => Math.max(Math.floor(WORTH_LOOKING_AT / side), 1);
 
-// Grey, RGB or RGBA; of any other number of channels, the first as grey.
+// Three channels become RGB, and four become RGBA; else the first channel becomes grey.
 function toImageData(image) {
   const { pixels, side } = image;
   const channels = pixels.length / (side * side);
@@ -21,7 +21,7 @@ function toImageData(image) {
   return data;
 }
 
-// A copy of what a template of the page holds.
+// A copy of the element in a template of the page.
 export const copyOf = (id) => document.getElementById(id).content.firstElementChild.cloneNode(true);
 
 export function draw(canvas, image) {
@@ -68,7 +68,7 @@ export function readVectors(buffer, size) {
       const vectors = split(values, size);
       if (count && values.every(Number.isFinite) && vectors.every((vector) => vector.some(Boolean))) return { kind, vectors };
     }
-  } catch {} // the header is not one
+  } catch {} // the file has no header of safetensors
   throw new Error(`It has no valid latents or directions: 1 to ${MAX_VECTORS} of ${size} numbers, float32, finite and not all 0.`);
 }
 

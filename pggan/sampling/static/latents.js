@@ -10,7 +10,7 @@ const unit = (v) => times(v, 1 / length(v));
 // a + weight * b
 const add = (a, weight, b) => Float64Array.from(a, (value, i) => value + weight * b[i]);
 
-// The latent moved along directions (unit vectors), from the length that latents typically have.
+// Scale a latent to the length that latents typically have, then move it along directions (unit vectors).
 export function move(latent, directions, strengths) {
   let moved = times(unit(latent), Math.sqrt(latent.length));
   directions.forEach((direction, k) => (moved = add(moved, strengths[k], direction)));
@@ -71,7 +71,7 @@ export function loop(keys) {
   };
 }
 
-// The positions of the frames of a film: an open path shows both ends, a closed one leaves out what repeats the first.
+// The positions of a film's frames.  A closed path leaves out the last frame, which would repeat the first one.
 export function framePositions(frames, closed) {
   return Array.from({ length: frames }, (_, frame) => frame / (closed ? frames : Math.max(frames - 1, 1)));
 }

@@ -2,7 +2,7 @@
 
 import * as ort from "./ort.wasm.bundle.min.mjs";
 
-// Threads need headers that few web spaces send.
+// One thread, because threads need HTTP headers that few web hosts send.
 Object.assign(ort.env.wasm, { numThreads: 1, wasmPaths: { wasm: new URL("ort-wasm-simd-threaded.wasm", import.meta.url).href } });
 
 const sessions = new Map();
@@ -11,7 +11,7 @@ let last = Promise.resolve();
 
 self.onmessage = ({ data }) => {
   if (data.model) model = data.model;
-  else last = last.then(() => answer(data)); // one after the other: a session runs once at a time
+  else last = last.then(() => answer(data)); // one after the other, because an ONNX session can't run twice at a time
 };
 
 async function answer({ latent, look }) {
@@ -47,8 +47,8 @@ async function draw(latent, { resolution, alpha, truncation, label }) {
 
 const tensor = (values) => new ort.Tensor("float32", values, [1, values.length]);
 
-// Values of about -1 to 1, channel after channel, as bytes, pixel after pixel; those of the level before, whose sides are
-// half as long, are blended in.  A Uint8ClampedArray rounds as PyTorch does, half to even.
+// Values of about -1 to 1, channel after channel, become bytes, pixel after pixel.  `old` has the images of the level before,
+// with sides half as long, which are blended in.  A Uint8ClampedArray rounds as PyTorch does, half to even.
 function toBytes(images, old, alpha, side) {
   const area = side * side;
   const channels = images.length / area;

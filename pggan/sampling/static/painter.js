@@ -1,4 +1,4 @@
-// What is drawn when: the newest face first, then small images, such as the lattice of neighbours around it.
+// The order in which images are drawn: the newest face first, then small images, such as the lattice of its neighbours.
 
 import { copyOf } from "./files.js";
 import { axesAcross, neighbour, randomLatent } from "./latents.js";
@@ -6,13 +6,13 @@ import { axesAcross, neighbour, randomLatent } from "./latents.js";
 const FACE = "face";
 const REACH = 2; // neighbours on each side
 
-// Draws one image after the other, of each place the newest that was wanted.
+// Draws one image after the other; for each place on the page, only the newest request.
 export class Painter {
   #renderer;
   #wanted = new Map();
   #busy = false;
 
-  // `onError` hears of what went wrong.
+  // `onError` is called with an Error when drawing fails.
   constructor(renderer, onError) {
     this.#renderer = renderer;
     this.onError = onError;
@@ -23,7 +23,7 @@ export class Painter {
     return this.#wanted.has(FACE);
   }
 
-  // Draw a face; `done` gets it with the milliseconds that it took, unless a newer one was wanted first.
+  // Draw a face; `done` is called with its image and milliseconds, unless a newer request replaces this one.
   face(latent, look, done) {
     this.tiles(look, { [FACE]: { latent, done } });
   }
@@ -86,7 +86,7 @@ export class Lattice {
     return neighbour(latent, this.#axes, angleX, angleY);
   }
 
-  // What is to be drawn around a latent whose neighbours are at `distance` radians: {name: {latent, done}}.
+  // The small images to draw around a latent whose neighbours are at `distance` radians: {name: {latent, done}}.
   tiles(latent, distance, paint) {
     const tile = ({ button, column, row }) => [
       `neighbour ${column} ${row}`,

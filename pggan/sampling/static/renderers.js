@@ -21,7 +21,7 @@ class ServerRenderer {
   }
 }
 
-// The content of an answer; a refusal, which says what to do, is thrown as an Error.
+// The content of the server's answer; throws an Error with the text of a refusal.
 async function ask(address, body) {
   let response;
   try {
@@ -33,13 +33,13 @@ async function ask(address, body) {
   throw new Error(await response.text());
 }
 
-// Draws in a worker, so that the page stays awake.
+// Draws in a worker, so that the page keeps reacting.
 class BrowserRenderer {
   #worker = new Worker(new URL("onnx-worker.js", import.meta.url), { type: "module" });
-  #waiting = []; // what to do with the answers, the oldest question first
+  #waiting = []; // the promises of requests to the worker, the oldest first
   #failure = null;
   #seeds = null; // the latents of the first seeds
-  filmKinds = []; // the page is played, not saved
+  filmKinds = []; // an exported page plays films, but can't save them
 
   constructor(model) {
     this.model = model;
@@ -49,7 +49,7 @@ class BrowserRenderer {
       else reject(new Error(error));
     };
     this.#worker.onerror = () => {
-      this.#failure = new Error("A file of this page is missing. Export it again, and put all of it on the web space.");
+      this.#failure = new Error("A file of this page is missing. Export the page again, and put all of its files on the web space.");
       for (const { reject } of this.#waiting.splice(0)) reject(this.#failure);
     };
     this.#worker.postMessage({ model });

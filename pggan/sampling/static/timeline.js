@@ -11,7 +11,7 @@ export class Timeline {
   #playing = null;
 
   // `show` is called with a latent and a name, while the film moves and the page is `ready` for another face, or when a
-  // keyframe is clicked; `changed` when there are other keyframes.
+  // keyframe is clicked; `changed` is called when keyframes change, or when the film starts or stops.
   constructor({ element, closed, seconds, show, ready, changed }) {
     Object.assign(this, { element, closed, seconds, show, readyToShow: ready, changed });
   }
@@ -26,7 +26,7 @@ export class Timeline {
     this.#update();
   }
 
-  // Forget the path: its kind, or its keyframes, are others.
+  // Keyframes have changed: forget the path through the old keyframes, and list the new ones.
   #update() {
     this.#path = null;
     if (!this.ready) this.stop();
