@@ -1,4 +1,4 @@
-"""GAN losses: the paper's, two others, and the augmentation of what D is shown."""
+"""The GAN losses: the paper's WGAN-GP, the logistic and the relativistic loss.  `ada.py` augments D's images."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pggan.losses.base import GradientPenalty, Loss, PenaltyAt
 
-DRIFT = 0.001  # keeps the real scores near 0
+DRIFT = 0.001  # weight of the loss term that keeps scores of reals near 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +35,9 @@ class WganGp(Loss):
 
 @dataclass(frozen=True, kw_only=True)
 class Logistic(Loss):
-    """-log sigmoid of the scores for reals and G, -log(1 - sigmoid) for fakes, plus gamma / 2 |gradient|^2 at reals.
+    """The non-saturating logistic loss, plus the gradient penalty R1: gamma / 2 * |gradient|^2 at reals.
 
-    Source: Goodfellow et al. 2014, section 3; R1: Mescheder et al. 2018; lazy: Karras et al. 2020, appendix B.
+    Source: Goodfellow et al. 2014, section 3; R1: Mescheder et al. 2018; lazy R1: Karras et al. 2020, appendix B.
     """
 
     gamma: float
@@ -57,7 +57,7 @@ class Logistic(Loss):
 
 @dataclass(frozen=True, kw_only=True)
 class Relativistic(Loss):
-    """The logistic loss of each fake's score minus its real's, plus gamma / 2 |gradient|^2 at reals and at fakes.
+    """The logistic loss of a fake's score minus a real's, plus R1 + R2: gamma / 2 * |gradient|^2 at reals and at fakes.
 
     Source: Jolicoeur-Martineau 2018, equation 4; with R1 + R2: Huang et al. (R3GAN) 2024, section 2.
     """
@@ -84,5 +84,5 @@ LOSSES: dict[str, Callable[..., Loss]] = {"logistic": Logistic, "relativistic": 
 
 
 def build_loss(options: Mapping[str, Any]) -> Loss:
-    """The loss of the name in the checked `options`, the others of which are its fields."""
+    """The loss that the "name" in `options` chooses; all other options are fields of its class."""
     return LOSSES[options["name"]](**{key: value for key, value in options.items() if key != "name"})

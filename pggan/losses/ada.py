@@ -1,7 +1,7 @@
 """Adaptive discriminator augmentation: flips, shifts, rotations, scalings and colours, each with probability p.
 
-N batch, C channels, R resolution, K parameters.  Coordinates are calculated number by number: products of matrices may
-round them to the 11 bits of TF32.
+Coordinates are computed by elementwise operations, because matrix products may round them to the 11 bits of TF32.
+N batch, C channels, R resolution, K parameters.
 Source: Karras et al., Training Generative Adversarial Networks with Limited Data, 2020; distributions of appendix B.
 """
 
@@ -15,14 +15,14 @@ from torch import Tensor
 
 from pggan.core.rng import StepRng
 
-TRANSFORMS = 4  # of one step: reals and fakes in D's pass, then in G's
-TARGET = 0.6  # mean sign of D's scores of reals that p is adapted to (paper)
+TRANSFORMS = 4  # batches that one step augments: reals and fakes for D's update, then reals and fakes for G's
+TARGET = 0.6  # p is adapted to bring the mean sign of D's scores of reals to this value (paper)
 INTERVAL = 4  # updates of D from one adaptation of p to the next (paper)
-BICUBIC, REFLECTION = 2, 2  # as of torch.ops.aten.grid_sampler_2d
-MAX_P = 0.85  # beyond it, generated images are rotated, too (figure 3 of the paper)
+BICUBIC, REFLECTION = 2, 2  # codes of torch.ops.aten.grid_sampler_2d
+MAX_P = 0.85  # with a larger p, G learns to generate rotated images (figure 3 of the paper)
 
-# How each parameter is distributed: a whole number below, uniform within, or normal with this deviation.
-# Every parameter leaves the image alone at 0.  Factors are given as binary logarithms, shifts as parts of the side.
+# Distributions of all parameters: integers from 0 to below n, uniform within +-x, or normal with standard deviation x.
+# A parameter of 0 changes nothing.  Factors are given as binary logarithms, shifts as fractions of the image's side.
 PARAMETERS = {
     "flip": ("below", 2),
     "turn": ("below", 4),
@@ -34,25 +34,25 @@ PARAMETERS = {
     "angle_after": ("within", pi),
     "move_x": ("normal", 1 / 8),
     "move_y": ("normal", 1 / 8),
-    "brightness": ("normal", 0.2),  # of a range of 2
+    "brightness": ("normal", 0.2),  # pixels are in [-1, 1]
     "contrast": ("normal", 0.5),
     "invert": ("below", 2),
     "hue": ("within", pi),
     "saturation": ("normal", 1),
 }
 PLACES = {name: place for place, name in enumerate(PARAMETERS)}
-PAIRS = (("shift_x", "shift_y"), ("move_x", "move_y"))  # of one transformation
+PAIRS = (("shift_x", "shift_y"), ("move_x", "move_y"))  # each pair belongs to one transformation, with one p
 ANGLES = ("angle_before", "angle_after")
 
 
 def draw(rng: StepRng, batch: int) -> Tensor:
-    """For each parameter the least p at which it takes effect, and its value.  [N, TRANSFORMS, 2, K]"""
+    """Draw for each parameter the least p at which it takes effect, and its value.  [N, TRANSFORMS, 2, K]"""
     shape = (batch, TRANSFORMS, len(PARAMETERS))
     least, uniform = rng.uniform("augment_least_p", *shape), rng.uniform("augment_uniform", *shape)
     normal = rng.normal("augment_normal", *shape)
     for first, second in PAIRS:
         least[..., PLACES[second]] = least[..., PLACES[first]]
-    for name in ANGLES:  # each with probability 1 - sqrt(1 - p), so that one of the two with p
+    for name in ANGLES:  # each has probability 1 - sqrt(1 - p), so that p is the probability of any rotation
         of_angle = least[..., PLACES[name]]
         least[..., PLACES[name]] = of_angle * (2 - of_angle)
     values = []
@@ -84,15 +84,15 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def power_of_two(exponents: Tensor) -> Tensor:
-    """2 to the power of `exponents`, without `torch.exp2`, which CUDA compiles while the program runs."""
+    """2 to the power of `exponents`; avoids `torch.exp2`, which CUDA compiles at run time."""
     return (log(2) * exponents).exp()
 
 
 def sampling_matrix(parameters: Mapping[str, Tensor], side: int) -> Tensor:
-    """The affine maps [N, 2, 3] from the pixels of a result to the pixels of an image of `side`, both from -1 to 1.
+    """The affine maps [N, 2, 3] from coordinates in the result to coordinates in the image, both from -1 to 1.
 
-    Args: parameters: [N] each, as `draw` draws them.  They belong to the inverse transformations, which have the same
-    distributions.
+    Args: parameters: [N] each, from `draw`.  They describe the inverse transformations, which have the same
+    distributions.  side: of the images, in pixels.
     """
     a = parameters
     shape = rotation(a["angle_before"]) * power_of_two(torch.stack([a["stretch"], -a["stretch"]], 1))[:, None]
@@ -105,10 +105,10 @@ def sampling_matrix(parameters: Mapping[str, Tensor], side: int) -> Tensor:
 
 
 def resample(images: Tensor, matrix: Tensor) -> Tensor:
-    """The images [N, C, R, R] sampled where `matrix` [N, 2, 3] says, with mirrored images around them.
+    """Transform images [N, C, R, R] by the affine maps `matrix` [N, 2, 3] of `sampling_matrix`; borders are mirrored.
 
     Differs from the paper, which samples an enlarged image linearly and filters it: bicubic sampling needs a quarter of
-    the memory, and leaves an image that does not move as it is, too.
+    the memory.  As in the paper, the identity leaves an image unchanged.
     """
     side = images.shape[-1]
     along = (2 * torch.arange(side, device=images.device, dtype=images.dtype) + 1) / side - 1
@@ -118,16 +118,16 @@ def resample(images: Tensor, matrix: Tensor) -> Tensor:
 
 
 class ResampleFunction(torch.autograd.Function):
-    """The images sampled at a grid, or the adjoint of that: both are linear, and each is the derivative of the other.
+    """Bicubic sampling of images at a grid, or its adjoint.  Both are linear, so each is the derivative of the other.
 
-    PyTorch's own second derivative is not in every version that may be installed, and differentiates the grid, too.
+    PyTorch's own double backward is missing in older versions, and also differentiates with respect to the grid.
     """
 
     @staticmethod
     def forward(ctx: Any, images: Tensor, grid: Tensor, adjoint: bool) -> Tensor:
         ctx.save_for_backward(grid)
         ctx.adjoint = adjoint
-        if adjoint:  # `images` give the shape only, which is the same before and after
+        if adjoint:  # the second `images` gives only the shape, which sampling does not change
             backward = torch.ops.aten.grid_sampler_2d_backward
             gradients = backward(images, images, grid, BICUBIC, REFLECTION, False, [True, False])
             return gradients[0]  # type: ignore[no-any-return]
@@ -139,11 +139,11 @@ class ResampleFunction(torch.autograd.Function):
 
 
 def transform_colors(images: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
-    """The images [N, C, R, R] with other brightness, contrast, hue and saturation; a fourth channel is opacity.
+    """Change brightness, contrast, hue and saturation of images [N, C, R, R]; a fourth channel, opacity, stays.
 
-    Brightness and contrast come first; then grey values are inverted, and colours turn around the grey axis and move
-    away from it or towards it.
-    Args: parameters: [N] each, as `draw` draws them.
+    Brightness and contrast come first.  Then grey values are inverted (luma flip).  Then colours are rotated around the
+    grey axis (hue) and moved away from the axis or towards it (saturation).
+    Args: parameters: [N] each, from `draw`.
     """
     a = {name: parameter[:, None, None, None] for name, parameter in parameters.items()}
     colors, opacity = images[:, :3], images[:, 3:]
@@ -157,30 +157,30 @@ def transform_colors(images: Tensor, parameters: Mapping[str, Tensor]) -> Tensor
 
 
 class AdaptiveP:
-    """The probability p and what it is adapted by; part of a run's state.  Never waits for the device.
+    """The probability p of ADA, and the sums that p is adapted by.  No method waits for the device.
 
-    Source: Karras et al. 2020, section 3.1: every INTERVAL updates, p moves by a fixed amount towards the mean sign
-    that is aimed at.
+    Every INTERVAL updates of D, p moves by a fixed amount, to bring the mean sign of D's scores to its target.
+    Source: Karras et al. 2020, section 3.1.
     """
 
     def __init__(self, device: torch.device, *, target: float, rampup_images: int) -> None:
-        """Args: target: the mean sign aimed at; rampup_images: images in which p could rise from 0 to 1."""
+        """Args: target: of the mean sign; rampup_images: images shown while p rises from 0 to 1, if it always rises."""
         self.target, self.rampup_images = target, rampup_images
         self.p, self.signs, self.images = (torch.zeros((), device=device) for _ in range(3))
         self.updates = torch.zeros((), dtype=torch.int32, device=device)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The tensors [] of a checkpoint: p, from 0 to 1, and sums since p was last moved."""
+        """The tensors [] for a checkpoint: p, from 0 to 1, and the sums since p was last moved."""
         return {"p": self.p, "signs": self.signs, "images": self.images, "updates": self.updates}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Take over what `state_dict` gave; what is missing, as all is in checkpoints of runs without ADA, is 0."""
+        """Load the tensors of `state_dict`.  Missing ones become 0: checkpoints of runs without ADA have none."""
         for name, tensor in self.state_dict().items():
             tensor.copy_(tensors[name]) if name in tensors else tensor.zero_()
 
     def follow(self, sign: Tensor, batch: int) -> Tensor:
-        """Take in the mean `sign` of D's scores in one update, of a whole batch; returns a copy of p."""
-        known = sign.isfinite()  # not where scores are not, whose update is skipped
+        """Add the mean `sign` of D's scores in one update of `batch` images, and move p if due; returns a copy of p."""
+        known = sign.isfinite()  # an update with infinite or NaN scores is skipped, so its sign does not count
         self.signs.add_(torch.where(known, sign * batch, 0))
         self.images.add_(known * batch)
         self.updates.add_(1)

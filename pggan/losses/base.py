@@ -1,4 +1,4 @@
-"""GAN losses: formulas of the scores, gradient penalties, and label terms.
+"""The base of all GAN losses: terms of the scores, gradient penalties, and class terms.
 
 A loss is a frozen dataclass; its fields are the keys of `configs/loss/<name>.yaml`.
 N batch, C channels, R resolution, L labels.
@@ -19,25 +19,25 @@ from torch import Tensor
 from pggan.ops.convolution import switched
 from pggan.ops.elementwise import to_float32
 
-SIGN = "augment/sign"  # the metric whose mean over a batch ADA adapts p by
+SIGN = "augment/sign"  # name of the metric that ADA adapts p by
 
 
 class Reals(NamedTuple):
     """Real images and the labels that go with them."""
 
     images: Tensor  # [N, C, R, R] in [-1, 1], faded like the generator's output
-    labels: Tensor | None  # [N, L] one-hot, of these images; also given to the fakes of the D step
-    fake_labels: Tensor | None  # [N, L] one-hot, drawn from the training set for the fakes of the G step
+    labels: Tensor | None  # [N, L] one-hot, of `images`; fakes for D's update are generated with the same labels
+    fake_labels: Tensor | None  # [N, L] one-hot, drawn from the training set, of the fakes for G's update
 
     def select(self, indices: Tensor) -> "Reals":
         """The images and labels at `indices` [M]."""
         return Reals(*(None if part is None else part[indices] for part in self))  # type: ignore[arg-type]
 
 
-# What D is shown of images [N, C, R, R], by their place in a step: reals, fakes in D's pass (0, 1), and in G's (2, 3).
+# Augments images [N, C, R, R] for D.  The number says which: reals, fakes in D's update (0, 1) or in G's update (2, 3).
 Show = Callable[[Tensor, int], Tensor]
 # D at one resolution and alpha: from images [N, C, R, R] to scores [N] and class logits [N, L].
-# `sub_batches`: of equal size, which the images are made of and which are scored apart.
+# `sub_batches`: number of equal parts of the images, such as reals and fakes, that don't affect each other's scores.
 Critic = Callable[..., tuple[Tensor, Tensor]]
 
 
@@ -50,12 +50,12 @@ class PenaltyAt(Enum):
 
 
 class PenaltyContext(NamedTuple):
-    """The settings and random numbers of the penalties of one pass."""
+    """The settings and random numbers of the gradient penalties in one pass of D."""
 
     due: "tuple[GradientPenalty, ...]"
-    missing_levels: int  # doublings of the resolution still to come
+    missing_levels: int  # doublings from this resolution to the final one
     mix: Tensor | None  # [N, 1, 1, 1], where each interpolated image lies between its real (0) and its fake (1)
-    scale: Tensor | None  # of the loss in half precision, which keeps small gradients from vanishing
+    scale: Tensor | None  # loss scale of fp16, which keeps small gradients from becoming 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,17 +73,17 @@ class GradientPenalty:
     target: float = 0.0
 
     def of(self, gradient: Tensor, missing_levels: int) -> Tensor:
-        """The penalty [N] of the scores' `gradient` [N, C, R, R], `missing_levels` below the final resolution."""
+        """The penalty [N] of the `gradient` [N, C, R, R] of scores, `missing_levels` below the final resolution."""
         gradient = to_float32(gradient).flatten(1)
-        if self.at is PenaltyAt.interpolated:  # the official networks see images upsampled to the final resolution
-            gradient = gradient / 2**missing_levels  # where the norm is half as large per level
+        if self.at is PenaltyAt.interpolated:  # the official D gets images upsampled to the final resolution,
+            gradient = gradient / 2**missing_levels  # and each upsampling halves the norm of the gradient
         if self.target == 0:
-            return self.weight * gradient.square().sum(1)  # no root: its derivative at 0 is not a number
+            return self.weight * gradient.square().sum(1)  # no root, whose derivative at 0 is NaN
         norm: Tensor = torch.linalg.vector_norm(gradient, dim=1)
         return self.weight * (norm - self.target).square() / self.target**2
 
     def of_scores(self, images: Tensor, scores: Tensor, context: PenaltyContext) -> Tensor:
-        """The penalty [N] of `scores` [N] at `images` [N, C, R, R], differentiable a second time."""
+        """The penalty [N] of `scores` [N] at `images` [N, C, R, R]; the result can be differentiated again."""
         scale = 1.0 if context.scale is None else context.scale
         with switched(weight_gradients=False):
             (gradient,) = torch.autograd.grad((scores * scale).sum(), images, create_graph=True)
@@ -91,45 +91,45 @@ class GradientPenalty:
 
 
 class LossTerms(NamedTuple):
-    """Named values per image [N], not reduced."""
+    """Values per image [N] by name, not averaged yet."""
 
-    loss: dict[str, Tensor]  # their means add up to the loss
-    metrics: dict[str, Tensor]  # to be reported only, without gradient
+    loss: dict[str, Tensor]  # the loss is the sum of the means of these terms
+    metrics: dict[str, Tensor]  # only for reports; detached
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loss(ABC):
-    """A GAN objective: subclasses give the formulas, this class runs the discriminator and adds label terms."""
+    """A GAN loss: a subclass defines the terms of scores; this class runs D, and adds penalties and class terms."""
 
-    needs_reals_for_g: ClassVar[bool] = False  # G's terms depend on real scores, too
-    zero_is_boundary: ClassVar[bool] = False  # a score of 0 is as likely a real as a fake; else only differences count
-    scores_are_log_odds: ClassVar[bool] = False  # a difference of scores is one of log-odds; else compared with others
+    needs_reals_for_g: ClassVar[bool] = False  # G's terms also depend on the scores of reals
+    zero_is_boundary: ClassVar[bool] = False  # a score above 0 means real, below 0 fake; else only differences count
+    scores_are_log_odds: ClassVar[bool] = False  # score differences are log-odds; else their unit is arbitrary
 
-    reg_interval: int  # updates of D from one evaluation of the penalties to the next, which are as much larger (lazy)
+    reg_interval: int  # penalties are computed every so many updates of D, with so many times the weight (lazy)
 
     @abstractmethod
     def d_terms(self, real_scores: Tensor, fake_scores: Tensor) -> dict[str, Tensor]:
-        """Named terms [N] that D minimises, of scores [N]."""
+        """The terms [N] that D minimizes, by name, from scores [N]."""
 
     @abstractmethod
     def g_terms(self, real_scores: Tensor | None, fake_scores: Tensor) -> dict[str, Tensor]:
-        """Named terms [N] that G minimises, of scores [N]; `real_scores` only with `needs_reals_for_g`."""
+        """The terms [N] that G minimizes, by name, from scores [N]; `real_scores` only with `needs_reals_for_g`."""
 
     def penalties(self) -> tuple[GradientPenalty, ...]:
-        """The gradient penalties that D minimises."""
+        """The gradient penalties that D minimizes."""
         return ()
 
     def signs(self, real_scores: Tensor, fake_scores: Tensor) -> Tensor:
-        """Signs [N] of scores [N] that say how surely D tells reals from fakes: 0 in the mean by chance, 1 always.
+        """Signs [N] whose mean says how well D tells reals from fakes: 0 as by chance, 1 always right.
 
-        The signs of the scores of reals; where only differences have a meaning, each real is compared with a fake.
+        They are signs of reals' scores, or, if only score differences have a meaning, of reals' minus fakes' scores.
         """
         return torch.sign(real_scores if self.zero_is_boundary else real_scores - fake_scores)
 
     def mean_sign(self, of_reals: float) -> float:
-        """The mean of `signs` where scores of reals have the mean sign `of_reals`, from 0 to below 1.
+        """The mean of `signs` if the scores of reals have the mean sign `of_reals`, from 0 to below 1.
 
-        For differences: of normal scores with one deviation for reals and fakes, and means as far above 0 as below.
+        For score differences, this assumes normal scores with one deviation, and means +m of reals and -m of fakes.
         """
         if self.zero_is_boundary:
             return of_reals
@@ -144,24 +144,24 @@ class Loss(ABC):
         context: PenaltyContext,
         show: Show = lambda images, place: images,
     ) -> LossTerms:
-        """The discriminator's terms; `fakes` [N, C, R, R] carry no gradient.
+        """The terms of D's loss; `fakes` [N, C, R, R] carry no gradient.
 
-        Penalties at reals and fakes take the gradient at the images themselves, through the augmentation.
+        Penalties at reals and fakes differentiate with respect to the images before the augmentation.
         """
         penalised = {penalty.at for penalty in context.due}
         images = {PenaltyAt.reals: reals.images.detach(), PenaltyAt.fakes: fakes.detach()}
         for at in penalised & set(images):
             images[at].requires_grad_()
         seen_reals, seen_fakes = show(images[PenaltyAt.reals], 0), show(images[PenaltyAt.fakes], 1)
-        if penalised & set(images):  # a gradient at one batch must not pass through the other
+        if penalised & set(images):  # separate passes: the gradient at reals must not involve fakes
             real_scores, real_logits = critic(seen_reals)
             fake_scores, fake_logits = critic(seen_fakes)
-        else:  # one large batch is faster than two
+        else:  # one pass with a large batch is faster than two passes
             both, logits = critic(torch.cat([seen_reals, seen_fakes]), sub_batches=2)
             (real_scores, fake_scores), (real_logits, fake_logits) = both.chunk(2), logits.chunk(2)
         scores = {PenaltyAt.reals: real_scores, PenaltyAt.fakes: fake_scores}
         if PenaltyAt.interpolated in penalised:
-            assert context.mix is not None, "drawn when a penalty is taken at interpolated images"
+            assert context.mix is not None, "mix is drawn if a penalty needs interpolated images"
             mixed = torch.lerp(seen_reals, seen_fakes, context.mix).detach().requires_grad_()
             images[PenaltyAt.interpolated], scores[PenaltyAt.interpolated] = mixed, critic(mixed)[0]
         terms = self.d_terms(real_scores, fake_scores)
@@ -175,7 +175,7 @@ class Loss(ABC):
     def for_g(
         self, critic: Critic, reals: Reals, fakes: Tensor, show: Show = lambda images, place: images
     ) -> LossTerms:
-        """The generator's terms; `fakes` [N, C, R, R] carry its gradient."""
+        """The terms of G's loss; gradients flow to G through `fakes` [N, C, R, R]."""
         real_scores = None
         if self.needs_reals_for_g:
             with torch.no_grad():

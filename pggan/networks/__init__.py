@@ -1,1 +1,1 @@
-"""The generator and the discriminator, and how their layers are calculated."""
+"""The generator and the discriminator, and the layers that they are made of."""

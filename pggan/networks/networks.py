@@ -33,7 +33,7 @@ from pggan.ops.elementwise import (
 )
 from pggan.ops.filters import bilateral
 
-PROJECTED = "pggan.networks.projected:ProjectedDiscriminator"  # imported by runs that have features
+PROJECTED = "pggan.networks.projected:ProjectedDiscriminator"  # imported only for pretrained features
 
 
 class GeneratorStem(nn.Module):
@@ -42,10 +42,10 @@ class GeneratorStem(nn.Module):
     def __init__(self, inputs: int, width: int, stem: Stem) -> None:
         super().__init__()
         self.width, self.stem = width, stem
-        # Gain: a quarter of He's, as if it were a 4x4 convolution over the 4x4-padded latent.
+        # A quarter of He's gain, as in the official code: the paper's 4x4 convolution here has 16 times the fan-in.
         self.dense = Equalized(width * 16, inputs, gain=HE_GAIN / 4)
         if stem is not Stem.unit_bias:
-            self.dense.bias = nn.Parameter(torch.empty(width))  # one for all numbers of a feature map
+            self.dense.bias = nn.Parameter(torch.empty(width))  # one bias for each feature map
         self.conv = Equalized(width, width, 3, 3, activation=activate_and_normalize)
 
     def forward(self, latents: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ class GeneratorBlock(nn.Module):
 class DiscriminatorBlock(nn.Module):
     """Halve the resolution, in the order of `Resampling`.  [N, I, R, R] -> [N, O, R/2, R/2]
 
-    A residual one adds its input, pooled and projected; the sum is scaled to the mean square of each.  (Karras et al.
+    A residual block adds its pooled and projected input, and scales the sum to keep its mean square.  (Karras et al.
     2020, section 4)
     """
 
@@ -95,7 +95,7 @@ class DiscriminatorBlock(nn.Module):
 
 
 class DiscriminatorHead(nn.Module):
-    """4x4 features to a score and class logits.  [N, C, 4, 4] -> [N, 1 + L]"""
+    """4x4 features to a score and L class logits.  [N, C, 4, 4] -> [N, 1 + L]"""
 
     def __init__(self, width: int, hidden: int, outputs: int, stddev_group: int) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class DiscriminatorHead(nn.Module):
 
 
 class Generator(ProgressiveNetwork):
-    """Latents to images at any resolution, all of which share the blocks of those below."""
+    """Latents to images at any resolution; a resolution also uses the blocks of all lower resolutions."""
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__(architecture)
@@ -125,7 +125,7 @@ class Generator(ProgressiveNetwork):
     def forward(self, latents: Tensor, labels: Tensor | None, resolution: int, alpha: float | Tensor = 1.0) -> Tensor:
         """Images [N, C, R, R] in about [-1, 1], from `latents` [N, Z] and one-hot `labels` [N, L]; R = `resolution`.
 
-        `alpha`: weight of the image at R against the upsampled one of the level below.
+        `alpha`: weight of the image at R; the rest is the weight of the upsampled image of the level below.
         """
         return self.grow(self.features(latents, labels), resolution, alpha)
 
@@ -153,9 +153,9 @@ class Generator(ProgressiveNetwork):
 
 
 class Discriminator(ProgressiveNetwork):
-    """Images at any resolution to scores, and to class logits where there are labels."""
+    """Images at any resolution to scores, and to class logits if images have labels."""
 
-    features_from = inf  # the lowest resolution at which pretrained features are judged, too
+    features_from = inf  # the lowest resolution at which D also looks at pretrained features
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__(architecture)
@@ -175,7 +175,7 @@ class Discriminator(ProgressiveNetwork):
         """Scores [N] and class logits [N, L] of `images` [N, C, R, R], in float32; R = `resolution`.
 
         `alpha`: weight of the features of the image; the rest is the weight of the features of the pooled image.
-        `sub_batches`: equal batches that `images` is made of, whose scores don't depend on each other.
+        `sub_batches`: number of equal parts of `images`, such as reals and fakes, that don't affect each other.
         """
         x = self.from_rgb[str(resolution)](images)
         for level in reversed(self.levels[1:]):
@@ -190,7 +190,7 @@ class Discriminator(ProgressiveNetwork):
 
 
 def new_discriminator(architecture: Architecture) -> Discriminator:
-    """The discriminator of an architecture; where it has features, these are yet to be loaded."""
+    """The discriminator of an architecture.  If it uses pretrained features, `set_backbone` has to load them."""
     if architecture.features is None:
         return Discriminator(architecture)
     projected: Discriminator = resolve_name(PROJECTED)(architecture)
@@ -198,9 +198,9 @@ def new_discriminator(architecture: Architecture) -> Discriminator:
 
 
 def initialize(network: nn.Module, seed: int, name: str) -> None:
-    """Fill weights with N(0, 1), each depending on `seed`, `name` and its own name alone, and biases with 0."""
+    """Draw weights from N(0, 1), each by `seed`, `name` and the weight's own name only, and set biases to 0."""
     with torch.no_grad():
-        for key, weight in network.state_dict().items():  # fixed weights, too
+        for key, weight in network.state_dict().items():  # includes fixed weights, which are buffers
             if key.endswith("bias"):
                 weight.zero_()
             else:

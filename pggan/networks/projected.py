@@ -1,6 +1,6 @@
-"""A discriminator that judges images by pretrained features, too.
+"""A discriminator that looks at pretrained features of images, besides their pixels.
 
-N batch, C channels, R resolution, S side of the images that the backbone is shown, F numbers, L labels.
+N batch, C channels, R resolution, S side of feature maps, F numbers per image, L labels.
 Source: Sauer et al., "Projected GANs Converge Faster" (NeurIPS 2021), sections 3 and 4; beside a plain D: Kumari et
 al., "Ensembling Off-the-shelf Models for GAN Training" (CVPR 2022).
 """
@@ -25,17 +25,17 @@ from pggan.networks.layers import Equalized, minibatch_stddev
 from pggan.networks.networks import Discriminator
 from pggan.ops.elementwise import activate, to_float32, upsample
 
-WIDTH = 64  # maps after a projection, as in the paper's code at the finest scale
-COARSE = 4  # side that the maps of all scales, where they are larger, are halved to, for images of SMALLEST
-# Of the heads' scores: at images, new heads have 15 to 34 times the gradient of the plain D (lab book).
+WIDTH = 64  # feature maps after a projection, as in the paper's code at the finest scale
+COARSE = 4  # pixels; heads halve larger feature maps down to this side, for images of side SMALLEST
+# Weight of the heads in the score: new heads have 15 to 34 times the plain D's gradient at images (docs/decisions.md).
 HEADS_WEIGHT = 1 / 8
-LAST_FEATURES = 64  # numbers that a score depends on, directly
+LAST_FEATURES = 64  # inputs of the last layer of the heads, which computes their score
 
 
 class FixedConv(nn.Module):
     """A convolution whose weight ~ N(0, 1) is drawn once and never trained, scaled by 1 / sqrt(fan-in).
 
-    The weight is part of the state: a run that is resumed with another seed keeps its projections.
+    Checkpoints hold the weight, so that a run that resumes with another seed keeps its projections.
     """
 
     weight: Tensor
@@ -50,9 +50,9 @@ class FixedConv(nn.Module):
 
 
 class FeatureProjection(nn.Module):
-    """Feature maps [N, C, S, S] of several scales, the finest first, to as many maps [N, WIDTH, S, S].
+    """Project feature maps [N, C, S, S] of several scales, the finest first, to [N, WIDTH, S, S] at the same scales.
 
-    A 1x1 convolution mixes the channels of a scale, and a 3x3 convolution the result with the coarser scales.
+    A 1x1 convolution mixes the channels of a scale; a 3x3 convolution mixes its sum with the coarser scales' result.
     """
 
     def __init__(self, channels: Sequence[int]) -> None:
@@ -61,7 +61,7 @@ class FeatureProjection(nn.Module):
         self.mix_scales = nn.ModuleList(FixedConv(WIDTH, WIDTH, 3) for _ in channels)
 
     def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
-        """The projected maps, in the same order; scales differ by factors of 2."""
+        """The projected maps, in the order of `maps`, in which each map has half the side of the one before."""
         mixed: list[Tensor] = []
         for features, mix_channels, mix_scales in reversed(
             list(zip(maps, self.mix_channels, self.mix_scales, strict=True))
@@ -90,15 +90,15 @@ class ScaleHead(nn.Module):
 
 
 class ProjectedDiscriminator(Discriminator):
-    """The plain D, and from `architecture.features_from` on, beside it, heads on projections of fixed features.
+    """The plain D and, from the resolution `architecture.features_from` on, heads on projected pretrained features.
 
-    A score is the weighted sum of both.  The part of the heads fades in at `features_from` as layers do, and depends
-    on all scales, and on the minibatch stddev of each.  The heads do not grow.
+    The score is the plain D's score plus the heads' weighted score.  The heads look at all scales, and at the minibatch
+    stddev of each.  Their weight fades in at `features_from`, as new layers do.  The heads do not grow.
     """
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__(architecture)
-        self.backbone: Backbone | None = None  # to be set
+        self.backbone: Backbone | None = None  # see `set_backbone`
         self.features_from = architecture.features_from
         self.projection = FeatureProjection(CHANNELS)
         halvings = [max(SMALLEST // stride // COARSE, 1).bit_length() - 1 for stride in STRIDES]
@@ -108,12 +108,12 @@ class ProjectedDiscriminator(Discriminator):
         self.index_weights()
 
     def set_backbone(self, dtype: torch.dtype | None, network: EfficientNetLite0 | None = None) -> None:
-        """Look at images through the pretrained network, or `network`, calculated in `dtype`, by default float32."""
+        """Set the network that extracts features (None: the pretrained one), and its `dtype` (None: float32)."""
         network = load_efficientnet_lite0() if network is None else network
         self.backbone = Backbone(network, self.score.weight.device, dtype or torch.float32)
 
     def features(self, images: Tensor) -> Tensor:
-        """`images` [N, C, R, R] in [-1, 1], and the projections of all scales, in float32: an image [N, F, 1, 1]."""
+        """`images` [N, C, R, R] in [-1, 1] and the projections of all scales, joined to one float32 [N, F, 1, 1]."""
         assert self.backbone is not None, "`set_backbone` comes first"
         rows = [to_float32(m).flatten(1) for m in (images, *self.projection(self.backbone(images)))]
         return torch.cat(rows, 1)[:, :, None, None]
@@ -121,9 +121,9 @@ class ProjectedDiscriminator(Discriminator):
     def score_features(
         self, features: Tensor, resolution: int, alpha: float | Tensor = 1.0, sub_batches: int = 1
     ) -> tuple[Tensor, Tensor]:
-        """Scores [N] and class logits [N, L] of what `features` made of images of `resolution`.
+        """Scores [N] and class logits [N, L] from the result of `features` for images of `resolution`.
 
-        `alpha` and `sub_batches`: as of `forward`.
+        `alpha` and `sub_batches` mean the same as in `forward`.
         """
         channels, sides = self.architecture.channels, [max(resolution, SMALLEST) // stride for stride in STRIDES]
         sizes = [channels * resolution**2, *(WIDTH * side**2 for side in sides)]

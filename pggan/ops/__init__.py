@@ -1,1 +1,1 @@
-"""Operations of the networks, called like functions: fast ones, and beside each its plain twin."""
+"""The operations of the networks.  Each fast operation has a plain PyTorch twin, which computes the same."""

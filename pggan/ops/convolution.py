@@ -1,8 +1,8 @@
 """Convolutions, alone or fused with resampling, and dense layers: each by the fastest algorithm for its shape.
 
-An algorithm is three functions: the convolution, and its adjoints in the image and in the kernel.  Each is linear in
-both of its arguments.  So the derivatives of the three are the three themselves, to any order: a gradient penalty never
-needs PyTorch's own second derivative, which convolves with whole feature maps as kernels.
+An algorithm is three functions: the convolution, and its gradients with respect to the image and to the kernel.  Each
+function is linear in both of its arguments, so its derivatives, of any order, are the other two.  A gradient penalty
+therefore never needs PyTorch's own double backward, which convolves with whole feature maps as kernels.
 N batch, H and W sides, I and O feature maps.
 """
 
@@ -18,23 +18,23 @@ from torch import Tensor
 from pggan.core.architecture import Rescaling
 from pggan.ops import products, winograd
 
-WIDE = 128  # feature maps from which Winograd's products outweigh its transformations (docs/performance.md)
-MIN_TILES = 16  # in a batch, from which they outweigh the transformation of the kernel
-CACHED = 128  # side up to which a transformed image of that width stays in the cache
-LARGE = 64  # side from which the CPU's kernel gradient is much faster on planes than on pixels
-# A kernel is so many times as large as both factors of a gradient that is put off: memory stays as it was.
+WIDE = 128  # with this many feature maps or more, Winograd saves more than its transformations cost
+MIN_TILES = 16  # with fewer tiles in a batch, Winograd's transformation of the kernel costs more than it saves
+CACHED = 128  # pixels; up to this side, an image of WIDE maps that is transformed by Winograd stays in the CPU's cache
+LARGE = 64  # pixels; from this side on, CPUs compute kernel gradients much faster if tensors are not channels-last
+# A kernel gradient is put off only if it is this many times as large as x and y together, which are kept meanwhile.
 MIN_KERNEL_TO_FACTORS = 4
 
 
 class Switches:
-    """The choices of all operations; global, because autograd runs backward passes in threads of its own.
+    """Settings of all operations.  They are global, because autograd runs backward passes in its own threads.
 
-    `reference`: they are their plain twins, with PyTorch's operations in the fewest words and PyTorch's derivatives.
-    `pggan bench against=true` measures a step against the twins, and tests compare them with the fast ones.
+    `reference`: every operation is its plain twin, a few PyTorch operations with PyTorch's own derivatives.
+    `pggan bench against=true` compares the speed of both, and the tests compare their results.
 
-    `weight_gradients`: backward passes calculate them.  False around every `torch.autograd.grad` of images, which would
-    drop them: PyTorch tells its own functions which gradients are asked for, but not those written in Python.  Where
-    kernels are shared, the factors that were put off would be added to the next gradient.
+    `weight_gradients`: backward passes compute gradients of weights.  False during `torch.autograd.grad` with respect
+    to images, because PyTorch does not tell an `autograd.Function` that these gradients will be dropped.  A gradient
+    that is put off (see `SharedKernel`) would even be added to the next one.
     """
 
     reference = False  # read in forward passes only
@@ -43,7 +43,7 @@ class Switches:
 
 @contextmanager
 def switched(**values: bool) -> Iterator[None]:
-    """Inside, `Switches` have these values."""
+    """Set `Switches` to `values` inside the `with` block."""
     before = {name: getattr(Switches, name) for name in values}
     for name, value in values.items():
         setattr(Switches, name, value)
@@ -55,10 +55,10 @@ def switched(**values: bool) -> Iterator[None]:
 
 
 def fuse_resampling(kernel: Tensor, rescaling: Rescaling, scale: float) -> Tensor:
-    """A kernel [O, I, 3, 3] times `scale`, fused with the resampling: for `down` [O, I, 4, 4], for `up` [I, O, 4, 4].
+    """`scale` times a kernel [O, I, 3, 3], fused with resampling: [O, I, 4, 4] for `down`, [I, O, 4, 4] for `up`.
 
-    The fused kernel is the sum of four one-pixel shifts.  A product of matrices makes it, with its output maps side by
-    side in memory as convolutions expect them: the derivative of sums of slices takes ten times as long.
+    The fused kernel is the sum of four copies, shifted by one pixel.  A matrix product computes the sum, in the memory
+    layout that convolutions expect, because the derivative of a sum of slices takes ten times as long.
     """
     if rescaling is Rescaling.same:
         return kernel if scale == 1 else kernel * scale
@@ -70,9 +70,9 @@ def fuse_resampling(kernel: Tensor, rescaling: Rescaling, scale: float) -> Tenso
     return wide.view(len(wide), 4, 4, -1).permute(0, 3, 1, 2)
 
 
-@cache  # on a GPU, its ten operations start slower than they run
+@cache  # on a GPU, the launches of its ten operations take longer than the operations
 def resampling_box(rescaling: Rescaling, scale: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The matrix [16, 9] from the taps of a 3x3 kernel to the taps of the fused 4x4 kernel, times `scale`."""
+    """`scale` times the matrix [16, 9] that maps the taps of a 3x3 kernel to the taps of the fused 4x4 kernel."""
     shifts = torch.eye(4, 3, dtype=dtype, device=device)
     shifts = shifts + shifts.roll(1, 0)
     box = torch.kron(shifts, shifts) * scale
@@ -80,7 +80,7 @@ def resampling_box(rescaling: Rescaling, scale: float, dtype: torch.dtype, devic
 
 
 def plain_convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling) -> Tensor:
-    """The plain twin: upsampling, convolution or dense layer, box pooling and bias, one by one."""
+    """The plain PyTorch twin: upsampling, convolution or dense layer, box pooling and bias, one after the other."""
     if kernel.ndim == 2:
         return F.linear(x, kernel, bias)
     x = F.interpolate(x, scale_factor=2, mode="nearest") if rescaling is Rescaling.up else x
@@ -96,12 +96,12 @@ def torch_convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Re
     if rescaling is Rescaling.up:
         return F.conv_transpose2d(x, kernel, bias, stride=2, padding=1)
     if kernel.shape[-1] == 1 and x.device.type == "cuda":
-        x = x.contiguous(memory_format=torch.channels_last)  # such a kernel has no layout: images would pass theirs
+        x = x.contiguous(memory_format=torch.channels_last)  # a 1x1 kernel has no layout: x sets the result's
     return F.conv2d(x, kernel, bias, stride=1 if rescaling is Rescaling.same else 2, padding=int(kernel.shape[-1] > 1))
 
 
 def torch_grad_input(gradient: Tensor, kernel: Tensor, rescaling: Rescaling) -> Tensor:
-    """The adjoint of `torch_convolve` in `x`: a convolution, too."""
+    """The gradient of `torch_convolve` with respect to `x`, which is a convolution, too."""
     if rescaling is Rescaling.up:
         return F.conv2d(gradient, kernel, stride=2, padding=1)
     stride = 1 if rescaling is Rescaling.same else 2
@@ -109,7 +109,7 @@ def torch_grad_input(gradient: Tensor, kernel: Tensor, rescaling: Rescaling) -> 
 
 
 def torch_grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling, side: int | None = None) -> Tensor:
-    """The adjoint of `torch_convolve` in `kernel`; `side` of the kernel where it is not 3, or 4 fused."""
+    """The gradient of `torch_convolve` with respect to `kernel`.  side: the kernel's; None: 3, or 4 if it is fused."""
     if side is None and x.device.type == "cpu" and x.shape[-1] >= LARGE:
         x, gradient = x.contiguous(), gradient.contiguous()
     up, (fused_side, stride) = rescaling is Rescaling.up, products.side_and_stride(rescaling)
@@ -122,13 +122,13 @@ def torch_grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling, side: i
 
 
 class Algorithm(NamedTuple):
-    """A way to convolve; all functions but `prepare` take kernels in the form that `prepare` gives them."""
+    """A way to convolve; all functions but `prepare` take kernels in the form that `prepare` returns."""
 
     convolve: Callable[[Tensor, Tensor, Tensor | None, Rescaling], Tensor]  # x [N, I, H, W], kernel, bias [O]
-    grad_input: Callable[[Tensor, Tensor, Rescaling], Tensor] | None = None  # of gradient [N, O, …], kernel
-    grad_weight: Callable[[Tensor, Tensor, Rescaling], Tensor] | None = None  # of x, gradient; None: PyTorch's own
-    prepare: Callable[[Tensor, Rescaling, float], Tensor] = fuse_resampling  # of kernel [O, I, 3, 3] and its factor
-    only_scales: bool = True  # where there is no resampling, `prepare` multiplies alone: the image may take the factor
+    grad_input: Callable[[Tensor, Tensor, Rescaling], Tensor] | None = None  # gradient [N, O, …], kernel
+    grad_weight: Callable[[Tensor, Tensor, Rescaling], Tensor] | None = None  # x, gradient; None: autograd's
+    prepare: Callable[[Tensor, Rescaling, float], Tensor] = fuse_resampling  # kernel [O, I, 3, 3], …, scale
+    only_scales: bool = True  # without resampling, `prepare` only multiplies by scale: x may be scaled instead
 
 
 REFERENCE = Algorithm(plain_convolve, prepare=lambda kernel, rescaling, scale: kernel * scale, only_scales=False)
@@ -149,32 +149,32 @@ def algorithm_for(x: Tensor, shape: torch.Size, rescaling: Rescaling) -> Algorit
     if Switches.reference:
         return REFERENCE
     if len(shape) == 2:
-        # PyTorch's gradients of a kernel that is used several times come in several layouts, which it can't add in
-        # place: for 8192x512 weights the sums take longer than the gradients.
+        # PyTorch computes the gradients of a kernel that is used several times in different memory layouts, and can't
+        # add these in place: with 8192x512 weights, adding takes longer than computing.
         return DENSE if wide else TORCH
     if shape[-1] == 1:
         return TORCH if on_cpu else POINTWISE
     if on_cpu and wide and x.dtype.itemsize >= 4 and x.shape[-1] <= CACHED:
-        stride = 2 if rescaling is Rescaling.up else 4  # pixels of an image from one of Winograd's tiles to the next
+        stride = 2 if rescaling is Rescaling.up else 4  # pixels from one of Winograd's tiles to the next
         if len(x) * (x.shape[2] // stride) * (x.shape[3] // stride) < MIN_TILES:
             return IM2COL
         if x.shape[2] % stride == x.shape[3] % stride == 0:
             return WINOGRAD
-    # On CPUs, PyTorch's own derivatives are faster up to here.
+    # On CPUs, PyTorch's own derivatives are faster for images that are smaller than LARGE.
     return TORCH if on_cpu and x.shape[-1] < LARGE else DIRECT
 
 
 class Kernel(NamedTuple):
-    """A kernel made ready for an algorithm."""
+    """A kernel in the form that an algorithm's `prepare` returns."""
 
     tensor: Tensor
     algorithm: Algorithm
     rescaling: Rescaling
-    put_off: list[tuple[Tensor, Tensor]] | None = None  # factors x and y of gradients that are still to be calculated
+    put_off: list[tuple[Tensor, Tensor]] | None = None  # pairs (x, y) of kernel gradients that are put off
 
 
 def share_kernel(kernel: Kernel) -> Kernel:
-    """`kernel` for several passes, which may put off its gradients on a CPU."""
+    """`kernel` for use in several passes; on a CPU, small images put off its gradients (see `SharedKernel`)."""
     tensor = kernel.tensor
     if not tensor.requires_grad or tensor.device.type != "cpu" or kernel.algorithm.grad_weight is None:
         return kernel
@@ -183,7 +183,7 @@ def share_kernel(kernel: Kernel) -> Kernel:
 
 
 def convolve(x: Tensor, kernel: Kernel, bias: Tensor | None = None) -> Tensor:
-    """[N, I, H, W] -> [N, O, …], or [N, I] -> [N, O]; `bias` [O]."""
+    """A convolution [N, I, H, W] -> [N, O, …] or a dense layer [N, I] -> [N, O]; `bias` [O]."""
     tensor, algorithm, rescaling, put_off = kernel
     if algorithm.grad_weight is None:
         return algorithm.convolve(x, tensor, bias, rescaling)
@@ -191,9 +191,9 @@ def convolve(x: Tensor, kernel: Kernel, bias: Tensor | None = None) -> Tensor:
 
 
 class Convolution(torch.autograd.Function):
-    """A convolution and its two adjoints: from two of image x, prepared kernel and result y, the one that is None.
+    """A convolution and its two gradients: computes the one of x, kernel and y that is None from the other two.
 
-    The result y alone takes a bias.
+    x is the image or its gradient, y the result or its gradient.  A bias is added to y only.
     """
 
     @staticmethod
@@ -215,7 +215,7 @@ class Convolution(torch.autograd.Function):
         for_x = apply(None, kernel, y, None, ctx.how) if asked[0] else None
         for_kernel = for_bias = None
         if asked[1] and Switches.weight_gradients:
-            # One that is differentiated again can't wait, and one of large images need not.
+            # A gradient that is differentiated again can't be put off; for large images, this would save nothing.
             small = MIN_KERNEL_TO_FACTORS * (x.numel() + y.numel()) <= kernel.numel()
             if put_off is not None and small and not torch.is_grad_enabled():
                 put_off.append((x, y))
@@ -228,11 +228,11 @@ class Convolution(torch.autograd.Function):
 
 
 class SharedKernel(torch.autograd.Function):
-    """The identity; autograd calls its backward pass when all passes that use the kernel have gone backwards.
+    """The identity; autograd runs its backward pass after the backward passes of all uses of the kernel.
 
-    Then it adds up the gradients that were put off, by one product of matrices.  D sees reals, fakes, and images
-    between them, where it is differentiated twice: each of its kernels gets three gradients or four.  Of small images,
-    each is larger than all that it is calculated from, and takes longer to write, read and add than to multiply.
+    Then one matrix product computes the sum of all gradients that were put off.  In a step, each kernel of D gets three
+    or four gradients: from reals, fakes and the gradient penalty.  For small images, a kernel gradient is larger than
+    the tensors that it is computed from, and takes longer to write, read and add than to compute.
     """
 
     @staticmethod

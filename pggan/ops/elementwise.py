@@ -1,6 +1,6 @@
-"""Operations number by number: activations, pixel norm, resampling and the fade.
+"""Elementwise operations and the like: activations, pixel norm, resampling and the fade.
 
-On CUDA, an activation also adds the layer's bias, in a kernel of `fused.py`.  N batch, C features, R resolution.
+On CUDA, a kernel of `fused.py` computes an activation and adds the layer's bias.  N batch, C features, R resolution.
 """
 
 from collections.abc import Callable
@@ -15,26 +15,26 @@ from pggan.ops import fused
 from pggan.ops.convolution import Switches
 from pggan.ops.fused import EPSILON, LEAKY_SLOPE
 
-Activation = Callable[[Tensor, Tensor | None], Tensor]  # of x [N, C, …] and a bias [C] that is still to be added
+Activation = Callable[[Tensor, Tensor | None], Tensor]  # arguments: x [N, C, …]; a bias [C] to add first
 
 
 def to_float32(x: Tensor) -> Tensor:
-    """`x` in float32; unchanged in float32 and float64."""
+    """Convert `x` to float32; leave float32 and float64 tensors as they are."""
     return x.float() if x.dtype.itemsize < 4 else x
 
 
 def serves(features: int) -> bool:
-    """Whether the kernels of `fused.py` calculate maps of so many features on a GPU."""
+    """Whether a GPU uses the Triton kernels of `fused.py` for this number of features."""
     return not Switches.reference and features <= fused.WIDEST and fused.problem() is None
 
 
 def adds_bias(bias: Tensor) -> bool:
-    """Whether the activation is to add the `bias` [C] of its layer, which saves passes over memory."""
+    """Whether the activation adds the `bias` [C] of its layer, which saves passes over memory."""
     return bias.device.type == "cuda" and serves(bias.numel())
 
 
 def activate(x: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Leaky ReLU of `x` [N, C, …], in place; or, in memory of its own, of `x` + `bias` [C]."""
+    """Leaky ReLU of `x` [N, C, …], in place; with a `bias` [C], of `x` + `bias`, as a new tensor."""
     if Switches.reference:
         return F.leaky_relu(x, LEAKY_SLOPE)
     if bias is None:
@@ -43,7 +43,7 @@ def activate(x: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def pixel_norm(features: Tensor) -> Tensor:
-    """Each pixel's feature vector (dimension 1) scaled to unit mean square, in float32.  (paper section 4.2)"""
+    """Scale each pixel's feature vector (dimension 1) to unit mean square, in float32.  (paper section 4.2)"""
     wide = to_float32(features)
     return (wide * torch.rsqrt(wide.square().mean(1, keepdim=True) + EPSILON)).to(features.dtype)
 
@@ -51,7 +51,7 @@ def pixel_norm(features: Tensor) -> Tensor:
 def activate_and_normalize(x: Tensor, bias: Tensor | None = None) -> Tensor:
     """Pixel norm of the leaky ReLU of `x` [N, C, R, R], or of `x` + `bias` [C], in place.
 
-    Differentiable once, as a generator has to be.
+    Differentiable only once, which suffices for a generator.
     """
     if Switches.reference:
         return pixel_norm(F.leaky_relu(x, LEAKY_SLOPE))
@@ -59,10 +59,10 @@ def activate_and_normalize(x: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 class ActivationAndNorm(torch.autograd.Function):
-    """Leaky ReLU, after a bias if there is one, and pixel norm.
+    """Adds the bias if there is one, then computes leaky ReLU and pixel norm.
 
-    The backward pass needs the output, which the next layer saves anyway, and one number per pixel; the operations one
-    by one would save four feature maps.
+    The backward pass needs one number per pixel, and the output, which the next layer saves anyway.  Separate
+    operations would save four feature maps.
     """
 
     @staticmethod
@@ -83,7 +83,7 @@ class ActivationAndNorm(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
-        """With y = scale * z, z the leaky ReLU: dL/dz = scale * (g - y * mean(g * y)); y has the sign of z."""
+        """dL/dz = scale * (g - y * mean(g * y)), where z is the leaky ReLU, y = scale * z (same sign), g = dL/dy."""
         y, scale = ctx.saved_tensors
         if ctx.has_bias:
             return fused.bias_act_backward(gradient, y, scale, sums=ctx.needs_input_grad[1])
@@ -104,7 +104,7 @@ def downsample(images: Tensor) -> Tensor:
 
 
 def fade(old: Tensor, new: Tensor, alpha: float | Tensor) -> Tensor:
-    """`old` at alpha 0, `new` at alpha 1, both exactly; in between their blend, in float32.  (paper Figure 2)"""
+    """The blend (1 - alpha) * `old` + alpha * `new`, in float32; exact at alpha 0 and 1.  (paper Figure 2)"""
     on_gpu = isinstance(alpha, Tensor) and new.device.type == "cuda" and old.dtype == new.dtype
     if on_gpu and serves(new.shape[1]):
         return fused.Blend.apply(old, new, alpha)  # type: ignore[no-any-return]
@@ -112,5 +112,5 @@ def fade(old: Tensor, new: Tensor, alpha: float | Tensor) -> Tensor:
 
 
 def fading(alpha: float | Tensor) -> bool:
-    """Whether there is anything to blend; a tensor may hold any weight, and reading it would wait for the device."""
+    """Whether alpha may be below 1.  True for every tensor, because reading its value would wait for the device."""
     return isinstance(alpha, Tensor) or alpha < 1

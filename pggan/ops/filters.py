@@ -13,10 +13,10 @@ from torch.autograd.function import once_differentiable
 
 from pggan.ops.convolution import Switches
 
-SIGMA = 10 / 127.5  # standard deviation of the bilateral weight over distances of colours: ten of 255 grey levels
-FACTOR = -1 / (2 * SIGMA**2)  # of squared distances, in the exponent
+SIGMA = 10 / 127.5  # standard deviation of the bilateral weight over colour distances: 10 of 255 grey levels
+FACTOR = -1 / (2 * SIGMA**2)  # multiplies the squared colour distance in the exponent
 ALL, FRONT, BACK = slice(None), slice(None, -1), slice(1, None)
-# Rows and columns of a pixel, and of its neighbour, in each of the four directions: every pair of neighbours once.
+# Slices of all pixels, and of their neighbours, in four of eight directions: every pair of neighbours comes once.
 PAIRS = (
     ((..., ALL, FRONT), (..., ALL, BACK)),
     ((..., FRONT, ALL), (..., BACK, ALL)),
@@ -26,18 +26,18 @@ PAIRS = (
 
 
 def blur(features: Tensor) -> Tensor:
-    """Features smoothed by [1, 2, 1] x [1, 2, 1]; weights of what is outside are left out.  [N, C, R, R] -> the same
+    """Smooth features by the weights [1, 2, 1] x [1, 2, 1]; at edges, by those inside.  [N, C, R, R] -> the same shape
 
-    After nearest upsampling, it makes that bilinear: the low-pass filter of Karras et al. 2019, appendix C.
+    Nearest-neighbour upsampling and this filter are bilinear upsampling together (Karras et al. 2019, appendix C).
     """
     channels, side = features.shape[1], features.shape[-1]
     kernel, share = low_pass_filter(side, features.dtype, features.device)
     return F.conv2d(features, kernel.expand(channels, 1, 3, 3), padding=1, groups=channels) * share
 
 
-@cache  # on a GPU, the operations that make it start slower than they run
+@cache  # on a GPU, the launches of these operations take longer than the operations
 def low_pass_filter(side: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The kernel [1, 1, 3, 3], whose sum is 1, and the inverse of its sum over what lies in an image, [R, R]."""
+    """The kernel [1, 1, 3, 3] with sum 1, and for each pixel [R, R] the inverse sum of its weights inside the image."""
     binomial = torch.tensor([0.25, 0.5, 0.25], device=device)
     kernel = torch.outer(binomial, binomial)[None, None]
     inside = F.conv2d(torch.ones(1, 1, side, side, device=device), kernel, padding=1)  # exact
@@ -45,10 +45,10 @@ def low_pass_filter(side: int, dtype: torch.dtype, device: torch.device) -> tupl
 
 
 def bilateral(images: Tensor, passes: int) -> Tensor:
-    """`images`, each pixel replaced `passes` times by a mean of itself and its neighbours.  [N, C, R, R] -> the same
+    """Replace each pixel, `passes` times, by a mean of itself and its neighbours.  [N, C, R, R] -> the same shape
 
-    Neighbours of nearly the same colour become more alike, edges stay: a neighbour's weight is exp(-d^2 / (2 SIGMA^2)),
-    where d is the distance of the two colours.  Differentiable once.
+    A neighbour's weight is exp(-d^2 / (2 SIGMA^2)), where d is the distance of the two colours.  So similar neighbours
+    become more alike, and edges stay.  Differentiable once.
     Source: Tomasi and Manduchi, "Bilateral Filtering for Gray and Color Images" (ICCV 1998).
     """
     for _ in range(passes):
@@ -70,15 +70,15 @@ def filter_once(images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def weighted_difference(images: Tensor, one: Any, other: Any) -> tuple[Tensor, Tensor]:
-    """The differences of neighbours, and their weights."""
+    """The colour differences of pixels and their neighbours, and the neighbours' weights."""
     difference = images[other] - images[one]
     return difference, difference.square().sum(1, keepdim=True).mul_(FACTOR).exp_()
 
 
 class Bilateral(torch.autograd.Function):
-    """One pass of the filter.  [N, C, R, R] -> the same
+    """One pass of the bilateral filter.  [N, C, R, R] -> the same shape
 
-    Its gradient is written out, which takes half the time of the gradients of all operations.
+    The gradient is written by hand, which takes half the time of autograd's.
     """
 
     @staticmethod
@@ -91,7 +91,7 @@ class Bilateral(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        """With y = x + p / t, p the weighted sum of differences and t the sum of the weights."""
+        """The gradient of y = x + p / t, where p is the weighted sum of differences and t the sum of the weights."""
         images, filtered, total = ctx.saved_tensors
         of_pull = gradient / total
         of_total = (of_pull * (images - filtered)).sum(1, keepdim=True)

@@ -1,6 +1,6 @@
-"""Activations, pixel norm and fades on CUDA, in one pass over memory each, by Triton kernels.
+"""Triton kernels for CUDA compute activations, pixel norm and fades in one pass over memory each.
 
-`problem` tries the kernels once; where they fail, PyTorch's operations calculate the same.
+`problem` tries the kernels once; if they fail, PyTorch's operations are used instead.
 N batch, C features, H and W sides.
 """
 
@@ -16,17 +16,17 @@ from torch import Tensor
 from pggan.ops.convolution import Switches
 
 LEAKY_SLOPE = 0.2  # paper Table 2
-EPSILON = 1e-8  # of pixel norm, paper section 4.2
-WIDEST = 1024  # features of a pixel, which lie in one tile
-TILE = 2048  # numbers that a program holds at a time: 16 in the registers of each of its 128 threads
-PROGRAMS = 1024  # an H200 runs about as many at a time: 8 on each of its 132 multiprocessors
-REASON_WIDTH = 120  # characters, of the reason why there are no kernels
-MAX_TILES_PER_PROGRAM = 8  # that a program sums at most: beyond that, the sums are too few bytes to matter
+EPSILON = 1e-8  # under the root of pixel norm, paper section 4.2
+WIDEST = 1024  # the most features per pixel, because one tile must hold all features of a pixel
+TILE = 2048  # numbers that a Triton program holds at a time: 16 in the registers of each of its 128 threads
+PROGRAMS = 1024  # Triton programs that an H200 runs at a time: about 8 on each of its 132 multiprocessors
+REASON_WIDTH = 120  # characters of the message that says why the Triton kernels do not work
+MAX_TILES_PER_PROGRAM = 8  # tiles that a Triton program adds up; with more, partial sums would hardly be smaller
 
 
 @cache
 def problem() -> str | None:
-    """Why the kernels do not work here, in one line; None where they do."""
+    """Why the Triton kernels do not work on this machine, in one line; None if they work."""
     try:
         x = torch.zeros(1, 8, 2, 2, device="cuda").contiguous(memory_format=torch.channels_last)
         scale = bias_act_norm_(x, x.new_zeros(8))
@@ -34,44 +34,44 @@ def problem() -> str | None:
         Blend.apply(x.requires_grad_(), x, x.new_zeros(())).sum().backward()
     except Exception as error:
         text = (str(error) or type(error).__name__).strip().splitlines()[0]
-        if isinstance(error, CalledProcessError) or "C compiler" in text:  # Triton compiles what launches a kernel
+        if isinstance(error, CalledProcessError) or "C compiler" in text:  # Triton compiles its launcher
             return "Triton needs a C compiler and Python's headers (apt-get install gcc python3-dev)"
         return shorten(text, REASON_WIDTH, placeholder=" …")
     return None
 
 
 def launch(name: str, x: Tensor, *others: object, each: int | None = None, **constants: float) -> None:
-    """Start a kernel of `triton_kernels.py` for dense `x`, its first argument: a program per tile, or `each` tiles."""
-    from pggan.ops import triton_kernels  # Triton is not everywhere
+    """Launch a kernel of `triton_kernels.py`: one program per tile (or per `each` tiles) of `x`, its first argument."""
+    from pggan.ops import triton_kernels  # imported late, because Triton is not installed everywhere
 
     (pixels, tiles), columns = pixels_of(x), padded(x)
     tile = {"C": x.shape[1], "ROWS": max(TILE // columns, 1), "COLUMNS": columns}
     kernel, more = getattr(triton_kernels, name), () if each is None else (each,)
     with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
-        # FP fusion is named because Triton 3.9 warns that its default will change.
+        # `enable_fp_fusion` is set because Triton 3.9 warns that its default will change.
         kernel[(ceil(tiles / (each or 1)),)](x, *others, pixels, *more, **constants, **tile, enable_fp_fusion=True)
 
 
 def padded(x: Tensor) -> int:
-    """The features of `x`, rounded up to a power of two."""
+    """The number of features of `x`, rounded up to a power of two."""
     return 1 << (x.shape[1] - 1).bit_length()
 
 
 def pixels_of(x: Tensor) -> tuple[int, int]:
-    """The pixels of `x` [N, C, H, W] or [N, C], and the tiles that they make."""
+    """The number of pixels of `x` [N, C, H, W] or [N, C], and the number of tiles that hold these."""
     pixels = x.numel() // x.shape[1]
     return pixels, ceil(pixels / max(TILE // padded(x), 1))
 
 
 def dense(x: Tensor) -> Tensor:
-    """`x` [N, C, H, W] or [N, C] with the features of a pixel side by side in memory."""
+    """`x` [N, C, H, W] or [N, C] in contiguous channels-last memory."""
     return x.contiguous(memory_format=torch.channels_last if x.ndim == 4 else torch.contiguous_format)
 
 
 def bias_act_norm_(x: Tensor, bias: Tensor) -> Tensor:
     """Set `x` [N, C, H, W] to the pixel norm of the leaky ReLU of `x` + `bias` [C].
 
-    Returns the factor of each pixel, in float32 [N, 1, H, W].
+    Returns the factor that pixel norm multiplied each pixel by, float32 [N, 1, H, W].
     """
     y, scale = dense(x), x.new_empty(len(x), 1, *x.shape[2:], dtype=torch.float32)
     launch("bias_act_forward", y, bias, y, scale, SLOPE=LEAKY_SLOPE, EPSILON=EPSILON)
@@ -81,10 +81,10 @@ def bias_act_norm_(x: Tensor, bias: Tensor) -> Tensor:
 
 
 def bias_act_backward(gradient: Tensor, y: Tensor, scale: Tensor | None, *, sums: bool) -> tuple[Tensor, Tensor | None]:
-    """The `gradient` of `y`, of `BiasAct` (no `scale`) or `bias_act_norm_`, turned into the gradient of their x.
+    """The gradient of x from the `gradient` of y = `BiasAct` of x (no `scale`), or y = `bias_act_norm_` of x.
 
-    The second tensor is its sum over all pixels, in float32 [C], where `sums` asks for it: in two steps whose order is
-    always the same.
+    With `sums`, the second result is the gradient of the bias: the sum over all pixels, float32 [C], added up in a
+    fixed order, so that its bits are reproducible.
     """
     gradient, y, (_, tiles) = dense(gradient), dense(y), pixels_of(y)
     result = torch.empty_like(gradient)
@@ -95,7 +95,7 @@ def bias_act_backward(gradient: Tensor, y: Tensor, scale: Tensor | None, *, sums
 
 
 class BiasAct(torch.autograd.Function):
-    """Leaky ReLU of x [N, C, …] + bias [C], differentiable twice.  Saves its result alone."""
+    """Leaky ReLU of x [N, C, …] + bias [C], differentiable twice.  Saves only its result for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor) -> Tensor:
@@ -111,15 +111,16 @@ class BiasAct(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         if gradient is None:
             return None, None
-        y = ctx.saved_tensors[0].detach()  # its sign alone counts: a second derivative need not pass through it
+        y = ctx.saved_tensors[0].detach()  # only its sign counts: no second derivative passes through it
         sums = ctx.bias_dtype if ctx.needs_input_grad[1] and Switches.weight_gradients else None
         return BiasActGradient.apply(gradient, y, sums)  # type: ignore[no-any-return]
 
 
 class BiasActGradient(torch.autograd.Function):
-    """The gradient [N, C, …] of x from the gradient of y, and the bias gradient [C] of the type `sums`, or None.
+    """The gradient [N, C, …] of x from the gradient of y, and the gradient [C] of the bias in dtype `sums`, if given.
 
-    Linear in the gradient and its own adjoint, and y counts by its sign only: so the derivative is the function itself.
+    The function is linear in the gradient and its own adjoint, and only the sign of y counts: so its derivative is
+    the same function.
     """
 
     @staticmethod
@@ -141,7 +142,7 @@ class BiasActGradient(torch.autograd.Function):
 
 
 class Blend(torch.autograd.Function):
-    """`old` [N, C, …] at an `alpha` [] of 0, `new` at 1, in between their blend; differentiable twice."""
+    """The blend (1 - alpha) * old + alpha * new of tensors [N, C, …], with alpha []; differentiable twice."""
 
     @staticmethod
     def forward(ctx: Any, old: Tensor, new: Tensor, alpha: Tensor) -> Tensor:
@@ -157,7 +158,7 @@ class Blend(torch.autograd.Function):
 
 
 class BlendBackward(torch.autograd.Function):
-    """The adjoint of `Blend`, whose own adjoint is `Blend`."""
+    """The gradients of old and new from the gradient of their `Blend`; the derivative of this function is `Blend`."""
 
     @staticmethod
     def forward(ctx: Any, gradient: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:

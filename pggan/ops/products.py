@@ -1,12 +1,12 @@
-"""Products of matrices on CPUs: dense layers, and 3x3 convolutions as one product each (im2col).
+"""Matrix products on CPUs: dense layers, and 3x3 convolutions as one matrix product each (im2col).
 
-MKL, which PyTorch uses, has AVX-512 on processors of Intel alone.  On others that calculate 512 bits at once, oneDNN
-reaches twice MKL's rate; on others that take two steps for them, the same, and batches stay with MKL, which multiplies
-them in one call (docs/performance.md).
+PyTorch multiplies matrices by MKL, which uses AVX-512 only on Intel's processors.  On other processors with AVX-512, we
+use oneDNN, which is up to twice as fast.  AMD's processors before Zen 5 take two steps for 512 bits: there, MKL keeps
+batched products, which it computes in one call (docs/decisions.md).
 
-The window around each pixel becomes a row of one matrix, the kernel is the other.  Fused with pooling, windows are 4x4
-pixels at stride 2; fused with upsampling, the convolution is the adjoint of that: images and results change places.
-N batch, H and W sides, I and O feature maps, T windows in the batch, K numbers in one.
+In im2col, the window around each pixel becomes a row of one matrix; the kernel is the other matrix.  With pooling fused
+in, windows are 4x4 pixels at stride 2.  With upsampling fused in, the convolution is the adjoint of a pooling one.
+N batch, H and W sides, I and O feature maps, T windows in the batch, K numbers in a window.
 """
 
 from functools import cache
@@ -24,7 +24,7 @@ ZEN_5 = 26  # AMD's first family of processors that calculate 512 bits at once
 
 @cache
 def prefers_onednn() -> bool:
-    """Whether products go to oneDNN on this machine: AVX-512 on a processor that is not Intel's."""
+    """Whether oneDNN multiplies matrices on this machine: its processor has AVX-512, and is not Intel's."""
     facts = processor_facts()
     usable = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     return usable and facts["vendor_id"] not in ("", INTEL) and "avx512f" in facts["flags"].split()
@@ -32,14 +32,14 @@ def prefers_onednn() -> bool:
 
 @cache
 def prefers_onednn_for_batches() -> bool:
-    """Whether batched products go to oneDNN, too, one by one: where its rate makes up for the calls and a copy."""
+    """Whether oneDNN computes batched products, too, in one call and one copy for each matrix."""
     facts = processor_facts()
     in_two_steps = facts["vendor_id"] == AMD and int(facts["cpu family"] or 0) < ZEN_5
     return prefers_onednn() and not in_two_steps
 
 
 def mm(left: Tensor, right: Tensor, out: Tensor | None = None, row: Tensor | None = None) -> Tensor:
-    """The product [M, K] x [K, N], plus `row` [N] -> [M, N]; without derivatives where it is oneDNN's."""
+    """The product [M, K] x [K, N], plus `row` [N] -> [M, N]; by oneDNN only if no gradient is needed."""
     if not _for_onednn(left, right):
         return torch.mm(left, right, out=out) if row is None else torch.addmm(row, left, right)
     result = _onednn(left, right, row)
@@ -47,7 +47,7 @@ def mm(left: Tensor, right: Tensor, out: Tensor | None = None, row: Tensor | Non
 
 
 def bmm(left: Tensor, right: Tensor, out: Tensor | None = None, *, add: bool = False) -> Tensor:
-    """The products [B, M, K] x [B, K, N] -> [B, M, N], written to `out` or added to it; derivatives as of `mm`."""
+    """The batched product [B, M, K] x [B, K, N] -> [B, M, N], written to `out`, or added to it with `add`."""
     if not (prefers_onednn_for_batches() and _for_onednn(left, right)):
         return torch.baddbmm(out, left, right, out=out) if out is not None and add else torch.bmm(left, right, out=out)
     out = left.new_empty(len(left), left.shape[1], right.shape[2]) if out is None else out
@@ -82,18 +82,18 @@ def dense(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling) 
     """The dense layer [N, I] -> [N, O] of a kernel [O, I]."""
     if x.device.type != "cpu":
         return F.linear(x, kernel, bias)
-    # Up to 64 rows, MKL takes a third to nine tenths of the time in the other order.
+    # For up to 64 rows, MKL is faster in transposed order: it takes a third to nine tenths of the time.
     result = mm(x, kernel.t()) if prefers_onednn() else mm(kernel, x.t()).t().contiguous()
     return result if bias is None else result.add_(bias)
 
 
 def dense_grad_input(gradient: Tensor, kernel: Tensor, rescaling: Rescaling) -> Tensor:
-    """The adjoint of `dense` in `x`: [N, O] to [N, I]."""
+    """The gradient of `dense` with respect to `x`: [N, O] -> [N, I]."""
     return mm(gradient, kernel)
 
 
 def dense_grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling) -> Tensor:
-    """The adjoint of `dense` in `kernel`: [O, I]."""
+    """The gradient of `dense` with respect to `kernel`: [O, I]."""
     return mm(gradient.t(), x)
 
 
@@ -103,7 +103,7 @@ def side_and_stride(rescaling: Rescaling) -> tuple[int, int]:
 
 
 def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling) -> Tensor:
-    """[N, I, H, W] to [N, O, …]; `kernel` [O, I, 3, 3], or as fused with the resampling; `bias` [O]."""
+    """The convolution [N, I, H, W] -> [N, O, …]; `kernel` as `fuse_resampling` returns it; `bias` [O]."""
     if rescaling is Rescaling.up:
         result = _from_windows(mm(_pixels(x), _matrix(kernel)), x, rescaling)
     else:
@@ -112,14 +112,14 @@ def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescalin
 
 
 def grad_input(gradient: Tensor, kernel: Tensor, rescaling: Rescaling) -> Tensor:
-    """The adjoint of `convolve` in `x`: [N, O, …] to [N, I, H, W]."""
+    """The gradient of `convolve` with respect to `x`: [N, O, …] -> [N, I, H, W]."""
     if rescaling is Rescaling.up:
         return _multiply(_windows(gradient, rescaling), _matrix(kernel).t(), gradient, rescaling)
     return _from_windows(mm(_pixels(gradient), _matrix(kernel)), gradient, rescaling)
 
 
 def grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling) -> Tensor:
-    """The adjoint of `convolve` in `kernel`."""
+    """The gradient of `convolve` with respect to `kernel`, in the kernel's shape."""
     small, large = (x, gradient) if rescaling is Rescaling.up else (gradient, x)
     side, _ = side_and_stride(rescaling)
     kernel = empty(x, small.shape[1], large.shape[1], side, side)
@@ -128,17 +128,17 @@ def grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling) -> Tensor:
 
 
 def _matrix(kernel: Tensor) -> Tensor:
-    """A kernel [A, B, side, side] as [A, K]; a view where its channels are side by side."""
+    """A kernel [A, B, side, side] as a matrix [A, K]; a view if the kernel is channels-last."""
     return kernel.permute(0, 2, 3, 1).flatten(1)
 
 
 def _pixels(images: Tensor) -> Tensor:
-    """[N, C, H, W] as [N H W, C]."""
+    """Images [N, C, H, W] as a matrix [N H W, C]."""
     return images.permute(0, 2, 3, 1).flatten(0, 2)
 
 
 def _windows(images: Tensor, rescaling: Rescaling) -> Tensor:
-    """The windows of images [N, C, H, W], the first of which begins 1 pixel outside: [T, K]."""
+    """The windows of images [N, C, H, W] as rows of a matrix [T, K] (im2col), with 1 pixel of padding."""
     side, stride = side_and_stride(rescaling)
     padded = F.pad(images.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1))
     windows = padded.unfold(1, side, stride).unfold(2, side, stride)  # [N, …, …, C, side, side]
@@ -146,7 +146,7 @@ def _windows(images: Tensor, rescaling: Rescaling) -> Tensor:
 
 
 def empty(like: Tensor, *shape: int) -> Tensor:
-    """Memory for images or kernels of `shape`, with the channels of a pixel side by side."""
+    """An uninitialised channels-last tensor of `shape`, with the type and device of `like`."""
     return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
 
 
@@ -154,12 +154,12 @@ def _multiply(windows: Tensor, matrix: Tensor, large: Tensor, rescaling: Rescali
     """`windows` [T, K] of images `large` [N, …, H, W] times a `matrix` [K, C], as images [N, C, …]."""
     _, stride = side_and_stride(rescaling)
     result = empty(large, len(large), matrix.shape[1], large.shape[2] // stride, large.shape[3] // stride)
-    mm(windows, matrix, out=_pixels(result))  # a result that is a view could not be activated in place
+    mm(windows, matrix, out=_pixels(result))  # into `result`: a view could not be activated in place
     return result
 
 
 def _from_windows(windows: Tensor, small: Tensor, rescaling: Rescaling) -> Tensor:
-    """The adjoint of `_windows`: sums of the overlapping windows [T, K] of each pixel of `small` [N, …, h, w]."""
+    """The adjoint of `_windows` (col2im): sums of overlapping windows [T, K], one per pixel of `small` [N, …, h, w]."""
     count, (height, width), (side, stride) = len(small), small.shape[2:], side_and_stride(rescaling)
     windows = windows.view(count, height, width, side, side, -1)
     padded = windows.new_zeros(count, height * stride + 2, width * stride + 2, windows.shape[-1])

@@ -1,10 +1,10 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 # ruff: noqa: ANN001, ANN201, ANN202, PLR0917 - Triton reads annotations and takes only its own, and has no keywords
-"""Triton kernels for what is limited by memory on CUDA: each reads and writes every number once.
+"""Triton kernels for operations that memory bandwidth limits: each kernel reads and writes every number once.
 
-Maps are seen in channels-last memory, as P pixels of C features, in tiles of ROWS pixels by COLUMNS features: C padded
-to a power of two.  Arithmetic and sums are in float32.  `fused.py` alone imports this file: Triton is not everywhere.
-P pixels, C features, K programs.
+Feature maps are channels-last: P pixels of C features.  A tile is ROWS pixels of COLUMNS features, where COLUMNS is C
+rounded up to a power of two.  Arithmetic is in float32.  K is the number of Triton programs.
+Only `fused.py` imports this file, because Triton is not installed everywhere.
 """
 
 import triton
@@ -13,7 +13,7 @@ import triton.language as tl
 
 @triton.jit
 def _tile(number, pixels, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """The pixels and the features of a tile, its numbers' places in memory, and which of these there are."""
+    """The indices of a tile's pixels and features, the memory offsets of its numbers, and a mask of valid offsets."""
     row, column = number * ROWS + tl.arange(0, ROWS), tl.arange(0, COLUMNS)
     places = row.to(tl.int64)[:, None] * C + column[None, :]  # there may be more than 2^31 numbers
     inside = (row < pixels)[:, None] & (column < C)[None, :]
@@ -25,9 +25,9 @@ def bias_act_forward(
     x, bias, y, scale, pixels,
     SLOPE: tl.constexpr, EPSILON: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The leaky ReLU y [P, C] of x [P, C] + bias [C], which may overwrite x; its pixel norm if there is a scale [P].
+    """Set y [P, C] to the leaky ReLU of x [P, C] + bias [C], or with a scale [P] to its pixel norm; y may be x.
 
-    The scale is set to what each pixel was multiplied by.
+    Sets scale to the factor that pixel norm multiplies each pixel by.
     """
     row, column, places, inside = _tile(tl.program_id(0), pixels, C, ROWS, COLUMNS)
     b = tl.load(bias + column, mask=column < C, other=0.0).to(tl.float32)
@@ -45,11 +45,11 @@ def bias_act_backward(
     gradient, y, scale, result, sums, pixels, tiles,
     SLOPE: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of `bias_act_forward` in x, from y, its scale and y's gradient.
+    """Set result [P, C] to the gradient of `bias_act_forward` with respect to x, from y, scale and the gradient of y.
 
-    sums [K, C]: of it, over `tiles` tiles each.
+    Sets sums [K, C] to the sum of result over the pixels of each program, which has `tiles` tiles.
 
-    With y = s * z, z the leaky ReLU, whose sign y has: dL/dz = s * (g - y * mean(g * y)).
+    dL/dz = s * (g - y * mean(g * y)), where z is the leaky ReLU, y = s * z (same sign), and g = dL/dy.
     """
     program = tl.program_id(0)
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
@@ -71,7 +71,7 @@ def bias_act_backward(
 
 @triton.jit(do_not_specialize=["pixels"])
 def blend(old, new, alpha, result, pixels, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """The blend: old [P, C] at an alpha [] of 0, new [P, C] at 1, both exactly."""
+    """Set result to the blend (1 - alpha) * old + alpha * new of [P, C], with alpha []; exact at alpha 0 and 1."""
     _, _, places, inside = _tile(tl.program_id(0), pixels, C, ROWS, COLUMNS)
     a = tl.load(alpha)
     first = tl.load(old + places, mask=inside, other=0.0).to(tl.float32)
@@ -84,7 +84,7 @@ def blend(old, new, alpha, result, pixels, C: tl.constexpr, ROWS: tl.constexpr, 
 def blend_backward(
     gradient, alpha, for_old, for_new, pixels, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):
-    """The shares of old and new in a gradient [P, C] of `blend`."""
+    """Set for_old and for_new to the gradients of old and new, from the gradient [P, C] of the result of `blend`."""
     _, _, places, inside = _tile(tl.program_id(0), pixels, C, ROWS, COLUMNS)
     a = tl.load(alpha)
     g = tl.load(gradient + places, mask=inside, other=0.0).to(tl.float32)

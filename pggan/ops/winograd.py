@@ -1,10 +1,10 @@
 """3x3 convolutions with fewer multiplications: Winograd's F(4x4, 3x3), for wide layers on CPUs.
 
-Tiles of an image and the taps of a kernel are mapped to a small domain in which a convolution is one product of
-matrices per number of the domain, 36 in all (6 per direction); the products are mapped back to 4x4 pixels, with a
-quarter of the multiplications.  All maps are linear, so gradients take the same path backwards.
-Fused with nearest upsampling or with box pooling, one of the 6 numbers is always 0 and is left out: 25 products.
-N batch, H and W sides, I and O feature maps, K numbers of the domain, T tiles in the batch.
+Linear maps transform each tile of 6x6 pixels, and the 3x3 taps of a kernel, to 36 numbers (6 per direction).  In this
+domain, a convolution is 36 matrix products.  Another linear map transforms their results to 4x4 pixels.  This takes a
+quarter of the multiplications.  Gradients pass through the transposed maps.
+If nearest upsampling or box pooling is fused in, one of the 6 numbers is not needed, and 25 products remain.
+N batch, H and W sides, I and O feature maps, K numbers of the domain (36 or 25), T tiles in the batch.
 Source: Lavin and Gray 2016, section 4; the fused forms are ours.
 """
 
@@ -21,10 +21,10 @@ from torch import Tensor
 from pggan.core.architecture import Rescaling
 from pggan.ops.products import bmm, empty, mm, prefers_onednn
 
-LARGE_MAP = 36  # the larger side of a map from which oneDNN takes less time for it than MKL (docs/performance.md)
-CHUNK = 2**21  # numbers in the domain that are processed at a time: they should stay in the cache
+LARGE_MAP = 36  # matrices with a side this large are multiplied faster by oneDNN, smaller ones by MKL
+CHUNK = 2**21  # numbers of Winograd's domain that are processed at a time, so that they stay in the CPU's cache
 
-# In one direction: 6 pixels, or 3 taps, to 6 numbers of the domain; these to 4 pixels.
+# One-dimensional maps: PIXELS from 6 pixels to the domain, TAPS from 3 taps to it, RESULT from the domain to 4 pixels.
 PIXELS = (
     (4, 0, -5, 0, 1, 0),
     (0, -4, -4, 1, 1, 0),
@@ -44,24 +44,24 @@ TAPS = (
 RESULT = ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1))
 DOUBLED = ((1, 0, 0, 0), (0, 1, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 1, 0), (0, 0, 0, 1))  # 4 pixels to 6
 HALVED = ((0.5, 0.5, 0, 0), (0, 0, 0.5, 0.5))  # 4 pixels to 2
-ALWAYS_0 = 2  # the number of the domain that doubled pixels don't have, and that halved results don't see
+ALWAYS_0 = 2  # this number of the domain is 0 for upsampled pixels, and does not affect pooled results
 
 
 @dataclass(frozen=True)
 class Maps:
-    """The linear maps of one rescaling, for both directions at once."""
+    """The linear maps of one rescaling, as matrices for both directions together."""
 
     pixels: Tensor  # [K, window * window]
     taps: Tensor  # [K, 9]
     result: Tensor  # [outcome * outcome, K]
-    window: int  # side of the tile that is read
-    stride: int  # from one tile to the next
-    outcome: int  # side of the tile that is written
+    window: int  # side of an input tile, in pixels
+    stride: int  # pixels from one input tile to the next
+    outcome: int  # side of an output tile, in pixels
 
 
 @cache
 def maps(rescaling: Rescaling, dtype: torch.dtype) -> Maps:
-    """The maps of `rescaling`, exact in float64 and then rounded to `dtype`."""
+    """The maps of `rescaling`, computed in float64 and rounded to `dtype`."""
     pixels, taps, result = (torch.tensor(rows, dtype=torch.float64) for rows in (PIXELS, TAPS, RESULT))
     if rescaling is not Rescaling.same:
         kept = [number for number in range(len(pixels)) if number != ALWAYS_0]
@@ -76,9 +76,9 @@ def maps(rescaling: Rescaling, dtype: torch.dtype) -> Maps:
 
 
 def transform_kernel(kernel: Tensor, rescaling: Rescaling, scale: float) -> Tensor:
-    """A kernel [O, I, 3, 3] times `scale` in the domain: [K, O, I]; the numbers of an output are side by side."""
+    """`scale` times a kernel [O, I, 3, 3], transformed to Winograd's domain: [K, O, I], with I contiguous in memory."""
     to_domain = maps(rescaling, kernel.dtype).taps * scale  # [K, 9]
-    if prefers_onednn():  # it needs dense matrices to be fast
+    if prefers_onednn():  # oneDNN needs dense matrices to be fast
         taps = kernel.permute(2, 3, 0, 1).reshape(9, -1)  # [9, O I], a copy
         return LinearMap.apply(to_domain, taps).view(-1, *kernel.shape[:2])  # type: ignore[no-any-return]
     taps = kernel.permute(0, 2, 3, 1).flatten(1, 2)  # [O, 9, I], in the order of memory
@@ -86,14 +86,14 @@ def transform_kernel(kernel: Tensor, rescaling: Rescaling, scale: float) -> Tens
 
 
 def _map(matrix: Tensor, columns: Tensor, row: Tensor | None = None) -> Tensor:
-    """The product [M, K] x [K, N], plus `row` [N]; small ones are faster by MKL even where oneDNN is for all others."""
+    """The product [M, K] x [K, N], plus `row` [N].  Small matrices go to MKL, which is faster there than oneDNN."""
     if max(matrix.shape) >= LARGE_MAP:
         return mm(matrix, columns, row=row)
     return torch.mm(matrix, columns) if row is None else torch.addmm(row, matrix, columns)
 
 
 class LinearMap(torch.autograd.Function):
-    """The product of a matrix [M, K] that never changes with columns [K, N], and its derivatives in these."""
+    """The product of a constant matrix [M, K] with columns [K, N], differentiable with respect to the columns."""
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, columns: Tensor) -> Tensor:
@@ -106,7 +106,7 @@ class LinearMap(torch.autograd.Function):
 
 
 def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling) -> Tensor:
-    """[N, I, H, W] to [N, O, …]; `kernel` [K, O, I] is in the domain, `bias` [O]."""
+    """The convolution [N, I, H, W] -> [N, O, …]; `kernel` [K, O, I] is in Winograd's domain; `bias` [O]."""
     m, outputs, (count, _, height, width) = maps(rescaling, x.dtype), kernel.shape[1], x.shape
     result = empty(x, count, outputs, height * m.outcome // m.stride, width * m.outcome // m.stride)
     for rows in _chunks(x, kernel, m.stride):
@@ -119,7 +119,7 @@ def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescalin
 
 
 def grad_input(gradient: Tensor, kernel: Tensor, rescaling: Rescaling) -> Tensor:
-    """The adjoint of `convolve` in `x`: [N, O, …] to [N, I, H, W]."""
+    """The gradient of `convolve` with respect to `x`: [N, O, …] -> [N, I, H, W]."""
     m, (count, _, height, width) = maps(rescaling, gradient.dtype), gradient.shape
     result = empty(gradient, count, kernel.shape[2], height * m.stride // m.outcome, width * m.stride // m.outcome)
     for rows in _chunks(gradient, kernel, m.outcome):
@@ -129,7 +129,7 @@ def grad_input(gradient: Tensor, kernel: Tensor, rescaling: Rescaling) -> Tensor
 
 
 def grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling) -> Tensor:
-    """The adjoint of `convolve` in `kernel`: [K, O, I]."""
+    """The gradient of `convolve` with respect to `kernel`: [K, O, I], in Winograd's domain."""
     m = maps(rescaling, x.dtype)
     result = x.new_empty(len(m.taps), gradient.shape[1], x.shape[1])
     for rows in _chunks(x, result, m.stride):
@@ -139,14 +139,14 @@ def grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling) -> Tensor:
 
 
 def _chunks(images: Tensor, kernel: Tensor, tile: int) -> Iterator[slice]:
-    numbers = images[0, 0].numel() // tile**2 * len(kernel) * max(kernel.shape[1:])  # in the domain, per image
-    numbers //= 2 if prefers_onednn() else 1  # chunks of twice the size were the fastest there
-    size = ceil(len(images) / max(round(len(images) * numbers / CHUNK), 1))  # as equal as can be: each reads the kernel
+    numbers = images[0, 0].numel() // tile**2 * len(kernel) * max(kernel.shape[1:])  # of the domain, per image
+    numbers //= 2 if prefers_onednn() else 1  # with oneDNN, chunks of twice the size were the fastest
+    size = ceil(len(images) / max(round(len(images) * numbers / CHUNK), 1))  # few, equal chunks: each reads the kernel
     return (slice(start, start + size) for start in range(0, len(images), size))
 
 
 def _from_pixels(x: Tensor, m: Maps) -> Tensor:
-    """[N, I, H, W] to the domain [K, T, I], in tiles that overlap by 2 pixels and begin 1 pixel outside."""
+    """Transform images [N, I, H, W] to the domain [K, T, I], in tiles that overlap by 2 pixels; 1 pixel of padding."""
     padded = F.pad(x.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1))  # [N, H + 2, W + 2, I]
     tiles = padded.unfold(1, m.window, m.stride).unfold(2, m.window, m.stride)  # [N, …, …, I, window, window]
     pixels = tiles.permute(4, 5, 0, 1, 2, 3).reshape(m.window**2, -1)
@@ -154,25 +154,25 @@ def _from_pixels(x: Tensor, m: Maps) -> Tensor:
 
 
 def _from_result(gradient: Tensor, m: Maps) -> Tensor:
-    """[N, O, …] to the domain [K, T, O]."""
+    """Transform the gradient [N, O, …] of the result to the domain: [K, T, O]."""
     pixels = _result_tiles(gradient, m.outcome).reshape(m.outcome**2, -1)
     return _map(m.result.t(), pixels).view(len(m.pixels), -1, gradient.shape[1])
 
 
 def _result_tiles(images: Tensor, side: int) -> Tensor:
-    """[N, C, H, W] seen as tiles [side, side, N, H / side, W / side, C]."""
+    """A view of images [N, C, H, W] as tiles [side, side, N, H / side, W / side, C]."""
     height, width = images.shape[2:]
     parts = images.unflatten(2, (height // side, side)).unflatten(4, (width // side, side))  # type: ignore[no-untyped-call]
     return parts.permute(3, 5, 0, 2, 4, 1)  # type: ignore[no-any-return]
 
 
 def _add_tiles(pixels: Tensor, images: Tensor, m: Maps) -> None:
-    """Set `images` [N, I, H, W] to the sums of the tiles [window * window, T I] that overlap at each pixel."""
+    """Set `images` [N, I, H, W] to the sums of the overlapping tiles `pixels` [window * window, T I]."""
     count, features, height, width = images.shape
     down, right, stride = height // m.stride, width // m.stride, m.stride
     tiles = pixels.view(m.window, m.window, count, down, right, features).permute(2, 3, 0, 4, 1, 5)
     parts = [slice(first, min(first + stride, m.window)) for first in range(0, m.window, stride)]
-    more = len(parts) - 1  # tiles that reach into the next ones
+    more = len(parts) - 1  # how many of the next tiles a tile overlaps
     padded = pixels.new_zeros(count, down + more, stride, right + more, stride, features)
     for i, rows in enumerate(parts):
         for j, columns in enumerate(parts):

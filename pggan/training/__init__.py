@@ -1,1 +1,1 @@
-"""One training step: its inputs, how it is calculated, what it costs, and the trainer that takes it."""
+"""The training step: its inputs, its computation, the time it takes, and the trainer that takes steps."""

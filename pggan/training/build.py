@@ -1,4 +1,4 @@
-"""Builds a trainer by its settings: networks, state, gradient reducer."""
+"""Build a trainer from its settings: networks, optimizer state and gradient reducer."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,26 +19,26 @@ from pggan.optim.reducer import AllReduce, ElasticReducer, GradientReducer
 from pggan.optim.state import State, new_state
 from pggan.training.trainer import Trainer
 
-DGC = "pggan.optim.dgc:DgcReducer"  # imported by runs that compress gradients
+DGC = "pggan.optim.dgc:DgcReducer"  # imported only by runs that compress gradients
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerSettings:
-    """What a trainer is built by, besides its networks."""
+    """The settings of a trainer, besides the architecture of its networks."""
 
     loss: Loss
-    ada_rampup_images: int | None = None  # None: D sees images as they are
+    ada_rampup_images: int | None = None  # None: images are not augmented
     precision: Precision = Precision.fp32
     seed: int = 0
     gradients: Mapping[str, Any] = field(default_factory=lambda: {"name": "fp32"})  # or bf16, or dgc and its options
     elastic: bool = False
     elastic_chunks: int = 4
     micro_batch_size: int | None = None
-    reference: bool = False  # kernels are the plain twins
+    reference: bool = False  # use the plain PyTorch twin of every fast operation
     cuda_graphs: bool = True
 
     def partition(self, stddev_group: int, batches: Iterable[int], world_size: int, rank: int = 0) -> BatchPartition:
-        """The partition of batches; raises UserError when it can't divide one of `batches`."""
+        """How a batch is divided among ranks; raises UserError if one of `batches` can't be divided."""
         size, chunks = self.micro_batch_size, self.elastic_chunks
         partition = BatchPartition(rank, world_size, stddev_group, self.elastic, size, chunks)
         for batch in batches:
@@ -51,7 +51,7 @@ def build_trainer(
 ) -> Trainer:
     """A trainer with a new state, for steps of `phases` on this rank.
 
-    Raises UserError for batches that can't be divided.
+    Raises UserError if a batch can't be divided among the ranks.
     """
     device, precision = group.device, precision_on(group.device, settings.precision)
     group.require_same({"precision (of precision=auto)": precision}, "Give all ranks precision=fp16.")
@@ -82,7 +82,7 @@ def build_trainer(
 def build_reducer(
     settings: TrainerSettings, state: State, group: ProcessGroup, partition: BatchPartition
 ) -> GradientReducer:
-    """The reducer that the settings ask for."""
+    """The gradient reducer that `settings` choose."""
     if settings.elastic:
         return ElasticReducer(group, partition)
     if group.world_size == 1:

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from pggan.core.errors import UserError
 from pggan.training.inputs import StepInputs, scalars_to_tensors
 
-# As PyTorch's allocators, CUDA, cuBLAS and cuDNN say it.
+# What the errors of PyTorch's allocators, CUDA, cuBLAS and cuDNN say when memory runs out.
 NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory|ALLOC_FAILED")
 
 Metrics = dict[str, Tensor]  # named values of one step, not reduced
@@ -20,20 +20,20 @@ Step = Callable[[StepInputs], Metrics]
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory was what an error tells of, or the first one that it hides: on leaving a context, say."""
+    """Whether an error, or the earlier error behind it (`__cause__`, `__context__`), says that memory ran out."""
     first = error.__cause__ or error.__context__ or error
     return any(NO_MEMORY.search(str(one)) is not None for one in (error, first))
 
 
 class CapturedStep:
-    """One step's work on the device; its inputs are set in place before every replay."""
+    """A step captured as a CUDA graph; its input tensors are set in place before every replay."""
 
     def __init__(self, step: Step, inputs: StepInputs, pool: Any) -> None:
         self.inputs = scalars_to_tensors(tree_map_only(Tensor, torch.clone, inputs))
         self._replay, self._metrics = capture(lambda: step(self.inputs), pool)
 
     def replay(self, inputs: StepInputs) -> Metrics:
-        """Take the step with these inputs."""
+        """Take the step with `inputs`; the next replay overwrites the metrics that this one returns."""
         for static, new in zip(tree_leaves(self.inputs), tree_leaves(inputs), strict=True):
             if isinstance(static, Tensor):
                 static.copy_(new, non_blocking=True) if isinstance(new, Tensor) else static.fill_(new)
@@ -42,16 +42,16 @@ class CapturedStep:
 
 
 def capture(function: Callable[[], Metrics], pool: Any = None) -> tuple[Callable[[], None], Metrics]:
-    """Capture what `function` does on the device, without doing it; returns the replay, and what `function` returned.
+    """Capture the CUDA kernels of `function` without running them; returns a replay function, and `function`'s result.
 
-    Args: pool: the handle of memory that captured steps share: they run one after another, and leave only metrics.
-    Raises UserError where CUDA can't capture it, and for too little memory what CUDA raises.
+    Args: pool: handle of the memory pool that all captured steps share, which never run at the same time.
+    Raises UserError if CUDA can't capture the kernels, and PyTorch's own error if memory runs out.
     """
     torch.cuda.synchronize()
-    gc.collect()  # memory that is given back during a capture would end it
+    gc.collect()  # a capture fails if memory is freed meanwhile
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
     try:
-        # Other threads (reading images ahead, NCCL's watchdog) may use CUDA meanwhile.
+        # "thread_local" lets other threads (the image reader, NCCL's watchdog) use CUDA during the capture.
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             result = function()
     except Exception as error:

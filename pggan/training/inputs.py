@@ -1,4 +1,4 @@
-"""All that one training step needs to know, drawn beforehand, so that the step is arithmetic alone."""
+"""The inputs of a training step.  Random numbers are drawn before the step, so that the step only computes."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from pggan.networks.layers import ComputeOptions
 
 @dataclass(frozen=True)
 class StepSpec:
-    """Static key of a step: steps with the same one share a CUDA graph."""
+    """The static settings of a step: steps with equal settings share a CUDA graph."""
 
     loss: Loss
     due: tuple[GradientPenalty, ...]
@@ -24,9 +24,9 @@ class StepSpec:
 
 
 class StepInputs(NamedTuple):
-    """The images, random numbers and settings of one step, of this rank's local batch.
+    """The settings of one step, and the images and random numbers of this rank's local batch.
 
-    The settings are tensors on CUDA: inside a graph they are set before each replay.
+    On CUDA, settings are tensors, so that a CUDA graph can be replayed with other values.
     """
 
     spec: StepSpec
@@ -41,16 +41,16 @@ class StepInputs(NamedTuple):
     augment: Tensor | None = None  # [N, TRANSFORMS, …], random numbers of the augmentation
 
     def select(self, indices: Tensor) -> "StepInputs":
-        """The random numbers at `indices` [M], and the same images."""
+        """Select the random numbers at `indices` [M], and leave the images as they are."""
         names = ("latents_d", "latents_g", "mix", "augment")
         drawn = {name: tensor[indices] for name in names if (tensor := getattr(self, name)) is not None}
         return self._replace(**drawn)
 
 
 def scalars_to_tensors(inputs: StepInputs) -> StepInputs:
-    """The inputs with settings in float32 on the device; alpha stays 1.0 unless layers are fading in.
+    """`inputs` with settings as float32 tensors on the device; alpha stays the float 1.0 unless layers are fading in.
 
-    A product with such a tensor rounds differently from one with a Python float.
+    A product with a float32 tensor rounds differently from a product with a Python float.
     """
     names = ("alpha",) * inputs.spec.fading + ("learning_rate_d", "learning_rate_g", "ema_decay")
     settings = {name: value for name in names if not isinstance(value := getattr(inputs, name), Tensor)}
@@ -60,14 +60,14 @@ def scalars_to_tensors(inputs: StepInputs) -> StepInputs:
 
 
 def split_into_micro_batches(inputs: StepInputs, size: int | None, stddev_group: int) -> list[StepInputs]:
-    """The inputs as micro-batches of at most `size` images, or as one.
+    """Split the inputs into micro-batches of at most `size` images; None: one micro-batch of all.
 
-    A micro-batch is made of whole groups of minibatch stddev: their gradients add up to the gradient of the batch.
+    Micro-batches consist of whole minibatch stddev groups, so that their gradients add up to the gradient of the batch.
     """
     count = len(inputs.latents_d)
     if size is None or size >= count:
         return [inputs]
     group = min(stddev_group, count)
-    members = torch.arange(count, device=inputs.latents_d.device).view(group, -1)  # [group, groups]: they are strided
+    members = torch.arange(count, device=inputs.latents_d.device).view(group, -1)  # [group, groups], strided
     parts = (part.flatten() for part in torch.split(members, max(size // group, 1), 1))
     return [inputs.select(part)._replace(reals=inputs.reals.select(part)) for part in parts]

@@ -1,4 +1,4 @@
-"""The one way to take a training step: eagerly, or by replaying a CUDA graph."""
+"""Take training steps, eagerly or by replaying CUDA graphs."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -20,38 +20,38 @@ from pggan.training.cuda_graphs import CapturedStep, is_out_of_memory
 from pggan.training.inputs import StepInputs, StepSpec, scalars_to_tensors, split_into_micro_batches
 from pggan.training.step import train_step
 
-# Eager ones of a phase, which allocate what a capture must find there: moments, workspaces, kernels.  Of a kind that
-# comes later, as the lazy penalties do, the first one suffices: each releases what has been captured.
+# Eager steps of a phase before the first capture.  They allocate what a capture must not allocate: optimizer moments,
+# workspaces, kernels.  A new kind of step later on (lazy penalties) needs one eager step, which releases all graphs.
 WARMUP_STEPS = 3
 
 
 @dataclass(eq=False)
 class Trainer:
-    """The networks of one run, and how their steps are calculated."""
+    """The state of one run, and how its training steps are computed."""
 
     state: State
     loss: Loss
     options: ComputeOptions
     _: KW_ONLY
     reducer: GradientReducer = field(default_factory=GradientReducer)
-    indices: Callable[[int], Tensor | None] = lambda batch: None  # places of this rank's images; None: all
-    micro_batch_size: Callable[[int], int | None] = lambda batch: None  # images per pass of a batch; None: all
-    scalars_as_tensors: bool = False  # settings are tensors in eager steps, too: the bits of replayed ones
+    indices: Callable[[int], Tensor | None] = lambda batch: None  # this rank's positions in a batch; None: all
+    micro_batch_size: Callable[[int], int | None] = lambda batch: None  # images per pass, by batch size; None: all
+    scalars_as_tensors: bool = False  # eager steps use tensors as settings, too, to round as replayed steps do
     capture: bool = False  # replay CUDA graphs
 
     def __post_init__(self) -> None:
-        self.taken: Counter[StepSpec] = Counter()  # steps of this phase by kind
+        self.taken: Counter[StepSpec] = Counter()  # number of steps of each kind in this phase
         self.captured: dict[StepSpec, CapturedStep] = {}
-        self.pool: Any = None  # of the memory that captured steps share; the allocator forgets one that no graph uses
+        self.pool: Any = None  # handle of the graphs' memory pool; the allocator forgets a pool that no graph uses
 
     def step(self, phase: Phase, reals: Reals, rng: StepRng, ema_decay: float) -> dict[str, Tensor]:
-        """Update D, then G, then the averaged G; the values returned are valid until the next step.
+        """Update D, then G, then the averaged G.  Returns metrics, which the next step overwrites.
 
-        Raises StepOutOfMemory when the memory does not suffice: then the state is no longer worth keeping.
+        Raises StepOutOfMemory if memory runs out; then the state may be updated in part, and must be discarded.
         """
         if phase.index != self.state.phase_index:
             self.state.reset_optimizers()  # as in the official code
-            self.release_graphs()  # they hold the moments of the phase before
+            self.release_graphs()  # graphs use the optimizer moments of the phase before
         self.reducer.begin_step(phase, self.state.images)
         inputs = self.draw_inputs(phase, reals, rng, ema_decay)
         metrics = self._take(inputs)
@@ -61,7 +61,7 @@ class Trainer:
         return metrics
 
     def draw_inputs(self, phase: Phase, reals: Reals, rng: StepRng, ema_decay: float) -> StepInputs:
-        """The inputs of the step at `rng.images` images.
+        """Draw the inputs of the step that follows `rng.images` images shown.
 
         Random numbers are drawn for the whole batch, so that they don't depend on the number of ranks.
         """
@@ -85,12 +85,12 @@ class Trainer:
         return inputs if indices is None else inputs.select(indices)
 
     def release_graphs(self) -> None:
-        """Release captured steps and their memory, because what they refer to changes."""
+        """Release captured steps and their memory, because tensors that they use will be replaced."""
         self.taken.clear()
         self.captured.clear()
 
     def eager_step(self, inputs: StepInputs) -> dict[str, Tensor]:
-        """Take the step operation by operation."""
+        """Take the step without a CUDA graph."""
         inputs = scalars_to_tensors(inputs) if self.scalars_as_tensors else inputs
         size, group = self.micro_batch_size(inputs.spec.batch), self.state.g_ema.architecture.stddev_group
         micro_batches = split_into_micro_batches(inputs, size, group)
@@ -100,7 +100,7 @@ class Trainer:
         spec, count = inputs.spec, len(inputs.latents_d)
         try:
             if not self.capture or self.taken[spec] == 0 or self.taken.total() < WARMUP_STEPS:
-                self.captured.clear()  # eager steps can't use its memory; each kind is captured again at its next turn
+                self.captured.clear()  # an eager step can't use their memory; graphs are captured again later
                 return self.eager_step(inputs)
             if spec not in self.captured:
                 self.pool = self.pool if self.captured else torch.cuda.graph_pool_handle()
@@ -114,7 +114,7 @@ class Trainer:
         smaller = max(size // 2 // group, 1) * group  # in whole groups of minibatch stddev
         raise StepOutOfMemory(
             f"Out of memory at {spec.resolution}x{spec.resolution} with micro-batches of {size} images.",
-            f"Give the command again with compute.micro_batch_size={smaller}, or more memory: it resumes from the last "
-            "checkpoint.",
+            f"Run the command again with compute.micro_batch_size={smaller}, or with more memory.  It resumes from the "
+            "last checkpoint.",
             smaller if smaller < size else None,
         )
