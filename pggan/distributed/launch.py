@@ -20,7 +20,7 @@ from pggan.core.process import PARENT_VARIABLE, TASK_VARIABLE, environment, sign
 LOOPBACK = "127.0.0.1"  # not `localhost`, which some containers can't resolve
 RENDEZVOUS_SECONDS = 300  # time for all machines and all ranks to connect
 RANKS_VARIABLE = "PGGAN_RANKS"  # environment variable of a rank: folder for notes between ranks and parent
-IGNORED = "SIGURG"  # the only signal left to torchrun's handlers, as nobody sends it: `relay` handles the others
+IGNORED = "SIGURG"  # torchrun is to handle only this signal, which nobody sends: `relay` handles the others
 ENDED = "ended"  # file with the exit code of the command; once it exists, no rank is restarted
 
 
@@ -59,7 +59,7 @@ def launch(
             ended.write_text(str(EXIT_INTERRUPTED))
             reached = False
             for file in Path(folder).glob("pid-*"):
-                with suppress(ProcessLookupError, ValueError):  # the rank has ended; its file is being written
+                with suppress(ProcessLookupError, ValueError):  # the rank has ended, or its file is being written
                     os.kill(int(file.read_text()), number)
                     reached = True
             if not reached:
@@ -131,7 +131,7 @@ def report_rank(run: Callable[[str, dict[str, Any]], int], guarded: Callable[[Ca
         except KeyboardInterrupt:
             if ended.exists():
                 raise
-            return EXIT_PEER_LOST  # torchrun has lost a rank, and stops the others
+            return EXIT_PEER_LOST  # torchrun stops the other ranks when one is lost
 
     code = guarded(unless_lost)
     if code in (EXIT_USER_ERROR, EXIT_INTERRUPTED) or (code == 0 and ended.exists()):
@@ -159,7 +159,7 @@ def meeting_place(endpoint: str) -> tuple[str, bool | None]:
             with socket.create_connection((host, int(port)), timeout=5) as way:
                 return way.getsockname()[0], False
         except OSError:
-            with suppress(OSError), socket.create_server((host, int(port))):  # works at an address of this machine only
+            with suppress(OSError), socket.create_server((host, int(port))):  # succeeds only at this machine's address
                 # For two launchers on one machine, as in tests, None lets torchrun decide which one is the host.
                 return host, None if host == LOOPBACK else True
             if time.monotonic() > end:

@@ -27,7 +27,7 @@ from pggan.distributed.launch import RENDEZVOUS_SECONDS
 STEP_TIMEOUT = timedelta(minutes=30)  # for gradients and flags: slow links and evaluations may take minutes
 CONTROL_TIMEOUT = timedelta(days=1)  # the other ranks wait while one rank prepares data
 ROUND, POLL_SECONDS = "round", 0.1
-MAX_STEPS_IN_FLIGHT = 8  # steps that the CPU may be ahead of the GPU: enough to keep the GPU busy; a save waits for all
+MAX_STEPS_IN_FLIGHT = 8  # steps that may wait in the GPU's queue: enough to keep the GPU busy; a save waits for all
 T = TypeVar("T")
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -70,7 +70,7 @@ class ProcessGroup:
         self.device, self.is_main = device, info.rank == 0
         self.name = f"rank {info.rank} on {socket.gethostname()} (pid {os.getpid()})"
         self.torch_group, self._control = torch_group, control
-        self._step_events: deque[torch.cuda.Event] = deque()  # one per step in the queue of a GPU
+        self._step_events: deque[torch.cuda.Event] = deque()  # one per step that was put into the GPU's queue
 
     @classmethod
     def single_process(cls, device: torch.device) -> "ProcessGroup":
@@ -169,7 +169,7 @@ class ProcessGroup:
             raise problem if problem is not None and self.rank == failed else remote
 
     def on_main(self, function: Callable[[], T]) -> T | None:
-        """Call `function` on rank 0, and return its result there, None elsewhere; its UserError ends all ranks."""
+        """Call `function` on rank 0, and return its result there, None elsewhere; all ranks share its UserError."""
         result = None
         with self.collective_errors():
             if self.is_main:
@@ -253,7 +253,7 @@ def run_distributed(info: RankInfo, devices: str, run: Callable[[ProcessGroup], 
     try:
         with group.collective_errors():  # most ranks raise the same error: only one reports it
             group.device = device_of_rank(devices, info.local_rank)
-        group.require_same({"kind of device": group.device.type}, "Run `pggan doctor` there to see its devices.")
+        group.require_same({"kind of device": group.device.type}, "Compare what `pggan doctor` says on each machine.")
         with group.collective_errors():
             group.open_nccl()
         code = run(group)

@@ -120,7 +120,7 @@ def naming_the_extra() -> Iterator[None]:
 
 def with_provenance(generator: TrainedGenerator, config: ExportConfig) -> TrainedGenerator:
     """The generator with the licence and the data statement of `config`; raises UserError for a wrong licence."""
-    if config.license is not None and not re.fullmatch(r"[\w.+-]+", config.license):  # it becomes YAML in a model card
+    if config.license is not None and not re.fullmatch(r"[\w.+-]+", config.license):  # becomes YAML in the model card
         remedy = "Give a licence's identifier on Hugging Face, or license=other with an explanation in data_statement=."
         raise UserError(f"license={config.license} is not the identifier of a licence.", remedy)
     return TrainedGenerator(replace(generator.loaded, **stated_in(vars(config))))

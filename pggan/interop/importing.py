@@ -1,7 +1,7 @@
-"""`pggan import` converts a generator that another program has trained to a generator file of pggan.
+"""`pggan import` converts a generator that another program has trained into a generator file of pggan.
 
 These programs and pggan scale weights by gain / sqrt(fan-in) at run time (equalized learning rate).  Where the gains
-differ, stored weights are multiplied by their ratio.  Where a program scales biases, stored biases take that scale.
+differ, stored weights are multiplied by their ratio.  Where a program scales biases, too, stored biases are scaled.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -62,7 +62,7 @@ def run(config: ImportConfig) -> int:
 
 
 def read_foreign(path: Path) -> tuple[str, LoadedGenerator]:
-    """Read the generator in a file; returns the program that trained it, too.  Raises UserError for other files."""
+    """Read a file of another program; returns that program's name and the generator, or raises UserError."""
     try:
         content = read_foreign_file(path)
         networks = content if isinstance(content, tuple | list) else [content]
@@ -178,7 +178,7 @@ def translated(
 
 
 def architecture_of(rgb: list[torch.Tensor], latent_size: int, stem: Stem, num_classes: int) -> Architecture:
-    """The architecture with the to-RGB weights `rgb` [C, I, …], 4x4 first; raises ValueError if none has these I."""
+    """The architecture with to-RGB weights shaped as `rgb` [C, I, …], 4x4 first; raises ValueError if there is none."""
     widths = [weight.shape[1] for weight in rgb]
     for stage, width in enumerate(widths, 1):
         architecture = Architecture(
@@ -195,4 +195,4 @@ def architecture_of(rgb: list[torch.Tensor], latent_size: int, stem: Stem, num_c
         )
         if [architecture.width(resolution) for resolution in architecture.resolutions] == widths:
             return architecture
-    raise ValueError(f"its layers have {widths} feature maps; pggan only supports a regular halving of their number")
+    raise ValueError(f"its layers have {widths} feature maps, which do not halve regularly from level to level")

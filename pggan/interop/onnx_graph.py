@@ -38,7 +38,7 @@ TOLERANCE = 1e-4  # allowed difference between images in [-1, 1]: 1/80 of a step
 ROUNDINGS = 8
 BATCHES = (1, 3)  # batch sizes of the check: a graph has to accept any size
 Inputs = dict[str, Tensor]  # by name: latents [N, Z], one-hot labels [N, L] of a generator with classes …
-Shapes = dict[str, list[str | int]]  # shapes by name of a tensor; a text is a free dimension
+Shapes = dict[str, list[str | int]]  # shapes by tensor name; a dimension that is a text may have any size
 
 
 class DifferenceError(Exception):

@@ -19,7 +19,7 @@ NUMBERS = {"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8
 
 
 class Instance:
-    """Stands for an object of another program: stores the arguments and the state in the pickle, and has no code."""
+    """Stands for an object of another program: keeps its pickled arguments and state, but none of its code."""
 
     state: Any = None
 

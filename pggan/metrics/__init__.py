@@ -87,7 +87,7 @@ class Task:
         return self.known[key]
 
     def of_fakes(self, calculate: Callable[[Tensor], Tensor], count: int) -> RowCollector:
-        """A collector of `calculate`'s rows for at least `count` fakes; there is one collector per `calculate`."""
+        """The collector, shared by all metrics, of the rows that `calculate` returns for at least `count` fakes."""
         found: RowCollector = self.collectors.setdefault(calculate, RowCollector(calculate, 0, self.partition))
         found.count = max(found.count, count)
         return found
@@ -110,7 +110,7 @@ class Metric(ABC):
     paper_images: ClassVar[int]  # the default number of fakes, and of reals: the paper's
     least_images: ClassVar[int]
     least_resolution: ClassVar[int] = 4  # the metric is left out at lower resolutions
-    takes_more_fakes: ClassVar[bool] = False  # `count` fakes, even if there are fewer reals
+    takes_more_fakes: ClassVar[bool] = False  # draws `count` fakes even if there are fewer reals
     uses_extractor: ClassVar[bool] = False
     decides: ClassVar[str | None] = None  # the value that is lowest at the best checkpoint, such as kid
 

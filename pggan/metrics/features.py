@@ -30,9 +30,9 @@ SHOWN = 4  # nearest training images beside each fake
 
 
 def distance_blocks(others: Tensor, *orientations: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Yield the index of the first of B images, and the Euclidean distances [B, M] of the B to all `others` [M, F].
+    """Yield, per block of B images, the index of the first image and Euclidean distances [B, M] to `others` [M, F].
 
-    Args: orientations: features [N, F] of all images; also of all mirrored images where the lesser distance counts.
+    Args: orientations: features [N, F] of all images, and optionally of mirrored images: the lesser distance counts.
     """
     for start in range(0, len(orientations[0]), DISTANCE_ROWS):
         rows = [one[start : start + DISTANCE_ROWS].double() for one in orientations]
@@ -70,14 +70,14 @@ class PrecisionRecall(Comparison):
     """
 
     paper_images = 50_000
-    least_images = 20  # in a small set, the third nearest image is a far one: balls cover everything
+    least_images = 20  # with few images, the third nearest one is far away: balls cover everything
 
     def compare(self, fakes: Tensor, reals: Tensor) -> dict[str, tuple[float, int]]:
         return {"precision": (covered(fakes, reals), self.count), "recall": (covered(reals, fakes), self.count)}
 
 
 def covered(points: Tensor, centres: Tensor) -> float:
-    """The share of `points` [N, F] inside any ball around `centres` [M, F]; radius: third nearest other centre."""
+    """The share of `points` [N, F] in a ball around any of `centres` [M, F], up to its third nearest other centre."""
     radii = []
     for start, block in distance_blocks(centres, centres):
         block.diagonal(start).fill_(torch.inf)
@@ -96,7 +96,7 @@ class KernelInceptionDistance(Comparison):
     """
 
     paper_images = 50_000
-    least_images = 16  # then the floor compares 8 reals with 8
+    least_images = 16  # the floor then compares 8 reals with 8 others
     decides = "kid"
 
     def compare(self, fakes: Tensor, reals: Tensor) -> dict[str, tuple[float, int]]:
@@ -181,7 +181,7 @@ class NearestNeighbours(Metric):
     repeats training images has far more.  The picture shows fakes beside their nearest training images.
 
     An image and its mirror image count as the same image: the lesser distance of the two is taken, for fakes as for
-    training images.  The `count` compared images are mirrored instead of all training images, because they are fewer.
+    training images.  Only the `count` compared images are mirrored: they are fewer than all training images.
     """
 
     paper_images = 1000  # our choice: a share of copies of 5 % is then exact to one percentage point

@@ -80,7 +80,7 @@ def cut_patches(level: Tensor, corners: Tensor) -> Tensor:
 
 
 def corners_of(block: int, count: int, side: int) -> Tensor:
-    """Random patch positions int64 [2, count, P] in images of `side` pixels, seeded by the index of their block."""
+    """Random patch positions int64 [2, count, P] in a level of `side` pixels, seeded by `side` and block index."""
     generator = generator_for(0, f"swd patches {side}", block)
     corners: Tensor = torch.randint(side - SIDE + 1, (2, count, PATCHES), generator=generator)
     return corners
@@ -105,7 +105,7 @@ class PatchCollector(Collector):
 
     def add(self, images: Tensor) -> None:
         for side, level in zip(self.levels, laplacian_pyramid(images.float()), strict=True):
-            # A full block's positions are drawn, so that they do not depend on how many images the last block has.
+            # Positions are drawn for a full block: they do not depend on how many images the last block has.
             corners = corners_of(self.starts[len(self.patches[side])], self.partition.size, side)[:, : len(images)]
             patches = stored(cut_patches(level, corners.to(images.device)).cpu())
             self.patches[side].append(patches)
@@ -170,7 +170,7 @@ class SlicedWasserstein(Metric):
     """SWD per level, `swd/SIDE`, the mean, `swd/mean`, and their floors, `swd_floor/SIDE` and `swd_floor/mean`."""
 
     paper_images = 16_384
-    least_images = 16  # with 16 reals, the floor compares 8 with 8; fewer say nothing
+    least_images = 16  # with 16 reals, the floor compares 8 with 8; with fewer, it would be noise
     least_resolution = 8  # a patch does not fit into 4x4
     decides = "swd/mean"
 

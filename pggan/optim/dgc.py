@@ -65,7 +65,7 @@ class DgcReducer(GradientReducer):
 
         def wait() -> Tensor:
             self.group.wait(work)
-            set_mean(gradient, messages, count).mul_(scale)  # `Descent` divides by the loss scale
+            set_mean(gradient, messages, count).mul_(scale)  # times the loss scale, by which `Descent` divides
             sums.copy_(torch.where(finite, agreed[:-1], torch.nan))
             return buffer.attach(buffer.flat)
 
@@ -133,8 +133,8 @@ class Compressor:
         """
         self.residual.grad = gradient
         self.adam.step(-1.0, (~finite).float(), divisor)  # rate -1: adds the update to the residual
-        # Sends the entries with the largest size times fall of the loss; the fall is size times usual gradient.
-        # By the fall alone, entries with small gradients are hardly ever sent, which made faces less varied.
+        # An entry's priority is its size times the fall of the loss that it causes, which is size times usual gradient.
+        # By this fall alone, entries with small gradients would hardly be sent, which made faces less varied.
         indices = largest(self.exp_avg_sq.sqrt().mul_(self.residual).mul_(self.residual), count).sort().values
         waiting = self.residual[indices]
         sent = waiting.clamp(-MAX_FP8, MAX_FP8).to(SENT_AS)
@@ -160,7 +160,7 @@ def pack(indices: Tensor, values: Tensor, size: int) -> Tensor:
     inside = torch.searchsorted(indices, torch.arange(0, size + BLOCK, BLOCK, device=indices.device)).diff()
     parts = inside.to(torch.int32), (indices % BLOCK).to(torch.uint16), values
     message = torch.cat([part.view(torch.uint8) for part in parts])
-    return nn.functional.pad(message, (0, -len(message) % 4))  # aligns the int32 of messages that lie side by side
+    return nn.functional.pad(message, (0, -len(message) % 4))  # aligns the int32 part of the next message in memory
 
 
 def set_mean(vector: Tensor, messages: Tensor, count: int) -> Tensor:

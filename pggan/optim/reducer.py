@@ -50,7 +50,7 @@ class FlatBuffer:
 class GradientReducer:
     """The reducer of a single process, which has nothing to exchange; subclasses are for several ranks."""
 
-    has_moments = False  # whether the reducer computes Adam's updates, too, with moments of each rank
+    has_moments = False  # whether the reducer also computes Adam's updates; each rank then has its own moments
 
     def __init__(self) -> None:
         self._sums: dict[int, Tensor] = {}
@@ -59,7 +59,7 @@ class GradientReducer:
         """Prepare for the next step, which is in `phase`, after `images` images were shown."""
 
     def accumulate(self, trainable: Trainable, sums: Tensor, batch: int) -> None:
-        """Add the `sums` [S] (loss, mean sign) of one backward pass to those of the batch; called after each pass."""
+        """Add the `sums` [S] (loss, mean sign) of one backward pass to the batch's sums; called after each pass."""
         before = self._sums.get(id(trainable))
         self._sums[id(trainable)] = sums if before is None else before + sums
 
@@ -100,7 +100,7 @@ class ElasticReducer(GradientReducer):
 
     A batch is cut into chunks (batch_partition.py), whose gradients are the leaves of a binary tree.  A node stands for
     a range of chunks, whose length is a power of two that divides its start.  A node's value is the sum of its two
-    halves; chunks beyond the last one are left out.  Each rank sums its own chunks as far as it can.  Then an
+    halves; chunks beyond the last one are left out.  Each rank sums its own chunks to whole nodes.  Then an
     all-to-all gives each rank one slice of all nodes to sum up, and an all-gather collects the slices.
     """
 
@@ -114,7 +114,7 @@ class ElasticReducer(GradientReducer):
         """Add the gradients of one chunk to the tree, and free them."""
         node_sums = self._node_sums.setdefault(id(trainable), {})
         done = sum(map(len, node_sums))
-        buffer = self._buffers[id(trainable)] = FlatBuffer(trainable, sums)  # `wait` attaches the sum by the last one
+        buffer = self._buffers[id(trainable)] = FlatBuffer(trainable, sums)  # the last chunk's buffer takes the sum
         add_chunk(node_sums, self.partition.chunks_of(self.group.rank, batch)[done], buffer.flat)
         trainable.zero_grad()
 

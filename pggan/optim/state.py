@@ -100,7 +100,7 @@ class State:
     def load_state_dict(self, state_dicts: StateDicts) -> None:
         """Load the tensors that `state_dict` returned; raises RuntimeError if names or shapes differ.
 
-        A run may resume with another augmentation or precision: their tensors may be missing, and start anew then.
+        A run may resume with another augmentation or precision; if tensors for these are missing, they start anew.
         """
         self.g.network.load_state_dict(state_dicts["generator"])
         self.d.network.load_state_dict(state_dicts["discriminator"])
@@ -118,7 +118,7 @@ def new_state(architecture: Architecture, seed: int, device: torch.device, *, ha
     """The state before training: G and D have random weights of `seed`; `half`: losses are scaled for float16."""
     with torch.device(device):
         generator, discriminator = Generator(architecture), new_discriminator(architecture)
-        g_ema = Generator(architecture)  # a deepcopy of fake tensors would write into memory that it does not own
+        g_ema = Generator(architecture)  # no deepcopy: with fake tensors, it writes into memory that it does not own
     initialize(generator, seed, "generator")
     initialize(discriminator, seed, "discriminator")
     for network in (generator, discriminator, g_ema):
