@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 VERSION = 4  # version of the header; since version 4 it has num_classes and class_names
 STATE_FILE = "state.json"  # in a checkpoint's directory
 WEIGHTS_FILE = "weights.safetensors"  # in a checkpoint's directory: the tensors of G, D and the averaged G
-AVERAGED = "generator_ema/"  # begins the names of the averaged G's tensors in WEIGHTS_FILE
+AVERAGED = "generator_ema/"  # the names of the averaged G's tensors in WEIGHTS_FILE begin with this
 GENERATOR_FILE = "generator.safetensors"  # in a run directory
 HEADER_KEY = "pggan"
 CLASS_NAMES = "class_names"  # entry of the header, if the generator was trained with labels
@@ -43,7 +43,7 @@ class LoadedGenerator:
     resolution: int
     alpha: float
     images: int
-    class_names: tuple[str, ...] = ()  # empty if the classes have no names
+    class_names: tuple[str, ...] = ()  # the names of the classes, if known
     path: Path | None = None  # the file that the generator was read from
     license: str | None = None  # licence of the weights, by its name on Hugging Face
     data_statement: str | None = None  # a statement about the training images
@@ -52,7 +52,7 @@ class LoadedGenerator:
 def load_generator(run: str, device: "torch.device", key: str = "run") -> LoadedGenerator:
     """Load the averaged generator of `run`: a run directory, checkpoint, generator file or pretrained:NAME.
 
-    Args: key: the key to name in errors.  Raises UserError when there is no valid generator.
+    Args: key: the configuration key that errors name.  Raises UserError when there is no valid generator.
     """
     import torch
 
@@ -101,7 +101,7 @@ def pretrained_names() -> list[str]:
 
 
 def path_of_run(run: str, key: str = "run") -> Path:
-    """The path `run`; for pretrained:NAME, the file in the package.  Raises UserError for an unknown NAME."""
+    """The path that `run` stands for; for pretrained:NAME, a file in the package.  Unknown NAMEs raise UserError."""
     if run.startswith(PREFIX) and run.removeprefix(PREFIX) not in pretrained_names():
         there = ", ".join(PREFIX + known for known in pretrained_names())
         raise UserError(f"{key}={run}: no such generator comes with the package.", f"Choose from: {there}.")
@@ -111,7 +111,7 @@ def path_of_run(run: str, key: str = "run") -> Path:
 def generator_path(run: str, key: str = "run") -> Path:
     """The file with the averaged generator of `run`: a run directory, checkpoint, generator file or pretrained:NAME.
 
-    Args: key: the key to name in errors.  Raises UserError when there is no such file.
+    Args: key: the configuration key that errors name.  Raises UserError when there is no such file.
     """
     path = path_of_run(run, key)
     if (path / STATE_FILE).is_file():  # a checkpoint, of this version or an earlier one
@@ -125,7 +125,7 @@ def generator_path(run: str, key: str = "run") -> Path:
 
 
 def read_generator_header(path: Path) -> dict[str, Any]:
-    """Read the header of a generator file.  Errors of an invalid file are of the types in `refusing_generators`."""
+    """Read the header of a generator file.  `refusing_generators` catches the errors of an invalid file."""
     if not path.is_file():
         raise ValueError("the path is not a plain file")
     with safe_open(path, "np") as file:
@@ -174,7 +174,7 @@ def save_tensors(tensors: dict[str, "torch.Tensor"], path: Path, metadata: dict[
     from safetensors.torch import save_file
 
     path.touch()
-    mode = S_IMODE(path.stat().st_mode)  # the umask's; reading the umask itself would change it for all threads
+    mode = S_IMODE(path.stat().st_mode)  # from the umask, which can't be read without changing it for all threads
     try:
         save_file(tensors, path, metadata)
     except SafetensorError as error:

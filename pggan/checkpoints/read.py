@@ -32,8 +32,8 @@ STATE_TENSORS_FILE = "state.safetensors"
 CHECKSUM = "sha256"  # entry of state.json: the checksum of all other entries
 NETWORKS = ("generator", "discriminator", "generator_ema")
 COMPONENTS = (*NETWORKS, "optimizer_g", "optimizer_d", "grad_scaler")
-NEWEST, BEST = "newest", "best"  # values of checkpoint=; BEST is also an entry in state.json
-FILE_NAME = r"[a-z_]+\.safetensors"  # a name, not a path out of the checkpoint's directory
+NEWEST, BEST = "newest", "best"  # values of checkpoint=; an entry BEST in state.json marks the best checkpoint
+FILE_NAME = r"[a-z_]+\.safetensors"  # a plain file name, not a path to another directory
 
 
 class CorruptCheckpoint(Exception):
@@ -49,7 +49,7 @@ class Checkpoint:
 
     @property
     def images(self) -> int:
-        """The number of images shown in training before this checkpoint."""
+        """The number of images shown when this checkpoint was written."""
         return int(self.header["images"])
 
     @property
@@ -154,7 +154,7 @@ def best_of(directories: Sequence[Path]) -> Path | None:
 
 
 def choose_checkpoint(run: str, choice: str | int) -> str:
-    """The path to load a generator from: `run` (NEWEST), its best checkpoint (BEST), or that at `choice` images.
+    """The path to load a generator from: `run` (NEWEST), its best checkpoint (BEST), or the one at `choice` images.
 
     Raises UserError where `run` has no such checkpoint.
     """
@@ -175,7 +175,7 @@ def has_checkpoints(path: Path) -> bool:
 
 
 def newest_checkpoint(path: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The checkpoint at `path`, or the newest valid checkpoint of the run there; and an error per corrupt one."""
+    """The checkpoint at `path`, or the newest valid checkpoint of the run there; and errors of corrupt checkpoints."""
     corrupt: list[str] = []
     for directory in [path] if (path / STATE_FILE).is_file() else reversed(checkpoints_of(path)):
         try:
@@ -186,7 +186,7 @@ def newest_checkpoint(path: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def resolve_checkpoint(path: Path, key: str) -> tuple[Checkpoint, list[str]]:
-    """The checkpoint at `path`, or the newest valid checkpoint of the run there; and a log line per corrupt one.
+    """The checkpoint at `path`, or the newest valid checkpoint of the run there; and log lines on corrupt checkpoints.
 
     Raises UserError, which names `key`, when there is no valid checkpoint.
     """

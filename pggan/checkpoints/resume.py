@@ -16,8 +16,8 @@ from pggan.optim.state import State, StateDicts
 
 # Settings that may differ from the checkpoint's only if `allow_changes` names them, and why.
 REFUSED = {
-    "seed": "with another seed the order of images changes, so some come a second time in this epoch",
-    "loss.name": "under another loss the discriminator's scores mean something else",
+    "seed": "with another seed the order of images changes, so some images come twice in this epoch",
+    "loss.name": "with another loss the discriminator's scores have another meaning",
     "data": "the data set is not the one that the checkpoint was trained on",
     "schedule": "the new schedule has another resolution or alpha at the checkpoint's number of images",
 }
@@ -41,7 +41,7 @@ def find_resume_point(resume: str, run_dir: Path) -> tuple[Checkpoint | None, li
     if not has_own:
         return resolve_checkpoint(Path(resume), "resume")
     own, notes = resolve_checkpoint(run_dir, "run_dir")
-    named = Path(resume).resolve()  # the named checkpoint may be removed by now
+    named = Path(resume).resolve()  # the named checkpoint may have been removed since
     if named.parent != (run_dir / "checkpoints").resolve():
         return own, [*notes, f"Ignoring resume={resume}: this run continues from its own newest checkpoint."]
     if named != own.directory.resolve():
@@ -55,7 +55,7 @@ def check_networks(checkpoint: Checkpoint, architecture: Architecture) -> None:
     if found := list(architecture.differences(checkpoint.architecture)):
         alone = f"pggan train run_dir={checkpoint.directory.parent.parent}, without other keys, resumes this run."
         remedy = f"{alone} For other networks, choose a new run_dir=; init_from= takes over the weights that fit."
-        raise UserError(f"{checkpoint.directory} has other networks than this command ({'; '.join(found)}).", remedy)
+        raise UserError(f"{checkpoint.directory} has other networks than configured ({'; '.join(found)}).", remedy)
 
 
 def check_resumable(

@@ -28,7 +28,7 @@ class NonFiniteError(Exception):
     """A tensor of the training state has a NaN or infinite number, so that training can't resume from the state."""
 
     def __init__(self, what: str, images: int | None = None) -> None:
-        """Args: what: the tensor's name; images: images shown of a saved state, None for the state in training."""
+        """Args: what: the tensor's name; images: image count of a saved state, None for the state in training."""
         super().__init__(what)
         self.images = images
 
@@ -81,7 +81,7 @@ def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
     weights = {component: state_dicts[component] for component in read.NETWORKS}
     rest = {component: tensors for component, tensors in state_dicts.items() if component not in read.NETWORKS}
     with atomic_directory(run_dir / "checkpoints" / f"{images:09d}") as directory:
-        # Written here and then moved: if killed, the safetensors library leaves its own temporary file behind.
+        # Written to the temporary directory, then moved: safetensors' own temporary file would stay after a kill.
         save_tensors(state_dicts["generator_ema"], directory / generators.GENERATOR_FILE, header)
         with atomic_write(run_dir / generators.GENERATOR_FILE) as temporary:
             os.replace(directory / generators.GENERATOR_FILE, temporary)
@@ -112,7 +112,7 @@ def prune(run_dir: Path, newest: int, keep: int) -> None:
     found = read.checkpoints_of(run_dir)
     ahead = [directory for directory in found if int(directory.name) > newest]
     valid = [directory for directory in found if directory not in ahead]
-    old = [one for one in valid[:-keep] if not read.mark_of(one, "milestone")]  # earlier versions kept these for ever
+    old = [one for one in valid[:-keep] if not read.mark_of(one, "milestone")]  # old versions kept milestones for ever
     best = read.best_of(valid)
     for directory in (*ahead, *old):
         if directory != best:
@@ -183,5 +183,5 @@ def refused_by_disk(run_dir: Path, error: OSError) -> UserError:
     """The error to raise when the system refuses to write into `run_dir`."""
     return UserError(
         f"{run_dir} can't be written any more: {error.strerror or error}.",
-        "The last checkpoint is valid. Free space on the disk, or get write permission; the same command resumes.",
+        "The last checkpoint is valid. Free disk space or get write permission. Then the same command resumes.",
     )

@@ -16,7 +16,7 @@ MOST = 2**24  # the largest value of a whole number in an architecture: no large
 
 
 class Resampling(Enum):
-    """How a block doubles or halves the resolution.  Both ways give G the same function, but D different ones."""
+    """How a block doubles or halves the resolution.  Both ways give G the same function, but D different functions."""
 
     fused = "fused"  # one 4x4 convolution with stride 2, so that D pools before bias and activation (official default)
     unfused = "unfused"  # 3x3 convolutions; G upsamples (nearest) before one, D pools (box) after activation (paper)
@@ -34,8 +34,8 @@ class Rescaling(Enum):
     """How a convolution changes the height and width of its feature maps."""
 
     same = "same"
-    up = "up"  # doubles it, by nearest upsampling before the convolution
-    down = "down"  # halves it, by box pooling after the convolution
+    up = "up"  # height and width double, by nearest upsampling before the convolution
+    down = "down"  # height and width halve, by box pooling after the convolution
 
 
 def resolutions_between(first: int, final: int) -> tuple[int, ...]:
@@ -60,7 +60,7 @@ class Architecture:
     bilateral: int = 0  # passes of a bilateral filter over G's images
     residual: bool = False  # D's blocks add their input, pooled to half its resolution, to their output
     stem: Stem = Stem.official
-    features: str | None = None  # pretrained features that D looks at: NAME@CHECKSUM OF THEIR WEIGHTS
+    features: str | None = None  # pretrained features that D looks at, as NAME@CHECKSUM (of their weights)
     features_from: int = 16  # the lowest resolution at which D looks at pretrained features
 
     def __post_init__(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from pggan.core.errors import UserError
 
-TEMPORARY = ".partial-"  # begins the name of whatever is half-written or half-removed
+TEMPORARY = ".partial-"  # half-written and half-removed files have names that begin with this
 
 
 def fsync_path(path: Path) -> None:
@@ -120,6 +120,6 @@ def try_lock(descriptor: int) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # a network file system may not support locks; then this process goes on without
+    except OSError:  # a network file system may not support locks; then this process goes on without a lock
         return True
     return True

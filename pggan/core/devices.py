@@ -17,12 +17,12 @@ DTYPES = {Precision.bf16: torch.bfloat16, Precision.fp16: torch.float16}
 def choose_device(devices: str, key: str = "devices") -> torch.device:
     """The device that `devices` names: auto (CUDA, else MPS, else CPU), cpu, cuda or mps.
 
-    Args: key: the key to name in errors.  Raises UserError when PyTorch finds no such device on this machine.
+    Args: key: the configuration key that errors name.  Raises UserError when PyTorch finds no such device.
     """
     usable = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     found = [name for name in usable if usable[name]]
     if devices not in ("auto", *found):
-        remedy = f"Use auto, or one of {', '.join(found)}. To train on N devices, use N (CUDA devices) or cpu:N."
+        remedy = f"Use auto, or one of {', '.join(found)}. To train on N devices, use N for CUDA devices, or cpu:N."
         raise UserError(f"{key}={devices}: PyTorch finds no such device.", remedy)
     return torch.device(found[0] if devices == "auto" else devices)
 
@@ -79,7 +79,7 @@ def configure_process(
     set_threads(threads, one=one_thread)
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # float32 is float32
-        torch.backends.cudnn.benchmark = not deterministic  # pays: shapes stay the same for hours
+        torch.backends.cudnn.benchmark = not deterministic  # worth its time: shapes stay the same for hours
         if deterministic:  # https://docs.pytorch.org/docs/stable/notes/randomness.html
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it once
             torch.use_deterministic_algorithms(True, warn_only=True)  # warns where there is none

@@ -20,8 +20,8 @@ PARENT_VARIABLE = "PGGAN_PARENT"  # for a child: the process id of its parent; t
 
 # Each of these signals asks the program to save and stop: Ctrl-C, a scheduler's signals, a closed terminal.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # mallopt parameters: most free bytes at the heap's top; most mapped blocks
-SYSTEM = Path("/")  # the parent of Linux's proc/ and sys/
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # mallopt options: free bytes kept on top of the heap; most blocks from mmap
+SYSTEM = Path("/")  # the directory with Linux's proc/ and sys/
 
 
 @contextmanager
@@ -40,15 +40,15 @@ def set_library_defaults() -> None:
     """Set environment variables of libraries, unless the user has set them.  Call this before torch is imported."""
     defaults = {
         "THP_MEM_ALLOC_ENABLE": "1",  # PyTorch uses huge pages for large CPU tensors, which is much faster
-        # Collectives in CUDA graphs work without registered buffers, and gradients are small.  NCCL would hang when
-        # ranks register different buffers (https://github.com/NVIDIA/nccl/issues/2389).
+        # Do not register buffers for collectives in CUDA graphs: gradients are small, and NCCL hangs when ranks
+        # register different buffers (https://github.com/NVIDIA/nccl/issues/2389).
         "NCCL_GRAPH_REGISTER": "0",
         "LOGLEVEL": "ERROR",  # else torchrun logs a warning for each signal that it sends
-        # Else a rank that loses another rank prints a C++ stack trace per connection; pggan says it in one line.
+        # Else a rank that loses another rank prints a C++ stack trace per connection; pggan logs one line.
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }
     if "OMP_WAIT_POLICY" not in os.environ:
-        # An idle thread of GNU OpenMP looks for work this often before it sleeps: a third of GNU's default.  On a
+        # An idle thread of GNU OpenMP polls for work this many times before it sleeps: a third of the default.  On a
         # shared machine, steps then take half the time; on a quiet machine, as long as before.  If threads slept at
         # once, steps would take up to four times as long (docs/performance.md).
         defaults["GOMP_SPINCOUNT"] = "100000"

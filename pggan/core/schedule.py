@@ -54,7 +54,7 @@ class Schedule:
     learning_rate_factor: float = 1.0  # multiplies both learning rates
     lr_warmup_images: int = 0  # first images of every phase over which both learning rates rise linearly from 0
     lr_decay_images: int = 0  # last images, at most half of all, over which both learning rates fall linearly to 0
-    total_images: int | None = None  # where training ends; None: after the last phase, which a larger number prolongs
+    total_images: int | None = None  # None: training ends with the last phase; a larger number prolongs that phase
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:

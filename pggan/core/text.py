@@ -52,7 +52,7 @@ def new_table(title: str, first: str, *others: str) -> "Table":
 
 
 def three_digits(value: float) -> str:
-    """`value` with three significant digits, but never fewer than all digits of a whole number; "0" below 0.001."""
+    """`value` with three significant digits; from 100 on, as a whole number; below 0.001, as 0."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if value >= 0.001 else "0"
 
 

@@ -130,7 +130,7 @@ def interpolate(config: InterpolateConfig) -> int:
 
 
 def visible_steps(generator: TrainedGenerator, settings: RenderSettings, latents: Tensor) -> Tensor:
-    """The Laplacian distances [N - 1], as people see them, between the images of successive `latents` [N, Z]."""
+    """The visible distances [N - 1] (`laplacian_distance`) between the images of successive `latents` [N, Z]."""
     images = (torch.from_numpy(image).permute(2, 0, 1)[None] / 127.5 for image in generator.stream(latents, settings))
     return torch.cat([laplacian_distance(before, after) for before, after in pairwise(images)])
 

@@ -39,9 +39,9 @@ PROTECTION = {  # other sites can't embed or read our page, and our page loads n
     "Cache-Control": "no-store",
 }
 HOST, PORT = "127.0.0.1", 8765  # default port; if it is taken, the system chooses a free port
-DIRECTIONS = 8  # sliders of the page, unless the user names a file of directions
+DIRECTIONS = 8  # number of sliders on the page, unless the user names a file of directions
 SEEDS = 100_000  # random faces have seeds below this: numbers that people can write down
-BLOCK = 8  # frames of a film that are drawn without a break; then the page may draw its face
+BLOCK = 8  # frames that a film draws in one go; in between, the page can draw its current face
 MAX_FRAMES = 3600  # longest film: two minutes at 30 frames per second
 
 
@@ -199,7 +199,7 @@ class Handler(BaseHTTPRequestHandler):
         return local and (origin is None or urlsplit(origin).netloc == host)
 
     def _content(self, name: str, query: dict[str, str]) -> bytes | None:
-        """The content to answer; None for an unknown `name`.  Bad queries raise UserError, KeyError or ValueError."""
+        """The content of the answer; None for an unknown name.  Bad queries raise UserError, KeyError or ValueError."""
         match self.command, name:
             case "GET", "latent":
                 return to_file(self.server.generator.latents(query["seed"]))

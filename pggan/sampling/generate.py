@@ -18,7 +18,7 @@ from pggan.networks.networks import Generator
 from pggan.sampling.images import Pixels, to_bytes
 
 DRAWN_AHEAD = 16  # images per CPU thread that are queued together, so that no thread waits for work
-PARALLEL_SIDE = 128  # pixels: up to this side, each CPU thread draws an image of its own
+PARALLEL_SIDE = 128  # pixels: one CPU thread draws an image up to this side; all threads share a larger image
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def render_each(
                 for some in torch.split(latents, DRAWN_AHEAD * threads):
                     yield from pool.map(draw_one, some)
         finally:
-            torch.set_num_threads(threads)  # the initializer has changed it for later threads, too
+            torch.set_num_threads(threads)  # the initializer has changed the number for later threads, too
 
 
 @torch.no_grad()

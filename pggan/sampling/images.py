@@ -23,7 +23,7 @@ Pixels = npt.NDArray[np.uint8]
 
 MIN_TILE = 128  # pixels: grids enlarge images of early levels to min(final resolution, MIN_TILE)
 FOLDER = "timelapse"  # folder in a run's samples/, with small grids for `pggan timelapse`
-TEXT_KEY = "pggan"  # name of the text in a PNG that holds the grid's facts
+TEXT_KEY = "pggan"  # key of the text entry in a PNG that holds the grid's facts
 
 
 def to_bytes(images: "Tensor") -> Pixels:

@@ -87,7 +87,7 @@ def slerp(start: Tensor, end: Tensor, weights: Tensor) -> Tensor:
 
 
 def through(points: Tensor, between: Between, positions: Tensor) -> Tensor:
-    """Latents [F, Z] at `positions` [F] (0 to 1) on an open path through `points` [K, Z], in equal times per leg."""
+    """Latents [F, Z] at `positions` [F] (0 to 1) on an open path that takes equal times between `points` [K, Z]."""
     times = positions.double() * (len(points) - 1)
     leg = times.long().clamp(max=len(points) - 2)
     points = points.double()
@@ -131,7 +131,7 @@ def path_through(keyframes: Tensor, kind: str, frames: int, distances: Distances
 
 
 def random_walk(seed: int, size: int, frames: int, smoothness: float = 15.0) -> Tensor:
-    """A random walk without a seam: noise per frame, smoothed over time with a Gaussian that wraps around.
+    """A random walk that closes to a loop: noise per frame, smoothed over time with a Gaussian that wraps around.
 
     Args: smoothness: standard deviation of the Gaussian, in frames, as in the official video script.
     Returns latents [F, Z] whose mean square over all frames is 1.  Another number of frames gives another walk.
@@ -172,7 +172,7 @@ def move(latents: Tensor, direction: Tensor, strength: float) -> Tensor:
 
 @torch.no_grad()
 def observed_features(network: Generator, count: int, label: Tensor | int | None) -> tuple[Tensor, Tensor]:
-    """The latents [N, Z] of the seeds 0 to `count` - 1, and G's 4x4 features [N, C, 4, 4] of them for a class."""
+    """The latents [N, Z] of the seeds 0 to `count` - 1, and G's 4x4 features [N, C, 4, 4] of these latents."""
     latents = seed_latents(list(range(count)), network.architecture.latent_size)
     return latents, network.features(latents.to(network.weights[0].device), one_hot(network, label, count))
 
@@ -203,7 +203,7 @@ def principal_directions(network: Generator, count: int, label: Tensor | int | N
 
 
 def load_direction(given: str, size: int) -> Tensor:
-    """Read the direction [Z], Z = `size`, that `given` names: FILE, or FILE:NUMBER from 0.  May raise UserError."""
+    """Read the direction [Z], Z = `size`, that `given` names: FILE, or FILE:NUMBER from 0; or raise UserError."""
     path, colon, number = given.rpartition(":")
     if not (colon and number.isdecimal()):
         path, number = given, "0"

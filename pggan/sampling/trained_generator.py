@@ -30,8 +30,8 @@ class TrainedGenerator:
     On one machine, a seed or a latent always gives the same image, even if other images are drawn with it.
 
     Attributes: resolution, alpha: the stage that training had reached; images: the number of images shown in training;
-    resolutions: all resolutions with layers; latent_size: Z; num_classes, class_names: 0 and empty without classes;
-    network: the PyTorch module; loaded: the content of its file.
+    resolutions: all resolutions that the network has layers for; latent_size: Z; num_classes, class_names: 0 and empty
+    without classes; network: the PyTorch module; loaded: the content of its file.
     """
 
     def __init__(self, loaded: LoadedGenerator) -> None:
