@@ -54,7 +54,7 @@ def align_face(pixels: Pixels, landmarks: Landmarks, resolution: int) -> Pixels:
     if side > MAX_SIDE_FACTOR * max(pixels.shape):
         raise ValueError("landmarks far outside the image")
     shrink = floor(side / resolution / SUPERSAMPLING)
-    if shrink > 1:  # a photograph far larger than needed
+    if shrink > 1:  # reduce a photograph that is far larger than needed
         height, width = (max(1, round(length / shrink)) for length in pixels.shape[:2])
         scale = np.array([width / pixels.shape[1], height / pixels.shape[0]])
         pixels = to_pixels(to_pil(pixels).resize((width, height), Image.Resampling.BOX))

@@ -132,7 +132,7 @@ def _opened(file: ImageFile) -> Iterator[Image.Image]:
     """Open the image in a file.  Every error of the file, also inside the `with` block, becomes a BadImage."""
     try:
         with file.open() as content, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about large images, which we limit ourselves, and odd EXIF data
+            warnings.simplefilter("ignore")  # about large images (limited below) and about odd EXIF data
             if (size := content.seek(0, 2)) == 0:
                 raise BadImage("empty file")
             with Image.open(content, formats=FORMATS) as image:

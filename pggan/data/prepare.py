@@ -65,8 +65,8 @@ def run(config: PrepareConfig) -> int:
 def prepare(source: Source, destination: Path, options: Options, workers: int | None = None) -> ImagePyramid:
     """Write the images of `source` as a dataset at `destination`, in the order of their names.
 
-    A dataset that was made of the same files with the same options stays as it is.  Files that can't be decoded are
-    left out, for which all images are written again.
+    A dataset that was made of the same files with the same options stays as it is.  If files can't be decoded, all
+    images are written again without them.
 
     Raises UserError if no image is usable, disk space is too small, `destination` holds something else, or a file is
     unusable and on_bad=stop.
@@ -155,7 +155,7 @@ def _alone(destination: Path) -> Iterator[None]:
             print(f"Another process is preparing {destination}; this one waits for it.", file=sys.stderr, flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-        path.unlink(missing_ok=True)  # kept after an error: processes that wait for it and later ones must share it
+        path.unlink(missing_ok=True)  # kept after an error: waiting processes and later ones must lock the same file
 
 
 def _decode_all(found: Findings, layout: Layout, options: Options, pool: Workers) -> Layout:

@@ -37,7 +37,7 @@ def epoch_order(seed: int, epoch: int, count: int) -> Indices:
 
 
 def indices_at(seed: int, images: int, batch: int, count: int) -> Indices:
-    """The indices, int64 [N], of the batch that follows `images` images shown.  An epoch shows all `count` images."""
+    """The indices, int64 [N], of the batch after `images` images shown; an epoch shows each of `count` images once."""
     first, last = images // count, (images + batch - 1) // count
     orders = [epoch_order(seed, epoch, count) for epoch in range(first, last + 1)]
     start = images - first * count
@@ -50,7 +50,7 @@ def to_float(images: Tensor) -> Tensor:
 
 
 def mirrored(images: Tensor, flip: Tensor) -> Tensor:
-    """Flip those of the uint8 `images` [N, R, R, C] left to right for which `flip` [N] is true."""
+    """Flip `images`, uint8 [N, R, R, C], left to right where `flip` [N] is true."""
     return torch.where(flip[:, None, None, None], images.flip(2), images)
 
 
@@ -89,12 +89,12 @@ class Loader:
             try:
                 level = self._level(resolution)
                 return level.index_select(0, torch.from_numpy(indices).to(self.device, non_blocking=True))
-            except torch.OutOfMemoryError:  # other programs use the device: read this level batch by batch
+            except torch.OutOfMemoryError:  # the device is full: from now on, read this level batch by batch
                 self.budget = self.pyramid.level_bytes(resolution) - 1
                 torch.cuda.empty_cache()
         self._resident = None  # frees the memory of an earlier level
         if self._ahead is None or self._ahead[0] != (resolution, indices.tobytes()):
-            self.prefetch(resolution, indices)  # starts after a batch that is read in vain
+            self.prefetch(resolution, indices)  # nothing was read ahead, or another batch
         assert self._ahead is not None, "it is being read"
         images, done = self._ahead[1].result()
         if done is not None:
@@ -121,7 +121,7 @@ class Loader:
         return self._resident[1]
 
     def _load(self, resolution: int, indices: Indices) -> tuple[Tensor, torch.cuda.Event | None]:
-        """Load images to the device, in the reading thread.  On a GPU, they are complete after the returned event."""
+        """Load images to the device, in the reading thread.  On a GPU, the copy ends with the returned event."""
         if self._stream is None:
             return torch.from_numpy(self.pyramid.read(resolution, indices)).to(self.device), None
         # A GPU copies from pinned memory in the background; PyTorch's allocator keeps that memory for the next batch.
@@ -166,7 +166,7 @@ class RealBatches:
         self._on_device: dict[int, Tensor] = {}
 
     def batch(self, phase: Phase, rng: StepRng) -> Reals:
-        """The part of this rank in the next batch, at the resolution and alpha of `phase`, with labels if asked for."""
+        """The next batch, at the resolution and alpha of `phase`: the images of this rank, and labels if asked for."""
         if phase.batch not in self._on_device:  # copied once because each copy waits for the device
             self._on_device[phase.batch] = torch.from_numpy(self._indices(phase.batch)).to(self.device)
         positions, shown = self._on_device[phase.batch], self._shown(phase, rng.images)
@@ -186,5 +186,5 @@ class RealBatches:
         return Reals(images, *(one_hot(labels[chosen], self.num_classes).float() for chosen in numbers))
 
     def _shown(self, phase: Phase, images: int) -> Indices:
-        """The indices in the pyramid of this rank's part of the batch that follows `images` images shown."""
+        """The indices of this rank's images in the batch after `images` images shown."""
         return indices_at(self.seed, images, phase.batch, self.pyramid.images)[self._indices(phase.batch)]

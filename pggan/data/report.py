@@ -47,7 +47,7 @@ class Findings:
                 print("\n".join([title, *_lines(groups)]), file=sys.stderr)
 
     def to_json(self, **more: object) -> str:
-        """The content of report.json: bad files grouped by reason, good files grouped by note, and entries `more`."""
+        """The content of report.json: bad files grouped by reason, good files grouped by note, and `more` entries."""
         counts = {"files": len(self.source.entries), "usable": len(self.good())}
         return json.dumps({**counts, "left_out": self._bad(), "noted": self._notes(), **more}, indent=1) + "\n"
 

@@ -17,7 +17,7 @@ from pggan.data.image_file import EXTENSIONS, BadImage, ImageFile, ImageHeader
 
 # Files of these types are reported as bad files instead of being ignored, so that users notice that they are left out.
 UNREADABLE = [".gif", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".jxl", ".ppm", ".pgm", ".npy"]
-MAX_MEMBER_BYTES = 64_000_000  # of one file in an archive, unpacked
+MAX_MEMBER_BYTES = 64_000_000  # larger files in an archive are not unpacked
 
 
 class Entry(NamedTuple):
@@ -59,7 +59,7 @@ class Source:
         self.entries = sorted(self.entries, key=lambda entry: entry.file.path)
 
     def in_reading_order(self) -> list[Entry]:
-        """The entries sorted by offset: to go back in a compressed archive, it must be unpacked from its beginning."""
+        """The entries sorted by offset, because a step back in a compressed archive unpacks it from its beginning."""
         return sorted(self.entries, key=lambda entry: entry.offset)
 
 

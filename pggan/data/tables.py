@@ -37,7 +37,7 @@ def read_landmarks(path: Path) -> dict[str, Landmarks]:
 
 
 def landmarks_from(points: Any) -> Landmarks:
-    """Convert 4, 5 or 68 points [x, y] to 4 landmarks.  Raises ValueError for other numbers of points, and for NaN."""
+    """Convert 4, 5 or 68 points [x, y] to `Landmarks`.  Raises ValueError for other numbers of points, and for NaN."""
     array: Landmarks = np.array(points, float)
     if array.shape not in ((4, 2), (5, 2), (68, 2)) or not np.isfinite(array).all():
         raise ValueError(f"{array.shape[0] if array.ndim else 0} points, but a face has 4, 5 or 68, all finite")

@@ -14,13 +14,13 @@ DRIFT = 0.001  # weight of the loss term that keeps scores of reals near 0
 
 @dataclass(frozen=True, kw_only=True)
 class WganGp(Loss):
-    """The difference of the scores, a penalty on the gradient's norm between reals and fakes, and a drift penalty.
+    """The difference of fakes' and reals' scores, plus a gradient penalty at interpolated images, and a drift penalty.
 
     Source: Gulrajani et al. 2017, equation 3; drift: Karras et al. 2018, appendix A.1.
     """
 
     penalty_weight: float
-    target: float  # gradient norm aimed at; 1, or 750 in the paper's CIFAR-10 run
+    target: float  # the gradient norm that the penalty aims at: 1, or 750 in the paper's CIFAR-10 run
 
     def d_terms(self, real_scores: Tensor, fake_scores: Tensor) -> dict[str, Tensor]:
         return {"D/wasserstein": fake_scores - real_scores, "D/drift": DRIFT * real_scores.square()}

@@ -170,7 +170,7 @@ class AdaptiveP:
         self.updates = torch.zeros((), dtype=torch.int32, device=device)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The tensors [] for a checkpoint: p, from 0 to 1, and the sums since p was last moved."""
+        """The scalar tensors for a checkpoint: p, from 0 to 1, and the sums since p was last moved."""
         return {"p": self.p, "signs": self.signs, "images": self.images, "updates": self.updates}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:

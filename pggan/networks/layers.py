@@ -24,9 +24,9 @@ EPSILON = 1e-8  # added under the root of the minibatch stddev, as in the offici
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeOptions:
-    """Options that change how fast, with how much memory and with which rounding a network computes, nothing else."""
+    """Options that affect the speed, memory and rounding of a network, but not the function that it computes."""
 
-    dtype: torch.dtype | None = None  # of activations and kernels; None: the type of the weights
+    dtype: torch.dtype | None = None  # type of activations and kernels; None: the type of the weights
     reference: bool = False  # use the plain PyTorch twin of every fast operation
 
 

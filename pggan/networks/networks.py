@@ -74,7 +74,7 @@ class GeneratorBlock(nn.Module):
 
 
 class DiscriminatorBlock(nn.Module):
-    """Halve the resolution, in the order of `Resampling`.  [N, I, R, R] -> [N, O, R/2, R/2]
+    """Halve the resolution; `Resampling` says where pooling comes.  [N, I, R, R] -> [N, O, R/2, R/2]
 
     A residual block adds its pooled and projected input, and scales the sum to keep its mean square.  (Karras et al.
     2020, section 4)

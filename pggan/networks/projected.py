@@ -52,7 +52,7 @@ class FixedConv(nn.Module):
 class FeatureProjection(nn.Module):
     """Project feature maps [N, C, S, S] of several scales, the finest first, to [N, WIDTH, S, S] at the same scales.
 
-    A 1x1 convolution mixes the channels of a scale; a 3x3 convolution mixes its sum with the coarser scales' result.
+    A 1x1 convolution mixes the channels of a scale.  The coarser scale's result is added, then comes a 3x3 convolution.
     """
 
     def __init__(self, channels: Sequence[int]) -> None:
@@ -74,7 +74,7 @@ class FeatureProjection(nn.Module):
 
 
 class ScaleHead(nn.Module):
-    """The layers of D for the features of one scale.  [N, WIDTH, S, S] -> [N, WIDTH]"""
+    """The layers of the heads for the projected features of one scale.  [N, WIDTH, S, S] -> [N, WIDTH]"""
 
     def __init__(self, halvings: int) -> None:
         super().__init__()

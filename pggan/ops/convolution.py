@@ -1,8 +1,8 @@
 """Convolutions, alone or fused with resampling, and dense layers: each by the fastest algorithm for its shape.
 
 An algorithm is three functions: the convolution, and its gradients with respect to the image and to the kernel.  Each
-function is linear in both of its arguments, so its derivatives, of any order, are the other two.  A gradient penalty
-therefore never needs PyTorch's own double backward, which convolves with whole feature maps as kernels.
+function is linear in both of its arguments, so its derivatives, of any order, are the other two functions.  A
+gradient penalty therefore never needs PyTorch's double backward, which convolves with whole feature maps as kernels.
 N batch, H and W sides, I and O feature maps.
 """
 
@@ -22,7 +22,7 @@ WIDE = 128  # with this many feature maps or more, Winograd saves more than its 
 MIN_TILES = 16  # with fewer tiles in a batch, Winograd's transformation of the kernel costs more than it saves
 CACHED = 128  # pixels; up to this side, an image of WIDE maps that is transformed by Winograd stays in the CPU's cache
 LARGE = 64  # pixels; from this side on, CPUs compute kernel gradients much faster if tensors are not channels-last
-# A kernel gradient is put off only if it is this many times as large as x and y together, which are kept meanwhile.
+# A kernel gradient is put off (`SharedKernel`) only if it is this many times as large as x and y, which are kept.
 MIN_KERNEL_TO_FACTORS = 4
 
 
@@ -70,7 +70,7 @@ def fuse_resampling(kernel: Tensor, rescaling: Rescaling, scale: float) -> Tenso
     return wide.view(len(wide), 4, 4, -1).permute(0, 3, 1, 2)
 
 
-@cache  # on a GPU, the launches of its ten operations take longer than the operations
+@cache  # on a GPU, launching the ten kernels of this function takes longer than running them
 def resampling_box(rescaling: Rescaling, scale: float, dtype: torch.dtype, device: torch.device) -> Tensor:
     """`scale` times the matrix [16, 9] that maps the taps of a 3x3 kernel to the taps of the fused 4x4 kernel."""
     shifts = torch.eye(4, 3, dtype=dtype, device=device)
@@ -109,7 +109,7 @@ def torch_grad_input(gradient: Tensor, kernel: Tensor, rescaling: Rescaling) -> 
 
 
 def torch_grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling, side: int | None = None) -> Tensor:
-    """The gradient of `torch_convolve` with respect to `kernel`.  side: the kernel's; None: 3, or 4 if it is fused."""
+    """The gradient of `torch_convolve` with respect to `kernel`.  side: of the kernel; None: 3, or 4 if fused."""
     if side is None and x.device.type == "cpu" and x.shape[-1] >= LARGE:
         x, gradient = x.contiguous(), gradient.contiguous()
     up, (fused_side, stride) = rescaling is Rescaling.up, products.side_and_stride(rescaling)
@@ -174,7 +174,7 @@ class Kernel(NamedTuple):
 
 
 def share_kernel(kernel: Kernel) -> Kernel:
-    """`kernel` for use in several passes; on a CPU, small images put off its gradients (see `SharedKernel`)."""
+    """`kernel` for use in several passes; on a CPU, gradients from small images are put off (`SharedKernel`)."""
     tensor = kernel.tensor
     if not tensor.requires_grad or tensor.device.type != "cpu" or kernel.algorithm.grad_weight is None:
         return kernel

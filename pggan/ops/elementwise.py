@@ -1,4 +1,4 @@
-"""Elementwise operations and the like: activations, pixel norm, resampling and the fade.
+"""Operations between convolutions: activations, pixel norm, resampling and the fade.
 
 On CUDA, a kernel of `fused.py` computes an activation and adds the layer's bias.  N batch, C features, R resolution.
 """

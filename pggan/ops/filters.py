@@ -26,7 +26,7 @@ PAIRS = (
 
 
 def blur(features: Tensor) -> Tensor:
-    """Smooth features by the weights [1, 2, 1] x [1, 2, 1]; at edges, by those inside.  [N, C, R, R] -> the same shape
+    """Smooth features by weights [1, 2, 1] x [1, 2, 1]; edges leave out outer weights.  [N, C, R, R] -> the same shape
 
     Nearest-neighbour upsampling and this filter are bilinear upsampling together (Karras et al. 2019, appendix C).
     """
@@ -35,7 +35,7 @@ def blur(features: Tensor) -> Tensor:
     return F.conv2d(features, kernel.expand(channels, 1, 3, 3), padding=1, groups=channels) * share
 
 
-@cache  # on a GPU, the launches of these operations take longer than the operations
+@cache  # on a GPU, launching the kernels of this function takes longer than running them
 def low_pass_filter(side: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """The kernel [1, 1, 3, 3] with sum 1, and for each pixel [R, R] the inverse sum of its weights inside the image."""
     binomial = torch.tensor([0.25, 0.5, 0.25], device=device)

@@ -154,7 +154,7 @@ def _multiply(windows: Tensor, matrix: Tensor, large: Tensor, rescaling: Rescali
     """`windows` [T, K] of images `large` [N, …, H, W] times a `matrix` [K, C], as images [N, C, …]."""
     _, stride = side_and_stride(rescaling)
     result = empty(large, len(large), matrix.shape[1], large.shape[2] // stride, large.shape[3] // stride)
-    mm(windows, matrix, out=_pixels(result))  # into `result`: a view could not be activated in place
+    mm(windows, matrix, out=_pixels(result))  # not a view of the product: a view can't be activated in place
     return result
 
 

@@ -32,7 +32,7 @@ def bias_act_forward(
     row, column, places, inside = _tile(tl.program_id(0), pixels, C, ROWS, COLUMNS)
     b = tl.load(bias + column, mask=column < C, other=0.0).to(tl.float32)
     z = tl.load(x + places, mask=inside, other=0.0).to(tl.float32) + b[None, :]
-    z = tl.where(z > 0, z, z * SLOPE)  # 0 in the columns beyond C
+    z = tl.where(z > 0, z, z * SLOPE)  # z stays 0 in the columns beyond C
     if scale is not None:
         s = tl.rsqrt(tl.sum(z * z, 1) / C + EPSILON)
         tl.store(scale + row, s, mask=row < pixels)

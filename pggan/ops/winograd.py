@@ -141,7 +141,7 @@ def grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling) -> Tensor:
 def _chunks(images: Tensor, kernel: Tensor, tile: int) -> Iterator[slice]:
     numbers = images[0, 0].numel() // tile**2 * len(kernel) * max(kernel.shape[1:])  # of the domain, per image
     numbers //= 2 if prefers_onednn() else 1  # with oneDNN, chunks of twice the size were the fastest
-    size = ceil(len(images) / max(round(len(images) * numbers / CHUNK), 1))  # few, equal chunks: each reads the kernel
+    size = ceil(len(images) / max(round(len(images) * numbers / CHUNK), 1))  # few and equal, as each reads the kernel
     return (slice(start, start + size) for start in range(0, len(images), size))
 
 

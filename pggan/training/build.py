@@ -30,7 +30,7 @@ class TrainerSettings:
     ada_rampup_images: int | None = None  # None: images are not augmented
     precision: Precision = Precision.fp32
     seed: int = 0
-    gradients: Mapping[str, Any] = field(default_factory=lambda: {"name": "fp32"})  # or bf16, or dgc and its options
+    gradients: Mapping[str, Any] = field(default_factory=lambda: {"name": "fp32"})  # name: fp32, bf16 or dgc
     elastic: bool = False
     elastic_chunks: int = 4
     micro_batch_size: int | None = None

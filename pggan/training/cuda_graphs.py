@@ -15,7 +15,7 @@ from pggan.training.inputs import StepInputs, scalars_to_tensors
 # What the errors of PyTorch's allocators, CUDA, cuBLAS and cuDNN say when memory runs out.
 NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory|ALLOC_FAILED")
 
-Metrics = dict[str, Tensor]  # named values of one step, not reduced
+Metrics = dict[str, Tensor]  # values of one step by name, some of them per image
 Step = Callable[[StepInputs], Metrics]
 
 

@@ -93,7 +93,7 @@ def backward(trainable: Trainable, terms: LossTerms, batch: int, reducer: Gradie
 def update(
     trainable: Trainable, terms: list[LossTerms], sums: Tensor, learning_rate: float | Tensor, batch: int
 ) -> dict[str, Tensor]:
-    """Take an optimizer step, unless loss or gradient is not finite.  Returns metrics, `terms` per image among them.
+    """Take an optimizer step, unless loss or gradient is not finite.  Returns metrics: scalars, and `terms` per image.
 
     Args: sums: [S] over the whole `batch`: the loss and, with ADA, the mean sign of D's scores.
     """
