@@ -39,7 +39,7 @@ SLIPS = {
     "train data.path=empty/file": "can't be read as a zip or tar archive",
     "train resume=nowhere": "resume=nowhere has no checkpoint",
     "train init_from=nowhere": "init_from=nowhere has no generator",
-    "train data.path=cifar10": "torchvision:NAME for a known set",
+    "train data.path=cifar10": "torchvision:NAME for a known data set",
     "plan data.path=nowhere hours=1": "nowhere does not exist",
     "sample run=nowhere": "run=nowhere has no generator",
     "interpolate run=pretrained:avatar": "no such generator comes with the package",
