@@ -31,7 +31,7 @@ OWN_SETTINGS = [
 ]
 LIST = re.compile(r"[^\s,=(){}\[\]'\"]+(,[^\s,=(){}\[\]'\"]+)+")  # 1,5,9-12
 RESUME_KEYS = {"run_dir", "resume", "devices", "threads"}  # keys that say where and how a run resumes
-Task = Callable[[dict[str, Any], list[str]], int]  # from composed values and their overrides to an exit code
+Task = Callable[[dict[str, Any], list[str]], int]  # takes composed values and their overrides; returns an exit code
 
 # Names of keys in other programs, and the key of this program for each.
 SYNONYMS = {
@@ -74,7 +74,7 @@ def run_with_flags(command: Command, words: list[str], task: Task) -> int:
     flags = [word for word in words if word.startswith("-")]
     for flag in flags:
         if "=" in flag and not flag.startswith(("--config-dir=", "--package=")):
-            raise UserError(f"'{flag}' is not how keys are given.", f"Leave out the dashes: {flag.lstrip('-')}")
+            raise UserError(f"'{flag}' must not begin with dashes.", f"Leave out the dashes: {flag.lstrip('-')}")
     overrides = [word for word in words if "=" in word and word not in flags]
     names = {key_of(one) for one in overrides}
     if command.name == "train" and "run_dir" not in names and names & {"hydra", "hydra/launcher"}:
@@ -129,9 +129,9 @@ def unreadable(override: str) -> UserError:
     key, equals, value = override.removeprefix("++").partition("=")
     remedy = "Write key=value; quote values with spaces, commas, brackets or '=': \"data.path='my, photos'\"."
     if equals and value.startswith("~"):
-        remedy = f"The shell does not replace ~ here: {key}={value.replace('~', '$HOME', 1)}"
+        remedy = f"The shell does not expand ~ here, so write: {key}={value.replace('~', '$HOME', 1)}"
     elif equals and not re.search(r"['\"$`\\]", value):
-        remedy = f"Values with spaces, brackets, '=' or letters like ä are quoted twice: \"{key}='{value.strip()}'\""
+        remedy = f"Quote values with spaces, brackets, '=' or letters like ä twice: \"{key}='{value.strip()}'\""
     return UserError(f"'{override.removeprefix('++')}' can't be read.", remedy)
 
 

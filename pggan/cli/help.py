@@ -15,7 +15,7 @@ def overview() -> str:
     lines = ["Usage: pggan COMMAND key=value …", "", "First steps: pggan train experiment=demo run_dir=outputs/demo"]
     for stage, names in STAGES.items():
         lines += ["", stage, *(hang(f"  {name:<{column}}  ", COMMANDS[name].duty) for name in names)]
-    return "\n".join([*lines, "", "pggan COMMAND --help shows its keys. pggan --version."])
+    return "\n".join([*lines, "", "pggan COMMAND --help shows the keys of a command. Version: pggan --version"])
 
 
 def help_text(command: Command, arguments: Sequence[str]) -> str:

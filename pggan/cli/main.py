@@ -114,8 +114,8 @@ def run_rank() -> int:
 def exit_process(code: int) -> NoReturn:
     """End this process with the exit code `code`."""
     torch = sys.modules.get("torch")
-    # An ordinary exit may crash in threads of torch: in a process group after other ranks have ended, or on CUDA in
-    # the thread of the backward passes.
+    # An ordinary exit may crash in torch's threads if the other ranks of the process group have ended.
+    # On CUDA, an ordinary exit may crash in the thread of the backward passes.
     if "RANK" in os.environ or (torch is not None and torch.cuda.is_initialized()):
         sys.stdout.flush()
         sys.stderr.flush()

@@ -20,7 +20,7 @@ OF_ONE_RUN = {"run_dir", "resume", "hours"}  # keys that a recipe never has
 OF_THE_MACHINE = {"devices", "threads"}  # keys that a recipe only has if the given recipe has them
 RECIPES = ("experiment", "debug")  # config groups whose files set keys of other groups
 GROUPS = (*RECIPES, "data", "model", "schedule", "loss", "augmentation", "gradients")
-NAMED_GROUPS = ("loss", "augmentation")  # choosing one of these leaves its other keys to the program
+NAMED_GROUPS = ("loss", "augmentation")  # the program still chooses the other keys of a given group
 LENGTHS = {f"schedule.{key}_images" for key in ("stable", "fade", "lr_decay", "total")}
 TOTAL = "schedule.total_images"
 
@@ -44,7 +44,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
     from pggan.run.run_dir import choose_run_dir, lock_run_dir
 
     if values["resume"] not in ("auto", "never"):
-        raise UserError("hours= chooses the recipe of a new run; resume= continues one.", "Leave out one of them.")
+        raise UserError("hours= is for a new run, but resume= continues a run.", "Leave out one of them.")
     config = validated(TrainConfig, values)
     run_dir = choose_run_dir(config.run_dir, config.name)
     file = run_dir / RECIPE_FILE
@@ -69,7 +69,7 @@ def choose(command: Command, values: dict[str, Any], overrides: list[str]) -> tu
     from pggan.config.train import TrainConfig
     from pggan.config.validation import validated
 
-    known = {*GROUPS, *(field.name for field in fields(TrainConfig))}  # leaves out keys of `pggan plan` alone
+    known = {*GROUPS, *(field.name for field in fields(TrainConfig))}  # drops keys that only `pggan plan` has
     keys = [one for one in overrides if key_of(one).split(".")[0] in known]
     if any(key_of(one) == TOTAL for one in keys) and values["schedule"]["total_images"] is not None:
         raise UserError(f"hours= and {TOTAL}= both say when to end.", "Leave out one of them.")

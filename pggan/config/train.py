@@ -318,5 +318,5 @@ def per_resolution(key: str, value: float | Mapping[Any, float], first: int) -> 
     """`value` as a table by resolution; raises UserError, which names `key`, if its first entry is above `first`."""
     entries = value if isinstance(value, Mapping) else {MIN_RESOLUTION: value}
     begins = min(entries, default=inf) <= first
-    require(begins, key, value, f"one number, or a table from {first} up: each entry holds up to the next one listed")
+    require(begins, key, value, f"one number, or a table from {first} up; a number is valid up to the next entry")
     return entries

@@ -65,7 +65,7 @@ def of_key(key: str, kind: Any, value: Any) -> Any:
             remedy = f"Did you mean '{meant}'?"
         elif isinstance(value, list) and not any(get_origin(one) is list for one in kinds):
             quoted = f"\"{key}='{','.join(map(str, value))}'\""
-            remedy = f"{remedy} For one run with each value: --multirun. For one value with a comma: {quoted}."
+            remedy = f"{remedy} To run once per value, add --multirun. To give one value with a comma, write {quoted}."
         raise UserError(f"{key}={value} does not work.", remedy) from error
 
 

@@ -26,7 +26,7 @@ REMEDIES = {
     "prepare always keeps the whole square; the key for checkpoints is checkpoint.keep=.": "keep",
     "model.features=efficientnet-lite0 finds its installed weights without a path.": "model.features_weights",
     "The generator has no noise inputs.": "model.noise",
-    "The value is as in the paper and its code.": "gradients.clip loss.drift loss.penalty_resolution model.fmap_decay"
+    "The value is fixed, as in the paper.": "gradients.clip loss.drift loss.penalty_resolution model.fmap_decay"
     " model.latent_size optimizer optimizer.beta1 optimizer.beta2 optimizer.epsilon optimizer.reset_at_phase",
     "Set precision= to one value.": "precisions",
     "To upload the folder, run: hf upload USER/NAME FOLDER, with --private for a private repository.": "private push",

@@ -184,7 +184,7 @@ class Cluster(NamedTuple):
 
     link: Link
     reduction: Reduction
-    ratio: float  # share of a gradient's numbers that dgc sends
+    ratio: float  # share of the gradient entries that dgc sends
     scaling: Scaling
 
     def reduction_seconds(self, devices: int, numel: int) -> float:

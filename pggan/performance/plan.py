@@ -137,7 +137,7 @@ def image_facts(config: DataConfig) -> tuple[int, int, str]:
         remedy = "Run pggan prepare … labels=true first, and set data.path= to its pyramid."
         raise UserError("data.labels=true needs the number of classes, but the images are not prepared.", remedy)
     channels = config.channels or 3
-    return channels, 0, f"{channels} channels, as data.channels= or a prepared data.path= says; 3 without them."
+    return channels, 0, f"{channels} channels, from data.channels= or a prepared data.path=; 3 by default."
 
 
 def timed(phase: Phase, steps: int, *, seconds: float, watts: float) -> dict[str, Any]:

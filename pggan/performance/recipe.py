@@ -32,7 +32,7 @@ WIDTHS, WIDER = (64, 128, 256, 512), 10
 MIN_WIDTH = {4: 64, 128: 128, 256: 256, 512: 512}  # least model.fmap_max by final resolution
 BASE, MAX_BASE = 8, 8192  # fmap_base is 8 x final resolution, which gives 16 maps there, at most the paper's 8192
 # Short runs on a CPU use batches of 8, which make twice as many updates as batches of 16.
-# KID with batches of 8 (of 16): 263 portraits 372 and 378 (678 and 764), avatars 477 (530).
+# KID of 263 portraits is 372 and 378 with batches of 8, 678 and 764 with 16; KID of avatars is 477 with 8, 530 with 16.
 # Long runs on a CPU use batches of 16: KID of avatars after 476,000 images is 217, and 268 with batches of 8.
 SHORT_RUN, SHORT_RUN_BATCH, LONG_RUN_BATCH = 200_000, 8, 16
 GPU_BATCH = {4: 128, 32: 64, 64: 32, 128: 16, 256: 8, 512: 4}
@@ -41,7 +41,7 @@ GPU_BATCH = {4: 128, 32: 64, 64: 32, 128: 16, 256: 8, 512: 4}
 FEATURES, FEATURES_FROM = "efficientnet-lite0", 64
 FALLING_SHARE = 0.14  # the learning rates decay over this share of the images at the final resolution, as in the demo
 PUBLISHED_FROM = 512  # from this final resolution on, loss and learning rates are those of the official preset
-RATES = {64: 0.006, 128: 0.005, 256: 0.0035, 512: 0.0025}  # by width: from orl_64's to StyleGAN2-ADA's
+RATES = {64: 0.006, 128: 0.005, 256: 0.0035, 512: 0.0025}  # by feature maps: 64 as in orl_64, 512 as in StyleGAN2-ADA
 FEW_IMAGES = 5000  # smaller sets of photographs are trained with ADA
 STABLE_KEY, FADE_KEY = "schedule.stable_images", "schedule.fade_images"
 
@@ -144,14 +144,14 @@ class Recipe:
             (not published, {"loss": "logistic"}, "with lazy R1 as in the demo: two thirds of WGAN-GP's time"),
             (loss != "wgan_gp", {"loss.gamma": gamma}, gamma_by),
             (loss == "logistic", {"loss.reg_interval": 8}, "as in the demo and the ORL run"),
-            ("schedule.learning_rate_g" not in given, rates, rates_by),  # else D has G's learning rate
+            ("schedule.learning_rate_g" not in given, rates, rates_by),  # D's default is G's learning rate
             (drawn and not published, {"model.bilateral": 4}, "smooths flat areas: KID 232 with it, 530 without"),
             (drawn and not published and maps < 128, {"model.residual": True}, "KID 591 with it, 660 without"),
             (photos and small and channels in (1, 3), {"model.blur": True}, "KID 710 with it, 810 without"),
             (drawn, {"data.mirror": False}, "as in the demo"),
             (few, {"augmentation": "ada"}, f"D would memorize fewer than {FEW_IMAGES:,} photographs"),
-            (adapts, {"augmentation.rampup_images": rampup}, "p can rise to its limit within the run"),
-            (True, {"ema.half_life_images": half_life}, "a sixtieth of the run, 1,000 to 10,000"),
+            (adapts, {"augmentation.rampup_images": rampup}, "so that p can reach 1 within the run"),
+            (True, {"ema.half_life_images": half_life}, "a sixtieth of the run, but 1,000 to 10,000 images"),
             (True, {"ema.rampup": 0.2 if is_short else 0.05}, "as in the demo" if is_short else "as in StyleGAN2-ADA"),
             (True, {"monitor.tick_images": one_two_five(images / ticks)}, f"about {ticks} in the run"),
             (True, {"monitor.grid_images": one_two_five(images / (ticks // 5))}, f"about {ticks // 5} in the run"),

@@ -13,7 +13,7 @@ from pggan.training.timing import PhaseTimes
 # Old step times lose weight with a half-life of 60 seconds or of half the time since the start, whichever is longer.
 # Recent steps predict the next levels best, but the times of single ticks are noisy.
 HALF_LIFE_SECONDS, HALF_LIFE_SHARE = 60.0, 0.5
-TRUSTED_SECONDS = 3.0  # weight of the times measured before training, so a slow machine is noticed within a minute
+TRUSTED_SECONDS = 3.0  # seconds of training that weigh as much as the step times measured at the start
 TRAINING_SHARE = 0.98  # share of `hours` that training may use; saving the last checkpoint needs the rest
 KNOWN_SHARE = 0.1  # growth is not shortened before this share of `hours`: the lowest levels predict the speed badly
 PLANNED = ("growth_images", "lr_decay_images", "total_images")  # keys in state.json that `hours=` plans anew

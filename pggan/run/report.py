@@ -77,7 +77,7 @@ class Reporter:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.console.__exit__()
-        with nullcontext() if kind is None else suppress(Exception):  # keeps the error of a full disk
+        with nullcontext() if kind is None else suppress(Exception):  # keep the block's own error
             self.board.close()
 
     @property
@@ -109,7 +109,7 @@ class Reporter:
         values = flatten({key: description[key] for key in COMPARED})
         compared = {key: value for key, value in values if isinstance(value, bool | int | float | str)}
         _, start, self._end_of_row = hparams(compared, {})  # type: ignore[no-untyped-call]
-        board.file_writer.add_summary(start, self._first)  # type: ignore[attr-defined]  # its type says None
+        board.file_writer.add_summary(start, self._first)  # type: ignore[attr-defined]  # its type stub says None
 
     def finish(self, images: int) -> None:
         """Mark the run as complete in TensorBoard's HParams; `images` is its last image count."""

@@ -25,7 +25,7 @@ EMA_DECAY = 0.999
 MAX_SECONDS = 5.0  # limit for measuring steps at the start of a run
 MAX_SHARE = 0.01  # measuring steps at the start may take this share of the run's expected time
 STEPS = 3  # timed steps, of which the fastest counts: other programs disturb it least
-WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # untimed steps before; CUDA needs more until its graph is captured
+WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # untimed warm-up steps; CUDA takes more until the step is captured
 
 # A step costs as much as UPDATE_PASSES forward passes of G, plus PENALTY_PASSES if it has a gradient penalty.
 UPDATE_PASSES, PENALTY_PASSES = 12, 6
@@ -118,7 +118,7 @@ class StepTimes:
     def measured(self, phases: Sequence[Phase], seconds: float) -> dict[int, float]:
         """The ratio of measured to expected step time, by resolution, for all of `phases` that fit into `seconds`.
 
-        The lowest resolution is measured first, because its steps are the cheapest; then from the highest one down.
+        The lowest resolution is measured first, because its steps are the cheapest; then the highest downwards.
         The batch of each phase must be the local batch of this device.
         """
         began, ratios, trainer = time.perf_counter(), dict[int, float](), None
