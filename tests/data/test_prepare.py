@@ -230,7 +230,7 @@ def test_the_command_prepares_with_every_key_and_says_what_it_made(folder, tmp_p
         ("max_resolution=24", "16 or 32"),
         ("max_resolution=32", "or a smaller max_resolution="),
         ("channels=2", "1 or 3 or 4"),
-        ("crop=face", "crop=face needs landmarks"),
+        ("crop=face", "crop=face and landmarks=FILE need each other"),
         ("labels=3", "labels=3 can't be read"),
         ("crop=middle", "center"),
         ("source=[a,b]", "has to be text"),
