@@ -10,11 +10,12 @@ from pggan.cli.commands import COMMANDS
 from pggan.cli.compose import compose
 from pggan.cli.main import main
 from pggan.cli.recipe import read_recipe, with_choices, write
+from pggan.metrics import Evaluator
 from pggan.performance import hours
 from pggan.performance.hours import MeasuredCosts
 from pggan.performance.recipe import Choice
 from pggan.run import compose as composing
-from pggan.run import loop, report
+from pggan.run import evaluation, loop, report
 from pggan.training import timing
 from tests.composed import composed
 
@@ -192,6 +193,23 @@ def test_a_run_of_hours_keeps_its_recipe_and_ends_in_time(toy_data, tmp_path, ev
         assert main(command) == 0  # the run is complete, and its recipe is not chosen anew
         assert newest_checkpoint(tmp_path)[0].images == checkpoint.images
     assert (tmp_path / "recipe.yaml").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_the_last_evaluation_ends_within_the_hours(toy_data, tmp_path, even_costs, even_clock, monkeypatch):
+    evaluate = Evaluator.evaluate
+
+    def take_a_fifth(*asked, **keys):
+        even_clock.now += SECONDS / 5
+        return evaluate(*asked, **keys)
+
+    monkeypatch.setattr(Evaluator, "evaluate", take_a_fifth)
+    monkeypatch.setattr(evaluation, "time", loop.time)
+    words = [f"schedule.{key}_resolution=8" for key in ("first", "final")] + ["monitor.tick_images=32", HOURS]
+    words += [f"evaluation.{word}" for word in ("metrics=[swd]", "count=16", "interval_images=192")]
+    assert main(["train", f"data.path={toy_data}", "devices=cpu", f"run_dir={tmp_path}", *words]) == 0
+    assert "swd" in (tmp_path / "metrics.jsonl").read_text().splitlines()[-1]
+    assert 0.8 * SECONDS < newest_checkpoint(tmp_path)[0].header["spent_seconds"] < 1.1 * SECONDS
 
 
 @pytest.mark.slow
