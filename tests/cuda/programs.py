@@ -217,4 +217,4 @@ def total(counts: Counter[str], beginnings: tuple[str, ...]) -> int:
 if __name__ == "__main__":
     programs = {function.__name__: function for function in (steps, failures, launches)}
     print(json.dumps(programs[sys.argv[1]](*sys.argv[2:])), flush=True)
-    os._exit(0)  # the threads of backward passes may still free Python objects, which aborts a process that ends
+    os._exit(0)  # PyTorch's backward thread may still free Python objects, which aborts a process that is ending
