@@ -47,7 +47,9 @@ def test_a_folder_is_prepared_into_the_cache_once_and_again_after_a_change(photo
     assert "once" not in capsys.readouterr().err
     Image.fromarray(np.zeros((20, 20, 3), np.uint8)).save(photos / "a" / "new.png")
     assert opened(tmp_path, 16, photos, labels=True).images == 5
-    assert len(list((tmp_path / "cache").iterdir())) == 2
+    Image.fromarray(np.full((20, 20, 3), 9, np.uint8)).save(photos / "a" / "0.png")  # another image under its name
+    assert (opened(tmp_path, 16, photos, labels=True).read(16, np.array([0])) == 9).all()
+    assert len(list((tmp_path / "cache").iterdir())) == 3
 
 
 def test_avatars_are_drawn_once_per_resolution(tmp_path):
