@@ -11,7 +11,7 @@ from PIL import Image, ImageSequence
 from pggan.cli.main import main
 from pggan.sampling.commands import visible_steps
 from pggan.sampling.generate import seed_latents
-from pggan.sampling.images import GridFacts, enlarge, grid
+from pggan.sampling.images import FOLDER, GridFacts, enlarge, grid, save_grid
 from pggan.sampling.latents import (
     load_direction,
     load_vectors,
@@ -194,6 +194,14 @@ def test_a_timelapse_shows_images_evenly_and_grows_from_4x4_to_the_end_at_one_si
     with Image.open(tmp_path / "a.webp") as film:
         assert sum(frame.info["duration"] for frame in ImageSequence.Iterator(film) if frame.load()) == 2000
         assert np.array_equal(np.asarray(film.convert("RGB")), found[-1])
+
+
+def test_a_timelapse_leaves_out_grids_of_an_earlier_layout(tmp_path):
+    folder = tmp_path / "samples" / FOLDER
+    folder.mkdir(parents=True)
+    for images, columns in ((0, 4), (8, 2), (16, 2)):
+        save_grid(np.zeros((8, 8, 3), np.uint8), GridFacts(images, 4, 1.0, 0.1, columns), folder)
+    assert [facts.images for facts in grids_of_run(tmp_path).values()] == [8, 16]
 
 
 def test_a_stamp_says_images_resolution_and_hours_or_minutes_and_fits_into_the_width(tmp_path):
