@@ -14,7 +14,7 @@ from pggan.cli.main import main
 from pggan.config.train import EvaluationConfig
 from pggan.core.errors import UserError
 from pggan.run import train
-from pggan.run.evaluation import fits
+from pggan.run.evaluation import fits, is_better
 from pggan.run.inspect import facts_of_run
 from tests.processes import in_processes, values_of
 
@@ -48,6 +48,16 @@ def test_evaluations_keep_to_their_share_by_what_the_last_one_took():
     assert fits(5.0, 5.0, 15.0, last=False)
     assert not fits(5.0, 5.0, 9.9, last=True)
     assert fits(5.0, 5.0, 10.0, last=True)
+
+
+def test_a_later_stage_of_growth_is_better_than_a_lower_number():
+    def mark(resolution, fading, value, metric="swd"):
+        return {"metric": metric, "value": value, "resolution": resolution, "fading": fading}
+
+    assert is_better(mark(16, True, 9.0), mark(8, False, 1.0))
+    assert is_better(mark(16, False, 9.0), mark(16, True, 1.0))
+    assert not is_better(mark(16, False, 2.0), mark(16, False, 1.0))
+    assert is_better(mark(16, False, 2.0, "kid"), mark(16, False, 1.0))
 
 
 def test_training_does_not_notice_evaluations(evaluated_run, finished_run):
