@@ -72,6 +72,11 @@ def test_more_hours_never_give_a_lower_resolution_and_data_is_never_enlarged(con
     assert choose(config, 10**6)[1].resolution == AVATARS.resolution
 
 
+def test_avatars_need_more_images_than_photographs_for_a_resolution_to_be_worth_it(config):
+    sides = [choose(config, 0.2, AVATARS._replace(drawn=drawn))[1].resolution for drawn in (True, False)]
+    assert sides == [32, 64]
+
+
 def test_few_photographs_are_augmented_and_many_are_not(config):
     found = choose(config, 0.25, PORTRAITS)[0]
     images = sum(sum(found[key].values()) for key in LENGTHS)
