@@ -16,23 +16,25 @@ from torch import Tensor
 from pggan.metrics import Metric, Task, label
 from pggan.sampling.images import Pixels, contact_sheet
 
-DISTANCE_ROWS = 1024  # images whose distances to all others are in memory at once
+DISTANCE_ROWS = 1024  # images per block of distances, whose distances to all other images are in memory at once
 KERNEL_ROWS = 2048  # rows of KID's kernel matrix in memory at once
 NEIGHBOURS = 3  # k of precision and recall
 
 # For the metric `neighbours`:
 QUANTILE = 0.05  # a fake below this quantile of the distances between training images is a copy
-# Rounding error of an image's features, relative to the mean feature norm: up to 2^6 layers in float32 round sums of up
-# to 2^12 products by 2^-24 each.  Random errors add up to 2^(3 + 6 - 24); twice as much is allowed.
+# Largest distance that float32's rounding can put between the features of two copies of an image, relative to the mean
+# norm of features.  In up to 2^6 layers with sums of 2^12 products, errors of 2^-24 add up to 2^(3 + 6 - 24), as random
+# errors grow with the square root of their number.  Twice as much is allowed.
 SAME_IMAGE = 2.0**-14
-ROWS = 8  # of the picture: one for each of the fakes that are closest to a training image
-SHOWN = 4  # nearest training images beside each fake
+ROWS = 8  # rows of the picture, each for one fake: the fakes that are closest to a training image
+SHOWN = 4  # nearest training images that the picture shows beside each fake
 
 
 def distance_blocks(others: Tensor, *orientations: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Yield, per block of B images, the index of the first image and Euclidean distances [B, M] to `others` [M, F].
+    """Yield the Euclidean distances [B, M] of B images to `others` [M, F], and the index of the first of the B images.
 
-    Args: orientations: features [N, F] of all images, and optionally of mirrored images: the lesser distance counts.
+    Args: orientations: features [N, F] of all images and, optionally, features [N, F] of the mirrored images: then the
+    distance is the smaller of the two.
     """
     for start in range(0, len(orientations[0]), DISTANCE_ROWS):
         rows = [one[start : start + DISTANCE_ROWS].double() for one in orientations]
@@ -58,7 +60,7 @@ class Comparison(Metric):
 
     @abstractmethod
     def compare(self, fakes: Tensor, reals: Tensor) -> dict[str, tuple[float, int]]:
-        """Each value by name, with its number of images.  Takes features [N, F] on a device that has float64."""
+        """From features [N, F] on a device with float64: a dictionary of metric name to value and number of images."""
 
 
 class PrecisionRecall(Comparison):
@@ -70,14 +72,14 @@ class PrecisionRecall(Comparison):
     """
 
     paper_images = 50_000
-    least_images = 20  # with few images, the third nearest one is far away: balls cover everything
+    least_images = 20  # with fewer images, the third nearest image is so far away that balls cover everything
 
     def compare(self, fakes: Tensor, reals: Tensor) -> dict[str, tuple[float, int]]:
         return {"precision": (covered(fakes, reals), self.count), "recall": (covered(reals, fakes), self.count)}
 
 
 def covered(points: Tensor, centres: Tensor) -> float:
-    """The share of `points` [N, F] in a ball around any of `centres` [M, F], up to its third nearest other centre."""
+    """The share of `points` [N, F] inside a ball: each of `centres` [M, F] has one, up to its third nearest other."""
     radii = []
     for start, block in distance_blocks(centres, centres):
         block.diagonal(start).fill_(torch.inf)
@@ -96,7 +98,7 @@ class KernelInceptionDistance(Comparison):
     """
 
     paper_images = 50_000
-    least_images = 16  # the floor then compares 8 reals with 8 others
+    least_images = 16  # then the floor compares 8 reals with 8 other reals
     decides = "kid"
 
     def compare(self, fakes: Tensor, reals: Tensor) -> dict[str, tuple[float, int]]:
@@ -106,13 +108,13 @@ class KernelInceptionDistance(Comparison):
 
 
 def kernel_sum(a: Tensor, b: Tensor) -> Tensor:
-    """The sum of KID's kernel over all pairs of a row of `a` [N, F] and a row of `b` [M, F], float64."""
+    """The sum, float64, of KID's kernel over all pairs of features: one from `a` [N, F], the other from `b` [M, F]."""
     parts = [(((rows @ b.T) / a.shape[1] + 1) ** 3).sum() for rows in torch.split(a, KERNEL_ROWS)]
     return torch.stack(parts).sum()
 
 
 def mean_of_pairs(a: Tensor) -> Tensor:
-    """The mean of KID's kernel over all pairs of two different rows of `a` [N, F]."""
+    """The mean of KID's kernel over all pairs of different images, with features `a` [N, F]."""
     diagonal = ((a.square().sum(1) / a.shape[1] + 1) ** 3).sum()
     return (kernel_sum(a, a) - diagonal) / (len(a) * (len(a) - 1))
 
@@ -138,7 +140,7 @@ class FrechetInceptionDistance(Comparison):
     """
 
     paper_images = 50_000
-    least_images = 16  # the same as for KID and SWD
+    least_images = 16  # our choice: the minimum of KID and SWD
     takes_more_fakes = True
     decides = "fid"
 
@@ -162,12 +164,12 @@ def frechet_distance(x: Tensor, y: Tensor) -> float:
 
 
 def rounding_of(features: Tensor) -> float:
-    """The largest distance that rounding in float32 makes between two rows of `features` [N, F] of the same image."""
+    """The largest distance that float32's rounding can put between `features` [N, F] of two copies of an image."""
     return SAME_IMAGE * float(torch.linalg.vector_norm(features, dim=1).mean())
 
 
 def nearest_images(others: Tensor, *orientations: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Distances float64 and indices int64 [N, count], on the CPU, of each image's nearest `others` [M, F]."""
+    """Distances float64 and indices int64 [N, count], on the CPU, of the `count` of `others` nearest to each image."""
     found = [block.topk(count, largest=False) for _, block in distance_blocks(others, *orientations)]
     return torch.cat([one.values for one in found]).cpu(), torch.cat([one.indices for one in found]).cpu()
 
@@ -176,17 +178,18 @@ class NearestNeighbours(Metric):
     """Finds copies of training images: `neighbour_distance` and `neighbour_distance_reals` (medians), and `copies`.
 
     The metric compares each fake's distance to its nearest training image with the distances of `count` training images
-    to their nearest other training image.  A fake counts as a copy if its distance is below 95 % of the latter
-    distances.  So a generator that draws from the distribution of the data has about 5 % of copies; a generator that
-    repeats training images has far more.  The picture shows fakes beside their nearest training images.
+    to their nearest other training image.  A fake counts as a copy if its distance is smaller than 95 % of
+    the distances between training images.  So a generator that draws from the distribution of the data has about 5 % of
+    copies; a generator that repeats training images has far more.  The picture shows fakes beside their nearest
+    training images.
 
-    An image and its mirror image count as the same image: the lesser distance of the two is taken, for fakes as for
-    training images.  Only the `count` compared images are mirrored: they are fewer than all training images.
+    An image and its mirror image count as the same image: the distance is the smaller of the two, for fakes and for
+    training images.  To save time, only the `count` compared images are mirrored, not all training images.
     """
 
-    paper_images = 1000  # our choice: a share of copies of 5 % is then exact to one percentage point
+    paper_images = 1000  # our choice: of 1000 fakes, a share of copies near 5 % has a standard error below 1 %
     uses_extractor = True
-    least_images = round(1 / QUANTILE)  # for fewer distances, the quantile is nearly the smallest one
+    least_images = round(1 / QUANTILE)  # with fewer images, the quantile would be nearly the smallest distance
 
     def __init__(self, task: Task, count: int) -> None:
         super().__init__(task, count)
@@ -204,7 +207,7 @@ class NearestNeighbours(Metric):
         self.distances, self.nearest = nearest_images(reals, *fakes, count=SHOWN)
         distances = self.distances[:, 0]
         among = nearest_images(reals, reals[: self.count], mirrored, count=2)[0][:, 1]  # column 0 is the image itself
-        # If many training images are stored twice, the quantile is 0 and no distance is below it: hence `rounding_of`.
+        # With many duplicates in the data, the quantile is 0, and no distance is smaller: hence `rounding_of`.
         are_copies = (distances < among.quantile(QUANTILE)) | (distances <= rounding_of(every))
         values = {
             "neighbour_distance": distances.median(),
@@ -214,7 +217,7 @@ class NearestNeighbours(Metric):
         return {label(key, extractor.name, self.count): float(value) for key, value in values.items()}
 
     def pictures(self) -> dict[str, Pixels]:
-        """A picture whose rows have a fake and its nearest training images; the closest fakes come first."""
+        """Each row of the picture shows a fake and its nearest training images, the fakes with least distance first."""
         task, images = self.task, list[Pixels]()
         for fake in self.distances[:, 0].argsort()[:ROWS].tolist():
             images += [*task.fakes.read([fake]), *task.reals.read(self.nearest[fake].tolist())]

@@ -27,7 +27,7 @@ from pggan.sampling.images import Pixels
 
 MAX_IMAGES = 64  # largest number of images in a block
 BLOCK_PIXELS = 2**24  # largest number of pixels in a block: 16 images of 1024x1024
-DRAWN_PIXELS = 2**22  # largest number of pixels in a batch that G draws at once: 4 images of 1024x1024
+DRAWN_PIXELS = 2**22  # largest number of pixels in a batch of G: 4 images of 1024x1024
 
 
 class Images(Protocol):
@@ -52,7 +52,7 @@ class RealImages(Images):
 class FakeImages(Images):
     """Images of a generator: index n is the image that `pggan sample` draws for the seed `first_seed` + n.
 
-    A generator with classes draws index n in the class of real n or, if the data has no classes, in n % num_classes.
+    With a conditional generator, fake n has the class of real n or, if the reals have no classes, n % num_classes.
     """
 
     def __init__(self, network: Generator, settings: RenderSettings, reals: RealImages, first_seed: int) -> None:
@@ -76,39 +76,39 @@ class FakeImages(Images):
 
 @dataclass(frozen=True)
 class RankPartition:
-    """Blocks of `size` images: block b belongs to rank b % world_size.  `size` is even: MS-SSIM compares pairs."""
+    """Divides images among ranks: rank b % world_size has block b of `size` images, an even number for MS-SSIM."""
 
     group: ProcessGroup
     size: int
-    shows_progress: bool = False  # a progress bar on a terminal
+    shows_progress: bool = False  # whether `feed` shows a progress bar on a terminal
 
     @classmethod
     def at(cls, resolution: int, group: ProcessGroup, *, shows_progress: bool = False) -> "RankPartition":
-        """The partition for images of this resolution, within MAX_IMAGES and BLOCK_PIXELS."""
+        """The division with the largest blocks that MAX_IMAGES and BLOCK_PIXELS allow at this resolution."""
         return cls(group, min(MAX_IMAGES, max(BLOCK_PIXELS // resolution**2, 2)), shows_progress)
 
     def own(self, count: int) -> list[range]:
-        """Blocks of this rank, of the images 0 to `count` - 1, as ranges of indices."""
+        """The blocks of this rank among the images 0 to `count` - 1; a block is a range of image indices."""
         blocks = [range(start, min(start + self.size, count)) for start in range(0, count, self.size)]
         return blocks[self.group.rank :: self.group.world_size]
 
     def all_gather(self, blocks: Sequence[Tensor]) -> Tensor:
-        """Gather the rows of all ranks' blocks on every rank, in the order of images; `blocks`: this rank's rows."""
+        """The results for all images in order, gathered on every rank; `blocks`: the results [N, …] of this rank."""
         turns = zip_longest(*self.group.all_gather_object(list(blocks)))
         return torch.cat([block for turn in turns for block in turn if block is not None])
 
 
 class Collector(Protocol):
-    """Collects results on the images 0 to `count` - 1; the collector of a rank gets only the blocks of that rank."""
+    """Collects results for the images 0 to `count` - 1; each rank's collector gets only that rank's blocks."""
 
     count: int
 
     def add(self, images: Tensor) -> None:
-        """Process the images uint8 [N, C, R, R] of this rank's next block."""
+        """Process the next block of this rank: images uint8 [N, C, R, R]."""
 
 
 class RowCollector(Collector):
-    """Collects the rows that `calculate` returns for blocks of images, in the order of the images."""
+    """Collects what `calculate` returns for images, such as features: a tensor [N, …] per block of N images."""
 
     def __init__(self, calculate: Callable[[Tensor], Tensor], count: int, partition: RankPartition) -> None:
         self.calculate, self.count, self.partition = calculate, count, partition
@@ -119,7 +119,7 @@ class RowCollector(Collector):
         self.blocks.append(self.calculate(images).cpu())
 
     def rows(self) -> Tensor:
-        """The rows of all images, on the CPU.  All ranks call this method."""
+        """The results [count, …] for the images of all ranks, on the CPU.  All ranks call this method."""
         if self._gathered is None:
             self._gathered = self.partition.all_gather(self.blocks)
         return self._gathered
@@ -127,9 +127,9 @@ class RowCollector(Collector):
 
 @torch.no_grad()
 def feed(images: Images, collectors: Sequence[Collector], partition: RankPartition, what: str) -> None:
-    """Read each image once, and give it to all `collectors` that need it; `what` labels the progress bar.
+    """Read each image once, and give it to all `collectors` that need it; `what` is the text of the progress bar.
 
-    All ranks call this function.  A UserError on one rank is raised on all, which would otherwise wait for that rank.
+    All ranks call this function.  If one rank raises UserError, the other ranks fail, too, instead of waiting for it.
     """
     own = partition.own(max((collector.count for collector in collectors), default=0))
     console = Console(stderr=True)

@@ -1,6 +1,6 @@
-"""Divides a batch among ranks in whole groups of minibatch stddev, which are the same groups as in one process.
+"""Divides a batch among ranks so that each group of images of minibatch stddev is the same as in a single process.
 
-For N images in groups of M, group g has the images g, g + N/M, g + 2 N/M …: a column of the indices [M, N/M].
+In a batch of N images with groups of M, group g has the images g, g + N/M, g + 2 N/M …: a column of indices [M, N/M].
 """
 
 from dataclasses import dataclass, replace
@@ -25,11 +25,11 @@ class BatchPartition:
     world_size: int
     stddev_group: int
     elastic: bool
-    configured_micro_batch_size: int | None  # largest number of images in a pass; None: any
-    most_chunks: int = 4  # with `elastic`; `configured_micro_batch_size` can make more, smaller chunks
+    configured_micro_batch_size: int | None  # largest number of images in a backward pass; None: any
+    most_chunks: int = 4  # with `elastic`, unless chunks would exceed `configured_micro_batch_size`
 
     def chunk_size(self, batch: int) -> int:
-        """The images per chunk, for a batch of `batch` images; with `elastic`, the last chunk may have fewer."""
+        """Images per chunk, if the batch has `batch` images; with `elastic`, the last chunk may have fewer."""
         if not self.elastic:
             return -(-batch // self.world_size)
         group = min(self.stddev_group, batch)
@@ -39,7 +39,7 @@ class BatchPartition:
         return columns * group
 
     def micro_batch_size(self, batch: int) -> int | None:
-        """The images per forward and backward pass that the partition requires; None: any number."""
+        """The largest number of images in a forward and backward pass; None: no limit."""
         return self.chunk_size(batch) if self.elastic else self.configured_micro_batch_size
 
     def chunks(self, batch: int) -> int:
@@ -63,7 +63,7 @@ class BatchPartition:
         return max(len(replace(self, rank=rank).indices(batch)) for rank in range(self.world_size))
 
     def require_enough(self, batch: int) -> None:
-        """Raise UserError unless each rank gets whole groups of the batch, and equally many except with `elastic`."""
+        """Raise UserError unless each rank gets whole stddev groups (without `elastic`: equally many) of the batch."""
         unit = min(self.stddev_group, batch) * (1 if self.elastic else self.world_size)
         if batch % unit:
             problem = f"A batch of {batch} does not divide into groups of {self.stddev_group} (model.stddev_group)"

@@ -4,7 +4,7 @@ Each rank adds the Adam updates of its own gradients to a residual.  In each ste
 residual; the mean of all ranks' messages is subtracted from the weights.  Source: Lin et al. 2018 (residuals, warmup)
 for SGD; docs/scaling.md derives the variant for Adam with beta1 = 0.
 
-Shapes: P parameters in the levels in use of one network, k entries sent, n ranks, S sums (reducer.py).
+Shapes: P parameters of one network in the levels in use, k entries per message, n ranks, S sums (reducer.py).
 """
 
 import numpy as np
@@ -19,9 +19,9 @@ from pggan.optim.state import State, StateDicts, Trainable
 from pggan.optim.updates import Adam, new_moments
 
 WARMUP_FACTOR = 4.0  # the warmup sends 25 % of the entries, then 6.25 %, 1.6 % … (Lin et al. 2018, section 3.3)
-SENT_AS = torch.float8_e4m3fn  # 3 bits of mantissa; the rounding error stays in the residual, and is sent later
+SENT_AS = torch.float8_e4m3fn  # has 3 bits of mantissa; the rounding error stays in the residual and is sent later
 MAX_FP8 = 448.0  # largest number of float8_e4m3fn, which has no infinity
-BLOCK = 2**16  # entries per block, so that an index in a block fits into two bytes
+BLOCK = 2**16  # entries per block of a vector, so that an index within a block fits into two bytes
 
 
 class DgcReducer(GradientReducer):
@@ -40,23 +40,24 @@ class DgcReducer(GradientReducer):
         self._state = state
         for trainable in (state.g, state.d):
             trainable.optimizer = Descent(trainable.network.weights)
-        self._compressors: dict[str, Compressor] = {}  # by the name of a network
+        self._compressors: dict[str, Compressor] = {}  # by network name in lower case: g, d
         self._share = 1.0
 
     def begin_step(self, phase: Phase, images: int) -> None:
-        if phase.index != self._state.phase_index:  # the phase of the last step
-            self._compressors.clear()  # the new phase trains other weights
+        if phase.index != self._state.phase_index:  # the state still has the phase of the last step
+            self._compressors.clear()  # residuals of the old phase do not fit the weights that the new phase trains
         self._share = share_to_send(self.ratio, self.warmup_images, images - phase.start)
 
     def start_all_reduce(self, trainable: Trainable, batch: int) -> Handle:
         buffer = FlatBuffer(trainable, self._sums.pop(id(trainable)))
         gradient, sums = buffer.flat[: -buffer.num_sums], buffer.flat[-buffer.num_sums :]
-        # All ranks have to know whether any gradient is not finite, before they add their gradients to the residuals.
+        # If any rank's gradient is not finite, no rank may add its gradient to its residual: they agree first.
         agreed = torch.cat([sums, (~torch.isfinite(buffer.flat.sum())).float()[None]])
         with self.group.collective():
             dist.all_reduce(agreed, group=self.group.torch_group)
         finite, count = agreed[-1] == 0, max(round(self._share * len(gradient)), 1)
-        # A rank's gradient is 1/n of the mean over its local batch, times the loss scale: both are divided out.
+        # The loss was multiplied by 1/n and by the loss scale.  `select` divides the gradient by both, so Adam gets the
+        # mean gradient of the local batch.
         scale = torch.ones_like(agreed[-1]) if trainable.scale is None else trainable.scale
         compressor = self._compressor(trainable.name.lower(), len(gradient))
         message = compressor.select(gradient, count, finite, scale / self.group.world_size)
@@ -65,7 +66,7 @@ class DgcReducer(GradientReducer):
 
         def wait() -> Tensor:
             self.group.wait(work)
-            set_mean(gradient, messages, count).mul_(scale)  # times the loss scale, by which `Descent` divides
+            set_mean(gradient, messages, count).mul_(scale)  # `Descent` divides by the loss scale again
             sums.copy_(torch.where(finite, agreed[:-1], torch.nan))
             return buffer.attach(buffer.flat)
 
@@ -86,7 +87,7 @@ class DgcReducer(GradientReducer):
         return {EXTRA_STATE: tensors} if tensors and self.group.is_main else {}
 
     def load_extra_state(self, state_dicts: StateDicts) -> None:
-        """Load what `extra_state` returned; if the number of ranks differs, each rank gets the mean over old ranks."""
+        """Load `extra_state`; if the number of ranks has changed, each rank gets the mean over the saved ranks."""
         saved = state_dicts.get(EXTRA_STATE, {})
         networks, ranks = ({key.split("/")[part] for key in saved} for part in (0, 1))
         self._compressors.clear()
@@ -104,7 +105,7 @@ class DgcReducer(GradientReducer):
 
 
 class Descent(Adam):
-    """Subtracts learning rate times `grad`, where DgcReducer has put Adam's update in units of the learning rate."""
+    """Subtracts learning rate times `grad`, into which DgcReducer has written the mean of Adam's updates."""
 
     @torch.no_grad()
     def step(self, rate: float | Tensor, skip: Tensor | None = None, scale: Tensor | None = None) -> None:
@@ -115,7 +116,7 @@ class Descent(Adam):
 
 
 class Compressor:
-    """The residual of one network on one rank (updates not sent yet), and the second moment of its Adam."""
+    """The residual (updates not sent yet) of one network on one rank, and Adam's second moment of its gradients."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         self.residual = torch.zeros(size, device=device)  # updates not sent yet, in units of the learning rate
@@ -127,18 +128,19 @@ class Compressor:
     def select(self, gradient: Tensor, count: int, finite: Tensor, divisor: Tensor) -> Tensor:
         """Add Adam's update of `gradient` / `divisor` to the residual; returns the message for all ranks.
 
-        The message takes the `count` entries that matter most out of the residual.
-        Args: gradient: float32 [P], which is overwritten; divisor: float32; finite: the same on all ranks, false if the
+        The `count` entries with the highest priority move from the residual to the message.
+        Args: gradient: float32 [P], which is overwritten; divisor: float32; finite: false on all ranks if the
         gradient of any rank is not finite: then the residual does not change, and the message must not be used.
         """
         self.residual.grad = gradient
-        self.adam.step(-1.0, (~finite).float(), divisor)  # rate -1: adds the update to the residual
-        # An entry's priority is its size times the fall of the loss that it causes, which is size times usual gradient.
-        # By this fall alone, entries with small gradients would hardly be sent, which made faces less varied.
+        self.adam.step(-1.0, (~finite).float(), divisor)  # the rate -1 adds the update to the residual
+        # The priority of residual r is r^2 times the usual gradient (root of the second moment).  Here |r| times the
+        # gradient is how much sending r lowers the loss.  Without the other factor |r|, entries with small gradients
+        # would hardly be sent: in experiments, faces became less varied.
         indices = largest(self.exp_avg_sq.sqrt().mul_(self.residual).mul_(self.residual), count).sort().values
         waiting = self.residual[indices]
         sent = waiting.clamp(-MAX_FP8, MAX_FP8).to(SENT_AS)
-        # The rounding error of `sent` stays in the residual, so nothing is lost.  If not `finite`, all of it stays.
+        # The rounding error of `sent` stays in the residual.  If `finite` is false, the residual stays as it is.
         self.residual[indices] = torch.where(finite, waiting - sent.float(), waiting)
         return pack(indices, sent, len(self.residual))
 
@@ -153,20 +155,21 @@ def share_to_send(ratio: float, warmup_images: int, since: int) -> float:
 
 
 def pack(indices: Tensor, values: Tensor, size: int) -> Tensor:
-    """Pack `indices` [k], ascending and below P, and one-byte `values` [k] into a message [4 P / 65536 + 3 k] of bytes.
+    """Pack `indices` [k], ascending and below P = `size`, and one-byte `values` [k] into a message of bytes.
 
-    A message has the number of indices in each block of 65536, then the index of each entry in its block, then values.
+    A message has the number of indices in each block of 65536 entries (int32), then the index of each sent entry within
+    its block (uint16), then the values: about 4 P / 65536 + 3 k bytes.
     """
     inside = torch.searchsorted(indices, torch.arange(0, size + BLOCK, BLOCK, device=indices.device)).diff()
     parts = inside.to(torch.int32), (indices % BLOCK).to(torch.uint16), values
     message = torch.cat([part.view(torch.uint8) for part in parts])
-    return nn.functional.pad(message, (0, -len(message) % 4))  # aligns the int32 part of the next message in memory
+    return nn.functional.pad(message, (0, -len(message) % 4))  # aligns the next message's int32
 
 
 def set_mean(vector: Tensor, messages: Tensor, count: int) -> Tensor:
-    """Set `vector` [P] to the mean of `messages` [n, bytes] of `pack`, with `count` entries each; returns `vector`.
+    """Unpack `messages` [n, bytes] of `count` entries each, set `vector` [P] to their mean, and return `vector`.
 
-    All ranks get the same bits: they add messages in the same order, and no index occurs twice in a message.
+    All ranks get the same bits: they add the messages in the order of ranks, and no index occurs twice in a message.
     """
     vector.zero_()
     starts = torch.arange(0, len(vector), BLOCK, device=vector.device)
@@ -181,7 +184,7 @@ def set_mean(vector: Tensor, messages: Tensor, count: int) -> Tensor:
 
 
 def largest(vector: Tensor, count: int) -> Tensor:
-    """The indices [count] of the largest entries of `vector` [P], in no particular order."""
+    """The indices [count] of the `count` largest entries of `vector` [P], in any order."""
     if vector.device.type == "cpu":  # argpartition is up to thirty times as fast as topk
         return torch.from_numpy(np.argpartition(vector.numpy(), -count)[-count:])
     return vector.topk(count, sorted=False).indices

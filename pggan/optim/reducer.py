@@ -20,14 +20,14 @@ EXTRA_STATE = "compression"  # the component of a checkpoint that holds a reduce
 # A function that waits for the gradients of all ranks, replaces this rank's gradients by the sum, and returns the sums
 # [S] of the whole batch, such as the loss.
 Handle = Callable[[], Tensor]
-NodeSums = dict[range, Tensor]  # sums [P + S] by node in the tree of ElasticReducer
+NodeSums = dict[range, Tensor]  # partial sums [P + S] of ElasticReducer, each by the range of chunks that it adds up
 
 
 class FlatBuffer:
     """One tensor with the gradients of a network, and the further numbers that ranks sum with them."""
 
     def __init__(self, trainable: Trainable, sums: Tensor) -> None:
-        """Copies the gradients and `sums` [S]."""
+        """Copy the gradients of `trainable` and `sums` [S] into the buffer."""
         self.weights, self.num_sums = trainable.weights_in_use, len(sums)
         self.size = sum(weight.numel() for weight in self.weights) + len(sums)
         self.flat = torch.empty(self.size, dtype=torch.float32, device=sums.device)  # [P + S]
@@ -35,14 +35,14 @@ class FlatBuffer:
         self.flat[-len(sums) :] = sums
 
     def attach(self, flat: Tensor) -> Tensor:
-        """Make the weights' gradients views of `flat` [P + S]; returns the sums [S]."""
+        """Make each weight's `grad` a view of `flat` [P + S]; returns the last S numbers, the sums."""
         for weight, view in zip(self.weights, self._views(flat), strict=True):
             weight.grad = view
         return flat[-self.num_sums :]
 
     def _views(self, flat: Tensor) -> list[Tensor]:
         starts = accumulate((weight.numel() for weight in self.weights), initial=int(flat.storage_offset()))
-        # A view has the strides of its weight, so that a copy keeps the order in memory.
+        # Each view has the strides of its weight (often channels last), so that copies do not reorder numbers.
         places = zip(self.weights, starts, strict=False)
         return [flat.as_strided(weight.shape, weight.stride(), start) for weight, start in places]
 
@@ -50,7 +50,7 @@ class FlatBuffer:
 class GradientReducer:
     """The reducer of a single process, which has nothing to exchange; subclasses are for several ranks."""
 
-    has_moments = False  # whether the reducer also computes Adam's updates; each rank then has its own moments
+    has_moments = False  # true if the reducer computes Adam's updates, too: each rank then has its own moments
 
     def __init__(self) -> None:
         self._sums: dict[int, Tensor] = {}
@@ -59,7 +59,7 @@ class GradientReducer:
         """Prepare for the next step, which is in `phase`, after `images` images were shown."""
 
     def accumulate(self, trainable: Trainable, sums: Tensor, batch: int) -> None:
-        """Add the `sums` [S] (loss, mean sign) of one backward pass to the batch's sums; called after each pass."""
+        """Add the `sums` [S] of one backward pass to the sums of the batch; the trainer calls this after each pass."""
         before = self._sums.get(id(trainable))
         self._sums[id(trainable)] = sums if before is None else before + sums
 
@@ -73,7 +73,7 @@ class GradientReducer:
         return {}
 
     def load_extra_state(self, state_dicts: StateDicts) -> None:
-        """Load what `extra_state` returned; `state_dicts` may have other components, too."""
+        """Load the tensors that `extra_state` returned; other components of `state_dicts` are ignored."""
 
 
 class AllReduce(GradientReducer):
@@ -98,10 +98,11 @@ class AllReduce(GradientReducer):
 class ElasticReducer(GradientReducer):
     """Sums gradients in an order that does not depend on the number of ranks, so that the sum always has the same bits.
 
-    A batch is cut into chunks (batch_partition.py), whose gradients are the leaves of a binary tree.  A node stands for
-    a range of chunks, whose length is a power of two that divides its start.  A node's value is the sum of its two
-    halves; chunks beyond the last one are left out.  Each rank sums its own chunks to whole nodes.  Then an
-    all-to-all gives each rank one slice of all nodes to sum up, and an all-gather collects the slices.
+    A batch is cut into chunks (batch_partition.py), whose gradients are the leaves of a binary tree.  A tree node is a
+    range of chunks whose length is a power of two that divides its start.  Its partial sum adds up the partial sums of
+    its two halves.  Chunks beyond the end of the batch are left out.  Each rank first forms the largest partial sums
+    that its own chunks allow.  An all-to-all then gives each rank one slice of every rank's partial sums.  Each rank
+    adds up its slices, and an all-gather joins the totals.
     """
 
     def __init__(self, group: ProcessGroup, partition: BatchPartition) -> None:
@@ -114,7 +115,7 @@ class ElasticReducer(GradientReducer):
         """Add the gradients of one chunk to the tree, and free them."""
         node_sums = self._node_sums.setdefault(id(trainable), {})
         done = sum(map(len, node_sums))
-        buffer = self._buffers[id(trainable)] = FlatBuffer(trainable, sums)  # the last chunk's buffer takes the sum
+        buffer = self._buffers[id(trainable)] = FlatBuffer(trainable, sums)  # the last buffer attaches the total
         add_chunk(node_sums, self.partition.chunks_of(self.group.rank, batch)[done], buffer.flat)
         trainable.zero_grad()
 
@@ -123,7 +124,7 @@ class ElasticReducer(GradientReducer):
         count, size = self.partition.chunks(batch), self.group.world_size
         if size == 1:
             return lambda: buffer.attach(tree_sum(node_sums, count))
-        # [nodes, ranks, slice]: slice r of every node goes to rank r.
+        # Each partial sum is padded to a multiple of `size`, and cut into one slice per rank: slice r goes to rank r.
         width = -(-buffer.size // size)
         padding = width * size - buffer.size
         mine = torch.stack([torch.nn.functional.pad(flat, (0, padding)) for flat in node_sums.values()])
@@ -147,7 +148,7 @@ class ElasticReducer(GradientReducer):
 
 
 def add_chunk(node_sums: NodeSums, chunk: int, flat: Tensor) -> None:
-    """Add a rank's next chunk, and sum each node whose two halves are there.  `flat` is kept, not copied."""
+    """Store `flat`, not a copy, as the sum of `chunk`; where both halves of a tree node are there, add them up."""
     node = range(chunk, chunk + 1)
     while node.start // len(node) % 2 and (left := range(node.start - len(node), node.start)) in node_sums:
         flat = node_sums.pop(left).add_(flat)
@@ -156,7 +157,7 @@ def add_chunk(node_sums: NodeSums, chunk: int, flat: Tensor) -> None:
 
 
 def nodes_of(chunks: range) -> list[range]:
-    """The nodes that remain when a rank has added all its `chunks`, in order."""
+    """The tree nodes (ranges of chunks) whose partial sums a rank has after adding all its `chunks`, in order."""
     node_sums: NodeSums = {}
     for chunk in chunks:
         add_chunk(node_sums, chunk, torch.zeros(()))
@@ -164,7 +165,7 @@ def nodes_of(chunks: range) -> list[range]:
 
 
 def tree_sum(node_sums: NodeSums, count: int) -> Tensor:
-    """The sum of all `count` chunks of a batch, from the sums of nodes; empties `node_sums`."""
+    """The sum over all `count` chunks of a batch, added up from the partial sums `node_sums`, which are used up."""
 
     def of(node: range) -> Tensor:
         if node in node_sums:

@@ -15,10 +15,10 @@ from pggan.optim.updates import Adam, flatten_storage, new_moments
 
 # Loss scaling for float16 (Micikevicius et al. 2018, section 3.2), as torch.amp.GradScaler does it.
 INIT_SCALE = 2.0**12  # our choice: GradScaler's 2^16 overflows, so that the first updates would be skipped
-MAX_SCALE = 2.0**24  # a larger scale gains nothing: float16's smallest number is 2^-24
+MAX_SCALE = 2.0**24  # float16's smallest number is 2^-24: a larger scale would rescue no gradients
 GROWTH_INTERVAL = 2000  # updates without an overflow after which the scale doubles; GradScaler's default
 
-AUGMENTATION = "augmentation"  # the component of a checkpoint that only runs with ADA have
+AUGMENTATION = "augmentation"  # a component of checkpoints of runs with ADA; other runs do not have it
 
 StateDicts = dict[str, dict[str, Tensor]]  # the tensors of a checkpoint, by component and name
 
@@ -30,9 +30,9 @@ class Trainable:
         """Args: name: G or D, as in logs; half: scale the loss, so that small gradients in float16 do not vanish."""
         device = network.weights[0].device
         self.name, self.network, self.optimizer = name, network, Adam(network.weights)
-        self.adaptive_p: AdaptiveP | None = None  # of ADA: the probability of augmentation; only D has one
+        self.adaptive_p: AdaptiveP | None = None  # ADA's probability of augmentation; always None for G
         self.skipped = torch.zeros((), dtype=torch.int32, device=device)  # updates skipped in a row
-        self.scale = torch.tensor(INIT_SCALE, device=device) if half else None  # of the loss, for float16
+        self.scale = torch.tensor(INIT_SCALE, device=device) if half else None  # the loss scale; None without float16
         self.since_scaling = torch.zeros((), dtype=torch.int32, device=device)  # updates since the loss scale changed
 
     @property
@@ -41,7 +41,7 @@ class Trainable:
         return [weight for weight in self.network.weights if weight.grad is not None]
 
     def gradient_norm(self) -> Tensor:
-        """The L2 norm of the network's whole gradient; with compressed gradients (DGC), of the whole update."""
+        """The L2 norm of the network's whole gradient or, with compressed gradients (DGC), of the whole update."""
         gradients = [weight.grad for weight in self.network.weights if weight.grad is not None]
         norm: Tensor = torch.stack(torch._foreach_norm(gradients)).norm()
         return norm if self.scale is None else norm / self.scale
@@ -73,8 +73,8 @@ class State:
     g: Trainable
     d: Trainable
     g_ema: Generator
-    flat_weights: Tensor  # [P]: all weights of G are views of this tensor
-    flat_averages: Tensor  # [P]: the same for the averaged generator
+    flat_weights: Tensor  # [P]: the memory of G's weights, which are views of this tensor
+    flat_averages: Tensor  # [P]: the memory of the weights of `g_ema`
     images: int = 0  # real images shown
     phase_index: int = -1  # the phase of the last update; -1 before the first update
 
@@ -100,7 +100,7 @@ class State:
     def load_state_dict(self, state_dicts: StateDicts) -> None:
         """Load the tensors that `state_dict` returned; raises RuntimeError if names or shapes differ.
 
-        A run may resume with another augmentation or precision; if tensors for these are missing, they start anew.
+        A run may resume with another augmentation or precision: ADA's p or a loss scale that is not saved starts anew.
         """
         self.g.network.load_state_dict(state_dicts["generator"])
         self.d.network.load_state_dict(state_dicts["discriminator"])
@@ -118,7 +118,7 @@ def new_state(architecture: Architecture, seed: int, device: torch.device, *, ha
     """The state before training: G and D have random weights of `seed`; `half`: losses are scaled for float16."""
     with torch.device(device):
         generator, discriminator = Generator(architecture), new_discriminator(architecture)
-        g_ema = Generator(architecture)  # no deepcopy: with fake tensors, it writes into memory that it does not own
+        g_ema = Generator(architecture)  # not a deepcopy of G: deepcopy corrupts memory with fake tensors
     initialize(generator, seed, "generator")
     initialize(discriminator, seed, "discriminator")
     for network in (generator, discriminator, g_ema):

@@ -25,7 +25,7 @@ class Adam:
     def __init__(self, weights: Iterable[Tensor]) -> None:
         """Args: weights: of any shapes; a step ignores weights whose `grad` is None, and keeps no moments of them."""
         self.weights = list(weights)
-        self.state: dict[Tensor, dict[str, Tensor]] = {}  # by weight, as `new_moments` returns it
+        self.state: dict[Tensor, dict[str, Tensor]] = {}  # by weight: Adam's moments from `new_moments`
 
     @torch.no_grad()
     def step(self, rate: float | Tensor, skip: Tensor | None = None, scale: Tensor | None = None) -> None:
