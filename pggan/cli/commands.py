@@ -7,7 +7,7 @@ from typing import Any
 
 from pggan.config.defaults import CONFIGS
 
-# For each stage of the work: its commands, each with "module:name" of a function from configuration to exit code.
+# The headings of `pggan --help`, with their commands.  "module:name" is a function from configuration to exit code.
 STAGES = {
     "Before": {
         "doctor": "pggan.performance.doctor:run",
@@ -55,7 +55,7 @@ class Command:
 
     @property
     def config_file(self) -> Path:
-        """The YAML file of this command; in configs/commands/, `data=` is a plain key and no config group."""
+        """The YAML file of this command's keys.  Only files in configs/ itself can use its config groups."""
         name = f"{self.name.replace(' ', '_')}.yaml"
         return next(file for file in (CONFIGS / name, CONFIGS / "commands" / name) if file.is_file())
 
@@ -71,7 +71,7 @@ class Command:
 
     @cached_property
     def defaults(self) -> list[Any]:
-        """Hydra's defaults list in this command's YAML file: `{group: choice}`, or the name of another command."""
+        """Hydra's defaults list in this command's YAML file; an entry is {group: choice}, or another command's name."""
         from yaml import safe_load
 
         # Only the list is parsed, because parsing the whole YAML file takes longer.

@@ -1,4 +1,4 @@
-"""Composes the values of a command from its arguments with Hydra, and reports mistakes in one sentence.  No torch."""
+"""Compose the values of a command from its arguments with Hydra; mistakes become a UserError.  Imports no torch."""
 
 import argparse
 import os
@@ -33,7 +33,7 @@ LIST = re.compile(r"[^\s,=(){}\[\]'\"]+(,[^\s,=(){}\[\]'\"]+)+")  # 1,5,9-12
 RESUME_KEYS = {"run_dir", "resume", "devices", "threads"}  # keys that say where and how a run resumes
 Task = Callable[[dict[str, Any], list[str]], int]  # takes composed values and their overrides; returns an exit code
 
-# Names of keys in other programs, and the key of this program for each.
+# What other GAN programs call a key, and the name of this key in pggan.
 SYNONYMS = {
     "batch_size": "schedule.batch=, in images per update",
     "dataset": "data.path=",
@@ -92,7 +92,7 @@ def run_with_flags(command: Command, words: list[str], task: Task) -> int:
     if not {"-sc", "--shell-completion"} & {*flags}:
         overrides = words_for_hydra(command, overrides, several=bool({"-m", "--multirun"} & {*flags}))
     before, sys.argv = sys.argv, [sys.argv[0], *OWN_SETTINGS, *overrides, *rest]
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises errors instead of printing a summary of them
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise errors instead of printing a summary
     if sys.version_info >= (3, 14):
         argparse.ArgumentParser = ParserOfText  # type: ignore[misc]
     try:
@@ -108,7 +108,7 @@ def run_with_flags(command: Command, words: list[str], task: Task) -> int:
 
 @contextmanager
 def plain_errors(*others: type[Exception]) -> Iterator[None]:
-    """Turn errors of Hydra and `others` inside the block into a UserError."""
+    """In a `with` block, raise errors of Hydra and the error types `others` as a UserError."""
     from hydra.errors import HydraException, MissingConfigException, OverrideParseException
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
@@ -131,7 +131,7 @@ def unreadable(override: str) -> UserError:
     if equals and value.startswith("~"):
         remedy = f"The shell does not expand ~ here, so write: {key}={value.replace('~', '$HOME', 1)}"
     elif equals and not re.search(r"['\"$`\\]", value):
-        remedy = f"Quote values with spaces, brackets, '=' or letters like ä twice: \"{key}='{value.strip()}'\""
+        remedy = f"Quote such a value for the shell and for Hydra: \"{key}='{value.strip()}'\""
     return UserError(f"'{override.removeprefix('++')}' can't be read.", remedy)
 
 
@@ -144,7 +144,7 @@ def missing_choice(group: str, choice: str, options: Sequence[str]) -> UserError
 
 
 def suggestion(command: Command, key: str) -> str:
-    """A sentence that suggests a key instead of the unknown `key`: a synonym, a full name, or the most similar key."""
+    """A sentence that suggests a known key for the unknown `key`: by SYNONYMS, by its last part, or by similarity."""
     names = {*command.groups, *names_of(command.schema_type)}
     table, _, last = key.rpartition(".")
     here = SYNONYMS.get(last, "")
@@ -201,7 +201,7 @@ def with_recipes(overrides: Sequence[str]) -> list[str]:
 
 
 def read_recipe(file: Path) -> dict[str, Any]:
-    """The values of an experiment file by key, and its choices by config group; raises UserError for other files."""
+    """Read an experiment file: values by full key, choices by config group.  Raises UserError for any other file."""
     from omegaconf import OmegaConf
     from yaml import YAMLError
 
@@ -220,15 +220,15 @@ def read_recipe(file: Path) -> dict[str, Any]:
         table = value.items() if isinstance(value, dict) else [("", value)]
         found |= {f"{section}.{key}".removesuffix("."): one for key, one in table}
     if any(re.search(r"\bhydra\b", key) for key in found):
-        raise UserError(f"{file} is no recipe: it has settings of Hydra.", remedy)
+        raise UserError(f"{file} is not a recipe: it has settings of Hydra.", remedy)
     return found
 
 
 def finished(command: Command, composed: "DictConfig", overrides: Sequence[str]) -> dict[str, Any]:
     """The composed values without Hydra's settings; for a command that only resumes a run, the values of that run.
 
-    Options of a choice that is not used are left out: `experiment=demo loss=wgan_gp` drops the recipe's gamma.
-    Options that the user has typed stay, so that `validated` refuses them.
+    Keys of a recipe that the chosen loss does not have are dropped: `experiment=demo loss=wgan_gp` drops loss.gamma.
+    Keys that the user has typed stay, so that `validated` refuses them.
     """
     from omegaconf import OmegaConf
 
@@ -246,17 +246,17 @@ def finished(command: Command, composed: "DictConfig", overrides: Sequence[str])
 
 
 def resumes(overrides: Sequence[str]) -> bool:
-    """Whether `overrides` have `run_dir` and otherwise only keys of RESUME_KEYS.
+    """Whether the command only resumes a run: `overrides` set `run_dir`, and no keys outside of RESUME_KEYS.
 
-    With other keys, the saved configuration is not read, because machines without this directory must compose the
-    same values.
+    Only such a command reads the configuration in the run directory.  Any other command must compose the same values
+    on machines that do not have this directory.
     """
     names = {key_of(override) for override in overrides}
     return "run_dir" in names and names <= RESUME_KEYS
 
 
 def own_config(given: dict[str, Any]) -> dict[str, Any] | None:
-    """The saved configuration of the run in `given["run_dir"]`, updated with `given`; None without config.yaml.
+    """The saved configuration of the run in `given["run_dir"]`, updated with `given`; None if it has no config.yaml.
 
     Interpolations in config.yaml are not resolved.  Raises UserError if there is no run to resume.
     """
@@ -271,6 +271,6 @@ def own_config(given: dict[str, Any]) -> dict[str, Any] | None:
         values.pop("versions")
         return {**of_earlier_version(values), **given}
     if given.get("resume", "auto") in ("auto", "never") and not has_checkpoints(run_dir):  # resume= names no run
-        new = f"pggan train data.path=photos hours=2 run_dir={run_dir}, or with experiment=demo"
-        raise UserError(f"There is no run in run_dir={run_dir} to resume.", f"A new run needs more keys: {new}.")
+        new = f"pggan train data.path=photos hours=2 run_dir={run_dir}"
+        raise UserError(f"There is no run in run_dir={run_dir} to resume.", f"Start a new run, for example: {new}")
     return None

@@ -1,4 +1,4 @@
-"""The texts of `pggan --help` and `pggan COMMAND --help`, which show the YAML files of the keys with their comments."""
+"""The texts of --help.  The help of a command is its YAML files, whose comments explain the keys."""
 
 from collections.abc import Sequence
 from textwrap import fill, indent, wrap
@@ -20,7 +20,7 @@ def overview() -> str:
 
 def help_text(command: Command, arguments: Sequence[str]) -> str:
     """The text of `pggan COMMAND --help`: usage, example, YAML files of the keys, and choices of config groups."""
-    # The backslash is the shell's line continuation, so the example can be pasted.
+    # A line ends with the shell's backslash, so that users can paste the whole example.
     example = hang("Example:  ", command.example, " \\")
     parts = [f"{fill(command.duty, WIDTH)}\n\nUsage:    pggan {command.name} key=value …\n{example}"]
     chosen = {group: name for one in command.defaults if isinstance(one, dict) for group, name in one.items()}

@@ -28,7 +28,7 @@ from pggan.core.process import (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (None: the arguments of this process); returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    # Environment variables tell the program and its ranks the command line and its start time.
+    # Ranks are processes of their own, so they get the command line and its start time by environment variables.
     variables = {COMMAND_VARIABLE: shlex.join(["pggan", *arguments]), STARTED_VARIABLE: str(time.time())}
     with environment(variables):
         return guarded(lambda: run_arguments(arguments))
@@ -57,7 +57,7 @@ def run_arguments(arguments: list[str]) -> int:
 
     def run(values: dict[str, Any], overrides: list[str]) -> int:
         try:
-            validated(command.schema_type, values)
+            validated(command.schema_type, values)  # report mistakes before hours= measures this machine for minutes
             return run_command(command, with_choices(command, values, overrides))
         except UnknownKey as error:
             raise UserError(error.problem, suggestion(command, error.key)) from error
@@ -74,11 +74,11 @@ def run_command(command: Command, values: Mapping[str, Any]) -> int:
 
     config: object = validated(command.schema_type, values)
     parts: list[object] = []
-    if type(config) is TrainConfig:  # pggan.run does not import pggan.data.prepare
+    if type(config) is TrainConfig:  # pggan.run must not import pggan.data.prepare
         from pggan.data.prepare import training_pyramid
 
         parts = [partial(training_pyramid, **config.data.origin)]
-    gc.disable()  # imported objects stay; without garbage collection, imports take a sixth less time
+    gc.disable()  # garbage collection frees nothing during imports; without it, they take a sixth less time
     run: Callable[..., int] = resolve_name(command.function)
     gc.enable()
     return run(config, *parts)
@@ -105,7 +105,7 @@ def guarded(run: Callable[[], int]) -> int:
 
 
 def run_rank() -> int:
-    """Run, as one rank, the command that the launcher has put into an environment variable; returns the exit code."""
+    """In the process of a rank: run the command that the launcher put into TASK_VARIABLE; returns the exit code."""
     from pggan.distributed.launch import report_rank
 
     return report_rank(lambda command, values: run_command(COMMANDS[command], values), guarded)
@@ -115,7 +115,7 @@ def exit_process(code: int) -> NoReturn:
     """End this process with the exit code `code`."""
     torch = sys.modules.get("torch")
     # An ordinary exit may crash in torch's threads if the other ranks of the process group have ended.
-    # On CUDA, an ordinary exit may crash in the thread of the backward passes.
+    # After CUDA was used, an ordinary exit may crash in autograd's backward thread.
     if "RANK" in os.environ or (torch is not None and torch.cuda.is_initialized()):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -124,5 +124,5 @@ def exit_process(code: int) -> NoReturn:
 
 
 def console() -> NoReturn:
-    """The entry point of `pggan`: runs the command line, or one rank if a launcher has set TASK_VARIABLE."""
+    """The entry point of `pggan`: run the command line, or one rank if the launcher has set TASK_VARIABLE."""
     exit_process(run_rank() if TASK_VARIABLE in os.environ else main())

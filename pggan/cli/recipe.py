@@ -1,4 +1,4 @@
-"""`hours=`: chooses all keys that the user has not set, once per run, and writes them to the run's recipe.yaml."""
+"""The key `hours=`: choose the keys that the user has not set, once per run, and write them to its recipe.yaml."""
 
 import shlex
 from collections.abc import Sequence
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from pggan.performance.recipe import Choice
 
 RECIPE_FILE = "recipe.yaml"
-OF_ONE_RUN = {"run_dir", "resume", "hours"}  # keys that a recipe never has
-OF_THE_MACHINE = {"devices", "threads"}  # keys that a recipe only has if the given recipe has them
-RECIPES = ("experiment", "debug")  # config groups whose files set keys of other groups
+OF_ONE_RUN = {"run_dir", "resume", "hours"}  # these keys are of one run, so they are never written to a recipe
+OF_THE_MACHINE = {"devices", "threads"}  # written to a recipe only if experiment=FILE.yaml sets them
+RECIPES = ("experiment", "debug")  # config groups whose files set keys of all other groups
 GROUPS = (*RECIPES, "data", "model", "schedule", "loss", "augmentation", "gradients")
-NAMED_GROUPS = ("loss", "augmentation")  # the program still chooses the other keys of a given group
+NAMED_GROUPS = ("loss", "augmentation")  # with loss=NAME, the program still chooses the keys loss.KEY
 LENGTHS = {f"schedule.{key}_images" for key in ("stable", "fade", "lr_decay", "total")}
 TOTAL = "schedule.total_images"
 
 
 def with_choices(command: Command, values: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """With hours=, the values composed of `overrides` and the chosen recipe; else `values`, composed of `overrides`.
+    """Return `values`, which `overrides` compose; with hours=, choose a recipe, and compose the values with it again.
 
     A run with a checkpoint keeps its recipe; a run without a checkpoint gets a new recipe.
     """
@@ -34,7 +34,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
         return values
     if command.name != "train":
         if values.get("device") is not None:
-            problem = f"device={values['device']} is another machine's card, but hours= chooses for this machine."
+            problem = f"device={values['device']} is another machine's card, but hours= chooses keys for this one."
             raise UserError(problem, "Leave out one of them.")
         choices, _ = choose(command, values, overrides)
         return compose(command.name, [*overrides, *map(override_of, choices)])
@@ -52,7 +52,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
         problem = f"hours= chooses the recipe of a new run, but the run in {run_dir} was started without hours=."
         raise UserError(problem, "Choose another run_dir=, or leave out hours=.")
     with lock_run_dir(run_dir):
-        if not checkpoints_of(run_dir):  # replaces the recipe of a command that ended before its first checkpoint
+        if not checkpoints_of(run_dir):  # an existing recipe.yaml is of a command that wrote no checkpoint
             choices, about = choose(command, values, overrides)
             write(file, recipe_of(overrides, values, choices), about)
     typed = [one for one in overrides if key_of(one) not in RECIPES]
@@ -60,7 +60,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
 
 
 def choose(command: Command, values: dict[str, Any], overrides: list[str]) -> tuple[list["Choice"], list[str]]:
-    """Choose the keys for the hours in `values`, and print them; returns the choices, and lines of text about them."""
+    """Choose and print the keys of a run of values["hours"] hours.  Returns the choices, and comments about them."""
     from dataclasses import fields
 
     from rich.console import Console
@@ -69,7 +69,7 @@ def choose(command: Command, values: dict[str, Any], overrides: list[str]) -> tu
     from pggan.config.train import TrainConfig
     from pggan.config.validation import validated
 
-    known = {*GROUPS, *(field.name for field in fields(TrainConfig))}  # drops keys that only `pggan plan` has
+    known = {*GROUPS, *(field.name for field in fields(TrainConfig))}  # without keys that only `pggan plan` has
     keys = [one for one in overrides if key_of(one).split(".")[0] in known]
     if any(key_of(one) == TOTAL for one in keys) and values["schedule"]["total_images"] is not None:
         raise UserError(f"hours= and {TOTAL}= both say when to end.", "Leave out one of them.")
@@ -97,10 +97,10 @@ def override_of(choice: "Choice") -> str:
 
 
 def given_keys(overrides: Sequence[str], values: dict[str, Any]) -> tuple[set[str], bool]:
-    """The keys that the program must not choose, and whether it scales the lengths of a given recipe to the hours.
+    """The keys that the program must not choose, and whether it scales the phase lengths of a recipe to the hours.
 
     Without a recipe, these are the keys of `overrides`.  With experiment= or debug=, these are all keys of `values`,
-    except for lengths and data.channels that the user has not typed.
+    except for data.channels and the LENGTHS, if the user has not typed these.
     """
     names = {two_parts(key_of(one)) for one in overrides}
     tables = {key: value for key, value in values.items() if isinstance(value, dict)}
@@ -116,15 +116,15 @@ def given_keys(overrides: Sequence[str], values: dict[str, Any]) -> tuple[set[st
 
 
 def two_parts(key: str) -> str:
-    """The first two parts of a key: its table and its name."""
+    """Cut a key after its second part: 'schedule.batch.8' becomes 'schedule.batch'."""
     return ".".join(key.split(".")[:2])
 
 
 def recipe_of(overrides: Sequence[str], values: dict[str, Any], choices: Sequence["Choice"]) -> dict[str, Any]:
-    """The recipe made of the user's `overrides` and the program's `choices`: values by key, and choices by group.
+    """The recipe of the user's `overrides` and the program's `choices`: values by full key, and choices by group.
 
     The keys of a recipe file (experiment=FILE.yaml) are copied, so the new recipe does not need that file.
-    Args: values: the values that `overrides` compose.
+    Args: values: all values of the command, which have the values of `overrides` in their final types.
     """
     found: dict[str, Any] = {}
     for file in filter(None, map(named_file, overrides)):

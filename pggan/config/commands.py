@@ -1,4 +1,4 @@
-"""Types and bounds of the keys of each command but `pggan train`, one dataclass per command; configs/ has defaults."""
+"""For every command except `pggan train`: a dataclass with the types and bounds of its keys.  configs/ has defaults."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -31,14 +31,14 @@ Port = Annotated[int, ">=0 <=65535"]
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratorConfig:
-    """Keys of every command that loads a generator, or with checkpoint=all the generators of all checkpoints."""
+    """Keys of every command that loads the generator of one checkpoint, or of every checkpoint of a run."""
 
     run: str
-    checkpoint: int | Literal["newest", "best", "all"]  # a number is the checkpoint's count of images shown
+    checkpoint: int | Literal["newest", "best", "all"]  # a number: the images shown before the checkpoint
 
     @property
     def generator_keys(self) -> dict[str, Any]:
-        """The keys that choose the generator, its stage and its class; keys with default values are left out."""
+        """The keys with which another command loads the same generator; keys with default values are left out."""
         values = {name: getattr(self, name, None) for name in ("run", "checkpoint", "resolution", "alpha", "label")}
         return {name: value for name, value in values.items() if value not in (None, "newest", ALL)}
 
@@ -53,7 +53,7 @@ class GeneratorStageConfig(GeneratorConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceConfig:
-    """Keys of every command that computes on a device."""
+    """Keys of every command that computes: the device, and the number of CPU threads."""
 
     device: str
     threads: Count | None
@@ -61,7 +61,7 @@ class DeviceConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DrawConfig(GeneratorStageConfig, DeviceConfig):
-    """Keys of every command that draws images: generator, resolution, alpha, class and device."""
+    """Keys of every command that draws images: generator, resolution, alpha, class label and device."""
 
     label: str | None
 
@@ -88,7 +88,7 @@ class SampleConfig(PicturesConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class InterpolateConfig(PicturesConfig):
-    """Keys of `pggan interpolate`, which draws images between latents."""
+    """Keys of `pggan interpolate`, which draws the images along a path through latent space."""
 
     path: Literal["slerp", "lerp", "loop", "walk"]
     frames: Annotated[int, ">=2"]
@@ -107,7 +107,7 @@ class TimelapseConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectConfig(DrawConfig):
-    """Keys of `pggan project`, which finds the latents of given images."""
+    """Keys of `pggan project`, which finds the latents whose images are most similar to given images."""
 
     image: list[str]
     steps: Count
@@ -126,7 +126,7 @@ class DirectionsConfig(DrawConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ExploreConfig(GeneratorConfig, DeviceConfig):
-    """Keys of `pggan explore`, which serves a page for the browser."""
+    """Keys of `pggan explore`, which serves a web page that draws images with a generator."""
 
     directions: str | None
     port: Port | None
@@ -135,7 +135,7 @@ class ExploreConfig(GeneratorConfig, DeviceConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateConfig(GeneratorStageConfig, DeviceConfig):
-    """Keys of `pggan evaluate`, which compares images of a generator with a data set."""
+    """Keys of `pggan evaluate`, which compares a generator's images with a data set by metrics such as FID."""
 
     data: str | None
     metrics: list[str]
@@ -198,7 +198,7 @@ class MonitorConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class InspectConfig:
-    """Keys of `pggan inspect`, which prints the facts of a run or a data set."""
+    """Keys of `pggan inspect`, which shows what a run, a checkpoint or a data set holds."""
 
     run: str | None
     data: str | None
@@ -215,7 +215,7 @@ class InspectConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorConfig:
-    """Keys of `pggan doctor`, which tries a device and prints a report."""
+    """Keys of `pggan doctor`, which checks libraries and devices, and tries a few training steps."""
 
     device: str
     json: bool
@@ -223,7 +223,7 @@ class DoctorConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanConfig(TrainConfig):
-    """Keys of `pggan plan`: all keys of the training run, and how its cost is estimated."""
+    """Keys of `pggan plan`: all keys of the planned training run, and the keys of the estimate of its cost."""
 
     device: str | None
     calibrate: bool
@@ -234,7 +234,7 @@ class PlanConfig(TrainConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class StagesConfig:
-    """Keys of both benchmarks of the training step: resolutions, batches, repetitions, networks and loss."""
+    """Keys that `pggan bench` and `pggan bench scaling` share: resolutions, batch sizes, steps, networks and loss."""
 
     stages: list[Resolution]
     batch: Batches
@@ -246,7 +246,7 @@ class StagesConfig:
     json: bool
 
     def batches(self) -> list[tuple[int, int]]:
-        """Pairs of resolution and batch; raises UserError if `batch` has no entry for the lowest resolution."""
+        """Each resolution with its batch size; raises UserError if `batch` has no entry for the lowest resolution."""
         entries = per_resolution("batch", self.batch, min(self.stages, default=0))
         return [(side, int(value_at(entries, side))) for side in self.stages]
 

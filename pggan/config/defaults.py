@@ -1,4 +1,4 @@
-"""Reads default values from the YAML files of configs/, and completes configurations of runs of earlier versions."""
+"""Read default values from the YAML files of configs/, and convert the saved configurations of earlier versions."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,8 +16,8 @@ def choices_of(group: str) -> list[str]:
 
 
 def default_values(choices: Mapping[str, str]) -> dict[str, Any]:
-    """The values of configs/train.yaml without interpolation; `choices` has the file of each config group."""
-    from yaml import safe_load  # a late import, as --help does not need it
+    """The values of configs/train.yaml and of each config group's file `choices[group]`; `${…}` stays unresolved."""
+    from yaml import safe_load  # imported late, because --help does not need it
 
     values: dict[str, Any] = safe_load((CONFIGS / "train.yaml").read_text())
     defaults = {group: name for entry in values.pop("defaults") if entry != "_self_" for group, name in entry.items()}
@@ -34,7 +34,7 @@ def of_earlier_version(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def updated(given: Mapping[str, Any], default: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`given` without withdrawn keys and with the missing values of `default`, also in nested tables."""
+    """Merge `given` over `default`, nested tables included.  Withdrawn keys of `given` are dropped."""
     found = {**default, **{key: value for key, value in given.items() if f"{prefix}{key}" not in WITHDRAWN}}
     for key, value in found.items():
         if isinstance(value, Mapping) and isinstance(default.get(key), Mapping):

@@ -1,4 +1,4 @@
-"""Keys of a training run: one dataclass per table of configs/train.yaml, with types, bounds and checks between keys.
+"""Keys of a training run: one dataclass per section of configs/train.yaml.  Each checks its keys' types and values.
 
 The YAML files have the defaults, and comments that explain each key.
 """
@@ -22,7 +22,7 @@ Count = Annotated[int, ">=1"]
 Positive = Annotated[float, ">0"]
 NotNegative = Annotated[float, ">=0"]
 Resolution = Literal[4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048]
-# A key of these types takes one number for all resolutions, or a table from resolution to number.
+# A key of these types takes one number for all resolutions, or a table {resolution: number}.
 Images = Whole | dict[Resolution, Whole]
 Batches = Count | dict[Resolution, Count]
 Rates = NotNegative | dict[Resolution, NotNegative]
@@ -35,7 +35,7 @@ MAX_TILES = 10_000  # images in a grid
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Keys of the training images."""
+    """Keys of the training images: where they are, and how they are prepared and mirrored."""
 
     path: str | None
     count: Count
@@ -47,7 +47,7 @@ class DataConfig:
 
     @property
     def origin(self) -> dict[str, Any]:
-        """The keys that decide which pyramid is prepared; `mirror` only affects how its images are shown."""
+        """The keys that the prepared dataset depends on: all but `mirror`, which only acts on training batches."""
         return {name: value for name, value in vars(self).items() if name != "mirror"}
 
 
@@ -66,7 +66,7 @@ class ModelConfig:
     features_from: Annotated[Resolution, ">=8"]
 
     def architecture(self, resolution: int, channels: int, num_classes: int) -> Architecture:
-        """The architecture of both networks for images of `resolution` and `channels`; `num_classes` may be 0.
+        """The architecture of G and D for images of `resolution` and `channels`; num_classes=0 means no labels.
 
         Raises UserError if D can't use pretrained features for images with this number of channels.
         """
@@ -79,7 +79,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig:
-    """Keys of growth, batch and learning rates."""
+    """Keys of progressive growing, batch sizes and learning rates."""
 
     first_resolution: Resolution
     final_resolution: Resolution
@@ -100,7 +100,7 @@ class ScheduleConfig:
         require(self.build().total > 0, "schedule.stable_images", self.stable_images, "above 0 for one resolution")
 
     def build(self) -> Schedule:
-        """Build the schedule; raises UserError for a table without an entry for the first resolution."""
+        """Build the schedule; raises UserError if the table of a key has no entry for the first resolution."""
         first: int = self.first_resolution
         firsts = dict.fromkeys(("stable_images", "batch", "learning_rate_g", "learning_rate_d"), first)
         firsts["fade_images"] = 2 * first
@@ -110,7 +110,7 @@ class ScheduleConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class WganGpConfig:
-    """Keys of the Wasserstein loss with gradient penalty and drift."""
+    """Keys of the WGAN-GP loss, which includes the drift penalty."""
 
     name: Literal["wgan_gp"]
     penalty_weight: NotNegative
@@ -120,7 +120,7 @@ class WganGpConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class R1Config:
-    """Keys of the losses with the gradient penalty R1, or R1 and R2."""
+    """Keys of the logistic loss with gradient penalty R1, and of the relativistic loss with R1 and R2."""
 
     name: Literal["logistic", "relativistic"]
     gamma: NotNegative | Literal["auto"]
@@ -129,7 +129,7 @@ class R1Config:
 
 @dataclass(frozen=True, kw_only=True)
 class NoAugmentationConfig:
-    """Keys of training without augmentation."""
+    """Keys of augmentation=none, which trains without augmentation."""
 
     name: Literal["none"]
 
@@ -144,14 +144,14 @@ class AdaConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PlainGradientsConfig:
-    """Keys of the all-reduce of uncompressed gradients, in float32 or bfloat16."""
+    """Keys of an all-reduce of all gradients, in float32 or bfloat16."""
 
     name: Literal["fp32", "bf16"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DgcConfig:
-    """Keys of deep gradient compression (DGC)."""
+    """Keys of deep gradient compression (DGC), which sends only the largest gradients."""
 
     name: Literal["dgc"]
     ratio: Annotated[float, ">0 <=1"]
@@ -160,7 +160,7 @@ class DgcConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeConfig:
-    """Keys of how a step is computed; they change speed and memory, but results only by rounding."""
+    """Keys of how a training step is computed.  They change its speed and memory, and its results only by rounding."""
 
     kernels: Literal["auto", "reference"]
     micro_batch_size: Count | None
@@ -170,7 +170,7 @@ class ComputeConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EmaConfig:
-    """Keys of the averaged generator (EMA of the weights)."""
+    """Keys of the averaged generator, an exponential moving average (EMA) of G's weights."""
 
     half_life_images: Positive | None
     rampup: Positive | None
@@ -178,13 +178,13 @@ class EmaConfig:
 
     def __post_init__(self) -> None:
         one_is_given = (self.half_life_images is None) != (self.decay_per_update is None)
-        wanted = "null where ema.decay_per_update= is given (paper: 0.999), and a number elsewhere"
+        wanted = "a number, or null if ema.decay_per_update= is given (paper: 0.999)"
         require(one_is_given, "ema.half_life_images", self.half_life_images, wanted)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DistributedConfig:
-    """Keys of training on several machines and of restarts of lost ranks; most are named as torchrun's options."""
+    """Keys of training on several machines, and of restarts after a rank fails; most have the names of torchrun."""
 
     nnodes: Count
     rdzv_endpoint: str | None
@@ -193,19 +193,19 @@ class DistributedConfig:
     elastic_chunks: Count
 
     def __post_init__(self) -> None:
-        given, wanted = self.rdzv_endpoint, "HOST:PORT of one of the machines, the same in all commands"
+        given, wanted = self.rdzv_endpoint, "HOST:PORT of one of the machines, the same on every machine"
         good = self.nnodes == 1 if given is None else re.fullmatch(r".+:\d+", given) is not None
         require(good, "distributed.rdzv_endpoint", given, wanted)
 
     @property
     def launcher(self) -> dict[str, Any]:
-        """The options of torchrun's launcher."""
+        """The keyword arguments for `launch`, which starts the ranks by torchrun's launcher."""
         return {name: getattr(self, name) for name in ("nnodes", "rdzv_endpoint", "max_restarts")}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportConfig:
-    """Keys of reports: how often numbers and preview grids come."""
+    """Keys of progress reports: how often training writes numbers and grids of images, and the size of a grid."""
 
     tick_images: Count
     grid_images: Count
@@ -217,9 +217,9 @@ class ReportConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    """Keys of the metrics of the averaged generator during training."""
+    """Keys of evaluations, which measure the averaged generator during training by metrics such as FID."""
 
-    max_share: ClassVar[float] = 0.05  # share of the training time for evaluations if no interval is set
+    max_share: ClassVar[float] = 0.05  # evaluations' share of the training time if no interval is set
 
     metrics: list[str]
     extractor: str
@@ -228,7 +228,7 @@ class EvaluationConfig:
 
     @property
     def share(self) -> float:
-        """The share of the training time that evaluations may take, 0 to 1; 0 without metrics or with an interval."""
+        """The limit (0 to 1) of evaluations' share of the training time; 0 without metrics or with an interval."""
         return self.max_share if self.metrics and self.interval_images is None else 0.0
 
 
@@ -279,7 +279,7 @@ class TrainConfig:
             object.__setattr__(self, "loss", replace(self.loss, gamma=gamma_by_rule(last.resolution, last.batch)))
 
     def trainer_settings(self) -> "TrainerSettings":
-        """The settings that `build_trainer` needs."""
+        """Convert the keys to the argument of `build_trainer`."""
         from pggan.losses import build_loss
         from pggan.training.build import TrainerSettings
 
@@ -299,9 +299,9 @@ class TrainConfig:
 
 
 def gamma_by_rule(resolution: int, batch: int, least: float = 1.0) -> float:
-    """The weight gamma of R1 for the final resolution and its batch (Karras et al. 2020: StyleGAN2-ADA, cfg=auto).
+    """R1's weight gamma for the final resolution and its batch size (Karras et al. 2020: StyleGAN2-ADA, cfg=auto).
 
-    Differs from StyleGAN2-ADA: gamma is at least `least`, as smaller values were worse up to 64x64 (lab book).
+    Differs from StyleGAN2-ADA: gamma is at least `least`, because smaller values were worse up to 64x64 (lab book).
     """
     return float(f"{max(0.0002 * resolution**2 / batch, least):.2g}")
 
@@ -315,8 +315,8 @@ def parse_grid(grid: str, key: str) -> tuple[int, int]:
 
 
 def per_resolution(key: str, value: float | Mapping[Any, float], first: int) -> PerResolution:
-    """`value` as a table by resolution; raises UserError, which names `key`, if its first entry is above `first`."""
+    """`value` as a table {resolution: number}; raises UserError, which names `key`, if no entry covers `first`."""
     entries = value if isinstance(value, Mapping) else {MIN_RESOLUTION: value}
     begins = min(entries, default=inf) <= first
-    require(begins, key, value, f"one number, or a table from {first} up; a number is valid up to the next entry")
+    require(begins, key, value, f"one number, or a table that begins at {first}; an entry holds until the next one")
     return entries

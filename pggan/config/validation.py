@@ -1,4 +1,4 @@
-"""Checks plain values against the types and bounds of a dataclass, and builds the dataclass; errors name the key.
+"""Build a dataclass from values that YAML can hold, and check their types and bounds; errors name the key.
 
 Bounds are written beside a type: `Annotated[int, ">=1"]`.  The YAML files in `configs/` have the defaults.
 """
@@ -18,7 +18,7 @@ from pggan.config.withdrawn import withdrawal
 from pggan.core.errors import UserError, nearest, nearest_name
 
 Conf = TypeVar("Conf")
-MISSING = "???"  # marks a key without default in YAML files
+MISSING = "???"  # in a YAML file: the key has no default, so the user has to set it
 BOUND = re.compile(r"([<>]=?)(\S+)")
 COMPARISONS = {">=": ("at least", ge), ">": ("above", gt), "<=": ("at most", le), "<": ("below", lt)}
 NAMES = {Any: "a value", NoneType: "null", bool: "true or false", str: "text", int: "a whole number", float: "a number"}
@@ -36,7 +36,7 @@ def validated(schema: type[Conf], values: Mapping[str, Any], prefix: str = "") -
     """Convert `values` into an instance of the dataclass `schema`, nested dataclasses included.
 
     Raises UserError, which names the first key that is unknown, missing, of the wrong type or out of bounds.
-    Args: prefix: the table of these keys, for error messages.
+    Args: prefix: what error messages put before each key, such as 'schedule.'.
     """
     kinds = kinds_of(schema)
     for key in values:
@@ -121,13 +121,13 @@ def primitive(kind: Any, value: Any) -> Any:
 
 
 def kinds_of(schema: type) -> dict[str, Any]:
-    """The type of each field of a dataclass, with its bounds, by name."""
+    """The type annotation, bounds included, of each field of a dataclass by the field's name."""
     hints = get_type_hints(schema, include_extras=True)
     return {field.name: hints[field.name] for field in fields(schema)}
 
 
 def names_of(schema: Any, prefix: str = "") -> Iterator[str]:
-    """All keys of a dataclass, with the keys of nested tables and of every choice of a table."""
+    """Yield the full names of all keys, such as 'loss.gamma'; for a union of dataclasses, the keys of all of them."""
     for name, kind in kinds_of(schema).items():
         yield f"{prefix}{name}"
         for part in filter(is_dataclass, alternatives(kind)):
@@ -135,31 +135,31 @@ def names_of(schema: Any, prefix: str = "") -> Iterator[str]:
 
 
 def named_tables(schema: type) -> dict[str, dict[str, Any]]:
-    """For each field that is a union of dataclasses (such as `loss`): these dataclasses by their names."""
+    """For each field that is a union of dataclasses (such as `loss`): `by_names` of these dataclasses."""
     kinds = {field: alternatives(kind) for field, kind in kinds_of(schema).items()}
     several = {field: kinds for field, kinds in kinds.items() if len(kinds) > 1 and all(map(is_dataclass, kinds))}
     return {field: by_names(kinds) for field, kinds in several.items()}
 
 
 def by_names(schemas: tuple[Any, ...]) -> dict[str, Any]:
-    """The dataclasses by the words that are allowed as their field `name`."""
+    """Each word that a dataclass of `schemas` allows as its field `name`, with this dataclass: {'ada': AdaConfig}."""
     return {word: schema for schema in schemas for word in words_of(kinds_of(schema)["name"])}
 
 
 def alternatives(kind: Any) -> tuple[Any, ...]:
-    """The types of the union `kind`; a tuple of `kind` if it is no union."""
+    """The member types of the union `kind`; (kind,) if `kind` is no union."""
     return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
 
 
 def words_of(kind: Any) -> list[str]:
-    """The words that a Literal or an Enum allows; an empty list for other types."""
+    """The words that the type `kind` allows if it is a Literal or an Enum; else an empty list."""
     if get_origin(kind) is Literal:
         return [word for word in get_args(kind) if isinstance(word, str)]
     return list(kind.__members__) if isinstance(kind, type) and issubclass(kind, Enum) else []
 
 
 def described(kind: Any) -> str:
-    """A text that describes the values which the type `kind` allows, for error messages."""
+    """The values that the type `kind` allows, in words for error messages: 'a whole number at least 1'."""
     if len(alternatives(kind)) > 1:
         return ", or ".join(map(described, alternatives(kind)))
     origin, arguments = get_origin(kind), get_args(kind)

@@ -29,7 +29,7 @@ def to_plain(config: Any) -> dict[str, Any]:
 
 
 def describe(config: object) -> dict[str, Any]:
-    """The configuration as plain values after a round trip through JSON (keys are text), with `versions`."""
+    """The configuration as JSON stores it (all keys are text), with the entry `versions`."""
     return {**json.loads(json.dumps(to_plain(config))), "versions": versions()}
 
 
@@ -47,7 +47,7 @@ def command_seconds() -> float:
     return max(now - float(os.environ.get(STARTED_VARIABLE, now)), 0.0)
 
 
-@cache  # a running process does not change its code
+@cache  # git is called once: the code of a running process does not change
 def _commit() -> str | None:
     """The git commit of this code, with '+changes' if files differ from the commit; None outside a repository."""
     try:
@@ -59,7 +59,7 @@ def _commit() -> str | None:
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Pairs of full key (such as 'schedule.batch') and value for all values of nested tables."""
+    """Yield the full key (such as 'schedule.batch') and the value of every leaf of nested dictionaries."""
     for key, value in values.items():
         if isinstance(value, Mapping):
             yield from flatten(value, f"{prefix}{key}.")
@@ -68,7 +68,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def changes(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Pairs of key and text 'key: before -> now' for all keys in which two configurations differ."""
+    """Yield (key, 'key: before -> now') for every key whose values differ between two configurations."""
     for key in sorted({*before, *now} - {"versions"}):
         old, new = before.get(key), now.get(key)
         if isinstance(old, dict) and isinstance(new, dict):

@@ -1,15 +1,15 @@
-"""Keys and choices that earlier versions had, and what to do instead, for the error message of an unknown key."""
+"""Keys that earlier versions had, and the advice that the error message gives to users who still set them."""
 
 from pggan.core.errors import UserError
 
-# Each entry has a remedy, and the withdrawn keys, or choices written as group=choice, that it is for.
+# Each advice, with the withdrawn keys that it is for.  A withdrawn choice of a config group is written group=choice.
 REMEDIES = {
-    "ADA always uses all transformations, and adapts p every four updates to a mean sign of 0.6.": "augmentation.blit"
+    "ADA always uses all transformations, and keeps the mean sign of real scores near 0.6.": "augmentation.blit"
     " augmentation.colors augmentation.geometry augmentation.interval augmentation.p augmentation.target",
     "Use augmentation=ada instead.": "augmentation=diffaugment",
-    "Films have constant speed, and a walk is smoothed over 15 frames.": "axis constant_speed ease hold smoothness",
-    "project starts at the nearest of 1024 seeds, and compares Laplacian pyramids.": "candidates distance starts",
-    "Directions are principal components of the 4x4 features, and sheets always have captions.": "captions method",
+    "Films have constant speed; path=walk is smoothed over 15 frames.": "axis constant_speed ease hold smoothness",
+    "project starts at the 4 nearest of 1024 seeds, and compares Laplacian pyramids.": "candidates distance starts",
+    "Directions are principal components of 4x4 feature maps; their sheet always has captions.": "captions method",
     "compute.kernels=auto uses the fastest operations, compute.kernels=reference the simplest.": "compute.compile"
     " compute.convolution compute.penalty convolutions penalties",
     "A smaller compute.micro_batch_size= saves memory.": "compute.activation_checkpointing data.device_budget_mib",
@@ -19,12 +19,12 @@ REMEDIES = {
     "Each machine finds its own address, and waits five minutes for the other machines.": "distributed.local_addr"
     " distributed.rdzv_timeout_seconds",
     "The first of swd, kid and fid in evaluation.metrics decides which checkpoint is the best.": "evaluation.best",
-    "Evaluations take 5 % of the time, unless evaluation.interval_images= is set.": "evaluation.max_share",
+    "Evaluations take at most 5 % of the time, unless evaluation.interval_images= is set.": "evaluation.max_share",
     "Inception's weights are downloaded into the folder of torch.hub if missing.": "evaluation.weights weights",
     "Use `pggan timelapse` for a film of the growth.": "grow_from",
     "From another machine, open the page through ssh -L PORT:127.0.0.1:PORT HOST.": "host",
-    "prepare always keeps the whole square; the key for checkpoints is checkpoint.keep=.": "keep",
-    "model.features=efficientnet-lite0 finds its installed weights without a path.": "model.features_weights",
+    "prepare keeps the whole square of an image.  To keep more checkpoints, set checkpoint.keep=.": "keep",
+    "model.features=efficientnet-lite0 loads weights from an installed package.": "model.features_weights",
     "The generator has no noise inputs.": "model.noise",
     "The value is fixed, as in the paper.": "gradients.clip loss.drift loss.penalty_resolution model.fmap_decay"
     " model.latent_size optimizer optimizer.beta1 optimizer.beta2 optimizer.epsilon optimizer.reset_at_phase",

@@ -40,11 +40,11 @@ REFUSED = {
     "train checkpoint.every_minutes=0": "a number above 0, or null",
     "bench stages=[4,12]": "a list, each 4 or 8 or 16",
     # between keys
-    "train schedule.batch={8: 16}": "a table from 4 up",
+    "train schedule.batch={8: 16}": "a table that begins at 4",
     "train schedule.stable_images=0 schedule.fade_images=0": "above 0 for one resolution",
     "train gradients=bf16 elastic=true": "exact gradients",
     "train distributed.nnodes=2": "HOST:PORT of one of the machines",
-    "train ema.decay_per_update=0.9": "null where ema.decay_per_update= is given",
+    "train ema.decay_per_update=0.9": "null if ema.decay_per_update= is given",
     "train monitor.grid=100x101": "at most 10000 images",
     "train monitor.grid=2x3x4": "for example 8x4",
     "inspect run=x data=y": "either run= or data=",
