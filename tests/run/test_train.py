@@ -60,10 +60,13 @@ def run_dir(finished_run, tmp_path) -> Path:
     return Path(shutil.copytree(finished_run, tmp_path / "run"))
 
 
-def test_a_finished_run_is_left_as_it_is(run_dir, tiny_config):
+def test_a_finished_run_is_left_as_it_is_but_for_checkpoints_that_a_kill_has_left(run_dir, tiny_config):
+    checkpoints = run_dir / "checkpoints"
+    shutil.copytree(checkpoints / "000000128", checkpoints / "000000096")
     before = facts_of_run(run_dir)["state_sha256"], (run_dir / "metrics.jsonl").read_text()
     assert train.run(tiny_config(f"run_dir={run_dir}")) == 0
     assert (facts_of_run(run_dir)["state_sha256"], (run_dir / "metrics.jsonl").read_text()) == before
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["000000128", "000000160"]
 
 
 @pytest.mark.slow
