@@ -7,7 +7,8 @@ from tensorboard.plugins.projector import projector_config_pb2 as config
 from google.protobuf import text_format  # isort: skip - comes with tensorboard
 
 from pggan.run import train
-from pggan.sampling.images import stored_grids
+from pggan.sampling.images import grid, stored_grids
+from pggan.sampling.trained_generator import load
 
 
 def facts_in(folder):
@@ -26,6 +27,13 @@ def test_a_resumed_run_has_no_grid_twice(finished_run, tiny_config, tmp_path):
     hours = [facts.hours for facts in found]
     assert hours == sorted(hours)
     assert hours[-1] > 0
+
+
+def test_preview_grids_are_of_the_averaged_generator(finished_run):
+    generator = load(finished_run, "cpu")
+    averaged = generator.render(generator.latents("0-5"))
+    shown = np.asarray(Image.open(finished_run / "samples" / "fakes-000000160.png"))
+    assert np.abs(grid(averaged, 3).astype(int) - shown).max() <= 1  # drawn in batches, whose last bit can differ
 
 
 def test_points_tables_and_pictures_of_the_projector_go_together(finished_run):
