@@ -70,6 +70,18 @@ def test_a_file_is_the_old_or_the_new_one_at_every_call_and_the_old_one_after_a_
     assert set(seen) == {"old", "new"}
 
 
+def test_content_is_on_the_disk_before_it_has_its_name_and_the_name_soon_after(tmp_path, recorded):
+    file, directory = f"{TEMPORARY}file", f"{TEMPORARY}set"
+    with atomic_write(tmp_path / "file") as temporary:
+        temporary.write_text("new")
+    assert recorded[:3] == [("fsync", file), ("replace", file), ("fsync", tmp_path.name)]
+    recorded.clear()
+    with atomic_directory(tmp_path / "set") as temporary:
+        write_two(temporary, "new")
+    assert set(recorded[:3]) == {("fsync", "a"), ("fsync", "b"), ("fsync", directory)}
+    assert recorded[3:5] == [("rename", directory), ("fsync", tmp_path.name)]
+
+
 @pytest.mark.parametrize("replacing", [False, True])
 def test_a_kill_at_any_call_leaves_the_old_directory_none_or_the_new_one(tmp_path, recorded, replacing):
     path, seen = tmp_path / "here" / "set", []

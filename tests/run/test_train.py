@@ -9,7 +9,7 @@ import pytest
 
 from pggan.run import train
 from pggan.run.inspect import facts_of_run
-from pggan.run.run_dir import lock_run_dir
+from pggan.run.run_dir import lock_run_dir, next_start
 
 
 def metrics_of(run_dir: Path) -> list[dict[str, float]]:
@@ -89,6 +89,11 @@ def test_seeds_differ_and_runs_repeat(finished_run, tiny_config, tmp_path):
         train.run(tiny_config(f"run_dir={tmp_path / str(seed)}", f"seed={seed}"))
         hashes.append(facts_of_run(tmp_path / str(seed))["state_sha256"])
     assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_a_stopped_run_says_where_the_same_command_goes_on(finished_run, tmp_path):
+    assert next_start(finished_run).endswith("resumes from 160 images.")
+    assert next_start(tmp_path).endswith("begins again: there is no checkpoint yet.")
 
 
 # ---- kinds of images -------------------------------------------------------------------------------------
