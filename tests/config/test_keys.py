@@ -37,6 +37,7 @@ REFUSED = {
     # bounds
     "train model.fmap_max=99999999999": "at least 1 and at most 65536",
     "train model.features_from=4": "or 2048 at least 8",
+    "train ema.half_life_images=null ema.decay_per_update=1": "It has to be a number at least 0 and below 1",
     "train checkpoint.every_minutes=0": "a number above 0, or null",
     "bench stages=[4,12]": "a list, each 4 or 8 or 16",
     # between keys
@@ -44,6 +45,7 @@ REFUSED = {
     "train schedule.stable_images=0 schedule.fade_images=0": "above 0 for one resolution",
     "train gradients=bf16 elastic=true": "exact gradients",
     "train distributed.nnodes=2": "HOST:PORT of one of the machines",
+    "train schedule.first_resolution=32 schedule.final_resolution=16": "at most schedule.final_resolution=16",
     "train ema.decay_per_update=0.9": "null if ema.decay_per_update= is given",
     "train monitor.grid=100x101": "at most 10000 images",
     "train monitor.grid=2x3x4": "for example 8x4",
