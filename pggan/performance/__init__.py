@@ -1,1 +1,1 @@
-"""The speed of training on a machine: measured by `bench`, predicted by `plan`, used by `hours=`, tried by `doctor`."""
+"""The speed of training on a machine: measured by `bench`, predicted by `plan`, used by `hours=`; `doctor` tries it."""

@@ -1,4 +1,4 @@
-"""`pggan bench` measures training steps on noise, also against the reference step; `bench scaling` on several ranks."""
+"""`pggan bench` measures training steps on noise, `pggan bench scaling` measures training steps of several ranks."""
 
 import json
 import platform
@@ -30,8 +30,8 @@ from pggan.losses.base import Reals
 from pggan.training.build import TrainerSettings, build_trainer
 from pggan.training.timing import EMA_DECAY, WARMUP
 
-QUEUED_UPDATES = 10  # at least so many updates between two waits for a GPU, which keeps the cost of waiting small
-LONG_AFTER = 10**9  # images since the start of the phase, so many that the warm-up of DGC is over
+QUEUED_UPDATES = 10  # least number of updates between two synchronizations with a GPU, so that waiting costs little
+LONG_AFTER = 10**9  # image count at which steps are timed: the warm-up of DGC is over by then
 COLUMNS = {"side": "resolution", "batch": "batch", "ms/step": "milliseconds_per_step", "img/s": "images_per_second"}
 COLUMNS |= {"reference": "reference_images_per_second", "ratio": "ratio"}
 SCALING = {"side": "resolution", "ranks": "ranks", "ms/step": "milliseconds_per_step", "img/s": "images_per_second"}
@@ -72,7 +72,7 @@ def run(config: BenchConfig) -> int:
 
 
 def report(config: BenchConfig | BenchScalingConfig, device: torch.device, rows: list[Row], **keys: Any) -> bool:
-    """With json=true, print the results, the hardware, versions and `keys` as JSON; returns whether json=true."""
+    """If json=true, print results, hardware, versions and `keys` as JSON; returns whether json=true."""
     about = {"hardware": hardware(device), "versions": versions(), "loss": vars(config.loss)}
     if config.json:
         print(json.dumps({**about, **keys, "stages": rows}, indent=1))
@@ -80,7 +80,7 @@ def report(config: BenchConfig | BenchScalingConfig, device: torch.device, rows:
 
 
 def table_of(rows: list[Row], title: str, columns: dict[str, str]) -> Table:
-    """A table of `rows`; `columns` has the key in a row for each column title."""
+    """A table with a line for each of `rows`; `columns` maps a column title to the key in a row."""
     table = new_table(title, *columns)
     for row in rows:
         cells = (row.get(key, "") for key in columns.values())
@@ -145,7 +145,7 @@ def run_scaling(config: BenchScalingConfig) -> int:
 
 
 def settings_of(config: BenchScalingConfig) -> TrainerSettings:
-    """The settings of the trainer that is measured."""
+    """The settings of the trainer that `pggan bench scaling` measures."""
     return TrainerSettings(
         loss=build_loss(vars(config.loss)),
         precision=config.precision,

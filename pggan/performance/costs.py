@@ -27,7 +27,7 @@ from pggan.losses.base import GradientPenalty, Loss, PenaltyContext, Reals
 from pggan.networks.networks import Generator, count_parameters, new_discriminator
 from pggan.training.timing import Speed
 
-ACTIVATION_COPIES = 16  # tensors in memory per activation: the paper's networks take 61 to 71 bytes each in float32
+ACTIVATION_COPIES = 16  # memory / bytes of activations: the paper's networks take 61 to 71 bytes per float32 activation
 MAX_DEVICES = 1024  # largest number of devices that `communication_bound_from` tries
 SENT_BYTES = 3  # DGC sends a 16-bit position and an 8-bit value for each gradient entry
 
@@ -48,7 +48,7 @@ class CostCounter:
             self.g, self.d = Generator(architecture), new_discriminator(architecture)
 
     def cost(self, phase: Phase) -> dict[str, Any]:
-        """The cost of a step of `phase`: weights in use, bytes, and mean FLOPs over the interval of lazy penalties."""
+        """The cost of a step in `phase`: weights in use, memory, and FLOPs averaged over the loss's `reg_interval`."""
         a, loss, alpha = self.architecture, self.loss, 0.5 if phase.fading else 1.0
         count = max(COUNTED_IMAGES // a.stddev_group, 1) * a.stddev_group
         with torch.device("meta"):
@@ -77,7 +77,7 @@ class CostCounter:
 
         plain, penalized = step(()), step(loss.penalties())
         in_g, in_d = in_use(self.g), in_use(self.d)
-        # Memory holds G, its EMA and D, and for the weights in use a gradient and Adam's two moments.
+        # Memory holds all weights of G, EMA and D.  Each weight in use also has a gradient and two moments of Adam.
         weights = 2 * count_parameters(self.g) + count_parameters(self.d) + 3 * (in_g + in_d)
         activations = ACTIVATION_COPIES * self.activation_bytes * phase.batch * a.activations_up_to(phase.resolution)
         return {
@@ -96,9 +96,9 @@ def in_use(network: nn.Module) -> int:
 
 
 class Card(NamedTuple):
-    """The facts of a GPU from its data sheet.
+    """A GPU's bandwidth, memory, power and FLOP rates from its data sheet.
 
-    `teraflops` are for dense matrix products that accumulate in float32; rates with sparsity are twice as high.
+    `teraflops` are for dense matrix products that accumulate in float32; data sheets double these rates for sparsity.
     """
 
     name: str  # as `torch.cuda.get_device_name` returns it
@@ -108,7 +108,7 @@ class Card(NamedTuple):
     teraflops: Mapping[str, float]  # by precision
 
     def precision(self, asked: Precision) -> Precision:
-        """The precision that `asked` means on this GPU; raises UserError if the GPU does not support it."""
+        """The precision for `asked`, which may be auto; raises UserError if this GPU does not support it."""
         found = next(name for name in ("bf16", "fp16") if name in self.teraflops) if asked is Precision.auto else asked
         if found not in self.teraflops:
             known = ", ".join(self.teraflops)
@@ -116,7 +116,7 @@ class Card(NamedTuple):
         return Precision(found)
 
     def speed(self, precision: Precision) -> Speed:
-        """The speed of steps with CUDA graphs.  An H200 reached 80 % of the sheet's FLOP/s, 90 % of its bytes/s."""
+        """The speed of steps with CUDA graphs: an H200 reached 80 % of the FLOP/s and 90 % of the bytes/s here."""
         return Speed.of("cuda", 0.8e12 * self.teraflops[precision], 0.9 * self.bytes_per_second)
 
 
@@ -148,10 +148,10 @@ class Link(NamedTuple):
 # The latencies of NVLink, PCIe and RDMA are from NCCL's cost model (algorithm ring, protocol Simple).
 # The latency through sockets at 1 Gbit/s is half of a measured round trip; 30 microseconds for faster cards is a guess.
 LINKS = {
-    "nvlink": Link(400e9, 3.6e-6, "NVLink 4, 450 GB/s each way; all-reduces measured at 360 to 480"),
+    "nvlink": Link(400e9, 3.6e-6, "NVLink 4, 450 GB/s each way; measured all-reduces reach 360 to 480 GB/s"),
     "pcie": Link(12e9, 5.7e-6, "PCIe 4.0 x16, 31.5 GB/s each way, through the host's memory"),
-    "400g": Link(0.92 * 50e9, 15e-6, "400 Gbit/s InfiniBand or RoCE, a card per device"),
-    "100g": Link(0.92 * 12.5e9, 15e-6, "100 Gbit/s with RDMA, a card per device"),
+    "400g": Link(0.92 * 50e9, 15e-6, "400 Gbit/s InfiniBand or RoCE, one network card per device"),
+    "100g": Link(0.92 * 12.5e9, 15e-6, "100 Gbit/s with RDMA, one network card per device"),
     "25g": Link(0.92 * 3.125e9, 30e-6, "25 Gbit/s Ethernet through sockets"),
     "10g": Link(0.92 * 1.25e9, 30e-6, "10 Gbit/s Ethernet through sockets"),
     "1g": Link(0.92 * 0.125e9, 55e-6, "1 Gbit/s Ethernet through sockets"),
@@ -163,7 +163,7 @@ class Load(NamedTuple):
 
     steps: int
     batch: int
-    group: int  # images per group of minibatch stddev, which stay on one device
+    group: int  # images per group of minibatch stddev; a group stays on one device
     seconds: float  # of a step
     fixed_seconds: float  # the part of `seconds` that does not depend on the batch
     numels: tuple[int, ...]  # number of gradient entries of each network
@@ -175,7 +175,7 @@ class Load(NamedTuple):
         return self.fixed_seconds + (self.seconds - self.fixed_seconds) * images / self.batch
 
     def users(self, devices: int) -> int:
-        """The number of devices, of `devices` in all, that get images of the batch with strong scaling."""
+        """How many of `devices` devices get images with strong scaling, which divides one batch."""
         return min(devices, -(-self.batch // self.group))
 
 
@@ -184,7 +184,7 @@ class Cluster(NamedTuple):
 
     link: Link
     reduction: Reduction
-    ratio: float  # share of the gradient entries that dgc sends
+    ratio: float  # share of the gradient entries that DGC sends
     scaling: Scaling
 
     def reduction_seconds(self, devices: int, numel: int) -> float:
@@ -196,7 +196,7 @@ class Cluster(NamedTuple):
         return messages * (self.link.latency_seconds + size / self.link.bytes_per_second)
 
     def seconds(self, loads: Sequence[Load], devices: int) -> tuple[float, float]:
-        """The seconds of compute and the seconds of communication in all steps of `loads` on `devices`."""
+        """The seconds of compute and the seconds of communication in all steps of the phases `loads` on `devices`."""
         compute = communication = 0.0
         for load in loads:
             steps, seconds, reducing = load.steps / devices, load.seconds, devices
@@ -217,7 +217,7 @@ class Cluster(NamedTuple):
             "hours": hours,
             "device_hours": devices * hours,
             "efficiency": alone / (devices * hours),
-            "communication": communication / (compute + communication),  # share of the time of steps
+            "communication": communication / (compute + communication),  # share of the step time
         }
 
     def communication_bound_from(self, loads: Sequence[Load]) -> int | None:

@@ -87,7 +87,7 @@ def program(device: torch.device) -> tuple[str, bool]:
     """Check the versions of the installed libraries against the program's requirements."""
     wrong = [one for one in map(Requirement, requires("pggan") or []) if not fits(one)]
     if needed := [f'"{one}"' for one in wrong if one.marker is None]:
-        return f"missing or in a wrong version: {' '.join(needed)}", False
+        return f"missing or in an unsupported version: {' '.join(needed)}", False
     here, built = versions(), f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPUs"
     code = f"{here['pggan']} at {str(here['code'] or 'no commit')[:10]}, Python {platform.python_version()}"
     extras = ", ".join(dict.fromkeys(str(one.marker).split('"')[1] for one in wrong))

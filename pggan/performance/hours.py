@@ -1,4 +1,4 @@
-"""`hours=` reads facts of the images, measures training steps on this machine, and finds a recipe for the time."""
+"""`hours=` inspects the images, measures training steps on this machine, and chooses a recipe that fits the time."""
 
 from collections.abc import Callable, Set
 from dataclasses import replace
@@ -24,12 +24,12 @@ from pggan.performance.recipe import FEATURES_FROM, Choice, DataFacts, NetworkSi
 from pggan.run.eta import TRAINING_SHARE
 from pggan.training.timing import StepTimes, nearest, speed_of
 
-MAX_SECONDS, MAX_SHARE = 60.0, 0.02  # measuring steps may take 60 seconds, and this share of the hours
-FEATURES_COST = 1.6  # step time with pretrained features over without, at 64x64 (recipe orl_64 on one CPU thread)
-ATTEMPTS = 3  # measured times can change the choice of networks, which are then measured again, three times at most
-MAX_HEADERS = 200  # image headers that are read, in about a second; enough to see sizes that 5 % of the images have
-SMALL_SHARE = 0.2  # at most this share of the images may be smaller than the final resolution, and is left out
-MAX_AVATAR = 256  # highest final resolution for avatars, which show no more details in larger images
+MAX_SECONDS, MAX_SHARE = 60.0, 0.02  # timing steps may take 60 seconds, but at most this share of the hours
+FEATURES_COST = 1.6  # step time with / without pretrained features at 64x64 (recipe orl_64 on one CPU thread)
+ATTEMPTS = 3  # most rounds of timing: measured times can change the chosen networks, which are then timed again
+MAX_HEADERS = 200  # most image headers to read, which takes a second; finds sizes that 5 % of the images have
+SMALL_SHARE = 0.2  # share of images that may be smaller than the final resolution; training leaves these images out
+MAX_AVATAR = 256  # highest final resolution for avatars; larger avatars show no more details
 
 
 class MeasuredCosts:
@@ -38,7 +38,7 @@ class MeasuredCosts:
     def __init__(self, config: TrainConfig, facts: DataFacts, device: torch.device, ranks: int) -> None:
         self.config, self.facts, self.device, self.ranks = config, facts, device, ranks
         self.speed = speed_of(device, config.precision)
-        self.ratios: dict[int, float] = {}  # measured over expected step time, by resolution
+        self.ratios: dict[int, float] = {}  # measured / expected step time, by resolution
 
     def __call__(self, networks: NetworkSizes, batch: PerResolution) -> dict[int, float]:
         """Training seconds per image by resolution, for all resolutions of `networks`."""
@@ -49,7 +49,7 @@ class MeasuredCosts:
         return found
 
     def measure(self, config: TrainConfig, recipe: Recipe, seconds: float) -> None:
-        """Measure the training steps of `recipe` for at most `seconds`; `config` is composed with this recipe."""
+        """Measure the training steps of `recipe` for at most `seconds`; `config` has the choices of `recipe`."""
         stable = {phase.resolution: phase for phase in config.schedule.build().phases}
         phases = [replace(phase, batch=self._local(recipe.batch, side)) for side, phase in stable.items()]
         found = self._times(config, recipe.sizes).measured(phases, seconds)
@@ -101,9 +101,9 @@ def find_recipe(
 
 
 def facts_of(config: DataConfig) -> DataFacts:
-    """The facts of the training images; for files that are not prepared, from a sample of their headers.
+    """Number, resolution, channels and classes of the training images; for raw files, from a sample of their headers.
 
-    Raises UserError if there are no usable images, or for data.labels=true with files that are not prepared.
+    Raises UserError if there are no usable images, or if data.labels=true but the images are not prepared.
     """
     if config.path is None:
         note = f"{config.count:,} avatars, drawn at any size"

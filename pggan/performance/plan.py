@@ -34,7 +34,7 @@ from pggan.performance.costs import (
 )
 from pggan.training.timing import StepTimes
 
-CALIBRATION_SECONDS = 120.0  # limit for measuring steps with calibrate=true
+CALIBRATION_SECONDS = 120.0  # limit for timing steps with calibrate=true
 DGC_RATIO = 0.1  # gradients.ratio in the scaling table, if the run does not use gradients=dgc
 
 
@@ -55,7 +55,7 @@ def run(config: PlanConfig) -> int:
             precision, facts = card.precision(config.precision), {"device": config.device.lower(), "name": card.name}
             times = StepTimes(settings, architecture, torch.device("cuda"), card.speed(precision))
             found, memory = times.of_phases(schedule, seconds=0.0), int(card.gib * 2**30)
-            note = f"Time: predicted from the data sheet of one {card.name} in {precision}; the error is up to a third."
+            note = f"Time: predicted from the data sheet of one {card.name} in {precision}; it may be wrong by a third."
         else:
             device, exact = choose_device(kind), config.compute.deterministic
             configure_process(device, config.threads, one_thread=config.elastic, deterministic=exact)
@@ -113,10 +113,10 @@ def run(config: PlanConfig) -> int:
             data_note,
             f"{note} Start-up, grids, checkpoints and evaluations are not included.",
             f"Memory: weights, gradients, Adam's moments, and sixteen copies of all activations of a batch; {there}. "
-            "Training uses smaller micro-batches if this is too little.",
+            "If memory does not suffice, training uses smaller micro-batches.",
             f"Energy: {watts:g} W per device; hosts, cooling and network are not included.",
-            "Scaling: a ring of devices like this one; communication does not overlap compute. Strong: the same batch, "
-            "shared in whole groups of minibatch stddev. Weak: the batch grows with the number of devices.",
+            "Scaling: devices like this one in a ring; communication does not overlap compute. Strong: one batch is "
+            "divided into whole groups of minibatch stddev. Weak: the batch grows with the number of devices.",
         ],
     }
     if config.json:
@@ -221,9 +221,9 @@ def scaling_table(scaling: dict[str, Any]) -> Table:
 
 
 def dominance_table(plan: dict[str, Any]) -> Table:
-    """The table of the smallest number of devices at which communication takes more than half of the steps' time."""
+    """The table of the least number of devices at which communication takes over half of the step time (-: never)."""
     found = plan["communication_dominates_from"]
-    title = "Devices from which on communication takes more than half of the run's steps (-: never)"
+    title = "Least number of devices at which communication takes over half of the step time (-: never)"
     table = new_table(title, "interconnect", *(kind.replace(" ", "\n") for kind in next(iter(found.values()))))
     for name, counts in found.items():
         table.add_row(name, *(str(count or "-") for count in counts.values()))

@@ -13,34 +13,34 @@ from pggan.core.architecture import MIN_RESOLUTION, resolutions_between
 from pggan.core.schedule import PerResolution, value_at
 from pggan.core.text import duration
 
-# Images per phase of growth, as in the recipes avatars_32 and orl_64; above 64x64, each level has twice as many.
+# Image counts per phase of growth, as in the recipes avatars_32 and orl_64; above 64x64, they double per level.
 STABLE = {4: 1500, 8: 2500, 16: 5000, 32: 8000, 64: 16_000, 128: 32_000, 256: 64_000, 512: 128_000}
 FADE = {8: 1500, 16: 3000, 32: 5000, 64: 8000, 128: 16_000, 256: 32_000, 512: 64_000, 1024: 128_000}
-MAX_IMAGES = 600_000  # limit for each phase of growth, as in the official presets
-# Growth gets GROWTH_SHARE of the time, as in the demo, if this is at least LONGER_FROM times the lengths above.
-# Otherwise growth keeps these lengths: 4 to 27 % longer phases made runs of five minutes worse than the demo
-# (mean KID of ten runs: 294 instead of 263).
+MAX_IMAGES = 600_000  # most images per phase of growth, as in the official presets
+# Growth gets GROWTH_SHARE of the time, as in the demo, if this makes phases at least LONGER_FROM times as long.
+# Otherwise growth keeps the lengths above: in runs of five minutes, 4 to 27 % longer phases gave a mean KID of 294
+# (ten runs); the lengths above, as in the demo, gave a mean KID of 263.
 GROWTH_SHARE, LONGER_FROM = 0.3, 1.5
 # A final resolution is chosen if there is time for this many images there: half as many as in avatars_32 and orl_64.
-# The numbers above 64x64 are estimates.
-# Avatars need more, since flat areas show every error: KID is 1055 after 30,000 images of avatars at 64x64.
+# The values of FINAL above 64x64 are estimates.
+# Avatars need more images (DRAWN_FINAL), since flat areas show every error: KID is 1055 after 30,000 at 64x64.
 FINAL = {4: 500, 8: 2000, 16: 5000, 32: 15_000, 64: 20_000, 128: 10**5, 256: 3 * 10**5, 512: 10**6, 1024: 3 * 10**6}
 DRAWN_FINAL = FINAL | {32: 20_000, 64: 60_000}
-# Choices of model.fmap_max.  A wider network is chosen if there is time for WIDER times the images of FINAL.
+# Choices of model.fmap_max.  A wider network is chosen if there is time for WIDER x FINAL images.
 # Narrow networks win in half an hour: KID is 217 with 64 maps (476,000 images), 347 with 128 maps (180,000 images).
 WIDTHS, WIDER = (64, 128, 256, 512), 10
 MIN_WIDTH = {4: 64, 128: 128, 256: 256, 512: 512}  # least model.fmap_max by final resolution
 BASE, MAX_BASE = 8, 8192  # fmap_base is 8 x final resolution, which gives 16 maps there, at most the paper's 8192
 # Short runs on a CPU use batches of 8, which make twice as many updates as batches of 16.
-# KID of 263 portraits is 372 and 378 with batches of 8, 678 and 764 with 16; KID of avatars is 477 with 8, 530 with 16.
+# KID of 263 portraits, two runs each: 372, 378 with batches of 8; 678, 764 with 16.  KID of avatars: 477 and 530.
 # Long runs on a CPU use batches of 16: KID of avatars after 476,000 images is 217, and 268 with batches of 8.
 SHORT_RUN, SHORT_RUN_BATCH, LONG_RUN_BATCH = 200_000, 8, 16
 GPU_BATCH = {4: 128, 32: 64, 64: 32, 128: 16, 256: 8, 512: 4}
-# Pretrained features are better for photographs at 64x64 (ORL faces, KID by Inception: 2.4 and 0.4, without 9.7).
+# Pretrained features are better for photographs at 64x64: KID of ORL faces is 2.4 and 0.4 with them, 9.7 without.
 # Below 64x64, training without pretrained features is better.
 FEATURES, FEATURES_FROM = "efficientnet-lite0", 64
 FALLING_SHARE = 0.14  # the learning rates decay over this share of the images at the final resolution, as in the demo
-PUBLISHED_FROM = 512  # from this final resolution on, loss and learning rates are those of the official preset
+PUBLISHED_FROM = 512  # final resolutions from this one on use loss and learning rates of the official preset
 RATES = {64: 0.006, 128: 0.005, 256: 0.0035, 512: 0.0025}  # by feature maps: 64 as in orl_64, 512 as in StyleGAN2-ADA
 FEW_IMAGES = 5000  # smaller sets of photographs are trained with ADA
 STABLE_KEY, FADE_KEY = "schedule.stable_images", "schedule.fade_images"
@@ -57,8 +57,8 @@ class Choice(NamedTuple):
 class DataFacts(NamedTuple):
     """Facts of the training images that the choice of a recipe depends on."""
 
-    images: int  # number of readable images that are large enough; for many files an estimate
-    resolution: int  # largest power of two to which the images need not be enlarged
+    images: int  # number of readable images that are large enough; estimated from a sample of the files
+    resolution: int  # highest final resolution for which images need no upsampling
     channels: int
     num_classes: int  # 0 without labels
     drawn: bool  # avatars, not photographs
@@ -71,7 +71,7 @@ class NetworkSizes(NamedTuple):
     resolution: int
     fmap_base: int
     fmap_max: int
-    features: bool = False  # whether D uses pretrained features from FEATURES_FROM on
+    features: bool = False  # whether D uses pretrained features from resolution FEATURES_FROM on
 
 
 NO_SIZES = NetworkSizes(0, 0, 0)  # before they are chosen
@@ -84,7 +84,7 @@ class Recipe:
     """Chooses the keys of a run for given images, a machine and a time; `choose` fills `choices`.
 
     Args: config: the configuration without choices; given: keys that must not be chosen; scales: whether to scale the
-    lengths of the recipe in `config`; kind: type of the devices (cpu, cuda or mps); seconds: time for training;
+    phase lengths in `config`; kind: type of the devices (cpu, cuda or mps); seconds: time for training;
     has_features: whether the weights of FEATURES are installed.
     """
 
@@ -102,7 +102,7 @@ class Recipe:
     choices: list[Choice] = field(default_factory=list)
 
     def take(self, values: Mapping[str, Any], reason: str) -> None:
-        """Add the `values` of keys to the choices, except for keys that the user has given."""
+        """Append `values` (value by key) to the choices, except for keys that the user has given."""
         self.choices += [Choice(*each, reason) for each in values.items() if each[0] not in self.given]
 
     def choose(self) -> None:
@@ -113,19 +113,19 @@ class Recipe:
         self.choices, self.batch = before, self.batch_sizes(self.sizes.resolution, short=is_short)
         reason = f"better in runs of {'fewer' if is_short else 'more'} than {SHORT_RUN:,} images"
         reason = reason if self.kind == "cpu" else "as in the official preset for one GPU"
-        self.take({"schedule.batch": self.batch}, f"{reason}, as far as images and ranks allow")
+        self.take({"schedule.batch": self.batch}, f"{reason}; at most the data set, and enough for all ranks")
         for holds, values, reason in self.rules(self.choose_lengths()):
             if holds:
                 self.take(values, reason)
 
     def rules(self, images: int) -> list[tuple[bool, dict[str, Any], str]]:
-        """The table of rules: whether a rule applies, its keys and its reason.  `images` is the length of the run."""
+        """The table of rules: whether a rule applies, the keys it sets, and why.  `images`: images of the whole run."""
         facts, given, side, channels = self.facts, self.given, self.sizes.resolution, self.facts.channels
         drawn, photos = facts.drawn, not facts.drawn
         published, small, is_short = side >= PUBLISHED_FROM, side <= FEATURES_FROM, images < SHORT_RUN
         maps, batch = self.width(self.sizes, MIN_RESOLUTION), int(value_at(self.batch, side))
         loss = self.config.loss.name if "loss" in given else "wgan_gp" if published else "logistic"
-        # KID of photographs up to 64x64 with gamma 0.1, 1, 4, 12: 573, 290, 259, 222; avatars with 0.2, 1: 578, 463.
+        # KID of photographs up to 64x64: 573, 290, 259, 222 with gamma 0.1, 1, 4, 12.  Avatars: 578, 463 with 0.2, 1.
         least = 12.0 if photos and small and loss == "logistic" else 1.0
         gamma = gamma_by_rule(side, batch, least)
         gamma_by = f"0.0002 x {side}^2 / {batch}, at least {least:g}: less was worse"
@@ -138,20 +138,20 @@ class Recipe:
         augmentation = self.config.augmentation
         adapts = few if "augmentation" not in given else augmentation.name == "ada"
         rampup, half_life = two_digits(min(images / 2, 500_000)), two_digits(min(max(images / 60, 1000), 10_000))
-        ticks = round(min(max(self.seconds / 120, 60), 600))  # at most one every two minutes in long runs
+        ticks = round(min(max(self.seconds / 120, 60), 600))  # a tick every two minutes, but 60 to 600 ticks
         return [
             (published, {"loss": "wgan_gp"}, f"the published loss for {side}x{side}"),
-            (not published, {"loss": "logistic"}, "with lazy R1 as in the demo: two thirds of WGAN-GP's time"),
+            (not published, {"loss": "logistic"}, "as in the demo; a step takes two thirds of a WGAN-GP step's time"),
             (loss != "wgan_gp", {"loss.gamma": gamma}, gamma_by),
-            (loss == "logistic", {"loss.reg_interval": 8}, "as in the demo and the ORL run"),
-            ("schedule.learning_rate_g" not in given, rates, rates_by),  # D's default is G's learning rate
+            (loss == "logistic", {"loss.reg_interval": 8}, "as in the recipes demo and orl_64"),
+            ("schedule.learning_rate_g" not in given, rates, rates_by),  # by default, D uses G's rate
             (drawn and not published, {"model.bilateral": 4}, "smooths flat areas: KID 232 with it, 530 without"),
             (drawn and not published and maps < 128, {"model.residual": True}, "KID 591 with it, 660 without"),
             (photos and small and channels in (1, 3), {"model.blur": True}, "KID 710 with it, 810 without"),
             (drawn, {"data.mirror": False}, "as in the demo"),
             (few, {"augmentation": "ada"}, f"D would memorize fewer than {FEW_IMAGES:,} photographs"),
-            (adapts, {"augmentation.rampup_images": rampup}, "so that p can reach 1 within the run"),
-            (True, {"ema.half_life_images": half_life}, "a sixtieth of the run, but 1,000 to 10,000 images"),
+            (adapts, {"augmentation.rampup_images": rampup}, "so that ADA's p can reach 1 within the run"),
+            (True, {"ema.half_life_images": half_life}, "a sixtieth of the run's images, between 1,000 and 10,000"),
             (True, {"ema.rampup": 0.2 if is_short else 0.05}, "as in the demo" if is_short else "as in StyleGAN2-ADA"),
             (True, {"monitor.tick_images": one_two_five(images / ticks)}, f"about {ticks} in the run"),
             (True, {"monitor.grid_images": one_two_five(images / (ticks // 5))}, f"about {ticks // 5} in the run"),
@@ -159,7 +159,7 @@ class Recipe:
         ]
 
     def choose_sizes(self) -> None:
-        """Choose final resolution, feature maps and pretrained features: the largest networks for the time."""
+        """Choose final resolution, feature maps and pretrained features: the largest networks that fit the time."""
         facts, schedule = self.facts, self.config.schedule
         first, highest = schedule.first_resolution, min(facts.resolution, 1024)
         sides = [*reversed(resolutions_between(first, max(first, highest)))]
@@ -183,10 +183,10 @@ class Recipe:
             self.take({"model.features": None}, reason)
         elif "model.features" not in self.given and self.least_seconds(sizes._replace(features=True)) <= self.seconds:
             self.sizes, features = sizes._replace(features=True), {"model.features": FEATURES}
-            self.take(features | {"model.features_from": FEATURES_FROM}, "D looks at these features: clearer faces")
+            self.take(features | {"model.features_from": FEATURES_FROM}, "D sees pretrained features: clearer faces")
 
     def candidates(self, side: int) -> list[NetworkSizes]:
-        """Possible network sizes for the final resolution `side`, the narrowest first; given keys stay fixed."""
+        """Possible network sizes for the final resolution `side`, narrowest first; the user's own keys stay fixed."""
         model, given = self.config.model, self.given
         widths = [width for width in WIDTHS if width >= value_at(MIN_WIDTH, side)]
         widths = [model.fmap_max] if "model.fmap_max" in given else widths
@@ -200,7 +200,7 @@ class Recipe:
         return model.architecture(sizes.resolution, self.facts.channels, self.facts.num_classes).width(resolution)
 
     def least_seconds(self, sizes: NetworkSizes, times: int = 1) -> float:
-        """The time to grow, and then to show `times` x `final_images` images at the final resolution."""
+        """The seconds of growth and of `times` x `final_images` images at the final resolution."""
         side, each = sizes.resolution, self.costs(sizes, self.batch_sizes(sizes.resolution))
         return growth_seconds(each, *self.lengths()) + times * self.final_images(side) * each[side]
 
@@ -209,13 +209,13 @@ class Recipe:
         return (DRAWN_FINAL if self.facts.drawn else FINAL)[side]
 
     def lengths(self) -> tuple[PerResolution, PerResolution]:
-        """The images per stable phase and per fade, as given or by default; `choose_lengths` then scales them."""
+        """Image counts per stable phase and per fade, given or by default; `choose_lengths` scales these counts."""
         schedule = self.config.schedule.build()
         stable = schedule.stable_images if self.scales or STABLE_KEY in self.given else STABLE
         return stable, schedule.fade_images if self.scales or FADE_KEY in self.given else FADE
 
     def batch_sizes(self, resolution: int, *, short: bool = True) -> dict[int, int]:
-        """The batch by resolution, up to `resolution`: as given, or the best for the device and the length of the run.
+        """The batch by resolution, up to `resolution`: given, or the best for the device and the length of the run.
 
         A batch has at least a group of minibatch stddev per rank, and at most as many images as the training set.
         """
@@ -227,7 +227,7 @@ class Recipe:
         return {side: min(max(size, least), most) for side, size in batch.items() if side <= resolution}
 
     def choose_lengths(self) -> int:
-        """Choose the images of every phase so that training fills the time; returns the images of all phases."""
+        """Choose the number of images per phase so that training fills the time; returns the sum of all phases."""
         side, config, each = self.sizes.resolution, self.config.schedule, self.costs(self.sizes, self.batch)
         levels, (stable, fade) = sorted(each), self.lengths()
         growth, worth = growth_seconds(each, stable, fade), self.least_seconds(self.sizes) <= self.seconds

@@ -91,7 +91,7 @@ def open_run(
         metrics = Evaluator(wanted.metrics, wanted.extractor, device, count=wanted.count)
     run_dir = Path(group.broadcast_object(group.on_main(lambda: str(choose_run_dir(config.run_dir, config.name)))))
 
-    with ExitStack() as stack:  # keeps lock, signal handler and files until the run ends
+    with ExitStack() as stack:  # holds the lock, the signal handler and open files until the run ends
         interruption = stack.enter_context(StopSignal(at_once=True, then=partial(next_start, run_dir)))
         group.on_main(lambda: stack.enter_context(lock_run_dir(run_dir)))
         source = find_source(config, description, run_dir, find_images, group)
@@ -166,12 +166,12 @@ def find_source(
         for directory in (run_dir, run_dir / "checkpoints", run_dir / "samples", run_dir / "samples" / FOLDER):
             clean_partials(directory)
         found, notes = find_resume_point(config.resume, run_dir)
-        if found is not None:  # checked before images are prepared, which takes long: keys may be missing or wrong
+        if found is not None:  # checked before the slow preparation of images, so that wrong keys fail early
             theirs = found.architecture
             ours = config.model.architecture(schedule.final_resolution, theirs.channels, theirs.num_classes)
             check_networks(found, ours)
         elif config.init_from is not None and not has_checkpoints(Path(config.init_from)):
-            generator_path(config.init_from, "init_from")  # checked before images are prepared, too
+            generator_path(config.init_from, "init_from")  # also before the slow preparation
         return found, notes
 
     checkpoint, notes = group.on_main(find_checkpoint) or (None, [])
@@ -179,7 +179,7 @@ def find_source(
     pyramid = open_everywhere(config, find_images, schedule, group)
     num_classes = len(pyramid.class_names or ()) if config.data.labels else 0
     architecture = config.model.architecture(schedule.final_resolution, pyramid.channels, num_classes)
-    if config.hours is not None:  # the run had changed its schedule to fit the hours
+    if config.hours is not None:  # continue with the schedule that the run has fitted to its hours
         schedule = with_plan(schedule, group.broadcast_object(header))
     with group.collective_errors():
         if checkpoint is not None:
@@ -191,7 +191,7 @@ def find_source(
 
 
 def restore(config: TrainConfig, source: Source, trainer: Trainer, group: ProcessGroup) -> None:
-    """Load the checkpoint, or the weights of `init_from`, on all ranks, and add lines about this to the notes."""
+    """Load the checkpoint or the weights of `init_from` on all ranks, and describe the source in `source.notes`."""
     checkpoint, state, notes = source.checkpoint, trainer.state, source.notes
     with group.collective_errors():
         if checkpoint is not None:
@@ -207,11 +207,11 @@ def open_everywhere(
 ) -> ImagePyramid:
     """Open the pyramid on every rank; rank 0 prepares it first, and one rank per machine verifies its checksums."""
     final, place = schedule.final_resolution, None
-    for is_mine in (group.is_main, group.local_rank == 0, True):  # later ranks find the prepared files
+    for is_mine in (group.is_main, group.local_rank == 0, True):  # rank 0 prepares, the others find the files
         with group.collective_errors():
             if is_mine and place is None:
                 place = find_images(final)
-    assert place is not None, "all ranks take part in the last turn"
+    assert place is not None, "every rank looks for images in the last turn"
     batch, data, verify = max(phase.batch for phase in schedule.phases), config.data, group.local_rank == 0
     with group.collective_errors():
         pyramid = open_pyramid(place, final, batch, channels=data.channels, labels=data.labels, verify=verify)
@@ -221,7 +221,7 @@ def open_everywhere(
 
 @contextmanager
 def disk_errors(run_dir: Path, group: ProcessGroup) -> Iterator[None]:
-    """Turn an OSError of a full or read-only disk inside the block into a UserError."""
+    """Turn an OSError of a full or read-only disk inside the `with` block into a UserError."""
     try:
         yield
     except OSError as error:

@@ -21,7 +21,7 @@ from pggan.core.architecture import resolutions_between
 from pggan.core.schedule import Course, Phase
 from pggan.core.text import duration
 
-IMAGE_QUALITY = r"metrics/(?![a-z_]+_(floor|reals))[a-z_]+(/[a-z]+)?@.*"  # skips metrics of reals and of one level
+IMAGE_QUALITY = r"metrics/(?![a-z_]+_(floor|reals))[a-z_]+(/[a-z]+)?@.*"  # without floors, reals and single levels
 FRAMES_PER_SECOND = 1  # rate of the live view; drawing one frame delays training by 3 ms
 KEPT_WARNINGS = 3  # the live view shows the last three warnings; train.log keeps all warnings
 BAR_WIDTH = 26
@@ -44,9 +44,9 @@ class TrainingConsole:
     """The console output of one training run; a context manager, which shows the live view."""
 
     def __init__(self, run_dir: Path, course: Course, images: int) -> None:
-        """Args: images: the images that the run has shown already."""
+        """Args: images: number of images that the run has shown so far."""
         self.run_dir, self.course, self.images, self.phase = run_dir, course, images, course.at(images)
-        self.rows = {"tick": "none yet", "metric": "none yet"}  # texts of the last ones
+        self.rows = {"tick": "none yet", "metric": "none yet"}  # texts about the last tick and metric
         self._end: float | None = None  # expected end of the run, on the clock of time.monotonic()
         self.warnings: deque[str] = deque(maxlen=KEPT_WARNINGS)
         # A live view inside a Jupyter notebook would add a new copy of itself with every frame.
@@ -77,7 +77,7 @@ class TrainingConsole:
         self.images, self.phase = images, phase
 
     def tick(self, scalars: dict[str, float]) -> str:
-        """Show the `scalars` (value by name) of the last tick; returns the line of text, which train.log gets, too."""
+        """Show the `scalars` (value by name) of the last tick; returns this line of text for train.log."""
         left, side = scalars["speed/eta_seconds"], self.phase.resolution
         self._end = time.monotonic() + left
         for tag in [tag for tag in scalars if re.fullmatch(IMAGE_QUALITY, tag)][:1]:

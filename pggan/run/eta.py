@@ -1,4 +1,4 @@
-"""The remaining time of a run, and with `hours=` its number of images, estimated from measured step times."""
+"""Estimates the remaining time of a run from measured step times; with `hours=`, fits the schedule into the time."""
 
 from bisect import bisect_right
 from dataclasses import dataclass, replace
@@ -15,8 +15,8 @@ from pggan.training.timing import PhaseTimes
 HALF_LIFE_SECONDS, HALF_LIFE_SHARE = 60.0, 0.5
 TRUSTED_SECONDS = 3.0  # seconds of training that weigh as much as the step times measured at the start
 TRAINING_SHARE = 0.98  # share of `hours` that training may use; saving the last checkpoint needs the rest
-KNOWN_SHARE = 0.1  # growth is not shortened before this share of `hours`: the lowest levels predict the speed badly
-PLANNED = ("growth_images", "lr_decay_images", "total_images")  # keys in state.json that `hours=` plans anew
+KNOWN_SHARE = 0.1  # growth is not shortened before this share of `hours`, since low levels predict higher ones badly
+PLANNED = ("growth_images", "lr_decay_images", "total_images")  # keys that `hours=` changes; see state.json
 ENDLESS = 10**12  # images, more than any run shows
 
 
@@ -26,7 +26,7 @@ class Eta:
 
     The time of grids, checkpoints and evaluations counts as training time.
 
-    Args: images: the images shown already; now: the current time in seconds, on the clock that all later calls use.
+    Args: images: the images shown so far; now: the current time in seconds, on the clock that all later calls use.
     """
 
     course: Course
@@ -46,22 +46,22 @@ class Eta:
         self.images, self.now = images, now
 
     def seconds_between(self, before: int, after: int, schedule: Schedule | None = None) -> float:
-        """The seconds from image count `before` to `after` at the speed of this run; schedule None: of this run."""
+        """The seconds from image count `before` to `after` at this run's speed; schedule=None: this run's schedule."""
         ratio = self._took / self._expected if self._expected > 0 else 1.0
         return ratio * self.phase_times.seconds(schedule or self.course.schedule, before, after)
 
     def images_after(self, seconds: float, images: int) -> int:
-        """The image count that training reaches `seconds` after `images`, as if the last phase had no end."""
+        """The image count that training reaches `seconds` after image count `images`, if the last phase had no end."""
         endless, counts = replace(self.course.schedule, total_images=ENDLESS), range(images + 1, ENDLESS)
         return images + bisect_right(counts, seconds, key=lambda count: self.seconds_between(images, count, endless))
 
 
 @dataclass(frozen=True)
 class TimeLimit:
-    """Fits the schedule of a run into its `hours`, which count start-up and all commands that have resumed the run.
+    """Fits the schedule of a run into `hours`, which include start-up and all earlier commands of the same run.
 
-    Args: eta: the estimate for this run; began: start of the run on the clock of `eta`, as if it had never been
-    interrupted; configured: the schedule of the configuration.
+    Args: eta: estimates the time left; began: now - began is the time of the run, without pauses between commands, on
+    the clock of `eta`; configured: the schedule of the configuration.
     """
 
     hours: float
@@ -71,7 +71,7 @@ class TimeLimit:
 
     @property
     def planned(self) -> dict[str, Any]:
-        """The values of the schedule that `plan` changes during training, for state.json."""
+        """The schedule values that `plan` may change; state.json stores them, so that a resumed run uses them."""
         schedule = self.eta.course.schedule
         return dict(zip(PLANNED, ([*schedule.growth_images], schedule.lr_decay_images, schedule.total), strict=True))
 
@@ -95,9 +95,9 @@ class TimeLimit:
         course.schedule = replace(course.schedule, lr_decay_images=decay, total_images=max(reached, images + 1))
 
     def _grown_within(self, seconds: float, images: int) -> Schedule:
-        """The schedule whose remaining growth takes at most `seconds`: as configured, or shortened by one factor.
+        """The schedule with growth as configured, or with the rest of growth shortened by one factor to fit `seconds`.
 
-        The fade in training is shortened, too, so that alpha reaches 1.  A phase that has begun never becomes longer.
+        A fade that has begun is shortened, too, so that alpha reaches 1.  A phase that has begun never becomes longer.
         """
         schedule, planned = self.eta.course.schedule, self.configured.growth_images
         phases = zip(schedule.phases[:-1], planned, strict=True)
@@ -109,7 +109,7 @@ class TimeLimit:
 
 
 def with_plan(schedule: Schedule, plan: dict[str, Any]) -> Schedule:
-    """`schedule` with the values that `TimeLimit.plan` has changed, read from the header of a checkpoint."""
+    """`schedule` with the values in `plan`, which is `TimeLimit.planned` of rank 0 or the header of a checkpoint."""
     growth = plan.get("growth_images", ())
     schedule = schedule.with_growth(growth) if len(growth) == len(schedule.growth_images) else schedule
     return replace(schedule, **{key: plan[key] for key in PLANNED[1:] if key in plan})

@@ -1,7 +1,7 @@
 """Metrics during training: when an evaluation is due, its values, and whether its checkpoint is the best so far.
 
 An evaluation uses no random numbers of training and changes no training state.  The clock of rank 0 decides when an
-evaluation is due, so two equal runs may be evaluated at different images; the values at the same images are equal.
+evaluation is due, so two equal runs may be evaluated at different image counts; values at equal image counts are equal.
 """
 
 import math
@@ -22,7 +22,7 @@ from pggan.networks.networks import Generator
 from pggan.run.report import NullReporter, Reporter
 from pggan.sampling.generate import RenderSettings
 
-MAX_POINTS = 100  # evaluations per run without evaluation.interval_images: enough points for a curve
+MAX_POINTS = 100  # most evaluations per run without evaluation.interval_images: enough points for a curve
 
 
 def is_better(mark: dict[str, Any], best: Any) -> bool:
@@ -34,7 +34,7 @@ def is_better(mark: dict[str, Any], best: Any) -> bool:
 
 
 def fits(took: float, spent: float, share: float, *, last: bool) -> bool:
-    """Whether one more evaluation of `took` seconds, and one at the end, fit into `share` - `spent` seconds."""
+    """Whether an evaluation of `took` seconds, and one more unless `last`, fit into `share` - `spent` seconds."""
     return spent + took * (1 if last else 2) <= share
 
 
@@ -65,15 +65,15 @@ class TrainingEvaluator:
         kept = [directory for directory in checkpoints_of(self.run_dir) if int(directory.name) <= self.images]
         best = best_of(kept) if self.group.is_main else None
         self._best = self.group.broadcast_object(None if best is None else mark_of(best, BEST))
-        self.mark: dict[str, Any] | None = None  # mark for the next checkpoint, if it is the best so far
+        self.mark: dict[str, Any] | None = None  # result to store in the next checkpoint, if the best so far
 
     def is_due(self, before: int, images: int) -> bool:
-        """Whether the interval asks for an evaluation after the step from image count `before` to `images`."""
+        """Whether `interval_images` makes an evaluation due after the step from image count `before` to `images`."""
         every = self.interval_images
         return every is not None and bool(self.evaluator.metrics) and is_due(every, before, images)
 
     def at_tick(self, g_ema: Generator, phase: Phase, images: int, total: int) -> dict[str, float]:
-        """Evaluate if it is due at this tick, on all ranks; returns values by tag.  `total` is the run's last image."""
+        """Evaluate on all ranks if an evaluation is due; returns values by tag.  `total`: images of the whole run."""
         metrics = self.evaluator.metrics.values()
         if all(phase.resolution < one.least_resolution for one in metrics) or not self._is_time(images, total):
             return {}

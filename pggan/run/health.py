@@ -1,4 +1,4 @@
-"""The means of a run's numbers between two ticks, and the alarms that these means raise."""
+"""Averages the metrics of all steps between two ticks, and raises alarms if the averages look wrong."""
 
 from collections import defaultdict, deque
 from collections.abc import Mapping
@@ -12,15 +12,15 @@ from torch import Tensor
 
 from pggan.distributed.process_group import ProcessGroup
 
-COUNTED = "/skipped"  # numbers with this suffix are summed, all others are averaged
-PEAKED = "/gradient_norm"  # numbers with this suffix are also reported by their maximum
-PEAK = "_max"  # suffix of the name of such a maximum
+COUNTED = "/skipped"  # metrics with this suffix in their name are summed, all others are averaged
+PEAKED = "/gradient_norm"  # metrics with this suffix are averaged, and their maximum is reported, too
+PEAK = "_max"  # appended to the name of a metric to name its maximum
 
-SPIKE_FACTOR = 100  # alarm for a gradient norm of this many times its recent median; new levels cause less
+SPIKE_FACTOR = 100  # alarm for a gradient norm of this many times its recent median; new levels cause smaller spikes
 # ADA aims at a mean sign of 0.6 for D's scores of reals (Karras et al. 2020, section 3).
-# In avatars_32, this mean sign stays below 0.67 until the learning rates decay.
+# In the recipe avatars_32, this mean sign stays below 0.67 until the learning rates decay.
 # A mean sign of 0.8 means that D is wrong about one real in 10.
-# A relativistic loss has no sign of single scores: `Loss.mean_sign` converts this limit for differences of scores.
+# Relativistic losses compare scores of reals and fakes: `Loss.mean_sign` converts MAX_SIGN for score differences.
 MAX_SIGN, RECENT_TICKS = 0.8, 12
 REALS_SIGN = "health/reals_sign"
 REMEDIES = {
@@ -31,14 +31,14 @@ REMEDIES = {
     "lower augmentation.rampup_images), or stop training and use checkpoint=best",
 }
 
-Values = dict[str, NDArray[np.float32]]  # numbers [N] by name
+Values = dict[str, NDArray[np.float32]]  # values [N] of a metric by its name
 
 
 class MetricAccumulator:
-    """Collects the named tensors of all steps between two ticks on the device, so that no step waits for a copy."""
+    """Collects named tensors of all steps between two ticks on the device, so no step waits for a copy to the CPU."""
 
     def __init__(self) -> None:
-        self._steps: list[tuple[dict[str, int], Tensor]] = []  # sizes by name, and the concatenated values
+        self._steps: list[tuple[dict[str, int], Tensor]] = []  # per step: number of values by name, and all values
 
     def add(self, named: dict[str, Tensor]) -> None:
         """Add the tensors of one step, of any shape; the names may differ from step to step."""
@@ -47,7 +47,7 @@ class MetricAccumulator:
         self._steps.append(({name: values.numel() for name, values in named.items()}, flat))
 
     def take(self) -> Values:
-        """The single values of this rank since the last call, by name; waits for the device."""
+        """All values that this rank has added since the last call, by name; waits for the device."""
         steps, self._steps = self._steps, []
         parts: dict[str, list[Tensor]] = {}
         numbers = torch.cat([flat for _, flat in steps]).cpu() if steps else torch.zeros(0)
@@ -83,12 +83,12 @@ class Alarms:
     def at_tick(
         self, resolution: int, scalars: Mapping[str, float], *, rates_fall: bool
     ) -> tuple[dict[str, float], list[str]]:
-        """Returns scalars by tag (1 for an alarm that is raised, else 0) and the texts of alarms to show now.
+        """Returns scalars by tag (1 for a raised alarm, else 0) and the texts of alarms that have not been shown yet.
 
-        Args: scalars: of this tick, by tag; an alarm without its scalar is not raised; rates_fall: whether the learning
-        rates decay: then G hardly changes, and good runs reach a mean sign of 0.9, too (lab book).
+        Args: scalars: means of this tick by tag; rates_fall: whether the learning rates decay.  The alarm about
+        overfitting is then off, because G hardly changes, and good runs reach a mean sign of 0.9 (lab book).
         """
-        if resolution != self._resolution:  # the scores of another resolution have another scale
+        if resolution != self._resolution:  # D's scores at a new resolution can't be compared with older scores
             self._resolution, self._said = resolution, set[str]()
             self._recent[REALS_SIGN].clear()
         found = {

@@ -64,7 +64,7 @@ def facts_of_run(path: Path) -> dict[str, Any]:
 
 
 def facts_of_generator(path: Path) -> dict[str, Any]:
-    """The facts of a generator file: stage, parameters, checksum, architecture, licence and data statement if any."""
+    """The facts of a generator file: images shown, resolution, parameters, checksum, architecture, licence if any."""
     with refusing_generators(path):
         about = read_generator_header(path)
         return {

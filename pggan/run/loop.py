@@ -47,20 +47,20 @@ class Run:
     pictures: Pictures | None  # None except on rank 0
     tick_images: int
     most_skipped: int  # updates in a row
-    began: float  # start of training by time.monotonic(), as if the run had never been interrupted
+    began: float  # time.monotonic() - began is the training time so far, without pauses between commands
     hours: float | None
-    limit: TimeLimit | None  # None without `hours`, and on ranks other than 0
+    limit: TimeLimit | None  # only on rank 0 of a run with `hours`
 
     def __post_init__(self) -> None:
         self._numbers = MetricAccumulator()
         self._phase_index = -1  # index of the last phase that was reported
         self._saved_at = self.state.images or -1
-        self._is_wanted = False  # whether a checkpoint is due after the next step whose updates were not skipped
+        self._is_wanted = False  # whether a checkpoint is due; it waits for a step without skipped updates
         self._problem: NonFiniteError | None = None  # error that was found while the last checkpoint was written
 
     @property
     def state(self) -> State:
-        """The state in training."""
+        """The trainer's state: networks, optimizers and the images shown."""
         return self.trainer.state
 
     def next_phase(self) -> Phase | None:
@@ -89,7 +89,7 @@ class Run:
         return phase
 
     def _begin_phase(self, phase: Phase) -> None:
-        """Report the phase of the next step, which begins now or is resumed."""
+        """Report that `phase` begins, or that the run resumes within `phase`; a new phase frees the CUDA graphs."""
         self._phase_index = phase.index
         is_new = phase.index != self.state.phase_index
         self.reporter.begin_phase(phase, self.state.images, is_new=is_new)
@@ -116,12 +116,12 @@ class Run:
         if step.reaches(self.tick_images) or self.evaluator.is_due(step.before, step.images):
             self._tick(step)
         self._is_wanted |= step.reaches(self.writer.every_images) or self.evaluator.mark is not None
-        # A checkpoint while updates are skipped could not be rolled back to; `finish` writes the last checkpoint.
+        # While updates are skipped, the state may be broken: rolling back to it would not help.
         if self._is_wanted and not step.is_last and updates_were_taken(self.state, self.most_skipped):
             self._save()
 
     def _tick(self, step: Step) -> None:
-        """Report the numbers since the last tick, and evaluate the averaged generator if it is due.
+        """Report the metrics of all steps since the last tick; evaluate the averaged generator if an evaluation is due.
 
         Raises NonFiniteError, on all ranks, after too many skipped updates in a row.
         """
@@ -131,8 +131,8 @@ class Run:
         scalars = means(values, group)
         if not step.is_last:
             self._replan(step.images)
-        if is_sound:  # while updates are skipped, no checkpoint is saved, so the best one must not be marked either
-            shown = self.course.at(step.images - 1)  # a checkpoint stores the phase of the last image shown, too
+        if is_sound:  # while updates are skipped, no checkpoint is saved, so no result may be marked as the best
+            shown = self.course.at(step.images - 1)  # the phase of the last image, as in checkpoints
             scalars |= self.evaluator.at_tick(state.g_ema, shown, step.images, self.course.schedule.total)
         if loss.scores_are_log_odds and "scores/reals" in values:
             reals, fakes = (torch.from_numpy(values[f"scores/{kind}"]) for kind in ("reals", "fakes"))
@@ -142,7 +142,7 @@ class Run:
         group.require_equal_weights({"G": [*state.g.network.weights], "D": [*state.d.network.weights]})
 
     def _replan(self, images: int) -> None:
-        """With `hours`, adapt growth and the number of images to the time left, and send the plan to all ranks."""
+        """With `hours`, rank 0 fits the schedule into the time left and sends it to all ranks."""
         if self.hours is None:
             return
         if (limit := self.limit) is not None:
@@ -157,7 +157,7 @@ class Run:
         self._is_wanted, self.evaluator.mark = False, None
         extra_state = self.trainer.reducer.extra_state()
         if self.group.is_main and self._wait_for_checkpoint():
-            self.reporter.board.flush()  # so a run that resumes there has all earlier points
+            self.reporter.board.flush()  # so a run resumed from this checkpoint has all earlier points
             phase = self.course.at(max(state.images - 1, 0))
             self.writer.save(take_snapshot(state, phase, metadata, extra_state))
         self._saved_at = state.images
@@ -179,10 +179,10 @@ class Run:
         if self._saved_at != images:
             self._save()
         if self._wait_for_checkpoint() and self.group.is_main:
-            # A kill may have come after a checkpoint was written, but before older checkpoints were removed.
+            # A command that was killed may have written a checkpoint without removing older checkpoints.
             prune(self.run_dir, images, self.writer.keep)
         if problem := self.group.broadcast_object(str(self._problem or "")):
-            raise self._problem or NonFiniteError(problem)  # only `_problem` knows the image count of its checkpoint
+            raise self._problem or NonFiniteError(problem)  # rank 0's own error also has the image count
         if images < schedule.total:
             resumes = f"The same command with run_dir={self.run_dir} resumes."
             reporter.line(f"Interrupted at {images:,} images; everything is saved. {resumes}")

@@ -34,7 +34,7 @@ def run(config: MonitorConfig) -> int:
 
 
 def newest_run(folder: Path) -> Path:
-    """The run in or below `folder` whose event file changed last; raises UserError if there is no run."""
+    """The run in or below `folder` whose TensorBoard events changed last; raises UserError if there is no run."""
     files = {path: path.stat().st_mtime for path in folder.rglob(EVENTS)}
     if not files:
         remedy = "Set run= to the run_dir of a training, or to a folder with runs. By default, runs are below outputs/."

@@ -1,7 +1,4 @@
-"""Draws the pictures of a run during training: preview grids, frames of its film, and TensorBoard's projector.
-
-N images, R resolution, C channels.
-"""
+"""Draws the pictures of a run during training: preview grids, frames of its film, and TensorBoard's projector."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,10 +28,10 @@ from pggan.sampling.images import (
     stored_grids,
 )
 
-MAX_GRID = 2**22  # pixels of a preview grid: encoding it takes about a second, and a screen shows no more pixels
-FILM_GRIDS = 200  # small grids that a run stores for its film: 200 frames last seven seconds
-MAX_TILE = 128  # side in pixels of an image in a stored grid; larger images are averaged down
-MAX_STORED_PIXELS = 2**16  # pixels of a stored grid, so that even a grid of noise takes less than 200 KB
+MAX_GRID = 2**22  # most pixels of a preview grid: encoding it takes about a second, and a screen shows no more pixels
+FILM_GRIDS = 200  # number of small grids that a run stores for its film: 200 frames last seven seconds
+MAX_TILE = 128  # longest side in pixels of an image in a stored grid; larger images are shrunk by averaging
+MAX_STORED_PIXELS = 2**16  # most pixels of a stored grid, so that even a grid of noise takes less than 200 KB
 MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # limits of the projector: 256 images of 256x256, 16 of 1024x1024
 POINT_TILE = 32  # side in pixels of a point's picture: 256 of these pictures take a few hundred kilobytes
 
@@ -74,8 +71,8 @@ class Pictures:
         self.folder, self.film, self.layout = run_dir / "samples", run_dir / "samples" / FOLDER, layout
         self.state, self.pyramid, self.reporter = state, pyramid, reporter
         self.final, self.grid_images = schedule.final_resolution, grid_images
-        self.film_images = -(-schedule.total // FILM_GRIDS)  # between two stored grids
-        # All stored grids of a run have the same number of columns, and as many rows.
+        self.film_images = -(-schedule.total // FILM_GRIDS)  # images shown between two stored grids
+        # All stored grids of a run have the same number of columns, and equally many rows.
         self.tile = min(self.final, MAX_TILE)
         self.columns = 4 if 16 * self.tile**2 <= MAX_STORED_PIXELS else 2
         make_directory(self.film)
@@ -99,7 +96,7 @@ class Pictures:
             self.reporter.warn(f"Pictures of {images:,} images are left out: {str(error).partition('. GPU')[0]}.")
 
     def _show_grids(self, phase: Phase, images: int) -> None:
-        """Show reals, and fakes of seeds 0, 1, 2 … from G and from the averaged G; write the latter to a file."""
+        """Show reals, and fakes of G and averaged G for seeds 0, 1, 2 …; store the averaged G's fakes as a PNG file."""
         self._show("reals", self._reals(phase.resolution), images)
         g, file = self.state.g.network, self.folder / f"fakes-{images:09d}.png"
         assert isinstance(g, Generator), "new_state makes it"
@@ -130,7 +127,7 @@ class Pictures:
 
 @torch.no_grad()
 def show_projector(board: SummaryWriter, pyramid: ImagePyramid, state: State, phase: Phase) -> None:
-    """Show fakes of the averaged G and reals in TensorBoard's projector, by the inputs of D's last layer."""
+    """Show fakes of the averaged G and reals in TensorBoard's projector, as points: the inputs of D's last layer."""
     side, d = phase.resolution, state.d.network
     assert isinstance(d, Discriminator), "new_state makes it"
     group = state.g_ema.architecture.stddev_group  # D's minibatch stddev needs whole groups

@@ -25,8 +25,8 @@ from pggan.sampling.images import Pixels, save_png
 METRICS_FILE = "metrics.jsonl"  # the scalars of each tick as one JSON object per line
 # Keys for TensorBoard's HParams, where people compare runs; TensorBoard's text page has all keys.
 COMPARED = ("seed", "precision", "elastic", "loss", "model", "schedule", "ema", "augmentation")
-GROWTH = {"growth: each bend is the border of two phases": ["^schedule/growth$"]}
-# TensorBoard's page Custom Scalars: for each category, its charts, each with patterns of the tags that it shows.
+GROWTH = {"growth: levels above 4x4; a phase ends at each bend": ["^schedule/growth$"]}
+# Charts on TensorBoard's page Custom Scalars: category, chart title, and regular expressions of the tags in the chart.
 LAYOUT: dict[str, dict[str, list[str]]] = {
     "losses": {
         "losses": ["^[DG]/loss$"],
@@ -62,12 +62,12 @@ class Reporter:
     def __init__(self, run_dir: Path, course: Course, eta: Eta, alarms: Alarms, *, images: int, began: float) -> None:
         """Continue the files of the run at `images` shown, and drop the entries of later image counts.
 
-        Args: began: start of training by time.monotonic(), as if the run had never been interrupted.
+        Args: began: time.monotonic() - began is the training time so far, without pauses between commands.
         """
         self.run_dir, self.course, self.eta, self.alarms, self.began = run_dir, course, eta, alarms, began
         self.console = TrainingConsole(run_dir, course, images)
         self.board = SummaryWriter(str(run_dir), purge_step=images + 1 if images else 0)
-        self._first = images and images + 1  # image count of the first entries
+        self._first = images and images + 1  # image count of this command's first entries in TensorBoard
         self._tick_images, self._tick_time = images, time.monotonic()
         keep_metrics(run_dir / METRICS_FILE, images)
 
@@ -96,7 +96,7 @@ class Reporter:
         append_log(self.run_dir, text)
 
     def describe(self, description: dict[str, Any]) -> None:
-        """Write to TensorBoard: the layout of charts, the configuration, and the start of the run's row in HParams."""
+        """Write to TensorBoard: the layout of charts, the configuration, and this run's row in the table of HParams."""
         board = self.board
         charts = {
             title: {name: ["Multiline", tags] for name, tags in (GROWTH | parts).items()}
@@ -109,19 +109,19 @@ class Reporter:
         values = flatten({key: description[key] for key in COMPARED})
         compared = {key: value for key, value in values if isinstance(value, bool | int | float | str)}
         _, start, self._end_of_row = hparams(compared, {})  # type: ignore[no-untyped-call]
-        board.file_writer.add_summary(start, self._first)  # type: ignore[attr-defined]  # its type stub says None
+        board.file_writer.add_summary(start, self._first)  # type: ignore[attr-defined]  # the type stub declares None
 
     def finish(self, images: int) -> None:
         """Mark the run as complete in TensorBoard's HParams; `images` is its last image count."""
         self.board.file_writer.add_summary(self._end_of_row, images)  # type: ignore[attr-defined]
 
     def begin_phase(self, phase: Phase, images: int, *, is_new: bool) -> None:
-        """Report that `phase` begins at `images` shown if `is_new`, or is resumed there."""
+        """Report that `phase` begins (if `is_new`), or that the run resumes within `phase`, at image count `images`."""
         self.console.progress(images, phase)
         title = f"Phase {phase.index + 1} of {len(self.course.schedule.phases)}: {phase.name}, batch {phase.batch}"
         self.line(title if is_new else f"{title}, resumed at {images:,} images")
         if is_new:
-            # A run that resumes at `images` drops the points after it, so it writes this point only once.
+            # A run that resumes at `images` drops TensorBoard's later points, so this point never appears twice.
             self.board.add_text("phases", title, images + 1)
             self.board.add_scalar("schedule/growth", growth(phase), images + 1)
 
@@ -168,7 +168,7 @@ class Reporter:
 
 
 def growth(phase: Phase) -> float:
-    """How often the resolution has doubled since 4x4; a doubling that fades in counts as its alpha."""
+    """The number of levels above 4x4; a level that fades in counts as alpha instead of 1."""
     return phase.resolution.bit_length() - MIN_RESOLUTION.bit_length() - 1 + phase.alpha
 
 

@@ -48,10 +48,10 @@ def append_log(run_dir: Path, text: str) -> None:
 
 @contextmanager
 def lock_run_dir(run_dir: Path) -> Iterator[None]:
-    """Create the directories of a run if they are missing, and lock the run directory while the block runs.
+    """Create the directories of a run if they are missing, and lock the run directory inside the `with` block.
 
     The operating system releases the lock when this process ends, so a killed run leaves nothing to clean up.
-    If the block fails early, new directories that are still empty are removed again.
+    At the end of the `with` block, new directories that are still empty are removed.
     Raises UserError if another process holds the lock (the message names it), or if the directory can't be written.
     """
     path = run_dir / LOCK_FILE
@@ -76,8 +76,8 @@ def lock_run_dir(run_dir: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            with suppress(OSError):  # an error of a read-only disk must not replace the error of the block
-                path.unlink()  # before the lock is released, so that a waiting process sees the deletion
+            with suppress(OSError):  # a read-only disk must not hide an exception from the `with` block
+                path.unlink()  # delete while still locked, so that the next process to get the lock sees the deletion
             with suppress(OSError):
                 for directory in made:
                     directory.rmdir()

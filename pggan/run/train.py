@@ -22,7 +22,7 @@ from pggan.run.loop import Run
 from pggan.run.run_dir import choose_run_dir, next_start
 
 SMALLER_FILE = ".micro_batch_size"  # file in the run directory with the micro-batch size after an out-of-memory restart
-MAX_FAILURES = 3  # rollbacks of one process; a run with more failures has diverged
+MAX_FAILURES = 3  # most rollbacks of one process; a run with more failures has diverged
 REMEDY = (
     "Lower schedule.learning_rate_g and schedule.learning_rate_d, or raise the weight of the gradient penalty "
     "(loss.*), and repeat the command: the run resumes from its last checkpoint."
@@ -48,7 +48,7 @@ def run(config: TrainConfig, find_images: FindImages | None = None) -> int:
 def train(config: TrainConfig, find_images: FindImages, group: ProcessGroup) -> int:
     """Train on one rank until the end of the schedule or a stop signal; returns the exit code.
 
-    After NaN or infinite numbers, or out of memory, the run is opened again at its last checkpoint.
+    After NaN or infinite numbers, or out of memory, the run resumes from its last checkpoint.
     """
     run: Run | None = None
     began: float | None = None
@@ -58,7 +58,7 @@ def train(config: TrainConfig, find_images: FindImages, group: ProcessGroup) -> 
             with open_run(config, find_images, group, began) as run:
                 return take_steps(run, config)
         except (NonFiniteError, StepOutOfMemory) as problem:
-            if run is None:  # the error came before the first step
+            if run is None:  # the run could not be opened, so nothing can be rolled back
                 raise
             began = run.began
             config = opened_again(config, group, run, problem, bad)
@@ -83,7 +83,7 @@ def opened_again(
     """The configuration that resumes the run after `problem`; raises UserError if resuming can't help.
 
     A resumed run repeats the same images and random numbers.  So a fault of the hardware does not come back, but a
-    fault of the recipe comes back at the same images.  After out of memory, the micro-batch has half as many images.
+    fault of the recipe comes back at the same image count.  After an out-of-memory error, the micro-batch is smaller.
     """
     run_dir = run.run_dir
     if isinstance(problem, StepOutOfMemory):
@@ -128,7 +128,7 @@ def launch_ranks(config: TrainConfig, kind: str, count: int) -> int:
     """Start `count` ranks on this machine; every rank gets the configuration that this process has composed."""
     from pggan.distributed.launch import launch
 
-    # The name is chosen before the ranks start, so that restarted ranks find the same directory.
+    # Choose the run directory before the ranks start, so that restarted ranks use the same directory.
     run_dir = choose_run_dir(config.run_dir, config.name)
     (run_dir / SMALLER_FILE).unlink(missing_ok=True)
     config = replace(config, run_dir=str(run_dir), devices=f"cpu:{count}" if kind == "cpu" else str(count))

@@ -22,10 +22,10 @@ from pggan.training.build import TrainerSettings, build_trainer
 from pggan.training.trainer import Trainer
 
 EMA_DECAY = 0.999
-MAX_SECONDS = 5.0  # limit for measuring steps at the start of a run
-MAX_SHARE = 0.01  # measuring steps at the start may take this share of the run's expected time
-STEPS = 3  # timed steps, of which the fastest counts: other programs disturb it least
-WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # untimed warm-up steps; CUDA takes more until the step is captured
+MAX_SECONDS = 5.0  # limit for timing steps at the start of a run
+MAX_SHARE = 0.01  # timing steps at the start may take at most this share of the run's expected time
+STEPS = 3  # timed steps; the fastest step counts, because other programs have disturbed it least
+WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # untimed warm-up steps; CUDA graphs are captured during these
 
 # A step costs as much as UPDATE_PASSES forward passes of G, plus PENALTY_PASSES if it has a gradient penalty.
 UPDATE_PASSES, PENALTY_PASSES = 12, 6
@@ -33,15 +33,15 @@ UPDATE_PASSES, PENALTY_PASSES = 12, 6
 # The CPU's numbers fit the steps of the demo (lab book, "Plans against runs, again"); those of mps are a guess.
 # The numbers for CUDA predict the paper's networks on one H100 within 15 % (docs/performance.md).
 ROOFLINE = {"cpu": (0.01, 0.7), "mps": (0.002, 0.3), "cuda": (0.0015, 0.75)}
-ACTIVATION_BYTES = 23  # bytes read and written per activation and pass
+ACTIVATION_BYTES = 23  # bytes of memory traffic per activation in each of these passes
 
 
 class Speed(NamedTuple):
-    """The speed of a device."""
+    """How fast a device runs training steps: launch time, compute rate and memory bandwidth."""
 
-    start_seconds: float  # time to launch the operations of one level in a step
+    start_seconds: float  # seconds to launch the operations of one level in a step
     flops_per_second: float  # FLOP/s of the matrix products and convolutions of a step
-    bytes_per_second: float  # memory bandwidth; infinite if it never limits a step
+    bytes_per_second: float  # memory bandwidth; infinite if bandwidth never limits a step
 
     @classmethod
     def of(cls, kind: str, products: float, copies: float = inf) -> "Speed":
@@ -91,7 +91,7 @@ def _seconds(work: Callable[[], object], device: torch.device, repeats: int = 10
 class PhaseTimes(NamedTuple):
     """The training seconds per image in each phase of a schedule."""
 
-    seconds_per_image: tuple[float, ...]  # by the index of the phase
+    seconds_per_image: tuple[float, ...]  # one value per phase, in the order of phases
     measured: frozenset[int]  # resolutions whose steps were measured; other times are expected from FLOPs and bytes
 
     def seconds(self, schedule: Schedule, before: int, after: int) -> float:
@@ -106,7 +106,7 @@ class StepTimes:
     def __init__(
         self, settings: TrainerSettings, architecture: Architecture, device: torch.device, speed: Speed | None = None
     ) -> None:
-        """Args: speed: the speed of the device; None: measure it now."""
+        """Args: speed: the speed of the device; None: measure the speed now."""
         self.settings, self.reg_interval = replace(settings, elastic=False), settings.loss.reg_interval
         self.architecture, self.device = architecture, device
         self.speed = speed_of(device, settings.precision) if speed is None else speed
@@ -116,9 +116,9 @@ class StepTimes:
         return self.speed.step_seconds(self.architecture, resolution, batch, self.reg_interval)
 
     def measured(self, phases: Sequence[Phase], seconds: float) -> dict[int, float]:
-        """The ratio of measured to expected step time, by resolution, for all of `phases` that fit into `seconds`.
+        """The ratio of measured to expected step time, by resolution, for as many of `phases` as `seconds` allow.
 
-        The lowest resolution is measured first, because its steps are the cheapest; then the highest downwards.
+        The lowest resolution is timed first, because its steps are the cheapest; then from the highest downwards.
         The batch of each phase must be the local batch of this device.
         """
         began, ratios, trainer = time.perf_counter(), dict[int, float](), None
@@ -135,10 +135,10 @@ class StepTimes:
     def of_phases(
         self, schedule: Schedule, local_batch: Callable[[int], int] = int, images: int = 0, seconds: float | None = None
     ) -> PhaseTimes:
-        """The times of all phases; measures steps of new networks for phases after `images`, as far as time allows.
+        """The seconds per image in all phases; times steps for phases after image count `images`, if time allows.
 
-        Args: local_batch: from a batch to the images of one rank; seconds: time for measuring.  By default, this is
-        MAX_SECONDS or MAX_SHARE of the run on a CPU, and 0 on other devices, whose first steps are slow.
+        Args: local_batch: computes one rank's batch from the whole batch; seconds: time for timing steps.  The default
+        on a CPU is MAX_SECONDS or, if less, MAX_SHARE of the run; it is 0 on other devices, whose first steps are slow.
         """
         phases = [replace(phase, batch=local_batch(phase.batch)) for phase in schedule.phases]
         steps = [self.expected(phase.resolution, phase.batch) for phase in phases]
@@ -159,7 +159,7 @@ def nearest(ratios: Mapping[int, float], resolution: int) -> float:
 
 
 def step_seconds(trainer: Trainer, phase: Phase, device: torch.device) -> float:
-    """The seconds of a step of `phase` on noise, averaged over the interval of lazy penalties; changes the state."""
+    """The seconds of a step of `phase` on noise, averaged over the interval of lazy penalties; trains the state."""
     interval, state, architecture = trainer.loss.reg_interval, trainer.state, trainer.state.g_ema.architecture
     state.images, state.phase_index = (phase.start + phase.end) // 2, phase.index
     state.reset_optimizers()
