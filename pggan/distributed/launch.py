@@ -19,8 +19,8 @@ from pggan.core.process import PARENT_VARIABLE, TASK_VARIABLE, environment, sign
 
 LOOPBACK = "127.0.0.1"  # not `localhost`, which some containers can't resolve
 RENDEZVOUS_SECONDS = 300  # time for all machines and all ranks to connect
-RANKS_VARIABLE = "PGGAN_RANKS"  # environment variable of a rank: folder for notes between ranks and parent
-IGNORED = "SIGURG"  # torchrun is to handle only this signal, which nobody sends: `relay` handles the others
+RANKS_VARIABLE = "PGGAN_RANKS"  # environment variable of ranks: a folder for files that ranks and launcher exchange
+IGNORED = "SIGURG"  # the only signal that torchrun handles; nobody sends it, so `relay` handles all signals
 ENDED = "ended"  # file with the exit code of the command; once it exists, no rank is restarted
 
 
@@ -39,9 +39,9 @@ def launch(
 
     The launcher passes signals on to the ranks, which then save and exit.
     Args: values: the configuration of the command; nnodes, rdzv_endpoint, max_restarts: torchrun's options; threads:
-    CPU threads per rank, unless OMP_NUM_THREADS is set; then: returns a sentence that tells the user, after a failure,
-    what the same command would do.
-    Raises UserError if the machines do not find each other, or lose each other.
+    CPU threads per rank, unless OMP_NUM_THREADS is set; then: returns a sentence for messages after
+    failures and signals, which tells the user what the same command would do if it was run again.
+    Raises UserError if the machines do not find each other, or lose their connection.
     """
     with tempfile.TemporaryDirectory(prefix="pggan-") as folder:
         ended = Path(folder, ENDED)
@@ -52,14 +52,14 @@ def launch(
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
             "TORCHELASTIC_SIGNALS_TO_HANDLE": IGNORED,
         }
-        if nnodes == 1 and sys.platform == "linux":  # Gloo would resolve the host name, which can fail
+        if nnodes == 1 and sys.platform == "linux":  # otherwise Gloo resolves the host name, which can fail
             variables["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
 
         def relay(number: int, frame: FrameType | None) -> None:
             ended.write_text(str(EXIT_INTERRUPTED))
             reached = False
             for file in Path(folder).glob("pid-*"):
-                with suppress(ProcessLookupError, ValueError):  # the rank has ended, or its file is being written
+                with suppress(ProcessLookupError, ValueError):  # the rank has ended, or is still writing its file
                     os.kill(int(file.read_text()), number)
                     reached = True
             if not reached:
@@ -78,7 +78,7 @@ def launch(
 def run_ranks(folder: str, count: int, nnodes: int, rdzv_endpoint: str | None, max_restarts: int) -> bool:
     """Let torchrun start the ranks, and restart them after a failure; returns whether they succeeded in the end.
 
-    Raises UserError if the machines do not find each other, or lose each other.
+    Raises UserError if the machines do not find each other, or lose their connection.
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -105,15 +105,15 @@ def run_ranks(folder: str, count: int, nnodes: int, rdzv_endpoint: str | None, m
         return False
     except (RendezvousError, OSError) as error:
         raise UserError(
-            f"The machines did not meet at distributed.rdzv_endpoint={rdzv_endpoint}, or lost each other: {error}",
-            f"Start the same command on all {nnodes} machines within five minutes. The endpoint is the address of one "
-            "of them, which the others can reach, and a free port of that machine.",
+            f"The machines did not meet at distributed.rdzv_endpoint={rdzv_endpoint}, or were disconnected: {error}",
+            f"Start the same command on all {nnodes} machines within five minutes. The endpoint is ADDRESS:PORT: "
+            "the address of one machine, which the other machines can reach, and a free port of that machine.",
         ) from error
     return True
 
 
 def report_rank(run: Callable[[str, dict[str, Any]], int], guarded: Callable[[Callable[[], int]], int]) -> int:
-    """Run as a rank that `launch` has started; returns the exit code for torchrun, 0 if a restart would not help.
+    """Run a command as a rank of `launch`; returns an exit code other than 0 if torchrun is to restart all ranks.
 
     Args: run: runs a command with its configuration; guarded: turns exceptions of `run` into an exit code.
     """
@@ -131,7 +131,7 @@ def report_rank(run: Callable[[str, dict[str, Any]], int], guarded: Callable[[Ca
         except KeyboardInterrupt:
             if ended.exists():
                 raise
-            return EXIT_PEER_LOST  # torchrun stops the other ranks when one is lost
+            return EXIT_PEER_LOST  # torchrun stops the other ranks when one rank is lost
 
     code = guarded(unless_lost)
     if code in (EXIT_USER_ERROR, EXIT_INTERRUPTED) or (code == 0 and ended.exists()):
@@ -141,7 +141,7 @@ def report_rank(run: Callable[[str, dict[str, Any]], int], guarded: Callable[[Ca
 
 
 def end_with_parent() -> None:
-    """Wait until the parent process is gone; then send this process SIGTERM, at which it saves and exits."""
+    """Wait until the launcher is gone; then send SIGTERM to this rank, which saves and exits."""
     while os.getppid() == int(os.environ[PARENT_VARIABLE]):
         time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -159,8 +159,8 @@ def meeting_place(endpoint: str) -> tuple[str, bool | None]:
             with socket.create_connection((host, int(port)), timeout=5) as way:
                 return way.getsockname()[0], False
         except OSError:
-            with suppress(OSError), socket.create_server((host, int(port))):  # succeeds only at this machine's address
-                # For two launchers on one machine, as in tests, None lets torchrun decide which one is the host.
+            with suppress(OSError), socket.create_server((host, int(port))):  # fails unless `host` is this machine
+                # At a loopback address, both launchers of a test could be the host: None lets torchrun choose one.
                 return host, None if host == LOOPBACK else True
             if time.monotonic() > end:
                 raise

@@ -24,8 +24,8 @@ from pggan.core.devices import device_of_rank, synchronize
 from pggan.core.errors import EXIT_FAILED, EXIT_PEER_LOST, EXIT_USER_ERROR, StepOutOfMemory, UserError
 from pggan.distributed.launch import RENDEZVOUS_SECONDS
 
-STEP_TIMEOUT = timedelta(minutes=30)  # for gradients and flags: slow links and evaluations may take minutes
-CONTROL_TIMEOUT = timedelta(days=1)  # the other ranks wait while one rank prepares data
+STEP_TIMEOUT = timedelta(minutes=30)  # for gradients and flags, which a slow link or an evaluation can delay by minutes
+CONTROL_TIMEOUT = timedelta(days=1)  # for small values on the CPU: one rank may prepare data for hours meanwhile
 ROUND, POLL_SECONDS = "round", 0.1
 MAX_STEPS_IN_FLIGHT = 8  # steps that may wait in the GPU's queue: enough to keep the GPU busy; a save waits for all
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class PeerLost(Exception):
 
 
 class RemoteUserError(Exception):
-    """Another rank raised a UserError and reports it; this exception quotes the text."""
+    """Another rank raised a UserError, and prints it; this exception quotes its text."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class ProcessGroup:
         self.device, self.is_main = device, info.rank == 0
         self.name = f"rank {info.rank} on {socket.gethostname()} (pid {os.getpid()})"
         self.torch_group, self._control = torch_group, control
-        self._step_events: deque[torch.cuda.Event] = deque()  # one per step that was put into the GPU's queue
+        self._step_events: deque[torch.cuda.Event] = deque()  # one for each step in the GPU's queue
 
     @classmethod
     def single_process(cls, device: torch.device) -> "ProcessGroup":
@@ -79,10 +79,10 @@ class ProcessGroup:
 
     @classmethod
     def connect(cls, info: RankInfo, device: torch.device) -> "ProcessGroup":
-        """Wait for all ranks, and connect them; raises UserError if that takes longer than RENDEZVOUS_SECONDS."""
+        """Connect this rank with all other ranks; raises UserError if not all connect within RENDEZVOUS_SECONDS."""
         try:
             store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=RENDEZVOUS_SECONDS)))
-            store = getattr(store, "underlying_store", store)  # without torchrun's prefix, which can differ by machine
+            store = getattr(store, "underlying_store", store)  # torchrun's key prefix can differ by machine
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
                 store=PrefixStore(agreed_prefix(store, info, RENDEZVOUS_SECONDS), store),
@@ -94,7 +94,7 @@ class ProcessGroup:
         except (dist.DistError, RuntimeError) as error:
             place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}: {str(error).splitlines()[0]}"
             raise UserError(
-                f"Rank {info.rank} of {info.world_size} did not find the others at {place}",
+                f"Rank {info.rank} of {info.world_size} did not find the other ranks at {place}",
                 "Start as many ranks as WORLD_SIZE says, and make sure that all machines can reach this address.",
             ) from error
 
@@ -128,13 +128,13 @@ class ProcessGroup:
 
     @contextmanager
     def collective(self) -> Iterator[None]:
-        """Wraps a collective: turns the RuntimeError that a lost rank causes into PeerLost."""
+        """Wraps a collective: raises PeerLost instead of the RuntimeError that a lost rank causes."""
         try:
             yield
-        except (torch.OutOfMemoryError, torch.AcceleratorError):  # a fault of this rank's own GPU
+        except (torch.OutOfMemoryError, torch.AcceleratorError):  # not a lost rank: this rank's own GPU failed
             raise
         except RuntimeError as error:
-            raise PeerLost(f"{self.name} lost its connection to the others: {error}") from error
+            raise PeerLost(f"{self.name} lost its connection to the other ranks: {error}") from error
 
     def wait(self, work: dist.Work | None) -> None:
         """Wait for an asynchronous collective, if there is one."""
@@ -156,7 +156,7 @@ class ProcessGroup:
 
     @contextmanager
     def collective_errors(self) -> Iterator[None]:
-        """Share errors: if a rank raises UserError in the block, all other ranks raise RemoteUserError at its end."""
+        """If a rank raises UserError in the `with` block, all other ranks raise RemoteUserError after the block."""
         problem: UserError | None = None
         try:
             yield
@@ -169,7 +169,7 @@ class ProcessGroup:
             raise problem if problem is not None and self.rank == failed else remote
 
     def on_main(self, function: Callable[[], T]) -> T | None:
-        """Call `function` on rank 0, and return its result there, None elsewhere; all ranks share its UserError."""
+        """Call `function` on rank 0; other ranks return None or, if rank 0 raises UserError, raise RemoteUserError."""
         result = None
         with self.collective_errors():
             if self.is_main:
@@ -179,7 +179,7 @@ class ProcessGroup:
     def require_same(
         self, facts: Mapping[str, Any], remedy: str = "Give all ranks the same code, configuration and data."
     ) -> None:
-        """Raise UserError unless `facts` are the same on all ranks; the text names the rank and the fact."""
+        """Raise UserError unless all ranks have the same `facts`; the message names a rank and fact that differ."""
         first, *others = self.all_gather_object(facts)
         with self.collective_errors():
             for rank, theirs in enumerate(others, 1):
@@ -193,7 +193,7 @@ class ProcessGroup:
         """Wait until a GPU is at most MAX_STEPS_IN_FLIGHT steps behind the CPU; called before every step."""
         if self.device.type == "cuda":
             self._step_events.append(torch.cuda.current_stream(self.device).record_event())
-            if len(self._step_events) > MAX_STEPS_IN_FLIGHT:  # else a full queue of the GPU would block the CPU
+            if len(self._step_events) > MAX_STEPS_IN_FLIGHT:  # if the GPU's queue were full, the CPU would block
                 self._step_events.popleft().synchronize()
 
     def all_reduce_flags(self, flags: int) -> int:
@@ -216,18 +216,18 @@ class ProcessGroup:
                 tensor.copy_(dense)
 
     def require_equal_weights(self, named: Mapping[str, list[Tensor]]) -> None:
-        """Raise UserError unless weights have the same bits on all ranks; `named`: the weights by network name."""
+        """Raise UserError unless all ranks have the same weights, bit by bit; `named`: the weights of each network."""
         if self.world_size > 1:
             sums = {name: [int(weight.detach().view(torch.int32).sum()) for weight in named[name]] for name in named}
             self.require_same(
                 {f"checksum of the weights of {name}": sum(map(mul, sums[name], count(1))) for name in named},
                 "Run the same command again: it resumes from the last checkpoint. If this error comes back, the memory "
-                "or the network of that machine is faulty.",
+                "or the network connection of that machine is faulty.",
             )
 
 
 def agreed_prefix(store: Any, info: RankInfo, seconds: float) -> str:
-    """Agree on a prefix for keys in the store, new at every start: ranks before a restart may have left keys there.
+    """Agree on a new prefix for keys in the store, because ranks before a restart may have left keys there.
 
     Ranks other than 0 write a random id to the store, again and again.  Rank 0 deletes old ids, waits for the ids of
     all ranks, and publishes a prefix with these ids.  A rank accepts only a prefix that is published with its own id.
@@ -248,10 +248,10 @@ def agreed_prefix(store: Any, info: RankInfo, seconds: float) -> str:
 
 
 def run_distributed(info: RankInfo, devices: str, run: Callable[[ProcessGroup], int]) -> int:
-    """Connect this rank, choose its device of `devices`, call `run`; returns the exit code, also after an error."""
+    """Connect this rank, choose its device among `devices`, and call `run`; returns the exit code, also for errors."""
     group = ProcessGroup.connect(info, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     try:
-        with group.collective_errors():  # most ranks raise the same error: only one reports it
+        with group.collective_errors():  # if several ranks raise the same error, only the first rank reports it
             group.device = device_of_rank(devices, info.local_rank)
         group.require_same({"kind of device": group.device.type}, "Compare what `pggan doctor` says on each machine.")
         with group.collective_errors():
@@ -261,7 +261,7 @@ def run_distributed(info: RankInfo, devices: str, run: Callable[[ProcessGroup], 
         return code
     except RemoteUserError:
         return EXIT_USER_ERROR
-    except StepOutOfMemory as error:  # this exit lets torchrun restart all ranks, with smaller micro-batches
+    except StepOutOfMemory as error:  # torchrun then restarts all ranks, which use smaller micro-batches
         print(f"{group.name}: {error.problem}", file=sys.stderr, flush=True)
         return EXIT_FAILED
     except PeerLost as error:

@@ -12,7 +12,7 @@ from subprocess import PIPE, Popen
 from threading import Event, Thread
 
 # Program of the guard process: the rank sends a byte each second, and the guard kills the rank after `timeout` seconds
-# without a byte.  It counts waits of a second and reads no clock, so that time in which the machine sleeps is left out.
+# without a byte.  The guard counts waits of one second instead of reading a clock: a suspended machine adds no seconds.
 GUARD = """
 import os, select, signal, sys
 rank, timeout, silent = int(sys.argv[1]), float(sys.argv[2]), 0
@@ -29,7 +29,7 @@ os.kill(rank, signal.SIGKILL)
 
 @contextmanager
 def killed_if_stopped(timeout: float) -> Iterator[None]:
-    """While the block runs, a second process kills this process if it is stopped for `timeout` seconds."""
+    """In the `with` block, a guard process kills this process if this process is stopped for `timeout` seconds."""
     command = [sys.executable, "-IS", "-c", GUARD, str(os.getpid()), str(timeout)]
     guard = Popen(command, stdin=PIPE, start_new_session=True)  # noqa: S603 - this Python
     assert guard.stdin is not None, "stdin is a pipe"

@@ -82,7 +82,7 @@ def run(config: ExportConfig) -> int:
     if config.format in ("safetensors", "onnx"):
         check_output(config.out, (f".{config.format}",)).parent.mkdir(parents=True, exist_ok=True)
     elif out.exists() and (not out.is_dir() or any(out.iterdir())):  # existing files are never replaced
-        raise UserError(f"out={out} exists.", "Name a new or empty directory, or remove this one first.")
+        raise UserError(f"out={out} exists.", "Name a new or empty directory, or remove that file or directory first.")
     match config.format:
         case "safetensors":
             save_generator(generator.loaded, out)
@@ -111,7 +111,7 @@ def run(config: ExportConfig) -> int:
 
 @contextmanager
 def naming_the_extra() -> Iterator[None]:
-    """Turn an ImportError in the block into a UserError that says how to install the library."""
+    """Turn an ImportError in the `with` block into a UserError that says how to install the missing package."""
     try:
         yield
     except ImportError as error:
@@ -119,8 +119,8 @@ def naming_the_extra() -> Iterator[None]:
 
 
 def with_provenance(generator: TrainedGenerator, config: ExportConfig) -> TrainedGenerator:
-    """The generator with the licence and the data statement of `config`; raises UserError for a wrong licence."""
-    if config.license is not None and not re.fullmatch(r"[\w.+-]+", config.license):  # becomes YAML in the model card
+    """A copy of the generator with `config`'s licence and data statement; raises UserError for a malformed licence."""
+    if config.license is not None and not re.fullmatch(r"[\w.+-]+", config.license):  # goes into the card's YAML
         remedy = "Give a licence's identifier on Hugging Face, or license=other with an explanation in data_statement=."
         raise UserError(f"license={config.license} is not the identifier of a licence.", remedy)
     return TrainedGenerator(replace(generator.loaded, **stated_in(vars(config))))
@@ -156,7 +156,7 @@ def from_pretrained(name: str | Path, *, revision: str | None = None, device: st
 
 
 def model_card(generator: TrainedGenerator, name: str) -> str:
-    """The model card of a generator called `name`: a README.md with the front matter of Hugging Face."""
+    """The model card of a generator called `name`: README.md for Hugging Face, with metadata in its front matter."""
     return CARD.format(
         g=generator,
         a=generator.network.architecture,

@@ -23,7 +23,7 @@ from pggan.networks.networks import Generator, count_parameters
 from pggan.sampling.files import check_output
 
 Array = npt.NDArray[Any]
-# Layer names of pggan and of each other program.  `number` counts resolutions from 4x4 up, `detail` from the top down.
+# Layer names in pggan and in other programs.  `number` counts levels up from 4x4, `detail` down from the final level.
 OURS = ("stem.dense", "stem.conv", "blocks.{side}.up_conv", "blocks.{side}.conv", "to_rgb.{side}")
 OFFICIAL = ("4x4/Dense", "4x4/Conv", "{side}x{side}/Conv0", "{side}x{side}/Conv1", "ToRGB_lod{detail}")
 GAN_ZOO = ("formatLayer", "groupScale0.0", "scaleLayers.{below}.0", "scaleLayers.{below}.1", "toRGBLayers.{number}")
@@ -34,9 +34,9 @@ PRO_GAN = (
     "layers.{number}.conv_2",
     "rgb_converters.{number}",
 )
-# The other programs' gain, He's sqrt(2), over pggan's gain: sqrt(2) / 4 in the stem's dense layer, 1 in layers to RGB.
+# Other programs' gain over pggan's gain, per layer of OURS: sqrt(2) (He) over sqrt(2) / 4 in stem.dense, 1 in to_rgb.
 GAINS = (4.0, 1.0, 1.0, 1.0, sqrt(2.0))
-# Settings of other programs, each with the only value that pggan's networks support.
+# Names of other programs' settings, each with the only value that pggan's networks support.
 FIXED = {
     **{"normalize_latents": True, "use_wscale": True, "use_pixelnorm": True, "use_leakyrelu": True},
     "pixelnorm_epsilon": 1e-8,
@@ -67,14 +67,14 @@ def read_foreign(path: Path) -> tuple[str, LoadedGenerator]:
         content = read_foreign_file(path)
         networks = content if isinstance(content, tuple | list) else [content]
         if networks and all(isinstance(one, PickledNetwork) for one in networks):
-            return "the official implementation", from_official(networks[-1])  # the averaged generator is the last
+            return "the official implementation", from_official(networks[-1])  # G, D, averaged G
         saved = next((content[name] for name in ("shadow_generator", "generator") if name in content), content)
         if any(str(name).startswith("rgb_converters.") for name in saved.get("state_dict", ())):
             return "pro-gan-pth", from_pro_gan_pth(saved)
         state = next((content[name] for name in ("avgG", "netG") if isinstance(content.get(name), Mapping)), content)
         if any(str(name).startswith("formatLayer.") for name in state):
             return "pytorch_GAN_zoo", from_gan_zoo(state, content.get("config"))
-        raise ValueError("it has no layer names of a known program")
+        raise ValueError("its layer names are not those of a known program")
     except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RuntimeError) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         remedy = "Give a generator of the official implementation, pytorch_GAN_zoo or pro-gan-pth."
@@ -86,13 +86,13 @@ def from_official(network: PickledNetwork) -> LoadedGenerator:
     settings, values = network.state["static_kwargs"], {k: np.asarray(v) for k, v in network.state["variables"]}
     require_ours(settings)
 
-    def layer(name: str) -> tuple[Array, Array]:  # stored weights are [I, O] and [H, W, I, O]
-        if f"{name}_up/weight" in values:  # a transposed convolution: a mirrored [H, W, O, I]
+    def layer(name: str) -> tuple[Array, Array]:  # weights in the file are [I, O] or [H, W, I, O]
+        if f"{name}_up/weight" in values:  # a transposed convolution: [H, W, O, I], mirrored
             return values[f"{name}_up/weight"].transpose(2, 3, 0, 1)[:, :, ::-1, ::-1], values[f"{name}_up/bias"]
         return np.moveaxis(values[f"{name}/weight"], (-1, -2), (0, 1)), values[f"{name}/bias"]
 
     generator = translated(OFFICIAL, values, layer, Stem.official, int(settings.get("label_size", 0)))
-    # `lod` is 0 at the final resolution and grows by 1 with each halving; its fraction is 1 - alpha.
+    # `lod` (level of detail) is 0 at the final resolution, and 1 more per halving; its fractional part is 1 - alpha.
     sides = generator.architecture.resolutions[::-1]
     detail = min(max(float(values["lod"]), 0.0), len(sides) - 1.0)
     return LoadedGenerator(generator, sides[int(detail)], 1.0 - detail % 1, 0)
@@ -104,12 +104,12 @@ def from_gan_zoo(state: Mapping[str, Any], config: Any) -> LoadedGenerator:
     require_ours(settings)
     theirs = tensors_of(state)
 
-    def layer(name: str) -> tuple[Array, Array]:  # pytorch_GAN_zoo scales biases as it does weights
+    def layer(name: str) -> tuple[Array, Array]:  # pytorch_GAN_zoo scales biases like weights
         weight = theirs[f"{name}.weight"]
         return weight, theirs[f"{name}.bias"] * sqrt(2.0 / weight[0].size)
 
     generator = translated(GAN_ZOO, theirs, layer, Stem.unit_bias)
-    alpha = 1.0 - float(settings.get("alpha", 0))  # pytorch_GAN_zoo's alpha is the weight of the old layers
+    alpha = 1.0 - float(settings.get("alpha", 0))  # in pytorch_GAN_zoo, alpha weighs the old layers
     return LoadedGenerator(generator, generator.architecture.resolution, alpha, 0)
 
 
@@ -139,7 +139,7 @@ def require_ours(settings: Mapping[str, Any]) -> None:
 
 
 def tensors_of(state: Mapping[str, Any]) -> dict[str, Array]:
-    """The tensors of a state dict as arrays; names lose the part 'module' that DataParallel adds."""
+    """The tensors of a state dict as arrays by name; names lose the part 'module', which DataParallel adds."""
     tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
     return {
         ".".join(part for part in name.split(".") if part != "module"): value.detach().numpy()
@@ -154,7 +154,7 @@ def translated(
     stem: Stem,
     num_classes: int = 0,
 ) -> Generator:
-    """Build the generator whose layers are called `names` in another program, in the order of OURS.
+    """Build a generator from another program's weights; `names`: what that program calls the layers OURS.
 
     Args: theirs: the other program's arrays by name; layer: from a layer's name to its weight [O, I, …] and bias.
     Raises ValueError, KeyError or RuntimeError if an array is missing, has a wrong shape or is not finite.
@@ -178,7 +178,7 @@ def translated(
 
 
 def architecture_of(rgb: list[torch.Tensor], latent_size: int, stem: Stem, num_classes: int) -> Architecture:
-    """The architecture with to-RGB weights shaped as `rgb` [C, I, …], 4x4 first; raises ValueError if there is none."""
+    """Find the architecture with to-RGB weights shaped as `rgb` [C, I, …], from 4x4 up, or raise ValueError."""
     widths = [weight.shape[1] for weight in rgb]
     for stage, width in enumerate(widths, 1):
         architecture = Architecture(
@@ -190,7 +190,7 @@ def architecture_of(rgb: list[torch.Tensor], latent_size: int, stem: Stem, num_c
             fmap_decay=1.0,
             fmap_max=max(widths),
             stddev_group=4,  # used by the discriminator only
-            resampling=Resampling.fused,  # in a generator, both kinds compute the same function
+            resampling=Resampling.fused,  # generators compute the same, fused or not
             stem=stem,
         )
         if [architecture.width(resolution) for resolution in architecture.resolutions] == widths:

@@ -30,19 +30,19 @@ from pggan.ops.fused import EPSILON, LEAKY_SLOPE
 from pggan.sampling.latents import mean_features
 
 CENTER = 4  # index of the center in a flattened 3x3 neighbourhood
-OPSET = 17  # of 2022: all runtimes of today support it, also in browsers
-IR_VERSION = 8  # the version of the file format that belongs to this opset
-TOLERANCE = 1e-4  # allowed difference between images in [-1, 1]: 1/80 of a step of 8 bits
-# Multiple of the network's own rounding error (its images in float32 minus float64) that is allowed where it exceeds
-# TOLERANCE: hardly trained networks enlarge rounding errors, because their pixel norm divides by nearly 0.
+OPSET = 17  # ONNX operator set of 2022, which all current runtimes support, also in browsers
+IR_VERSION = 8  # version of the ONNX file format that came with OPSET
+TOLERANCE = 1e-4  # allowed difference between pixels in [-1, 1]: 1/80 of the step between 8-bit values
+# A larger difference is allowed up to this multiple of the network's own rounding error (float32 minus float64 images):
+# networks with little training enlarge rounding errors, because their pixel norm divides by nearly 0.
 ROUNDINGS = 8
-BATCHES = (1, 3)  # batch sizes of the check: a graph has to accept any size
-Inputs = dict[str, Tensor]  # by name: latents [N, Z], one-hot labels [N, L] of a generator with classes …
-Shapes = dict[str, list[str | int]]  # shapes by tensor name; a dimension that is a text may have any size
+BATCHES = (1, 3)  # batch sizes for comparing images: a graph has to accept any size
+Inputs = dict[str, Tensor]  # a graph's inputs by name: `latents` [N, Z], one-hot `labels` [N, L] …
+Shapes = dict[str, list[str | int]]  # shapes by tensor name; a dimension with a name, such as "N", may have any size
 
 
 class DifferenceError(Exception):
-    """An exported generator does not draw what the network draws: a bug of pggan, not a mistake of the user."""
+    """An exported generator draws other images than the network: a bug of pggan, not a mistake of the user."""
 
 
 class Graph:
@@ -53,7 +53,7 @@ class Graph:
         self.weights: list[Any] = []
 
     def __call__(self, operator: str, *inputs: Any, name: str = "", **attributes: Any) -> str:
-        """Add a node, and return the name of its result; inputs are names of results, tensors, lists or numbers."""
+        """Add a node, and return its output's name; `inputs`: names of other nodes' outputs, or constants to store."""
         names = [given if isinstance(given, str) else self.constant(given) for given in inputs]
         name = name or f"{operator}.{len(self.nodes)}"
         self.nodes.append(helper.make_node(operator, names, [name], name, **attributes))
@@ -83,12 +83,13 @@ class Graph:
 def build(
     network: Generator, levels: Sequence[int], alpha: float = 1.0, *, for_page: bool = False, about: str = ""
 ) -> bytes:
-    """Build the graph of a generator's `levels`: from latents [N, Z], and labels [N, L] if it has classes, to `images`.
+    """Build the ONNX graph of consecutive `levels` of a generator.
 
-    The images [N, C, R, R] of the last level are in about [-1, 1]; `alpha` blends them with the level below.  A web
-    page has one graph per level, so that no weight is in two files: the first graph has an input `truncation`, too; the
-    other graphs take the features `below` instead of latents; all graphs also return `features` [N, C, R, R].
-    Args: for_page: build a graph for a web page; about: architecture and stage as JSON, for the metadata.
+    Inputs: `latents` [N, Z] and, if the generator has classes, one-hot `labels` [N, L].  Output: the `images`
+    [N, C, R, R] of the last level, in about [-1, 1]; `alpha` blends them with images of the level below.
+    Args: about: architecture and stage as JSON, for the metadata; for_page: a graph for a web page, which has one graph
+    per level, so that no weight is in two files.  The graph of 4x4 has the input `truncation`, too; the others have the
+    input `below`, features of the level below, instead of latents.  All also have the output `features` [N, C, R, R].
     """
     a, graph, side = network.architecture, Graph(), levels[-1]
     if levels[0] == MIN_RESOLUTION:
@@ -170,7 +171,7 @@ def stem(graph: Graph, network: Generator) -> str:
 
 
 def images(graph: Graph, x: str, network: Generator, level: int, *, share: float = 1.0) -> str:
-    """From features of `level` to images times `share`, so that a fade is the sum of two results."""
+    """Convert features of `level` to images times `share`; in a fade, two such results are added."""
     layer: Any = network.to_rgb[str(level)]
     filters = network.architecture.bilateral
     linear = 1.0 if filters else share
@@ -206,7 +207,7 @@ def truncated(graph: Graph, features: str, network: Generator) -> str:
 
 
 def inputs_of(network: Generator, count: int) -> Inputs:
-    """Random latents [N, Z] and, if the generator has classes, one-hot labels [N, L]; N and the seed are `count`."""
+    """Random inputs, seeded by N = `count`: latents [N, Z] and, if the generator has classes, one-hot labels [N, L]."""
     a, random = network.architecture, torch.Generator().manual_seed(count)
     labels = {"labels": F.one_hot(torch.arange(count) % a.num_classes, a.num_classes).float()} if a.num_classes else {}
     return {"latents": torch.randn(count, a.latent_size, generator=random), **labels}
@@ -215,7 +216,7 @@ def inputs_of(network: Generator, count: int) -> Inputs:
 def largest_difference(
     network: Generator, resolution: int, alpha: float, exported: Callable[[Inputs], Tensor]
 ) -> float:
-    """The largest difference between images of `exported` and of the network, over all BATCHES of random latents.
+    """The largest difference between images of `exported` and of the network, for random latents of all BATCHES.
 
     Raises DifferenceError if it exceeds both TOLERANCE and ROUNDINGS times the network's own rounding error.
     """
@@ -229,15 +230,15 @@ def largest_difference(
         allowed = max(allowed, ROUNDINGS * float((ours - best).abs().max()))
         differences.append((exported(inputs) - ours).abs().max())
     largest = float(torch.stack(differences).max())  # NaN if any difference is
-    if not largest <= allowed:  # not `>`: NaN has to fail, too
-        raise DifferenceError(f"Images of the exported generator differ from PyTorch's too much: by {largest:.1e}.")
+    if not largest <= allowed:  # not `largest > allowed`: NaN has to raise the error, too
+        raise DifferenceError(f"The exported generator's images differ too much from PyTorch's: by {largest:.1e}.")
     return largest
 
 
 def write_onnx(generator: LoadedGenerator, path: Path) -> float:
-    """Write a generator on the CPU as ONNX; returns the largest difference of its images to those of PyTorch.
+    """Write a generator on the CPU as ONNX; returns the largest difference between images of ONNX and of PyTorch.
 
-    Raises DifferenceError if the images differ too much, or OSError; no file is left then.
+    Raises DifferenceError if images differ too much, or OSError; after an error, no file is left.
     """
     network, resolution, alpha = generator.network, generator.resolution, generator.alpha
     levels = [level for level in network.architecture.resolutions if level <= resolution]

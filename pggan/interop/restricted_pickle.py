@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-NUMBERS = {"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"}  # the dtypes that arrays may have
+NUMBERS = {"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"}  # allowed dtypes of arrays
 
 
 class Instance:
@@ -24,11 +24,11 @@ class Instance:
     state: Any = None
 
     def __init__(self, *arguments: object) -> None:
-        """Store the arguments, whatever they are."""
+        """Keep the arguments that the pickle passes to the object's class."""
         self.arguments = arguments
 
     def __setstate__(self, state: object) -> None:
-        """Store the state, whatever it is."""
+        """Keep the state that the pickle gives to the object."""
         self.state = state
 
 
@@ -45,7 +45,7 @@ class PickledType(Instance):
         if code not in NUMBERS:
             raise ValueError(f"it has an array of dtype {code!r}, which are no numbers")
         kind = np.dtype(code).newbyteorder(self.state[1] if self.state else "=")
-        raw = content if isinstance(content, bytes) else content.encode("latin1")  # text in pickles of Python 2
+        raw = content if isinstance(content, bytes) else content.encode("latin1")  # bytes in Python 2's pickles
         return np.ndarray(shape, kind, raw, order=order)
 
 
@@ -55,7 +55,7 @@ class PickledArray(Instance):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         _, shape, kind, is_transposed, content = self.state
         if not isinstance(kind, PickledType):
-            raise ValueError("it has an array without a type")
+            raise ValueError("it has an array without a dtype")
         return np.array(kind.of(content, shape, "F" if is_transposed else "C"), dtype)
 
 
@@ -76,7 +76,7 @@ def _scalar(kind: PickledType, content: bytes | str) -> Any:
 ALLOWED: dict[tuple[str, str], object] = {
     ("collections", "OrderedDict"): OrderedDict,
     ("_codecs", "encode"): _encode,
-    ("__builtin__", "bytes"): _no_bytes,  # how Python 3 pickles b"" for Python 2
+    ("__builtin__", "bytes"): _no_bytes,  # Python 3 writes b"" as a call of `bytes` into pickles for Python 2
     ("numpy", "ndarray"): PickledArray,
     ("numpy", "dtype"): PickledType,
     **{(f"numpy.{core}.multiarray", "_reconstruct"): PickledArray for core in ("core", "_core")},
@@ -89,16 +89,16 @@ class RestrictedUnpickler(pickle.Unpickler):
     """An unpickler that looks up names in ALLOWED only."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """The object that stands for `module`.`name`; raises ValueError if ALLOWED does not have that name."""
+        """The substitute in ALLOWED for the object `module`.`name`; raises ValueError if ALLOWED does not have it."""
         if (module, name) not in ALLOWED:
             raise ValueError(f"it asks for {module}.{name}, which is not on the list of harmless names")
         return ALLOWED[module, name]
 
 
 def read_foreign_file(path: Path) -> Any:
-    """The content of a pickle or a PyTorch file; raises ValueError if it is damaged, or names what is not allowed."""
+    """The content of a pickle or a PyTorch file; raises ValueError if it is damaged or needs names outside ALLOWED."""
     try:
-        # pytorch_GAN_zoo stores its configuration, an object of its own class, beside the weights.
+        # Files of pytorch_GAN_zoo have weights and a configuration, which is an object of pytorch_GAN_zoo's own class.
         with torch.serialization.safe_globals([(Instance, "models.utils.config.BaseConfig")]):
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as of_torch:  # a damaged file may raise any exception

@@ -22,7 +22,7 @@ from pggan.sampling.trained_generator import TrainedGenerator
 PACKAGE = "onnxruntime-web@1.30.0"
 ARCHIVE = "onnxruntime-web-1.30.0.tgz"
 ARCHIVE_MB = 32
-# Files in dist/ of the package, with their SHA-256: the JavaScript of the runtime, and the WebAssembly that it loads.
+# The two files of ONNX Runtime Web (in its folder dist/) with their SHA-256: JavaScript and WebAssembly.
 FILES = {
     "ort.wasm.bundle.min.mjs": "11e64bd8ffe11bd1a2a2f0d6275fdfbbba7262f0b76b99b53d228a8a22ef3d90",
     "ort-wasm-simd-threaded.wasm": "3398c10d07d229bd91b364548e130e0e51a8e5704b88c7c083ebbeb78842dee2",
@@ -35,11 +35,11 @@ WAIT_SECONDS = 900  # timeout of the download, for slow connections
 def write_web(
     generator: TrainedGenerator, folder: Path, run: str, directions: str | None, runtime: str | None
 ) -> float:
-    """Write the page of a generator on the CPU; returns the largest difference of its images to those of PyTorch.
+    """Write the web page of a generator on the CPU; returns the largest difference between its and PyTorch's images.
 
-    Args: run: gives the page its name; directions: a file with directions for the sliders; runtime: a .tgz or None.
-    Levels above the generator's resolution are left out.
-    Raises UserError for wrong files, DifferenceError if images differ too much, or OSError; no file is left then.
+    Args: run: gives the page its name; directions: a file with latent directions for sliders; runtime: ONNX Runtime
+    Web's .tgz, or None: npm downloads it.  Levels above the generator's resolution are left out.
+    Raises UserError for wrong files, DifferenceError if images differ too much, or OSError; then no file is left.
     """
     network = generator.network
     levels = [resolution for resolution in generator.resolutions if resolution <= generator.resolution]
@@ -64,20 +64,20 @@ def write_web(
 
 
 def read_runtime(given: str | None) -> dict[str, bytes]:
-    """Read FILES from the .tgz `given` of the package; if it is None, npm downloads the package once.
+    """Read FILES from ONNX Runtime Web's .tgz `given` or, if that is None, from a .tgz that npm downloads once.
 
     Raises UserError unless the files have the SHA-256 of the release.
     """
     path, found = Path(given) if given is not None else fetched(), dict[str, bytes]()
     try:
-        with tarfile.open(path) as archive:  # nothing is unpacked to the disk
+        with tarfile.open(path) as archive:  # no file of the archive is written to the disk
             for name, digest in FILES.items():
                 file = archive.extractfile(f"package/dist/{name}")
                 found[name] = b"" if file is None else file.read()
                 if sha256(found[name]).hexdigest() != digest:
                     raise ValueError(f"{name} does not belong to {PACKAGE}")
     except (OSError, tarfile.TarError, KeyError, EOFError, ValueError) as error:
-        raise UserError(f"{path} has no ONNX Runtime Web: {error}.", REMEDY) from error
+        raise UserError(f"{path} is not a usable archive of ONNX Runtime Web: {error}.", REMEDY) from error
     return found
 
 
@@ -87,7 +87,7 @@ def cache_folder() -> Path:
 
 
 def fetched() -> Path:
-    """The archive in the cache, which npm downloads at the first use; raises UserError if npm fails."""
+    """The path of ONNX Runtime Web's .tgz, which npm downloads at the first use; raises UserError if npm fails."""
     folder = cache_folder()
     if not (folder / ARCHIVE).is_file():
         print(f"Downloading {PACKAGE} with npm ({ARCHIVE_MB} MB) to {folder}", flush=True)

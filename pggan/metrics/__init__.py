@@ -37,7 +37,7 @@ C = TypeVar("C", bound=Collector)
 
 
 def find(key: str, name: str, known: Mapping[str, str]) -> Any:
-    """Import the object called `name`: a key of `known`, or MODULE:OBJECT.  Raises UserError if there is none."""
+    """Import the object `name`, which is a key of `known` or MODULE:OBJECT; raises UserError if it does not exist."""
     place = known.get(name, name)
     if ":" not in place:
         raise UserError(f"There is no {key}={name}.", nearest(name, [*known, "MODULE:OBJECT"]))
@@ -46,7 +46,7 @@ def find(key: str, name: str, known: Mapping[str, str]) -> Any:
     try:
         return resolve_name(place)
     except (ImportError, AttributeError, ValueError) as error:
-        remedy = "Write MODULE:OBJECT, where Python can import MODULE and OBJECT is a name in it."
+        remedy = "Write MODULE:OBJECT: a module that Python can import, and the name of an object in that module."
         raise UserError(f"{key}={name} can't be loaded: {error}.", remedy) from error
 
 
@@ -70,8 +70,8 @@ class Task:
     reals: RealImages
     partition: RankPartition
     extractor: Any  # the feature extractor; None if no metric needs one
-    known: dict[Any, Any] = field(default_factory=dict)  # results of reals by key, reused in later evaluations
-    collectors: dict[Any, Any] = field(default_factory=dict)  # the collectors that get the fakes, by any key
+    known: dict[Any, Any] = field(default_factory=dict)  # results that depend on reals only, kept for later evaluations
+    collectors: dict[Any, Any] = field(default_factory=dict)  # the collectors of fakes; metrics choose the keys
 
     def shown_reals(self, collector: C, first: int = 0) -> C:
         """Give `collector` the reals from index `first` on, and return the collector.  All ranks call this method."""
@@ -80,46 +80,46 @@ class Task:
         return collector
 
     def once(self, what: tuple[Any, ...], calculate: Callable[[], Any]) -> Any:
-        """The result of `calculate` on the reals, cached by `what` and the resolution.  All ranks call this method."""
+        """`calculate()`, or its cached result; `what` and the resolution are the key.  All ranks call this method."""
         key = (self.reals.resolution, *what)
         if key not in self.known:
             self.known[key] = calculate()
         return self.known[key]
 
     def of_fakes(self, calculate: Callable[[Tensor], Tensor], count: int) -> RowCollector:
-        """The collector, shared by all metrics, of the rows that `calculate` returns for at least `count` fakes."""
+        """The collector, shared by metrics, of what `calculate` returns for at least `count` fakes."""
         found: RowCollector = self.collectors.setdefault(calculate, RowCollector(calculate, 0, self.partition))
         found.count = max(found.count, count)
         return found
 
     def of_reals(self, calculate: Callable[[Tensor], Tensor], count: int) -> Tensor:
-        """The rows that `calculate` returns for the first `count` reals.  All ranks call this method."""
+        """What `calculate` returns for the first `count` reals: a tensor [count, …].  All ranks call this method."""
         collector = RowCollector(calculate, count, self.partition)
         found: Tensor = self.once((calculate, count), lambda: self.shown_reals(collector).rows())
         return found
 
     def precise(self, *values: Tensor) -> list[Tensor]:
-        """The tensors on a device with float64: CUDA, or else the CPU, because Apple's GPUs have no float64."""
+        """Move tensors to a device with float64: to CUDA or, because Apple's GPUs have no float64, to the CPU."""
         device = self.partition.group.device
         return [one.to(device if device.type == "cuda" else "cpu") for one in values]
 
 
 class Metric(ABC):
-    """One metric: the constructor adds collectors to the task; when these have got the fakes, `values` has results."""
+    """One metric: the constructor adds collectors to the task; `values` computes results after collecting all fakes."""
 
-    paper_images: ClassVar[int]  # the default number of fakes, and of reals: the paper's
+    paper_images: ClassVar[int]  # the default number of fakes and of reals: as in the metric's paper
     least_images: ClassVar[int]
     least_resolution: ClassVar[int] = 4  # the metric is left out at lower resolutions
-    takes_more_fakes: ClassVar[bool] = False  # draws `count` fakes even if there are fewer reals
+    takes_more_fakes: ClassVar[bool] = False  # whether the metric uses `count` fakes even if there are fewer reals
     uses_extractor: ClassVar[bool] = False
-    decides: ClassVar[str | None] = None  # the value that is lowest at the best checkpoint, such as kid
+    decides: ClassVar[str | None] = None  # the value that selects the best checkpoint (lowest is best), such as kid
 
     def __init__(self, task: Task, count: int) -> None:
         self.task, self.count = task, count
 
     @abstractmethod
     def values(self) -> dict[str, float]:
-        """The values by `label`; only rank 0's values are used.  All ranks call this method, after `feed`."""
+        """The values by full name (`label`); only rank 0's are used.  All ranks call this method after `feed`."""
 
     def pictures(self) -> dict[str, Pixels]:
         """Pictures by file name without suffix.  Only rank 0 calls this method, after `values`."""
@@ -136,7 +136,7 @@ class Evaluation:
 
 
 class Evaluator:
-    """Computes the same metrics for one generator after another; results that depend only on reals are cached."""
+    """Computes the same metrics for one generator after another; results that depend on reals only are cached."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class Evaluator:
         device: torch.device,
         count: int | None = None,
     ) -> None:
-        """Args: count: number of fakes, and of reals; None: each metric uses the number of its paper.
+        """Args: count: number of fakes and of reals; None: each metric uses as many as its paper.
 
         Raises UserError for unknown names, and if weights or packages of the extractor are missing.
         """
@@ -167,8 +167,8 @@ class Evaluator:
     ) -> Evaluation:
         """Compute all metrics of `network`.  All ranks call this method; each draws and reads its part of the images.
 
-        Args: settings: how fakes are drawn (reals have the same resolution, and no fade); pyramid: the reals, the same
-        in all calls; first_seed: fake n has the seed first_seed + n; shows_progress: a progress bar on a terminal.
+        Args: settings: how fakes are drawn; pyramid: the reals, the same in all calls (taken at the same resolution);
+        first_seed: fake n has the seed first_seed + n; shows_progress: show a progress bar if there is a terminal.
         Raises UserError before drawing if there are too few images.
         """
         side = settings.resolution
@@ -193,7 +193,7 @@ class Evaluator:
 
 
 def images_compared(name: str, metric: type[Metric], count: int | None, pyramid: ImagePyramid) -> int:
-    """The number of fakes for a metric: `count` or the paper's number, and at most the number of reals.
+    """The number of fakes for a metric: `count` or, if that is None, as many as its paper; at most the number of reals.
 
     A metric with `takes_more_fakes` gets `count` fakes even beside fewer reals.  Raises UserError for too few images.
     """

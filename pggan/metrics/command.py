@@ -82,14 +82,14 @@ def open_images(run: str, data: str | None, channels: int, resolution: int) -> I
 def images_of_run(run: str) -> tuple[DataConfig, int]:
     """The `data` keys and the final resolution of a run, read from its config.yaml."""
     path = Path(run)
-    folders = (path, path.parent, path.parent.parent)  # if `run` is a run directory, a file in it, a checkpoint
+    folders = (path, path.parent, path.parent.parent)  # `run` may be a run directory, a file in it, or a checkpoint
     file = next((folder / CONFIG_FILE for folder in folders if (folder / CONFIG_FILE).is_file()), path / CONFIG_FILE)
     try:
         values: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
         values = of_earlier_version({"schedule": values["schedule"], "data": {**values["data"]}})
         return validated(DataConfig, values["data"], "data."), int(values["schedule"]["final_resolution"])
     except Exception as error:  # a damaged YAML file may raise any exception
-        problem = f"{file} does not tell what images to compare with: {error}."
+        problem = f"{file} does not say which images to compare with: {error}."
         raise UserError(problem, "Name the images to compare with: data=DIRECTORY.") from error
 
 

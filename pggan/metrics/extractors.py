@@ -44,7 +44,7 @@ class Extractor:
     """
 
     name: str
-    network: Callable[[Tensor], Any]  # uint8 [N, 3, R, R] -> [N, F], or a tuple whose first item is [N, F]
+    network: Callable[[Tensor], Any]  # uint8 [N, 3, R, R] -> features [N, F], or a tuple that starts with features
 
     @torch.no_grad()
     def features(self, images: Tensor) -> Tensor:
@@ -57,11 +57,11 @@ class Extractor:
         features = torch.cat([one[0] if isinstance(one, tuple) else one for one in found]).float().cpu()
         if features.ndim != 2 or not features.isfinite().all():
             problem = f"Extractor {self.name} gives the shape {list(features.shape)}, or NaN or infinite numbers."
-            raise UserError(problem, "It has to give finite features [N, F]: check its network and weights.")
+            raise UserError(problem, "Extractors have to return finite features [N, F]: check network and weights.")
         return features
 
     def features_of_mirrored(self, images: Tensor) -> Tensor:
-        """Features float32 [N, F], on the CPU, of horizontally flipped images uint8 [N, C, R, R]."""
+        """Flip images uint8 [N, C, R, R] horizontally, and return their features float32 [N, F] on the CPU."""
         return self.features(images.flip(-1))
 
 
@@ -91,13 +91,13 @@ class Resized(nn.Module):
 
 
 def efficientnet_lite0() -> nn.Module:
-    """EfficientNet-Lite0 behind its resize; raises UserError if its weights are missing."""
+    """EfficientNet-Lite0 with a resize of its input; raises UserError if its weights are missing."""
     # No `scale`, because the network itself subtracts 127 and divides by 128.
     return Resized(load_efficientnet_lite0(), SIDE)
 
 
 def pixels() -> Callable[[Tensor], Tensor]:
-    """The extractor `pixels`, whose features are the averaged pixels of an image."""
+    """The extractor `pixels`: its features are the pixels of an image that is averaged down."""
     return box_means
 
 
@@ -121,7 +121,7 @@ def inception() -> nn.Module:
     path = Path(torch.hub.get_dir()) / "checkpoints" / INCEPTION_FILE
     try:
         torch.hub.load_state_dict_from_url(INCEPTION_URL, weights_only=True)  # weights_only: runs no code of the file
-        # With other weights, the value would not be comparable with published FIDs.
+        # With other weights, FIDs could not be compared with published FIDs.
         if not file_sha256(path).startswith(INCEPTION_SHA256):
             raise ValueError(f"{path} has a wrong SHA-256")
     except Exception as error:  # a damaged file may raise any exception

@@ -32,7 +32,7 @@ PATCHES = 128
 SIDE = 7
 MIN_LEVEL = 16
 DIRECTIONS = 4 * 128
-AT_ONCE = 32  # directions at a time: their projections take 268 MB of memory per set of 16384 images
+AT_ONCE = 32  # directions per batch: the projections of 16384 images on so many directions take 268 MB of memory
 BINOMIAL = (1 / 16, 4 / 16, 6 / 16, 4 / 16, 1 / 16)
 
 
@@ -72,7 +72,7 @@ def laplacian_pyramid(images: Tensor) -> Iterator[Tensor]:
 
 
 def cut_patches(level: Tensor, corners: Tensor) -> Tensor:
-    """Cut patches [N, P, C, 7, 7] from a level [N, C, S, S]; `corners` int64 [2, N, P]: first rows and columns."""
+    """Cut patches [N, P, C, 7, 7] from a level [N, C, S, S]; `corners` int64 [2, N, P]: top rows and left columns."""
     windows = level.unfold(2, SIDE, 1).unfold(3, SIDE, 1)  # [N, C, S-6, S-6, 7, 7], without a copy
     images = torch.arange(len(level), device=level.device)[:, None]
     patches: Tensor = windows[images, :, corners[0], corners[1]]
@@ -87,7 +87,7 @@ def corners_of(block: int, count: int, side: int) -> Tensor:
 
 
 def random_directions(size: int, side: int) -> Tensor:
-    """Random unit vectors float32 [size, D] for the level with this `side`, which seeds them."""
+    """Random unit vectors float32 [size, D] for the level with this `side`; the seed is `side`."""
     directions = torch.randn(size, DIRECTIONS, generator=generator_for(0, "swd directions", side), dtype=torch.float64)
     units: Tensor = directions / directions.norm(dim=0)
     return units.float()
@@ -100,12 +100,12 @@ class PatchCollector(Collector):
         self.count, self.channels, self.partition = count, channels, partition
         self.starts = [block.start for block in partition.own(count)]
         self.levels = levels_of(resolution)
-        self.patches: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # [N, PATCHES, C, 7, 7] per block
-        self.sums: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # [N, 2, C] per block: values, squares
+        self.patches: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # [N, P, C, 7, 7] of each block
+        self.sums: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # [N, 2, C]: of values, of squares
 
     def add(self, images: Tensor) -> None:
         for side, level in zip(self.levels, laplacian_pyramid(images.float()), strict=True):
-            # Positions are drawn for a full block: they do not depend on how many images the last block has.
+            # Positions are drawn for a full block: they do not depend on the number of images in the last block.
             corners = corners_of(self.starts[len(self.patches[side])], self.partition.size, side)[:, : len(images)]
             patches = stored(cut_patches(level, corners.to(images.device)).cpu())
             self.patches[side].append(patches)
@@ -123,7 +123,7 @@ class PatchCollector(Collector):
             block.sub_(mean.float().view(shape)).div_(deviation.float().view(shape))
 
     def project(self, side: int, directions: Tensor) -> Tensor:
-        """The projections [D, N * P] of all ranks' patches on `directions` [C * 49, D]."""
+        """Project all ranks' patches, P per image, on `directions` [C * 49, D]; returns the projections [D, N * P]."""
         device = self.partition.group.device
         there = directions.to(device)
         projected = [(block.to(device).flatten(2) @ there).cpu() for block in self.patches[side]]
@@ -145,7 +145,7 @@ def stored(block: Tensor) -> Tensor:
 
 
 def distances(one: PatchCollector, other: PatchCollector) -> dict[str, float]:
-    """SWD by level, and the mean over levels.  All ranks call this function."""
+    """SWD at each level, and its mean over all levels.  All ranks call this function."""
     found = {str(side): distance(one, other, side) for side in one.levels}
     return found | {"mean": sum(found.values()) / len(found)}
 
@@ -162,7 +162,7 @@ def distance(one: PatchCollector, other: PatchCollector, side: int) -> float:
 
 
 def sorted_distance(a: Tensor, b: Tensor) -> float:
-    """The Wasserstein distance between two sets of M numbers each."""
+    """The Wasserstein distance in one dimension, between two sets of equally many numbers."""
     return float(np.abs(np.sort(a.numpy()) - np.sort(b.numpy())).mean(dtype=np.float64))
 
 
@@ -170,8 +170,8 @@ class SlicedWasserstein(Metric):
     """SWD per level, `swd/SIDE`, the mean, `swd/mean`, and their floors, `swd_floor/SIDE` and `swd_floor/mean`."""
 
     paper_images = 16_384
-    least_images = 16  # with 16 reals, the floor compares 8 with 8; with fewer, it would be noise
-    least_resolution = 8  # a patch does not fit into 4x4
+    least_images = 16  # with 16 reals, the floor compares 8 reals with 8 others; with fewer, the floor would be noise
+    least_resolution = 8  # a patch has 7x7 pixels: it does not fit into 4x4
     decides = "swd/mean"
 
     def __init__(self, task: Task, count: int) -> None:
@@ -180,7 +180,7 @@ class SlicedWasserstein(Metric):
 
     def values(self) -> dict[str, float]:
         found = distances(self.patches, self._of_reals(self.count))
-        half = min(self.count, self.task.reals.pyramid.images // 2)  # reals on each side of the floor
+        half = min(self.count, self.task.reals.pyramid.images // 2)  # the floor compares two sets of so many reals
         key = "swd_floor", half
         floor = self.task.once(key, lambda: distances(self._of_reals(half), self._of_reals(half, first=half)))
         named = {label(f"swd/{level}", "patches", self.count): value for level, value in found.items()}

@@ -151,7 +151,7 @@ def test_a_rank_that_is_gone_is_noticed_in_the_next_collective():
     here, gone = in_processes(2, lose_one)
     assert gone.code == -signal.SIGKILL
     assert here.value.startswith("rank 0 on ")
-    assert "lost its connection to the others" in here.value
+    assert "lost its connection to the other ranks" in here.value
 
 
 def run_out_of_memory_on_rank_1():

@@ -68,7 +68,7 @@ def test_a_port_that_is_in_use(ranks, settings):
         port = stranger.getsockname()[1]
         (first,) = ranks(settings, master_port=port, size=2)
     assert first.code == EXIT_USER_ERROR
-    assert f"Error: Rank 0 of 2 did not find the others at 127.0.0.1:{port}: The server socket" in first.output
+    assert f"Error: Rank 0 of 2 did not find the other ranks at 127.0.0.1:{port}: The server socket" in first.output
 
 
 @pytest.mark.slow

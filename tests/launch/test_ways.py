@@ -142,6 +142,6 @@ def test_when_the_rendezvous_host_is_lost_the_others_end_and_the_run_can_be_resu
     for pid in (host, *map(int, Path(f"/proc/{host}/task/{host}/children").read_text().split())):
         os.kill(pid, signal.SIGKILL)
     assert launch.processes[1].wait(60) == EXIT_USER_ERROR, launch.output()
-    assert "or lost each other: " in launch.output()
+    assert "or were disconnected: " in launch.output()
     require_done(ranks(*2 * [settings], master_port=port))
     assert facts_of_run(run_dir)["state_sha256"] == expected_state(2)

@@ -205,5 +205,5 @@ def test_images_are_those_of_the_run_or_those_that_are_named(finished_run, toy_d
 def test_a_damaged_configuration_of_a_run_is_named(tmp_path):
     for text in ("data: 5", "{", ""):
         (tmp_path / "config.yaml").write_text(text)
-        with pytest.raises(UserError, match="does not tell what images"):
+        with pytest.raises(UserError, match="does not say which images"):
             open_images(str(tmp_path), None, 3, 16)
