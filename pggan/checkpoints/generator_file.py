@@ -1,6 +1,6 @@
 """The averaged generator (EMA) as a file to keep and share: safetensors, with the architecture in the header.
 
-Files are untrusted: their header is checked before memory is allocated.  Only functions with tensors import torch.
+Files are untrusted: the header is checked before memory is allocated.  Only functions that use tensors import torch.
 """
 
 import json
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
     from pggan.networks.networks import Generator
 
-VERSION = 4  # version of the header; since version 4 it has num_classes and class_names
+VERSION = 4  # version of the header, which has num_classes and class_names since version 4
 STATE_FILE = "state.json"  # in a checkpoint's directory
 WEIGHTS_FILE = "weights.safetensors"  # in a checkpoint's directory: the tensors of G, D and the averaged G
 AVERAGED = "generator_ema/"  # the names of the averaged G's tensors in WEIGHTS_FILE begin with this
 GENERATOR_FILE = "generator.safetensors"  # in a run directory
 HEADER_KEY = "pggan"
 CLASS_NAMES = "class_names"  # entry of the header, if the generator was trained with labels
-PROVENANCE = ("license", "data_statement")  # optional entries of the header, about weights and training images
-PREFIX = "pretrained:"  # run=pretrained:NAME is a generator that comes with the package
+PROVENANCE = ("license", "data_statement")  # optional: licence of the weights, text about the training images
+PREFIX = "pretrained:"  # run=pretrained:NAME means a generator that comes with the package
 FOLDER = Path(__file__).parent / "pretrained"
 
 
 @dataclass(frozen=True)
 class LoadedGenerator:
-    """A generator that was read from a file, and the stage of training (resolution, alpha, images shown) in it."""
+    """A generator that was read from a file, with the stage that its training had reached when the file was written."""
 
     network: "Generator"
     resolution: int
@@ -52,7 +52,7 @@ class LoadedGenerator:
 def load_generator(run: str, device: "torch.device", key: str = "run") -> LoadedGenerator:
     """Load the averaged generator of `run`: a run directory, checkpoint, generator file or pretrained:NAME.
 
-    Args: key: the configuration key that errors name.  Raises UserError when there is no valid generator.
+    Args: key: the configuration key that the error quotes.  Raises UserError when there is no valid generator.
     """
     import torch
 
@@ -64,7 +64,7 @@ def load_generator(run: str, device: "torch.device", key: str = "run") -> Loaded
         architecture = Architecture.from_plain(about["architecture"])
         with safe_open(path, "pt") as file:
             names = list(file.keys())
-            names = [name for name in names if name.startswith(AVERAGED)] or names  # checkpoints also have G and D
+            names = [name for name in names if name.startswith(AVERAGED)] or names  # skip a checkpoint's G and D
             tensors = {name.removeprefix(AVERAGED): file.get_tensor(name) for name in names}
         with torch.device("meta"):  # checks names and shapes before memory is allocated
             Generator(architecture).load_state_dict(tensors, assign=True)
@@ -101,7 +101,7 @@ def pretrained_names() -> list[str]:
 
 
 def path_of_run(run: str, key: str = "run") -> Path:
-    """The path that `run` stands for; for pretrained:NAME, a file in the package.  Unknown NAMEs raise UserError."""
+    """Convert `run` to a path; pretrained:NAME is a file in the package.  Raises UserError for an unknown NAME."""
     if run.startswith(PREFIX) and run.removeprefix(PREFIX) not in pretrained_names():
         there = ", ".join(PREFIX + known for known in pretrained_names())
         raise UserError(f"{key}={run}: no such generator comes with the package.", f"Choose from: {there}.")
@@ -111,21 +111,21 @@ def path_of_run(run: str, key: str = "run") -> Path:
 def generator_path(run: str, key: str = "run") -> Path:
     """The file with the averaged generator of `run`: a run directory, checkpoint, generator file or pretrained:NAME.
 
-    Args: key: the configuration key that errors name.  Raises UserError when there is no such file.
+    Args: key: the configuration key that the error quotes.  Raises UserError when there is no such file.
     """
     path = path_of_run(run, key)
-    if (path / STATE_FILE).is_file():  # a checkpoint, of this version or an earlier one
+    if (path / STATE_FILE).is_file():  # a checkpoint; version 4 had one file per network
         path /= WEIGHTS_FILE if (path / WEIGHTS_FILE).exists() else "generator_ema.safetensors"
     elif path.is_dir():
         path /= GENERATOR_FILE
     if not path.exists() or path.is_dir():
-        remedy = "Give a run directory after its first checkpoint, a checkpoints/<images>, or a generator.safetensors."
+        remedy = "Give a run directory with a checkpoint, a directory checkpoints/<images>, or a generator.safetensors."
         raise UserError(f"{key}={run} has no generator.", remedy)
     return path
 
 
 def read_generator_header(path: Path) -> dict[str, Any]:
-    """Read the header of a generator file.  `refusing_generators` catches the errors of an invalid file."""
+    """Read the header of a generator file.  `refusing_generators` turns errors of an invalid file into UserError."""
     if not path.is_file():
         raise ValueError("the path is not a plain file")
     with safe_open(path, "np") as file:
@@ -137,7 +137,7 @@ def read_generator_header(path: Path) -> dict[str, Any]:
 
 
 def architecture_in(about: dict[str, Any]) -> Architecture:
-    """The architecture in a header; raises ValueError, KeyError or TypeError if the header is invalid."""
+    """The architecture in the header `about` of a file; raises ValueError, KeyError or TypeError if invalid."""
     architecture = Architecture.from_plain(about["architecture"])
     if about["resolution"] not in architecture.resolutions or not 0 <= about["alpha"] <= 1 or about["images"] < 0:
         raise ValueError("the resolution, alpha or images in the header are impossible")
@@ -145,13 +145,13 @@ def architecture_in(about: dict[str, Any]) -> Architecture:
 
 
 def stated_in(about: dict[str, Any]) -> dict[str, Any]:
-    """The licence and the data statement in a header, if it has them."""
+    """The licence and the data statement in the header `about`; either may be missing."""
     return {name: about[name] for name in PROVENANCE if about.get(name) is not None}
 
 
 @contextmanager
 def refusing_generators(path: Path) -> Iterator[None]:
-    """Inside the block, errors of an invalid generator file at `path` become UserError."""
+    """Turn errors that the `with` block raises for an invalid generator file at `path` into UserError."""
     try:
         yield
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:
@@ -169,12 +169,12 @@ def stored_tensors(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
 def save_tensors(tensors: dict[str, "torch.Tensor"], path: Path, metadata: dict[str, str]) -> None:
     """Write a safetensors file with `metadata` in its header; raises OSError when the system refuses to write.
 
-    The safetensors library alone would give files the mode 0600, and raise SafetensorError for I/O errors.
+    Without this function, the safetensors library writes files with mode 0600, and hides OSError in SafetensorError.
     """
     from safetensors.torch import save_file
 
     path.touch()
-    mode = S_IMODE(path.stat().st_mode)  # from the umask, which can't be read without changing it for all threads
+    mode = S_IMODE(path.stat().st_mode)  # `touch` applies the umask; to read the umask would change it for all threads
     try:
         save_file(tensors, path, metadata)
     except SafetensorError as error:

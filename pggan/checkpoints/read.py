@@ -1,10 +1,10 @@
 """Reading checkpoints: every file is verified before it is used.
 
-checkpoints/<images>/   weights.safetensors: generator/…, discriminator/…, generator_ema/…
-                        state.safetensors: optimizer_g/…, optimizer_d/…, grad_scaler/…, other state of some runs
+checkpoints/<images>/   weights.safetensors: tensors generator/…, discriminator/…, generator_ema/…
+                        state.safetensors: optimizer_g/…, optimizer_d/…, grad_scaler/…, and in some runs more
                         state.json, with the checksum of each file
 
-Version 4 has a file for each of these components instead.  Only functions that load tensors import torch.
+A checkpoint of version 4 has one file per component, such as generator.safetensors.  Only loading imports torch.
 """
 
 import json
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
     from pggan.optim.state import State, StateDicts
 
-VERSIONS = (4, 5)  # versions that this program reads; it writes the last one
+VERSIONS = (4, 5)  # checkpoint versions that this program reads; it writes the last version
 STATE_TENSORS_FILE = "state.safetensors"
 CHECKSUM = "sha256"  # entry of state.json: the checksum of all other entries
 NETWORKS = ("generator", "discriminator", "generator_ema")
 COMPONENTS = (*NETWORKS, "optimizer_g", "optimizer_d", "grad_scaler")
-NEWEST, BEST = "newest", "best"  # values of checkpoint=; an entry BEST in state.json marks the best checkpoint
+NEWEST, BEST = "newest", "best"  # values of the key checkpoint=; the best checkpoint's state.json has an entry BEST
 FILE_NAME = r"[a-z_]+\.safetensors"  # a plain file name, not a path to another directory
 
 
@@ -42,7 +42,7 @@ class CorruptCheckpoint(Exception):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint: its directory under `checkpoints/`, and the content of its state.json as `header`."""
+    """A verified checkpoint: the `directory` checkpoints/<images>, and the content of state.json as `header`."""
 
     directory: Path
     header: dict[str, Any]
@@ -58,7 +58,7 @@ class Checkpoint:
         return Architecture.from_plain(self.header["architecture"])
 
     def load(self, component: str) -> "dict[str, Tensor]":
-        """The tensors of one component, in host memory; empty if the checkpoint has no such component."""
+        """Load the tensors of a component, such as optimizer_g, into host memory; empty without this component."""
         alone, prefix = f"{component}.safetensors", f"{component}/"
         if alone in self.header["files"]:
             file, prefix = alone, ""
@@ -71,7 +71,7 @@ class Checkpoint:
             return {name.removeprefix(prefix): opened.get_tensor(name) for name in names}
 
     def restore(self, state: "State") -> None:
-        """Load the checkpoint into `state`, whose architecture is the same; raises UserError if tensors don't fit."""
+        """Load the checkpoint into a `state` of the same architecture; raises UserError if tensors don't fit."""
         from pggan.optim.state import AUGMENTATION
 
         try:
@@ -116,23 +116,23 @@ def read_header(directory: Path) -> dict[str, Any]:
     before = {f"{component}.safetensors" for component in COMPONENTS}
     wanted = {WEIGHTS_FILE, STATE_TENSORS_FILE} if version == VERSIONS[-1] else before
     if not wanted <= {*header["files"]} or not all(re.fullmatch(FILE_NAME, name) for name in header["files"]):
-        raise ValueError("the entry 'files' does not list a checkpoint's files")
+        raise ValueError("the entry 'files' lacks a file or has an invalid file name")
     return header
 
 
 def write_header(directory: Path, header: dict[str, Any]) -> None:
-    """Write a checkpoint's state.json: `header` and the checksum of `header`."""
+    """Write `header` and its checksum into the state.json of the checkpoint `directory`."""
     (directory / STATE_FILE).write_text(json.dumps({**header, CHECKSUM: checksum_of(header)}, indent=1))
 
 
 def checksum_of(header: dict[str, Any]) -> str:
-    """The SHA-256 of a checkpoint's `header`, without its entry for the checksum."""
+    """The SHA-256 of all entries of a checkpoint's `header` but the checksum itself."""
     rest = {key: value for key, value in header.items() if key != CHECKSUM}
     return sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def mark_of(directory: Path, name: str) -> Any:
-    """The entry `name`, such as BEST, of a checkpoint's state.json, which is not verified; None without the entry."""
+    """Read the entry `name`, such as BEST, from a checkpoint's state.json, unverified; None if there is no entry."""
     try:
         return parse_json((directory / STATE_FILE).read_bytes()).get(name)
     except (OSError, ValueError):
@@ -146,36 +146,36 @@ def checkpoints_of(run_dir: Path) -> list[Path]:
 
 
 def best_of(directories: Sequence[Path]) -> Path | None:
-    """The best checkpoint of a run in `directories`, sorted from old to new; None if no checkpoint was evaluated.
+    """The best of a run's checkpoints `directories`, sorted from old to new; None if no checkpoint has a mark BEST.
 
-    An evaluation marks a checkpoint that is better than all earlier checkpoints; so the newest mark is on the best.
+    An evaluation marks a checkpoint that beats all earlier checkpoints, so the newest marked checkpoint is the best.
     """
     return next((directory for directory in reversed(directories) if mark_of(directory, BEST)), None)
 
 
 def choose_checkpoint(run: str, choice: str | int) -> str:
-    """The path to load a generator from: `run` (NEWEST), its best checkpoint (BEST), or the one at `choice` images.
+    """The path of the generator that `choice` means: NEWEST is `run` itself, BEST is the best checkpoint of `run`.
 
-    Raises UserError where `run` has no such checkpoint.
+    A number is the checkpoint at that many images shown.  Raises UserError if `run` has no such checkpoint.
     """
     if choice == NEWEST:
         return run
     found = checkpoints_of(Path(run))
     chosen = best_of(found) if choice == BEST else next((one for one in found if int(one.name) == choice), None)
     if chosen is None:
-        there = ", ".join(str(int(one.name)) for one in found) or "none, because it is not a run directory"
-        best = "Evaluations mark the best one, by the first metric in evaluation.metrics=."
+        there = ", ".join(str(int(one.name)) for one in found) or "none, because it is not a run with checkpoints"
+        best = "Evaluations mark the best checkpoint, by the first metric in evaluation.metrics=."
         raise UserError(f"run={run} has no checkpoint={choice}.", f"Its checkpoints: {there}. {best}")
     return str(chosen)
 
 
 def has_checkpoints(path: Path) -> bool:
-    """Whether `path` is a checkpoint, or a run with checkpoints; corrupt checkpoints count, too."""
+    """Whether `path` is a checkpoint, or a run directory with checkpoints; corrupt checkpoints count, too."""
     return (path / STATE_FILE).is_file() or bool(checkpoints_of(path))
 
 
 def newest_checkpoint(path: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The checkpoint at `path`, or the newest valid checkpoint of the run there; and errors of corrupt checkpoints."""
+    """The checkpoint `path`, or the newest valid checkpoint of the run `path`; and errors of corrupt checkpoints."""
     corrupt: list[str] = []
     for directory in [path] if (path / STATE_FILE).is_file() else reversed(checkpoints_of(path)):
         try:
@@ -186,7 +186,7 @@ def newest_checkpoint(path: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def resolve_checkpoint(path: Path, key: str) -> tuple[Checkpoint, list[str]]:
-    """The checkpoint at `path`, or the newest valid checkpoint of the run there; and log lines on corrupt checkpoints.
+    """The checkpoint `path`, or the newest valid checkpoint of the run `path`; and log lines on corrupt checkpoints.
 
     Raises UserError, which names `key`, when there is no valid checkpoint.
     """
@@ -194,7 +194,7 @@ def resolve_checkpoint(path: Path, key: str) -> tuple[Checkpoint, list[str]]:
     if checkpoint is not None:
         return checkpoint, [f"Passed over a corrupt checkpoint: {problem}" for problem in corrupt]
     if corrupt:
-        remedy = "Put back an undamaged copy, give another checkpoint, or start anew with another run_dir=."
+        remedy = "Restore an undamaged copy, give another checkpoint, or start anew with another run_dir=."
         raise UserError(f"{key}={path} has no valid checkpoint: {'; '.join(corrupt)}.", remedy)
     where = "a run directory with a checkpoint (see checkpoint.every_images), or one of its checkpoints/<images>"
     raise UserError(f"{key}={path} has no checkpoint.", f"Give {where}.")

@@ -14,23 +14,23 @@ from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.reducer import EXTRA_STATE, GradientReducer
 from pggan.optim.state import State, StateDicts
 
-# Settings that may differ from the checkpoint's only if `allow_changes` names them, and why.
+# Settings that a resumed run may change only if `allow_changes` names them, with the reason.
 REFUSED = {
     "seed": "with another seed the order of images changes, so some images come twice in this epoch",
     "loss.name": "with another loss the discriminator's scores have another meaning",
     "data": "the data set is not the one that the checkpoint was trained on",
-    "schedule": "the new schedule has another resolution or alpha at the checkpoint's number of images",
+    "schedule": "the new schedule has another resolution or alpha at the checkpoint's number of images shown",
 }
 
-# Fields of the architecture that two networks must share, so that weights of one network fit the other.
+# Fields of the architecture that have to be equal, so that a network can start from another network's weights.
 KIND_FIELDS = ("latent_size", "fmap_base", "fmap_decay", "fmap_max", "resampling", "blur", "stem")
 
 
 def find_resume_point(resume: str, run_dir: Path) -> tuple[Checkpoint | None, list[str]]:
     """The checkpoint that `resume` (auto, never, or the path of a run or checkpoint) asks for, and lines to log.
 
-    Raises UserError when that path has no valid checkpoint, when `run_dir` has checkpoints that `resume` forbids, or
-    when all checkpoints in `run_dir` are corrupt.
+    Raises UserError when all checkpoints are corrupt, when a path has no checkpoint, when `resume` is never although
+    `run_dir` has checkpoints, and when `resume` names a checkpoint of `run_dir` that is not the newest.
     """
     has_own = bool(checkpoints_of(run_dir))
     if resume == "never" and has_own:
@@ -41,7 +41,7 @@ def find_resume_point(resume: str, run_dir: Path) -> tuple[Checkpoint | None, li
     if not has_own:
         return resolve_checkpoint(Path(resume), "resume")
     own, notes = resolve_checkpoint(run_dir, "run_dir")
-    named = Path(resume).resolve()  # the named checkpoint may have been removed since
+    named = Path(resume).resolve()  # the run may have removed this checkpoint since
     if named.parent != (run_dir / "checkpoints").resolve():
         return own, [*notes, f"Ignoring resume={resume}: this run continues from its own newest checkpoint."]
     if named != own.directory.resolve():
@@ -55,13 +55,13 @@ def check_networks(checkpoint: Checkpoint, architecture: Architecture) -> None:
     if found := list(architecture.differences(checkpoint.architecture)):
         alone = f"pggan train run_dir={checkpoint.directory.parent.parent}, without other keys, resumes this run."
         remedy = f"{alone} For other networks, choose a new run_dir=; init_from= takes over the weights that fit."
-        raise UserError(f"{checkpoint.directory} has other networks than configured ({'; '.join(found)}).", remedy)
+        raise UserError(f"{checkpoint.directory} has other networks than this run's ({'; '.join(found)}).", remedy)
 
 
 def check_resumable(
     checkpoint: Checkpoint, changed: dict[str, str], allowed: Sequence[str], *, schedule: Schedule, fingerprint: str
 ) -> list[str]:
-    """Log lines for the settings that changed since `checkpoint`; raises UserError for a change that is refused.
+    """Log lines for the settings that changed since `checkpoint`; raises UserError for a refused change (REFUSED).
 
     Args: changed: lines 'key: before -> now' by key; allowed: names in REFUSED that may change; schedule: the new
     schedule; fingerprint: the fingerprint of the new data.
@@ -85,10 +85,10 @@ def check_resumable(
 def transfer(path: str, state: State) -> Iterator[str]:
     """Load the weights of the run, checkpoint or generator file at `path` into a new `state`; yields lines to log.
 
-    Layers without a tensor of their shape at `path` stay new: for higher resolutions, other channels or classes.
+    A tensor of `state` keeps its initial values if `path` has no tensor of this name and shape.
     """
     state_dicts = load_weights(path, state.g_ema.architecture)
-    yield f"Weights taken over from {path}. Optimizers, images shown and schedule start anew."
+    yield f"Weights taken over from {path}. The optimizers, the images shown and the schedule start anew."
     networks = {"generator": state.g.network, "discriminator": state.d.network, "generator_ema": state.g_ema}
     for name, network in networks.items():
         own, theirs = network.state_dict(), state_dicts.get(name, {})
@@ -98,7 +98,7 @@ def transfer(path: str, state: State) -> Iterator[str]:
 
 
 def load_weights(path: str, architecture: Architecture) -> StateDicts:
-    """The weights at `path` by network; the only network of a generator file, the averaged G, serves as G, too.
+    """The weights at `path` by network; a generator file has only the averaged G, whose weights then are G's, too.
 
     Raises UserError when `path` has no weights, or its networks differ from `architecture` in KIND_FIELDS.
     """
@@ -112,14 +112,14 @@ def load_weights(path: str, architecture: Architecture) -> StateDicts:
         state_dicts = {"generator": network.state_dict(), "generator_ema": network.state_dict()}
         theirs = network.architecture
     if found := [line for line in architecture.differences(theirs) if line.split(":")[0] in KIND_FIELDS]:
-        problem = f"init_from={path} has networks that do not fit this run's ({'; '.join(found)})."
-        remedy = "Give that run's model keys. A generator of another program, with another stem, can't be trained."
+        problem = f"init_from={path} has networks that do not fit the networks of this run ({'; '.join(found)})."
+        remedy = "Give the model keys of that run. A generator of another program, with another stem, can't be trained."
         raise UserError(problem, remedy)
     return state_dicts
 
 
 def broadcast_state(state: State, reducer: GradientReducer, checkpoint: Checkpoint | None, group: ProcessGroup) -> None:
-    """Broadcast rank 0's `state` to all ranks, bit by bit, and the reducer's extra state in rank 0's `checkpoint`."""
+    """Broadcast rank 0's `state`, and the reducer's state in rank 0's `checkpoint`, to all ranks with the same bits."""
     tensors: StateDicts = {}
     with group.collective_errors():
         if group.is_main:

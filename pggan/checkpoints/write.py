@@ -68,8 +68,8 @@ def take_snapshot(state: State, phase: Phase, metadata: dict[str, Any], extra_st
 def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
     """Write the checkpoint and the generator file of `snapshot` into `run_dir`.
 
-    The generator file is replaced before the checkpoint appears; so after a kill it may be too new, but never too old.
-    Raises NonFiniteError, before it writes anything, when a number is not finite; and OSError.
+    The generator file is replaced before the checkpoint appears, so after a kill it can be newer, but never older.
+    Raises NonFiniteError, before anything is written, for NaN or infinite numbers; OSError when a write fails.
     """
     state_dicts, images = snapshot.state_dicts, snapshot.images
     require_finite(state_dicts, images)
@@ -81,7 +81,7 @@ def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
     weights = {component: state_dicts[component] for component in read.NETWORKS}
     rest = {component: tensors for component, tensors in state_dicts.items() if component not in read.NETWORKS}
     with atomic_directory(run_dir / "checkpoints" / f"{images:09d}") as directory:
-        # Written to the temporary directory, then moved: safetensors' own temporary file would stay after a kill.
+        # The file is written here, then moved to `run_dir`, where a kill would leave safetensors' own temporary file.
         save_tensors(state_dicts["generator_ema"], directory / generators.GENERATOR_FILE, header)
         with atomic_write(run_dir / generators.GENERATOR_FILE) as temporary:
             os.replace(directory / generators.GENERATOR_FILE, temporary)
@@ -106,13 +106,13 @@ def require_finite(state_dicts: StateDicts, images: int | None = None) -> None:
 def prune(run_dir: Path, newest: int, keep: int) -> None:
     """Remove all checkpoints but the `keep` newest and the best.
 
-    `newest` is the image count of the checkpoint just written.  Checkpoints after it are corrupt or were rolled back,
-    so they are removed, too.
+    `newest` is the image count of the checkpoint just written.  Checkpoints with a higher image count are corrupt or
+    were rolled back, so they are removed, too.
     """
     found = read.checkpoints_of(run_dir)
     ahead = [directory for directory in found if int(directory.name) > newest]
     valid = [directory for directory in found if directory not in ahead]
-    old = [one for one in valid[:-keep] if not read.mark_of(one, "milestone")]  # old versions kept milestones for ever
+    old = [one for one in valid[:-keep] if not read.mark_of(one, "milestone")]  # milestones of old versions stay
     best = read.best_of(valid)
     for directory in (*ahead, *old):
         if directory != best:
@@ -122,23 +122,23 @@ def prune(run_dir: Path, newest: int, keep: int) -> None:
 class CheckpointWriter:
     """Writes snapshots to the disk, one after the other, in a background thread; knows when the next snapshot is due.
 
-    The next `save` or `wait` raises an error of that thread: UserError when the disk refuses a write, NonFiniteError
-    when the snapshot has NaN or infinite numbers.
+    If the thread fails, the next `save` or `wait` raises the error: UserError when the disk refuses a write,
+    NonFiniteError when the snapshot has NaN or infinite numbers.
     """
 
     def __init__(self, run_dir: Path, keep: int, every_images: int, every_minutes: float | None) -> None:
-        """Args: keep: how many of the newest checkpoints stay besides the best; every_images: for callers of `save`."""
+        """Args: keep: how many newest checkpoints stay besides the best; every_images: interval that callers obey."""
         self.run_dir, self.keep, self.every_images = run_dir, keep, every_images
         self.every_seconds = inf if every_minutes is None else 60 * every_minutes
         self._begun = time.monotonic()  # when the last write began
         self._thread: Thread | None = None  # writes the last snapshot
-        self._problem: Exception | None = None  # error of the thread, which `wait` raises
+        self._problem: Exception | None = None  # the thread's error, until `wait` raises the error
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Wait for the last write, except after Ctrl-C; an error of the block hides an error of the write."""
+        """Wait for the last write, except after Ctrl-C; an error of the `with` block hides an error of the write."""
         if kind is None or issubclass(kind, Exception):
             with nullcontext() if kind is None else suppress(Exception):
                 self.wait()
@@ -153,16 +153,16 @@ class CheckpointWriter:
 
     @property
     def is_late(self) -> bool:
-        """Whether the wanted minutes between two checkpoints have passed since the last write began."""
+        """Whether `every_minutes` minutes have passed since the last write began."""
         return time.monotonic() - self._begun >= self.every_seconds
 
     @property
     def is_writing(self) -> bool:
-        """Whether a snapshot is being written."""
+        """Whether the background thread is writing a snapshot."""
         return self._thread is not None and self._thread.is_alive()
 
     def wait(self) -> None:
-        """Wait until all snapshots are on the disk; raises an error of the background thread, once."""
+        """Wait until all snapshots are on the disk; raises an error of the background thread, but only once."""
         if self._thread is not None:
             self._thread.join()  # a thread that frees tensors while Python exits aborts the process
         problem, self._problem = self._problem, None
@@ -183,5 +183,5 @@ def refused_by_disk(run_dir: Path, error: OSError) -> UserError:
     """The error to raise when the system refuses to write into `run_dir`."""
     return UserError(
         f"{run_dir} can't be written any more: {error.strerror or error}.",
-        "The last checkpoint is valid. Free disk space or get write permission. Then the same command resumes.",
+        "The last checkpoint is valid. Free disk space or get write permission. Then the same command resumes the run.",
     )

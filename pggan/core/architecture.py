@@ -1,4 +1,4 @@
-"""The numbers that give generator (G) and discriminator (D) their shapes and cost.  Imports the standard library only.
+"""The architecture of generator (G) and discriminator (D): its hyperparameters, shapes and cost.  Imports no torch.
 
 Source: Karras et al., "Progressive Growing of GANs" (ICLR 2018), Table 2, and the official configuration.
 """
@@ -12,20 +12,20 @@ from typing import Any
 # The floating-point type of activations and convolutions.  Weights, losses and penalties are always float32.
 Precision = StrEnum("Precision", "auto fp32 bf16 fp16")
 MIN_RESOLUTION = 4
-MOST = 2**24  # the largest value of a whole number in an architecture: no larger network could be trained
+MOST = 2**24  # upper bound of each integer field: no larger network could be trained
 
 
 class Resampling(Enum):
-    """How a block doubles or halves the resolution.  Both ways give G the same function, but D different functions."""
+    """How a block doubles or halves the resolution.  Both members give the same function in G, but not in D."""
 
-    fused = "fused"  # one 4x4 convolution with stride 2, so that D pools before bias and activation (official default)
-    unfused = "unfused"  # 3x3 convolutions; G upsamples (nearest) before one, D pools (box) after activation (paper)
+    fused = "fused"  # one 4x4 convolution with stride 2; so D pools before bias and activation (official default)
+    unfused = "unfused"  # 3x3 convolutions; G upsamples before the first, D pools after the last activation (paper)
 
 
 class Stem(Enum):
-    """How G makes 4x4 features of latents.  `unit_bias` and `one_norm` exist only for weights of other programs."""
+    """The layers of G that turn a latent into 4x4 feature maps.  Only weights of other programs need the last two."""
 
-    official = "official"  # one bias per feature map; pixel norm after the dense layer and after the convolution
+    official = "official"  # dense layer with one bias per feature map; pixel norm after dense layer and convolution
     unit_bias = "unit_bias"  # the dense layer has a bias for each output, 16 per feature map (pytorch_GAN_zoo)
     one_norm = "one_norm"  # pixel norm after the convolution, but not after the dense layer (pro-gan-pth)
 
@@ -54,14 +54,14 @@ class Architecture:
     fmap_base: int  # with fmap_decay=1, resolution R has min(2 * fmap_base / R, fmap_max) feature maps
     fmap_decay: float
     fmap_max: int
-    stddev_group: int  # images over which D computes one minibatch standard deviation
+    stddev_group: int  # D computes each minibatch standard deviation over this many images
     resampling: Resampling
     blur: bool = False  # a low-pass filter after every upsampling of features
-    bilateral: int = 0  # passes of a bilateral filter over G's images
+    bilateral: int = 0  # how many times a bilateral filter smooths G's images
     residual: bool = False  # D's blocks add their input, pooled to half its resolution, to their output
     stem: Stem = Stem.official
-    features: str | None = None  # pretrained features that D looks at, as NAME@CHECKSUM (of their weights)
-    features_from: int = 16  # the lowest resolution at which D looks at pretrained features
+    features: str | None = None  # pretrained network whose features D gets, too: NAME@CHECKSUM of its weights
+    features_from: int = 16  # the lowest resolution at which D gets pretrained features
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -77,9 +77,9 @@ class Architecture:
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> "Architecture":
-        """Read the architecture in a file's header; raises ValueError, which names impossible and unknown values."""
+        """Build the architecture from a JSON object; raises ValueError, which names the impossible or unknown value."""
         if not isinstance(plain, dict):
-            raise ValueError("its architecture is not a JSON object")
+            raise ValueError("the architecture in the file is not a JSON object")
         known = {field.name for field in fields(cls)}
         if strange := [f"{name}={value!r}" for name, value in plain.items() if name not in known and value]:
             raise ValueError(f"its networks have {', '.join(strange)}, which this version of pggan does not know")
@@ -88,7 +88,7 @@ class Architecture:
             kinds = {"resampling": Resampling(values["resampling"]), "stem": Stem(values.get("stem", "official"))}
             return cls(**{**values, **kinds})
         except (KeyError, TypeError) as error:
-            raise ValueError(f"its architecture is not complete: {error}") from error
+            raise ValueError(f"the architecture in the file is not complete: {error}") from error
 
     def to_plain(self) -> dict[str, Any]:
         """The architecture as plain values for JSON; fields with their default value are left out."""
@@ -126,5 +126,5 @@ class Architecture:
         return total + self.width(resolution) * self.channels * resolution * resolution
 
     def activations_up_to(self, resolution: int) -> int:
-        """The number of activations per image of a network with one layer at each level up to `resolution`."""
+        """The number of activations per image, if each level up to `resolution` had a single layer."""
         return sum(self.width(level) * level * level for level in resolutions_between(4, resolution))

@@ -16,7 +16,7 @@ from typing import Any
 
 from pggan.core.errors import UserError
 
-TEMPORARY = ".partial-"  # half-written and half-removed files have names that begin with this
+TEMPORARY = ".partial-"  # prefix of the names of half-written and half-removed files
 
 
 def fsync_path(path: Path) -> None:
@@ -44,7 +44,7 @@ def existing_parent(path: Path) -> Path:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Yield a temporary path to write to; the file there is renamed to `path` unless the block raises."""
+    """Yield a temporary path; if the `with` block raises nothing, the file there is then renamed to `path`."""
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     try:
         yield temporary
@@ -57,9 +57,9 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_directory(path: Path) -> Iterator[Path]:
-    """Yield a temporary directory to put files into; it is renamed to `path` unless the block raises.
+    """Yield a temporary directory; if the `with` block raises nothing, the directory is then renamed to `path`.
 
-    An older directory `path` is removed when the new files are safely on the disk.
+    If `path` exists already, it is removed only when the new files are safely on the disk.
     """
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -77,7 +77,7 @@ def atomic_directory(path: Path) -> Iterator[Path]:
 
 
 def remove_directory(path: Path) -> None:
-    """Rename a directory, then remove it, so that a kill never leaves a part of it under its name."""
+    """Rename a directory, then delete it, so that a kill never leaves a half-deleted directory under the old name."""
     doomed = path.with_name(f"{TEMPORARY}old-{path.name}")
     shutil.rmtree(doomed, ignore_errors=True)
     os.rename(path, doomed)
@@ -108,14 +108,14 @@ def parse_json(content: bytes | str) -> dict[str, Any]:
 
 
 def require_free_space(path: Path, needed: int, remedy: str) -> None:
-    """Raise UserError, which says how many megabytes are missing, unless the disk of `path` has `needed` free bytes."""
+    """Raise UserError, which names the missing megabytes, if the disk of `path` has less than `needed` free bytes."""
     if (missing := needed - shutil.disk_usage(existing_parent(path)).free) > 0:
-        problem = f"{path} needs {needed / 1e6:,.1f} MB more; the disk is {missing / 1e6:,.1f} MB short."
+        problem = f"{path} needs {needed / 1e6:,.1f} MB of free space; the disk has {missing / 1e6:,.1f} MB too little."
         raise UserError(problem, remedy)
 
 
 def try_lock(descriptor: int) -> bool:
-    """Try to lock an open file; returns False if another process holds the lock.  The lock ends with its process."""
+    """Try to lock an open file; returns False if another process holds the lock.  A lock ends with the process."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

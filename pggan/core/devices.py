@@ -17,7 +17,7 @@ DTYPES = {Precision.bf16: torch.bfloat16, Precision.fp16: torch.float16}
 def choose_device(devices: str, key: str = "devices") -> torch.device:
     """The device that `devices` names: auto (CUDA, else MPS, else CPU), cpu, cuda or mps.
 
-    Args: key: the configuration key that errors name.  Raises UserError when PyTorch finds no such device.
+    Args: key: the configuration key that the error quotes.  Raises UserError when PyTorch finds no such device.
     """
     usable = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     found = [name for name in usable if usable[name]]
@@ -31,7 +31,7 @@ def count_devices(devices: str) -> tuple[str, int]:
     """The type and the number of devices that `devices` asks for on this machine; each device gets one rank.
 
     auto: all CUDA devices, else one MPS device, else one CPU; N: N CUDA devices; cpu:N: N ranks on the CPU.
-    Raises UserError when this machine does not have them.
+    Raises UserError when this machine has fewer CUDA devices.
     """
     numbered = re.fullmatch(r"(cpu:)?([1-9]\d*)", devices)
     if numbered is None:
@@ -60,7 +60,7 @@ def device_of_rank(devices: str, local_rank: int) -> torch.device:
 
 
 def set_threads(threads: int | None, *, one: bool = False) -> None:
-    """Set PyTorch's number of CPU threads; None: OMP_NUM_THREADS if set, else one if `one`, else one per core."""
+    """Set PyTorch's number of CPU threads; None: OMP_NUM_THREADS if set, else 1 if `one`, else 1 per CPU core."""
     if threads is None and "OMP_NUM_THREADS" not in os.environ:
         most = 1 if one else available_cores()  # PyTorch ignores a container's limit
         threads = most if most < torch.get_num_threads() else None
@@ -79,22 +79,23 @@ def configure_process(
     set_threads(threads, one=one_thread)
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # float32 is float32
-        torch.backends.cudnn.benchmark = not deterministic  # worth its time: shapes stay the same for hours
+        torch.backends.cudnn.benchmark = not deterministic  # search for fast kernels: shapes stay the same for hours
         if deterministic:  # https://docs.pytorch.org/docs/stable/notes/randomness.html
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it once
-            torch.use_deterministic_algorithms(True, warn_only=True)  # warns where there is none
-            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # no step reads it
+            torch.use_deterministic_algorithms(True, warn_only=True)  # warns if an operation has no such algorithm
+            # To fill new tensors with NaN would cost time, and no step reads a tensor before it writes the tensor.
+            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if device.type == "cpu":
         keep_freed_memory()
 
 
 def precision_on(device: torch.device, precision: Precision) -> Precision:
-    """Replace `auto` by the best precision on `device` (if CUDA: the current device); keep any other precision."""
+    """Replace `auto` by the best precision on `device` (of several GPUs: on the current one); keep all else."""
     if precision is not Precision.auto:
         return precision
     if device.type != "cuda":
         return Precision.fp32
-    # PyTorch emulates bf16 before compute capability 8.0, which is slow.
+    # GPUs before compute capability 8.0 have no bf16: PyTorch would emulate it slowly.
     return Precision.bf16 if torch.cuda.is_bf16_supported(including_emulation=False) else Precision.fp16
 
 
@@ -105,12 +106,12 @@ def synchronize(device: torch.device) -> None:
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Free bytes of a CUDA device; None for any other."""
+    """The free memory of a CUDA device in bytes; None for other types of devices."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
 
 
 def peak_memory(device: torch.device) -> int:
-    """The peak memory so far in bytes: of PyTorch's allocator on CUDA, of this whole process elsewhere."""
+    """The peak memory so far in bytes: on CUDA, of PyTorch's allocator; on other devices, of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 EXIT_FAILED = 1  # an unexpected exception
 EXIT_USER_ERROR = 2
-EXIT_INTERRUPTED = 75  # a signal stopped the program; the same command resumes
+EXIT_INTERRUPTED = 75  # a signal stopped the program; the same command resumes training
 EXIT_PEER_LOST = 76  # a rank ended because another rank failed
 # Error numbers of failed writes: disk full, quota exceeded, read-only file system, file too large.
 REFUSED_WRITES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
@@ -28,13 +28,13 @@ class StepOutOfMemory(UserError):
     """A training step ran out of memory on this rank, while other ranks may be in the middle of the same step."""
 
     def __init__(self, problem: str, remedy: str, smaller: int | None = None) -> None:
-        """Args: smaller: the micro-batch size to try next; None where there is no smaller size."""
+        """Args: smaller: the micro-batch size to try next; None if there is no smaller size."""
         super().__init__(problem, remedy)
         self.smaller = smaller
 
 
 def require(holds: bool, key: str, value: object, wanted: str) -> None:
-    """Raise UserError unless `holds`: the message says that `key` has the wrong `value`, and which one is `wanted`."""
+    """Raise UserError unless `holds`; the message says that `key`=`value` is wrong, and what is `wanted` instead."""
     if not holds:
         raise UserError(f"{key}={value} does not work.", f"It has to be {wanted}.")
 
@@ -45,7 +45,7 @@ def nearest_name(name: str, choices: Iterable[str]) -> str | None:
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """A sentence that names the valid choice nearest to a mistyped `name`, or lists all of them."""
+    """A sentence for the user: the valid choice nearest to a mistyped `name`, or else the list of all choices."""
     known = sorted(choices)
     found = nearest_name(name, known)
     return f"Valid names: {', '.join(known)}." if found is None else f"Did you mean '{found}'?"

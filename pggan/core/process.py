@@ -13,20 +13,20 @@ from typing import Self
 
 __version__ = "0.1.0"
 
-COMMAND_VARIABLE = "PGGAN_COMMAND"  # the command line that the user gave, for all ranks
-STARTED_VARIABLE = "PGGAN_STARTED"  # when the user gave the command, in seconds since 1970
-TASK_VARIABLE = "PGGAN_TASK"  # for a child `python -m pggan`: the command to run and its configuration, as JSON
-PARENT_VARIABLE = "PGGAN_PARENT"  # for a child: the process id of its parent; the child ends when its parent does
+COMMAND_VARIABLE = "PGGAN_COMMAND"  # tells all ranks the command line that the user gave
+STARTED_VARIABLE = "PGGAN_STARTED"  # when the user started the command, in seconds since 1970
+TASK_VARIABLE = "PGGAN_TASK"  # tells a child `python -m pggan` its command and configuration, as JSON
+PARENT_VARIABLE = "PGGAN_PARENT"  # tells a child the process id of its parent: when the parent ends, the child ends
 
 # Each of these signals asks the program to save and stop: Ctrl-C, a scheduler's signals, a closed terminal.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # mallopt options: free bytes kept on top of the heap; most blocks from mmap
-SYSTEM = Path("/")  # the directory with Linux's proc/ and sys/
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # mallopt options: limit of free bytes at the heap's end; limit of mmap blocks
+SYSTEM = Path("/")  # holds Linux's proc/ and sys/; tests replace this directory
 
 
 @contextmanager
 def environment(variables: dict[str, str]) -> Iterator[None]:
-    """Set environment variables inside the block, for this process and its new children; restore them afterwards."""
+    """Set environment variables inside the `with` block, for this process and new children; then restore them."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -40,17 +40,17 @@ def set_library_defaults() -> None:
     """Set environment variables of libraries, unless the user has set them.  Call this before torch is imported."""
     defaults = {
         "THP_MEM_ALLOC_ENABLE": "1",  # PyTorch uses huge pages for large CPU tensors, which is much faster
-        # Do not register buffers for collectives in CUDA graphs: gradients are small, and NCCL hangs when ranks
-        # register different buffers (https://github.com/NVIDIA/nccl/issues/2389).
+        # Small gradients gain nothing when NCCL registers the buffers of all-reduces in CUDA graphs,
+        # and NCCL hangs when ranks register different buffers (https://github.com/NVIDIA/nccl/issues/2389).
         "NCCL_GRAPH_REGISTER": "0",
         "LOGLEVEL": "ERROR",  # else torchrun logs a warning for each signal that it sends
         # Else a rank that loses another rank prints a C++ stack trace per connection; pggan logs one line.
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }
     if "OMP_WAIT_POLICY" not in os.environ:
-        # An idle thread of GNU OpenMP polls for work this many times before it sleeps: a third of the default.  On a
-        # shared machine, steps then take half the time; on a quiet machine, as long as before.  If threads slept at
-        # once, steps would take up to four times as long (docs/performance.md).
+        # An idle thread of GNU OpenMP polls for work this many times, a third of the default, before it sleeps.
+        # On a shared machine, fewer polls halve the time of a step; on a quiet machine, they change nothing.
+        # Without polls, a step would take up to four times as long (docs/performance.md).
         defaults["GOMP_SPINCOUNT"] = "100000"
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
@@ -58,10 +58,10 @@ def set_library_defaults() -> None:
 
 @contextmanager
 def signal_handlers(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Call `handler` for SIGNALS inside the block; if the process runs under `nohup`, SIGHUP stays ignored.
+    """Call `handler` for SIGNALS inside the `with` block; if the process runs under `nohup`, SIGHUP stays ignored.
 
-    Afterwards the previous handlers are called for the signals that arrived: a job launcher's handler, which requeues
-    the job, must wait until the checkpoint is saved.
+    When the block ends, the previous handlers get the signals that arrived.  So a job launcher's handler, which
+    requeues the job, runs only after the checkpoint is saved.
     """
     arrived: dict[int, FrameType | None] = {}
 
@@ -83,13 +83,13 @@ def signal_handlers(handler: Callable[[int, FrameType | None], None]) -> Iterato
 
 
 class StopSignal(ExitStack):
-    """A context in which the first of SIGNALS sets `wanted`, and Ctrl-C after that raises KeyboardInterrupt.
+    """A context manager: the first signal of SIGNALS sets `wanted`, and a later Ctrl-C raises KeyboardInterrupt.
 
-    With `at_once`, for as long as there is nothing to save, the first signal raises KeyboardInterrupt, too.
+    While `at_once` is true, because there is nothing to save yet, the first signal raises KeyboardInterrupt, too.
     """
 
     def __init__(self, *, at_once: bool = False, then: Callable[[], str] = str) -> None:
-        """Args: then: returns the text of the KeyboardInterrupt, which tells the user how to go on."""
+        """Args: then: a function that returns the text of the KeyboardInterrupt: how the user can go on."""
         super().__init__()
         self.wanted, self.at_once, self.then = False, at_once, then
 
@@ -129,7 +129,7 @@ def named_values(name: str, separator: str) -> dict[str, str]:
 
 
 def threads_per_rank(ranks: int, *, elastic: bool) -> int:
-    """CPU threads for each of the `ranks` on this machine; 1 if `elastic`: more threads add in another order."""
+    """CPU threads per rank, for `ranks` ranks on this machine; 1 if `elastic`, because threads reorder sums."""
     return 1 if elastic else max(1, available_cores() // ranks)
 
 
@@ -140,7 +140,7 @@ def processor_facts() -> dict[str, str]:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep freed memory for reuse: to get a block of 35 MB from the system, page by page, takes 14 ms."""
+    """Make glibc reuse freed memory, because the page faults of a new block of 35 MB take 14 ms."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
         mallopt(M_MMAP_MAX, 0)

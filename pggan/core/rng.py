@@ -1,4 +1,4 @@
-"""Counter-based randomness: random numbers are a function of (seed, purpose, count), not of numbers drawn before.
+"""Counter-based randomness: random numbers depend on (seed, purpose, count) only, not on earlier random numbers.
 
 So a resumed run draws the same numbers as an uninterrupted run, and checkpoints need no random generator state.
 """
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def counter_seed(seed: int, purpose: str, count: int) -> int:
-    """A 63-bit seed for one purpose at one count; different arguments give unrelated random numbers."""
+    """A 63-bit hash of a seed, a purpose such as 'latent', and a count such as the number of images shown."""
     digest = blake2b(f"{seed}/{purpose}/{count}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
@@ -23,22 +23,22 @@ def generator_for(seed: int, purpose: str, count: int, device: torch.device | No
 
 @dataclass(frozen=True)
 class StepRng:
-    """The random numbers of the training step at image count `images`."""
+    """Random numbers for the training step that begins after `images` images shown; each purpose has its own."""
 
     seed: int
     images: int
     device: torch.device
 
     def normal(self, purpose: str, *shape: int) -> Tensor:
-        """N(0, 1) numbers of `shape`, float32."""
+        """A float32 tensor of `shape` with N(0, 1) random numbers."""
         return torch.randn(shape, generator=self._generator(purpose), device=self.device)
 
     def uniform(self, purpose: str, *shape: int) -> Tensor:
-        """Numbers in [0, 1) of `shape`, float32."""
+        """A float32 tensor of `shape` with uniform random numbers in [0, 1)."""
         return torch.rand(shape, generator=self._generator(purpose), device=self.device)
 
     def integers(self, purpose: str, below: int, *shape: int) -> Tensor:
-        """Integers in [0, below) of `shape`, int64."""
+        """An int64 tensor of `shape` with uniform random integers in [0, below)."""
         return torch.randint(below, shape, generator=self._generator(purpose), device=self.device)
 
     def _generator(self, purpose: str) -> torch.Generator:

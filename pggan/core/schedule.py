@@ -1,4 +1,4 @@
-"""Resolution, alpha, batch and learning rates as a pure function of the images shown.  Standard library only.
+"""Resolution, alpha, batch size and learning rates as a pure function of the images shown.  Imports no torch.
 
 The number of images shown (real images that the discriminator has seen) is the only clock of training.
 Source: paper appendix A.1; official `TrainingSchedule`.
@@ -14,24 +14,24 @@ PerResolution = Mapping[int, float]  # {resolution: value}; a value holds until 
 
 
 def value_at(values: PerResolution, resolution: int) -> float:
-    """The value of the highest listed resolution up to `resolution`; raises KeyError if only higher ones are listed."""
+    """The value listed for `resolution` or else for the next lower resolution; raises KeyError if there is neither."""
     return values[max((key for key in values if key <= resolution), default=resolution)]
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One phase of training (a resolution that fades in or is stable), with its values at one image count."""
+    """A phase of training fades in a resolution or keeps it stable.  Alpha and learning rates are of one step."""
 
     index: int  # position in the schedule: 0, 1, 2 …
     resolution: int
     fading: bool  # new layers are being faded in
     alpha: float  # weight of the newest layers, 0 to 1; 1 when not fading
-    start: int  # images shown at which the phase begins
-    end: int  # images shown at which the next phase begins
-    batch: int  # images per update, over all ranks
+    start: int  # number of images shown when the phase begins
+    end: int  # number of images shown when the next phase begins
+    batch: int  # images per training step, of all ranks together
     learning_rate_g: float
     learning_rate_d: float
-    missing_levels: int  # how many times the resolution still doubles
+    missing_levels: int  # how many times later phases double the resolution
 
     @property
     def name(self) -> str:
@@ -41,7 +41,7 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """Growth from `first_resolution` to `final_resolution`: a stable phase, then fade and stable for each doubling."""
+    """Progressive growing: a stable phase, then a fading and a stable phase for each doubling of the resolution."""
 
     first_resolution: int
     final_resolution: int
@@ -52,13 +52,13 @@ class Schedule:
     learning_rate_d: PerResolution
     batch_factor: int = 1  # multiplies all batches
     learning_rate_factor: float = 1.0  # multiplies both learning rates
-    lr_warmup_images: int = 0  # first images of every phase over which both learning rates rise linearly from 0
-    lr_decay_images: int = 0  # last images, at most half of all, over which both learning rates fall linearly to 0
-    total_images: int | None = None  # None: training ends with the last phase; a larger number prolongs that phase
+    lr_warmup_images: int = 0  # both learning rates rise linearly from 0 over this many images of each phase
+    lr_decay_images: int = 0  # both learning rates fall linearly to 0 over this many last images, at most half of all
+    total_images: int | None = None  # images shown in training; None: all phases; more images prolong the last phase
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
-        """All phases in order, each with the alpha of its first image; empty phases are left out."""
+        """All phases in order, each with the alpha of its first image; phases without images are left out."""
         phases: list[Phase] = []
         start = 0
         levels = resolutions_between(self.first_resolution, self.final_resolution)
@@ -90,16 +90,16 @@ class Schedule:
 
     @property
     def decay_images(self) -> int:
-        """The number of last images over which the learning rates fall: `lr_decay_images`, at most half of `total`."""
+        """Over how many images at the end of training the learning rates fall: at most half of `total`."""
         return min(self.lr_decay_images, self.total // 2)
 
     @property
     def growth_images(self) -> tuple[int, ...]:
-        """The number of images of every phase but the last one."""
+        """How many images each phase has; the last phase is left out."""
         return tuple(phase.end - phase.start for phase in self.phases[:-1])
 
     def with_growth(self, images: Sequence[int]) -> "Schedule":
-        """The schedule with other lengths of phases: `images` has a positive number for each phase but the last one."""
+        """A schedule with other lengths of phases: `images` has a positive length for each phase but the last phase."""
         levels = resolutions_between(self.first_resolution, self.final_resolution)
         stable = {level: value_at(self.stable_images, level) for level in levels}
         fade = {level: value_at(self.fade_images, level) for level in levels[1:]}
@@ -120,12 +120,12 @@ class Schedule:
         return tuple(max(min(phase.end, after) - max(phase.start, before), 0) for phase in self.phases)
 
     def at(self, images: int) -> Phase:
-        """The phase in force when `images` real images have been shown."""
+        """The phase, alpha and learning rates of the step that begins after `images` images shown."""
         phase = next((phase for phase in self.phases if images < phase.end), self.phases[-1])
         alpha = (images - phase.start) / (phase.end - phase.start) if phase.fading else 1.0
         ahead = max(self.total - images, 0)
         decay = ahead / self.decay_images if ahead < self.decay_images else 1.0
-        warm = images + phase.batch - phase.start  # images of this phase after this step
+        warm = images + phase.batch - phase.start  # images of this phase that have been shown after this step
         factor = decay * (warm / self.lr_warmup_images if warm < self.lr_warmup_images else 1.0)
         rate_g, rate_d = phase.learning_rate_g * factor, phase.learning_rate_d * factor
         return replace(phase, alpha=alpha, learning_rate_g=rate_g, learning_rate_d=rate_d)
@@ -133,12 +133,12 @@ class Schedule:
 
 @dataclass
 class Course:
-    """The current schedule of a run.  A run with `hours=` replaces the rest of its schedule while it trains."""
+    """Holds the current schedule of a run, because a run with `hours=` replaces the schedule while it trains."""
 
     schedule: Schedule
 
     def at(self, images: int) -> Phase:
-        """The phase in force when `images` real images have been shown."""
+        """The phase of the current schedule when `images` real images have been shown."""
         return self.schedule.at(images)
 
 

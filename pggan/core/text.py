@@ -16,19 +16,19 @@ PLAIN = re.compile(r"(?!(null|true|false|nan|inf)$|\.\d)[a-z/._][\w/.:+@-]*", re
 def next_command(command: str, *words: str, **values: object) -> str:
     """The line that suggests the next `pggan` command, quoted for a shell.
 
-    Args: words: overrides and flags in Hydra's syntax; values: values by key, put first and quoted for Hydra.
+    Args: words: overrides and flags in Hydra's syntax, put last; values: configuration values by key, unquoted.
     """
     given = [f"{key}={as_hydra_reads_it(value)}" for key, value in values.items()]
     return f"{NEXT} {shlex.join(['pggan', *command.split(), *given, *words])}"
 
 
 def key_of(override: str) -> str:
-    """The key or config group in an override of Hydra's, such as `+key=value`."""
+    """The key or config group in a Hydra override, such as key in `+key=value`."""
     return override.lstrip("+~").partition("=")[0]
 
 
 def as_hydra_reads_it(value: object) -> str:
-    """A value in the syntax of Hydra's overrides: in quotes if its characters have a meaning in Hydra."""
+    """Write `value` in Hydra's override syntax, in quotes if some characters are special in Hydra."""
     if isinstance(value, list):
         return f"[{','.join(map(as_hydra_reads_it, value))}]"
     if isinstance(value, Mapping):
@@ -41,7 +41,7 @@ def as_hydra_reads_it(value: object) -> str:
 
 
 def new_table(title: str, first: str, *others: str) -> "Table":
-    """A table without lines; all columns but the first are aligned to the right, for numbers."""
+    """A Rich table without borders; all columns but the first hold numbers and are aligned to the right."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Column, Table
 
@@ -52,12 +52,12 @@ def new_table(title: str, first: str, *others: str) -> "Table":
 
 
 def three_digits(value: float) -> str:
-    """`value` with three significant digits; from 100 on, as a whole number; below 0.001, as 0."""
+    """Format `value` with three significant digits; from 100 on, as a whole number; below 0.001, as 0."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if value >= 0.001 else "0"
 
 
 def duration(seconds: float) -> str:
-    """`seconds` with three digits, in the largest unit (d, h, min, s) that gives at least 2; below 0.1 s in ms."""
+    """Format `seconds` with three digits, in d, h or min from 2 of that unit on, else in s; below 0.1 s in ms."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{three_digits(seconds / length)} {unit}"

@@ -36,7 +36,7 @@ def test_numbers_that_are_not_finite_are_refused(finished_run, tmp_path):
 
 @pytest.mark.parametrize("key", ["run", "init_from"])
 def test_a_path_without_generator_is_refused_with_its_key_and_advice(tmp_path, key):
-    with pytest.raises(UserError, match=rf"(?s){key}={tmp_path} has no generator.*first checkpoint"):
+    with pytest.raises(UserError, match=rf"(?s){key}={tmp_path} has no generator.*with a checkpoint"):
         load_generator(str(tmp_path), CPU, key)
 
 

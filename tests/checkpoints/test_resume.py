@@ -28,7 +28,7 @@ def test_weights_of_networks_of_another_kind_are_refused_with_what_differs(finis
         ours, before = replace(checkpoint.architecture, **{field: value}), getattr(checkpoint.architecture, field)
         with pytest.raises(UserError) as caught:
             load_weights(str(finished_run / place), ours)
-        assert caught.value.problem.endswith(f"has networks that do not fit this run's ({field}: {before} -> {value}).")
+        assert caught.value.problem.endswith(f" fit the networks of this run ({field}: {before} -> {value}).")
 
 
 def test_weights_of_networks_that_differ_in_anything_else_are_taken(finished_run, checkpoint):
