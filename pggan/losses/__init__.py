@@ -9,18 +9,18 @@ from torch import Tensor
 
 from pggan.losses.base import GradientPenalty, Loss, PenaltyAt
 
-DRIFT = 0.001  # weight of the loss term that keeps scores of reals near 0
+DRIFT = 0.001  # weight of D's loss term that keeps the scores of reals near 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class WganGp(Loss):
-    """The difference of fakes' and reals' scores, plus a gradient penalty at interpolated images, and a drift penalty.
+    """The scores of fakes minus scores of reals, plus a gradient penalty at interpolated images and a drift penalty.
 
     Source: Gulrajani et al. 2017, equation 3; drift: Karras et al. 2018, appendix A.1.
     """
 
     penalty_weight: float
-    target: float  # the gradient norm that the penalty aims at: 1, or 750 in the paper's CIFAR-10 run
+    target: float  # gradient norm at which the penalty is 0: 1, or 750 in the paper's CIFAR-10 run
 
     def d_terms(self, real_scores: Tensor, fake_scores: Tensor) -> dict[str, Tensor]:
         return {"D/wasserstein": fake_scores - real_scores, "D/drift": DRIFT * real_scores.square()}
@@ -57,7 +57,9 @@ class Logistic(Loss):
 
 @dataclass(frozen=True, kw_only=True)
 class Relativistic(Loss):
-    """The logistic loss of a fake's score minus a real's, plus R1 + R2: gamma / 2 * |gradient|^2 at reals and at fakes.
+    """The logistic loss of differences between scores of fakes and reals, plus the gradient penalties R1 and R2.
+
+    R1 is gamma / 2 * |gradient|^2 at reals, and R2 at fakes.
 
     Source: Jolicoeur-Martineau 2018, equation 4; with R1 + R2: Huang et al. (R3GAN) 2024, section 2.
     """
@@ -84,5 +86,5 @@ LOSSES: dict[str, Callable[..., Loss]] = {"logistic": Logistic, "relativistic": 
 
 
 def build_loss(options: Mapping[str, Any]) -> Loss:
-    """The loss that the "name" in `options` chooses; all other options are fields of its class."""
+    """The loss that the "name" in `options` chooses.  All other options are fields of the loss's class."""
     return LOSSES[options["name"]](**{key: value for key, value in options.items() if key != "name"})

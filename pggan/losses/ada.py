@@ -1,6 +1,6 @@
-"""Adaptive discriminator augmentation: flips, shifts, rotations, scalings and colours, each with probability p.
+"""Adaptive discriminator augmentation (ADA): flips, shifts, rotations, scalings and colours, each with probability p.
 
-Coordinates are computed by elementwise operations, because matrix products may round them to the 11 bits of TF32.
+Elementwise operations compute the coordinates, because matrix products may round these to the 11 bits of TF32.
 N batch, C channels, R resolution, K parameters.
 Source: Karras et al., Training Generative Adversarial Networks with Limited Data, 2020; distributions of appendix B.
 """
@@ -15,14 +15,15 @@ from torch import Tensor
 
 from pggan.core.rng import StepRng
 
-TRANSFORMS = 4  # batches that one step augments: reals and fakes for D's update, then reals and fakes for G's
-TARGET = 0.6  # p is adapted to bring the mean sign of D's scores of reals to this value (paper)
-INTERVAL = 4  # updates of D from one adaptation of p to the next (paper)
+TRANSFORMS = 4  # batches of images that a step augments: reals, fakes in D's update, then reals, fakes in G's update
+TARGET = 0.6  # ADA adapts p until D's scores of reals have this mean sign (paper)
+INTERVAL = 4  # ADA adapts p once in so many updates of D (paper)
 BICUBIC, REFLECTION = 2, 2  # codes of torch.ops.aten.grid_sampler_2d
 MAX_P = 0.85  # with a larger p, G learns to generate rotated images (figure 3 of the paper)
 
-# Distributions of all parameters: integers from 0 to below n, uniform within +-x, or normal with standard deviation x.
-# A parameter of 0 changes nothing.  Factors are given as binary logarithms, shifts as fractions of the image's side.
+# Parameters of the transformations, each drawn from the integers from 0 to below n, uniformly within +-x, or from a
+# normal distribution with standard deviation x.  A parameter of 0 changes nothing.  Scale, stretch, contrast and
+# saturation are binary logarithms of factors.  Shifts and moves are fractions of the image's side.
 PARAMETERS = {
     "flip": ("below", 2),
     "turn": ("below", 4),
@@ -41,18 +42,18 @@ PARAMETERS = {
     "saturation": ("normal", 1),
 }
 PLACES = {name: place for place, name in enumerate(PARAMETERS)}
-PAIRS = (("shift_x", "shift_y"), ("move_x", "move_y"))  # each pair belongs to one transformation, with one p
+PAIRS = (("shift_x", "shift_y"), ("move_x", "move_y"))  # x and y of one transformation take effect together
 ANGLES = ("angle_before", "angle_after")
 
 
 def draw(rng: StepRng, batch: int) -> Tensor:
-    """Draw for each parameter the least p at which it takes effect, and its value.  [N, TRANSFORMS, 2, K]"""
+    """Draw for each parameter the least p at which the parameter takes effect, and its value.  [N, TRANSFORMS, 2, K]"""
     shape = (batch, TRANSFORMS, len(PARAMETERS))
     least, uniform = rng.uniform("augment_least_p", *shape), rng.uniform("augment_uniform", *shape)
     normal = rng.normal("augment_normal", *shape)
     for first, second in PAIRS:
         least[..., PLACES[second]] = least[..., PLACES[first]]
-    for name in ANGLES:  # each has probability 1 - sqrt(1 - p), so that p is the probability of any rotation
+    for name in ANGLES:  # each angle takes effect with probability 1 - sqrt(1 - p), one or both with p
         of_angle = least[..., PLACES[name]]
         least[..., PLACES[name]] = of_angle * (2 - of_angle)
     values = []
@@ -63,9 +64,9 @@ def draw(rng: StepRng, batch: int) -> Tensor:
 
 
 def augment(images: Tensor, draws: Tensor, p: Tensor) -> Tensor:
-    """Transform `images` [N, C, R, R] by `draws` [N, 2, K]: for each parameter its least p, and its value.
+    """Transform `images` [N, C, R, R] by the parameters in `draws` [N, 2, K] (least p, value) with a least p below `p`.
 
-    The result is differentiable and affine in the images, so that gradient penalties can be taken through it.
+    The result is an affine function of the images, so gradient penalties can differentiate through this function twice.
     """
     least, values = draws.to(images.dtype).unbind(1)
     effective = dict(zip(PARAMETERS, (values * (least < p)).unbind(1), strict=True))
@@ -79,7 +80,7 @@ def rotation(angle: Tensor) -> Tensor:
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
-    """The products [N, 2, M] of matrices [N, 2, 2] and [N, 2, M]."""
+    """The matrix products [N, 2, M] of `a` [N, 2, 2] and `b` [N, 2, M]."""
     return (a[:, :, :, None] * b[:, None]).sum(2)
 
 
@@ -91,8 +92,8 @@ def power_of_two(exponents: Tensor) -> Tensor:
 def sampling_matrix(parameters: Mapping[str, Tensor], side: int) -> Tensor:
     """The affine maps [N, 2, 3] from coordinates in the result to coordinates in the image, both from -1 to 1.
 
-    Args: parameters: [N] each, from `draw`.  They describe the inverse transformations, which have the same
-    distributions.  side: of the images, in pixels.
+    Args: parameters: [N] each, by name, of the inverse transformations, which have the same distributions as the
+    transformations.  side: side of the images, in pixels.
     """
     a = parameters
     shape = rotation(a["angle_before"]) * power_of_two(torch.stack([a["stretch"], -a["stretch"]], 1))[:, None]
@@ -105,10 +106,10 @@ def sampling_matrix(parameters: Mapping[str, Tensor], side: int) -> Tensor:
 
 
 def resample(images: Tensor, matrix: Tensor) -> Tensor:
-    """Transform images [N, C, R, R] by the affine maps `matrix` [N, 2, 3] of `sampling_matrix`; borders are mirrored.
+    """Transform images [N, C, R, R] by the affine maps `matrix` [N, 2, 3] of `sampling_matrix`, with mirrored borders.
 
-    Differs from the paper, which samples an enlarged image linearly and filters it: bicubic sampling needs a quarter of
-    the memory.  As in the paper, the identity leaves an image unchanged.
+    The paper samples an enlarged image linearly and filters it.  Bicubic sampling needs only a quarter of the memory.
+    As in the paper, the identity matrix leaves an image unchanged.
     """
     side = images.shape[-1]
     along = (2 * torch.arange(side, device=images.device, dtype=images.dtype) + 1) / side - 1
@@ -120,14 +121,14 @@ def resample(images: Tensor, matrix: Tensor) -> Tensor:
 class ResampleFunction(torch.autograd.Function):
     """Bicubic sampling of images at a grid, or its adjoint.  Both are linear, so each is the derivative of the other.
 
-    PyTorch's own double backward is missing in older versions, and also differentiates with respect to the grid.
+    Older versions of PyTorch can't differentiate `grid_sample` twice, and newer ones also differentiate the grid.
     """
 
     @staticmethod
     def forward(ctx: Any, images: Tensor, grid: Tensor, adjoint: bool) -> Tensor:
         ctx.save_for_backward(grid)
         ctx.adjoint = adjoint
-        if adjoint:  # the second `images` gives only the shape, which sampling does not change
+        if adjoint:  # PyTorch reads only the shape of the second `images`, the same as before sampling
             backward = torch.ops.aten.grid_sampler_2d_backward
             gradients = backward(images, images, grid, BICUBIC, REFLECTION, False, [True, False])
             return gradients[0]  # type: ignore[no-any-return]
@@ -139,11 +140,11 @@ class ResampleFunction(torch.autograd.Function):
 
 
 def transform_colors(images: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
-    """Change brightness, contrast, hue and saturation of images [N, C, R, R]; a fourth channel, opacity, stays.
+    """Change brightness, contrast, hue and saturation of images [N, C, R, R], but not a fourth channel, the opacity.
 
-    Brightness and contrast come first.  Then grey values are inverted (luma flip).  Then colours are rotated around the
-    grey axis (hue) and moved away from the axis or towards it (saturation).
-    Args: parameters: [N] each, from `draw`.
+    Brightness and contrast come first, then the inversion of grey values (luma flip), then a rotation of colours around
+    the grey axis (hue), and finally a scaling of the distance from the axis (saturation).
+    Args: parameters: [N] each, by name.
     """
     a = {name: parameter[:, None, None, None] for name, parameter in parameters.items()}
     colors, opacity = images[:, :3], images[:, 3:]
@@ -157,14 +158,14 @@ def transform_colors(images: Tensor, parameters: Mapping[str, Tensor]) -> Tensor
 
 
 class AdaptiveP:
-    """The probability p of ADA, and the sums that p is adapted by.  No method waits for the device.
+    """ADA's probability p, and the sums of D's scores from which ADA adapts p.  No method waits for the GPU.
 
-    Every INTERVAL updates of D, p moves by a fixed amount, to bring the mean sign of D's scores to its target.
+    Every INTERVAL updates of D, p moves by a fixed amount, to bring the mean sign of D's scores to the target.
     Source: Karras et al. 2020, section 3.1.
     """
 
     def __init__(self, device: torch.device, *, target: float, rampup_images: int) -> None:
-        """Args: target: of the mean sign; rampup_images: images shown while p rises from 0 to 1, if it always rises."""
+        """Args: target: mean sign to reach; rampup_images: images shown until p, if it only rises, gets from 0 to 1."""
         self.target, self.rampup_images = target, rampup_images
         self.p, self.signs, self.images = (torch.zeros((), device=device) for _ in range(3))
         self.updates = torch.zeros((), dtype=torch.int32, device=device)
@@ -174,13 +175,13 @@ class AdaptiveP:
         return {"p": self.p, "signs": self.signs, "images": self.images, "updates": self.updates}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Load the tensors of `state_dict`.  Missing ones become 0: checkpoints of runs without ADA have none."""
+        """Load the tensors of `state_dict`.  Missing tensors become 0, because runs without ADA do not save them."""
         for name, tensor in self.state_dict().items():
             tensor.copy_(tensors[name]) if name in tensors else tensor.zero_()
 
     def follow(self, sign: Tensor, batch: int) -> Tensor:
-        """Add the mean `sign` of D's scores in one update of `batch` images, and move p if due; returns a copy of p."""
-        known = sign.isfinite()  # an update with infinite or NaN scores is skipped, so its sign does not count
+        """Add up the mean `sign` of D's scores in updates of `batch` images, and move p every INTERVAL updates."""
+        known = sign.isfinite()  # D's update is skipped if scores are infinite or NaN, so it does not count
         self.signs.add_(torch.where(known, sign * batch, 0))
         self.images.add_(known * batch)
         self.updates.add_(1)

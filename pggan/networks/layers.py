@@ -18,23 +18,23 @@ from pggan.ops.convolution import WIDE, Algorithm, Kernel, algorithm_for, convol
 from pggan.ops.elementwise import Activation, adds_bias, to_float32
 from pggan.ops.filters import blur
 
-HE_GAIN = sqrt(2.0)  # He et al. 2015, for rectified activations
-EPSILON = 1e-8  # added under the root of the minibatch stddev, as in the official code
+HE_GAIN = sqrt(2.0)  # factor for layers before a ReLU (He et al. 2015)
+EPSILON = 1e-8  # added to the variance under the root of the minibatch stddev, as in the official code
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeOptions:
     """Options that affect the speed, memory and rounding of a network, but not the function that it computes."""
 
-    dtype: torch.dtype | None = None  # type of activations and kernels; None: the type of the weights
+    dtype: torch.dtype | None = None  # of activations and kernels; None: the dtype of the weights
     reference: bool = False  # use the plain PyTorch twin of every fast operation
 
 
-Prepared = tuple[Kernel, Tensor, Tensor | None]  # kernel, bias, and for `ConvWithStddev` its sums of taps
+Prepared = tuple[Kernel, Tensor, Tensor | None]  # kernel, bias, and for `ConvWithStddev` a convolved map of ones
 
 
 class Computing:
-    """Shared by all layers of a network: the compute options, and kernels prepared once for all passes of a step."""
+    """What all layers of a network share: compute options, and the kernels that layers prepare once for all passes."""
 
     def __init__(self) -> None:
         self.options = ComputeOptions()
@@ -42,10 +42,10 @@ class Computing:
 
 
 def minibatch_stddev(features: Tensor, group: int, sub_batches: int = 1) -> Tensor:
-    """The standard deviation over each image's group, averaged over C, R, R, in float32.  [N, C, R, R] -> [N]
+    """Standard deviations within each image's group, averaged over C, R, R, in float32.  [N, C, R, R] -> [N]
 
-    Groups are strided: of M groups, group m holds the images m, m + M, m + 2M, …  If the batch consists of P equal
-    `sub_batches`, such as reals and fakes, no group mixes them.  (paper section 3)
+    Of M groups in a batch, group m holds the images m, m + M, m + 2M, …  If the batch consists of P equal sub-batches,
+    such as reals and fakes, no group has images of two sub-batches.  (paper section 3)
     """
     size = min(group, len(features) // sub_batches)
     grouped = to_float32(features).reshape(sub_batches, size, -1, *features.shape[1:])  # [P, G, M, C, R, R]
@@ -70,7 +70,7 @@ class Equalized(nn.Module):
         blur: bool = False,
         full_precision: bool = False,
     ) -> None:
-        """Args: shape: of the weight, outputs first; blur: smooth the result, before the activation."""
+        """Args: shape: shape of the weight, [O, I, …]; blur: smooth the result before the activation (`blur`)."""
         super().__init__()
         self.weight = nn.Parameter(torch.empty(shape))
         self.bias = nn.Parameter(torch.empty(shape[0]))
@@ -81,13 +81,13 @@ class Equalized(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of the layer's activations and kernel: the network's option, unless `full_precision`."""
+        """The dtype of activations and kernel: the network's option, or with `full_precision` the weight's dtype."""
         return (not self.full_precision and self.computing.options.dtype) or self.weight.dtype
 
     def forward(self, x: Tensor, constant: Tensor | None = None) -> Tensor:
-        """Args: constant: [N], the value of one more input map that is the same at all pixels, for `ConvWithStddev`."""
+        """Args: constant: [N], for `ConvWithStddev`: the value at every pixel of one more input feature map."""
         x, (kernel, bias, sums) = self.operands(x)
-        late = self.activation is not None and adds_bias(bias)  # possible, because `blur` does not change a bias
+        late = self.activation is not None and adds_bias(bias)  # `blur` may come first, as it keeps a bias
         x = convolve(x, kernel, None if late else bias.to(x.dtype))
         x = blur(x) if self.blur else x
         if constant is not None and sums is not None:
@@ -95,48 +95,49 @@ class Equalized(nn.Module):
         return x if self.activation is None else self.activation(x, bias if late else None)
 
     def operands(self, x: Tensor) -> tuple[Tensor, Prepared]:
-        """`x` in the layer's precision, and the prepared kernel; if possible, the scale multiplies the smaller one."""
+        """`x` in the layer's precision, and the prepared kernel.  If possible, the scale multiplies the smaller one."""
         x, scale, weight = x.to(self.dtype), self.scale, self.weight
         shape = weight.shape[:1] + x.shape[1:2] + weight.shape[2:]
         algorithm = algorithm_for(x, shape, self.rescaling)
         may_scale_x = self.rescaling is Rescaling.same and algorithm.only_scales
         may_scale_x = may_scale_x and (shape, x.dtype) == (weight.shape, weight.dtype)
-        # While a network is exported, no choice may depend on the batch size.
+        # An exported network must work for every batch size, so the choice must not depend on the size of x.
         if may_scale_x and not torch.compiler.is_exporting() and x.numel() < weight.numel():
             x, scale = x * scale, 1.0
         return x, self.prepared(algorithm, scale)
 
     def prepared(self, algorithm: Algorithm, scale: float) -> Prepared:
-        """The result of `prepare`; inside `use_options`, it is computed once and then reused."""
+        """The result of `prepare`, computed only once inside a `use_options` block."""
         cache, key = self.computing.prepared, (self, algorithm, scale)
         if cache is None:
             return self.prepare(algorithm, scale)
         if key not in cache:
-            with torch.enable_grad():  # the first pass may run without gradients, and a later one need them
+            with torch.enable_grad():  # the first pass may need no gradients, but a later pass may
                 kernel, *others = self.prepare(algorithm, scale)
                 shares = min(self.weight.shape[:2]) >= WIDE
                 cache[key] = (share_kernel(kernel) if shares else kernel, *others)  # type: ignore[assignment]
         return cache[key]
 
     def prepare(self, algorithm: Algorithm, scale: float) -> Prepared:
-        """The weight times `scale`, in the form that `algorithm` takes, and the bias."""
+        """The weight times `scale`, transformed for `algorithm`, and the bias."""
         weight = algorithm.prepare(self.weight, self.rescaling, scale)
         return Kernel(weight.to(self.dtype), algorithm, self.rescaling), self.cast_bias(), None
 
     def cast_bias(self) -> Tensor:
-        """The bias in the layer's precision; unchanged if the activation adds it, which accepts any precision."""
+        """The bias: in the layer's precision, or unchanged if the activation adds it, as this accepts any precision."""
         return self.bias if adds_bias(self.bias) else self.bias.to(self.dtype)
 
 
 class ConvWithStddev(Equalized):
-    """A 3x3 convolution of 4x4 features and one more map, the constant stddev.  [N, I, 4, 4], [N] -> [N, O, 4, 4]
+    """A 3x3 convolution of 4x4 features and of a constant map, the stddev.  [N, I, 4, 4], [N] -> [N, O, 4, 4]
 
-    A constant map is not convolved, but multiplied by sums of its taps.  So I stays a power of two, which is fast.
+    The convolution of a constant map is its value times the convolution of a map of ones.  So the layer convolves only
+    the I features, whose number is a power of two, which is fast.
     """
 
     def prepare(self, algorithm: Algorithm, scale: float) -> Prepared:
-        """The kernel of the features, the bias, and the tap sums [O, 4, 4] of the constant map."""
-        # One split along the last dimension in memory: the gradients of two slices would be zero-padded copies.
+        """The kernel for the features, the bias, and the convolution [O, 4, 4] of a map of ones."""
+        # The split along the last dimension in memory has a cheap gradient; two slices would pad theirs with zeros.
         blocks = torch.split(self.weight.permute(0, 2, 3, 1), [self.weight.shape[1] - 1, 1], 3)
         features, taps = (block.permute(0, 3, 1, 2) for block in blocks)
         sums = F.conv2d(taps.new_ones(1, 1, 4, 4), taps * scale, padding=1)[0]
@@ -145,7 +146,7 @@ class ConvWithStddev(Equalized):
 
 
 class ProgressiveNetwork(nn.Module):
-    """The base class of generator and discriminator, whose layers share one `Computing`."""
+    """The base class of the generator and the discriminator.  All layers of a network share one `Computing`."""
 
     weights: tuple[nn.Parameter, ...]
 
@@ -154,7 +155,7 @@ class ProgressiveNetwork(nn.Module):
         self.architecture, self.levels, self.computing = architecture, architecture.resolutions, Computing()
 
     def index_weights(self) -> None:
-        """List all weights once, after construction, because finding them takes longer than computing a small layer."""
+        """List all parameters once, after construction: listing them takes longer than computing a small layer."""
         for layer in self.modules():
             if isinstance(layer, Equalized):
                 layer.computing = self.computing
@@ -163,7 +164,7 @@ class ProgressiveNetwork(nn.Module):
 
 @contextmanager
 def use_options(network: ProgressiveNetwork, options: ComputeOptions, *, frozen: bool = False) -> Iterator[None]:
-    """Inside the `with` block, `network` uses `options`, and prepares each weight once; weights must not change.
+    """Inside the `with` block, `network` uses `options`, and prepares each kernel once, so weights must not change.
 
     Args: frozen: the backward pass computes no gradients of weights, only gradients of the network's input.
     """

@@ -37,15 +37,16 @@ PROJECTED = "pggan.networks.projected:ProjectedDiscriminator"  # imported only f
 
 
 class GeneratorStem(nn.Module):
-    """Latent to 4x4 features.  [N, Z + L] -> [N, C, 4, 4]"""
+    """G's first layers: from latents and labels to 4x4 features.  [N, Z + L] -> [N, C, 4, 4]"""
 
     def __init__(self, inputs: int, width: int, stem: Stem) -> None:
         super().__init__()
         self.width, self.stem = width, stem
-        # A quarter of He's gain, as in the official code: the paper's 4x4 convolution here has 16 times the fan-in.
+        # A quarter of He's gain, as in the official code: the paper's 4x4 convolution in this place has 16 times the
+        # fan-in of this dense layer.
         self.dense = Equalized(width * 16, inputs, gain=HE_GAIN / 4)
         if stem is not Stem.unit_bias:
-            self.dense.bias = nn.Parameter(torch.empty(width))  # one bias for each feature map
+            self.dense.bias = nn.Parameter(torch.empty(width))  # one bias per feature map, not per pixel of it
         self.conv = Equalized(width, width, 3, 3, activation=activate_and_normalize)
 
     def forward(self, latents: Tensor) -> Tensor:
@@ -60,7 +61,7 @@ class GeneratorStem(nn.Module):
 
 
 class GeneratorBlock(nn.Module):
-    """Double the resolution to R.  [N, I, R/2, R/2] -> [N, O, R, R]"""
+    """G's layers that double the resolution to R.  [N, I, R/2, R/2] -> [N, O, R, R]"""
 
     def __init__(self, inputs: int, outputs: int, resampling: Resampling, *, blur: bool) -> None:
         super().__init__()
@@ -74,10 +75,10 @@ class GeneratorBlock(nn.Module):
 
 
 class DiscriminatorBlock(nn.Module):
-    """Halve the resolution; `Resampling` says where pooling comes.  [N, I, R, R] -> [N, O, R/2, R/2]
+    """D's layers that halve the resolution, by pooling or a fused convolution.  [N, I, R, R] -> [N, O, R/2, R/2]
 
-    A residual block adds its pooled and projected input, and scales the sum to keep its mean square.  (Karras et al.
-    2020, section 4)
+    A residual block adds its input, pooled and convolved by 1x1, to its result, and multiplies the sum by sqrt(1/2) to
+    keep the mean square.  (Karras et al. 2020, section 4)
     """
 
     def __init__(self, inputs: int, outputs: int, resampling: Resampling, *, residual: bool) -> None:
@@ -95,7 +96,7 @@ class DiscriminatorBlock(nn.Module):
 
 
 class DiscriminatorHead(nn.Module):
-    """4x4 features to a score and L class logits.  [N, C, 4, 4] -> [N, 1 + L]"""
+    """D's last layers: from 4x4 features to a score and L class logits.  [N, C, 4, 4] -> [N, 1 + L]"""
 
     def __init__(self, width: int, hidden: int, outputs: int, stddev_group: int) -> None:
         super().__init__()
@@ -110,7 +111,7 @@ class DiscriminatorHead(nn.Module):
 
 
 class Generator(ProgressiveNetwork):
-    """Latents to images at any resolution; a resolution also uses the blocks of all lower resolutions."""
+    """From latents to images at any resolution.  A resolution also uses the blocks of all lower resolutions."""
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__(architecture)
@@ -125,12 +126,12 @@ class Generator(ProgressiveNetwork):
     def forward(self, latents: Tensor, labels: Tensor | None, resolution: int, alpha: float | Tensor = 1.0) -> Tensor:
         """Images [N, C, R, R] in about [-1, 1], from `latents` [N, Z] and one-hot `labels` [N, L]; R = `resolution`.
 
-        `alpha`: weight of the image at R; the rest is the weight of the upsampled image of the level below.
+        `alpha`: weight of the image at R.  The upsampled image of the level below has the weight 1 - alpha.
         """
         return self.grow(self.features(latents, labels), resolution, alpha)
 
     def features(self, latents: Tensor, labels: Tensor | None) -> Tensor:
-        """The features [N, C, 4, 4] that `grow` starts from."""
+        """The 4x4 features [N, C, 4, 4] from which `grow` computes images."""
         x = latents if labels is None else torch.cat([latents, labels], 1)
         return self.stem(pixel_norm(x))  # type: ignore[no-any-return]
 
@@ -146,14 +147,14 @@ class Generator(ProgressiveNetwork):
         return images
 
     def images(self, features: Tensor, resolution: int) -> Tensor:
-        """Images [N, C, R, R] from the features of their level; R = `resolution`."""
+        """Images [N, C, R, R] from the features of the level with R = `resolution`."""
         images = to_float32(self.to_rgb[str(resolution)](features))
         passes = self.architecture.bilateral
         return bilateral(images, passes) if passes else images
 
 
 class Discriminator(ProgressiveNetwork):
-    """Images at any resolution to scores, and to class logits if images have labels."""
+    """From images at any resolution to scores, and to class logits if the data set has labels."""
 
     features_from = inf  # the lowest resolution at which D also looks at pretrained features
 
@@ -174,8 +175,8 @@ class Discriminator(ProgressiveNetwork):
     ) -> tuple[Tensor, Tensor]:
         """Scores [N] and class logits [N, L] of `images` [N, C, R, R], in float32; R = `resolution`.
 
-        `alpha`: weight of the features of the image; the rest is the weight of the features of the pooled image.
-        `sub_batches`: number of equal parts of `images`, such as reals and fakes, that don't affect each other.
+        `alpha`: weight of the features from the block of R.  Features of the pooled images have the weight 1 - alpha.
+        `sub_batches`: number of equal parts of `images`, such as reals and fakes.  No part affects another part.
         """
         x = self.from_rgb[str(resolution)](images)
         for level in reversed(self.levels[1:]):
@@ -190,7 +191,7 @@ class Discriminator(ProgressiveNetwork):
 
 
 def new_discriminator(architecture: Architecture) -> Discriminator:
-    """The discriminator of an architecture.  If it uses pretrained features, `set_backbone` has to load them."""
+    """The discriminator of an architecture.  If D uses pretrained features, call its `set_backbone` before D."""
     if architecture.features is None:
         return Discriminator(architecture)
     projected: Discriminator = resolve_name(PROJECTED)(architecture)
@@ -198,9 +199,9 @@ def new_discriminator(architecture: Architecture) -> Discriminator:
 
 
 def initialize(network: nn.Module, seed: int, name: str) -> None:
-    """Draw weights from N(0, 1), each by `seed`, `name` and the weight's own name only, and set biases to 0."""
+    """Draw weights from N(0, 1), and set biases to 0.  A weight depends only on `seed`, `name` and its own name."""
     with torch.no_grad():
-        for key, weight in network.state_dict().items():  # includes fixed weights, which are buffers
+        for key, weight in network.state_dict().items():  # the state dict includes buffers: the weights of `FixedConv`
             if key.endswith("bias"):
                 weight.zero_()
             else:

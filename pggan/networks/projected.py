@@ -1,6 +1,6 @@
 """A discriminator that looks at pretrained features of images, besides their pixels.
 
-N batch, C channels, R resolution, S side of feature maps, F numbers per image, L labels.
+N batch, C channels, R resolution, S side of feature maps, F features of an image in all, L labels.
 Source: Sauer et al., "Projected GANs Converge Faster" (NeurIPS 2021), sections 3 and 4; beside a plain D: Kumari et
 al., "Ensembling Off-the-shelf Models for GAN Training" (CVPR 2022).
 """
@@ -25,11 +25,12 @@ from pggan.networks.layers import Equalized, minibatch_stddev
 from pggan.networks.networks import Discriminator
 from pggan.ops.elementwise import activate, to_float32, upsample
 
-WIDTH = 64  # feature maps after a projection, as in the paper's code at the finest scale
-COARSE = 4  # pixels; heads halve larger feature maps down to this side, for images of side SMALLEST
-# Weight of the heads in the score: new heads have 15 to 34 times the plain D's gradient at images (docs/decisions.md).
+WIDTH = 64  # feature maps of each projection: as many as the paper's code has at the finest scale
+COARSE = 4  # pixels; for images of side SMALLEST, heads halve larger feature maps to this side
+# Weight of the heads in D's score.  Without it, the score of new heads has 15 to 34 times the gradient with respect to
+# images that the plain D's score has (docs/decisions.md).
 HEADS_WEIGHT = 1 / 8
-LAST_FEATURES = 64  # inputs of the last layer of the heads, which computes their score
+LAST_FEATURES = 64  # inputs of the heads' last layer, which computes the score
 
 
 class FixedConv(nn.Module):
@@ -52,7 +53,8 @@ class FixedConv(nn.Module):
 class FeatureProjection(nn.Module):
     """Project feature maps [N, C, S, S] of several scales, the finest first, to [N, WIDTH, S, S] at the same scales.
 
-    A 1x1 convolution mixes the channels of a scale.  The coarser scale's result is added, then comes a 3x3 convolution.
+    For each scale, from the coarsest on, a 1x1 convolution mixes the channels, then the upsampled result of the coarser
+    scale is added, then comes a 3x3 convolution.
     """
 
     def __init__(self, channels: Sequence[int]) -> None:
@@ -61,7 +63,7 @@ class FeatureProjection(nn.Module):
         self.mix_scales = nn.ModuleList(FixedConv(WIDTH, WIDTH, 3) for _ in channels)
 
     def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
-        """The projected maps, in the order of `maps`, in which each map has half the side of the one before."""
+        """The projections, in the order of `maps`.  Each of the `maps` has half the side of the map before it."""
         mixed: list[Tensor] = []
         for features, mix_channels, mix_scales in reversed(
             list(zip(maps, self.mix_channels, self.mix_scales, strict=True))
@@ -74,7 +76,7 @@ class FeatureProjection(nn.Module):
 
 
 class ScaleHead(nn.Module):
-    """The layers of the heads for the projected features of one scale.  [N, WIDTH, S, S] -> [N, WIDTH]"""
+    """The layers that process the projected features of one scale.  [N, WIDTH, S, S] -> [N, WIDTH]"""
 
     def __init__(self, halvings: int) -> None:
         super().__init__()
@@ -92,8 +94,8 @@ class ScaleHead(nn.Module):
 class ProjectedDiscriminator(Discriminator):
     """The plain D and, from the resolution `architecture.features_from` on, heads on projected pretrained features.
 
-    The score is the plain D's score plus the heads' weighted score.  The heads look at all scales, and at the minibatch
-    stddev of each.  Their weight fades in at `features_from`, as new layers do.  The heads do not grow.
+    The score is the plain D's score plus the weighted score of the heads.  The heads look at the features of all scales
+    and at the minibatch stddev of each scale.  Their weight fades in at `features_from`.  The heads do not grow.
     """
 
     def __init__(self, architecture: Architecture) -> None:
@@ -113,7 +115,7 @@ class ProjectedDiscriminator(Discriminator):
         self.backbone = Backbone(network, self.score.weight.device, dtype or torch.float32)
 
     def features(self, images: Tensor) -> Tensor:
-        """`images` [N, C, R, R] in [-1, 1] and the projections of all scales, joined to one float32 [N, F, 1, 1]."""
+        """`images` [N, C, R, R] in [-1, 1], and their projections of all scales, as one float32 tensor [N, F, 1, 1]."""
         assert self.backbone is not None, "`set_backbone` comes first"
         rows = [to_float32(m).flatten(1) for m in (images, *self.projection(self.backbone(images)))]
         return torch.cat(rows, 1)[:, :, None, None]
@@ -121,7 +123,7 @@ class ProjectedDiscriminator(Discriminator):
     def score_features(
         self, features: Tensor, resolution: int, alpha: float | Tensor = 1.0, sub_batches: int = 1
     ) -> tuple[Tensor, Tensor]:
-        """Scores [N] and class logits [N, L] from the result of `features` for images of `resolution`.
+        """Scores [N] and class logits [N, L] from the result of `features` for images with side `resolution`.
 
         `alpha` and `sub_batches` mean the same as in `forward`.
         """

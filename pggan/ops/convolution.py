@@ -19,22 +19,23 @@ from pggan.core.architecture import Rescaling
 from pggan.ops import products, winograd
 
 WIDE = 128  # with this many feature maps or more, Winograd saves more than its transformations cost
-MIN_TILES = 16  # with fewer tiles in a batch, Winograd's transformation of the kernel costs more than it saves
-CACHED = 128  # pixels; up to this side, an image of WIDE maps that is transformed by Winograd stays in the CPU's cache
+MIN_TILES = 16  # with fewer image tiles in a batch, transforming the kernel for Winograd costs more than Winograd saves
+CACHED = 128  # pixels; up to this side, WIDE feature maps that are transformed for Winograd fit into the CPU's cache
 LARGE = 64  # pixels; from this side on, CPUs compute kernel gradients much faster if tensors are not channels-last
-# A kernel gradient is put off (`SharedKernel`) only if it is this many times as large as x and y, which are kept.
+# A kernel gradient is put off until later (`SharedKernel`) only if it is this many times as large as the tensors x and
+# y that it is computed from, because x and y stay in memory until then.
 MIN_KERNEL_TO_FACTORS = 4
 
 
 class Switches:
     """Settings of all operations.  They are global, because autograd runs backward passes in its own threads.
 
-    `reference`: every operation is its plain twin, a few PyTorch operations with PyTorch's own derivatives.
-    `pggan bench against=true` compares the speed of both, and the tests compare their results.
+    `reference`: every operation runs as its plain twin: a few PyTorch operations with PyTorch's own derivatives.
+    `pggan bench against=true` compares the speed of fast and plain operations, and the tests compare their results.
 
     `weight_gradients`: backward passes compute gradients of weights.  False during `torch.autograd.grad` with respect
-    to images, because PyTorch does not tell an `autograd.Function` that these gradients will be dropped.  A gradient
-    that is put off (see `SharedKernel`) would even be added to the next one.
+    to images, because PyTorch does not tell an `autograd.Function` that it will drop the gradients of weights.  A
+    gradient that `SharedKernel` puts off would even be added to the weight's gradient of the next backward pass.
     """
 
     reference = False  # read in forward passes only
@@ -57,8 +58,8 @@ def switched(**values: bool) -> Iterator[None]:
 def fuse_resampling(kernel: Tensor, rescaling: Rescaling, scale: float) -> Tensor:
     """`scale` times a kernel [O, I, 3, 3], fused with resampling: [O, I, 4, 4] for `down`, [I, O, 4, 4] for `up`.
 
-    The fused kernel is the sum of four copies, shifted by one pixel.  A matrix product computes the sum, in the memory
-    layout that convolutions expect, because the derivative of a sum of slices takes ten times as long.
+    The fused kernel is the sum of four copies of the kernel, shifted by 0 or 1 pixel down and right.  A matrix product
+    computes the sum in the memory layout that convolutions expect; autograd takes ten times as long for sums of slices.
     """
     if rescaling is Rescaling.same:
         return kernel if scale == 1 else kernel * scale
@@ -70,7 +71,7 @@ def fuse_resampling(kernel: Tensor, rescaling: Rescaling, scale: float) -> Tenso
     return wide.view(len(wide), 4, 4, -1).permute(0, 3, 1, 2)
 
 
-@cache  # on a GPU, launching the ten kernels of this function takes longer than running them
+@cache  # cached, because on a GPU, launching the ten kernels of this function takes longer than running them
 def resampling_box(rescaling: Rescaling, scale: float, dtype: torch.dtype, device: torch.device) -> Tensor:
     """`scale` times the matrix [16, 9] that maps the taps of a 3x3 kernel to the taps of the fused 4x4 kernel."""
     shifts = torch.eye(4, 3, dtype=dtype, device=device)
@@ -96,12 +97,12 @@ def torch_convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Re
     if rescaling is Rescaling.up:
         return F.conv_transpose2d(x, kernel, bias, stride=2, padding=1)
     if kernel.shape[-1] == 1 and x.device.type == "cuda":
-        x = x.contiguous(memory_format=torch.channels_last)  # a 1x1 kernel has no layout: x sets the result's
+        x = x.contiguous(memory_format=torch.channels_last)  # the result gets the layout of x: a 1x1 kernel has none
     return F.conv2d(x, kernel, bias, stride=1 if rescaling is Rescaling.same else 2, padding=int(kernel.shape[-1] > 1))
 
 
 def torch_grad_input(gradient: Tensor, kernel: Tensor, rescaling: Rescaling) -> Tensor:
-    """The gradient of `torch_convolve` with respect to `x`, which is a convolution, too."""
+    """The gradient of `torch_convolve` with respect to `x`, computed by another convolution."""
     if rescaling is Rescaling.up:
         return F.conv2d(gradient, kernel, stride=2, padding=1)
     stride = 1 if rescaling is Rescaling.same else 2
@@ -109,12 +110,12 @@ def torch_grad_input(gradient: Tensor, kernel: Tensor, rescaling: Rescaling) -> 
 
 
 def torch_grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling, side: int | None = None) -> Tensor:
-    """The gradient of `torch_convolve` with respect to `kernel`.  side: of the kernel; None: 3, or 4 if fused."""
+    """The gradient of `torch_convolve` for a kernel with this `side`; None: side 3, or 4 with fused resampling."""
     if side is None and x.device.type == "cpu" and x.shape[-1] >= LARGE:
         x, gradient = x.contiguous(), gradient.contiguous()
     up, (fused_side, stride) = rescaling is Rescaling.up, products.side_and_stride(rescaling)
     features = (x.shape[1], gradient.shape[1]) if up else (gradient.shape[1], x.shape[1])
-    kernel = x.new_empty(*features, side or fused_side, side or fused_side)  # only its shape is used
+    kernel = x.new_empty(*features, side or fused_side, side or fused_side)  # PyTorch reads only the shape
     strides, paddings, asked = [stride] * 2, [int(side != 1)] * 2, [False, True, False]
     backward = torch.ops.aten.convolution_backward
     gradients = backward(gradient, x, kernel, None, strides, paddings, [1, 1], up, [0, 0], 1, asked)
@@ -122,13 +123,13 @@ def torch_grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling, side: i
 
 
 class Algorithm(NamedTuple):
-    """A way to convolve; all functions but `prepare` take kernels in the form that `prepare` returns."""
+    """A convolution algorithm.  `prepare` transforms a kernel [O, I, 3, 3]; the other functions take the result."""
 
-    convolve: Callable[[Tensor, Tensor, Tensor | None, Rescaling], Tensor]  # x [N, I, H, W], kernel, bias [O]
-    grad_input: Callable[[Tensor, Tensor, Rescaling], Tensor] | None = None  # gradient [N, O, …], kernel
-    grad_weight: Callable[[Tensor, Tensor, Rescaling], Tensor] | None = None  # x, gradient; None: autograd's
-    prepare: Callable[[Tensor, Rescaling, float], Tensor] = fuse_resampling  # kernel [O, I, 3, 3], …, scale
-    only_scales: bool = True  # without resampling, `prepare` only multiplies by scale: x may be scaled instead
+    convolve: Callable[[Tensor, Tensor, Tensor | None, Rescaling], Tensor]  # takes x [N, I, H, W], kernel, bias [O]
+    grad_input: Callable[[Tensor, Tensor, Rescaling], Tensor] | None = None  # takes gradient [N, O, …], kernel
+    grad_weight: Callable[[Tensor, Tensor, Rescaling], Tensor] | None = None  # takes x, gradient; None: by autograd
+    prepare: Callable[[Tensor, Rescaling, float], Tensor] = fuse_resampling  # takes kernel, rescaling, scale
+    only_scales: bool = True  # without resampling, `prepare` only multiplies by scale, so callers may scale x instead
 
 
 REFERENCE = Algorithm(plain_convolve, prepare=lambda kernel, rescaling, scale: kernel * scale, only_scales=False)
@@ -143,38 +144,38 @@ WINOGRAD = Algorithm(winograd.convolve, winograd.grad_input, winograd.grad_weigh
 def algorithm_for(x: Tensor, shape: torch.Size, rescaling: Rescaling) -> Algorithm:
     """The algorithm for `x` [N, I] or [N, I, H, W] and a kernel of `shape` [O, I], [O, I, 1, 1] or [O, I, 3, 3].
 
-    The constants were measured on processors with AVX2 and AVX-512 (docs/performance.md).
+    WIDE, MIN_TILES, CACHED and LARGE were measured on processors with AVX2 and AVX-512 (docs/performance.md).
     """
     on_cpu, wide = x.device.type == "cpu", min(shape[:2]) >= WIDE
     if Switches.reference:
         return REFERENCE
     if len(shape) == 2:
-        # PyTorch computes the gradients of a kernel that is used several times in different memory layouts, and can't
-        # add these in place: with 8192x512 weights, adding takes longer than computing.
+        # `F.linear` used several times gets gradients of its kernel in different memory layouts, which PyTorch can't
+        # add in place.  With 8192x512 weights, adding these gradients takes longer than computing them.
         return DENSE if wide else TORCH
     if shape[-1] == 1:
         return TORCH if on_cpu else POINTWISE
     if on_cpu and wide and x.dtype.itemsize >= 4 and x.shape[-1] <= CACHED:
-        stride = 2 if rescaling is Rescaling.up else 4  # pixels from one of Winograd's tiles to the next
+        stride = 2 if rescaling is Rescaling.up else 4  # pixels of x from one Winograd tile to the next
         if len(x) * (x.shape[2] // stride) * (x.shape[3] // stride) < MIN_TILES:
             return IM2COL
         if x.shape[2] % stride == x.shape[3] % stride == 0:
             return WINOGRAD
-    # On CPUs, PyTorch's own derivatives are faster for images that are smaller than LARGE.
+    # On CPUs, PyTorch's own derivatives are faster for images with a side below LARGE pixels.
     return TORCH if on_cpu and x.shape[-1] < LARGE else DIRECT
 
 
 class Kernel(NamedTuple):
-    """A kernel in the form that an algorithm's `prepare` returns."""
+    """A kernel that the `prepare` of its algorithm has transformed, with what `convolve` needs to use it."""
 
     tensor: Tensor
     algorithm: Algorithm
     rescaling: Rescaling
-    put_off: list[tuple[Tensor, Tensor]] | None = None  # pairs (x, y) of kernel gradients that are put off
+    put_off: list[tuple[Tensor, Tensor]] | None = None  # (x, y) for every kernel gradient that is put off
 
 
 def share_kernel(kernel: Kernel) -> Kernel:
-    """`kernel` for use in several passes; on a CPU, gradients from small images are put off (`SharedKernel`)."""
+    """`kernel` for several forward passes: on a CPU, `SharedKernel` later computes its gradients in one product."""
     tensor = kernel.tensor
     if not tensor.requires_grad or tensor.device.type != "cpu" or kernel.algorithm.grad_weight is None:
         return kernel
@@ -191,9 +192,11 @@ def convolve(x: Tensor, kernel: Kernel, bias: Tensor | None = None) -> Tensor:
 
 
 class Convolution(torch.autograd.Function):
-    """A convolution and its two gradients: computes the one of x, kernel and y that is None from the other two.
+    """A convolution or one of its gradients: computes the one of x, kernel and y that is None from the other two.
 
-    x is the image or its gradient, y the result or its gradient.  A bias is added to y only.
+    y is None: returns the convolution of x with kernel, plus bias.
+    x is None: y is the gradient of the convolution's result; returns the gradient of its input.
+    kernel is None: y is the gradient of the convolution's result; returns the gradient of its kernel.
     """
 
     @staticmethod
@@ -215,7 +218,7 @@ class Convolution(torch.autograd.Function):
         for_x = apply(None, kernel, y, None, ctx.how) if asked[0] else None
         for_kernel = for_bias = None
         if asked[1] and Switches.weight_gradients:
-            # A gradient that is differentiated again can't be put off; for large images, this would save nothing.
+            # A gradient that will be differentiated again can't be put off.  For large images, it would save nothing.
             small = MIN_KERNEL_TO_FACTORS * (x.numel() + y.numel()) <= kernel.numel()
             if put_off is not None and small and not torch.is_grad_enabled():
                 put_off.append((x, y))
@@ -228,11 +231,12 @@ class Convolution(torch.autograd.Function):
 
 
 class SharedKernel(torch.autograd.Function):
-    """The identity; autograd runs its backward pass after the backward passes of all uses of the kernel.
+    """Return a kernel unchanged; its gradients are computed together, after the backward passes of all its uses.
 
-    Then one matrix product computes the sum of all gradients that were put off.  In a step, each kernel of D gets three
-    or four gradients: from reals, fakes and the gradient penalty.  For small images, a kernel gradient is larger than
-    the tensors that it is computed from, and takes longer to write, read and add than to compute.
+    Each use only lists the tensors x and y of its kernel gradient in `put_off`.  One matrix product then computes the
+    sum of all these gradients.  In a step, each kernel of D gets three or four gradients: from reals, fakes and the
+    gradient penalty.  For small images, a kernel gradient is larger than x and y, and takes longer to write, read and
+    add than to compute.
     """
 
     @staticmethod

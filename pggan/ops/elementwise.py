@@ -15,7 +15,7 @@ from pggan.ops import fused
 from pggan.ops.convolution import Switches
 from pggan.ops.fused import EPSILON, LEAKY_SLOPE
 
-Activation = Callable[[Tensor, Tensor | None], Tensor]  # arguments: x [N, C, …]; a bias [C] to add first
+Activation = Callable[[Tensor, Tensor | None], Tensor]  # takes x [N, C, …], and a bias [C] to add to x first, or None
 
 
 def to_float32(x: Tensor) -> Tensor:
@@ -24,17 +24,17 @@ def to_float32(x: Tensor) -> Tensor:
 
 
 def serves(features: int) -> bool:
-    """Whether a GPU uses the Triton kernels of `fused.py` for this number of features."""
+    """Whether operations on a GPU use the Triton kernels of `fused.py` for tensors with this number of features."""
     return not Switches.reference and features <= fused.WIDEST and fused.problem() is None
 
 
 def adds_bias(bias: Tensor) -> bool:
-    """Whether the activation adds the `bias` [C] of its layer, which saves passes over memory."""
+    """Whether the activation, not the convolution, adds the layer's `bias` [C]: one kernel saves passes over memory."""
     return bias.device.type == "cuda" and serves(bias.numel())
 
 
 def activate(x: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Leaky ReLU of `x` [N, C, …], in place; with a `bias` [C], of `x` + `bias`, as a new tensor."""
+    """The leaky ReLU of `x` [N, C, …], which overwrites `x`, or of `x` + `bias` [C], which is a new tensor."""
     if Switches.reference:
         return F.leaky_relu(x, LEAKY_SLOPE)
     if bias is None:
@@ -49,9 +49,9 @@ def pixel_norm(features: Tensor) -> Tensor:
 
 
 def activate_and_normalize(x: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Pixel norm of the leaky ReLU of `x` [N, C, R, R], or of `x` + `bias` [C], in place.
+    """Overwrite `x` [N, C, R, R] with the pixel norm of the leaky ReLU of `x`, or of `x` + `bias` [C].
 
-    Differentiable only once, which suffices for a generator.
+    The result can be differentiated only once.  This suffices for G: gradient penalties differentiate only D twice.
     """
     if Switches.reference:
         return pixel_norm(F.leaky_relu(x, LEAKY_SLOPE))
@@ -61,8 +61,8 @@ def activate_and_normalize(x: Tensor, bias: Tensor | None = None) -> Tensor:
 class ActivationAndNorm(torch.autograd.Function):
     """Adds the bias if there is one, then computes leaky ReLU and pixel norm.
 
-    The backward pass needs one number per pixel, and the output, which the next layer saves anyway.  Separate
-    operations would save four feature maps.
+    The backward pass needs only the output, which the next layer saves anyway, and one number per pixel.  Separate
+    autograd operations would save four tensors of the size of x.
     """
 
     @staticmethod
@@ -112,5 +112,5 @@ def fade(old: Tensor, new: Tensor, alpha: float | Tensor) -> Tensor:
 
 
 def fading(alpha: float | Tensor) -> bool:
-    """Whether alpha may be below 1.  True for every tensor, because reading its value would wait for the device."""
+    """Whether `alpha` may be below 1.  True for every tensor: reading a tensor's value would wait for the GPU."""
     return isinstance(alpha, Tensor) or alpha < 1

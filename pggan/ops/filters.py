@@ -13,10 +13,10 @@ from torch.autograd.function import once_differentiable
 
 from pggan.ops.convolution import Switches
 
-SIGMA = 10 / 127.5  # standard deviation of the bilateral weight over colour distances: 10 of 255 grey levels
-FACTOR = -1 / (2 * SIGMA**2)  # multiplies the squared colour distance in the exponent
+SIGMA = 10 / 127.5  # standard deviation of the bilateral filter's Gaussian weight, in colour distance: 10 of 255 levels
+FACTOR = -1 / (2 * SIGMA**2)  # factor of the squared colour distance in the exponent of the Gaussian weight
 ALL, FRONT, BACK = slice(None), slice(None, -1), slice(1, None)
-# Slices of all pixels, and of their neighbours, in four of eight directions: every pair of neighbours comes once.
+# Indices of pixels, and of their neighbours in one direction.  Four directions visit every pair of neighbours once.
 PAIRS = (
     ((..., ALL, FRONT), (..., ALL, BACK)),
     ((..., FRONT, ALL), (..., BACK, ALL)),
@@ -26,18 +26,18 @@ PAIRS = (
 
 
 def blur(features: Tensor) -> Tensor:
-    """Smooth features by weights [1, 2, 1] x [1, 2, 1]; edges leave out outer weights.  [N, C, R, R] -> the same shape
+    """Smooth features [N, C, R, R] by 3x3 weights [1, 2, 1] x [1, 2, 1]; borders drop the weights outside of the image.
 
-    Nearest-neighbour upsampling and this filter are bilinear upsampling together (Karras et al. 2019, appendix C).
+    Nearest-neighbour upsampling, then this filter, equals bilinear upsampling (Karras et al. 2019, appendix C).
     """
     channels, side = features.shape[1], features.shape[-1]
     kernel, share = low_pass_filter(side, features.dtype, features.device)
     return F.conv2d(features, kernel.expand(channels, 1, 3, 3), padding=1, groups=channels) * share
 
 
-@cache  # on a GPU, launching the kernels of this function takes longer than running them
+@cache  # cached, because on a GPU, launching the kernels of this function takes longer than running them
 def low_pass_filter(side: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The kernel [1, 1, 3, 3] with sum 1, and for each pixel [R, R] the inverse sum of its weights inside the image."""
+    """The kernel [1, 1, 3, 3] with sum 1, and for each pixel [R, R] 1 / the sum of the weights inside the image."""
     binomial = torch.tensor([0.25, 0.5, 0.25], device=device)
     kernel = torch.outer(binomial, binomial)[None, None]
     inside = F.conv2d(torch.ones(1, 1, side, side, device=device), kernel, padding=1)  # exact
@@ -45,10 +45,10 @@ def low_pass_filter(side: int, dtype: torch.dtype, device: torch.device) -> tupl
 
 
 def bilateral(images: Tensor, passes: int) -> Tensor:
-    """Replace each pixel, `passes` times, by a mean of itself and its neighbours.  [N, C, R, R] -> the same shape
+    """Replace each pixel of images [N, C, R, R], `passes` times, by a weighted mean of the pixel and its 8 neighbours.
 
-    A neighbour's weight is exp(-d^2 / (2 SIGMA^2)), where d is the distance of the two colours.  So similar neighbours
-    become more alike, and edges stay.  Differentiable once.
+    A neighbour's weight is exp(-d^2 / (2 SIGMA^2)), where d is the distance of its colour from the pixel's colour.  So
+    similar neighbours become more alike, and edges stay.  Differentiable once.
     Source: Tomasi and Manduchi, "Bilateral Filtering for Gray and Color Images" (ICCV 1998).
     """
     for _ in range(passes):
@@ -57,7 +57,7 @@ def bilateral(images: Tensor, passes: int) -> Tensor:
 
 
 def filter_once(images: Tensor) -> tuple[Tensor, Tensor]:
-    """The images after one pass [N, C, R, R], and the sum of the weights of each pixel [N, 1, R, R]."""
+    """The images [N, C, R, R] after one bilateral filter pass, and the sum of each pixel's weights [N, 1, R, R]."""
     pull, total = torch.zeros_like(images), torch.ones_like(images[:, :1])
     for one, other in PAIRS:
         difference, weight = weighted_difference(images, one, other)
@@ -70,7 +70,7 @@ def filter_once(images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def weighted_difference(images: Tensor, one: Any, other: Any) -> tuple[Tensor, Tensor]:
-    """The colour differences of pixels and their neighbours, and the neighbours' weights."""
+    """The neighbours' colours minus the pixels' colours, and the neighbours' weights in the bilateral filter."""
     difference = images[other] - images[one]
     return difference, difference.square().sum(1, keepdim=True).mul_(FACTOR).exp_()
 
@@ -78,7 +78,7 @@ def weighted_difference(images: Tensor, one: Any, other: Any) -> tuple[Tensor, T
 class Bilateral(torch.autograd.Function):
     """One pass of the bilateral filter.  [N, C, R, R] -> the same shape
 
-    The gradient is written by hand, which takes half the time of autograd's.
+    The backward pass is written by hand and takes half the time of autograd's backward pass.
     """
 
     @staticmethod
@@ -91,7 +91,7 @@ class Bilateral(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        """The gradient of y = x + p / t, where p is the weighted sum of differences and t the sum of the weights."""
+        """The gradient of x, where y = x + p / t: p sums up the weighted colour differences, and t the weights."""
         images, filtered, total = ctx.saved_tensors
         of_pull = gradient / total
         of_total = (of_pull * (images - filtered)).sum(1, keepdim=True)

@@ -1,6 +1,6 @@
 """Triton kernels for CUDA compute activations, pixel norm and fades in one pass over memory each.
 
-`problem` tries the kernels once; if they fail, PyTorch's operations are used instead.
+`problem` tries the kernels once.  If they fail, the networks use PyTorch's operations instead.
 N batch, C features, H and W sides.
 """
 
@@ -16,12 +16,12 @@ from torch import Tensor
 from pggan.ops.convolution import Switches
 
 LEAKY_SLOPE = 0.2  # paper Table 2
-EPSILON = 1e-8  # under the root of pixel norm, paper section 4.2
-WIDEST = 1024  # the most features per pixel, because one tile must hold all features of a pixel
+EPSILON = 1e-8  # added to the mean square under the root of pixel norm (paper section 4.2)
+WIDEST = 1024  # the kernels serve tensors with at most so many features, because a tile holds all features of a pixel
 TILE = 2048  # numbers that a Triton program holds at a time: 16 in the registers of each of its 128 threads
 PROGRAMS = 1024  # Triton programs that an H200 runs at a time: about 8 on each of its 132 multiprocessors
-REASON_WIDTH = 120  # characters of the message that says why the Triton kernels do not work
-MAX_TILES_PER_PROGRAM = 8  # tiles that a Triton program adds up; with more, partial sums would hardly be smaller
+REASON_WIDTH = 120  # at most so many characters of the error that says why the Triton kernels do not work
+MAX_TILES_PER_PROGRAM = 8  # a Triton program sums up at most so many tiles; more would hardly save memory
 
 
 @cache
@@ -41,14 +41,14 @@ def problem() -> str | None:
 
 
 def launch(name: str, x: Tensor, *others: object, each: int | None = None, **constants: float) -> None:
-    """Launch a kernel of `triton_kernels.py`: one program per tile (or per `each` tiles) of `x`, its first argument."""
+    """Launch kernel `name` of `triton_kernels.py` on `x` and `others`, one program per tile, or per `each` tiles."""
     from pggan.ops import triton_kernels  # imported late, because Triton is not installed everywhere
 
     (pixels, tiles), columns = pixels_of(x), padded(x)
     tile = {"C": x.shape[1], "ROWS": max(TILE // columns, 1), "COLUMNS": columns}
     kernel, more = getattr(triton_kernels, name), () if each is None else (each,)
     with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
-        # `enable_fp_fusion` is set because Triton 3.9 warns that its default will change.
+        # `enable_fp_fusion` is set because Triton 3.9 warns that the default of this option will change.
         kernel[(ceil(tiles / (each or 1)),)](x, *others, pixels, *more, **constants, **tile, enable_fp_fusion=True)
 
 
@@ -58,13 +58,13 @@ def padded(x: Tensor) -> int:
 
 
 def pixels_of(x: Tensor) -> tuple[int, int]:
-    """The number of pixels of `x` [N, C, H, W] or [N, C], and the number of tiles that hold these."""
+    """The number of pixels of `x` [N, C, H, W] or [N, C], and the number of Triton tiles that cover the pixels."""
     pixels = x.numel() // x.shape[1]
     return pixels, ceil(pixels / max(TILE // padded(x), 1))
 
 
 def dense(x: Tensor) -> Tensor:
-    """`x` [N, C, H, W] or [N, C] in contiguous channels-last memory."""
+    """`x` [N, C, H, W] or [N, C] itself if its memory is channels-last, else a channels-last copy."""
     return x.contiguous(memory_format=torch.channels_last if x.ndim == 4 else torch.contiguous_format)
 
 
@@ -81,10 +81,10 @@ def bias_act_norm_(x: Tensor, bias: Tensor) -> Tensor:
 
 
 def bias_act_backward(gradient: Tensor, y: Tensor, scale: Tensor | None, *, sums: bool) -> tuple[Tensor, Tensor | None]:
-    """The gradient of x from the `gradient` of y = `BiasAct` of x (no `scale`), or y = `bias_act_norm_` of x.
+    """The gradient of x from the `gradient` of y, which is `BiasAct` of x, or with a `scale`, `bias_act_norm_` of x.
 
-    With `sums`, the second result is the gradient of the bias: the sum over all pixels, float32 [C], added up in a
-    fixed order, so that its bits are reproducible.
+    With `sums`, the second result is the gradient of the bias: float32 [C], the gradient of x summed over all pixels in
+    a fixed order, so that its bits are reproducible.
     """
     gradient, y, (_, tiles) = dense(gradient), dense(y), pixels_of(y)
     result = torch.empty_like(gradient)
@@ -111,16 +111,15 @@ class BiasAct(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         if gradient is None:
             return None, None
-        y = ctx.saved_tensors[0].detach()  # only its sign counts: no second derivative passes through it
+        y = ctx.saved_tensors[0].detach()  # no second derivative passes through y, because only its sign counts
         sums = ctx.bias_dtype if ctx.needs_input_grad[1] and Switches.weight_gradients else None
         return BiasActGradient.apply(gradient, y, sums)  # type: ignore[no-any-return]
 
 
 class BiasActGradient(torch.autograd.Function):
-    """The gradient [N, C, …] of x from the gradient of y, and the gradient [C] of the bias in dtype `sums`, if given.
+    """The gradient [N, C, …] of the input of `BiasAct`, and if a dtype `sums` is given, the gradient [C] of its bias.
 
-    The function is linear in the gradient and its own adjoint, and only the sign of y counts: so its derivative is
-    the same function.
+    This function is linear in the gradient of y, and its own adjoint.  So its derivative is the same function.
     """
 
     @staticmethod
@@ -142,7 +141,7 @@ class BiasActGradient(torch.autograd.Function):
 
 
 class Blend(torch.autograd.Function):
-    """The blend (1 - alpha) * old + alpha * new of tensors [N, C, …], with alpha []; differentiable twice."""
+    """The blend (1 - alpha) * old + alpha * new of tensors [N, C, …], with a scalar alpha []; differentiable twice."""
 
     @staticmethod
     def forward(ctx: Any, old: Tensor, new: Tensor, alpha: Tensor) -> Tensor:
@@ -158,7 +157,7 @@ class Blend(torch.autograd.Function):
 
 
 class BlendBackward(torch.autograd.Function):
-    """The gradients of old and new from the gradient of their `Blend`; the derivative of this function is `Blend`."""
+    """The gradients of old and new from the gradient of the result of `Blend`; the derivative is `Blend` again."""
 
     @staticmethod
     def forward(ctx: Any, gradient: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,11 +1,11 @@
 """Matrix products on CPUs: dense layers, and 3x3 convolutions as one matrix product each (im2col).
 
-PyTorch multiplies matrices by MKL, which uses AVX-512 only on Intel's processors.  On other processors with AVX-512, we
-use oneDNN, which is up to twice as fast.  AMD's processors before Zen 5 take two steps for 512 bits: there, MKL keeps
-batched products, which it computes in one call (docs/decisions.md).
+PyTorch multiplies matrices by MKL, which uses AVX-512 only on Intel's processors.  On other processors with AVX-512,
+this file calls oneDNN, which is up to twice as fast.  AMD's processors before Zen 5 take two steps for 512 bits.  On
+these, MKL still computes batched products, because it needs only one call for a batch (docs/decisions.md).
 
-In im2col, the window around each pixel becomes a row of one matrix; the kernel is the other matrix.  With pooling fused
-in, windows are 4x4 pixels at stride 2.  With upsampling fused in, the convolution is the adjoint of a pooling one.
+In im2col, the window around each pixel becomes a row of one matrix.  The kernel is the other matrix.  With fused
+pooling, windows are 4x4 pixels at stride 2.  Convolutions with fused upsampling are the adjoint of those with pooling.
 N batch, H and W sides, I and O feature maps, T windows in the batch, K numbers in a window.
 """
 
@@ -19,12 +19,12 @@ from pggan.core.architecture import Rescaling
 from pggan.core.process import processor_facts
 
 INTEL, AMD = "GenuineIntel", "AuthenticAMD"
-ZEN_5 = 26  # AMD's first family of processors that calculate 512 bits at once
+ZEN_5 = 26  # number of AMD's first processor family that calculates 512 bits in one step
 
 
 @cache
 def prefers_onednn() -> bool:
-    """Whether oneDNN multiplies matrices on this machine: its processor has AVX-512, and is not Intel's."""
+    """Whether this machine multiplies matrices by oneDNN, because its processor has AVX-512 and is not Intel's."""
     facts = processor_facts()
     usable = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     return usable and facts["vendor_id"] not in ("", INTEL) and "avx512f" in facts["flags"].split()
@@ -32,14 +32,14 @@ def prefers_onednn() -> bool:
 
 @cache
 def prefers_onednn_for_batches() -> bool:
-    """Whether oneDNN computes batched products, too, in one call and one copy for each matrix."""
+    """Whether this machine computes batched products by oneDNN, too, although that takes one call for each matrix."""
     facts = processor_facts()
     in_two_steps = facts["vendor_id"] == AMD and int(facts["cpu family"] or 0) < ZEN_5
     return prefers_onednn() and not in_two_steps
 
 
 def mm(left: Tensor, right: Tensor, out: Tensor | None = None, row: Tensor | None = None) -> Tensor:
-    """The product [M, K] x [K, N], plus `row` [N] -> [M, N]; by oneDNN only if no gradient is needed."""
+    """The product [M, K] x [K, N] -> [M, N], plus `row` [N].  oneDNN computes it only if autograd needs no gradient."""
     if not _for_onednn(left, right):
         return torch.mm(left, right, out=out) if row is None else torch.addmm(row, left, right)
     result = _onednn(left, right, row)
@@ -47,7 +47,7 @@ def mm(left: Tensor, right: Tensor, out: Tensor | None = None, row: Tensor | Non
 
 
 def bmm(left: Tensor, right: Tensor, out: Tensor | None = None, *, add: bool = False) -> Tensor:
-    """The batched product [B, M, K] x [B, K, N] -> [B, M, N], written to `out`, or added to it with `add`."""
+    """The batched product [B, M, K] x [B, K, N] -> [B, M, N], written to `out`, or with `add`, added to `out`."""
     if not (prefers_onednn_for_batches() and _for_onednn(left, right)):
         return torch.baddbmm(out, left, right, out=out) if out is not None and add else torch.bmm(left, right, out=out)
     out = left.new_empty(len(left), left.shape[1], right.shape[2]) if out is None else out
@@ -73,16 +73,16 @@ def _for_onednn(left: Tensor, right: Tensor) -> bool:
 
 
 def _is_dense(matrices: Tensor) -> bool:
-    """Whether each matrix [..., K, N] lies in one piece of memory, by rows or by columns."""
+    """Whether each matrix [..., K, N] is contiguous in memory, by rows or by columns."""
     (rows, columns), (down, right) = matrices.shape[-2:], matrices.stride()[-2:]
     return (right == 1 and down == columns) or (down == 1 and right == rows)
 
 
 def dense(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling) -> Tensor:
-    """The dense layer [N, I] -> [N, O] of a kernel [O, I]."""
+    """The result [N, O] of a dense layer with weights `kernel` [O, I] for inputs `x` [N, I]."""
     if x.device.type != "cpu":
         return F.linear(x, kernel, bias)
-    # For up to 64 rows, MKL is faster in transposed order: it takes a third to nine tenths of the time.
+    # For batches of up to 64, MKL computes the transposed product in a third to nine tenths of the time.
     result = mm(x, kernel.t()) if prefers_onednn() else mm(kernel, x.t()).t().contiguous()
     return result if bias is None else result.add_(bias)
 
@@ -98,12 +98,12 @@ def dense_grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling) -> Tens
 
 
 def side_and_stride(rescaling: Rescaling) -> tuple[int, int]:
-    """The side and the stride, in pixels, of the windows of a 3x3 kernel that is fused with the resampling."""
+    """The side and the stride, in pixels, of the windows that a 3x3 kernel needs when it is fused with `rescaling`."""
     return (3, 1) if rescaling is Rescaling.same else (4, 2)
 
 
 def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling) -> Tensor:
-    """The convolution [N, I, H, W] -> [N, O, …]; `kernel` as `fuse_resampling` returns it; `bias` [O]."""
+    """The convolution [N, I, H, W] -> [N, O, …] by a `kernel` that `fuse_resampling` returned, plus `bias` [O]."""
     if rescaling is Rescaling.up:
         result = _from_windows(mm(_pixels(x), _matrix(kernel)), x, rescaling)
     else:
@@ -128,7 +128,7 @@ def grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling) -> Tensor:
 
 
 def _matrix(kernel: Tensor) -> Tensor:
-    """A kernel [A, B, side, side] as a matrix [A, K]; a view if the kernel is channels-last."""
+    """A kernel [A, B, side, side] as a matrix [A, side * side * B]; a view if the kernel is channels-last."""
     return kernel.permute(0, 2, 3, 1).flatten(1)
 
 
@@ -138,7 +138,7 @@ def _pixels(images: Tensor) -> Tensor:
 
 
 def _windows(images: Tensor, rescaling: Rescaling) -> Tensor:
-    """The windows of images [N, C, H, W] as rows of a matrix [T, K] (im2col), with 1 pixel of padding."""
+    """The windows of images [N, C, H, W], padded by 1 pixel, as rows of a matrix [T, K] (im2col)."""
     side, stride = side_and_stride(rescaling)
     padded = F.pad(images.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1))
     windows = padded.unfold(1, side, stride).unfold(2, side, stride)  # [N, …, …, C, side, side]
@@ -151,15 +151,15 @@ def empty(like: Tensor, *shape: int) -> Tensor:
 
 
 def _multiply(windows: Tensor, matrix: Tensor, large: Tensor, rescaling: Rescaling) -> Tensor:
-    """`windows` [T, K] of images `large` [N, …, H, W] times a `matrix` [K, C], as images [N, C, …]."""
+    """The product of the `windows` [T, K] of images `large` [N, …, H, W] and a `matrix` [K, C], as images [N, C, …]."""
     _, stride = side_and_stride(rescaling)
     result = empty(large, len(large), matrix.shape[1], large.shape[2] // stride, large.shape[3] // stride)
-    mm(windows, matrix, out=_pixels(result))  # not a view of the product: a view can't be activated in place
+    mm(windows, matrix, out=_pixels(result))  # activations in place do not work on a view of the product
     return result
 
 
 def _from_windows(windows: Tensor, small: Tensor, rescaling: Rescaling) -> Tensor:
-    """The adjoint of `_windows` (col2im): sums of overlapping windows [T, K], one per pixel of `small` [N, …, h, w]."""
+    """The adjoint of `_windows` (col2im): add up overlapping windows [T, K], one per pixel of `small` [N, …, h, w]."""
     count, (height, width), (side, stride) = len(small), small.shape[2:], side_and_stride(rescaling)
     windows = windows.view(count, height, width, side, side, -1)
     padded = windows.new_zeros(count, height * stride + 2, width * stride + 2, windows.shape[-1])

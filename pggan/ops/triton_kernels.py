@@ -2,8 +2,8 @@
 # ruff: noqa: ANN001, ANN201, ANN202, PLR0917 - Triton reads annotations and takes only its own, and has no keywords
 """Triton kernels for operations that memory bandwidth limits: each kernel reads and writes every number once.
 
-Feature maps are channels-last: P pixels of C features.  A tile is ROWS pixels of COLUMNS features, where COLUMNS is C
-rounded up to a power of two.  Arithmetic is in float32.  K is the number of Triton programs.
+Feature maps are channels-last: P pixels of C features.  A Triton program computes one tile after the other.  A tile has
+ROWS pixels and COLUMNS features: C, rounded up to a power of two.  Arithmetic is in float32.  K programs run in all.
 Only `fused.py` imports this file, because Triton is not installed everywhere.
 """
 
@@ -13,9 +13,9 @@ import triton.language as tl
 
 @triton.jit
 def _tile(number, pixels, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """The indices of a tile's pixels and features, the memory offsets of its numbers, and a mask of valid offsets."""
+    """For tile `number`: the indices of its pixels and of features, the memory offsets, and which offsets are valid."""
     row, column = number * ROWS + tl.arange(0, ROWS), tl.arange(0, COLUMNS)
-    places = row.to(tl.int64)[:, None] * C + column[None, :]  # there may be more than 2^31 numbers
+    places = row.to(tl.int64)[:, None] * C + column[None, :]  # int64, as a tensor may have more than 2^31 elements
     inside = (row < pixels)[:, None] & (column < C)[None, :]
     return row, column, places, inside
 
@@ -25,14 +25,14 @@ def bias_act_forward(
     x, bias, y, scale, pixels,
     SLOPE: tl.constexpr, EPSILON: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Set y [P, C] to the leaky ReLU of x [P, C] + bias [C], or with a scale [P] to its pixel norm; y may be x.
+    """Set y [P, C] to the leaky ReLU of x [P, C] + bias [C]; y may be the same memory as x.
 
-    Sets scale to the factor that pixel norm multiplies each pixel by.
+    If a tensor scale [P] is given, apply pixel norm, too, and set scale to the factor that multiplied each pixel.
     """
     row, column, places, inside = _tile(tl.program_id(0), pixels, C, ROWS, COLUMNS)
     b = tl.load(bias + column, mask=column < C, other=0.0).to(tl.float32)
     z = tl.load(x + places, mask=inside, other=0.0).to(tl.float32) + b[None, :]
-    z = tl.where(z > 0, z, z * SLOPE)  # z stays 0 in the columns beyond C
+    z = tl.where(z > 0, z, z * SLOPE)  # in the columns beyond C, z stays 0, so that the sum below ignores them
     if scale is not None:
         s = tl.rsqrt(tl.sum(z * z, 1) / C + EPSILON)
         tl.store(scale + row, s, mask=row < pixels)
@@ -47,9 +47,9 @@ def bias_act_backward(
 ):  # fmt: skip
     """Set result [P, C] to the gradient of `bias_act_forward` with respect to x, from y, scale and the gradient of y.
 
-    Sets sums [K, C] to the sum of result over the pixels of each program, which has `tiles` tiles.
+    Each of the K programs computes `tiles` tiles and sets its row of sums [K, C] to the sum of result over its pixels.
 
-    dL/dz = s * (g - y * mean(g * y)), where z is the leaky ReLU, y = s * z (same sign), and g = dL/dy.
+    dL/dz = s * (g - y * mean(g * y)), where z is the leaky ReLU, s the scale, y = s * z (same sign), and g = dL/dy.
     """
     program = tl.program_id(0)
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
@@ -71,7 +71,7 @@ def bias_act_backward(
 
 @triton.jit(do_not_specialize=["pixels"])
 def blend(old, new, alpha, result, pixels, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Set result to the blend (1 - alpha) * old + alpha * new of [P, C], with alpha []; exact at alpha 0 and 1."""
+    """Set result [P, C] to (1 - alpha) * old + alpha * new, with a scalar alpha []; exact if alpha is 0 or 1."""
     _, _, places, inside = _tile(tl.program_id(0), pixels, C, ROWS, COLUMNS)
     a = tl.load(alpha)
     first = tl.load(old + places, mask=inside, other=0.0).to(tl.float32)
@@ -84,7 +84,7 @@ def blend(old, new, alpha, result, pixels, C: tl.constexpr, ROWS: tl.constexpr, 
 def blend_backward(
     gradient, alpha, for_old, for_new, pixels, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):
-    """Set for_old and for_new to the gradients of old and new, from the gradient [P, C] of the result of `blend`."""
+    """Set for_old and for_new [P, C] to the gradients of old and new, from the gradient [P, C] of `blend`'s result."""
     _, _, places, inside = _tile(tl.program_id(0), pixels, C, ROWS, COLUMNS)
     a = tl.load(alpha)
     g = tl.load(gradient + places, mask=inside, other=0.0).to(tl.float32)

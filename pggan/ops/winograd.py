@@ -1,9 +1,9 @@
 """3x3 convolutions with fewer multiplications: Winograd's F(4x4, 3x3), for wide layers on CPUs.
 
-Linear maps transform each tile of 6x6 pixels, and the 3x3 taps of a kernel, to 36 numbers (6 per direction).  In this
-domain, a convolution is 36 matrix products.  Another linear map transforms their results to 4x4 pixels.  This takes a
-quarter of the multiplications.  Gradients pass through the transposed maps.
-If nearest upsampling or box pooling is fused in, one of the 6 numbers is not needed, and 25 products remain.
+Linear maps transform each tile of 6x6 pixels, and the 3x3 taps of a kernel, to 6x6 numbers in Winograd's domain.  In
+this domain, a convolution is 36 matrix products, a quarter of the usual multiplications.  Another linear map transforms
+the products to 4x4 pixels of the result.  Backward passes use the transposed maps.
+If nearest upsampling or box pooling is fused in, 5x5 of the 6x6 numbers suffice, and 25 products remain.
 N batch, H and W sides, I and O feature maps, K numbers of the domain (36 or 25), T tiles in the batch.
 Source: Lavin and Gray 2016, section 4; the fused forms are ours.
 """
@@ -21,10 +21,10 @@ from torch import Tensor
 from pggan.core.architecture import Rescaling
 from pggan.ops.products import bmm, empty, mm, prefers_onednn
 
-LARGE_MAP = 36  # matrices with a side this large are multiplied faster by oneDNN, smaller ones by MKL
-CHUNK = 2**21  # numbers of Winograd's domain that are processed at a time, so that they stay in the CPU's cache
+LARGE_MAP = 36  # oneDNN is faster than MKL for maps (matrices) with at least so many rows or columns
+CHUNK = 2**21  # numbers of Winograd's domain to process at a time, so that they stay in the CPU's cache
 
-# One-dimensional maps: PIXELS from 6 pixels to the domain, TAPS from 3 taps to it, RESULT from the domain to 4 pixels.
+# One-dimensional maps: from 6 pixels to the domain, from 3 taps of a kernel to the domain, from the domain to 4 pixels.
 PIXELS = (
     (4, 0, -5, 0, 1, 0),
     (0, -4, -4, 1, 1, 0),
@@ -44,24 +44,24 @@ TAPS = (
 RESULT = ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1))
 DOUBLED = ((1, 0, 0, 0), (0, 1, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 1, 0), (0, 0, 0, 1))  # 4 pixels to 6
 HALVED = ((0.5, 0.5, 0, 0), (0, 0, 0.5, 0.5))  # 4 pixels to 2
-ALWAYS_0 = 2  # this number of the domain is 0 for upsampled pixels, and does not affect pooled results
+ALWAYS_0 = 2  # index of the number in the domain that is 0 for upsampled pixels and does not affect pooled results
 
 
 @dataclass(frozen=True)
 class Maps:
-    """The linear maps of one rescaling, as matrices for both directions together."""
+    """The linear maps between pixels, kernels and Winograd's domain for one rescaling, as matrices for 2D tiles."""
 
     pixels: Tensor  # [K, window * window]
     taps: Tensor  # [K, 9]
     result: Tensor  # [outcome * outcome, K]
     window: int  # side of an input tile, in pixels
-    stride: int  # pixels from one input tile to the next
+    stride: int  # distance of neighbouring input tiles, in pixels
     outcome: int  # side of an output tile, in pixels
 
 
 @cache
 def maps(rescaling: Rescaling, dtype: torch.dtype) -> Maps:
-    """The maps of `rescaling`, computed in float64 and rounded to `dtype`."""
+    """The linear maps for `rescaling`, computed in float64 and rounded to `dtype`."""
     pixels, taps, result = (torch.tensor(rows, dtype=torch.float64) for rows in (PIXELS, TAPS, RESULT))
     if rescaling is not Rescaling.same:
         kept = [number for number in range(len(pixels)) if number != ALWAYS_0]
@@ -78,22 +78,22 @@ def maps(rescaling: Rescaling, dtype: torch.dtype) -> Maps:
 def transform_kernel(kernel: Tensor, rescaling: Rescaling, scale: float) -> Tensor:
     """`scale` times a kernel [O, I, 3, 3], transformed to Winograd's domain: [K, O, I], with I contiguous in memory."""
     to_domain = maps(rescaling, kernel.dtype).taps * scale  # [K, 9]
-    if prefers_onednn():  # oneDNN needs dense matrices to be fast
+    if prefers_onednn():  # oneDNN is fast only if the matrix is contiguous
         taps = kernel.permute(2, 3, 0, 1).reshape(9, -1)  # [9, O I], a copy
         return LinearMap.apply(to_domain, taps).view(-1, *kernel.shape[:2])  # type: ignore[no-any-return]
-    taps = kernel.permute(0, 2, 3, 1).flatten(1, 2)  # [O, 9, I], in the order of memory
+    taps = kernel.permute(0, 2, 3, 1).flatten(1, 2)  # [O, 9, I], a view of a channels-last kernel
     return torch.matmul(to_domain, taps).transpose(0, 1)
 
 
 def _map(matrix: Tensor, columns: Tensor, row: Tensor | None = None) -> Tensor:
-    """The product [M, K] x [K, N], plus `row` [N].  Small matrices go to MKL, which is faster there than oneDNN."""
+    """The product [M, K] x [K, N], plus `row` [N].  MKL multiplies small matrices, because oneDNN would be slower."""
     if max(matrix.shape) >= LARGE_MAP:
         return mm(matrix, columns, row=row)
     return torch.mm(matrix, columns) if row is None else torch.addmm(row, matrix, columns)
 
 
 class LinearMap(torch.autograd.Function):
-    """The product of a constant matrix [M, K] with columns [K, N], differentiable with respect to the columns."""
+    """The product of a constant matrix [M, K] and a matrix `columns` [K, N]; only `columns` gets a gradient."""
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, columns: Tensor) -> Tensor:
@@ -139,14 +139,14 @@ def grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling) -> Tensor:
 
 
 def _chunks(images: Tensor, kernel: Tensor, tile: int) -> Iterator[slice]:
-    numbers = images[0, 0].numel() // tile**2 * len(kernel) * max(kernel.shape[1:])  # of the domain, per image
-    numbers //= 2 if prefers_onednn() else 1  # with oneDNN, chunks of twice the size were the fastest
-    size = ceil(len(images) / max(round(len(images) * numbers / CHUNK), 1))  # few and equal, as each reads the kernel
+    numbers = images[0, 0].numel() // tile**2 * len(kernel) * max(kernel.shape[1:])  # in Winograd's domain, per image
+    numbers //= 2 if prefers_onednn() else 1  # with oneDNN, chunks of twice the size are faster
+    size = ceil(len(images) / max(round(len(images) * numbers / CHUNK), 1))  # chunks are few, as each reads the kernel
     return (slice(start, start + size) for start in range(0, len(images), size))
 
 
 def _from_pixels(x: Tensor, m: Maps) -> Tensor:
-    """Transform images [N, I, H, W] to the domain [K, T, I], in tiles that overlap by 2 pixels; 1 pixel of padding."""
+    """Pad images [N, I, H, W] by 1 pixel, and transform their overlapping tiles to Winograd's domain [K, T, I]."""
     padded = F.pad(x.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1))  # [N, H + 2, W + 2, I]
     tiles = padded.unfold(1, m.window, m.stride).unfold(2, m.window, m.stride)  # [N, …, …, I, window, window]
     pixels = tiles.permute(4, 5, 0, 1, 2, 3).reshape(m.window**2, -1)
@@ -154,7 +154,7 @@ def _from_pixels(x: Tensor, m: Maps) -> Tensor:
 
 
 def _from_result(gradient: Tensor, m: Maps) -> Tensor:
-    """Transform the gradient [N, O, …] of the result to the domain: [K, T, O]."""
+    """Transform the gradient [N, O, …] of the convolution's result to Winograd's domain [K, T, O]."""
     pixels = _result_tiles(gradient, m.outcome).reshape(m.outcome**2, -1)
     return _map(m.result.t(), pixels).view(len(m.pixels), -1, gradient.shape[1])
 
@@ -167,12 +167,12 @@ def _result_tiles(images: Tensor, side: int) -> Tensor:
 
 
 def _add_tiles(pixels: Tensor, images: Tensor, m: Maps) -> None:
-    """Set `images` [N, I, H, W] to the sums of the overlapping tiles `pixels` [window * window, T I]."""
+    """Set `images` [N, I, H, W] to the sum of the overlapping input tiles in `pixels` [window * window, T I]."""
     count, features, height, width = images.shape
     down, right, stride = height // m.stride, width // m.stride, m.stride
     tiles = pixels.view(m.window, m.window, count, down, right, features).permute(2, 3, 0, 4, 1, 5)
     parts = [slice(first, min(first + stride, m.window)) for first in range(0, m.window, stride)]
-    more = len(parts) - 1  # how many of the next tiles a tile overlaps
+    more = len(parts) - 1  # each tile overlaps so many of the tiles after it
     padded = pixels.new_zeros(count, down + more, stride, right + more, stride, features)
     for i, rows in enumerate(parts):
         for j, columns in enumerate(parts):

@@ -19,12 +19,12 @@ from pggan.optim.reducer import AllReduce, ElasticReducer, GradientReducer
 from pggan.optim.state import State, new_state
 from pggan.training.trainer import Trainer
 
-DGC = "pggan.optim.dgc:DgcReducer"  # imported only by runs that compress gradients
+DGC = "pggan.optim.dgc:DgcReducer"  # imported only for gradients.name=dgc
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerSettings:
-    """The settings of a trainer, besides the architecture of its networks."""
+    """The settings of a trainer, except the architecture of G and D."""
 
     loss: Loss
     ada_rampup_images: int | None = None  # None: images are not augmented
@@ -38,7 +38,7 @@ class TrainerSettings:
     cuda_graphs: bool = True
 
     def partition(self, stddev_group: int, batches: Iterable[int], world_size: int, rank: int = 0) -> BatchPartition:
-        """How a batch is divided among ranks; raises UserError if one of `batches` can't be divided."""
+        """The division of a batch among ranks.  Raises UserError if one of the sizes `batches` can't be divided."""
         size, chunks = self.micro_batch_size, self.elastic_chunks
         partition = BatchPartition(rank, world_size, stddev_group, self.elastic, size, chunks)
         for batch in batches:
@@ -49,7 +49,7 @@ class TrainerSettings:
 def build_trainer(
     settings: TrainerSettings, architecture: Architecture, phases: Sequence[Phase], group: ProcessGroup
 ) -> Trainer:
-    """A trainer with a new state, for steps of `phases` on this rank.
+    """A trainer on this rank for the training steps of `phases`, with new networks and optimizer state.
 
     Raises UserError if a batch can't be divided among the ranks.
     """
@@ -82,7 +82,7 @@ def build_trainer(
 def build_reducer(
     settings: TrainerSettings, state: State, group: ProcessGroup, partition: BatchPartition
 ) -> GradientReducer:
-    """The gradient reducer that `settings` choose."""
+    """The gradient reducer for `settings`: how ranks add up their gradients."""
     if settings.elastic:
         return ElasticReducer(group, partition)
     if group.world_size == 1:

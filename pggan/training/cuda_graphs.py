@@ -1,4 +1,4 @@
-"""Training steps as CUDA graphs: captured once per StepSpec, replayed by a single launch."""
+"""Training steps as CUDA graphs: a step is captured once for each StepSpec, then replayed by a single launch."""
 
 import gc
 import re
@@ -15,25 +15,25 @@ from pggan.training.inputs import StepInputs, scalars_to_tensors
 # What the errors of PyTorch's allocators, CUDA, cuBLAS and cuDNN say when memory runs out.
 NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory|ALLOC_FAILED")
 
-Metrics = dict[str, Tensor]  # values of one step by name, some of them per image
+Metrics = dict[str, Tensor]  # of one step, by name: scalars, or one value per image
 Step = Callable[[StepInputs], Metrics]
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error, or the earlier error behind it (`__cause__`, `__context__`), says that memory ran out."""
+    """Whether `error`, or the error that led to it (`__cause__`, `__context__`), says that memory ran out."""
     first = error.__cause__ or error.__context__ or error
     return any(NO_MEMORY.search(str(one)) is not None for one in (error, first))
 
 
 class CapturedStep:
-    """A step captured as a CUDA graph; its input tensors are set in place before every replay."""
+    """A step captured as a CUDA graph.  Each replay first copies new values into the graph's input tensors."""
 
     def __init__(self, step: Step, inputs: StepInputs, pool: Any) -> None:
         self.inputs = scalars_to_tensors(tree_map_only(Tensor, torch.clone, inputs))
         self._replay, self._metrics = capture(lambda: step(self.inputs), pool)
 
     def replay(self, inputs: StepInputs) -> Metrics:
-        """Take the step with `inputs`; the next replay overwrites the metrics that this one returns."""
+        """Take the step with `inputs`.  The next replay overwrites the metrics that this replay returns."""
         for static, new in zip(tree_leaves(self.inputs), tree_leaves(inputs), strict=True):
             if isinstance(static, Tensor):
                 static.copy_(new, non_blocking=True) if isinstance(new, Tensor) else static.fill_(new)
@@ -42,13 +42,13 @@ class CapturedStep:
 
 
 def capture(function: Callable[[], Metrics], pool: Any = None) -> tuple[Callable[[], None], Metrics]:
-    """Capture the CUDA kernels of `function` without running them; returns a replay function, and `function`'s result.
+    """Capture the CUDA kernels of `function` without running them.  Returns a replay function and `function`'s result.
 
-    Args: pool: handle of the memory pool that all captured steps share, which never run at the same time.
+    Args: pool: handle of the memory pool that all captured steps share.  They can, as no two run at the same time.
     Raises UserError if CUDA can't capture the kernels, and PyTorch's own error if memory runs out.
     """
     torch.cuda.synchronize()
-    gc.collect()  # a capture fails if memory is freed meanwhile
+    gc.collect()  # a capture fails if Python frees GPU memory during the capture
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
     try:
         # "thread_local" lets other threads (the image reader, NCCL's watchdog) use CUDA during the capture.

@@ -1,4 +1,4 @@
-"""The inputs of a training step.  Random numbers are drawn before the step, so that the step only computes."""
+"""The inputs of a training step.  The trainer draws random numbers before a step, so that the step only computes."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from pggan.networks.layers import ComputeOptions
 
 @dataclass(frozen=True)
 class StepSpec:
-    """The static settings of a step: steps with equal settings share a CUDA graph."""
+    """The settings that are constants of a step's CUDA graph: steps with equal settings share a graph."""
 
     loss: Loss
     due: tuple[GradientPenalty, ...]
@@ -20,37 +20,37 @@ class StepSpec:
     resolution: int
     missing_levels: int
     fading: bool
-    batch: int  # images of all ranks
+    batch: int  # number of images, over all ranks
 
 
 class StepInputs(NamedTuple):
     """The settings of one step, and the images and random numbers of this rank's local batch.
 
-    On CUDA, settings are tensors, so that a CUDA graph can be replayed with other values.
+    On CUDA, alpha, learning rates and EMA decay are tensors, so that a CUDA graph can be replayed with other values.
     """
 
     spec: StepSpec
     reals: Reals
     latents_d: Tensor  # [N, Z]
     latents_g: Tensor  # [N, Z]
-    mix: Tensor | None  # [N, 1, 1, 1] in [0, 1)
+    mix: Tensor | None  # [N, 1, 1, 1] in [0, 1), places of interpolated images between real and fake
     alpha: float | Tensor
     learning_rate_d: float | Tensor
     learning_rate_g: float | Tensor
     ema_decay: float | Tensor
-    augment: Tensor | None = None  # [N, TRANSFORMS, …], random numbers of the augmentation
+    augment: Tensor | None = None  # [N, TRANSFORMS, 2, K], random numbers of ADA
 
     def select(self, indices: Tensor) -> "StepInputs":
-        """Select the random numbers at `indices` [M], and leave the images as they are."""
+        """The same inputs with only the latents, mix and ADA numbers at `indices` [M]; all images stay."""
         names = ("latents_d", "latents_g", "mix", "augment")
         drawn = {name: tensor[indices] for name in names if (tensor := getattr(self, name)) is not None}
         return self._replace(**drawn)
 
 
 def scalars_to_tensors(inputs: StepInputs) -> StepInputs:
-    """`inputs` with settings as float32 tensors on the device; alpha stays the float 1.0 unless layers are fading in.
+    """`inputs` with settings as float32 tensors on the device, but the float alpha 1.0 unless layers are fading in.
 
-    A product with a float32 tensor rounds differently from a product with a Python float.
+    This changes rounding: a product with a float32 tensor rounds differently from a product with a Python float.
     """
     names = ("alpha",) * inputs.spec.fading + ("learning_rate_d", "learning_rate_g", "ema_decay")
     settings = {name: value for name in names if not isinstance(value := getattr(inputs, name), Tensor)}
@@ -60,14 +60,14 @@ def scalars_to_tensors(inputs: StepInputs) -> StepInputs:
 
 
 def split_into_micro_batches(inputs: StepInputs, size: int | None, stddev_group: int) -> list[StepInputs]:
-    """Split the inputs into micro-batches of at most `size` images; None: one micro-batch of all.
+    """Split the inputs into micro-batches of at most `size` images; with `size` None, into one micro-batch.
 
-    Micro-batches consist of whole minibatch stddev groups, so that their gradients add up to the gradient of the batch.
+    No group of the minibatch stddev is split, so that the gradients of micro-batches add up to the batch's gradient.
     """
     count = len(inputs.latents_d)
     if size is None or size >= count:
         return [inputs]
     group = min(stddev_group, count)
-    members = torch.arange(count, device=inputs.latents_d.device).view(group, -1)  # [group, groups], strided
+    members = torch.arange(count, device=inputs.latents_d.device).view(group, -1)  # [group, number of groups]
     parts = (part.flatten() for part in torch.split(members, max(size // group, 1), 1))
     return [inputs.select(part)._replace(reals=inputs.reals.select(part)) for part in parts]

@@ -1,4 +1,4 @@
-"""One training step: update D, then G, then the averaged G.  No I/O, no access to the configuration or to ranks.
+"""One training step: update D, then G, then the averaged G.  No I/O, no configuration, no ranks.
 
 N batch, C channels, R resolution of the phase.
 """
@@ -19,7 +19,7 @@ from pggan.training.inputs import StepInputs
 
 
 def train_step(state: State, micro_batches: Sequence[StepInputs], reducer: GradientReducer) -> dict[str, Tensor]:
-    """Update D, then G, then the averaged G, without waiting for the device.  Returns metrics on the device."""
+    """Update D, then G, then the averaged G, without waiting for the GPU.  Returns metrics as tensors on the device."""
     d, g, first = state.d, state.g, micro_batches[0]  # micro-batches differ only in images and random numbers
     options, side, batch, terms = first.spec.options, first.spec.resolution, first.spec.batch, []
     metrics: dict[str, Tensor] = {}
@@ -31,10 +31,10 @@ def train_step(state: State, micro_batches: Sequence[StepInputs], reducer: Gradi
             terms.append(backward(d, d_terms(state, micro_batch, fakes), batch, reducer))  # {name: [N]}
     wait_for_d = reducer.start_all_reduce(d, batch)
 
-    for micro_batch in micro_batches:  # G: raise the scores of fresh fakes, generated during D's all-reduce
+    for micro_batch in micro_batches:  # G: raise the scores of new fakes, which G generates during D's all-reduce
         with use_options(g.network, options):
             fakes = g.network(micro_batch.latents_g, micro_batch.reals.fake_labels, side, first.alpha)  # [N, C, R, R]
-            if micro_batch is first:  # D is updated here, because the fakes did not need it
+            if micro_batch is first:  # the update of D waits for the all-reduce; G's fakes did not need the new D
                 metrics, terms = update(d, terms, wait_for_d(), first.learning_rate_d, batch), []
             with use_options(d.network, options, frozen=True):
                 terms.append(backward(g, g_terms(state, micro_batch, fakes), batch, reducer))  # {name: [N]}
@@ -48,7 +48,8 @@ def train_step(state: State, micro_batches: Sequence[StepInputs], reducer: Gradi
 def d_terms(state: State, inputs: StepInputs, fakes: Tensor) -> LossTerms:
     """The terms of D's loss for the reals of `inputs` and for `fakes` [N, C, R, R].
 
-    If D looks at pretrained features, gradient penalties differentiate with respect to images and projected features.
+    If D looks at pretrained features, gradient penalties differentiate the scores with respect to augmented images and
+    projected features, not through the pretrained network.
     """
     d: Any = state.d.network
     spec, reals = inputs.spec, inputs.reals
@@ -67,19 +68,22 @@ def d_terms(state: State, inputs: StepInputs, fakes: Tensor) -> LossTerms:
 
 
 def g_terms(state: State, inputs: StepInputs, fakes: Tensor) -> LossTerms:
-    """The terms of G's loss for fresh `fakes` [N, C, R, R]."""
+    """The terms of G's loss for new `fakes` [N, C, R, R]."""
     critic = partial(state.d.network, resolution=inputs.spec.resolution, alpha=inputs.alpha)
     return inputs.spec.loss.for_g(critic, inputs.reals, fakes, partial(shown, state, inputs))
 
 
 def shown(state: State, inputs: StepInputs, images: Tensor, place: int) -> Tensor:
-    """`images` [N, C, R, R] as D sees them: with ADA, augmented by the random numbers of batch `place` (0 to 3)."""
+    """`images` [N, C, R, R] as D sees them: with ADA, augmented by the random numbers for batch `place` (`Show`)."""
     draws, adaptive_p = inputs.augment, state.d.adaptive_p
     return images if draws is None or adaptive_p is None else augment(images, draws[:, place], adaptive_p.p)
 
 
 def backward(trainable: Trainable, terms: LossTerms, batch: int, reducer: GradientReducer) -> LossTerms:
-    """Backpropagate the loss: the sum of all terms, averaged over the whole `batch`.  Returns the terms, detached."""
+    """Backpropagate this rank's share of the loss, the sum of all terms averaged over the `batch` of all ranks.
+
+    Returns the terms, detached.
+    """
     share = len(next(iter(terms.loss.values()))) / batch
     total = torch.stack([term.mean() for term in terms.loss.values()]).sum() * share
     (total if trainable.scale is None else total * trainable.scale).backward()  # type: ignore[no-untyped-call]
@@ -93,16 +97,16 @@ def backward(trainable: Trainable, terms: LossTerms, batch: int, reducer: Gradie
 def update(
     trainable: Trainable, terms: list[LossTerms], sums: Tensor, learning_rate: float | Tensor, batch: int
 ) -> dict[str, Tensor]:
-    """Take an optimizer step, unless loss or gradient is not finite.  Returns metrics: scalars, and `terms` per image.
+    """Take an optimizer step, unless the loss or the gradient is infinite or NaN.  Returns scalar metrics, and `terms`.
 
-    Args: sums: [S] over the whole `batch`: the loss and, with ADA, the mean sign of D's scores.
+    Args: sums: [1], the loss of the whole `batch`, or with ADA [2], the loss and the mean sign of D's scores.
     """
     name, loss, norm = trainable.name, sums[0], trainable.gradient_norm()
     finite = torch.isfinite(norm + loss)
     trainable.update(learning_rate, finite)
     about = {f"{name}/loss": loss, f"{name}/gradient_norm": norm, f"{name}/skipped": (trainable.skipped > 0).float()}
     if trainable.scale is not None:
-        about[f"{name}/loss_scale"] = trainable.scale.clone()  # the scale of the next step
+        about[f"{name}/loss_scale"] = trainable.scale.clone()  # the loss scale for the next step
     if trainable.adaptive_p is not None:
         about["augment/p"] = trainable.adaptive_p.follow(sums[1], batch)
     per_image = terms[0].loss | terms[0].metrics

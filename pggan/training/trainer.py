@@ -1,4 +1,4 @@
-"""Take training steps, eagerly or by replaying CUDA graphs."""
+"""The trainer, which takes training steps eagerly or by replaying CUDA graphs."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -20,38 +20,39 @@ from pggan.training.cuda_graphs import CapturedStep, is_out_of_memory
 from pggan.training.inputs import StepInputs, StepSpec, scalars_to_tensors, split_into_micro_batches
 from pggan.training.step import train_step
 
-# Eager steps of a phase before the first capture.  They allocate what a capture must not allocate: optimizer moments,
-# workspaces, kernels.  A new kind of step later on (lazy penalties) needs one eager step, which releases all graphs.
+# Number of eager steps of a phase before the first capture.  Eager steps allocate what a capture can't allocate:
+# optimizer moments, workspaces, kernels.  A later step with a new StepSpec, such as the first with a lazy penalty, is
+# eager, too.  An eager step releases all graphs, because it can't use the memory in the graphs' pool.
 WARMUP_STEPS = 3
 
 
 @dataclass(eq=False)
 class Trainer:
-    """The state of one run, and how its training steps are computed."""
+    """The state of one run, and the method that takes a training step."""
 
     state: State
     loss: Loss
     options: ComputeOptions
     _: KW_ONLY
     reducer: GradientReducer = field(default_factory=GradientReducer)
-    indices: Callable[[int], Tensor | None] = lambda batch: None  # this rank's positions in a batch; None: all
-    micro_batch_size: Callable[[int], int | None] = lambda batch: None  # images per pass, by batch size; None: all
-    scalars_as_tensors: bool = False  # eager steps use tensors as settings, too, to round as replayed steps do
+    indices: Callable[[int], Tensor | None] = lambda batch: None  # batch size -> this rank's indices, or None for all
+    micro_batch_size: Callable[[int], int | None] = lambda batch: None  # batch size -> images per pass, or None for all
+    scalars_as_tensors: bool = False  # eager steps use tensors, too, so that they round as replayed steps do
     capture: bool = False  # replay CUDA graphs
 
     def __post_init__(self) -> None:
-        self.taken: Counter[StepSpec] = Counter()  # number of steps of each kind in this phase
+        self.taken: Counter[StepSpec] = Counter()  # number of steps taken in this phase
         self.captured: dict[StepSpec, CapturedStep] = {}
-        self.pool: Any = None  # handle of the graphs' memory pool; the allocator forgets a pool that no graph uses
+        self.pool: Any = None  # handle of the memory pool of all graphs; PyTorch drops a pool that no graph uses
 
     def step(self, phase: Phase, reals: Reals, rng: StepRng, ema_decay: float) -> dict[str, Tensor]:
         """Update D, then G, then the averaged G.  Returns metrics, which the next step overwrites.
 
-        Raises StepOutOfMemory if memory runs out; then the state may be updated in part, and must be discarded.
+        Raises StepOutOfMemory if memory runs out.  Then discard the trainer: some weights may be updated already.
         """
         if phase.index != self.state.phase_index:
             self.state.reset_optimizers()  # as in the official code
-            self.release_graphs()  # graphs use the optimizer moments of the phase before
+            self.release_graphs()  # captured graphs use the old optimizer moments
         self.reducer.begin_step(phase, self.state.images)
         inputs = self.draw_inputs(phase, reals, rng, ema_decay)
         metrics = self._take(inputs)
@@ -61,9 +62,9 @@ class Trainer:
         return metrics
 
     def draw_inputs(self, phase: Phase, reals: Reals, rng: StepRng, ema_decay: float) -> StepInputs:
-        """Draw the inputs of the step that follows `rng.images` images shown.
+        """Draw the inputs of the step after `rng.images` images were shown.
 
-        Random numbers are drawn for the whole batch, so that they don't depend on the number of ranks.
+        Each rank draws the random numbers of the whole batch, so that they don't depend on the number of ranks.
         """
         count, latent_size = phase.batch, self.state.g_ema.architecture.latent_size
         due = self.loss.penalties() if rng.images // count % self.loss.reg_interval == 0 else ()
@@ -85,7 +86,7 @@ class Trainer:
         return inputs if indices is None else inputs.select(indices)
 
     def release_graphs(self) -> None:
-        """Release captured steps and their memory, because tensors that they use will be replaced."""
+        """Release all CUDA graphs and their memory, because the caller will replace tensors that the graphs use."""
         self.taken.clear()
         self.captured.clear()
 
@@ -100,7 +101,7 @@ class Trainer:
         spec, count = inputs.spec, len(inputs.latents_d)
         try:
             if not self.capture or self.taken[spec] == 0 or self.taken.total() < WARMUP_STEPS:
-                self.captured.clear()  # an eager step can't use their memory; graphs are captured again later
+                self.captured.clear()  # frees the graphs' memory for the eager step
                 return self.eager_step(inputs)
             if spec not in self.captured:
                 self.pool = self.pool if self.captured else torch.cuda.graph_pool_handle()
@@ -109,12 +110,13 @@ class Trainer:
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
+        # Raised outside of `except`: there, the error's traceback would keep the tensors of the step in memory.
         group = min(self.state.g_ema.architecture.stddev_group, count)
         size = min(self.micro_batch_size(spec.batch) or count, count)
-        smaller = max(size // 2 // group, 1) * group  # in whole groups of minibatch stddev
+        smaller = max(size // 2 // group, 1) * group  # a multiple of the minibatch stddev group
         raise StepOutOfMemory(
             f"Out of memory at {spec.resolution}x{spec.resolution} with micro-batches of {size} images.",
-            f"Run the command again with compute.micro_batch_size={smaller}, or with more memory.  It resumes from the "
-            "last checkpoint.",
+            f"Run the command again with compute.micro_batch_size={smaller}, or on a device with more memory.  "
+            "The run resumes from the last checkpoint.",
             smaller if smaller < size else None,
         )
