@@ -1,1 +1,1 @@
-"""Real images: make datasets of image files or of drawn avatars, keep them on disk, and load batches for training."""
+"""Real images: prepare datasets from image files or drawn avatars, store them on disk, and load training batches."""

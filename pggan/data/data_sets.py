@@ -1,7 +1,7 @@
-"""Find a data set: a folder or archive by its path, a known data set by its name, or avatars, which need no download.
+"""Find the images of a data set: a folder or archive by its path, a known data set by its name, or avatars.
 
-Avatars are cartoon faces that this machine draws.  torchvision downloads and reads known data sets, such as CelebA; it
-is imported only when a user names such a data set.
+Known data sets are data sets such as CelebA that torchvision downloads; torchvision is imported only for them.
+Avatars are cartoon faces that this machine draws without a download.
 """
 
 import json
@@ -30,7 +30,7 @@ def require_source(source: str) -> None:
 def open_source(source: str, cache: str | Path = "data") -> Source:
     """The images of `source`: the path of a folder or archive, or the name of a known data set.  Raises UserError.
 
-    Args: cache: the folder in whose sub-folder `downloads` known data sets are kept.
+    Args: cache: known data sets are downloaded to the sub-folder `downloads` of this folder.
     """
     require_source(source)
     if source.startswith(PREFIX):
@@ -54,7 +54,7 @@ def _opened(name: str, root: Path) -> Any:
 
 
 def _open_image(name: str, root: Path, number: int) -> BinaryIO:
-    """Image `number` of a known data set that is downloaded already, as a PNG file."""
+    """Image `number` of the known data set `name`, already downloaded to `root`, as a PNG file."""
     content = BytesIO()
     _opened(name, root)[number][0].save(content, "PNG", compress_level=0)
     content.seek(0)
@@ -62,7 +62,7 @@ def _open_image(name: str, root: Path, number: int) -> BinaryIO:
 
 
 def known_set(name: str, root: Path) -> Source:
-    """The training images of a known data set, in its own order.  Downloads the data set if it is missing."""
+    """The training images of the known data set `name`, in torchvision's order; downloads them to `root` if missing."""
     about: dict[str, object] = {"kind": "torchvision", "name": name}
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -82,8 +82,8 @@ def known_set(name: str, root: Path) -> Source:
 
 # ---- avatars
 
-STYLE = "toon-head"  # a style of the DiceBear library
-# We choose background colours, because by default most styles leave the background empty, alike in all images.
+STYLE = "toon-head"  # the style in which the DiceBear library draws the avatars
+# By default, most styles draw the same empty background in every image, so we give background colours.
 BACKGROUNDS = ["b6e3f4", "c0aede", "d1d4f9", "ffd5dc", "ffdfbf", "a3c4a8", "e8b4a0", "8fb8de"]
 MIN_DRAWN_SIDE = 64  # pixels; in a smaller drawing, thin lines vanish
 
@@ -110,13 +110,13 @@ def avatars(count: int, resolution: int) -> Source:
 
 
 def _draw(resolution: int, number: int) -> BinaryIO:
-    """Draw avatar `number` as a PNG file with at least twice the `resolution`; preparing reduces its size later."""
+    """Draw avatar `number` as a PNG file of at least twice the `resolution`, which `prepare` later scales down."""
     import dicebear
     import resvg_py
 
     svg = str(dicebear.Avatar(_style(), {"seed": f"s{number}", "backgroundColor": BACKGROUNDS}))
     side = max(MIN_DRAWN_SIDE, 2 * resolution)
-    # System fonts are skipped, which leaves text out: text would look different on every machine.
+    # Without system fonts, resvg draws no text, which would look different on every machine.
     return BytesIO(resvg_py.svg_to_bytes(svg, width=side, height=side, background="white", skip_system_fonts=True))
 
 

@@ -12,10 +12,10 @@ from PIL import Image, ImageFilter
 
 from pggan.data.image_file import Pixels, block_mean, to_pil, to_pixels
 
-MAX_SIDE_FACTOR = 4  # a face's square may be this many times as large as the photograph's longer side
-SUPERSAMPLING = 4  # the tilted square is sampled at this multiple of the resolution, then averaged
+MAX_SIDE_FACTOR = 4  # landmarks are wrong if the face's square exceeds this many longer sides of the photograph
+SUPERSAMPLING = 4  # the square is sampled at this multiple of the resolution; block means reduce it
 Point = NDArray[np.float64]
-# [4, 2]: left eye, right eye, left and right corner of the mouth, as the viewer sees them; (x, y) in pixels.
+# [4, 2]: (x, y) in pixels of left eye, right eye, left and right corner of the mouth; left is the viewer's left.
 Landmarks = NDArray[np.float64]
 
 
@@ -45,7 +45,7 @@ def face_side(landmarks: Landmarks) -> float:
 def align_face(pixels: Pixels, landmarks: Landmarks, resolution: int) -> Pixels:
     """Cut the square around a face out of a photograph [H, W, C]; returns [R, R, C], R = `resolution`.
 
-    Outside of the photograph, its mirror image is used, which blurs and fades to the median colour with distance.
+    Where the square leaves the photograph, mirrored pixels blur and fade to the median colour with distance.
     Raises ValueError for a face that is too small or outside of the photograph.
     """
     square, side = face_square(landmarks), face_side(landmarks)
@@ -54,7 +54,7 @@ def align_face(pixels: Pixels, landmarks: Landmarks, resolution: int) -> Pixels:
     if side > MAX_SIDE_FACTOR * max(pixels.shape):
         raise ValueError("landmarks far outside the image")
     shrink = floor(side / resolution / SUPERSAMPLING)
-    if shrink > 1:  # reduce a photograph that is far larger than needed
+    if shrink > 1:  # scale down a photograph that is far larger than needed, to save time
         height, width = (max(1, round(length / shrink)) for length in pixels.shape[:2])
         scale = np.array([width / pixels.shape[1], height / pixels.shape[0]])
         pixels = to_pixels(to_pil(pixels).resize((width, height), Image.Resampling.BOX))
@@ -77,7 +77,7 @@ def _turned(vector: Point) -> Point:
 
 
 def _window(pixels: Pixels, low: NDArray[Any], high: NDArray[Any], side: float) -> Pixels:
-    """The pixels from `low` to `high` (x, y); outside of the image, mirrored pixels that blur and fade."""
+    """The rectangle of pixels between the corners `low` and `high` (x, y), with padding outside of the image."""
     height, width, _ = pixels.shape
     before, after = np.maximum(-low, 0), np.maximum(high - (width, height), 0)
     inside = pixels[max(low[1], 0) : max(high[1], 0), max(low[0], 0) : max(high[0], 0)]
@@ -85,7 +85,7 @@ def _window(pixels: Pixels, low: NDArray[Any], high: NDArray[Any], side: float) 
         return inside
     if not inside.size:
         raise ValueError("the face lies outside the image")
-    # Differs from FFHQ: blur and fade depend on the distance to the photograph, not on the size of the window.
+    # Differs from FFHQ: blur and fade of padding depend on its distance to the photograph, not on the rectangle's size.
     widths = ((before[1], after[1]), (before[0], after[0]), (0, 0))
     padded = np.pad(inside, widths, "reflect" if min(inside.shape[:2]) > 1 else "edge")
     distance = np.maximum(
@@ -101,5 +101,5 @@ def _window(pixels: Pixels, low: NDArray[Any], high: NDArray[Any], side: float) 
 
 
 def _outside(before: int, length: int, after: int) -> NDArray[np.float64]:
-    """The distance to the image, in pixels, at each pixel of a row: `before` it, inside it (0) and `after` it."""
+    """The distance to the image of each pixel of a padded row: `before` pixels, `length` zeros, `after` pixels."""
     return np.concatenate([np.arange(before, 0, -1), np.zeros(length), np.arange(1, after + 1)]).astype(float)

@@ -1,9 +1,9 @@
 """Convert an image file to a square uint8 image and its smaller levels, or say why the file can't be used.
 
-The file must be PNG, JPEG or WebP, whatever its extension; one still picture; at most 64 megapixels; no decompression
-bomb.  EXIF data turns the picture upright.  Transparency is laid on white, unless the dataset keeps the alpha channel.
-16 bits are scaled to 8; CMYK and palettes become RGB.  `crop` makes the picture square.  Its size is reduced by block
-means if its side is a multiple of the resolution, else by a Lanczos filter.  A picture is never enlarged.
+The file must be PNG, JPEG or WebP, whatever its extension.  It must hold one still picture of at most 64 megapixels,
+and be no decompression bomb.  EXIF data turns the picture upright.  Transparency is laid on white, unless the dataset
+keeps the alpha channel.  16 bits are scaled to 8; CMYK and palettes become RGB.  `crop` makes the picture square.
+Block means scale it down if its side is a multiple of the resolution, else a Lanczos filter.  No picture is enlarged.
 H height, W width, R resolution, C channels.
 """
 
@@ -24,21 +24,21 @@ FORMATS = ("PNG", "JPEG", "WEBP")
 EXTENSIONS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 PIXEL_LIMIT = 64_000_000
-BOMB_PIXELS = 16_000_000  # an image with more pixels (64 MB decoded) is checked for being a decompression bomb
-BOMB_RATIO = 100  # pixels per byte of the file; even strongly compressed photographs have less than 10
+BOMB_PIXELS = 16_000_000  # larger images (64 MB if decoded as RGBA) are checked with BOMB_RATIO
+BOMB_RATIO = 100  # a decompression bomb has more pixels per byte of its file; photographs have less than 10
 ORIENTATION_TAG = 0x0112
 
 Pixels = NDArray[np.uint8]  # [H, W, C]
 
 
 class BadImage(Exception):
-    """A file cannot be used as an image; the message is the reason."""
+    """The error for a file that can't be used as an image; the message says why."""
 
 
 class ImageFile(NamedTuple):
-    """An image file on disk, in an archive, or drawn: `path` is its name in messages, `open` returns its bytes.
+    """An image file on disk, in an archive, or drawn on demand.  `path` names it in messages; `open` opens it to read.
 
-    Picklable, so that worker processes can open it.
+    An ImageFile can be pickled, so that worker processes can open the file.
     """
 
     path: Path
@@ -60,7 +60,7 @@ class ImageHeader(NamedTuple):
 def read_header(file: ImageFile) -> ImageHeader:
     """The header of an image file; its pixels are not decoded.  Raises BadImage."""
     with _opened(file) as image:
-        # The getexif of Pillow's PNG class would decode all pixels, to look for EXIF data behind the pixels.
+        # Pillow's PngImageFile.getexif would decode all pixels, because EXIF data may follow them in the file.
         turned = Image.Image.getexif(image).get(ORIENTATION_TAG, 1)
         width, height = image.size[::-1] if turned >= 5 else image.size
         is_deep = image.mode.startswith("I")
@@ -85,7 +85,7 @@ def decode(file: ImageFile, channels: int) -> Pixels:
         if image.format not in ("JPEG", "MPO") or image.mode not in ("L", "RGB"):
             return _converted(image, channels)
         content.seek(0)
-        # simplejpeg gives Pillow's pixels, but a damaged file raises ValueError, where Pillow fills in grey.
+        # simplejpeg decodes the same pixels as Pillow, but refuses damaged files, where Pillow fills in grey.
         pixels: Pixels = simplejpeg.decode_jpeg(content.read(), "GRAY" if image.mode == "L" else "RGB")
         exif = image.info.get("exif")
         if not exif and pixels.shape[2] == channels:
@@ -122,17 +122,17 @@ def usable_side(width: int, height: int, crop: str) -> int:
 
 
 def _middle(pixels: Pixels, height: int, width: int) -> Pixels:
-    """The middle `height` x `width` pixels of an image; an odd remainder cuts one pixel less at the top or left."""
+    """The middle `height` x `width` pixels of an image; if the cut is odd, the top or left loses one pixel less."""
     top, left = (pixels.shape[0] - height) // 2, (pixels.shape[1] - width) // 2
     return pixels[top : top + height, left : left + width]
 
 
 @contextmanager
 def _opened(file: ImageFile) -> Iterator[Image.Image]:
-    """Open the image in a file.  Every error of the file, also inside the `with` block, becomes a BadImage."""
+    """Open the image in a file.  Every error, also while the `with` block decodes pixels, becomes a BadImage."""
     try:
         with file.open() as content, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about large images (limited below) and about odd EXIF data
+            warnings.simplefilter("ignore")  # warnings about large images (limited below) and EXIF data
             if (size := content.seek(0, 2)) == 0:
                 raise BadImage("empty file")
             with Image.open(content, formats=FORMATS) as image:
@@ -154,7 +154,7 @@ def _check_header(image: Image.Image, size: int) -> None:
         raise BadImage(f"more than {PIXEL_LIMIT // 10**6} megapixels: {image.width}x{image.height}")
     if pixels > BOMB_PIXELS and pixels > BOMB_RATIO * size:
         raise BadImage(f"a decompression bomb: {image.width}x{image.height} pixels in {size:,} bytes")
-    # Telephones write JPEG files with a second view (MPO).  They are no animations: the first frame is the photograph.
+    # MPO is a JPEG file of a phone with a second view.  It is no animation: the first frame is the photograph.
     if getattr(image, "is_animated", False) and image.format != "MPO":
         raise BadImage("animated")
 
@@ -186,7 +186,7 @@ def to_pixels(image: Image.Image) -> Pixels:
 
 
 def block_sums(image: NDArray[Any], resolution: int, kind: type[np.unsignedinteger[Any]] = np.uint32) -> NDArray[Any]:
-    """The sums of the pixels in each block of an image [H, W, C]: [R, R, C].  R = `resolution` divides H and W."""
+    """The sums of blocks of (H/R) x (W/R) pixels: [H, W, C] to [R, R, C].  R = `resolution` divides H and W."""
     height, width, channels = image.shape
     tall, wide = height // resolution, width // resolution
     rows = np.add(image[0::tall], image[1::tall] if tall > 1 else 0, dtype=kind)
@@ -202,11 +202,11 @@ def block_sums(image: NDArray[Any], resolution: int, kind: type[np.unsignedinteg
 
 
 def block_mean(image: Pixels, resolution: int) -> Pixels:
-    """The rounded mean of each block of an image [H, W, C]: [R, R, C].  R = `resolution` divides H and W."""
+    """The rounded means of the blocks of `block_sums`: [H, W, C] to [R, R, C].  R = `resolution` divides H and W."""
     height, width, _ = image.shape
     if height == width == resolution << (height // resolution).bit_length() - 1:
         return all_levels(image, resolution)[-1]
-    count = (height // resolution) * (width // resolution)  # below 8 million, so that twice a sum fits into 32 bits
+    count = (height // resolution) * (width // resolution)  # below 8 million pixels: 2 * sum fits into 32 bits
     mean: Pixels = ((2 * block_sums(image, resolution) + count) // (2 * count)).astype(np.uint8)  # halves go up
     return mean
 
@@ -215,7 +215,7 @@ def all_levels(image: Pixels, resolution: int = MIN_RESOLUTION) -> list[Pixels]:
     """An image [R, R, C] and its block means at R/2, R/4 … `resolution`, each rounded once, from exact sums."""
     levels, sums, bits = [np.ascontiguousarray(image)], image, 0  # a block holds 2^bits pixels
     while len(sums) > resolution:
-        # Sums of up to 256 bytes, plus 128 for rounding, fit into 16 bits, which are twice as fast as 32.
+        # A sum of up to 256 bytes, plus 128 for rounding, fits into uint16, which is twice as fast as uint32.
         sums, bits = block_sums(sums, len(sums) // 2, np.uint16 if bits + 2 <= 8 else np.uint32), bits + 2
         levels.append(((sums + sums.dtype.type(1 << (bits - 1))) >> bits).astype(np.uint8))
     return levels

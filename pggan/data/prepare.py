@@ -1,4 +1,4 @@
-"""`pggan prepare`: make a pyramid of image files in a temporary folder, which is renamed when it is complete."""
+"""`pggan prepare`: convert image files to a pyramid, in a temporary folder that is renamed when it is complete."""
 
 import fcntl
 import json
@@ -27,7 +27,7 @@ from pggan.data.tables import classes_of, with_faces
 from pggan.data.workers import Workers
 from pggan.data.writer import Layout, write_index
 
-REPORT_FILE = "report.json"  # lies beside the index of the pyramid
+REPORT_FILE = "report.json"  # a file of the pyramid that says which images are bad
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ def prepare(source: Source, destination: Path, options: Options, workers: int | 
 def training_pyramid(
     resolution: int, *, path: str | None, cache: str, count: int, crop: str, channels: int | None, labels: bool
 ) -> Path:
-    """The directory of the pyramid to train on up to `resolution`, which is made in the folder `cache` if needed.
+    """The directory of a pyramid for training up to `resolution`; prepares one in the folder `cache` if needed.
 
     Args: path: a pyramid, a folder or archive of images, or the name of a known data set; None: `count` avatars.
     """
@@ -104,7 +104,7 @@ def training_pyramid(
         return Path(path)
     options = Options(max_resolution=resolution, crop=crop, channels=channels, labels=labels)
     source = open_source(path, cache)
-    digest = digest_of(source.entries, options)[:12]  # a part of the name, so that changed images make a new pyramid
+    digest = digest_of(source.entries, options)[:12]  # in the directory's name, so changed images get a new pyramid
     cached = Path(cache, f"{Path(str(source.description['name'])).name}-{resolution}px-{digest}")
     if not cached.exists():
         print(f"Preparing {path}, once, into {cached}.", file=sys.stderr)
@@ -113,7 +113,7 @@ def training_pyramid(
 
 
 def digest_of(entries: Sequence[Entry], options: Options) -> str:
-    """SHA-256 of all that a dataset depends on: the names and stamps of its image files, and the options."""
+    """SHA-256 of all that a dataset depends on: the names and stamps of its image files, the options and the tables."""
     tables = [Path(path) for path in (options.landmarks, options.labels) if isinstance(path, str)]
     files = [(entry.name, entry.stamp) for entry in entries]
     form = [files, asdict(options), [file_sha256(path) for path in tables if path.is_file()]]
@@ -155,13 +155,13 @@ def _alone(destination: Path) -> Iterator[None]:
             print(f"Another process is preparing {destination}; this one waits for it.", file=sys.stderr, flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-        path.unlink(missing_ok=True)  # kept after an error: waiting processes and later ones must lock the same file
+        path.unlink(missing_ok=True)  # an error keeps the file: waiting and later processes must lock the same one
 
 
 def _decode_all(found: Findings, layout: Layout, options: Options, pool: Workers) -> Layout:
-    """Decode the good files, and write image n into place n; begin again without files that can't be decoded.
+    """Decode the good files into the shards; if some can't be decoded, begin again without these files.
 
-    Returns the layout of the images that were decoded.
+    Adds these files to `found.reasons`.  Returns the layout of the images that were decoded.
     """
     while True:
         slots = {entry.name: slot for slot, entry in enumerate(found.good())}
@@ -177,7 +177,7 @@ def _decode_all(found: Findings, layout: Layout, options: Options, pool: Workers
 
 
 def _decode(layout: Layout, crop: str, item: tuple[int, Entry]) -> tuple[str, str | None]:
-    """Write the image of a file into its place.  Returns the file's name, and why it is unusable (None: it is good)."""
+    """Decode a file, and write its image to the shards.  Returns the file's name, and why the file is bad, or None."""
     slot, entry = item
     try:
         if entry.face is None:

@@ -1,4 +1,4 @@
-"""Images at every resolution from 4x4 up, as raw bytes mapped into memory: the one data format of training.
+"""The data format of training: images at every resolution from 4x4 up, as raw bytes that are mapped into memory.
 
 A dataset is a directory (N images, R side in pixels, C channels):
 
@@ -52,7 +52,7 @@ class StoredFile:
 
 
 def checksums(directory: Path, files: Iterable[StoredFile]) -> Iterator[str]:
-    """The SHA-256 digests of `files` in `directory`, in order."""
+    """Yield the SHA-256 digest of each of `files` in `directory`, in order."""
     with ThreadPoolExecutor(available_cores()) as pool:  # threads help, because hashing releases the GIL
         yield from pool.map(file_sha256, (directory / stored.file for stored in files))
 
@@ -70,11 +70,11 @@ class Index:
     source: dict[str, Any]
 
     def to_json(self) -> bytes:
-        """The content of index.json."""
+        """These fields as the bytes of index.json, with the name and version of the format."""
         return json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=1).encode() + b"\n"
 
     def files(self, levels: Iterable[int]) -> list[StoredFile]:
-        """The shards of `levels`, and the file of the labels if there is one."""
+        """The shards of the resolutions `levels`, and the file of the labels if the images have labels."""
         shards = [shard for level in levels for shard in self.levels[level]]
         return shards if self.labels_file is None else [*shards, self.labels_file]
 
@@ -108,12 +108,12 @@ def parse_index(content: bytes) -> Index:
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"an entry is missing or has a wrong type: {error!r}") from error
     if not is_possible:
-        raise ValueError("its sizes and numbers contradict each other")
+        raise ValueError("its image counts, resolutions, channels and file sizes do not fit together")
     return index
 
 
 def _hold(files: list[StoredFile], images: int, size: int) -> bool:
-    """Whether `files` have plain names, and together hold `images` items (images or labels) of `size` bytes each."""
+    """Whether `files` have names without folders, and together hold `images` images or labels of `size` bytes each."""
     are_plain = all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", stored.file) for stored in files)
     fit = all(stored.bytes == stored.images * size for stored in files)
     return are_plain and fit and sum(stored.images for stored in files) == images
@@ -130,8 +130,8 @@ def open_pyramid(
 ) -> "ImagePyramid":
     """Open the pyramid at `path`, to train on up to `resolution` with batches of `batch` images.
 
-    Args: channels: what the images must have; None: any.  labels: whether the images must have classes.
-    verify: whether all files are compared with their checksums, which takes about a second per 2 GB.
+    Args: channels: how many channels the images must have; None: any number.  labels: whether images must have labels.
+    verify: whether to compare all files with their checksums, which takes about a second per 2 GB.
     Raises UserError for images that are too small, too few, or damaged.
     """
     pyramid = ImagePyramid(path)
@@ -155,7 +155,7 @@ def open_pyramid(
 
 
 class ImagePyramid:
-    """A dataset opened for reading: `read` returns any images at any level.
+    """A dataset that is opened for reading: `read` returns any images at any resolution.
 
     Opening compares the size of every file with the index; `verify` also compares the checksums.
     `labels` is int64 [N], or None without classes.  `fingerprint` is the SHA-256 of the index; any change changes it.
@@ -187,7 +187,7 @@ class ImagePyramid:
             # Symbolic links are refused, even to a file of the right size: a dataset from elsewhere must not read
             # files outside of its own directory.
             if not file.is_file() or file.is_symlink():
-                raise UserError(f"{file} is missing, or not a plain file.", PREPARE_AGAIN)
+                raise UserError(f"{file} is missing, or not a regular file.", PREPARE_AGAIN)
             if (size := file.stat().st_size) != stored.bytes:
                 raise UserError(
                     f"{file} has {size} bytes where {stored.bytes} are expected.",
@@ -202,9 +202,9 @@ class ImagePyramid:
         self._mapped: dict[int, tuple[list[Images], NDArray[np.int64]]] = {}
 
     def read(self, resolution: int, indices: NDArray[np.integer[Any]], out: Images | None = None) -> Images:
-        """Read the images with the numbers `indices` [N], each in 0..images-1, as [N, R, R, C]; R = `resolution`.
+        """Read the images at `indices` [N] (each 0 to images-1) of the dataset as [N, R, R, C], R = `resolution`.
 
-        `out`: an array for the result; None: a new one.
+        `out`: an array that receives the images; None: a new array.
         """
         if indices.size and not 0 <= indices.min() <= indices.max() < self.images:
             raise IndexError(f"image indices must lie in 0..{self.images - 1}")
@@ -219,13 +219,13 @@ class ImagePyramid:
         return images
 
     def level_bytes(self, resolution: int) -> int:
-        """Bytes on disk of one level."""
+        """The size on disk of all images at `resolution`, in bytes."""
         return sum(shard.bytes for shard in self._index.levels[resolution])
 
     def verify(self, resolutions: Iterable[int] | None = None) -> None:
-        """Compare the checksum of every file of `resolutions` (None: all), and of the labels, with the index.
+        """Compare the checksums in the index with the files of `resolutions` (None: all) and of the labels.
 
-        Raises UserError that names the first file with another checksum.
+        Raises UserError that names the first file whose checksum differs.
         """
         files = self._index.files(self.resolutions if resolutions is None else resolutions)
         for stored, digest in zip(files, checksums(self.path, files), strict=True):
@@ -234,8 +234,8 @@ class ImagePyramid:
                 raise UserError(problem, PREPARE_AGAIN)
 
     def _shards(self, resolution: int) -> tuple[list[Images], NDArray[np.int64]]:
-        """The shards of a level as memory maps, and the number of the first image in each."""
-        # Levels are mapped at their first use: a run uses one level at a time, and every map holds a file open.
+        """The shards of `resolution` as memory maps, and the index of the first image in each shard."""
+        # A level is mapped when it is first used, because every memory map holds a file open.
         if resolution not in self._mapped:
             maps = [
                 np.memmap(path, np.uint8, "r").reshape(-1, resolution, resolution, self.channels).view(np.ndarray)

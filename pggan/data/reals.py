@@ -1,7 +1,7 @@
 """Batches of real images for training steps: choose, load and mirror images, scale them to [-1, 1], and fade them.
 
-A level that fits into the memory budget stays on the device as uint8; of any other level, a thread reads the next batch
-ahead.  N images, R resolution, C channels.
+If all images of a resolution fit into the memory budget, they stay on the device as uint8.  If not, a thread reads the
+next batch in advance.  N images, R resolution, C channels.
 """
 
 from collections.abc import Callable
@@ -24,13 +24,13 @@ from pggan.ops.elementwise import downsample, fade, upsample
 
 MIB = 2**20
 CPU_BUDGET_BYTES = 1024 * MIB
-GPU_BUDGET_SHARE = 0.25  # share of the GPU memory that is free before training starts
+GPU_BUDGET_SHARE = 0.25  # share of the GPU memory, free before training starts, that images may take
 PIECE_BYTES = 64 * MIB  # a level is copied to a GPU in pieces of this size, to use little host memory
 
 Indices = NDArray[np.int64]
 
 
-@lru_cache(maxsize=2)  # two epochs, because a batch can reach into the next one
+@lru_cache(maxsize=2)  # two epochs, because a batch can end in the next epoch
 def epoch_order(seed: int, epoch: int, count: int) -> Indices:
     """The order of `count` images in `epoch`: a permutation that depends on (seed, epoch) alone."""
     return np.random.default_rng(counter_seed(seed, "order", epoch)).permutation(count)
@@ -55,9 +55,9 @@ def mirrored(images: Tensor, flip: Tensor) -> Tensor:
 
 
 def budget_bytes(device: torch.device, processes: int = 1) -> int:
-    """How many bytes of levels may be kept on `device`: a quarter of a GPU's free memory, or 1 GiB on a CPU.
+    """How many bytes of images may stay on `device`: a quarter of a GPU's free memory, or 1 GiB of a CPU's memory.
 
-    All `processes` of the machine share the 1 GiB, because each process keeps its own copy of a level.
+    All `processes` of the machine share the 1 GiB, because each process keeps its own copy of the images.
     """
     free = free_memory(device)
     return CPU_BUDGET_BYTES // processes if free is None else int(GPU_BUDGET_SHARE * free)
@@ -67,50 +67,50 @@ class Loader:
     """Loads images of a pyramid as uint8 [N, R, R, C] on `device`."""
 
     def __init__(self, pyramid: ImagePyramid, device: torch.device, budget: int) -> None:
-        """Args: budget: bytes of levels that may be kept on the device."""
+        """Args: budget: all images of a resolution stay on the device if they have at most this many bytes."""
         self.pyramid = pyramid
         self.device = device
         self.budget = budget
         self._resident: tuple[int, Tensor] | None = None
         self._ahead: tuple[tuple[int, bytes], Future[tuple[Tensor, torch.cuda.Event | None]]] | None = None
-        # The reading thread uses the CUDA device of this thread, and ends with this object or with the process.
+        # A new thread would use CUDA device 0, so the reading thread is set to the CUDA device of this thread.
         on_gpu = device.type == "cuda"
         use_device = partial(torch.cuda.set_device, torch.cuda.current_device()) if on_gpu else None
         self._reader = ThreadPoolExecutor(1, "read-ahead", use_device)
         self._stream = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
 
     def fits(self, resolution: int) -> bool:
-        """Whether a level fits into the budget, so that it stays on the device."""
+        """Whether all images of `resolution` fit into the budget, so that they stay on the device."""
         return self.pyramid.level_bytes(resolution) <= self.budget
 
     def get(self, resolution: int, indices: Indices) -> Tensor:
-        """The images with the numbers `indices` [N] at `resolution`."""
+        """The images at `indices` [N] of the dataset, uint8 [N, R, R, C] on the device, R = `resolution`."""
         if self.fits(resolution):
             try:
                 level = self._level(resolution)
                 return level.index_select(0, torch.from_numpy(indices).to(self.device, non_blocking=True))
-            except torch.OutOfMemoryError:  # the device is full: from now on, read this level batch by batch
+            except torch.OutOfMemoryError:  # the device is full: read this resolution batch by batch from now on
                 self.budget = self.pyramid.level_bytes(resolution) - 1
                 torch.cuda.empty_cache()
-        self._resident = None  # frees the memory of an earlier level
+        self._resident = None  # frees the memory of an earlier resolution
         if self._ahead is None or self._ahead[0] != (resolution, indices.tobytes()):
-            self.prefetch(resolution, indices)  # nothing was read ahead, or another batch
+            self.prefetch(resolution, indices)  # this batch was not read in advance
         assert self._ahead is not None, "it is being read"
         images, done = self._ahead[1].result()
         if done is not None:
             current = torch.cuda.current_stream(self.device)
             current.wait_event(done)
-            images.record_stream(current)  # else the allocator could reuse the memory while the step reads it
+            images.record_stream(current)  # keeps the allocator from reusing the memory before the step has read it
         return images
 
     def prefetch(self, resolution: int, indices: Indices) -> None:
-        """Begin to load the images of the next call of `get`, in the reading thread."""
+        """Let the reading thread load the images that the next call of `get` will ask for."""
         self._ahead = (resolution, indices.tobytes()), self._reader.submit(self._load, resolution, indices)
 
     def _level(self, resolution: int) -> Tensor:
-        """All images of a level, uint8 on the device."""
+        """All images of `resolution`, uint8 [N, R, R, C] on the device."""
         if self._resident is None or self._resident[0] != resolution:
-            self._resident = None  # free the old level before the new one is allocated
+            self._resident = None  # frees the old images before new ones are allocated
             shape, count = (resolution, resolution, self.pyramid.channels), self.pyramid.images
             level = torch.empty((count, *shape), dtype=torch.uint8, device=self.device)
             most = max(PIECE_BYTES // prod(shape), 1)
@@ -121,10 +121,10 @@ class Loader:
         return self._resident[1]
 
     def _load(self, resolution: int, indices: Indices) -> tuple[Tensor, torch.cuda.Event | None]:
-        """Load images to the device, in the reading thread.  On a GPU, the copy ends with the returned event."""
+        """In the reading thread: load images to the device.  On a GPU, the returned event marks the end of the copy."""
         if self._stream is None:
             return torch.from_numpy(self.pyramid.read(resolution, indices)).to(self.device), None
-        # A GPU copies from pinned memory in the background; PyTorch's allocator keeps that memory for the next batch.
+        # Only copies from pinned memory are asynchronous.  PyTorch caches pinned memory, so that each batch reuses it.
         shape = (len(indices), resolution, resolution, self.pyramid.channels)
         images = torch.empty(shape, dtype=torch.uint8, pin_memory=True)
         self.pyramid.read(resolution, indices, out=images.numpy())
@@ -147,12 +147,12 @@ class RealBatches:
         phase_at: Callable[[int], Phase] | None = None,
         indices: Callable[[int], Indices] = np.arange,
     ) -> None:
-        """Args: mirror: flip each image left to right with probability 1/2; labels: give one-hot class labels.
+        """Args: mirror: flip each image left to right with probability 1/2; labels: return one-hot labels.
 
-        budget: bytes of levels that may stay on the device; other levels are read batch by batch.
-        phase_at: returns the phase at an image count; without it, no batch is read ahead.
-        indices: returns this rank's positions in a batch of a given size.  An image depends only on its position in
-        the whole batch, not on the number of ranks.
+        budget: see `Loader`.
+        phase_at: returns the phase at a number of images shown; None: no batch is read in advance.
+        indices: returns this rank's positions in the global batch, for a given batch size.  An image depends only on
+        its position in the global batch, not on the number of ranks.
         """
         self.pyramid = pyramid
         self.seed = seed
@@ -166,8 +166,8 @@ class RealBatches:
         self._on_device: dict[int, Tensor] = {}
 
     def batch(self, phase: Phase, rng: StepRng) -> Reals:
-        """The next batch, at the resolution and alpha of `phase`: the images of this rank, and labels if asked for."""
-        if phase.batch not in self._on_device:  # copied once because each copy waits for the device
+        """The next batch, at the resolution and alpha of `phase`: this rank's images, and one-hot labels if wanted."""
+        if phase.batch not in self._on_device:  # copied once, because a copy from host memory waits for the device
             self._on_device[phase.batch] = torch.from_numpy(self._indices(phase.batch)).to(self.device)
         positions, shown = self._on_device[phase.batch], self._shown(phase, rng.images)
         stored = self._loader.get(phase.resolution, shown)  # [N, R, R, C]
@@ -186,5 +186,5 @@ class RealBatches:
         return Reals(images, *(one_hot(labels[chosen], self.num_classes).float() for chosen in numbers))
 
     def _shown(self, phase: Phase, images: int) -> Indices:
-        """The indices of this rank's images in the batch after `images` images shown."""
+        """The indices in the dataset of this rank's images of the batch after `images` images shown."""
         return indices_at(self.seed, images, phase.batch, self.pyramid.images)[self._indices(phase.batch)]

@@ -1,4 +1,4 @@
-"""Check the header of every file before any pixels are decoded, and report bad files and needed conversions."""
+"""Check the header of every image file before pixels are decoded; report bad files and necessary conversions."""
 
 import json
 import sys
@@ -17,9 +17,9 @@ NAMED_IN_LINE = 3
 
 @dataclass
 class Findings:
-    """The files of a source, and what was found about them.
+    """The image files of a source, and which of them are bad.
 
-    headers: the headers of readable files, by file name; reasons: why a bad file can't be used, by file name.
+    headers: the header of each readable file, by file name; reasons: why a file is bad, by file name.
     """
 
     source: Source
@@ -27,7 +27,7 @@ class Findings:
     reasons: dict[str, str] = field(default_factory=dict)
 
     def good(self) -> list[Entry]:
-        """The files that are not known to be bad, in the order of the source."""
+        """The files that are not in `reasons`, in the order of the source."""
         return [entry for entry in self.source.entries if entry.name not in self.reasons]
 
     def refuse(self, on_bad: str) -> None:
@@ -47,7 +47,7 @@ class Findings:
                 print("\n".join([title, *_lines(groups)]), file=sys.stderr)
 
     def to_json(self, **more: object) -> str:
-        """The content of report.json: bad files grouped by reason, good files grouped by note, and `more` entries."""
+        """The text of report.json: bad files grouped by reason, good files grouped by note, and the entries `more`."""
         counts = {"files": len(self.source.entries), "usable": len(self.good())}
         return json.dumps({**counts, "left_out": self._bad(), "noted": self._notes(), **more}, indent=1) + "\n"
 
@@ -61,7 +61,7 @@ class Findings:
 
 
 def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Group pairs (text, name) by text."""
+    """Group pairs (text, file name) by their text: {text: [file name, …]}."""
     found: dict[str, list[str]] = {}
     for text, name in pairs:
         found.setdefault(text, []).append(name)
@@ -72,14 +72,14 @@ def _lines(groups: Mapping[str, list[str]]) -> list[str]:
     """One line for each group of files, the largest group first: the group's text, size and first file names."""
     lines = []
     for text, names in sorted(groups.items(), key=lambda item: -len(item[1])):
-        # A file name may hold control codes that a terminal would obey.
+        # Control codes in a file name are escaped, because a terminal would obey them.
         shown = [name if name.isprintable() else ascii(name) for name in names[:NAMED_IN_LINE]]
         lines.append(f"  {text}: {len(names)} ({', '.join(shown)}{', …' * (len(names) > len(shown))})")
     return lines if len(lines) <= MAX_LINES else [*lines[:MAX_LINES], f"  … and {len(lines) - MAX_LINES} more"]
 
 
 def examine(source: Source, workers: Workers) -> Findings:
-    """Read the header of every file."""
+    """Read the header of every file of `source` in worker processes, and list the files with bad headers."""
     found = Findings(source)
     for name, header in workers.in_order("Reading headers", header_of, source.in_reading_order()):
         if isinstance(header, str):
@@ -90,7 +90,7 @@ def examine(source: Source, workers: Workers) -> Findings:
 
 
 def header_of(entry: Entry) -> tuple[str, ImageHeader | str]:
-    """The name of a file, and its header (with the size of the face, for crop=face) or why the file is bad."""
+    """The name of a file, and its header or why the file is bad.  With crop=face, the header has the face's size."""
     try:
         header = entry.problem or entry.header or read_header(entry.file)
         if entry.face is not None and isinstance(header, ImageHeader):

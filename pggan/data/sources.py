@@ -15,7 +15,7 @@ from pggan.core.errors import UserError
 from pggan.data.face_crop import Landmarks
 from pggan.data.image_file import EXTENSIONS, BadImage, ImageFile, ImageHeader
 
-# Files of these types are reported as bad files instead of being ignored, so that users notice that they are left out.
+# Image files that pggan can't read are reported as bad files, so that users notice that these files are left out.
 UNREADABLE = [".gif", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".jxl", ".ppm", ".pgm", ".npy"]
 MAX_MEMBER_BYTES = 64_000_000  # larger files in an archive are not unpacked
 
@@ -25,10 +25,10 @@ class Entry(NamedTuple):
 
     name: path below the source, with slashes; unique in the source.
     problem: why the file must not be opened, or None.
-    label: the class of the image by its first sub-folder, or in the known data set.
+    label: the class of the image: its first sub-folder, or its class in a known data set.
     stamp: a text, such as size and time, that changes when the content may have changed.
-    header: set for drawn images, whose header is known before they are drawn.
-    face: the landmarks of the face that is cut out.
+    header: the header of an avatar, which is known before the avatar is drawn; None for other images.
+    face: with crop=face, the landmarks of the face that is cut out.
     offset: where the file begins in a tar archive, in bytes.
     """
 
@@ -59,7 +59,7 @@ class Source:
         self.entries = sorted(self.entries, key=lambda entry: entry.file.path)
 
     def in_reading_order(self) -> list[Entry]:
-        """The entries sorted by offset, because a step back in a compressed archive unpacks it from its beginning."""
+        """The entries by offset: to step back in a compressed tar archive, Python unpacks it from its beginning."""
         return sorted(self.entries, key=lambda entry: entry.offset)
 
 
@@ -83,7 +83,7 @@ def folder_source(path: Path) -> Source:
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
         for file in (Path(folder, name) for name in names if is_image_name(name)):
             name, stamp = file.relative_to(path).as_posix(), "missing"
-            with suppress(OSError):  # a link that leads nowhere has no status
+            with suppress(OSError):  # `stat` fails for a link that leads nowhere
                 status = file.stat()
                 stamp = f"{status.st_size}-{status.st_mtime_ns}"
             content = ImageFile(file, partial(_open_below, file, root))
@@ -139,7 +139,7 @@ def _tarred(path: Path) -> Iterator[Entry]:
 
 
 def _member(path: Path, name: str, size: int, member: str | tarfile.TarInfo) -> Entry:
-    """The entry of one file of an archive, still without its stamp."""
+    """The entry of one file of an archive; the caller adds the stamp."""
     problem = None
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
         problem = "a name that leads out of the archive"
@@ -162,7 +162,7 @@ def _opened(path: Path, changed: int) -> Any:
 
 
 def _open_member(path: Path, member: str | tarfile.TarInfo) -> BinaryIO:
-    """Open a file of an archive, which is unpacked while it is read."""
+    """Open one file of an archive for reading; the file is decompressed while it is read."""
     archive = _opened(path, path.stat().st_mtime_ns)
     content: BinaryIO = archive.open(member) if isinstance(member, str) else archive.extractfile(member)
     return content

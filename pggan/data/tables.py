@@ -16,7 +16,7 @@ from pggan.data.sources import Entry, Source
 
 
 def with_faces(source: Source, landmarks: str | None) -> Source:
-    """`source` with the landmarks of each entry from the file `landmarks`; an entry without them is a bad file."""
+    """Add the landmarks in the file `landmarks` to `source`'s entries; an entry without landmarks is a bad file."""
     if landmarks is None:
         return source
     listed, entries = read_landmarks(Path(landmarks)), []
@@ -29,8 +29,8 @@ def with_faces(source: Source, landmarks: str | None) -> Source:
 def read_landmarks(path: Path) -> dict[str, Landmarks]:
     """Read the landmarks of each image from a JSON file {name: points}.  Raises UserError.
 
-    Points are [x, y] in pixels of the upright photograph, the left one as seen first: 4 points (eyes, corners of the
-    mouth), 5 (eyes, nose, corners of the mouth) or the 68 of dlib.
+    Points are [x, y] in pixels of the upright photograph; the viewer's left comes first.  A face has 4 points (eyes,
+    corners of the mouth), 5 points (eyes, nose, corners of the mouth) or dlib's 68 points.
     """
     with _refused(f"landmarks={path}", '{"a.jpg": [[x, y], …]} with 4, 5 or 68 points'):
         return {name: landmarks_from(points) for name, points in parse_json(path.read_bytes()).items()}
@@ -47,10 +47,10 @@ def landmarks_from(points: Any) -> Landmarks:
 
 
 def classes_of(labels: bool | str, source: str, entries: Sequence[Entry]) -> tuple[list[str] | None, dict[str, int]]:
-    """The names of all classes, and the class number of each entry by the entry's name; None and {} if not `labels`.
+    """The names of all classes, and the class index of each entry by file name; (None, {}) with labels=False.
 
-    labels: True: the labels of the entries; or the path of a JSON or CSV file of labels.
-    source: name of the source in messages.  Raises UserError when an image has no class.
+    labels: True = use the labels of the entries; or the path of a JSON or CSV file of labels.
+    source: the name of the source for error messages.  Raises UserError when an image has no class.
     """
     if labels is False:
         return None, {}
@@ -83,7 +83,7 @@ def read_labels(path: Path) -> dict[str, str]:
 
 @contextmanager
 def _refused(given: str, form: str) -> Iterator[None]:
-    """Turn any error about the table `given` into a UserError that shows the right `form`."""
+    """In a `with` block, raise any error as a UserError that names the table `given` and shows the right `form`."""
     try:
         yield
     except Exception as error:

@@ -20,7 +20,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 MAX_WORKERS = 16  # unless the user sets num_workers=
-MAX_BATCH = 8  # items that a worker gets at a time, so that sending them costs little
+MAX_BATCH = 8  # items that are sent to a worker at a time; sending single items costs more
 
 
 class Workers(AbstractContextManager["Workers"]):
@@ -33,7 +33,7 @@ class Workers(AbstractContextManager["Workers"]):
         # Workers are spawned, because forking a process that has threads (torch, rich) can deadlock.
         self._pool = ProcessPoolExecutor(self.count, multiprocessing.get_context("spawn"), _begin)
         if self.count > 1:
-            # Terminals and schedulers signal all processes of a command.  Workers inherit SIG_IGN, so they go on.
+            # Terminals and schedulers signal all processes.  Workers inherit SIG_IGN, so only this process reacts.
             before = {number: signal.signal(number, signal.SIG_IGN) for number in {*SIGNALS} - {signal.SIGTERM}}
             for _ in range(self.count):  # each submitted call starts one worker
                 self._pool.submit(int)
@@ -50,7 +50,7 @@ class Workers(AbstractContextManager["Workers"]):
         """
         results: Iterator[Result] = map(function, items)
         if min(self.count, len(items)) > 1:
-            # When items are few, batches are smaller, so that all workers get some.
+            # Few items are sent in smaller batches, so that every worker gets some.
             size = max(1, min(MAX_BATCH, len(items) // (4 * self.count)))
             results = self._pool.map(function, items, chunksize=size)
         try:

@@ -10,12 +10,12 @@ import numpy as np
 
 from pggan.data.pyramid import INDEX_FILE, LABEL_BYTES, Images, Index, StoredFile, checksums, levels_up_to
 
-SHARD_BYTES = 2**30  # a part of the format: the same images always make the same files
+SHARD_BYTES = 2**30  # the largest shard; fixed, so that the same images always make the same files
 LABELS_FILE = "labels.bin"
 
 
 class Layout(NamedTuple):
-    """Where each image of a dataset lies in the dataset's files."""
+    """Where each image of a dataset lies: in which shard, and at which offset."""
 
     directory: Path
     resolution: int
@@ -23,7 +23,7 @@ class Layout(NamedTuple):
     images: int
 
     def shards(self) -> dict[int, list[StoredFile]]:
-        """The files of each level, by its resolution; their checksums are still empty."""
+        """The shards of each resolution; their checksums are still empty."""
         found: dict[int, list[StoredFile]] = {}
         for level in levels_up_to(self.resolution):
             most, size = self._images_per_shard(level), level * level * self.channels
@@ -41,7 +41,7 @@ class Layout(NamedTuple):
                 file.truncate(shard.bytes)
 
     def write(self, slot: int, levels: Sequence[Images]) -> None:
-        """Write image number `slot` into its place; `levels` are its pixels [R, R, C] at every resolution R."""
+        """Write one image as number `slot` of the dataset; `levels` are its pixels [R, R, C] at every resolution R."""
         for pixels in levels:
             number, place = divmod(slot, self._images_per_shard(len(pixels)))
             with open(f"{self.directory}/{self._name(len(pixels), number)}", "r+b") as file:
@@ -60,7 +60,7 @@ def write_index(
 ) -> None:
     """Write the labels and the index of a dataset whose shards are complete.
 
-    source: how the images were made; labels: for each image, an index into `class_names`, if these are given.
+    source: where the images come from; labels: for each image, an index into `class_names`, if these are given.
     """
     shards = layout.shards()
     digests = checksums(layout.directory, [shard for files in shards.values() for shard in files])

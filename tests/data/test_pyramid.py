@@ -87,7 +87,7 @@ DAMAGE = {
     "a flipped bit": (flip_bit, "was changed"),
     "a cut file": (lambda path: os.truncate(path, 100), f"has 100 bytes where {5 * 8 * 8 * 3} are"),
     "a missing file": (lambda path: path.unlink(), "is missing"),
-    "a link": (link, "is missing, or not a plain file"),
+    "a link": (link, "is missing, or not a regular file"),
 }
 
 
