@@ -168,7 +168,7 @@ def test_a_repository_of_the_hub_is_loaded_by_its_name(folder, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(errors=errors, hf_hub_download=download))
     assert pggan.from_pretrained("me/faces", device="cpu").resolution == 16
-    with pytest.raises(UserError, match="no generator at me/other"):
+    with pytest.raises(UserError, match="no me/other at main"):
         pggan.from_pretrained("me/other", revision="main", device="cpu")
 
 
