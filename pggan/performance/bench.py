@@ -1,4 +1,4 @@
-"""`pggan bench` measures training steps on noise, `pggan bench scaling` measures training steps of several ranks."""
+"""`pggan bench` times training steps (and the reference step) on noise; `pggan bench scaling` uses several ranks."""
 
 import json
 import platform

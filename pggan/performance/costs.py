@@ -116,7 +116,7 @@ class Card(NamedTuple):
         return Precision(found)
 
     def speed(self, precision: Precision) -> Speed:
-        """The speed of steps with CUDA graphs: an H200 reached 80 % of the FLOP/s and 90 % of the bytes/s here."""
+        """Speed with CUDA graphs: an H200 reached 80 % of the FLOP/s and 90 % of the bytes/s in its data sheet."""
         return Speed.of("cuda", 0.8e12 * self.teraflops[precision], 0.9 * self.bytes_per_second)
 
 
@@ -137,7 +137,7 @@ OTHER_WATTS = {"cpu": 100, "mps": 40, "cuda": 300}  # guesses, near the power li
 
 
 class Link(NamedTuple):
-    """The connection from one device to the next."""
+    """The connection from one device to the next device in the ring."""
 
     bytes_per_second: float  # in one direction, while both directions are busy
     latency_seconds: float  # of one message
@@ -188,7 +188,7 @@ class Cluster(NamedTuple):
     scaling: Scaling
 
     def reduction_seconds(self, devices: int, numel: int) -> float:
-        """The time of summing gradients with `numel` entries over `devices`, until each device has the sum."""
+        """The seconds to sum gradients of `numel` entries over `devices` devices, until each device has the sum."""
         if self.reduction is Reduction.dgc:
             messages, size = devices - 1, float(SENT_BYTES * ceil(self.ratio * numel))
         else:
@@ -196,7 +196,7 @@ class Cluster(NamedTuple):
         return messages * (self.link.latency_seconds + size / self.link.bytes_per_second)
 
     def seconds(self, loads: Sequence[Load], devices: int) -> tuple[float, float]:
-        """The seconds of compute and the seconds of communication in all steps of the phases `loads` on `devices`."""
+        """The seconds of compute and of communication in all steps of the phases `loads` on `devices` devices."""
         compute = communication = 0.0
         for load in loads:
             steps, seconds, reducing = load.steps / devices, load.seconds, devices
@@ -207,7 +207,7 @@ class Cluster(NamedTuple):
         return compute, communication
 
     def run(self, loads: Sequence[Load], devices: int) -> dict[str, Any]:
-        """Time, efficiency and share of communication of a run with the phases `loads` on `devices`."""
+        """Time, efficiency and share of communication of a run with the phases `loads` on `devices` devices."""
         compute, communication = self.seconds(loads, devices)
         hours, alone = (compute + communication) / 3600, sum(load.steps * load.seconds for load in loads) / 3600
         return {

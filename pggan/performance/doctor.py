@@ -44,7 +44,7 @@ SMALL = Architecture(
     stddev_group=4,
     resampling=Resampling.fused,
 )
-LOSS = Logistic(gamma=10.0, reg_interval=1)  # its R1 penalty at each step needs second derivatives of D
+LOSS = Logistic(gamma=10.0, reg_interval=1)  # R1 at each step also checks second derivatives of D
 
 
 class Check(NamedTuple):

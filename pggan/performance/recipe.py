@@ -13,41 +13,41 @@ from pggan.core.architecture import MIN_RESOLUTION, resolutions_between
 from pggan.core.schedule import PerResolution, value_at
 from pggan.core.text import duration
 
-# Image counts per phase of growth, as in the recipes avatars_32 and orl_64; above 64x64, they double per level.
+# Images per phase of growth, as in the recipes avatars_32 and orl_64; above 64x64, the counts double per level.
 STABLE = {4: 1500, 8: 2500, 16: 5000, 32: 8000, 64: 16_000, 128: 32_000, 256: 64_000, 512: 128_000}
 FADE = {8: 1500, 16: 3000, 32: 5000, 64: 8000, 128: 16_000, 256: 32_000, 512: 64_000, 1024: 128_000}
 MAX_IMAGES = 600_000  # most images per phase of growth, as in the official presets
-# Growth gets GROWTH_SHARE of the time, as in the demo, if this makes phases at least LONGER_FROM times as long.
-# Otherwise growth keeps the lengths above: in runs of five minutes, 4 to 27 % longer phases gave a mean KID of 294
-# (ten runs); the lengths above, as in the demo, gave a mean KID of 263.
+# Growth gets GROWTH_SHARE of the time, as in the demo, if that makes its phases LONGER_FROM times as long or longer.
+# Otherwise growth keeps the lengths above, because longer phases make short runs worse.
+# Mean KID of runs of five minutes: 263 with the demo's phases, 294 with phases that are 4 to 27 % longer.
 GROWTH_SHARE, LONGER_FROM = 0.3, 1.5
 # A final resolution is chosen if there is time for this many images there: half as many as in avatars_32 and orl_64.
 # The values of FINAL above 64x64 are estimates.
-# Avatars need more images (DRAWN_FINAL), since flat areas show every error: KID is 1055 after 30,000 at 64x64.
+# Avatars need more images (DRAWN_FINAL), since flat areas show every error: KID is 1055 after 30,000 images.
 FINAL = {4: 500, 8: 2000, 16: 5000, 32: 15_000, 64: 20_000, 128: 10**5, 256: 3 * 10**5, 512: 10**6, 1024: 3 * 10**6}
 DRAWN_FINAL = FINAL | {32: 20_000, 64: 60_000}
 # Choices of model.fmap_max.  A wider network is chosen if there is time for WIDER x FINAL images.
 # Narrow networks win in half an hour: KID is 217 with 64 maps (476,000 images), 347 with 128 maps (180,000 images).
 WIDTHS, WIDER = (64, 128, 256, 512), 10
 MIN_WIDTH = {4: 64, 128: 128, 256: 256, 512: 512}  # least model.fmap_max by final resolution
-BASE, MAX_BASE = 8, 8192  # fmap_base is 8 x final resolution, which gives 16 maps there, at most the paper's 8192
+BASE, MAX_BASE = 8, 8192  # fmap_base = 8 x final resolution gives 16 feature maps there; at most the paper's 8192
 # Short runs on a CPU use batches of 8, which make twice as many updates as batches of 16.
-# KID of 263 portraits, two runs each: 372, 378 with batches of 8; 678, 764 with 16.  KID of avatars: 477 and 530.
+# KID with batches of 8 and of 16: 263 portraits 372, 378 and 678, 764 (two seeds each); avatars 477 and 530.
 # Long runs on a CPU use batches of 16: KID of avatars after 476,000 images is 217, and 268 with batches of 8.
 SHORT_RUN, SHORT_RUN_BATCH, LONG_RUN_BATCH = 200_000, 8, 16
 GPU_BATCH = {4: 128, 32: 64, 64: 32, 128: 16, 256: 8, 512: 4}
-# Pretrained features are better for photographs at 64x64: KID of ORL faces is 2.4 and 0.4 with them, 9.7 without.
+# Pretrained features are better for photographs at 64x64: KID (Inception) of ORL faces 2.4 and 0.4, 9.7 without.
 # Below 64x64, training without pretrained features is better.
 FEATURES, FEATURES_FROM = "efficientnet-lite0", 64
 FALLING_SHARE = 0.14  # the learning rates decay over this share of the images at the final resolution, as in the demo
 PUBLISHED_FROM = 512  # final resolutions from this one on use loss and learning rates of the official preset
-RATES = {64: 0.006, 128: 0.005, 256: 0.0035, 512: 0.0025}  # by feature maps: 64 as in orl_64, 512 as in StyleGAN2-ADA
-FEW_IMAGES = 5000  # smaller sets of photographs are trained with ADA
+RATES = {64: 0.006, 128: 0.005, 256: 0.0035, 512: 0.0025}  # by number of feature maps; 64: orl_64, 512: StyleGAN2-ADA
+FEW_IMAGES = 5000  # data sets with fewer photographs are trained with ADA
 STABLE_KEY, FADE_KEY = "schedule.stable_images", "schedule.fade_images"
 
 
 class Choice(NamedTuple):
-    """A key that the program has chosen, its value, and the reason for the user."""
+    """A key that the program has chosen, its value, and the reason that the program prints."""
 
     key: str
     value: Any
@@ -57,7 +57,7 @@ class Choice(NamedTuple):
 class DataFacts(NamedTuple):
     """Facts of the training images that the choice of a recipe depends on."""
 
-    images: int  # number of readable images that are large enough; estimated from a sample of the files
+    images: int  # number of readable images that are large enough; an estimate for many raw files
     resolution: int  # highest final resolution for which images need no upsampling
     channels: int
     num_classes: int  # 0 without labels
@@ -113,7 +113,7 @@ class Recipe:
         self.choices, self.batch = before, self.batch_sizes(self.sizes.resolution, short=is_short)
         reason = f"better in runs of {'fewer' if is_short else 'more'} than {SHORT_RUN:,} images"
         reason = reason if self.kind == "cpu" else "as in the official preset for one GPU"
-        self.take({"schedule.batch": self.batch}, f"{reason}; at most the data set, and enough for all ranks")
+        self.take({"schedule.batch": self.batch}, f"{reason}, limited by the numbers of images and ranks")
         for holds, values, reason in self.rules(self.choose_lengths()):
             if holds:
                 self.take(values, reason)
@@ -125,7 +125,7 @@ class Recipe:
         published, small, is_short = side >= PUBLISHED_FROM, side <= FEATURES_FROM, images < SHORT_RUN
         maps, batch = self.width(self.sizes, MIN_RESOLUTION), int(value_at(self.batch, side))
         loss = self.config.loss.name if "loss" in given else "wgan_gp" if published else "logistic"
-        # KID of photographs up to 64x64: 573, 290, 259, 222 with gamma 0.1, 1, 4, 12.  Avatars: 578, 463 with 0.2, 1.
+        # KID by gamma: photographs up to 64x64 573 at 0.1, 290 at 1, 259 at 4, 222 at 12; avatars 578 at 0.2, 463 at 1.
         least = 12.0 if photos and small and loss == "logistic" else 1.0
         gamma = gamma_by_rule(side, batch, least)
         gamma_by = f"0.0002 x {side}^2 / {batch}, at least {least:g}: less was worse"

@@ -171,7 +171,7 @@ def find_source(
             ours = config.model.architecture(schedule.final_resolution, theirs.channels, theirs.num_classes)
             check_networks(found, ours)
         elif config.init_from is not None and not has_checkpoints(Path(config.init_from)):
-            generator_path(config.init_from, "init_from")  # also before the slow preparation
+            generator_path(config.init_from, "init_from")  # also checked before the slow preparation of images
         return found, notes
 
     checkpoint, notes = group.on_main(find_checkpoint) or (None, [])
@@ -207,11 +207,11 @@ def open_everywhere(
 ) -> ImagePyramid:
     """Open the pyramid on every rank; rank 0 prepares it first, and one rank per machine verifies its checksums."""
     final, place = schedule.final_resolution, None
-    for is_mine in (group.is_main, group.local_rank == 0, True):  # rank 0 prepares, the others find the files
+    for is_mine in (group.is_main, group.local_rank == 0, True):  # rank 0 prepares files for all
         with group.collective_errors():
             if is_mine and place is None:
                 place = find_images(final)
-    assert place is not None, "every rank looks for images in the last turn"
+    assert place is not None, "every rank finds the images in the last iteration"
     batch, data, verify = max(phase.batch for phase in schedule.phases), config.data, group.local_rank == 0
     with group.collective_errors():
         pyramid = open_pyramid(place, final, batch, channels=data.channels, labels=data.labels, verify=verify)

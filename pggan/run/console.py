@@ -21,7 +21,8 @@ from pggan.core.architecture import resolutions_between
 from pggan.core.schedule import Course, Phase
 from pggan.core.text import duration
 
-IMAGE_QUALITY = r"metrics/(?![a-z_]+_(floor|reals))[a-z_]+(/[a-z]+)?@.*"  # without floors, reals and single levels
+# Tags of metrics that compare fakes with reals; tags of floors, of reals alone and of single levels don't match.
+IMAGE_QUALITY = r"metrics/(?![a-z_]+_(floor|reals))[a-z_]+(/[a-z]+)?@.*"
 FRAMES_PER_SECOND = 1  # rate of the live view; drawing one frame delays training by 3 ms
 KEPT_WARNINGS = 3  # the live view shows the last three warnings; train.log keeps all warnings
 BAR_WIDTH = 26

@@ -15,9 +15,9 @@ from pggan.training.timing import PhaseTimes
 HALF_LIFE_SECONDS, HALF_LIFE_SHARE = 60.0, 0.5
 TRUSTED_SECONDS = 3.0  # seconds of training that weigh as much as the step times measured at the start
 TRAINING_SHARE = 0.98  # share of `hours` that training may use; saving the last checkpoint needs the rest
-KNOWN_SHARE = 0.1  # growth is not shortened before this share of `hours`, since low levels predict higher ones badly
-PLANNED = ("growth_images", "lr_decay_images", "total_images")  # keys that `hours=` changes; see state.json
-ENDLESS = 10**12  # images, more than any run shows
+KNOWN_SHARE = 0.1  # share of `hours` before which growth stays as configured: early step times predict badly
+PLANNED = ("growth_images", "lr_decay_images", "total_images")  # keys that `hours=` changes and state.json stores
+ENDLESS = 10**12  # an image count that no run reaches
 
 
 @dataclass

@@ -26,7 +26,7 @@ MAX_POINTS = 100  # most evaluations per run without evaluation.interval_images:
 
 
 def is_better(mark: dict[str, Any], best: Any) -> bool:
-    """Whether `mark` beats `best`: another metric, or a later stage of growth, or a lower value at the same stage."""
+    """Whether result `mark` beats `best`: other metric, later stage of growth, or lower value at the same stage."""
     if best is None or best["metric"] != mark["metric"]:
         return True
     this, other = ((-one["resolution"], one["fading"], one["value"]) for one in (mark, best))
@@ -65,7 +65,7 @@ class TrainingEvaluator:
         kept = [directory for directory in checkpoints_of(self.run_dir) if int(directory.name) <= self.images]
         best = best_of(kept) if self.group.is_main else None
         self._best = self.group.broadcast_object(None if best is None else mark_of(best, BEST))
-        self.mark: dict[str, Any] | None = None  # result to store in the next checkpoint, if the best so far
+        self.mark: dict[str, Any] | None = None  # evaluation result for the next checkpoint, if it is the best so far
 
     def is_due(self, before: int, images: int) -> bool:
         """Whether `interval_images` makes an evaluation due after the step from image count `before` to `images`."""
@@ -83,7 +83,7 @@ class TrainingEvaluator:
             found = self.evaluator.evaluate(g_ema, shown, self.pyramid, group=self.group)
         except (UserError, RemoteUserError, torch.OutOfMemoryError) as error:  # a failure must not end training
             if isinstance(error, torch.OutOfMemoryError) and self.group.world_size > 1:
-                raise  # the other ranks still wait in a collective operation
+                raise  # the other ranks would wait forever in a collective operation
             self.reporter.line(f"No evaluation at {images:,} images: {error}")
             return {}
         finally:

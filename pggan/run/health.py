@@ -18,7 +18,7 @@ PEAK = "_max"  # appended to the name of a metric to name its maximum
 
 SPIKE_FACTOR = 100  # alarm for a gradient norm of this many times its recent median; new levels cause smaller spikes
 # ADA aims at a mean sign of 0.6 for D's scores of reals (Karras et al. 2020, section 3).
-# In the recipe avatars_32, this mean sign stays below 0.67 until the learning rates decay.
+# In the recipe avatars_32, the mean sign of D's scores stays below 0.67 until the learning rates decay.
 # A mean sign of 0.8 means that D is wrong about one real in 10.
 # Relativistic losses compare scores of reals and fakes: `Loss.mean_sign` converts MAX_SIGN for score differences.
 MAX_SIGN, RECENT_TICKS = 0.8, 12
@@ -58,7 +58,7 @@ class MetricAccumulator:
 
 
 def means(values: Values, group: ProcessGroup) -> dict[str, float]:
-    """The mean of each name over all ranks; the sum for COUNTED names, and also the maximum for PEAKED names."""
+    """The mean of each metric over all ranks; the sum of COUNTED metrics, and also the maximum of PEAKED metrics."""
     if not values:
         return {}
     mine = [(float(each.sum(dtype=np.float64)), each.size, float(each.max())) for each in values.values()]

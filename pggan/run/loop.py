@@ -27,7 +27,7 @@ from pggan.training.trainer import Trainer
 
 # Bits that a rank sets in an all-reduce before each step, so that all ranks stop, save or roll back at the same step.
 STOP, SAVE, GO_BACK = 1, 2, 4
-SPENT = "spent_seconds"  # key of state.json: the training time until this checkpoint
+SPENT = "spent_seconds"  # key of state.json: seconds of training before this checkpoint
 
 
 @dataclass
@@ -116,7 +116,7 @@ class Run:
         if step.reaches(self.tick_images) or self.evaluator.is_due(step.before, step.images):
             self._tick(step)
         self._is_wanted |= step.reaches(self.writer.every_images) or self.evaluator.mark is not None
-        # While updates are skipped, the state may be broken: rolling back to it would not help.
+        # No checkpoint while updates are skipped: the state may be broken, and rolling back to it would not help.
         if self._is_wanted and not step.is_last and updates_were_taken(self.state, self.most_skipped):
             self._save()
 
@@ -150,14 +150,14 @@ class Run:
         self.course.schedule = with_plan(self.course.schedule, self.group.broadcast_object(limit and limit.planned))
 
     def _save(self) -> None:
-        """Start writing a checkpoint in the background; it stores the phase of the last image shown."""
+        """Start writing a checkpoint in the background; the checkpoint stores the phase of the last image shown."""
         state = self.state
         metadata = self.metadata | {BEST: self.evaluator.mark, SPENT: time.monotonic() - self.began}
         metadata |= {} if self.limit is None else self.limit.planned
         self._is_wanted, self.evaluator.mark = False, None
         extra_state = self.trainer.reducer.extra_state()
         if self.group.is_main and self._wait_for_checkpoint():
-            self.reporter.board.flush()  # so a run resumed from this checkpoint has all earlier points
+            self.reporter.board.flush()  # TensorBoard then has all points before this checkpoint
             phase = self.course.at(max(state.images - 1, 0))
             self.writer.save(take_snapshot(state, phase, metadata, extra_state))
         self._saved_at = state.images
@@ -171,7 +171,7 @@ class Run:
         return self._problem is None
 
     def finish(self) -> int:
-        """Write the last checkpoint, wait until it is written, and say how to go on; returns the exit code.
+        """Write the last checkpoint, wait until it is written, and print the next command; returns the exit code.
 
         Raises NonFiniteError, on all ranks, if the checkpoint has numbers that are not finite.
         """
@@ -182,7 +182,7 @@ class Run:
             # A command that was killed may have written a checkpoint without removing older checkpoints.
             prune(self.run_dir, images, self.writer.keep)
         if problem := self.group.broadcast_object(str(self._problem or "")):
-            raise self._problem or NonFiniteError(problem)  # rank 0's own error also has the image count
+            raise self._problem or NonFiniteError(problem)  # rank 0's own error also has its checkpoint's image count
         if images < schedule.total:
             resumes = f"The same command with run_dir={self.run_dir} resumes."
             reporter.line(f"Interrupted at {images:,} images; everything is saved. {resumes}")

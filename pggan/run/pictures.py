@@ -72,7 +72,7 @@ class Pictures:
         self.state, self.pyramid, self.reporter = state, pyramid, reporter
         self.final, self.grid_images = schedule.final_resolution, grid_images
         self.film_images = -(-schedule.total // FILM_GRIDS)  # images shown between two stored grids
-        # All stored grids of a run have the same number of columns, and equally many rows.
+        # All stored grids of a run have `self.columns` columns and as many rows.
         self.tile = min(self.final, MAX_TILE)
         self.columns = 4 if 16 * self.tile**2 <= MAX_STORED_PIXELS else 2
         make_directory(self.film)
@@ -130,7 +130,7 @@ def show_projector(board: SummaryWriter, pyramid: ImagePyramid, state: State, ph
     """Show fakes of the averaged G and reals in TensorBoard's projector, as points: the inputs of D's last layer."""
     side, d = phase.resolution, state.d.network
     assert isinstance(d, Discriminator), "new_state makes it"
-    group = state.g_ema.architecture.stddev_group  # D's minibatch stddev needs whole groups
+    group = state.g_ema.architecture.stddev_group  # D's minibatch stddev needs batches of whole groups
     count = min(MAX_POINTS, MAX_POINT_PIXELS // side**2, pyramid.images) // group * group
     if count == 0:
         return

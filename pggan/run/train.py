@@ -89,7 +89,7 @@ def opened_again(
     if isinstance(problem, StepOutOfMemory):
         if problem.smaller is None:
             raise problem
-        if group.world_size > 1:  # the other ranks wait in this step, so the launcher restarts all ranks
+        if group.world_size > 1:  # the other ranks hang in this step, so the launcher must restart all
             Path(run_dir, SMALLER_FILE).write_text(str(problem.smaller))
             raise problem
         run.reporter.warn(f"{problem.problem} The run continues with micro-batches of {problem.smaller}.")

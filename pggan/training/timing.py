@@ -29,11 +29,11 @@ WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # untimed warm-up steps; CUDA graphs a
 
 # A step costs as much as UPDATE_PASSES forward passes of G, plus PENALTY_PASSES if it has a gradient penalty.
 UPDATE_PASSES, PENALTY_PASSES = 12, 6
-# Per kind of device: seconds to launch the operations of one level, and a step's FLOP/s over those of a large product.
+# By kind of device: seconds to launch the operations of one level; FLOP/s of a step / FLOP/s of a large product.
 # The CPU's numbers fit the steps of the demo (lab book, "Plans against runs, again"); those of mps are a guess.
 # The numbers for CUDA predict the paper's networks on one H100 within 15 % (docs/performance.md).
 ROOFLINE = {"cpu": (0.01, 0.7), "mps": (0.002, 0.3), "cuda": (0.0015, 0.75)}
-ACTIVATION_BYTES = 23  # bytes of memory traffic per activation in each of these passes
+ACTIVATION_BYTES = 23  # bytes of memory traffic per activation in each pass through a network
 
 
 class Speed(NamedTuple):
@@ -64,7 +64,7 @@ def speed_of(device: torch.device, precision: Precision) -> Speed:
     products = product_rate(device, dtype, 512 if device.type == "cpu" else 4096)
     copies = inf
     if device.type == "cuda":
-        source = torch.ones(2**24, device=device)  # 64 MiB are more than the caches hold
+        source = torch.ones(2**24, device=device)  # 64 MiB are more than a GPU's caches hold
         target = torch.empty_like(source)
         copies = 2 * source.nbytes / _seconds(lambda: target.copy_(source), device)
     return Speed.of(device.type, products, copies)
@@ -159,7 +159,7 @@ def nearest(ratios: Mapping[int, float], resolution: int) -> float:
 
 
 def step_seconds(trainer: Trainer, phase: Phase, device: torch.device) -> float:
-    """The seconds of a step of `phase` on noise, averaged over the interval of lazy penalties; trains the state."""
+    """The seconds of a step of `phase` on noise, averaged over the interval of lazy penalties; trains the networks."""
     interval, state, architecture = trainer.loss.reg_interval, trainer.state, trainer.state.g_ema.architecture
     state.images, state.phase_index = (phase.start + phase.end) // 2, phase.index
     state.reset_optimizers()
