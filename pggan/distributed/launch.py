@@ -18,7 +18,7 @@ from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PEER_LOST, EXI
 from pggan.core.process import PARENT_VARIABLE, TASK_VARIABLE, environment, signal_handlers
 
 LOOPBACK = "127.0.0.1"  # not `localhost`, which some containers can't resolve
-RENDEZVOUS_SECONDS = 300  # time for all machines and all ranks to connect
+RENDEZVOUS_SECONDS = 300  # seconds in which all machines and ranks have to connect
 RANKS_VARIABLE = "PGGAN_RANKS"  # environment variable of ranks: a folder for files that ranks and launcher exchange
 IGNORED = "SIGURG"  # the only signal that torchrun handles; nobody sends it, so `relay` handles all signals
 ENDED = "ended"  # file with the exit code of the command; once it exists, no rank is restarted

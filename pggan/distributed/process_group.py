@@ -27,7 +27,7 @@ from pggan.distributed.launch import RENDEZVOUS_SECONDS
 STEP_TIMEOUT = timedelta(minutes=30)  # for gradients and flags, which a slow link or an evaluation can delay by minutes
 CONTROL_TIMEOUT = timedelta(days=1)  # for small values on the CPU: one rank may prepare data for hours meanwhile
 ROUND, POLL_SECONDS = "round", 0.1
-MAX_STEPS_IN_FLIGHT = 8  # steps that may wait in the GPU's queue: enough to keep the GPU busy; a save waits for all
+MAX_STEPS_IN_FLIGHT = 8  # steps in the GPU's queue: enough to keep the GPU busy, but a checkpoint has to wait for all
 T = TypeVar("T")
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from subprocess import PIPE, Popen
 from threading import Event, Thread
 
-# Program of the guard process: the rank sends a byte each second, and the guard kills the rank after `timeout` seconds
-# without a byte.  The guard counts waits of one second instead of reading a clock: a suspended machine adds no seconds.
+# Program of the guard process: it kills a rank that sends no byte for `timeout` seconds; ranks send one per second.
+# The guard counts waits of one second instead of reading a clock: so a suspended machine adds no seconds.
 GUARD = """
 import os, select, signal, sys
 rank, timeout, silent = int(sys.argv[1]), float(sys.argv[2]), 0

@@ -1,7 +1,7 @@
 """`pggan import` converts a generator that another program has trained into a generator file of pggan.
 
 These programs and pggan scale weights by gain / sqrt(fan-in) at run time (equalized learning rate).  Where the gains
-differ, stored weights are multiplied by their ratio.  Where a program scales biases, too, stored biases are scaled.
+differ, stored weights are multiplied by the ratio of gains.  Where a program scales biases, stored biases are, too.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -156,7 +156,7 @@ def translated(
 ) -> Generator:
     """Build a generator from another program's weights; `names`: what that program calls the layers OURS.
 
-    Args: theirs: the other program's arrays by name; layer: from a layer's name to its weight [O, I, …] and bias.
+    Args: theirs: the other program's arrays by name; layer: returns the weight [O, I, …] and bias of a layer, by name.
     Raises ValueError, KeyError or RuntimeError if an array is missing, has a wrong shape or is not finite.
     """
     rgb, state = names[-1].partition("{")[0], dict[str, torch.Tensor]()

@@ -33,8 +33,8 @@ CENTER = 4  # index of the center in a flattened 3x3 neighbourhood
 OPSET = 17  # ONNX operator set of 2022, which all current runtimes support, also in browsers
 IR_VERSION = 8  # version of the ONNX file format that came with OPSET
 TOLERANCE = 1e-4  # allowed difference between pixels in [-1, 1]: 1/80 of the step between 8-bit values
-# A larger difference is allowed up to this multiple of the network's own rounding error (float32 minus float64 images):
-# networks with little training enlarge rounding errors, because their pixel norm divides by nearly 0.
+# Where it exceeds TOLERANCE, this multiple of the network's rounding error (float32 minus float64 images) is allowed.
+# Networks with little training have large rounding errors, because their pixel norm divides by nearly 0.
 ROUNDINGS = 8
 BATCHES = (1, 3)  # batch sizes for comparing images: a graph has to accept any size
 Inputs = dict[str, Tensor]  # a graph's inputs by name: `latents` [N, Z], one-hot `labels` [N, L] …
@@ -131,7 +131,7 @@ def runnable(graph: bytes) -> Callable[[Inputs], list[Tensor]]:
 
 
 def normalized(graph: Graph, x: str) -> str:
-    """Pixel norm: x / sqrt(mean(x²) + ε), where the mean is over features."""
+    """Pixel norm: x / sqrt(mean(x²) + ε), where the mean is over feature maps."""
     mean = graph("ReduceMean", graph("Mul", x, x), axes=[1], keepdims=1)
     return graph("Div", x, graph("Sqrt", graph("Add", mean, EPSILON)))
 

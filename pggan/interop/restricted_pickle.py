@@ -40,7 +40,7 @@ class PickledType(Instance):
     """Stands for a NumPy dtype."""
 
     def of(self, content: bytes | str, shape: tuple[int, ...] = (), order: Any = "C") -> npt.NDArray[Any]:
-        """The array in the bytes `content`; raises ValueError unless its dtype is in NUMBERS and the bytes suffice."""
+        """The array in the bytes `content`; raises ValueError if its dtype is not in NUMBERS or bytes are missing."""
         code = self.arguments[0]
         if code not in NUMBERS:
             raise ValueError(f"it has an array of dtype {code!r}, which are no numbers")

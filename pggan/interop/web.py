@@ -1,6 +1,6 @@
 """Writes a generator as a web page that draws in the visitor's browser: a folder of static files for any web space.
 
-The page runs the generator in ONNX Runtime Web: two files of one pinned release, from a given .tgz or from npm.
+The page runs the generator in ONNX Runtime Web, in one pinned release, which npm downloads or the user gives as a .tgz.
 """
 
 import os

@@ -80,7 +80,10 @@ class Task:
         return collector
 
     def once(self, what: tuple[Any, ...], calculate: Callable[[], Any]) -> Any:
-        """`calculate()`, or its cached result; `what` and the resolution are the key.  All ranks call this method."""
+        """The result of `calculate`, which depends on reals only; later evaluations get the cached result.
+
+        All ranks call this method.  Args: what: the key of the result in the cache, besides the resolution.
+        """
         key = (self.reals.resolution, *what)
         if key not in self.known:
             self.known[key] = calculate()

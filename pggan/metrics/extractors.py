@@ -29,7 +29,7 @@ EXTRACTORS = {
 }
 CHUNK = 32  # images in one forward pass
 PIXEL_SIDE = 32  # largest height and width of the features of `pixels`
-# torch-fidelity's conversion of the TensorFlow graph of 2015-12-05: the first digits of the file's SHA-256.
+# First digits of the SHA-256 of the Inception weights: torch-fidelity's conversion of the TensorFlow graph of 2015.
 INCEPTION_SHA256 = "6726825d"
 INCEPTION_FILE = f"weights-inception-2015-12-05-{INCEPTION_SHA256}.pth"
 INCEPTION_URL = f"https://github.com/toshas/torch-fidelity/releases/download/v0.2.0/{INCEPTION_FILE}"

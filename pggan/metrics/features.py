@@ -16,15 +16,14 @@ from torch import Tensor
 from pggan.metrics import Metric, Task, label
 from pggan.sampling.images import Pixels, contact_sheet
 
-DISTANCE_ROWS = 1024  # images per block of distances, whose distances to all other images are in memory at once
-KERNEL_ROWS = 2048  # rows of KID's kernel matrix in memory at once
+DISTANCE_ROWS = 1024  # rows per block of a distance matrix, to limit memory
+KERNEL_ROWS = 2048  # rows per block of KID's kernel matrix, to limit memory
 NEIGHBOURS = 3  # k of precision and recall
 
 # For the metric `neighbours`:
 QUANTILE = 0.05  # a fake below this quantile of the distances between training images is a copy
-# Largest distance that float32's rounding can put between the features of two copies of an image, relative to the mean
-# norm of features.  In up to 2^6 layers with sums of 2^12 products, errors of 2^-24 add up to 2^(3 + 6 - 24), as random
-# errors grow with the square root of their number.  Twice as much is allowed.
+# Largest distance between features of two copies of an image, relative to the mean feature norm: float32 rounds them.
+# 2^18 random errors of 2^-24 (2^6 layers with sums of 2^12 products) add up to 2^(9 - 24); twice as much is allowed.
 SAME_IMAGE = 2.0**-14
 ROWS = 8  # rows of the picture, each for one fake: the fakes that are closest to a training image
 SHOWN = 4  # nearest training images that the picture shows beside each fake
@@ -79,7 +78,10 @@ class PrecisionRecall(Comparison):
 
 
 def covered(points: Tensor, centres: Tensor) -> float:
-    """The share of `points` [N, F] inside a ball: each of `centres` [M, F] has one, up to its third nearest other."""
+    """The share of `points` [N, F] that lie in at least one ball.
+
+    Each of `centres` [M, F] has a ball, which reaches to the third nearest other centre.
+    """
     radii = []
     for start, block in distance_blocks(centres, centres):
         block.diagonal(start).fill_(torch.inf)
@@ -169,7 +171,7 @@ def rounding_of(features: Tensor) -> float:
 
 
 def nearest_images(others: Tensor, *orientations: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Distances float64 and indices int64 [N, count], on the CPU, of the `count` of `others` nearest to each image."""
+    """The `count` nearest of `others` [M, F] to each image: distances float64, indices int64 [N, count], on the CPU."""
     found = [block.topk(count, largest=False) for _, block in distance_blocks(others, *orientations)]
     return torch.cat([one.values for one in found]).cpu(), torch.cat([one.indices for one in found]).cpu()
 

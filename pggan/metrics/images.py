@@ -1,8 +1,8 @@
 """The fakes and reals of an evaluation, read once in blocks that are divided among the ranks.
 
-Fakes are ordered by seed, reals by a fixed random permutation.  Blocks do not depend on the number of ranks, every
-calculation is on one block, and results are gathered in the order of the images.  So a metric has the same bits on any
-number of ranks, if the number of CPU threads per rank is the same.
+Fakes are ordered by seed, reals by a fixed random permutation.  Blocks do not depend on the number of ranks, each
+calculation uses the images of one block, and results are gathered in the order of the images.  So a metric has the same
+bits on any number of ranks, if the number of CPU threads per rank is the same.
 """
 
 from collections.abc import Callable, Sequence
@@ -84,7 +84,7 @@ class RankPartition:
 
     @classmethod
     def at(cls, resolution: int, group: ProcessGroup, *, shows_progress: bool = False) -> "RankPartition":
-        """The division with the largest blocks that MAX_IMAGES and BLOCK_PIXELS allow at this resolution."""
+        """Divide images of this resolution into the largest blocks that MAX_IMAGES and BLOCK_PIXELS allow."""
         return cls(group, min(MAX_IMAGES, max(BLOCK_PIXELS // resolution**2, 2)), shows_progress)
 
     def own(self, count: int) -> list[range]:

@@ -2,8 +2,8 @@
 
 Multi-scale structural similarity (Wang et al. 2003) has five scales, with the weights .0448 .2856 .3001 .2363 .1333.
 Each scale averages 2x2 pixels of the scale before.  The window is a Gaussian of 11x11 pixels with sigma 1.5, without
-padding; k1 = .01, k2 = .03, range 255.  A scale counts by its mean over pixels and channels, or by 0 if that is
-negative.  A pair is the images 2n and 2n + 1.  The paper takes 10,000 pairs, which are 20,000 images.
+padding; k1 = .01, k2 = .03, range 255.  The factor of a scale is its mean over pixels and channels, or 0 if the
+mean is negative.  A pair is the images 2n and 2n + 1.  The paper takes 10,000 pairs, which are 20,000 images.
 
 As in the official code, a scale with fewer than 11x11 pixels, SxS, has a window of SxS pixels with sigma 1.5 S / 11:
 this concerns images below 176x176.  Images below 16x16 are too small for five scales.
@@ -57,7 +57,7 @@ def ms_ssim(x: Tensor, y: Tensor) -> Tensor:
 
 def of_pairs(images: Tensor) -> Tensor:
     """MS-SSIM float64 [N / 2] between the images 2n and 2n + 1 of uint8 [N, C, R, R]."""
-    # On the CPU unless on CUDA, because Apple's GPUs have no float64.
+    # Apple's GPUs have no float64: all devices except CUDA leave this to the CPU.
     precise = (images if images.device.type == "cuda" else images.cpu()).double()
     return ms_ssim(precise[0::2], precise[1::2])
 

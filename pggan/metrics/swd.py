@@ -101,7 +101,7 @@ class PatchCollector(Collector):
         self.starts = [block.start for block in partition.own(count)]
         self.levels = levels_of(resolution)
         self.patches: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # [N, P, C, 7, 7] of each block
-        self.sums: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # [N, 2, C]: of values, of squares
+        self.sums: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # [N, 2, C]: sums of x and of x^2
 
     def add(self, images: Tensor) -> None:
         for side, level in zip(self.levels, laplacian_pyramid(images.float()), strict=True):
@@ -167,7 +167,7 @@ def sorted_distance(a: Tensor, b: Tensor) -> float:
 
 
 class SlicedWasserstein(Metric):
-    """SWD per level, `swd/SIDE`, the mean, `swd/mean`, and their floors, `swd_floor/SIDE` and `swd_floor/mean`."""
+    """The values `swd/SIDE` per level and their mean `swd/mean`, with the floors `swd_floor/SIDE`, `swd_floor/mean`."""
 
     paper_images = 16_384
     least_images = 16  # with 16 reals, the floor compares 8 reals with 8 others; with fewer, the floor would be noise
@@ -180,7 +180,7 @@ class SlicedWasserstein(Metric):
 
     def values(self) -> dict[str, float]:
         found = distances(self.patches, self._of_reals(self.count))
-        half = min(self.count, self.task.reals.pyramid.images // 2)  # the floor compares two sets of so many reals
+        half = min(self.count, self.task.reals.pyramid.images // 2)  # number of reals in each of the floor's two sets
         key = "swd_floor", half
         floor = self.task.once(key, lambda: distances(self._of_reals(half), self._of_reals(half, first=half)))
         named = {label(f"swd/{level}", "patches", self.count): value for level, value in found.items()}

@@ -44,7 +44,7 @@ class DgcReducer(GradientReducer):
         self._share = 1.0
 
     def begin_step(self, phase: Phase, images: int) -> None:
-        if phase.index != self._state.phase_index:  # the state still has the phase of the last step
+        if phase.index != self._state.phase_index:  # this step begins a new phase
             self._compressors.clear()  # residuals of the old phase do not fit the weights that the new phase trains
         self._share = share_to_send(self.ratio, self.warmup_images, images - phase.start)
 
@@ -56,8 +56,7 @@ class DgcReducer(GradientReducer):
         with self.group.collective():
             dist.all_reduce(agreed, group=self.group.torch_group)
         finite, count = agreed[-1] == 0, max(round(self._share * len(gradient)), 1)
-        # The loss was multiplied by 1/n and by the loss scale.  `select` divides the gradient by both, so Adam gets the
-        # mean gradient of the local batch.
+        # The loss was multiplied by 1/n and by the loss scale: `select` divides the gradient by both.
         scale = torch.ones_like(agreed[-1]) if trainable.scale is None else trainable.scale
         compressor = self._compressor(trainable.name.lower(), len(gradient))
         message = compressor.select(gradient, count, finite, scale / self.group.world_size)
@@ -66,7 +65,7 @@ class DgcReducer(GradientReducer):
 
         def wait() -> Tensor:
             self.group.wait(work)
-            set_mean(gradient, messages, count).mul_(scale)  # `Descent` divides by the loss scale again
+            set_mean(gradient, messages, count).mul_(scale)  # because `Descent` divides by the loss scale
             sums.copy_(torch.where(finite, agreed[:-1], torch.nan))
             return buffer.attach(buffer.flat)
 
@@ -134,9 +133,8 @@ class Compressor:
         """
         self.residual.grad = gradient
         self.adam.step(-1.0, (~finite).float(), divisor)  # the rate -1 adds the update to the residual
-        # The priority of residual r is r^2 times the usual gradient (root of the second moment).  Here |r| times the
-        # gradient is how much sending r lowers the loss.  Without the other factor |r|, entries with small gradients
-        # would hardly be sent: in experiments, faces became less varied.
+        # The priority of residual r is r^2 times the root of Adam's second moment, which is the gradient's usual size.
+        # With |r| instead of r^2, small gradients would hardly ever be sent: faces became less varied in experiments.
         indices = largest(self.exp_avg_sq.sqrt().mul_(self.residual).mul_(self.residual), count).sort().values
         waiting = self.residual[indices]
         sent = waiting.clamp(-MAX_FP8, MAX_FP8).to(SENT_AS)

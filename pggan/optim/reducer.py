@@ -17,8 +17,7 @@ from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.state import StateDicts, Trainable
 
 EXTRA_STATE = "compression"  # the component of a checkpoint that holds a reducer's own tensors
-# A function that waits for the gradients of all ranks, replaces this rank's gradients by the sum, and returns the sums
-# [S] of the whole batch, such as the loss.
+# A function that waits for the all-reduce, replaces each `grad` by the sum over ranks, and returns the sums [S].
 Handle = Callable[[], Tensor]
 NodeSums = dict[range, Tensor]  # partial sums [P + S] of ElasticReducer, each by the range of chunks that it adds up
 

@@ -89,8 +89,8 @@ def ema_decay(
 ) -> float:
     """The decay of the EMA in one update of `batch` images, when `images` have been shown before.
 
-    Either the decay is `decay_per_update`, or the weight of an old value halves every `half_life_images`.  With
-    `rampup`, the half-life is at most that share of the images shown, so that the average follows G quickly at first.
+    Either the decay is `decay_per_update`, or the weight of an old value halves every `half_life_images`.  The
+    half-life is at most `rampup` times the images shown, so that the average follows G quickly at first.
     Source: 0.999 per update is the paper's; half-life and ramp-up are from Karras et al. 2020.
     """
     if decay_per_update is not None:
