@@ -17,7 +17,7 @@ from pggan.core.rng import StepRng
 
 TRANSFORMS = 4  # batches of images that a step augments: reals, fakes in D's update, then reals, fakes in G's update
 TARGET = 0.6  # ADA adapts p until D's scores of reals have this mean sign (paper)
-INTERVAL = 4  # ADA adapts p once in so many updates of D (paper)
+INTERVAL = 4  # number of D's updates from one adaptation of p to the next (paper)
 BICUBIC, REFLECTION = 2, 2  # codes of torch.ops.aten.grid_sampler_2d
 MAX_P = 0.85  # with a larger p, G learns to generate rotated images (figure 3 of the paper)
 
@@ -165,7 +165,7 @@ class AdaptiveP:
     """
 
     def __init__(self, device: torch.device, *, target: float, rampup_images: int) -> None:
-        """Args: target: mean sign to reach; rampup_images: images shown until p, if it only rises, gets from 0 to 1."""
+        """Args: target: mean sign to reach; rampup_images: images shown while p rises from 0 to 1 without a stop."""
         self.target, self.rampup_images = target, rampup_images
         self.p, self.signs, self.images = (torch.zeros((), device=device) for _ in range(3))
         self.updates = torch.zeros((), dtype=torch.int32, device=device)
@@ -180,7 +180,7 @@ class AdaptiveP:
             tensor.copy_(tensors[name]) if name in tensors else tensor.zero_()
 
     def follow(self, sign: Tensor, batch: int) -> Tensor:
-        """Add up the mean `sign` of D's scores in updates of `batch` images, and move p every INTERVAL updates."""
+        """Add the mean `sign` of D's scores for `batch` images; every INTERVAL updates, move p.  Returns p, copied."""
         known = sign.isfinite()  # D's update is skipped if scores are infinite or NaN, so it does not count
         self.signs.add_(torch.where(known, sign * batch, 0))
         self.images.add_(known * batch)

@@ -25,7 +25,7 @@ SIGN = "augment/sign"  # name of the metric from which ADA adapts its p
 class Reals(NamedTuple):
     """Real images and the labels that go with them."""
 
-    images: Tensor  # [N, C, R, R] in [-1, 1], blended with the lower resolution as G's images are
+    images: Tensor  # [N, C, R, R] in [-1, 1], blended with the lower resolution while layers fade in
     labels: Tensor | None  # [N, L] one-hot, the labels of `images`, and of the fakes in D's update
     fake_labels: Tensor | None  # [N, L] one-hot, drawn from the training set for the fakes in G's update
 
@@ -100,9 +100,9 @@ class LossTerms(NamedTuple):
 class Loss(ABC):
     """A GAN loss.  Subclasses compute terms from scores.  This class runs D, and adds penalties and class terms."""
 
-    needs_reals_for_g: ClassVar[bool] = False  # G's terms also depend on the scores of reals
-    zero_is_boundary: ClassVar[bool] = False  # the sign of a score says real or fake; else only score differences count
-    scores_are_log_odds: ClassVar[bool] = False  # score differences are log-odds; else they have an arbitrary unit
+    needs_reals_for_g: ClassVar[bool] = False  # True: G's terms also depend on the scores of reals
+    zero_is_boundary: ClassVar[bool] = False  # True: scores > 0 mean real, < 0 fake; False: only differences count
+    scores_are_log_odds: ClassVar[bool] = False  # True: score differences are log-odds; False: their unit is arbitrary
 
     reg_interval: int  # compute penalties only every so many updates of D, with so many times the weight (lazy)
 
@@ -115,7 +115,7 @@ class Loss(ABC):
         """The loss terms [N] of G, by name, from scores [N].  `real_scores` is None unless `needs_reals_for_g`."""
 
     def penalties(self) -> tuple[GradientPenalty, ...]:
-        """The gradient penalties in D's loss, in an update that computes them."""
+        """The gradient penalties that D's loss contains once in `reg_interval` updates."""
         return ()
 
     def signs(self, real_scores: Tensor, fake_scores: Tensor) -> Tensor:

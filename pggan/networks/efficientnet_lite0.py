@@ -33,7 +33,7 @@ BATCH_NORM_EPSILON = 1e-3
 MEAN, STD = 127, 128  # pixels in [0, 255] become (pixel - MEAN) / STD, as when the network was trained
 
 STRIDES = (4, 8, 16, 32)
-ENDS = (4, 6, 12, 17)  # after so many layers comes the last feature map of each stride; D needs no later layers
+ENDS = (4, 6, 12, 17)  # number of layers until the last feature map of each stride; D needs no later layers
 CHANNELS = (24, 40, 112, 320)
 SCALES = (16.0, 8.0, 4.0, 2.0)  # powers of two nearest to the four feature maps' standard deviations for noise images
 SMALLEST = 64  # pixels; D enlarges smaller images to this side, so that the map at stride 32 has 2x2 pixels or more

@@ -26,7 +26,7 @@ EPSILON = 1e-8  # added to the variance under the root of the minibatch stddev, 
 class ComputeOptions:
     """Options that affect the speed, memory and rounding of a network, but not the function that it computes."""
 
-    dtype: torch.dtype | None = None  # of activations and kernels; None: the dtype of the weights
+    dtype: torch.dtype | None = None  # dtype of activations and kernels; None: the weights' dtype
     reference: bool = False  # use the plain PyTorch twin of every fast operation
 
 
@@ -85,9 +85,9 @@ class Equalized(nn.Module):
         return (not self.full_precision and self.computing.options.dtype) or self.weight.dtype
 
     def forward(self, x: Tensor, constant: Tensor | None = None) -> Tensor:
-        """Args: constant: [N], for `ConvWithStddev`: the value at every pixel of one more input feature map."""
+        """Args: constant: [N], only for `ConvWithStddev`: the value of one more input feature map, at all pixels."""
         x, (kernel, bias, sums) = self.operands(x)
-        late = self.activation is not None and adds_bias(bias)  # `blur` may come first, as it keeps a bias
+        late = self.activation is not None and adds_bias(bias)  # adding it after `blur` gives the same
         x = convolve(x, kernel, None if late else bias.to(x.dtype))
         x = blur(x) if self.blur else x
         if constant is not None and sums is not None:
@@ -95,7 +95,7 @@ class Equalized(nn.Module):
         return x if self.activation is None else self.activation(x, bias if late else None)
 
     def operands(self, x: Tensor) -> tuple[Tensor, Prepared]:
-        """`x` in the layer's precision, and the prepared kernel.  If possible, the scale multiplies the smaller one."""
+        """`x` in the layer's precision, and the prepared kernel.  The scale multiplies a small x, else the kernel."""
         x, scale, weight = x.to(self.dtype), self.scale, self.weight
         shape = weight.shape[:1] + x.shape[1:2] + weight.shape[2:]
         algorithm = algorithm_for(x, shape, self.rescaling)

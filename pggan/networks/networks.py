@@ -191,7 +191,7 @@ class Discriminator(ProgressiveNetwork):
 
 
 def new_discriminator(architecture: Architecture) -> Discriminator:
-    """The discriminator of an architecture.  If D uses pretrained features, call its `set_backbone` before D."""
+    """The discriminator of an architecture.  If D uses pretrained features, first call its `set_backbone`."""
     if architecture.features is None:
         return Discriminator(architecture)
     projected: Discriminator = resolve_name(PROJECTED)(architecture)

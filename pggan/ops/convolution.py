@@ -18,12 +18,11 @@ from torch import Tensor
 from pggan.core.architecture import Rescaling
 from pggan.ops import products, winograd
 
-WIDE = 128  # with this many feature maps or more, Winograd saves more than its transformations cost
+WIDE = 128  # with this many feature maps or more, Winograd saves more time than its transformations cost
 MIN_TILES = 16  # with fewer image tiles in a batch, transforming the kernel for Winograd costs more than Winograd saves
 CACHED = 128  # pixels; up to this side, WIDE feature maps that are transformed for Winograd fit into the CPU's cache
 LARGE = 64  # pixels; from this side on, CPUs compute kernel gradients much faster if tensors are not channels-last
-# A kernel gradient is put off until later (`SharedKernel`) only if it is this many times as large as the tensors x and
-# y that it is computed from, because x and y stay in memory until then.
+# `SharedKernel` keeps x and y instead of a kernel gradient only if the gradient is this many times as large as both.
 MIN_KERNEL_TO_FACTORS = 4
 
 

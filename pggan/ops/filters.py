@@ -37,7 +37,7 @@ def blur(features: Tensor) -> Tensor:
 
 @cache  # cached, because on a GPU, launching the kernels of this function takes longer than running them
 def low_pass_filter(side: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The kernel [1, 1, 3, 3] with sum 1, and for each pixel [R, R] 1 / the sum of the weights inside the image."""
+    """The kernel [1, 1, 3, 3] with sum 1, and the reciprocal of each pixel's sum [R, R] of weights inside the image."""
     binomial = torch.tensor([0.25, 0.5, 0.25], device=device)
     kernel = torch.outer(binomial, binomial)[None, None]
     inside = F.conv2d(torch.ones(1, 1, side, side, device=device), kernel, padding=1)  # exact

@@ -44,7 +44,7 @@ class CapturedStep:
 def capture(function: Callable[[], Metrics], pool: Any = None) -> tuple[Callable[[], None], Metrics]:
     """Capture the CUDA kernels of `function` without running them.  Returns a replay function and `function`'s result.
 
-    Args: pool: handle of the memory pool that all captured steps share.  They can, as no two run at the same time.
+    Args: pool: handle of the memory pool that captured steps can share, because no two run at the same time.
     Raises UserError if CUDA can't capture the kernels, and PyTorch's own error if memory runs out.
     """
     torch.cuda.synchronize()

@@ -41,7 +41,7 @@ class StepInputs(NamedTuple):
     augment: Tensor | None = None  # [N, TRANSFORMS, 2, K], random numbers of ADA
 
     def select(self, indices: Tensor) -> "StepInputs":
-        """The same inputs with only the latents, mix and ADA numbers at `indices` [M]; all images stay."""
+        """The same inputs with only the latents, mix and ADA numbers at `indices` [M], and with all `reals`."""
         names = ("latents_d", "latents_g", "mix", "augment")
         drawn = {name: tensor[indices] for name in names if (tensor := getattr(self, name)) is not None}
         return self._replace(**drawn)

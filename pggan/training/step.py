@@ -20,7 +20,7 @@ from pggan.training.inputs import StepInputs
 
 def train_step(state: State, micro_batches: Sequence[StepInputs], reducer: GradientReducer) -> dict[str, Tensor]:
     """Update D, then G, then the averaged G, without waiting for the GPU.  Returns metrics as tensors on the device."""
-    d, g, first = state.d, state.g, micro_batches[0]  # micro-batches differ only in images and random numbers
+    d, g, first = state.d, state.g, micro_batches[0]  # a step's micro-batches differ only in images and random numbers
     options, side, batch, terms = first.spec.options, first.spec.resolution, first.spec.batch, []
     metrics: dict[str, Tensor] = {}
 
@@ -97,7 +97,7 @@ def backward(trainable: Trainable, terms: LossTerms, batch: int, reducer: Gradie
 def update(
     trainable: Trainable, terms: list[LossTerms], sums: Tensor, learning_rate: float | Tensor, batch: int
 ) -> dict[str, Tensor]:
-    """Take an optimizer step, unless the loss or the gradient is infinite or NaN.  Returns scalar metrics, and `terms`.
+    """Take an optimizer step, unless loss or gradient is infinite or NaN.  Returns scalar metrics and all `terms`.
 
     Args: sums: [1], the loss of the whole `batch`, or with ADA [2], the loss and the mean sign of D's scores.
     """

@@ -37,11 +37,11 @@ class Trainer:
     reducer: GradientReducer = field(default_factory=GradientReducer)
     indices: Callable[[int], Tensor | None] = lambda batch: None  # batch size -> this rank's indices, or None for all
     micro_batch_size: Callable[[int], int | None] = lambda batch: None  # batch size -> images per pass, or None for all
-    scalars_as_tensors: bool = False  # eager steps use tensors, too, so that they round as replayed steps do
+    scalars_as_tensors: bool = False  # eager steps get settings as tensors, too, to round as replayed steps do
     capture: bool = False  # replay CUDA graphs
 
     def __post_init__(self) -> None:
-        self.taken: Counter[StepSpec] = Counter()  # number of steps taken in this phase
+        self.taken: Counter[StepSpec] = Counter()  # number of steps taken in this phase, by kind
         self.captured: dict[StepSpec, CapturedStep] = {}
         self.pool: Any = None  # handle of the memory pool of all graphs; PyTorch drops a pool that no graph uses
 
@@ -52,7 +52,7 @@ class Trainer:
         """
         if phase.index != self.state.phase_index:
             self.state.reset_optimizers()  # as in the official code
-            self.release_graphs()  # captured graphs use the old optimizer moments
+            self.release_graphs()  # replayed graphs would use the old optimizer moments
         self.reducer.begin_step(phase, self.state.images)
         inputs = self.draw_inputs(phase, reals, rng, ema_decay)
         metrics = self._take(inputs)
