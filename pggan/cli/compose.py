@@ -131,7 +131,7 @@ def unreadable(override: str) -> UserError:
     if equals and value.startswith("~"):
         remedy = f"The shell does not expand ~ here, so write: {key}={value.replace('~', '$HOME', 1)}"
     elif equals and not re.search(r"['\"$`\\]", value):
-        remedy = f"Quote such a value for the shell and for Hydra: \"{key}='{value.strip()}'\""
+        remedy = f"Quote the value for the shell and for Hydra: \"{key}='{value.strip()}'\""
     return UserError(f"'{override.removeprefix('++')}' can't be read.", remedy)
 
 
@@ -256,7 +256,7 @@ def resumes(overrides: Sequence[str]) -> bool:
 
 
 def own_config(given: dict[str, Any]) -> dict[str, Any] | None:
-    """The saved configuration of the run in `given["run_dir"]`, updated with `given`; None if it has no config.yaml.
+    """The saved configuration of the run in `given["run_dir"]`, updated with `given`; None if config.yaml is missing.
 
     Interpolations in config.yaml are not resolved.  Raises UserError if there is no run to resume.
     """

@@ -1,4 +1,4 @@
-"""The key `hours=`: choose the keys that the user has not set, once per run, and write them to its recipe.yaml."""
+"""The key `hours=`: choose the keys that the user has not set, once per run, and write the run's recipe.yaml."""
 
 import shlex
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 RECIPE_FILE = "recipe.yaml"
 OF_ONE_RUN = {"run_dir", "resume", "hours"}  # these keys are of one run, so they are never written to a recipe
 OF_THE_MACHINE = {"devices", "threads"}  # written to a recipe only if experiment=FILE.yaml sets them
-RECIPES = ("experiment", "debug")  # config groups whose files set keys of all other groups
+RECIPES = ("experiment", "debug")  # config groups whose files set keys of other config groups
 GROUPS = (*RECIPES, "data", "model", "schedule", "loss", "augmentation", "gradients")
 NAMED_GROUPS = ("loss", "augmentation")  # with loss=NAME, the program still chooses the keys loss.KEY
 LENGTHS = {f"schedule.{key}_images" for key in ("stable", "fade", "lr_decay", "total")}
@@ -26,7 +26,7 @@ TOTAL = "schedule.total_images"
 
 
 def with_choices(command: Command, values: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """Return `values`, which `overrides` compose; with hours=, choose a recipe, and compose the values with it again.
+    """The values of the command: `values`, or with hours= the composition of `overrides` and a chosen recipe.
 
     A run with a checkpoint keeps its recipe; a run without a checkpoint gets a new recipe.
     """
@@ -52,7 +52,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
         problem = f"hours= chooses the recipe of a new run, but the run in {run_dir} was started without hours=."
         raise UserError(problem, "Choose another run_dir=, or leave out hours=.")
     with lock_run_dir(run_dir):
-        if not checkpoints_of(run_dir):  # an existing recipe.yaml is of a command that wrote no checkpoint
+        if not checkpoints_of(run_dir):  # replaces a recipe.yaml whose command wrote no checkpoint
             choices, about = choose(command, values, overrides)
             write(file, recipe_of(overrides, values, choices), about)
     typed = [one for one in overrides if key_of(one) not in RECIPES]
@@ -79,7 +79,7 @@ def choose(command: Command, values: dict[str, Any], overrides: list[str]) -> tu
         return validated(TrainConfig, compose("train", [*keys, *map(override_of, choices)]))
 
     config, console = composed([]), Console(stderr=True, highlight=False)
-    from pggan.performance.hours import find_recipe  # a late import, as it imports torch
+    from pggan.performance.hours import find_recipe  # imported late, because it imports torch
 
     with console.status("Choosing a recipe") as status:
         choices, about = find_recipe(config, given, composed, status.update, scales=scales)

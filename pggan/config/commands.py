@@ -34,7 +34,7 @@ class GeneratorConfig:
     """Keys of every command that loads the generator of one checkpoint, or of every checkpoint of a run."""
 
     run: str
-    checkpoint: int | Literal["newest", "best", "all"]  # a number: the images shown before the checkpoint
+    checkpoint: int | Literal["newest", "best", "all"]  # a number: images shown before the checkpoint
 
     @property
     def generator_keys(self) -> dict[str, Any]:

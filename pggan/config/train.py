@@ -1,4 +1,4 @@
-"""Keys of a training run: one dataclass per section of configs/train.yaml.  Each checks its keys' types and values.
+"""Keys of a training run, with types, bounds and checks between keys: one dataclass per section of configs/train.yaml.
 
 The YAML files have the defaults, and comments that explain each key.
 """
@@ -184,7 +184,7 @@ class EmaConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DistributedConfig:
-    """Keys of training on several machines, and of restarts after a rank fails; most have the names of torchrun."""
+    """Keys of training on several machines, and of restarts after a rank fails; most have torchrun's names."""
 
     nnodes: Count
     rdzv_endpoint: str | None
@@ -219,7 +219,7 @@ class ReportConfig:
 class EvaluationConfig:
     """Keys of evaluations, which measure the averaged generator during training by metrics such as FID."""
 
-    max_share: ClassVar[float] = 0.05  # evaluations' share of the training time if no interval is set
+    max_share: ClassVar[float] = 0.05  # limit of evaluations' share of the training time
 
     metrics: list[str]
     extractor: str
@@ -279,7 +279,7 @@ class TrainConfig:
             object.__setattr__(self, "loss", replace(self.loss, gamma=gamma_by_rule(last.resolution, last.batch)))
 
     def trainer_settings(self) -> "TrainerSettings":
-        """Convert the keys to the argument of `build_trainer`."""
+        """Convert these keys to the settings that `build_trainer` takes."""
         from pggan.losses import build_loss
         from pggan.training.build import TrainerSettings
 
@@ -315,7 +315,7 @@ def parse_grid(grid: str, key: str) -> tuple[int, int]:
 
 
 def per_resolution(key: str, value: float | Mapping[Any, float], first: int) -> PerResolution:
-    """`value` as a table {resolution: number}; raises UserError, which names `key`, if no entry covers `first`."""
+    """`value` as a table {resolution: number}; raises UserError naming `key` if no entry covers resolution `first`."""
     entries = value if isinstance(value, Mapping) else {MIN_RESOLUTION: value}
     begins = min(entries, default=inf) <= first
     require(begins, key, value, f"one number, or a table that begins at {first}; an entry holds until the next one")

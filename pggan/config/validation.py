@@ -135,14 +135,14 @@ def names_of(schema: Any, prefix: str = "") -> Iterator[str]:
 
 
 def named_tables(schema: type) -> dict[str, dict[str, Any]]:
-    """For each field that is a union of dataclasses (such as `loss`): `by_names` of these dataclasses."""
+    """For each field that is a union of dataclasses (such as `loss`): these dataclasses as `by_names` returns them."""
     kinds = {field: alternatives(kind) for field, kind in kinds_of(schema).items()}
     several = {field: kinds for field, kinds in kinds.items() if len(kinds) > 1 and all(map(is_dataclass, kinds))}
     return {field: by_names(kinds) for field, kinds in several.items()}
 
 
 def by_names(schemas: tuple[Any, ...]) -> dict[str, Any]:
-    """Each word that a dataclass of `schemas` allows as its field `name`, with this dataclass: {'ada': AdaConfig}."""
+    """The dataclasses by each word that their field `name` allows, for example {'ada': AdaConfig}."""
     return {word: schema for schema in schemas for word in words_of(kinds_of(schema)["name"])}
 
 

@@ -20,7 +20,7 @@ LIBRARIES = ("torch", "numpy", "pillow", "safetensors", "hydra-core", "omegaconf
 
 
 def to_plain(config: Any) -> dict[str, Any]:
-    """Convert a configuration to plain values, from which `validated` can build it again."""
+    """Convert a configuration to dictionaries, lists, text and numbers, from which `validated` can build it again."""
 
     def plain(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         return {key: value.name if isinstance(value, Enum) else value for key, value in pairs}

@@ -2,7 +2,7 @@
 
 from pggan.core.errors import UserError
 
-# Each advice, with the withdrawn keys that it is for.  A withdrawn choice of a config group is written group=choice.
+# Each piece of advice, with the withdrawn keys that it replaces.  group=choice is a withdrawn choice of a config group.
 REMEDIES = {
     "ADA always uses all transformations, and keeps the mean sign of real scores near 0.6.": "augmentation.blit"
     " augmentation.colors augmentation.geometry augmentation.interval augmentation.p augmentation.target",
@@ -21,8 +21,8 @@ REMEDIES = {
     "The first of swd, kid and fid in evaluation.metrics decides which checkpoint is the best.": "evaluation.best",
     "Evaluations take at most 5 % of the time, unless evaluation.interval_images= is set.": "evaluation.max_share",
     "Inception's weights are downloaded into the folder of torch.hub if missing.": "evaluation.weights weights",
-    "Use `pggan timelapse` for a film of the growth.": "grow_from",
-    "From another machine, open the page through ssh -L PORT:127.0.0.1:PORT HOST.": "host",
+    "Use `pggan timelapse` for a film of a whole run.": "grow_from",
+    "To open the page from another machine, run there: ssh -L PORT:127.0.0.1:PORT HOST.": "host",
     "prepare keeps the whole square of an image.  To keep more checkpoints, set checkpoint.keep=.": "keep",
     "model.features=efficientnet-lite0 loads weights from an installed package.": "model.features_weights",
     "The generator has no noise inputs.": "model.noise",

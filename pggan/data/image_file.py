@@ -122,7 +122,7 @@ def usable_side(width: int, height: int, crop: str) -> int:
 
 
 def _middle(pixels: Pixels, height: int, width: int) -> Pixels:
-    """The middle `height` x `width` pixels of an image; if the cut is odd, the top or left loses one pixel less."""
+    """The middle `height` x `width` pixels of an image; if an odd number is cut, the top or left loses one less."""
     top, left = (pixels.shape[0] - height) // 2, (pixels.shape[1] - width) // 2
     return pixels[top : top + height, left : left + width]
 
@@ -154,7 +154,7 @@ def _check_header(image: Image.Image, size: int) -> None:
         raise BadImage(f"more than {PIXEL_LIMIT // 10**6} megapixels: {image.width}x{image.height}")
     if pixels > BOMB_PIXELS and pixels > BOMB_RATIO * size:
         raise BadImage(f"a decompression bomb: {image.width}x{image.height} pixels in {size:,} bytes")
-    # MPO is a JPEG file of a phone with a second view.  It is no animation: the first frame is the photograph.
+    # A phone's MPO file is a JPEG file with a second view, not an animation: the first frame is the photograph.
     if getattr(image, "is_animated", False) and image.format != "MPO":
         raise BadImage("animated")
 

@@ -155,7 +155,7 @@ def _alone(destination: Path) -> Iterator[None]:
             print(f"Another process is preparing {destination}; this one waits for it.", file=sys.stderr, flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-        path.unlink(missing_ok=True)  # an error keeps the file: waiting and later processes must lock the same one
+        path.unlink(missing_ok=True)  # not after an error: waiting and later processes must lock the same file
 
 
 def _decode_all(found: Findings, layout: Layout, options: Options, pool: Workers) -> Layout:
@@ -191,7 +191,7 @@ def _decode(layout: Layout, crop: str, item: tuple[int, Entry]) -> tuple[str, st
 
 
 def top_level(found: Findings, options: Options) -> int:
-    """The resolution of the top level.  Adds files that are too small for this level to the bad files of `found`."""
+    """The resolution of the top level.  Adds files that are too small for this resolution to `found.reasons`."""
     headers = {entry.name: found.headers[entry.name] for entry in found.good()}
     sides = {name: usable_side(header.width, header.height, options.crop) for name, header in headers.items()}
     smallest = min((side for side in sides.values() if side >= MIN_RESOLUTION), default=MIN_RESOLUTION)

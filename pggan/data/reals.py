@@ -24,7 +24,7 @@ from pggan.ops.elementwise import downsample, fade, upsample
 
 MIB = 2**20
 CPU_BUDGET_BYTES = 1024 * MIB
-GPU_BUDGET_SHARE = 0.25  # share of the GPU memory, free before training starts, that images may take
+GPU_BUDGET_SHARE = 0.25  # images may take this share of the GPU memory that is free before training
 PIECE_BYTES = 64 * MIB  # a level is copied to a GPU in pieces of this size, to use little host memory
 
 Indices = NDArray[np.int64]
@@ -186,5 +186,5 @@ class RealBatches:
         return Reals(images, *(one_hot(labels[chosen], self.num_classes).float() for chosen in numbers))
 
     def _shown(self, phase: Phase, images: int) -> Indices:
-        """The indices in the dataset of this rank's images of the batch after `images` images shown."""
+        """The indices (into the dataset) of this rank's part of the batch after `images` images shown."""
         return indices_at(self.seed, images, phase.batch, self.pyramid.images)[self._indices(phase.batch)]

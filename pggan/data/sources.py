@@ -152,7 +152,7 @@ def _member(path: Path, name: str, size: int, member: str | tarfile.TarInfo) -> 
 
 
 class _Tar(tarfile.TarFile):
-    def __del__(self) -> None:  # closes the file, as zipfile.ZipFile does
+    def __del__(self) -> None:  # closes a garbage-collected archive, as zipfile.ZipFile does
         self.close()
 
 

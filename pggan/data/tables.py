@@ -59,7 +59,7 @@ def classes_of(labels: bool | str, source: str, entries: Sequence[Entry]) -> tup
     if missing := [name for name, label in found.items() if label is None]:
         raise UserError(
             f"{len(missing)} of {len(entries)} images in {source} have no class, {missing[0]} for example.",
-            "labels=true needs images in sub-folders; a table needs their paths below the source, with slashes.",
+            "Put each image into a folder of its class, or give a table of their paths below the source.",
         )
     names = class_names([label for label in found.values() if label is not None])
     numbers = {label: number for number, label in enumerate(names)}

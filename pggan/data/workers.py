@@ -33,7 +33,7 @@ class Workers(AbstractContextManager["Workers"]):
         # Workers are spawned, because forking a process that has threads (torch, rich) can deadlock.
         self._pool = ProcessPoolExecutor(self.count, multiprocessing.get_context("spawn"), _begin)
         if self.count > 1:
-            # Terminals and schedulers signal all processes.  Workers inherit SIG_IGN, so only this process reacts.
+            # Ctrl-C and schedulers' signals reach all processes.  Workers inherit SIG_IGN, so only this process reacts.
             before = {number: signal.signal(number, signal.SIG_IGN) for number in {*SIGNALS} - {signal.SIGTERM}}
             for _ in range(self.count):  # each submitted call starts one worker
                 self._pool.submit(int)

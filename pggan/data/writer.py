@@ -1,4 +1,4 @@
-"""Write a pyramid: several processes write images into their places in the shards, and one writes the index last."""
+"""Write a pyramid: several processes write images into the shards, then one process writes the index."""
 
 import hashlib
 from collections.abc import Sequence
