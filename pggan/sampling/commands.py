@@ -45,11 +45,11 @@ from pggan.sampling.latents import (
 from pggan.sampling.projection import laplacian_distance, project, read_target
 from pggan.sampling.trained_generator import TrainedGenerator, load
 
-STRENGTHS = 7  # columns of the sheet of directions, one for each strength
+STRENGTHS = 7  # columns of the sheet that shows directions: one column per strength
 
 
 def opened(config: DrawConfig, truncation: float = 1.0) -> tuple[TrainedGenerator, RenderSettings]:
-    """Load the generator that `config` names; returns it and the settings of its images."""
+    """Load the generator that `config` names; returns the generator and the settings for drawing its images."""
     set_threads(config.threads)
     generator = load(config.run, config.device, config.checkpoint)
     return generator, generator.settings(
@@ -58,9 +58,9 @@ def opened(config: DrawConfig, truncation: float = 1.0) -> tuple[TrainedGenerato
 
 
 def keyframes(generator: TrainedGenerator, config: PicturesConfig, number: int = 0) -> tuple[Tensor, list[str]]:
-    """The latents [K, Z] that `config` names, from files or else from seeds, and a name for each latent.
+    """The latents [K, Z] from the files in config.latents, else from config.seeds; and a file name for each latent.
 
-    Args: number: which one of several paths: path n uses the seeds + 1000 n, or starts with the n-th saved latent.
+    Args: number: with several interpolations, interpolation n adds 1000 n to each seed, or starts at saved latent n.
     """
     if config.latents is None:
         wanted = [seed + 1000 * number for seed in parse_seeds(config.seeds)]
@@ -71,7 +71,7 @@ def keyframes(generator: TrainedGenerator, config: PicturesConfig, number: int =
 
 
 def sample(config: SampleConfig) -> int:
-    """Write images on one sheet (out=….png, .jpg or .webp), or each image to its own file (out=DIRECTORY).
+    """Draw images onto one sheet (out=….png, .jpg or .webp), or each image into its own file (out=DIRECTORY).
 
     With several strengths of a direction, the sheet has a column for each strength.
     """
@@ -97,10 +97,10 @@ def sample(config: SampleConfig) -> int:
 
 
 def interpolate(config: InterpolateConfig) -> int:
-    """Write the images on a path between latents as a picture with all frames (.png), or a film (.webp, .gif, .mp4).
+    """Interpolate between latents, and write all frames as a picture (.png) or as a film (.webp, .gif, .mp4).
 
-    In a film, grid= shows several paths at once: path n goes through each seed + 1000 n, or starts at the n-th saved
-    latent.  In a picture, grid= arranges the frames in rows.  In films the image changes at constant speed.
+    In a film, each cell of grid= shows an interpolation of its own: cell n adds 1000 n to each seed, or starts at saved
+    latent n.  The images in a film change at constant speed.  In a picture, grid= arranges the frames in rows.
     """
     walks, frames = config.path == "walk", config.frames
     if walks and config.latents is not None:
@@ -130,13 +130,13 @@ def interpolate(config: InterpolateConfig) -> int:
 
 
 def visible_steps(generator: TrainedGenerator, settings: RenderSettings, latents: Tensor) -> Tensor:
-    """The visible distances [N - 1] (`laplacian_distance`) between the images of successive `latents` [N, Z]."""
+    """The `laplacian_distance` between the images of each latent and the next of `latents` [N, Z]: [N - 1]."""
     images = (torch.from_numpy(image).permute(2, 0, 1)[None] / 127.5 for image in generator.stream(latents, settings))
     return torch.cat([laplacian_distance(before, after) for before, after in pairwise(images)])
 
 
 def project_images(config: ProjectConfig) -> int:
-    """Write the latents whose images are nearest to given images, and a sheet of these images and their projections."""
+    """Project images: write the latents with the most similar images, and a sheet of given and similar images."""
     out = output_path(config.out, config.run, "projection", ())
     generator, settings = opened(config)
     side, channels = settings.resolution, generator.network.architecture.channels
@@ -156,7 +156,7 @@ def project_images(config: ProjectConfig) -> int:
 
 
 def find_directions(config: DirectionsConfig) -> int:
-    """Write principal directions, and a sheet of their effect on images, with a row for each direction and seed."""
+    """Write principal directions of latents, and a sheet with a row of changing images per direction and seed."""
     out = output_path(config.out, config.run, "directions", (".safetensors",))
     generator, settings = opened(config)
     latents, size = generator.latents(config.seeds), generator.latent_size

@@ -1,4 +1,4 @@
-"""`pggan explore`: serves a web page, to this machine only, on which people explore a generator.
+"""`pggan explore`: serve a web page on which a user explores a generator; only this machine can open the page.
 
 The page is in static/.  N latents, Z latent size, K directions.
 """
@@ -38,10 +38,10 @@ PROTECTION = {  # other sites can't embed or read our page, and our page loads n
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-HOST, PORT = "127.0.0.1", 8765  # default port; if it is taken, the system chooses a free port
+HOST, PORT = "127.0.0.1", 8765  # default port; if another program uses it, the system chooses a free port
 DIRECTIONS = 8  # number of sliders on the page, unless the user names a file of directions
-SEEDS = 100_000  # random faces have seeds below this: numbers that people can write down
-BLOCK = 8  # frames that a film draws in one go; in between, the page can draw its current face
+SEEDS = 100_000  # the page draws random faces from seeds below this, short enough to write down
+BLOCK = 8  # frames of a film that are drawn at a time; the page's current face can come in between
 MAX_FRAMES = 3600  # longest film: two minutes at 30 frames per second
 
 
@@ -61,7 +61,7 @@ def run(config: ExploreConfig) -> int:
 
 
 def listen(generator: TrainedGenerator, name: str, directions: str | None, port: int | None) -> "Server":
-    """A server at `port`; if `port` is None, at PORT or at a free port.  Raises UserError if the port can't be used."""
+    """A server at `port`; if `port` is None, at PORT or else at a free port.  Raises UserError for a used port."""
     files = page_files(generator, directions, {"name": name, "renderer": "server", "seeds": SEEDS})
     for number in (PORT, 0) if port is None else (port,):
         with suppress(OSError):
@@ -70,12 +70,12 @@ def listen(generator: TrainedGenerator, name: str, directions: str | None, port:
 
 
 def page_files(generator: TrainedGenerator, directions: str | None, about: dict[str, Any]) -> dict[str, bytes]:
-    """The content of each file of the page, by its name.
+    """The files of the web page: a dictionary from file name to content.
 
-    Args: directions: a file with the directions of the sliders; None takes the principal directions; about: more
-    entries of model.json: the name of the page, its renderer (server or browser), and `seeds`: random faces have
-    seeds below this number.
-    Raises UserError when the file has no directions for this generator.
+    Args: directions: a file with a direction of latents for each slider; None: the principal directions;
+    about: more entries of model.json: `name` of the page, `renderer` (server or browser), and `seeds`, the number of
+    seeds for random faces.
+    Raises UserError when the file `directions` has no directions for this generator.
     """
     facts = ("latent_size", "resolutions", "num_classes", "resolution", "alpha", "images")
     if directions is not None:
@@ -88,37 +88,37 @@ def page_files(generator: TrainedGenerator, directions: str | None, about: dict[
 
 
 def page_name(run: str) -> str:
-    """The title of the page: the name of the directory with the generator."""
+    """The title of the page: the name of the run directory, or of the directory that holds a generator file."""
     path = Path(run).absolute()
     return path.parent.name if path.suffix else path.name
 
 
 def to_file(vectors: Tensor) -> bytes:
-    """Vectors as the page reads them: float32, little-endian, one after the other."""
+    """Encode vectors as the page reads them: float32, little-endian, one vector after the other."""
     content: bytes = vectors.detach().cpu().contiguous().numpy().astype("<f4").tobytes()
     return content
 
 
 class Server(ThreadingHTTPServer):
-    """An HTTP server for one generator and the `files` of its page; raises OSError when the port can't be used."""
+    """An HTTP server of the page's `files` and of a generator's images; raises OSError when the port is in use."""
 
     def __init__(self, port: int, generator: TrainedGenerator, files: dict[str, bytes]) -> None:
-        # One thread draws all images: PyTorch keeps a team of threads for each thread that calls it, and a generator's
-        # prepared weights serve one caller at a time.
+        # One thread draws all images, because PyTorch starts a thread pool for each thread that calls PyTorch,
+        # and because two threads can't share a generator's prepared weights.
         self._drawing, self._closed = ThreadPoolExecutor(1, "drawing"), False
         super().__init__((HOST, port), Handler)
         self.generator, self.files = generator, files
 
     def draw(self, latents: Tensor, query: dict[str, str]) -> list[Pixels]:
-        """The images uint8 [R, R, C] of `latents` [N, Z]; raises UserError for a stage that the generator lacks."""
+        """Draw images uint8 [R, R, C] of `latents` [N, Z]; raises UserError for a resolution or class that G lacks."""
         stage: dict[str, Any] = {name: float(query[name]) for name in ("alpha", "truncation")}
         settings = self.generator.settings(**stage, resolution=int(query["resolution"]), label=query.get("label"))
         return self._drawing.submit(lambda: list(self.generator.stream(latents, settings))).result()
 
     def film(self, latents: Tensor, query: dict[str, str]) -> bytes:
-        """A film of `latents` [N, Z] as the bytes of a file, enlarged smoothly or, as by `pggan interpolate`, sharply.
+        """Draw a film file, as bytes, with a frame for each of `latents` [N, Z], enlarged smoothly or to square pixels.
 
-        Raises UserError for an unknown kind of film, or for a video when PyAV is not installed.
+        Raises UserError for an unknown file ending, or for a video when PyAV is not installed.
         """
         kind, fps, side = query["kind"], int(query["fps"]), int(query["resolution"])
         if kind not in ANIMATED or not 1 <= fps <= 120:
@@ -137,13 +137,13 @@ class Server(ThreadingHTTPServer):
             return path.read_bytes()
 
     def server_close(self) -> None:
-        """Close the server, and end a film in progress: a thread inside PyTorch at exit would abort the process."""
+        """Close the server and stop drawing: a thread that is still inside PyTorch at exit would abort the process."""
         super().server_close()
         self._closed = True
         self._drawing.shutdown(cancel_futures=True)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore connections that either side has closed; report any other error, which is a bug of this program."""
+        """Ignore errors of closed connections; report any other error, because it is a bug of this program."""
         if not (self._closed or isinstance(sys.exception(), ConnectionError | TimeoutError)):
             super().handle_error(request, client_address)
 
@@ -153,7 +153,7 @@ class Handler(BaseHTTPRequestHandler):
 
     server: Server
     protocol_version = "HTTP/1.1"  # keeps connections open: a new connection takes longer than drawing a small face
-    timeout = 60  # seconds, for the rest of a request
+    timeout = 60  # seconds that the server waits for the next bytes of a request
     disable_nagle_algorithm = True
     error_message_format, error_content_type = "%(explain)s", "text/plain; charset=utf-8"  # the page shows it
 
@@ -181,7 +181,7 @@ class Handler(BaseHTTPRequestHandler):
     do_POST = do_GET
 
     def end_headers(self) -> None:
-        """Add the headers that protect the page (PROTECTION) to every answer."""
+        """Add the security headers PROTECTION to every response."""
         for name, value in PROTECTION.items():
             self.send_header(name, value)
         super().end_headers()
@@ -190,16 +190,16 @@ class Handler(BaseHTTPRequestHandler):
         """Log nothing, because the page sends several requests a second."""
 
     def _is_own(self) -> bool:
-        """Whether the request is from our page: a foreign page's domain may resolve to this machine (DNS rebinding).
+        """Whether our page sent the request: another site's domain may resolve to this machine (DNS rebinding).
 
-        The Host may have any port, because a tunnel may begin at another port; pages at other ports differ in Origin.
+        The header Host may have any port, because an SSH tunnel may use another port; Origin has to equal Host.
         """
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         local = urlsplit(f"//{host}").hostname in (HOST, "localhost")
         return local and (origin is None or urlsplit(origin).netloc == host)
 
     def _content(self, name: str, query: dict[str, str]) -> bytes | None:
-        """The content of the answer; None for an unknown name.  Bad queries raise UserError, KeyError or ValueError."""
+        """The body of a response, None for an unknown name; a bad query raises UserError, KeyError or ValueError."""
         match self.command, name:
             case "GET", "latent":
                 return to_file(self.server.generator.latents(query["seed"]))
@@ -210,10 +210,10 @@ class Handler(BaseHTTPRequestHandler):
         return self.server.files.get(name) if self.command == "GET" else None
 
     def _latents(self, most: int) -> Tensor:
-        """The latents [N, Z] in the body of the request; raises UserError unless N is 1 to `most`."""
+        """Read the latents [N, Z] in the body of the request; raises UserError unless N is from 1 to `most`."""
         size = self.server.generator.latent_size
         length = int(self.headers.get("Content-Length", "0"))
         if not 0 < length <= 4 * size * most or length % (4 * size):
-            problem = f"{length} bytes are not 1 to {most} latents of {size} numbers, float32."
+            problem = f"The request of {length} bytes does not hold 1 to {most} latents of {size} float32 numbers."
             raise UserError(problem, "Take fewer frames.")
         return torch.tensor(np.frombuffer(self.rfile.read(length), "<f4")).view(-1, size)

@@ -1,4 +1,4 @@
-"""Files that commands write: their paths, and the pictures, sheets and films in them.  Imports no torch."""
+"""Write the files of commands that draw: paths, pictures, sheets of pictures, and films.  Imports no torch."""
 
 import os
 import sys
@@ -21,7 +21,7 @@ STILLS = (".png", ".jpg", ".jpeg", ".webp")  # endings of files with one picture
 VIDEO = ".mp4"
 ANIMATED = (".webp", ".gif", VIDEO)
 CONFIG_FILE = "config.yaml"  # in each run directory
-WIDEST = 2048  # pixels: the largest width of a sheet with enlarged images
+WIDEST = 2048  # pixels: images on a sheet are enlarged while the sheet is not wider than this
 PAPER, INK = 232, 40  # grey levels of captions
 CAPTION_HEIGHT, FONT_SIZE = 16, 11  # pixels
 # Nearly lossless: below a constant rate factor (crf) of about 17, people see no difference (FFmpeg's guide).
@@ -31,9 +31,9 @@ Step = TypeVar("Step")
 
 
 def output_path(out: str | None, run: str, name: str, kinds: tuple[str, ...]) -> Path:
-    """`out`, checked by `check_output`; without `out`, a path that does not exist yet, such as `name`-001.png.
+    """The path that a command writes: `out`, checked by `check_output`; or a new path like `name`-001 if `out` is None.
 
-    The new path is in samples/ of the run directory `run`, else in the working directory, and ends in `kinds[0]`.
+    A new path ends in `kinds[0]`, in samples/ of `run` if `run` is a run directory, else in the working directory.
     """
     if out is not None:
         return check_output(out, kinds)
@@ -45,15 +45,15 @@ def output_path(out: str | None, run: str, name: str, kinds: tuple[str, ...]) ->
 
 
 def check_output(out: str, kinds: tuple[str, ...] = ()) -> Path:
-    """Check that `out` can be written, and return it as a path; its directory need not exist yet.
+    """Check that `out` can be written, and return the path; the directory of `out` need not exist yet.
 
-    Args: kinds: allowed endings of files; an empty ending also allows a directory; without `kinds`, only a directory.
+    Args: kinds: allowed endings of file names; "" among them allows a directory; without `kinds`, only a directory.
     Raises UserError for another ending, for a video when PyAV is missing, or when the directory is not writable.
     """
     path, ending = Path(out), Path(out).suffix.lower()
     if kinds and ending not in kinds:
         problem = f"{out} does not end in {' or '.join(filter(None, kinds))}."
-        raise UserError(problem, "Change the ending: it chooses the kind of file.")
+        raise UserError(problem, "Change the ending, which chooses the kind of file.")
     if ending == VIDEO and find_spec("av") is None:
         remedy = "Install PyAV: pip install 'pggan[video]'. Or give a name that ends in .webp or .gif."
         raise UserError(f"A {VIDEO} needs PyAV, which is not installed.", remedy)
@@ -64,7 +64,7 @@ def check_output(out: str, kinds: tuple[str, ...] = ()) -> Path:
 
 
 def sheet(images: Iterable[Pixels], columns: int, zoom: int, captions: Sequence[str] = ()) -> Pixels:
-    """Arrange images [R, R, C] row by row as one picture: each enlarged by `zoom`, with its caption (if any) below."""
+    """Arrange images [R, R, C] row by row in one picture; each image is enlarged by `zoom`, with a caption below."""
     tiles = enlarge(np.stack(list(images)), zoom)
     if captions:
         _, height, width, channels = tiles.shape
@@ -77,17 +77,17 @@ def sheet(images: Iterable[Pixels], columns: int, zoom: int, captions: Sequence[
 
 
 def sheet_zoom(resolution: int, columns: int) -> int:
-    """The factor that enlarges small images on a sheet to about MIN_TILE pixels, while the sheet fits on a screen."""
+    """The factor that enlarges the images of a sheet: sides up to MIN_TILE, the sheet's width up to WIDEST pixels."""
     return max(min(MIN_TILE, WIDEST // columns) // resolution, 1)
 
 
 def film_zoom(side: int) -> int:
-    """The largest whole factor that enlarges a film of `side` pixels to at most 512 pixels; 1 for larger films."""
+    """The largest whole factor that enlarges frames of `side` pixels to at most 512 pixels; 1 for larger frames."""
     return max(512 // side, 1)
 
 
 def save_picture(picture: Pixels, path: Path) -> None:
-    """Write one picture [H, W, C] atomically; raises UserError when the format of `path` can't hold it."""
+    """Write one picture [H, W, C] atomically; raises UserError when the file format can't hold the picture."""
     with writing(path) as temporary:
         # subsampling=0 keeps the colours of a JPEG at full resolution: else the edges of enlarged pixels are blurred.
         to_pil(picture).save(temporary, lossless=True, quality=95, subsampling=0)
@@ -95,13 +95,13 @@ def save_picture(picture: Pixels, path: Path) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path, which becomes `path`; raises UserError for images that the encoder refuses."""
+    """Yield a temporary path, then rename that file to `path`; raises UserError for images that the encoder refuses."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with atomic_write(path) as temporary:
             yield temporary
     except (OSError, ValueError, RuntimeError) as error:
-        if getattr(error, "errno", None) is not None:  # an error of the disk, not of the encoder
+        if getattr(error, "errno", None) is not None:  # the disk's errors have a number, the encoder's have none
             raise
         remedy = "Use a smaller zoom=, grid= or resolution=, or another kind of file."
         raise UserError(f"{path} can't hold these images: {error}.", remedy) from error
@@ -118,25 +118,25 @@ def save_film(frames: Iterable[Pixels], count: int, fps: int, path: Path) -> Non
             write_video(shown, fps, temporary)
             return
         pictures, unit = [to_pil(frame) for frame in shown], 1
-        if path.suffix.lower() == ".gif":  # one palette for all frames, so that still parts do not flicker
+        if path.suffix.lower() == ".gif":  # all frames share a palette, so that parts at rest do not flicker
             pictures, unit = [picture.convert("RGB") for picture in pictures], 10
             sampled = [np.asarray(picture) for picture in pictures[:: count // 16 + 1]]
             palette = Image.fromarray(np.concatenate(sampled)).quantize(255)
             pictures = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
-        borders = np.round(np.arange(count + 1) * 1000 / unit / fps) * unit  # in ms; rounded so that the sum is exact
+        borders = np.round(np.arange(count + 1) * 1000 / unit / fps) * unit  # in ms: starts of frames, rounded
         film = {"save_all": True, "append_images": pictures[1:], "duration": np.diff(borders).astype(int).tolist()}
         pictures[0].save(temporary, loop=0, lossless=True, method=0, **film)
 
 
 def write_video(frames: Iterable[Pixels], fps: int, path: Path) -> None:
-    """Write H.264 video with 4:2:0 chroma, which every player can show; height and width have to be even."""
+    """Write an H.264 video with 4:2:0 chroma, for every player; the frames' height and width have to be even."""
     import av
     from av.video.reformatter import ColorRange, Colorspace
 
     with av.open(str(path), "w", format="mp4", options={"movflags": "+faststart"}) as container:  # plays while it loads
         stream: Any = container.add_stream("libx264", rate=fps, options=H264)
         stream.pix_fmt, coded = "yuv420p", stream.codec_context
-        # BT.709 has the number 1 as a colour space, as primaries and as a transfer function.
+        # BT.709 has the same number as colour space, primaries and transfer function: one constant sets all three.
         coded.colorspace = coded.color_primaries = coded.color_trc = Colorspace.ITU709
         coded.color_range = ColorRange.MPEG  # luma from 16 to 235
         for number, picture in enumerate(frames):
@@ -151,5 +151,5 @@ def write_video(frames: Iterable[Pixels], fps: int, path: Path) -> None:
 
 
 def tracked(steps: Iterable[Step], count: int, what: str = "Drawing") -> Iterator[Step]:
-    """Yield `steps`, with a progress bar on stderr if stderr is a terminal."""
+    """Yield the items of `steps`, and show a progress bar on stderr if stderr is a terminal."""
     yield from track(steps, what, count, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())

@@ -17,13 +17,13 @@ from pggan.networks.layers import ComputeOptions, use_options
 from pggan.networks.networks import Generator
 from pggan.sampling.images import Pixels, to_bytes
 
-DRAWN_AHEAD = 16  # images per CPU thread that are queued together, so that no thread waits for work
+DRAWN_AHEAD = 16  # images that are queued per CPU thread, so that no thread waits for work
 PARALLEL_SIDE = 128  # pixels: one CPU thread draws an image up to this side; all threads share a larger image
 
 
 @dataclass(frozen=True)
 class RenderSettings:
-    """How to draw images: resolution, alpha (0 to 1), truncation (1: none), and class (one for all, or [N])."""
+    """How to draw images: resolution, alpha (0 to 1), truncation (1: none), label (one class, or N classes)."""
 
     resolution: int
     alpha: float
@@ -32,7 +32,7 @@ class RenderSettings:
 
 
 def seed_latents(seeds: list[int], size: int) -> Tensor:
-    """The latents [N, Z] of `seeds`, N(0, 1), always made on the CPU, so that a seed means the same on all devices."""
+    """The latents [N, Z] of `seeds`, N(0, 1), made on the CPU, so that a seed gives all devices the same latent."""
     latents = torch.empty(len(seeds), size)
     for row, seed in enumerate(seeds):  # in place: to stack a list of latents would take more than twice the memory
         torch.randn(size, generator=generator_for(seed, "latent", 0), out=latents[row])
@@ -56,7 +56,7 @@ def render_each(
         return image
 
     threads = torch.get_num_threads()
-    with use_options(network, ComputeOptions()):  # weights are prepared once for all images
+    with use_options(network, ComputeOptions()):  # scales each weight once for all images
         if network.weights[0].device.type != "cpu" or settings.resolution > PARALLEL_SIDE:
             yield from map(draw_one, latents)
             return
@@ -65,7 +65,7 @@ def render_each(
                 for some in torch.split(latents, DRAWN_AHEAD * threads):
                     yield from pool.map(draw_one, some)
         finally:
-            torch.set_num_threads(threads)  # the initializer has changed the number for later threads, too
+            torch.set_num_threads(threads)  # later threads would else keep the initializer's single thread
 
 
 @torch.no_grad()
@@ -86,7 +86,7 @@ def draw(
 
 
 def draw_seeds(network: Generator, count: int, resolution: int, alpha: float) -> Pixels:
-    """Draw images uint8 [N, R, R, C] of the seeds 0 to `count` - 1; with classes, image n is of class n mod L."""
+    """Draw images uint8 [N, R, R, C] of the seeds 0 to `count` - 1; if G has L classes, image n has class n mod L."""
     num_classes = network.architecture.num_classes
     labels = torch.arange(count) % num_classes if num_classes else None
     latents = seed_latents(list(range(count)), network.architecture.latent_size)
@@ -94,7 +94,7 @@ def draw_seeds(network: Generator, count: int, resolution: int, alpha: float) ->
 
 
 def one_hot(network: Generator, label: Tensor | int | None, count: int) -> Tensor | None:
-    """One-hot labels [N, L] for `count` images, from one class for all or from classes [N]; None without a class."""
+    """One-hot labels [N, L] of `count` images; `label` is one class for all images, or classes [N], or None."""
     if label is None:
         return None
     numbers = torch.as_tensor(label).expand(count)

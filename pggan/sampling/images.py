@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 Pixels = npt.NDArray[np.uint8]
 
-MIN_TILE = 128  # pixels: grids enlarge images of early levels to min(final resolution, MIN_TILE)
+MIN_TILE = 128  # pixels: grids enlarge small images to this side, or to the final resolution if that is smaller
 FOLDER = "timelapse"  # folder in a run's samples/, with small grids for `pggan timelapse`
-TEXT_KEY = "pggan"  # key of the text entry in a PNG that holds the grid's facts
+TEXT_KEY = "pggan"  # a grid's PNG has its facts in a text entry of this name
 
 
 def to_bytes(images: "Tensor") -> Pixels:
@@ -43,7 +43,7 @@ def grid(images: Pixels, columns: int) -> Pixels:
 
 
 def contact_sheet(images: Pixels, columns: int, resolution: int) -> Pixels:
-    """A grid of a run's images; small images are enlarged to MIN_TILE, at most to the run's final `resolution`."""
+    """A grid of a run's images; small images are enlarged to MIN_TILE pixels, or to a smaller final `resolution`."""
     return grid(enlarge(images, max(min(resolution, MIN_TILE) // images.shape[1], 1)), columns)
 
 
@@ -67,7 +67,7 @@ def to_pil(picture: Pixels) -> Image.Image:
 
 
 def save_png(picture: Pixels, path: Path, text: PngInfo | None = None) -> None:
-    """Write one picture [H, W, C], with `text` in its header if any, atomically."""
+    """Write one picture [H, W, C] as a PNG with the text entries `text`, atomically."""
     with atomic_write(path) as temporary:
         to_pil(picture).save(temporary, format="PNG", pnginfo=text)
 
@@ -90,14 +90,14 @@ class GridFacts:
 
 
 def save_grid(picture: Pixels, facts: GridFacts, folder: Path) -> None:
-    """Write a grid [H, W, C] as a PNG in `folder`, with its facts as text inside, atomically."""
+    """Write a grid [H, W, C] as a PNG in `folder`, with `facts` in a text entry of the PNG, atomically."""
     text = PngInfo()
     text.add_text(TEXT_KEY, json.dumps(asdict(facts)))
     save_png(picture, folder / f"{facts.images:09d}.png", text)
 
 
 def stored_grids(folder: Path) -> dict[Path, GridFacts]:
-    """The grids that `save_grid` wrote in `folder`, with their facts, the oldest first; other files are skipped."""
+    """The files that `save_grid` wrote in `folder`, with the facts of each grid, the oldest grid first."""
     found = {}
     for path in sorted(folder.glob("*.png")):
         with suppress(OSError, ValueError, KeyError, TypeError), Image.open(path) as picture:

@@ -1,8 +1,8 @@
-"""Latents in files and on paths, mean features of latents, and directions along which images change in one respect.
+"""Latents: files of latents, interpolations, directions that change one property of images, mean features.
 
 A file of latents is a safetensors file with `latents` float32 [N, Z]; its header says where each latent comes from.
 N latents, Z latent size, K keyframes (latents that a path passes through) or directions, F frames.
-A latent is N(0, 1), so along a unit vector the standard deviation of latents is 1.
+Latents are N(0, 1), so to move a latent by a vector of length 1 is to move it by one standard deviation.
 """
 
 import json
@@ -28,14 +28,14 @@ from pggan.sampling.generate import one_hot, seed_latents
 
 # Paths are calculated in float64, so that their ends are exact in float32.
 LatentPath = Callable[[Tensor], Tensor]  # maps positions [F] from 0 to 1 on the path to latents [F, Z]
-Between = Callable[[Tensor, Tensor, Tensor], Tensor]  # maps starts, ends [F, Z] and weights [F, 1] to latents
+Between = Callable[[Tensor, Tensor, Tensor], Tensor]  # interpolates from starts to ends [F, Z] by weights [F, 1]
 Distances = Callable[[Tensor], Tensor]  # maps latents [N, Z] to the distances [N - 1] from each latent to the next
 
-MAX_SEEDS = 1_000_000  # the latents of so many seeds, of 512 numbers each, take 2 GiB
-SAMPLES_PER_KEYFRAME = 64  # number of points per keyframe that measure the length of a path
-CENTER_SEEDS = 1024  # number of latents whose mean features truncation pulls towards
+MAX_SEEDS = 1_000_000  # most seeds at once: their latents take 2 GiB, with 512 float32 numbers per latent
+SAMPLES_PER_KEYFRAME = 64  # points per keyframe at which the length of a path is measured
+CENTER_SEEDS = 1024  # number of latents over which truncation averages features
 OBSERVED = 4096  # number of latents from which principal components are computed
-SPARE, ITERATIONS = 8, 8  # extra components and power iterations that make the wanted components exact
+SPARE, ITERATIONS = 8, 8  # pca_lowrank is exact with this many extra components and power iterations
 
 
 def parse_seeds(seeds: int | str | Iterable[object]) -> list[int]:
@@ -49,7 +49,7 @@ def parse_seeds(seeds: int | str | Iterable[object]) -> list[int]:
 
 
 def save_vectors(kind: str, vectors: Tensor, path: Path, about: dict[str, object]) -> None:
-    """Write `vectors` [N, Z] as the tensor `kind` (latents or directions) of a file, with `about` in its header."""
+    """Write `vectors` [N, Z] as the tensor named `kind` (latents or directions), with `about` in the file's header."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as temporary:
         save_tensors({kind: vectors.detach().float().cpu().contiguous()}, temporary, {HEADER_KEY: json.dumps(about)})
@@ -87,7 +87,7 @@ def slerp(start: Tensor, end: Tensor, weights: Tensor) -> Tensor:
 
 
 def through(points: Tensor, between: Between, positions: Tensor) -> Tensor:
-    """Latents [F, Z] at `positions` [F] (0 to 1) on an open path that takes equal times between `points` [K, Z]."""
+    """Latents [F, Z] at `positions` [F] (0 to 1) on an open path; `points` [K, Z] are at equally spaced positions."""
     times = positions.double() * (len(points) - 1)
     leg = times.long().clamp(max=len(points) - 2)
     points = points.double()
@@ -115,8 +115,8 @@ def path_through(keyframes: Tensor, kind: str, frames: int, distances: Distances
     """The latents [F, Z] of at least two `frames` on a path through at least two `keyframes` [K, Z].
 
     Args: kind: slerp (on great circles), lerp (on straight lines), or loop (smoothly back to the first keyframe);
-    distances: the measure by which frames are equally far apart; None: the angle for a loop, else equal times from
-    keyframe to keyframe.
+    distances: the distance that is equal between all successive frames; None: for a loop, the angle; else each pair of
+    successive keyframes gets equally many frames.
     Raises UserError for a single keyframe.
     """
     if len(keyframes) < 2:
@@ -131,7 +131,7 @@ def path_through(keyframes: Tensor, kind: str, frames: int, distances: Distances
 
 
 def random_walk(seed: int, size: int, frames: int, smoothness: float = 15.0) -> Tensor:
-    """A random walk that closes to a loop: noise per frame, smoothed over time with a Gaussian that wraps around.
+    """A random walk that ends where it begins: noise per frame, smoothed over time by a Gaussian that wraps around.
 
     Args: smoothness: standard deviation of the Gaussian, in frames, as in the official video script.
     Returns latents [F, Z] whose mean square over all frames is 1.  Another number of frames gives another walk.
@@ -145,9 +145,9 @@ def random_walk(seed: int, size: int, frames: int, smoothness: float = 15.0) -> 
 
 
 def at_constant_speed(path: LatentPath, distances: Distances, samples: int, positions: Tensor) -> Tensor:
-    """The latents [F, Z] of a path at `positions` [F], which are shares (0 to 1) of its length by `distances`.
+    """The latents [F, Z] at `positions` [F] on a path; position 0.5 is halfway along the path's length.
 
-    Args: samples: the number of points at which the length of the path is measured.
+    The path's length is the sum of `distances` over `samples` short sections of the path.
     """
     measured = torch.linspace(0, 1, samples + 1, dtype=torch.float64)
     travelled = torch.cat([torch.zeros(1), distances(path(measured)).double().cumsum(0)])
@@ -166,7 +166,7 @@ def on_sphere(latents: Tensor) -> Tensor:
 
 
 def move(latents: Tensor, direction: Tensor, strength: float) -> Tensor:
-    """Scale `latents` [N, Z] to their typical length, then move them by `strength` along the unit `direction` [Z]."""
+    """Scale `latents` [N, Z] to length sqrt(Z), then add `strength` times the unit vector `direction` [Z]."""
     return on_sphere(latents) + strength * direction
 
 
@@ -178,7 +178,7 @@ def observed_features(network: Generator, count: int, label: Tensor | int | None
 
 
 def mean_features(network: Generator, label: Tensor | int | None) -> Tensor:
-    """The mean of G's 4x4 features [1, C, 4, 4] over many latents, for a class: truncation pulls images towards it.
+    """The mean of G's 4x4 features [1, C, 4, 4] over many latents of a class; truncation pulls features towards it.
 
     Truncation acts on these features, not on latents: G normalises latents, so scaling a latent changes nothing.
     """
@@ -186,7 +186,7 @@ def mean_features(network: Generator, label: Tensor | int | None) -> Tensor:
 
 
 def principal_directions(network: Generator, count: int, label: Tensor | int | None = None) -> Tensor:
-    """Directions [K, Z] of the `count` (at most Z) strongest principal components of G's 4x4 features for a class.
+    """Directions [K, Z] of latents for the `count` (at most Z) largest principal components of G's 4x4 features.
 
     Source: Härkönen et al. 2020 (GANSpace), section 2.2: principal components of an early layer's activations, and a
     linear regression that finds the direction of latents for each component.
@@ -199,15 +199,17 @@ def principal_directions(network: Generator, count: int, label: Tensor | int | N
     coordinates = (features - features.mean(0)) @ components[:, :count]
     directions = F.normalize(coordinates.double().T @ latents.double()).float()
     largest = directions.gather(1, directions.abs().argmax(1, keepdim=True))
-    return directions * largest.sign()  # a sign is arbitrary: make the largest number positive
+    return directions * largest.sign()  # the sign of a direction is arbitrary: make its largest number positive
 
 
 def load_direction(given: str, size: int) -> Tensor:
-    """Read the direction [Z], Z = `size`, that `given` names: FILE, or FILE:NUMBER from 0; or raise UserError."""
+    """Read one direction [Z], Z = `size`: `given` is FILE:NUMBER, or FILE for number 0.  Raises UserError."""
     path, colon, number = given.rpartition(":")
     if not (colon and number.isdecimal()):
         path, number = given, "0"
     directions = load_vectors("directions", path, size)
     if int(number) >= len(directions):
-        raise UserError(f"direction={given}: the file has only {len(directions)}.", f"Use 0 to {len(directions) - 1}.")
+        raise UserError(
+            f"direction={given}: the file has {len(directions)} directions.", f"Use 0 to {len(directions) - 1}."
+        )
     return directions[int(number)]

@@ -27,15 +27,15 @@ Picture = str | Path | Image.Image
 Measure = Callable[[Tensor], Tensor]  # maps latents [N, Z] to the distances [N] of their images from the target
 
 STEPS = 300  # default number of steps of the optimiser
-STARTS, CANDIDATES = 4, 1024  # how many latents are optimised, and from how many seeds the nearest are chosen
+STARTS, CANDIDATES = 4, 1024  # Adam optimises 4 latents: the nearest to the target among 1024 seeds
 LEARNING_RATE = 0.1  # Adam's learning rate at the first step; it falls to 0 along a cosine
-NOISE = 0.3  # standard deviation of noise on the latents at the first step; it falls to 0 by half of the steps
-BATCH_PIXELS = 2**16  # pixels of candidate images per batch: 64 images at 32x32
+NOISE = 0.3  # standard deviation of noise on the latents at the first step; falls to 0 halfway through the steps
+BATCH_PIXELS = 2**16  # pixels in a batch of images of seeds, such as 64 images of 32x32 pixels
 
 
 @dataclass(frozen=True)
 class Projection:
-    """The latent [Z] found, its image uint8 [R, R, C], and the PSNR of this image against the target in dB."""
+    """The projection's latent [Z], its image uint8 [R, R, C], and the PSNR of this image against the target in dB."""
 
     latent: Tensor
     image: Pixels
@@ -45,9 +45,9 @@ class Projection:
 def project(network: Generator, target: Pixels, settings: RenderSettings, steps: int = STEPS) -> Projection:
     """The latent whose image is nearest to `target` uint8 [R, R, C]; R is the resolution in `settings`.
 
-    Adam moves the best of many seeds over the sphere of latents, all at once.  Noise on the latents lets them leave
-    poor minima at first.  Differs from the StyleGAN2 projector (Karras et al. 2020, appendix D) in the space that Adam
-    searches, the number of starts and the distance.
+    Adam optimises the latents of the STARTS nearest seeds together, on the sphere of radius sqrt(Z).  Noise that fades
+    lets latents leave poor minima.  The StyleGAN2 projector (Karras et al. 2020, appendix D) optimises one point in W,
+    and compares images by LPIPS.
     """
     device = network.weights[0].device
     goal = to_float(torch.tensor(target, device=device)[None])
@@ -59,7 +59,7 @@ def project(network: Generator, target: Pixels, settings: RenderSettings, steps:
     def measure(latents: Tensor) -> Tensor:
         return laplacian_distance(draw(latents), goal.expand(len(latents), *goal.shape[1:]))
 
-    with use_options(network, ComputeOptions()):  # weights are prepared once for all steps
+    with use_options(network, ComputeOptions()):  # scales each weight once for all steps
         starts = nearest_seeds(measure, network.architecture.latent_size, settings.resolution, device)
         latents = optimise(measure, starts, steps)
         with torch.no_grad():
@@ -70,14 +70,14 @@ def project(network: Generator, target: Pixels, settings: RenderSettings, steps:
 
 @torch.no_grad()
 def nearest_seeds(measure: Measure, size: int, resolution: int, device: torch.device) -> Tensor:
-    """The latents [S, Z] of the seeds whose images are nearest to the target; all have the same length."""
+    """The latents [S, Z] of the STARTS seeds whose images are nearest to the target, scaled to length sqrt(Z)."""
     latents = on_sphere(seed_latents(list(range(CANDIDATES)), size).to(device))
     batches = torch.split(latents, max(BATCH_PIXELS // resolution**2, 1))
     return latents[torch.cat([measure(batch) for batch in batches]).topk(STARTS, largest=False).indices]
 
 
 def optimise(measure: Measure, latents: Tensor, steps: int) -> Tensor:
-    """Move each of `latents` [S, Z] by Adam to where `measure` is smaller."""
+    """Minimise `measure` with Adam, from each of `latents` [S, Z]; returns the optimised latents."""
     latents = latents.clone().requires_grad_()
     optimizer = torch.optim.Adam([latents], betas=(0.9, 0.99))
     random = generator_for(0, "projection", 0)
@@ -96,10 +96,10 @@ def optimise(measure: Measure, latents: Tensor, steps: int) -> Tensor:
 
 
 def laplacian_distance(a: Tensor, b: Tensor) -> Tensor:
-    """The distances [N] between images `a` and `b` [N, C, R, R]: the mean absolute difference, summed over levels.
+    """The distances [N] of images `a` and `b` [N, C, R, R]: mean absolute values of a Laplacian pyramid, summed.
 
     Each level of the Laplacian pyramid of `a` - `b` has the details that are lost at half the resolution.
-    Moved shapes and other brightness count at coarse levels; texture counts at fine levels only.
+    Differences in shape or brightness count at coarse levels; differences in texture count at fine levels only.
     Differentiable.  Source: Lap1 of Bojanowski et al. 2018, section 3.
     """
     difference, levels = a - b, []
@@ -111,13 +111,13 @@ def laplacian_distance(a: Tensor, b: Tensor) -> Tensor:
 
 
 def psnr(a: Pixels, b: Pixels) -> float:
-    """The peak signal-to-noise ratio in dB of two pictures uint8; infinite for equal pictures."""
+    """The peak signal-to-noise ratio (PSNR) in dB of two uint8 pictures; infinite for equal pictures."""
     error = float(np.square(a.astype(np.float64) - b).mean())
     return float("inf") if error == 0 else 10 * log10(255**2 / error)
 
 
 def read_target(picture: Picture, resolution: int, channels: int) -> Pixels:
-    """The middle square of a picture as uint8 [R, R, C], scaled down as in training; raises UserError if that fails."""
+    """Crop a picture to its middle square, and scale it down to uint8 [R, R, C] as in training; or raise UserError."""
     if isinstance(picture, str | Path):
         path, content = Path(picture), None
     else:

@@ -14,11 +14,11 @@ from pggan.sampling.files import ANIMATED, film_zoom, output_path, save_film
 from pggan.sampling.images import FOLDER, GridFacts, Pixels, stored_grids
 
 STAMP_SHARE = 16  # the line of text below the images has 1/16 of their height
-STAMP_LETTERS = 22  # width of the longest line of text, as a multiple of its font size
+STAMP_LETTERS = 22  # the longest line of text below the images is 22 times as wide as its font size
 
 
 def run(config: TimelapseConfig) -> int:
-    """`pggan timelapse`: write the film; returns the exit code."""
+    """Write the film of a run's stored grids; returns the exit code of `pggan timelapse`."""
     out = output_path(config.out, config.run, "timelapse", ANIMATED)
     grids = grids_of_run(Path(config.run))
     first, *_, last = [*grids.values()] * 2
@@ -30,7 +30,7 @@ def run(config: TimelapseConfig) -> int:
 
 
 def film_of(grids: dict[Path, GridFacts], count: int) -> Iterator[Pixels]:
-    """Yield `count` frames [H, W, 3] at even steps of images shown; each shows the newest square grid until then."""
+    """Yield `count` frames [H, W, 3] at equal steps of images shown; each frame has the newest grid at its step."""
     paths, facts = [*grids], [*grids.values()]
     with Image.open(paths[-1]) as largest:
         side = largest.width * film_zoom(largest.width)
@@ -50,7 +50,7 @@ def film_of(grids: dict[Path, GridFacts], count: int) -> Iterator[Pixels]:
 
 
 def grids_of_run(run_dir: Path) -> dict[Path, GridFacts]:
-    """The stored grids of a run with as many columns as the last grid, and their facts, the oldest first.
+    """The stored grids of a run that have as many columns as the last grid, with their facts, the oldest first.
 
     Raises UserError if the run has stored no grids.
     """

@@ -27,7 +27,7 @@ Seeds = int | str | Iterable[int]  # 5, "0-63", "1,5,9-12" or [1, 5, 9]
 class TrainedGenerator:
     """Images of a trained generator, from seeds or latents, at any resolution and alpha.
 
-    On one machine, a seed or a latent always gives the same image, even if other images are drawn with it.
+    On one machine, a seed or a latent always gives the same image, whatever other images the same call draws.
 
     Attributes: resolution, alpha: the stage that training had reached; images: the number of images shown in training;
     resolutions: all resolutions that the network has layers for; latent_size: Z; num_classes, class_names: 0 and empty
@@ -43,7 +43,7 @@ class TrainedGenerator:
         self._center = cache(partial(mean_features, self.network))  # by class
 
     def latents(self, seeds: Seeds) -> Tensor:
-        """The latents [N, Z] of `seeds`, N(0, 1); raises UserError for seeds that can't be read."""
+        """The latents [N, Z], N(0, 1), of `seeds`, such as 5 or "0-63"; raises UserError for seeds of another form."""
         return seed_latents(parse_seeds(seeds), self.latent_size)
 
     def settings(
@@ -54,7 +54,7 @@ class TrainedGenerator:
         truncation: float = 1.0,
         label: int | str | None = None,
     ) -> RenderSettings:
-        """The settings for drawing images; raises UserError for a resolution or class that this generator lacks.
+        """The settings for drawing images; raises UserError for a resolution or class that the generator does not have.
 
         Args: resolution, alpha: the stage, None for the stage that training had reached; truncation: below 1, images
         are pulled towards the average image; label: number or name of the class, None for the first class.
