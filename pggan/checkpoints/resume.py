@@ -55,7 +55,7 @@ def check_networks(checkpoint: Checkpoint, architecture: Architecture) -> None:
     if found := list(architecture.differences(checkpoint.architecture)):
         alone = f"pggan train run_dir={checkpoint.directory.parent.parent}, without other keys, resumes this run."
         remedy = f"{alone} For other networks, choose a new run_dir=; init_from= takes over the weights that fit."
-        raise UserError(f"{checkpoint.directory} has other networks than this run's ({'; '.join(found)}).", remedy)
+        raise UserError(f"{checkpoint.directory} has other networks than this run ({'; '.join(found)}).", remedy)
 
 
 def check_resumable(
@@ -113,7 +113,7 @@ def load_weights(path: str, architecture: Architecture) -> StateDicts:
         theirs = network.architecture
     if found := [line for line in architecture.differences(theirs) if line.split(":")[0] in KIND_FIELDS]:
         problem = f"init_from={path} has networks that do not fit the networks of this run ({'; '.join(found)})."
-        remedy = "Give the model keys of that run. A generator of another program, with another stem, can't be trained."
+        remedy = "Set the model keys of that run. A generator of another program, with another stem, can't be trained."
         raise UserError(problem, remedy)
     return state_dicts
 

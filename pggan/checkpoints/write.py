@@ -81,7 +81,7 @@ def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
     weights = {component: state_dicts[component] for component in read.NETWORKS}
     rest = {component: tensors for component, tensors in state_dicts.items() if component not in read.NETWORKS}
     with atomic_directory(run_dir / "checkpoints" / f"{images:09d}") as directory:
-        # The file is written here, then moved to `run_dir`, where a kill would leave safetensors' own temporary file.
+        # In `run_dir`, a kill would leave safetensors' temporary file.  So the file is written here, then moved.
         save_tensors(state_dicts["generator_ema"], directory / generators.GENERATOR_FILE, header)
         with atomic_write(run_dir / generators.GENERATOR_FILE) as temporary:
             os.replace(directory / generators.GENERATOR_FILE, temporary)
@@ -127,7 +127,7 @@ class CheckpointWriter:
     """
 
     def __init__(self, run_dir: Path, keep: int, every_images: int, every_minutes: float | None) -> None:
-        """Args: keep: how many newest checkpoints stay besides the best; every_images: interval that callers obey."""
+        """Args: keep: how many newest checkpoints stay besides the best; every_images: images between two saves."""
         self.run_dir, self.keep, self.every_images = run_dir, keep, every_images
         self.every_seconds = inf if every_minutes is None else 60 * every_minutes
         self._begun = time.monotonic()  # when the last write began

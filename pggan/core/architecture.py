@@ -16,14 +16,14 @@ MOST = 2**24  # upper bound of each integer field: no larger network could be tr
 
 
 class Resampling(Enum):
-    """How a block doubles or halves the resolution.  Both members give the same function in G, but not in D."""
+    """How a block doubles or halves the resolution.  Both ways are the same function in G, but not in D."""
 
     fused = "fused"  # one 4x4 convolution with stride 2; so D pools before bias and activation (official default)
     unfused = "unfused"  # 3x3 convolutions; G upsamples before the first, D pools after the last activation (paper)
 
 
 class Stem(Enum):
-    """The layers of G that turn a latent into 4x4 feature maps.  Only weights of other programs need the last two."""
+    """G's layers from latent to 4x4 features.  Weights of other programs need `unit_bias` and `one_norm`."""
 
     official = "official"  # dense layer with one bias per feature map; pixel norm after dense layer and convolution
     unit_bias = "unit_bias"  # the dense layer has a bias for each output, 16 per feature map (pytorch_GAN_zoo)

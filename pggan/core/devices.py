@@ -79,10 +79,10 @@ def configure_process(
     set_threads(threads, one=one_thread)
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # float32 is float32
-        torch.backends.cudnn.benchmark = not deterministic  # search for fast kernels: shapes stay the same for hours
+        torch.backends.cudnn.benchmark = not deterministic  # the search for fast kernels pays off: shapes rarely change
         if deterministic:  # https://docs.pytorch.org/docs/stable/notes/randomness.html
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it once
-            torch.use_deterministic_algorithms(True, warn_only=True)  # warns if an operation has no such algorithm
+            torch.use_deterministic_algorithms(True, warn_only=True)  # warns of operations that are not deterministic
             # To fill new tensors with NaN would cost time, and no step reads a tensor before it writes the tensor.
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if device.type == "cpu":
@@ -90,7 +90,7 @@ def configure_process(
 
 
 def precision_on(device: torch.device, precision: Precision) -> Precision:
-    """Replace `auto` by the best precision on `device` (of several GPUs: on the current one); keep all else."""
+    """Replace precision `auto` by the best precision that the current `device` supports; keep other values."""
     if precision is not Precision.auto:
         return precision
     if device.type != "cuda":

@@ -20,7 +20,7 @@ def value_at(values: PerResolution, resolution: int) -> float:
 
 @dataclass(frozen=True)
 class Phase:
-    """A phase of training fades in a resolution or keeps it stable.  Alpha and learning rates are of one step."""
+    """A phase of training fades in a resolution or keeps it stable.  Alpha and learning rates hold for one step."""
 
     index: int  # position in the schedule: 0, 1, 2 …
     resolution: int

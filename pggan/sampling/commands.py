@@ -136,7 +136,7 @@ def visible_steps(generator: TrainedGenerator, settings: RenderSettings, latents
 
 
 def project_images(config: ProjectConfig) -> int:
-    """Project images: write the latents with the most similar images, and a sheet of given and similar images."""
+    """Project images: write the latents whose images are most similar, and a sheet that compares the images."""
     out = output_path(config.out, config.run, "projection", ())
     generator, settings = opened(config)
     side, channels = settings.resolution, generator.network.architecture.channels
@@ -156,7 +156,7 @@ def project_images(config: ProjectConfig) -> int:
 
 
 def find_directions(config: DirectionsConfig) -> int:
-    """Write principal directions of latents, and a sheet with a row of changing images per direction and seed."""
+    """Write principal directions of latents, and a sheet with a row of moved images for each direction and seed."""
     out = output_path(config.out, config.run, "directions", (".safetensors",))
     generator, settings = opened(config)
     latents, size = generator.latents(config.seeds), generator.latent_size

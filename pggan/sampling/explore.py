@@ -41,7 +41,7 @@ PROTECTION = {  # other sites can't embed or read our page, and our page loads n
 HOST, PORT = "127.0.0.1", 8765  # default port; if another program uses it, the system chooses a free port
 DIRECTIONS = 8  # number of sliders on the page, unless the user names a file of directions
 SEEDS = 100_000  # the page draws random faces from seeds below this, short enough to write down
-BLOCK = 8  # frames of a film that are drawn at a time; the page's current face can come in between
+BLOCK = 8  # a film draws this many frames, then lets the page draw its current face
 MAX_FRAMES = 3600  # longest film: two minutes at 30 frames per second
 
 
@@ -61,7 +61,7 @@ def run(config: ExploreConfig) -> int:
 
 
 def listen(generator: TrainedGenerator, name: str, directions: str | None, port: int | None) -> "Server":
-    """A server at `port`; if `port` is None, at PORT or else at a free port.  Raises UserError for a used port."""
+    """A server at `port`; if `port` is None, at PORT or else at a free port.  Raises UserError if it can't be used."""
     files = page_files(generator, directions, {"name": name, "renderer": "server", "seeds": SEEDS})
     for number in (PORT, 0) if port is None else (port,):
         with suppress(OSError):

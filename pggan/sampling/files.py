@@ -21,7 +21,7 @@ STILLS = (".png", ".jpg", ".jpeg", ".webp")  # endings of files with one picture
 VIDEO = ".mp4"
 ANIMATED = (".webp", ".gif", VIDEO)
 CONFIG_FILE = "config.yaml"  # in each run directory
-WIDEST = 2048  # pixels: images on a sheet are enlarged while the sheet is not wider than this
+WIDEST = 2048  # pixels: the width of a sheet up to which its images are enlarged
 PAPER, INK = 232, 40  # grey levels of captions
 CAPTION_HEIGHT, FONT_SIZE = 16, 11  # pixels
 # Nearly lossless: below a constant rate factor (crf) of about 17, people see no difference (FFmpeg's guide).
@@ -101,7 +101,7 @@ def writing(path: Path) -> Iterator[Path]:
         with atomic_write(path) as temporary:
             yield temporary
     except (OSError, ValueError, RuntimeError) as error:
-        if getattr(error, "errno", None) is not None:  # the disk's errors have a number, the encoder's have none
+        if getattr(error, "errno", None) is not None:  # disk errors have an errno, encoder errors have none
             raise
         remedy = "Use a smaller zoom=, grid= or resolution=, or another kind of file."
         raise UserError(f"{path} can't hold these images: {error}.", remedy) from error

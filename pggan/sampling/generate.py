@@ -65,7 +65,7 @@ def render_each(
                 for some in torch.split(latents, DRAWN_AHEAD * threads):
                     yield from pool.map(draw_one, some)
         finally:
-            torch.set_num_threads(threads)  # later threads would else keep the initializer's single thread
+            torch.set_num_threads(threads)  # else new threads would keep the initializer's count of 1
 
 
 @torch.no_grad()

@@ -30,7 +30,7 @@ STEPS = 300  # default number of steps of the optimiser
 STARTS, CANDIDATES = 4, 1024  # Adam optimises 4 latents: the nearest to the target among 1024 seeds
 LEARNING_RATE = 0.1  # Adam's learning rate at the first step; it falls to 0 along a cosine
 NOISE = 0.3  # standard deviation of noise on the latents at the first step; falls to 0 halfway through the steps
-BATCH_PIXELS = 2**16  # pixels in a batch of images of seeds, such as 64 images of 32x32 pixels
+BATCH_PIXELS = 2**16  # pixels per batch when images of seeds are compared: 64 images of 32x32
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def optimise(measure: Measure, latents: Tensor, steps: int) -> Tensor:
 
 
 def laplacian_distance(a: Tensor, b: Tensor) -> Tensor:
-    """The distances [N] of images `a` and `b` [N, C, R, R]: mean absolute values of a Laplacian pyramid, summed.
+    """The distances [N] of images `a` and `b` [N, C, R, R]: mean absolute values per pyramid level, summed.
 
     Each level of the Laplacian pyramid of `a` - `b` has the details that are lost at half the resolution.
     Differences in shape or brightness count at coarse levels; differences in texture count at fine levels only.
