@@ -74,7 +74,7 @@ class ProcessGroup:
 
     @classmethod
     def single_process(cls, device: torch.device) -> "ProcessGroup":
-        """The group of a run in one process."""
+        """The group of a run that has only this process."""
         return cls(RankInfo(0, 1, 0, 1), device, None)
 
     @classmethod
@@ -261,7 +261,7 @@ def run_distributed(info: RankInfo, devices: str, run: Callable[[ProcessGroup], 
         return code
     except RemoteUserError:
         return EXIT_USER_ERROR
-    except StepOutOfMemory as error:  # torchrun then restarts all ranks, which use smaller micro-batches
+    except StepOutOfMemory as error:  # after EXIT_FAILED, torchrun restarts all ranks: they use smaller micro-batches
         print(f"{group.name}: {error.problem}", file=sys.stderr, flush=True)
         return EXIT_FAILED
     except PeerLost as error:

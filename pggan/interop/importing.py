@@ -1,7 +1,7 @@
 """`pggan import` converts a generator that another program has trained into a generator file of pggan.
 
 These programs and pggan scale weights by gain / sqrt(fan-in) at run time (equalized learning rate).  Where the gains
-differ, stored weights are multiplied by the ratio of gains.  Where a program scales biases, stored biases are, too.
+differ, stored weights are multiplied by the ratio of gains.  Biases are scaled where the program does so.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -33,7 +33,7 @@ CENTER = 4  # index of the center in a flattened 3x3 neighbourhood
 OPSET = 17  # ONNX operator set of 2022, which all current runtimes support, also in browsers
 IR_VERSION = 8  # version of the ONNX file format that came with OPSET
 TOLERANCE = 1e-4  # allowed difference between pixels in [-1, 1]: 1/80 of the step between 8-bit values
-# Where it exceeds TOLERANCE, this multiple of the network's rounding error (float32 minus float64 images) is allowed.
+# This multiple of the network's rounding error (float32 minus float64 images) is allowed if it exceeds TOLERANCE.
 # Networks with little training have large rounding errors, because their pixel norm divides by nearly 0.
 ROUNDINGS = 8
 BATCHES = (1, 3)  # batch sizes for comparing images: a graph has to accept any size

@@ -20,7 +20,7 @@ from pggan.optim.updates import Adam, new_moments
 
 WARMUP_FACTOR = 4.0  # the warmup sends 25 % of the entries, then 6.25 %, 1.6 % … (Lin et al. 2018, section 3.3)
 SENT_AS = torch.float8_e4m3fn  # has 3 bits of mantissa; the rounding error stays in the residual and is sent later
-MAX_FP8 = 448.0  # largest number of float8_e4m3fn, which has no infinity
+MAX_FP8 = 448.0  # largest value that float8_e4m3fn can store; it has no infinity
 BLOCK = 2**16  # entries per block of a vector, so that an index within a block fits into two bytes
 
 
