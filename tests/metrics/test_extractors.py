@@ -109,5 +109,5 @@ def test_a_module_of_ones_own_is_used_and_has_to_give_rows_of_finite_numbers(tmp
     assert extractor.name == "own_features.build"
     assert extractor.features(images.expand(-1, 4, -1, -1)).shape == (2, 3)  # a fourth channel is left out
     for name in ("own_features:wrong", "own_features:nan"):
-        with pytest.raises(UserError, match="has to give"):
+        with pytest.raises(UserError, match="have to return finite"):
             load_extractor(name, CPU).features(images)
