@@ -64,7 +64,7 @@ def load_generator(run: str, device: "torch.device", key: str = "run") -> Loaded
         architecture = Architecture.from_plain(about["architecture"])
         with safe_open(path, "pt") as file:
             names = list(file.keys())
-            names = [name for name in names if name.startswith(AVERAGED)] or names  # skip a checkpoint's G and D
+            names = [name for name in names if name.startswith(AVERAGED)] or names  # a checkpoint has G and D, too
             tensors = {name.removeprefix(AVERAGED): file.get_tensor(name) for name in names}
         with torch.device("meta"):  # checks names and shapes before memory is allocated
             Generator(architecture).load_state_dict(tensors, assign=True)

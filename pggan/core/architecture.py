@@ -23,7 +23,7 @@ class Resampling(Enum):
 
 
 class Stem(Enum):
-    """G's layers from latent to 4x4 features.  Weights of other programs need `unit_bias` and `one_norm`."""
+    """G's layers from latent to 4x4 features: the official ones, or two others for imported weights."""
 
     official = "official"  # dense layer with one bias per feature map; pixel norm after dense layer and convolution
     unit_bias = "unit_bias"  # the dense layer has a bias for each output, 16 per feature map (pytorch_GAN_zoo)

@@ -116,7 +116,7 @@ def _draw(resolution: int, number: int) -> BinaryIO:
 
     svg = str(dicebear.Avatar(_style(), {"seed": f"s{number}", "backgroundColor": BACKGROUNDS}))
     side = max(MIN_DRAWN_SIDE, 2 * resolution)
-    # Without system fonts, resvg draws no text, which would look different on every machine.
+    # Text is left out on purpose: system fonts differ, so avatars would differ between machines.
     return BytesIO(resvg_py.svg_to_bytes(svg, width=side, height=side, background="white", skip_system_fonts=True))
 
 

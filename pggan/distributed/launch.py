@@ -160,7 +160,7 @@ def meeting_place(endpoint: str) -> tuple[str, bool | None]:
                 return way.getsockname()[0], False
         except OSError:
             with suppress(OSError), socket.create_server((host, int(port))):  # fails unless `host` is this machine
-                # At a loopback address, both launchers of a test could be the host: None lets torchrun choose one.
+                # Of two launchers in one machine, both could host at a loopback address: None lets torchrun choose.
                 return host, None if host == LOOPBACK else True
             if time.monotonic() > end:
                 raise

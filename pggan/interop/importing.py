@@ -34,7 +34,7 @@ PRO_GAN = (
     "layers.{number}.conv_2",
     "rgb_converters.{number}",
 )
-# Other programs' gain over pggan's gain, per layer of OURS: sqrt(2) (He) over sqrt(2) / 4 in stem.dense, 1 in to_rgb.
+# For each layer in OURS, the gain of other programs divided by pggan's gain: 4 for stem.dense, sqrt(2) for to_rgb.
 GAINS = (4.0, 1.0, 1.0, 1.0, sqrt(2.0))
 # Names of other programs' settings, each with the only value that pggan's networks support.
 FIXED = {

@@ -216,9 +216,9 @@ def inputs_of(network: Generator, count: int) -> Inputs:
 def largest_difference(
     network: Generator, resolution: int, alpha: float, exported: Callable[[Inputs], Tensor]
 ) -> float:
-    """The largest difference between images of `exported` and of the network, for random latents of all BATCHES.
+    """The largest difference between images of `exported` and of the network, with each of the batch sizes BATCHES.
 
-    Raises DifferenceError if it exceeds both TOLERANCE and ROUNDINGS times the network's own rounding error.
+    Raises DifferenceError if it exceeds TOLERANCE and also ROUNDINGS times the rounding error of the network.
     """
     differences, allowed, exact = [], TOLERANCE, deepcopy(network).double()
     for count in BATCHES:

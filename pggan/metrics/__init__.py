@@ -196,9 +196,9 @@ class Evaluator:
 
 
 def images_compared(name: str, metric: type[Metric], count: int | None, pyramid: ImagePyramid) -> int:
-    """The number of fakes for a metric: `count` or, if that is None, as many as its paper; at most the number of reals.
+    """The number of fakes for a metric: `count` or, if None, as many as its paper uses; at most the number of reals.
 
-    A metric with `takes_more_fakes` gets `count` fakes even beside fewer reals.  Raises UserError for too few images.
+    A metric with `takes_more_fakes` gets `count` fakes even if there are fewer reals.  Raises UserError for too few.
     """
     compared = min(count or metric.paper_images, pyramid.images)
     if compared < metric.least_images:

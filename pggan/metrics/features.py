@@ -171,7 +171,7 @@ def rounding_of(features: Tensor) -> float:
 
 
 def nearest_images(others: Tensor, *orientations: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` nearest of `others` [M, F] to each image: distances float64, indices int64 [N, count], on the CPU."""
+    """Of each image, the `count` nearest `others` [M, F]: distances float64, indices int64 [N, count], on the CPU."""
     found = [block.topk(count, largest=False) for _, block in distance_blocks(others, *orientations)]
     return torch.cat([one.values for one in found]).cpu(), torch.cat([one.indices for one in found]).cpu()
 
@@ -189,7 +189,7 @@ class NearestNeighbours(Metric):
     training images.  To save time, only the `count` compared images are mirrored, not all training images.
     """
 
-    paper_images = 1000  # our choice: of 1000 fakes, a share of copies near 5 % has a standard error below 1 %
+    paper_images = 1000  # our choice: a measured share of 5 % copies then has a standard error below 1 %
     uses_extractor = True
     least_images = round(1 / QUANTILE)  # with fewer images, the quantile would be nearly the smallest distance
 

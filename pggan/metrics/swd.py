@@ -167,7 +167,7 @@ def sorted_distance(a: Tensor, b: Tensor) -> float:
 
 
 class SlicedWasserstein(Metric):
-    """The values `swd/SIDE` per level and their mean `swd/mean`, with the floors `swd_floor/SIDE`, `swd_floor/mean`."""
+    """`swd/SIDE` per level and their mean `swd/mean`; `swd_floor/…` are distances between two halves of the reals."""
 
     paper_images = 16_384
     least_images = 16  # with 16 reals, the floor compares 8 reals with 8 others; with fewer, the floor would be noise

@@ -34,7 +34,7 @@ class FlatBuffer:
         self.flat[-len(sums) :] = sums
 
     def attach(self, flat: Tensor) -> Tensor:
-        """Make each weight's `grad` a view of `flat` [P + S]; returns the last S numbers, the sums."""
+        """Make each weight's `grad` a view of `flat` [P + S]: P gradients and S sums, which are returned."""
         for weight, view in zip(self.weights, self._views(flat), strict=True):
             weight.grad = view
         return flat[-self.num_sums :]

@@ -57,7 +57,7 @@ class Choice(NamedTuple):
 class DataFacts(NamedTuple):
     """Facts of the training images that the choice of a recipe depends on."""
 
-    images: int  # number of readable images that are large enough; an estimate for many raw files
+    images: int  # number of readable images that are large enough; estimated from a sample of a folder
     resolution: int  # highest final resolution for which images need no upsampling
     channels: int
     num_classes: int  # 0 without labels

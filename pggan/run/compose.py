@@ -191,7 +191,7 @@ def find_source(
 
 
 def restore(config: TrainConfig, source: Source, trainer: Trainer, group: ProcessGroup) -> None:
-    """Load the checkpoint or the weights of `init_from` on all ranks, and describe the source in `source.notes`."""
+    """Load the checkpoint to resume from, else the weights that `init_from` names, on all ranks; say so in the log."""
     checkpoint, state, notes = source.checkpoint, trainer.state, source.notes
     with group.collective_errors():
         if checkpoint is not None:

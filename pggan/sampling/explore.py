@@ -199,7 +199,10 @@ class Handler(BaseHTTPRequestHandler):
         return local and (origin is None or urlsplit(origin).netloc == host)
 
     def _content(self, name: str, query: dict[str, str]) -> bytes | None:
-        """The body of a response, None for an unknown name; a bad query raises UserError, KeyError or ValueError."""
+        """The body of the HTTP response for the path `name`; None if there is no such path.
+
+        Raises UserError, KeyError or ValueError for a bad query.
+        """
         match self.command, name:
             case "GET", "latent":
                 return to_file(self.server.generator.latents(query["seed"]))

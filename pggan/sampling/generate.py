@@ -18,7 +18,7 @@ from pggan.networks.networks import Generator
 from pggan.sampling.images import Pixels, to_bytes
 
 DRAWN_AHEAD = 16  # images that are queued per CPU thread, so that no thread waits for work
-PARALLEL_SIDE = 128  # pixels: one CPU thread draws an image up to this side; all threads share a larger image
+PARALLEL_SIDE = 128  # pixels: up to this side, each CPU thread draws images of its own; above, all draw one
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ Distances = Callable[[Tensor], Tensor]  # maps latents [N, Z] to the distances [
 
 MAX_SEEDS = 1_000_000  # most seeds at once: their latents take 2 GiB, with 512 float32 numbers per latent
 SAMPLES_PER_KEYFRAME = 64  # points per keyframe at which the length of a path is measured
-CENTER_SEEDS = 1024  # number of latents over which truncation averages features
+CENTER_SEEDS = 1024  # number of latents whose features in G are averaged: truncation pulls towards the mean
 OBSERVED = 4096  # number of latents from which principal components are computed
 SPARE, ITERATIONS = 8, 8  # pca_lowrank is exact with this many extra components and power iterations
 

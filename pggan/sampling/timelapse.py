@@ -50,7 +50,7 @@ def film_of(grids: dict[Path, GridFacts], count: int) -> Iterator[Pixels]:
 
 
 def grids_of_run(run_dir: Path) -> dict[Path, GridFacts]:
-    """The stored grids of a run that have as many columns as the last grid, with their facts, the oldest first.
+    """The stored grids of a run with as many columns as the last one, oldest first, with images and resolution.
 
     Raises UserError if the run has stored no grids.
     """

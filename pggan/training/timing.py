@@ -159,7 +159,7 @@ def nearest(ratios: Mapping[int, float], resolution: int) -> float:
 
 
 def step_seconds(trainer: Trainer, phase: Phase, device: torch.device) -> float:
-    """The seconds of a step of `phase` on noise, averaged over the interval of lazy penalties; trains the networks."""
+    """Seconds of a step of `phase` with noise as reals, mean over an interval of lazy penalties; weights change."""
     interval, state, architecture = trainer.loss.reg_interval, trainer.state, trainer.state.g_ema.architecture
     state.images, state.phase_index = (phase.start + phase.end) // 2, phase.index
     state.reset_optimizers()

@@ -63,7 +63,7 @@ def test_a_run_without_any_valid_checkpoint_is_not_begun_anew(finished_run, tiny
     run_dir = Path(shutil.copytree(finished_run, tmp_path / "run"))
     for directory in checkpoints_of(run_dir):
         (directory / "state.json").write_text("{")
-    with pytest.raises(UserError, match=r"(?s)no valid checkpoint.*000000160.*000000128.*Put back"):
+    with pytest.raises(UserError, match=r"(?s)no valid checkpoint.*000000160.*000000128.*undamaged copy"):
         train.run(tiny_config(f"run_dir={run_dir}"))
     assert len(checkpoints_of(run_dir)) == 2
 
