@@ -8,7 +8,7 @@ mean is negative.  A pair is the images 2n and 2n + 1.  The paper takes 10,000 p
 As in the official code, a scale with fewer than 11x11 pixels, SxS, has a window of SxS pixels with sigma 1.5 S / 11:
 this concerns images below 176x176.  Images below 16x16 are too small for five scales.
 
-A value is not good or bad by itself.  A value far above that of the reals shows that the generator lacks variety.
+Compare the value with the value of the reals: far above it, the generator lacks variety.
 """
 
 import numpy as np

@@ -132,7 +132,7 @@ class ConvWithStddev(Equalized):
     """A 3x3 convolution of 4x4 features and of a constant map, the stddev.  [N, I, 4, 4], [N] -> [N, O, 4, 4]
 
     The convolution of a constant map is its value times the convolution of a map of ones.  So the layer convolves only
-    the I features, whose number is a power of two, which is fast.
+    the I features: convolutions are fast with a power of two of them.
     """
 
     def prepare(self, algorithm: Algorithm, scale: float) -> Prepared:

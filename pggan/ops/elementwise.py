@@ -34,7 +34,7 @@ def adds_bias(bias: Tensor) -> bool:
 
 
 def activate(x: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The leaky ReLU of `x` [N, C, …], which overwrites `x`, or of `x` + `bias` [C], which is a new tensor."""
+    """The leaky ReLU of `x` [N, C, …], in place; with `bias` [C], of `x` + `bias`, as a new tensor."""
     if Switches.reference:
         return F.leaky_relu(x, LEAKY_SLOPE)
     if bias is None:

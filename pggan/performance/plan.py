@@ -83,7 +83,7 @@ def run(config: PlanConfig) -> int:
     ratio = config.gradients.ratio if isinstance(config.gradients, DgcConfig) else DGC_RATIO
     link, processes = LINKS[config.interconnect.lower()], sorted({*config.processes, count * config.distributed.nnodes})
     total = {key: sum(row[key] for row in rows) for key in ("images", "steps", "hours", "energy_kwh")}
-    there = "not known how much there is" if memory is None else f"there are {memory / 2**30:.1f} GiB"
+    there = "" if memory is None else f"; the device has {memory / 2**30:.1f} GiB"
     most = {"memory_bytes": max(row["memory_bytes"] for row in rows), "device_memory_bytes": memory}
     plan = {
         "name": config.name,
@@ -112,7 +112,7 @@ def run(config: PlanConfig) -> int:
         "notes": [
             data_note,
             f"{note} Start-up, grids, checkpoints and evaluations are not included.",
-            f"Memory: weights, gradients, Adam's moments, and sixteen copies of all activations of a batch; {there}. "
+            f"Memory: weights, gradients, Adam's moments, and sixteen copies of all activations of a batch{there}. "
             "If memory does not suffice, training uses smaller micro-batches.",
             f"Energy: {watts:g} W per device; hosts, cooling and network are not included.",
             "Scaling: devices like this one in a ring; communication does not overlap compute. Strong: one batch is "

@@ -52,7 +52,7 @@ def check_output(out: str, kinds: tuple[str, ...] = ()) -> Path:
     """
     path, ending = Path(out), Path(out).suffix.lower()
     if kinds and ending not in kinds:
-        problem = f"{out} does not end in {' or '.join(filter(None, kinds))}."
+        problem = f"{out} does not end in {', '.join(filter(None, dict.fromkeys(kinds)))}."
         raise UserError(problem, "Change the ending, which chooses the kind of file.")
     if ending == VIDEO and find_spec("av") is None:
         remedy = "Install PyAV: pip install 'pggan[video]'. Or give a name that ends in .webp or .gif."
