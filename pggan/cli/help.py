@@ -23,7 +23,7 @@ def help_text(command: Command, arguments: Sequence[str]) -> str:
     # A line ends with the shell's backslash, so that users can paste the whole example.
     example = hang("Example:  ", command.example, " \\")
     parts = [f"{fill(command.duty, WIDTH)}\n\nUsage:    pggan {command.name} key=value …\n{example}"]
-    chosen = {group: name for one in command.defaults if isinstance(one, dict) for group, name in one.items()}
+    chosen = {group: name for group, name in command.own_groups.items() if name}
     chosen |= {key: value for key, _, value in (one.partition("=") for one in arguments) if key in chosen}
     files = [command.config_file, *(CONFIGS / group / f"{name}.yaml" for group, name in chosen.items())]
     texts = ((file.relative_to(CONFIGS.parent), file.read_text()) for file in files if file.is_file())
