@@ -10,6 +10,7 @@ from pggan.cli.main import main
 from pggan.config.commands import BenchConfig
 from pggan.config.validation import validated
 from pggan.performance.bench import measured, phase_of, rows_of
+from pggan.training.timing import WARMUP
 from tests.composed import composed
 
 SMALL = ["model.fmap_max=8", "batch=4", "steps=1", "device=cpu"]
@@ -33,11 +34,11 @@ def test_a_table_is_shown_otherwise(capsys):
     assert any(line[:2] == ["4", "4"] and len(line) == 4 for line in lines)
 
 
-def test_the_first_round_does_not_count():
+def test_rounds_of_the_warm_up_do_not_count():
     config = validated(BenchConfig, composed("bench", ["steps=1", "device=cpu"]))
 
     def step(phase, reals, rng):
-        time.sleep(0.1 * (rng.images < phase.batch * config.loss.reg_interval))
+        time.sleep(0.1 * (rng.images < phase.batch * WARMUP["cpu"]))
 
     assert measured({"step": step}, phase_of(4, 4), torch.device("cpu"), config)["step"] < 0.05
 

@@ -68,3 +68,14 @@ def test_equal_sets_have_no_distance_and_a_blank_generator_has_a_number(task_of,
         metric = SlicedWasserstein(task, 4)
         feed(task.fakes, [*task.collectors.values()], task.partition, "")
         assert is_right(metric.values()["swd/16@patches-4"])
+
+
+def test_the_floor_compares_one_half_of_the_reals_with_the_other_half(task_of, make_pyramid, tmp_path):
+    pyramid = make_pyramid(tmp_path / "data", images=16, resolution=16)
+    task = task_of(None, pyramid)
+    metric = SlicedWasserstein(task, 16)
+    feed(task.fakes, [*task.collectors.values()], task.partition, "")
+    halves = [PatchCollector(8, 16, 3, task.partition) for _ in range(2)]
+    for first, half in zip((0, 8), halves, strict=True):
+        feed(RealImages(pyramid, 16, first), [half], task.partition, "")
+    assert metric.values()["swd_floor/16@patches-8"] == swd.distance(*halves, 16) > 50
