@@ -14,7 +14,7 @@ DRIFT = 0.001  # weight of D's loss term that keeps the scores of reals near 0
 
 @dataclass(frozen=True, kw_only=True)
 class WganGp(Loss):
-    """The scores of fakes minus scores of reals, plus a gradient penalty at interpolated images and a drift penalty.
+    """Scores of fakes minus scores of reals, plus a gradient penalty at interpolated images, plus a drift penalty.
 
     Source: Gulrajani et al. 2017, equation 3; drift: Karras et al. 2018, appendix A.1.
     """
@@ -59,8 +59,7 @@ class Logistic(Loss):
 class Relativistic(Loss):
     """The logistic loss of differences between scores of fakes and reals, plus the gradient penalties R1 and R2.
 
-    R1 is gamma / 2 * |gradient|^2 at reals, and R2 at fakes.
-
+    R1 is gamma / 2 * |gradient|^2 at reals.  R2 is the same penalty at fakes.
     Source: Jolicoeur-Martineau 2018, equation 4; with R1 + R2: Huang et al. (R3GAN) 2024, section 2.
     """
 
@@ -72,7 +71,7 @@ class Relativistic(Loss):
         return {"D/relativistic": F.softplus(fake_scores - real_scores)}
 
     def g_terms(self, real_scores: Tensor | None, fake_scores: Tensor) -> dict[str, Tensor]:
-        assert real_scores is not None, "needs_reals_for_g asks for them"
+        assert real_scores is not None, "G's relativistic loss needs the scores of reals"
         return {"G/relativistic": F.softplus(real_scores - fake_scores)}
 
     def penalties(self) -> tuple[GradientPenalty, ...]:
@@ -86,5 +85,5 @@ LOSSES: dict[str, Callable[..., Loss]] = {"logistic": Logistic, "relativistic": 
 
 
 def build_loss(options: Mapping[str, Any]) -> Loss:
-    """The loss that the "name" in `options` chooses.  All other options are fields of the loss's class."""
+    """The loss with the name `options["name"]`.  All other options are values of the fields of the loss's class."""
     return LOSSES[options["name"]](**{key: value for key, value in options.items() if key != "name"})

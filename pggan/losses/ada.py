@@ -1,7 +1,7 @@
 """Adaptive discriminator augmentation (ADA): flips, shifts, rotations, scalings and colours, each with probability p.
 
-Elementwise operations compute the coordinates, because matrix products may round these to the 11 bits of TF32.
-N batch, C channels, R resolution, K parameters.
+Elementwise operations compute the coordinates, because matrix products may round numbers to the 11 bits of TF32.
+Shapes: N batch size, C channels, R resolution, K parameters.
 Source: Karras et al., Training Generative Adversarial Networks with Limited Data, 2020; distributions of appendix B.
 """
 
@@ -15,19 +15,19 @@ from torch import Tensor
 
 from pggan.core.rng import StepRng
 
-TRANSFORMS = 4  # batches of images that a step augments: reals, fakes in D's update, then reals, fakes in G's update
+TRANSFORMS = 4  # a step augments so many batches: reals and fakes in D's update, then reals and fakes in G's update
 TARGET = 0.6  # ADA adapts p until D's scores of reals have this mean sign (paper)
 INTERVAL = 4  # number of D's updates from one adaptation of p to the next (paper)
-BICUBIC, REFLECTION = 2, 2  # codes of torch.ops.aten.grid_sampler_2d
+BICUBIC, REFLECTION = 2, 2  # integers that choose these modes in torch.ops.aten.grid_sampler_2d
 MAX_P = 0.85  # with a larger p, G learns to generate rotated images (figure 3 of the paper)
 
-# Parameters of the transformations, each drawn from the integers from 0 to below n, uniformly within +-x, or from a
-# normal distribution with standard deviation x.  A parameter of 0 changes nothing.  Scale, stretch, contrast and
-# saturation are binary logarithms of factors.  Shifts and moves are fractions of the image's side.
+# Distributions: ("below", n): integers from 0 to n - 1; ("within", x): uniform in [-x, x]; ("normal", x): N(0, x^2).
+# A parameter of 0 changes nothing.  Scale, stretch, contrast and saturation are binary logarithms of factors.
+# Shifts (by whole pixels) and moves (by any distance) are translations, as fractions of the image's side.
 PARAMETERS = {
     "flip": ("below", 2),
     "turn": ("below", 4),
-    "shift_x": ("within", 1 / 8),  # by whole pixels
+    "shift_x": ("within", 1 / 8),
     "shift_y": ("within", 1 / 8),
     "scale": ("normal", 0.2),
     "angle_before": ("within", pi),
@@ -42,18 +42,18 @@ PARAMETERS = {
     "saturation": ("normal", 1),
 }
 PLACES = {name: place for place, name in enumerate(PARAMETERS)}
-PAIRS = (("shift_x", "shift_y"), ("move_x", "move_y"))  # x and y of one transformation take effect together
+PAIRS = (("shift_x", "shift_y"), ("move_x", "move_y"))  # the x part and y part of a translation take effect together
 ANGLES = ("angle_before", "angle_after")
 
 
 def draw(rng: StepRng, batch: int) -> Tensor:
-    """Draw for each parameter the least p at which the parameter takes effect, and its value.  [N, TRANSFORMS, 2, K]"""
+    """Draw the least p at which each parameter takes effect, and each parameter's value: [N, TRANSFORMS, 2, K]."""
     shape = (batch, TRANSFORMS, len(PARAMETERS))
     least, uniform = rng.uniform("augment_least_p", *shape), rng.uniform("augment_uniform", *shape)
     normal = rng.normal("augment_normal", *shape)
     for first, second in PAIRS:
         least[..., PLACES[second]] = least[..., PLACES[first]]
-    for name in ANGLES:  # each angle takes effect with probability 1 - sqrt(1 - p), one or both with p
+    for name in ANGLES:  # each rotation has probability 1 - sqrt(1 - p), so at least one of the two has probability p
         of_angle = least[..., PLACES[name]]
         least[..., PLACES[name]] = of_angle * (2 - of_angle)
     values = []
@@ -64,9 +64,10 @@ def draw(rng: StepRng, batch: int) -> Tensor:
 
 
 def augment(images: Tensor, draws: Tensor, p: Tensor) -> Tensor:
-    """Transform `images` [N, C, R, R] by the parameters in `draws` [N, 2, K] (least p, value) with a least p below `p`.
+    """Transform `images` [N, C, R, R] by the random parameters that take effect at the probability `p`.
 
-    The result is an affine function of the images, so gradient penalties can differentiate through this function twice.
+    `draws` [N, 2, K] holds the least p at which each parameter takes effect, and each parameter's value.  The result is
+    an affine function of the images, so gradient penalties can differentiate through this function twice.
     """
     least, values = draws.to(images.dtype).unbind(1)
     effective = dict(zip(PARAMETERS, (values * (least < p)).unbind(1), strict=True))
@@ -85,21 +86,21 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def power_of_two(exponents: Tensor) -> Tensor:
-    """2 to the power of `exponents`; avoids `torch.exp2`, which CUDA compiles at run time."""
+    """2 to the power of `exponents`, without `torch.exp2`, because CUDA compiles `torch.exp2` at run time."""
     return (log(2) * exponents).exp()
 
 
 def sampling_matrix(parameters: Mapping[str, Tensor], side: int) -> Tensor:
     """The affine maps [N, 2, 3] from coordinates in the result to coordinates in the image, both from -1 to 1.
 
-    Args: parameters: [N] each, by name, of the inverse transformations, which have the same distributions as the
-    transformations.  side: side of the images, in pixels.
+    Args: parameters: from names to values [N].  These values serve as the parameters of the inverse transformation,
+    because a parameter and its inverse have the same distribution.  side: side of the images, in pixels.
     """
     a = parameters
     shape = rotation(a["angle_before"]) * power_of_two(torch.stack([a["stretch"], -a["stretch"]], 1))[:, None]
     shape = product(shape, rotation(a["angle_after"])) * power_of_two(a["scale"])[:, None, None]
     move = 2 * torch.stack([a["move_x"], a["move_y"]], 1)[:, :, None]
-    shift = 2 * torch.stack([a["shift_x"], a["shift_y"]], 1)[:, :, None].mul(side).round() / side  # whole pixels
+    shift = 2 * torch.stack([a["shift_x"], a["shift_y"]], 1)[:, :, None].mul(side).round() / side
     affine = torch.cat([shape, product(shape, move) + shift], 2)
     affine = product(rotation(a["turn"] * (pi / 2)), affine)
     return torch.cat([affine[:, :1] * (1 - 2 * a["flip"])[:, None, None], affine[:, 1:]], 1)
@@ -108,8 +109,8 @@ def sampling_matrix(parameters: Mapping[str, Tensor], side: int) -> Tensor:
 def resample(images: Tensor, matrix: Tensor) -> Tensor:
     """Transform images [N, C, R, R] by the affine maps `matrix` [N, 2, 3] of `sampling_matrix`, with mirrored borders.
 
-    The paper samples an enlarged image linearly and filters it.  Bicubic sampling needs only a quarter of the memory.
-    As in the paper, the identity matrix leaves an image unchanged.
+    The paper enlarges an image, samples linearly and filters the result.  Bicubic sampling needs a quarter of the
+    memory.  As in the paper, the identity matrix leaves an image unchanged.
     """
     side = images.shape[-1]
     along = (2 * torch.arange(side, device=images.device, dtype=images.dtype) + 1) / side - 1
@@ -119,16 +120,16 @@ def resample(images: Tensor, matrix: Tensor) -> Tensor:
 
 
 class ResampleFunction(torch.autograd.Function):
-    """Bicubic sampling of images at a grid, or its adjoint.  Both are linear, so each is the derivative of the other.
+    """Bicubic sampling of images at a grid, or the adjoint of this linear map.  Each is the derivative of the other.
 
-    Older versions of PyTorch can't differentiate `grid_sample` twice, and newer ones also differentiate the grid.
+    Older versions of PyTorch can't differentiate `grid_sample` twice.  Newer ones also compute the grid's gradient.
     """
 
     @staticmethod
     def forward(ctx: Any, images: Tensor, grid: Tensor, adjoint: bool) -> Tensor:
         ctx.save_for_backward(grid)
         ctx.adjoint = adjoint
-        if adjoint:  # PyTorch reads only the shape of the second `images`, the same as before sampling
+        if adjoint:  # the second `images` only tells the result's shape, and sampling does not change shapes
             backward = torch.ops.aten.grid_sampler_2d_backward
             gradients = backward(images, images, grid, BICUBIC, REFLECTION, False, [True, False])
             return gradients[0]  # type: ignore[no-any-return]
@@ -144,7 +145,7 @@ def transform_colors(images: Tensor, parameters: Mapping[str, Tensor]) -> Tensor
 
     Brightness and contrast come first, then the inversion of grey values (luma flip), then a rotation of colours around
     the grey axis (hue), and finally a scaling of the distance from the axis (saturation).
-    Args: parameters: [N] each, by name.
+    Args: parameters: from names of parameters to values [N].
     """
     a = {name: parameter[:, None, None, None] for name, parameter in parameters.items()}
     colors, opacity = images[:, :3], images[:, 3:]
@@ -165,13 +166,13 @@ class AdaptiveP:
     """
 
     def __init__(self, device: torch.device, *, target: float, rampup_images: int) -> None:
-        """Args: target: mean sign to reach; rampup_images: images shown while p rises from 0 to 1 without a stop."""
+        """Args: target: mean sign to reach.  rampup_images: number of images until p is 1, if p only rises from 0."""
         self.target, self.rampup_images = target, rampup_images
         self.p, self.signs, self.images = (torch.zeros((), device=device) for _ in range(3))
         self.updates = torch.zeros((), dtype=torch.int32, device=device)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The scalar tensors for a checkpoint: p, from 0 to 1, and the sums since p was last moved."""
+        """The scalar tensors for a checkpoint: p, from 0 to 1, and the sums since the last move of p."""
         return {"p": self.p, "signs": self.signs, "images": self.images, "updates": self.updates}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
@@ -180,8 +181,8 @@ class AdaptiveP:
             tensor.copy_(tensors[name]) if name in tensors else tensor.zero_()
 
     def follow(self, sign: Tensor, batch: int) -> Tensor:
-        """Add the mean `sign` of D's scores for `batch` images; every INTERVAL updates, move p.  Returns p, copied."""
-        known = sign.isfinite()  # D's update is skipped if scores are infinite or NaN, so it does not count
+        """Add the mean `sign` of D's scores for `batch` images; every INTERVAL updates, move p.  Return a copy of p."""
+        known = sign.isfinite()  # infinite or NaN scores do not count for p, because D's update is skipped
         self.signs.add_(torch.where(known, sign * batch, 0))
         self.images.add_(known * batch)
         self.updates.add_(1)

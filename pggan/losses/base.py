@@ -1,7 +1,7 @@
 """The base of all GAN losses: terms of the scores, gradient penalties, and class terms.
 
-A loss is a frozen dataclass; its fields are the keys of `configs/loss/<name>.yaml`.
-N batch, C channels, R resolution, L labels.
+A loss is a frozen dataclass.  The fields of the dataclass are the keys of `configs/loss/<name>.yaml`.
+Shapes: N batch size, C channels, R resolution, L labels.
 """
 
 from abc import ABC, abstractmethod
@@ -30,11 +30,11 @@ class Reals(NamedTuple):
     fake_labels: Tensor | None  # [N, L] one-hot, drawn from the training set for the fakes in G's update
 
     def select(self, indices: Tensor) -> "Reals":
-        """The images and labels at `indices` [M]."""
+        """Select the M images, and their labels, at `indices` [M]."""
         return Reals(*(None if part is None else part[indices] for part in self))  # type: ignore[arg-type]
 
 
-# Augments images [N, C, R, R] for D.  The number says which: 0 reals, 1 fakes in D's update; 2 reals, 3 fakes in G's.
+# Augments images [N, C, R, R].  The int is 0 for reals, 1 for fakes in D's update, 2 for reals, 3 for fakes in G's.
 Show = Callable[[Tensor, int], Tensor]
 # D at one resolution and alpha: from images [N, C, R, R] to scores [N] and class logits [N, L].
 # `sub_batches`: number of equal parts of the images, such as reals and fakes.  No part affects another part's scores.
@@ -52,10 +52,10 @@ class PenaltyAt(Enum):
 class PenaltyContext(NamedTuple):
     """The settings and random numbers of the gradient penalties in one pass of D."""
 
-    due: "tuple[GradientPenalty, ...]"
+    due: "tuple[GradientPenalty, ...]"  # the penalties that this update of D computes
     missing_levels: int  # number of doublings from this resolution to the final resolution
-    mix: Tensor | None  # [N, 1, 1, 1], where each interpolated image lies between its real (0) and its fake (1)
-    scale: Tensor | None  # loss scale of fp16, which keeps small gradients from becoming 0
+    mix: Tensor | None  # [N, 1, 1, 1]: weight of the fake in each interpolated image; the real has the rest
+    scale: Tensor | None  # loss scale of fp16, which keeps small gradients from rounding to 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,10 +72,10 @@ class GradientPenalty:
     target: float = 0.0
 
     def of(self, gradient: Tensor, missing_levels: int) -> Tensor:
-        """The penalty [N] from the `gradient` [N, C, R, R] of scores, `missing_levels` below the final resolution."""
+        """The penalty [N] from the `gradient` [N, C, R, R] of scores; final resolution: R * 2**`missing_levels`."""
         gradient = to_float32(gradient).flatten(1)
-        if self.at is PenaltyAt.interpolated:  # the official code upsamples images to the final resolution,
-            gradient = gradient / 2**missing_levels  # and each upsampling halves the norm of the gradient
+        if self.at is PenaltyAt.interpolated:  # the official code upsamples all images to the final resolution
+            gradient = gradient / 2**missing_levels  # each upsampling of images by 2 halves their gradient's norm
         if self.target == 0:
             return self.weight * gradient.square().sum(1)  # a norm would take a root, whose derivative at 0 is NaN
         norm: Tensor = torch.linalg.vector_norm(gradient, dim=1)
@@ -93,7 +93,7 @@ class LossTerms(NamedTuple):
     """Loss terms and metrics by name, with one value per image [N]."""
 
     loss: dict[str, Tensor]  # the loss is the sum of the means of these terms
-    metrics: dict[str, Tensor]  # only for reports; detached
+    metrics: dict[str, Tensor]  # detached, because they are only reported
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,10 +101,10 @@ class Loss(ABC):
     """A GAN loss.  Subclasses compute terms from scores.  This class runs D, and adds penalties and class terms."""
 
     needs_reals_for_g: ClassVar[bool] = False  # True: G's terms also depend on the scores of reals
-    zero_is_boundary: ClassVar[bool] = False  # True: scores > 0 mean real, < 0 fake; False: only differences count
+    zero_is_boundary: ClassVar[bool] = False  # True: scores > 0 mean real, < 0 fake; False: only differences matter
     scores_are_log_odds: ClassVar[bool] = False  # True: score differences are log-odds; False: their unit is arbitrary
 
-    reg_interval: int  # compute penalties only every so many updates of D, with so many times the weight (lazy)
+    reg_interval: int  # penalties are due once in so many updates of D, with so many times the weight (lazy R1)
 
     @abstractmethod
     def d_terms(self, real_scores: Tensor, fake_scores: Tensor) -> dict[str, Tensor]:
@@ -126,9 +126,9 @@ class Loss(ABC):
         return torch.sign(real_scores if self.zero_is_boundary else real_scores - fake_scores)
 
     def mean_sign(self, of_reals: float) -> float:
-        """The mean of `signs` that corresponds to a mean sign `of_reals`, in [0, 1), of the scores of reals.
+        """Convert ADA's target, the mean sign of the scores `of_reals`, in [0, 1), to a target for the mean of `signs`.
 
-        For score differences, the formula assumes scores with the distributions N(m, s) for reals, N(-m, s) for fakes.
+        For signs of score differences, the formula assumes reals' scores ~ N(m, s) and fakes' scores ~ N(-m, s).
         """
         if self.zero_is_boundary:
             return of_reals
@@ -152,7 +152,7 @@ class Loss(ABC):
         for at in penalised & set(images):
             images[at].requires_grad_()
         seen_reals, seen_fakes = show(images[PenaltyAt.reals], 0), show(images[PenaltyAt.fakes], 1)
-        if penalised & set(images):  # two passes, so that the gradient at reals does not pass through fakes
+        if penalised & set(images):  # two passes of D, so that gradients at reals take no backward pass through fakes
             real_scores, real_logits = critic(seen_reals)
             fake_scores, fake_logits = critic(seen_fakes)
         else:  # one pass with a large batch is faster than two passes
@@ -160,7 +160,7 @@ class Loss(ABC):
             (real_scores, fake_scores), (real_logits, fake_logits) = both.chunk(2), logits.chunk(2)
         scores = {PenaltyAt.reals: real_scores, PenaltyAt.fakes: fake_scores}
         if PenaltyAt.interpolated in penalised:
-            assert context.mix is not None, "`draw_inputs` draws mix if a penalty needs interpolated images"
+            assert context.mix is not None, "a penalty at interpolated images needs `context.mix` from `draw_inputs`"
             mixed = torch.lerp(seen_reals, seen_fakes, context.mix).detach().requires_grad_()
             images[PenaltyAt.interpolated], scores[PenaltyAt.interpolated] = mixed, critic(mixed)[0]
         terms = self.d_terms(real_scores, fake_scores)

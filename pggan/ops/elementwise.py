@@ -1,6 +1,6 @@
 """Operations between convolutions: activations, pixel norm, resampling and the fade.
 
-On CUDA, a kernel of `fused.py` computes an activation and adds the layer's bias.  N batch, C features, R resolution.
+On CUDA, `fused.py` computes activations and adds biases.  Shapes: N batch size, C features, R resolution.
 """
 
 from collections.abc import Callable
@@ -29,12 +29,12 @@ def serves(features: int) -> bool:
 
 
 def adds_bias(bias: Tensor) -> bool:
-    """Whether the activation, not the convolution, adds the layer's `bias` [C]: one kernel saves passes over memory."""
+    """Whether the activation, not the convolution, adds the layer's `bias` [C]: one kernel for both is faster."""
     return bias.device.type == "cuda" and serves(bias.numel())
 
 
 def activate(x: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The leaky ReLU of `x` [N, C, …], in place; with `bias` [C], of `x` + `bias`, as a new tensor."""
+    """The leaky ReLU of `x` [N, C, …] in place, or with `bias` [C], the leaky ReLU of `x` + `bias` as a new tensor."""
     if Switches.reference:
         return F.leaky_relu(x, LEAKY_SLOPE)
     if bias is None:
@@ -83,14 +83,14 @@ class ActivationAndNorm(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
-        """dL/dz = scale * (g - y * mean(g * y)), where z is the leaky ReLU, y = scale * z (same sign), g = dL/dy."""
+        """dL/dz = scale * (g - y * mean(g * y)), where z is the leaky ReLU's output, y = scale * z, and g = dL/dy."""
         y, scale = ctx.saved_tensors
         if ctx.has_bias:
             return fused.bias_act_backward(gradient, y, scale, sums=ctx.needs_input_grad[1])
         wide, g = to_float32(y), to_float32(gradient)
         along = (g * wide).mean(1, keepdim=True)
         result = torch.addcmul(g, wide, along, value=-1).mul_(scale).to(gradient.dtype)
-        return torch.ops.aten.leaky_relu_backward(result, y, LEAKY_SLOPE, True), None
+        return torch.ops.aten.leaky_relu_backward(result, y, LEAKY_SLOPE, True), None  # scale > 0, so y has z's sign
 
 
 def upsample(images: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Two filters of the 3x3 neighbourhood: a low-pass filter of features, and a bilateral filter of images.
 
-N batch, C channels, R resolution.
+Shapes: N batch size, C channels, R resolution.
 """
 
 from functools import cache
@@ -16,7 +16,7 @@ from pggan.ops.convolution import Switches
 SIGMA = 10 / 127.5  # standard deviation of the bilateral filter's Gaussian weight, in colour distance: 10 of 255 levels
 FACTOR = -1 / (2 * SIGMA**2)  # factor of the squared colour distance in the exponent of the Gaussian weight
 ALL, FRONT, BACK = slice(None), slice(None, -1), slice(1, None)
-# Indices of pixels, and of their neighbours in one direction.  Four directions visit every pair of neighbours once.
+# A row indexes pixels and their neighbours in one direction.  Four directions visit every pair of neighbours once.
 PAIRS = (
     ((..., ALL, FRONT), (..., ALL, BACK)),
     ((..., FRONT, ALL), (..., BACK, ALL)),
@@ -26,7 +26,7 @@ PAIRS = (
 
 
 def blur(features: Tensor) -> Tensor:
-    """Smooth features [N, C, R, R] by 3x3 weights [1, 2, 1] x [1, 2, 1]; borders drop the weights outside of the image.
+    """Smooth features [N, C, R, R] by 3x3 weights [1, 2, 1] x [1, 2, 1], normalised over the pixels inside the image.
 
     Nearest-neighbour upsampling, then this filter, equals bilinear upsampling (Karras et al. 2019, appendix C).
     """
@@ -40,7 +40,7 @@ def low_pass_filter(side: int, dtype: torch.dtype, device: torch.device) -> tupl
     """The kernel [1, 1, 3, 3] with sum 1, and the reciprocal of each pixel's sum [R, R] of weights inside the image."""
     binomial = torch.tensor([0.25, 0.5, 0.25], device=device)
     kernel = torch.outer(binomial, binomial)[None, None]
-    inside = F.conv2d(torch.ones(1, 1, side, side, device=device), kernel, padding=1)  # exact
+    inside = F.conv2d(torch.ones(1, 1, side, side, device=device), kernel, padding=1)  # exact even in TF32
     return kernel.to(dtype), inside.to(torch.promote_types(dtype, torch.float32)).reciprocal()[0, 0].to(dtype)
 
 
@@ -48,7 +48,7 @@ def bilateral(images: Tensor, passes: int) -> Tensor:
     """Replace each pixel of images [N, C, R, R], `passes` times, by a weighted mean of the pixel and its 8 neighbours.
 
     A neighbour's weight is exp(-d^2 / (2 SIGMA^2)), where d is the distance of its colour from the pixel's colour.  So
-    similar neighbours become more alike, and edges stay.  Differentiable once.
+    similar neighbours become more alike, and edges stay.  The result can be differentiated only once.
     Source: Tomasi and Manduchi, "Bilateral Filtering for Gray and Color Images" (ICCV 1998).
     """
     for _ in range(passes):
@@ -91,7 +91,7 @@ class Bilateral(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        """The gradient of x, where y = x + p / t: p sums up the weighted colour differences, and t the weights."""
+        """The gradient of images x for y = x + p / t, where p is the sum of weighted differences, and t of weights."""
         images, filtered, total = ctx.saved_tensors
         of_pull = gradient / total
         of_total = (of_pull * (images - filtered)).sum(1, keepdim=True)

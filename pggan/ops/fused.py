@@ -1,7 +1,7 @@
 """Triton kernels for CUDA compute activations, pixel norm and fades in one pass over memory each.
 
 `problem` tries the kernels once.  If they fail, the networks use PyTorch's operations instead.
-N batch, C features, H and W sides.
+Shapes: N batch size, C features, H height, W width.
 """
 
 from functools import cache
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pggan.ops.convolution import Switches
 
-LEAKY_SLOPE = 0.2  # paper Table 2
+LEAKY_SLOPE = 0.2  # slope of the leaky ReLU below 0 (paper Table 2)
 EPSILON = 1e-8  # added to the mean square under the root of pixel norm (paper section 4.2)
 WIDEST = 1024  # the kernels serve tensors with at most so many features, because a tile holds all features of a pixel
 TILE = 2048  # numbers that a Triton program holds at a time: 16 in the registers of each of its 128 threads
@@ -34,14 +34,14 @@ def problem() -> str | None:
         Blend.apply(x.requires_grad_(), x, x.new_zeros(())).sum().backward()
     except Exception as error:
         text = (str(error) or type(error).__name__).strip().splitlines()[0]
-        if isinstance(error, CalledProcessError) or "C compiler" in text:  # Triton compiles its launcher
+        if isinstance(error, CalledProcessError) or "C compiler" in text:  # Triton compiles a launcher in C
             return "Triton needs a C compiler and Python's headers (apt-get install gcc python3-dev)"
         return shorten(text, REASON_WIDTH, placeholder=" …")
     return None
 
 
 def launch(name: str, x: Tensor, *others: object, each: int | None = None, **constants: float) -> None:
-    """Launch kernel `name` of `triton_kernels.py` on `x` and `others`, one program per tile, or per `each` tiles."""
+    """Launch kernel `name` of `triton_kernels.py` on `x` and `others`, with a program per tile, or per `each` tiles."""
     from pggan.ops import triton_kernels  # imported late, because Triton is not installed everywhere
 
     (pixels, tiles), columns = pixels_of(x), padded(x)
@@ -81,7 +81,7 @@ def bias_act_norm_(x: Tensor, bias: Tensor) -> Tensor:
 
 
 def bias_act_backward(gradient: Tensor, y: Tensor, scale: Tensor | None, *, sums: bool) -> tuple[Tensor, Tensor | None]:
-    """The gradient of x from the `gradient` of y, which is `BiasAct` of x, or with a `scale`, `bias_act_norm_` of x.
+    """The gradient of x from the `gradient` of y, where y = `BiasAct`(x), or with a `scale`, y = `bias_act_norm_`(x).
 
     With `sums`, the second result is the gradient of the bias: float32 [C], the gradient of x summed over all pixels in
     a fixed order, so that its bits are reproducible.
@@ -111,7 +111,7 @@ class BiasAct(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         if gradient is None:
             return None, None
-        y = ctx.saved_tensors[0].detach()  # no second derivative passes through y, because only its sign counts
+        y = ctx.saved_tensors[0].detach()  # no second derivative passes through y, because only the sign of y matters
         sums = ctx.bias_dtype if ctx.needs_input_grad[1] and Switches.weight_gradients else None
         return BiasActGradient.apply(gradient, y, sums)  # type: ignore[no-any-return]
 
@@ -119,7 +119,7 @@ class BiasAct(torch.autograd.Function):
 class BiasActGradient(torch.autograd.Function):
     """The gradient [N, C, …] of the input of `BiasAct`, and if a dtype `sums` is given, the gradient [C] of its bias.
 
-    This function is linear in the gradient of y, and its own adjoint.  So its derivative is the same function.
+    The gradient of the output y gets multiplied by 1 or by the slope.  So this function is its own derivative.
     """
 
     @staticmethod
@@ -157,7 +157,7 @@ class Blend(torch.autograd.Function):
 
 
 class BlendBackward(torch.autograd.Function):
-    """The gradients of old and new from the gradient of the result of `Blend`; the derivative is `Blend` again."""
+    """The gradients of `old` and `new` from the gradient of the blend.  This function's derivative is `Blend`."""
 
     @staticmethod
     def forward(ctx: Any, gradient: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:

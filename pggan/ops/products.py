@@ -2,11 +2,11 @@
 
 PyTorch multiplies matrices by MKL, which uses AVX-512 only on Intel's processors.  On other processors with AVX-512,
 this file calls oneDNN, which is up to twice as fast.  AMD's processors before Zen 5 take two steps for 512 bits.  On
-these, MKL still computes batched products, because it needs only one call for a batch (docs/decisions.md).
+these, MKL still computes batched products, because oneDNN takes a call for each matrix (docs/decisions.md).
 
 In im2col, the window around each pixel becomes a row of one matrix.  The kernel is the other matrix.  With fused
 pooling, windows are 4x4 pixels at stride 2.  Convolutions with fused upsampling are the adjoint of those with pooling.
-N batch, H and W sides, I and O feature maps, T windows in the batch, K numbers in a window.
+Shapes: N batch size, H height, W width, I input and O output feature maps, T windows in a batch, K numbers per window.
 """
 
 from functools import cache
@@ -32,14 +32,14 @@ def prefers_onednn() -> bool:
 
 @cache
 def prefers_onednn_for_batches() -> bool:
-    """Whether this machine computes batched products by oneDNN, too, although that takes one call for each matrix."""
+    """Whether oneDNN is faster than MKL even for batched products, although oneDNN takes one call for each matrix."""
     facts = processor_facts()
     in_two_steps = facts["vendor_id"] == AMD and int(facts["cpu family"] or 0) < ZEN_5
     return prefers_onednn() and not in_two_steps
 
 
 def mm(left: Tensor, right: Tensor, out: Tensor | None = None, row: Tensor | None = None) -> Tensor:
-    """The product [M, K] x [K, N] -> [M, N], plus `row` [N].  oneDNN computes it only if autograd needs no gradient."""
+    """The product [M, K] x [K, N] -> [M, N], plus `row` [N].  oneDNN multiplies only if autograd needs no gradient."""
     if not _for_onednn(left, right):
         return torch.mm(left, right, out=out) if row is None else torch.addmm(row, left, right)
     result = _onednn(left, right, row)
@@ -82,7 +82,7 @@ def dense(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling) 
     """The result [N, O] of a dense layer with weights `kernel` [O, I] for inputs `x` [N, I]."""
     if x.device.type != "cpu":
         return F.linear(x, kernel, bias)
-    # For batches of up to 64, MKL computes the transposed product in 1/3 to 9/10 of the time of the direct one.
+    # For batches of up to 64, MKL computes the transposed product in 1/3 to 9/10 of the time of the direct product.
     result = mm(x, kernel.t()) if prefers_onednn() else mm(kernel, x.t()).t().contiguous()
     return result if bias is None else result.add_(bias)
 
@@ -154,7 +154,7 @@ def _multiply(windows: Tensor, matrix: Tensor, large: Tensor, rescaling: Rescali
     """The product of the `windows` [T, K] of images `large` [N, …, H, W] and a `matrix` [K, C], as images [N, C, …]."""
     _, stride = side_and_stride(rescaling)
     result = empty(large, len(large), matrix.shape[1], large.shape[2] // stride, large.shape[3] // stride)
-    mm(windows, matrix, out=_pixels(result))  # activations in place do not work on a view of the product
+    mm(windows, matrix, out=_pixels(result))  # activations in place would not work on a view of the product
     return result
 
 

@@ -1,9 +1,9 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
-# ruff: noqa: ANN001, ANN201, ANN202, PLR0917 - Triton reads annotations and takes only its own, and has no keywords
+# ruff: noqa: ANN001, ANN201, ANN202, PLR0917 - Triton accepts only its own annotations, and no keyword-only arguments
 """Triton kernels for operations that memory bandwidth limits: each kernel reads and writes every number once.
 
 Feature maps are channels-last: P pixels of C features.  A Triton program computes one tile after the other.  A tile has
-ROWS pixels and COLUMNS features: C, rounded up to a power of two.  Arithmetic is in float32.  K programs run in all.
+ROWS pixels and COLUMNS features: C, rounded up to a power of two.  Arithmetic is in float32.  A launch has K programs.
 Only `fused.py` imports this file, because Triton is not installed everywhere.
 """
 
@@ -15,7 +15,7 @@ import triton.language as tl
 def _tile(number, pixels, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """For tile `number`: the indices of its pixels and of features, the memory offsets, and which offsets are valid."""
     row, column = number * ROWS + tl.arange(0, ROWS), tl.arange(0, COLUMNS)
-    places = row.to(tl.int64)[:, None] * C + column[None, :]  # int64, as a tensor may have more than 2^31 elements
+    places = row.to(tl.int64)[:, None] * C + column[None, :]  # int64, because a tensor may have more than 2^31 elements
     inside = (row < pixels)[:, None] & (column < C)[None, :]
     return row, column, places, inside
 
@@ -49,7 +49,7 @@ def bias_act_backward(
 
     Each of the K programs computes `tiles` tiles and sets its row of sums [K, C] to the sum of result over its pixels.
 
-    dL/dz = s * (g - y * mean(g * y)), where z is the leaky ReLU, s the scale, y = s * z (same sign), and g = dL/dy.
+    dL/dz = s * (g - y * mean(g * y)), where z is the leaky ReLU's output, s > 0 the scale, y = s * z, g = dL/dy.
     """
     program = tl.program_id(0)
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
@@ -61,7 +61,7 @@ def bias_act_backward(
             s = tl.load(scale + row, mask=row < pixels, other=0.0)
             along = tl.sum(g * features, 1) / C
             g = (g - features * along[:, None]) * s[:, None]
-        g = tl.where(features > 0, g, g * SLOPE)
+        g = tl.where(features > 0, g, g * SLOPE)  # y and z have the same sign
         tl.store(result + places, g, mask=inside)
         total += g
     if sums is not None:

@@ -4,7 +4,7 @@ Linear maps transform each tile of 6x6 pixels, and the 3x3 taps of a kernel, to 
 this domain, a convolution is 36 matrix products, a quarter of the usual multiplications.  Another linear map transforms
 the products to 4x4 pixels of the result.  Backward passes use the transposed maps.
 If nearest upsampling or box pooling is fused in, 5x5 of the 6x6 numbers suffice, and 25 products remain.
-N batch, H and W sides, I and O feature maps, K numbers of the domain (36 or 25), T tiles in the batch.
+Shapes: N batch size, H height, W width, I input and O output feature maps, K numbers of the domain (36 or 25), T tiles.
 Source: Lavin and Gray 2016, section 4; the fused forms are ours.
 """
 
@@ -42,18 +42,18 @@ TAPS = (
     (0, 0, 1),
 )
 RESULT = ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1))
-DOUBLED = ((1, 0, 0, 0), (0, 1, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 1, 0), (0, 0, 0, 1))  # 4 pixels to 6
-HALVED = ((0.5, 0.5, 0, 0), (0, 0, 0.5, 0.5))  # 4 pixels to 2
+DOUBLED = ((1, 0, 0, 0), (0, 1, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 1, 0), (0, 0, 0, 1))  # 4 pixels become 6
+HALVED = ((0.5, 0.5, 0, 0), (0, 0, 0.5, 0.5))  # box pooling of 4 pixels to 2
 ALWAYS_0 = 2  # index of the number in the domain that is 0 for upsampled pixels and does not affect pooled results
 
 
 @dataclass(frozen=True)
 class Maps:
-    """The linear maps between pixels, kernels and Winograd's domain for one rescaling, as matrices for 2D tiles."""
+    """Matrices of the linear maps between 2D tiles of pixels, kernels and Winograd's domain, for one `Rescaling`."""
 
-    pixels: Tensor  # [K, window * window]
-    taps: Tensor  # [K, 9]
-    result: Tensor  # [outcome * outcome, K]
+    pixels: Tensor  # [K, window * window], from the pixels of an input tile to the domain
+    taps: Tensor  # [K, 9], from the taps of a 3x3 kernel to the domain
+    result: Tensor  # [outcome * outcome, K], from the domain to the pixels of an output tile
     window: int  # side of an input tile, in pixels
     stride: int  # distance of neighbouring input tiles, in pixels
     outcome: int  # side of an output tile, in pixels
@@ -86,14 +86,14 @@ def transform_kernel(kernel: Tensor, rescaling: Rescaling, scale: float) -> Tens
 
 
 def _map(matrix: Tensor, columns: Tensor, row: Tensor | None = None) -> Tensor:
-    """The product [M, K] x [K, N], plus `row` [N].  MKL multiplies small matrices, because oneDNN would be slower."""
+    """The product `matrix` x `columns`, plus `row` in each row.  MKL multiplies small matrices faster than oneDNN."""
     if max(matrix.shape) >= LARGE_MAP:
         return mm(matrix, columns, row=row)
     return torch.mm(matrix, columns) if row is None else torch.addmm(row, matrix, columns)
 
 
 class LinearMap(torch.autograd.Function):
-    """The product of a constant matrix [M, K] and a matrix `columns` [K, N]; only `columns` gets a gradient."""
+    """The product of a constant matrix and the matrix `columns`; only `columns` gets a gradient."""
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, columns: Tensor) -> Tensor:
@@ -139,9 +139,9 @@ def grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling) -> Tensor:
 
 
 def _chunks(images: Tensor, kernel: Tensor, tile: int) -> Iterator[slice]:
-    numbers = images[0, 0].numel() // tile**2 * len(kernel) * max(kernel.shape[1:])  # in Winograd's domain, per image
+    numbers = images[0, 0].numel() // tile**2 * len(kernel) * max(kernel.shape[1:])  # numbers in the domain per image
     numbers //= 2 if prefers_onednn() else 1  # with oneDNN, chunks of twice the size are faster
-    size = ceil(len(images) / max(round(len(images) * numbers / CHUNK), 1))  # chunks are few, as each reads the kernel
+    size = ceil(len(images) / max(round(len(images) * numbers / CHUNK), 1))  # each chunk reads the whole kernel again
     return (slice(start, start + size) for start in range(0, len(images), size))
 
 
@@ -172,7 +172,7 @@ def _add_tiles(pixels: Tensor, images: Tensor, m: Maps) -> None:
     down, right, stride = height // m.stride, width // m.stride, m.stride
     tiles = pixels.view(m.window, m.window, count, down, right, features).permute(2, 3, 0, 4, 1, 5)
     parts = [slice(first, min(first + stride, m.window)) for first in range(0, m.window, stride)]
-    more = len(parts) - 1  # each tile overlaps so many of the tiles after it
+    more = len(parts) - 1  # a tile overlaps so many later tiles of its row or column
     padded = pixels.new_zeros(count, down + more, stride, right + more, stride, features)
     for i, rows in enumerate(parts):
         for j, columns in enumerate(parts):
