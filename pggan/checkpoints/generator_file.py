@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from pggan.networks.networks import Generator
 
 VERSION = 4  # version of the header, which has num_classes and class_names since version 4
-STATE_FILE = "state.json"  # in a checkpoint's directory
-WEIGHTS_FILE = "weights.safetensors"  # in a checkpoint's directory: the tensors of G, D and the averaged G
+STATE_FILE = "state.json"  # file in a checkpoint's directory: images shown, architecture, checksums
+WEIGHTS_FILE = "weights.safetensors"  # file in a checkpoint's directory: the tensors of G, D and the averaged G
 AVERAGED = "generator_ema/"  # the names of the averaged G's tensors in WEIGHTS_FILE begin with this
-GENERATOR_FILE = "generator.safetensors"  # in a run directory
+GENERATOR_FILE = "generator.safetensors"  # file in a run directory: the averaged G of the newest checkpoint
 HEADER_KEY = "pggan"
 CLASS_NAMES = "class_names"  # entry of the header, if the generator was trained with labels
-PROVENANCE = ("license", "data_statement")  # optional: licence of the weights, text about the training images
+PROVENANCE = ("license", "data_statement")  # optional in headers: licence of the weights, note on the training images
 PREFIX = "pretrained:"  # run=pretrained:NAME means a generator that comes with the package
 FOLDER = Path(__file__).parent / "pretrained"
 
@@ -45,7 +45,7 @@ class LoadedGenerator:
     images: int
     class_names: tuple[str, ...] = ()  # the names of the classes, if known
     path: Path | None = None  # the file that the generator was read from
-    license: str | None = None  # licence of the weights, by its name on Hugging Face
+    license: str | None = None  # licence of the weights, under the licence's name on Hugging Face
     data_statement: str | None = None  # a statement about the training images
 
 
@@ -64,14 +64,14 @@ def load_generator(run: str, device: "torch.device", key: str = "run") -> Loaded
         architecture = Architecture.from_plain(about["architecture"])
         with safe_open(path, "pt") as file:
             names = list(file.keys())
-            names = [name for name in names if name.startswith(AVERAGED)] or names  # a checkpoint has G and D, too
+            names = [name for name in names if name.startswith(AVERAGED)] or names  # checkpoints have G and D, too
             tensors = {name.removeprefix(AVERAGED): file.get_tensor(name) for name in names}
-        with torch.device("meta"):  # checks names and shapes before memory is allocated
+        with torch.device("meta"):  # the meta device checks names and shapes before memory is allocated
             Generator(architecture).load_state_dict(tensors, assign=True)
         network = Generator(architecture)
         network.load_state_dict(tensors)
     for name, tensor in network.state_dict().items():
-        if not bool(torch.isfinite(tensor).all()):  # its images would be black
+        if not bool(torch.isfinite(tensor).all()):  # with NaN weights, images would be black
             problem = f"{path} is damaged: its weights {name} are NaN or infinite."
             raise UserError(problem, "Choose another checkpoint=, or an undamaged copy of the file.")
     network.requires_grad_(False).to(device)
@@ -89,7 +89,7 @@ def describe_generator(generator: LoadedGenerator) -> dict[str, Any]:
 
 
 def save_generator(generator: LoadedGenerator, path: Path) -> None:
-    """Write a generator file that `load_generator` can read; raises OSError."""
+    """Write a generator file that `load_generator` can read; raises OSError when the system refuses to write."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in generator.network.state_dict().items()}
     with atomic_write(path) as temporary:
         save_tensors(tensors, temporary, {HEADER_KEY: json.dumps(describe_generator(generator))})
@@ -114,7 +114,7 @@ def generator_path(run: str, key: str = "run") -> Path:
     Args: key: the configuration key that the error quotes.  Raises UserError when there is no such file.
     """
     path = path_of_run(run, key)
-    if (path / STATE_FILE).is_file():  # a checkpoint; version 4 had one file per network
+    if (path / STATE_FILE).is_file():  # `path` is a checkpoint; a checkpoint of version 4 has a file for each network
         path /= WEIGHTS_FILE if (path / WEIGHTS_FILE).exists() else "generator_ema.safetensors"
     elif path.is_dir():
         path /= GENERATOR_FILE
@@ -125,7 +125,7 @@ def generator_path(run: str, key: str = "run") -> Path:
 
 
 def read_generator_header(path: Path) -> dict[str, Any]:
-    """Read the header of a generator file.  `refusing_generators` turns errors of an invalid file into UserError."""
+    """Read a generator file's header.  Call this in `with refusing_generators`, which turns errors into UserError."""
     if not path.is_file():
         raise ValueError("the path is not a plain file")
     with safe_open(path, "np") as file:
@@ -162,14 +162,14 @@ def refusing_generators(path: Path) -> Iterator[None]:
 def stored_tensors(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
     """The type and shape of each tensor in a safetensors file, by name; raises SafetensorError for a damaged file."""
     with safe_open(path, "np") as file:
-        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - not a dictionary
+        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - `file` is not a dictionary
         return {name: (found.get_dtype(), tuple(found.get_shape())) for name, found in slices.items()}
 
 
 def save_tensors(tensors: dict[str, "torch.Tensor"], path: Path, metadata: dict[str, str]) -> None:
     """Write a safetensors file with `metadata` in its header; raises OSError when the system refuses to write.
 
-    Without this function, the safetensors library writes files with mode 0600, and hides OSError in SafetensorError.
+    The safetensors library alone would write files with mode 0600, and hide OSError in SafetensorError.
     """
     from safetensors.torch import save_file
 

@@ -58,7 +58,7 @@ class Checkpoint:
         return Architecture.from_plain(self.header["architecture"])
 
     def load(self, component: str) -> "dict[str, Tensor]":
-        """Load the tensors of a component, such as optimizer_g, into host memory; empty without this component."""
+        """Load the tensors of a component, such as optimizer_g, into host memory; {} if the component is missing."""
         alone, prefix = f"{component}.safetensors", f"{component}/"
         if alone in self.header["files"]:
             file, prefix = alone, ""
@@ -67,7 +67,7 @@ class Checkpoint:
         if file not in self.header["files"]:
             return {}
         with safe_open(self.directory / file, "pt") as opened:
-            names = [name for name in opened.keys() if name.startswith(prefix)]  # noqa: SIM118 - not a dictionary
+            names = [name for name in opened.keys() if name.startswith(prefix)]  # noqa: SIM118 - `opened` is not a dictionary
             return {name.removeprefix(prefix): opened.get_tensor(name) for name in names}
 
     def restore(self, state: "State") -> None:
@@ -126,13 +126,13 @@ def write_header(directory: Path, header: dict[str, Any]) -> None:
 
 
 def checksum_of(header: dict[str, Any]) -> str:
-    """The SHA-256 of all entries of a checkpoint's `header` but the checksum itself."""
+    """The SHA-256 of all entries of a checkpoint's `header` except the checksum itself."""
     rest = {key: value for key, value in header.items() if key != CHECKSUM}
     return sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def mark_of(directory: Path, name: str) -> Any:
-    """Read the entry `name`, such as BEST, from a checkpoint's state.json, unverified; None if there is no entry."""
+    """Read the entry `name`, such as BEST, from a checkpoint's unverified state.json; None if the entry is missing."""
     try:
         return parse_json((directory / STATE_FILE).read_bytes()).get(name)
     except (OSError, ValueError):
@@ -154,16 +154,16 @@ def best_of(directories: Sequence[Path]) -> Path | None:
 
 
 def choose_checkpoint(run: str, choice: str | int) -> str:
-    """The path of the generator that `choice` means: NEWEST is `run` itself, BEST is the best checkpoint of `run`.
+    """The path of the generator that `choice` asks for: `run` itself for NEWEST, the best checkpoint of `run` for BEST.
 
-    A number is the checkpoint at that many images shown.  Raises UserError if `run` has no such checkpoint.
+    A number asks for the checkpoint at this number of images shown.  Raises UserError if `run` has no such checkpoint.
     """
     if choice == NEWEST:
         return run
     found = checkpoints_of(Path(run))
     chosen = best_of(found) if choice == BEST else next((one for one in found if int(one.name) == choice), None)
     if chosen is None:
-        there = ", ".join(str(int(one.name)) for one in found) or "none, because it is not a run with checkpoints"
+        there = ", ".join(str(int(one.name)) for one in found) or "none, because run= names no run with checkpoints"
         best = "Evaluations mark the best checkpoint, by the first metric in evaluation.metrics=."
         raise UserError(f"run={run} has no checkpoint={choice}.", f"Its checkpoints: {there}. {best}")
     return str(chosen)

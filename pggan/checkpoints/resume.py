@@ -14,7 +14,7 @@ from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.reducer import EXTRA_STATE, GradientReducer
 from pggan.optim.state import State, StateDicts
 
-# Settings that a resumed run may change only if `allow_changes` names them, with the reason.
+# {setting: reason why a resumed run must not change the setting, unless `allow_changes` names the setting}
 REFUSED = {
     "seed": "with another seed the order of images changes, so some images come twice in this epoch",
     "loss.name": "with another loss the discriminator's scores have another meaning",
@@ -98,7 +98,7 @@ def transfer(path: str, state: State) -> Iterator[str]:
 
 
 def load_weights(path: str, architecture: Architecture) -> StateDicts:
-    """The weights at `path` by network; a generator file has only the averaged G, whose weights then are G's, too.
+    """The weights at `path` for each network.  A generator file has only the averaged G, so G gets the same weights.
 
     Raises UserError when `path` has no weights, or its networks differ from `architecture` in KIND_FIELDS.
     """
@@ -113,13 +113,13 @@ def load_weights(path: str, architecture: Architecture) -> StateDicts:
         theirs = network.architecture
     if found := [line for line in architecture.differences(theirs) if line.split(":")[0] in KIND_FIELDS]:
         problem = f"init_from={path} has networks that do not fit the networks of this run ({'; '.join(found)})."
-        remedy = "Set the model keys of that run. A generator of another program, with another stem, can't be trained."
+        remedy = "Set the model keys of that run. Imported generators with other first layers (stem) can't be trained."
         raise UserError(problem, remedy)
     return state_dicts
 
 
 def broadcast_state(state: State, reducer: GradientReducer, checkpoint: Checkpoint | None, group: ProcessGroup) -> None:
-    """Broadcast rank 0's `state`, and the reducer's state in rank 0's `checkpoint`, to all ranks with the same bits."""
+    """Broadcast rank 0's `state` and the reducer's state in `checkpoint`; all ranks then have the same bits."""
     tensors: StateDicts = {}
     with group.collective_errors():
         if group.is_main:

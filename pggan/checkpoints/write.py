@@ -28,7 +28,7 @@ class NonFiniteError(Exception):
     """A tensor of the training state has a NaN or infinite number, so that training can't resume from the state."""
 
     def __init__(self, what: str, images: int | None = None) -> None:
-        """Args: what: the tensor's name; images: image count of a saved state, None for the state in training."""
+        """Args: what: the non-finite tensor's name; images: a snapshot's image count, None for the trainer's state."""
         super().__init__(what)
         self.images = images
 
@@ -60,7 +60,7 @@ def take_snapshot(state: State, phase: Phase, metadata: dict[str, Any], extra_st
         component: {name: host_copy(tensor) for name, tensor in tensors.items()}
         for component, tensors in (state.state_dict() | extra_state).items()
     }
-    synchronize(state.g_ema.weights[0].device)  # once for all copies
+    synchronize(state.g_ema.weights[0].device)  # waits once for all copies
     stage = {"phase": phase.name, "resolution": phase.resolution, "alpha": phase.alpha}
     return Snapshot(state_dicts, state.images, state.phase_index, state.g_ema.architecture, stage, metadata)
 
@@ -81,7 +81,7 @@ def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
     weights = {component: state_dicts[component] for component in read.NETWORKS}
     rest = {component: tensors for component, tensors in state_dicts.items() if component not in read.NETWORKS}
     with atomic_directory(run_dir / "checkpoints" / f"{images:09d}") as directory:
-        # In `run_dir`, a kill would leave safetensors' temporary file.  So the file is written here, then moved.
+        # A kill would leave safetensors' temporary file in `run_dir`, so the generator is written in `directory` first.
         save_tensors(state_dicts["generator_ema"], directory / generators.GENERATOR_FILE, header)
         with atomic_write(run_dir / generators.GENERATOR_FILE) as temporary:
             os.replace(directory / generators.GENERATOR_FILE, temporary)
@@ -112,7 +112,7 @@ def prune(run_dir: Path, newest: int, keep: int) -> None:
     found = read.checkpoints_of(run_dir)
     ahead = [directory for directory in found if int(directory.name) > newest]
     valid = [directory for directory in found if directory not in ahead]
-    old = [one for one in valid[:-keep] if not read.mark_of(one, "milestone")]  # milestones of old versions stay
+    old = [one for one in valid[:-keep] if not read.mark_of(one, "milestone")]  # old versions of pggan set this mark
     best = read.best_of(valid)
     for directory in (*ahead, *old):
         if directory != best:
@@ -131,7 +131,7 @@ class CheckpointWriter:
         self.run_dir, self.keep, self.every_images = run_dir, keep, every_images
         self.every_seconds = inf if every_minutes is None else 60 * every_minutes
         self._begun = time.monotonic()  # when the last write began
-        self._thread: Thread | None = None  # writes the last snapshot
+        self._thread: Thread | None = None  # the thread that writes the last snapshot
         self._problem: Exception | None = None  # the thread's error, until `wait` raises the error
 
     def __enter__(self) -> Self:
@@ -164,7 +164,7 @@ class CheckpointWriter:
     def wait(self) -> None:
         """Wait until all snapshots are on the disk; raises an error of the background thread, but only once."""
         if self._thread is not None:
-            self._thread.join()  # a thread that frees tensors while Python exits aborts the process
+            self._thread.join()  # else the thread may free tensors while Python exits, which aborts the process
         problem, self._problem = self._problem, None
         if problem is not None:
             raise problem
@@ -175,7 +175,7 @@ class CheckpointWriter:
             prune(self.run_dir, snapshot.images, self.keep)
         except OSError as error:
             self._problem = refused_by_disk(self.run_dir, error)
-        except Exception as error:  # the main thread raises it
+        except Exception as error:  # `wait` raises the error in the main thread
             self._problem = error
 
 

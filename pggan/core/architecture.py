@@ -12,22 +12,22 @@ from typing import Any
 # The floating-point type of activations and convolutions.  Weights, losses and penalties are always float32.
 Precision = StrEnum("Precision", "auto fp32 bf16 fp16")
 MIN_RESOLUTION = 4
-MOST = 2**24  # upper bound of each integer field: no larger network could be trained
+MOST = 2**24  # upper bound of each integer field of Architecture: no larger network could be trained
 
 
 class Resampling(Enum):
-    """How a block doubles or halves the resolution.  Both ways are the same function in G, but not in D."""
+    """How a block doubles (G) or halves (D) the resolution.  Both variants compute the same in G, but not in D."""
 
-    fused = "fused"  # one 4x4 convolution with stride 2; so D pools before bias and activation (official default)
-    unfused = "unfused"  # 3x3 convolutions; G upsamples before the first, D pools after the last activation (paper)
+    fused = "fused"  # a 4x4 convolution of stride 2 resamples (official default), so D pools before bias and activation
+    unfused = "unfused"  # 3x3 convolutions (paper); G upsamples before the first one, D pools after the last activation
 
 
 class Stem(Enum):
-    """G's layers from latent to 4x4 features: the official ones, or two others for imported weights."""
+    """G's layers from latent to 4x4 features, as in the official code or, for imported weights, another program."""
 
-    official = "official"  # dense layer with one bias per feature map; pixel norm after dense layer and convolution
+    official = "official"  # the dense layer has a bias per feature map; pixel norms follow dense layer and convolution
     unit_bias = "unit_bias"  # the dense layer has a bias for each output, 16 per feature map (pytorch_GAN_zoo)
-    one_norm = "one_norm"  # pixel norm after the convolution, but not after the dense layer (pro-gan-pth)
+    one_norm = "one_norm"  # pixel norm follows the convolution, but not the dense layer (pro-gan-pth)
 
 
 class Rescaling(Enum):
@@ -47,20 +47,20 @@ def resolutions_between(first: int, final: int) -> tuple[int, ...]:
 class Architecture:
     """The numbers that decide all shapes of G and D.  Raises ValueError for impossible numbers."""
 
-    resolution: int  # final side in pixels, a power of two
-    channels: int  # image channels: 3 RGB, 1 grey, or any other number
-    num_classes: int  # 0 without labels
+    resolution: int  # side of the final images in pixels, a power of two
+    channels: int  # number of image channels: 3 for RGB, 1 for grey, or any other number
+    num_classes: int  # 0 if images have no labels
     latent_size: int
     fmap_base: int  # with fmap_decay=1, resolution R has min(2 * fmap_base / R, fmap_max) feature maps
     fmap_decay: float
     fmap_max: int
     stddev_group: int  # D computes each minibatch standard deviation over this many images
     resampling: Resampling
-    blur: bool = False  # a low-pass filter after every upsampling of features
+    blur: bool = False  # whether a low-pass filter follows every upsampling of features
     bilateral: int = 0  # how many times a bilateral filter smooths G's images
     residual: bool = False  # D's blocks add their input, pooled to half its resolution, to their output
     stem: Stem = Stem.official
-    features: str | None = None  # pretrained network whose features D gets, too: NAME@CHECKSUM of its weights
+    features: str | None = None  # NAME@CHECKSUM of the pretrained network whose features D gets besides images
     features_from: int = 16  # the lowest resolution at which D gets pretrained features
 
     def __post_init__(self) -> None:
@@ -70,10 +70,10 @@ class Architecture:
             if whole or (field.type is bool and not isinstance(value, bool)):
                 raise ValueError(f"{field.name}={value!r} is not possible")
         for side in (self.resolution, self.features_from):
-            if side < MIN_RESOLUTION or side & (side - 1):  # no power of 2
+            if side < MIN_RESOLUTION or side & (side - 1):  # not a power of two
                 raise ValueError(f"a resolution of {side} is not possible")
         if self.features is not None and not re.fullmatch(r"[\w:-]{1,200}@[0-9a-f]+", str(self.features)):
-            raise ValueError("features does not name features")
+            raise ValueError("features is not of the form NAME@CHECKSUM")
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> "Architecture":

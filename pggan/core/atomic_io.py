@@ -59,7 +59,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
 def atomic_directory(path: Path) -> Iterator[Path]:
     """Yield a temporary directory; if the `with` block raises nothing, the directory is then renamed to `path`.
 
-    If `path` exists already, it is removed only when the new files are safely on the disk.
+    An older directory at `path` is removed only when the new files are safely on the disk.
     """
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -115,7 +115,7 @@ def require_free_space(path: Path, needed: int, remedy: str) -> None:
 
 
 def try_lock(descriptor: int) -> bool:
-    """Try to lock an open file; returns False if another process holds the lock.  A lock ends with the process."""
+    """Try to lock an open file; returns False if another process holds the lock.  The lock ends with this process."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

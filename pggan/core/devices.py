@@ -31,7 +31,7 @@ def count_devices(devices: str) -> tuple[str, int]:
     """The type and the number of devices that `devices` asks for on this machine; each device gets one rank.
 
     auto: all CUDA devices, else one MPS device, else one CPU; N: N CUDA devices; cpu:N: N ranks on the CPU.
-    Raises UserError when this machine has fewer CUDA devices.
+    Raises UserError when this machine has fewer CUDA devices than `devices` asks for.
     """
     numbered = re.fullmatch(r"(cpu:)?([1-9]\d*)", devices)
     if numbered is None:
@@ -41,15 +41,15 @@ def count_devices(devices: str) -> tuple[str, int]:
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if kind == "cuda" and count > found:
         problem = f"devices={devices}: this machine has {found} CUDA devices."
-        raise UserError(problem, f"Ask for fewer, or use devices=cpu:{devices} for ranks on the CPU.")
+        raise UserError(problem, f"Ask for fewer devices, or use devices=cpu:{devices} for ranks on the CPU.")
     return kind, count
 
 
 def device_of_rank(devices: str, local_rank: int) -> torch.device:
     """The device on which the rank `local_rank` of this machine computes.
 
-    A rank that sees only one CUDA device takes it, because Slurm may give each task a GPU of its own.  This function
-    does not check whether another rank uses the same GPU.
+    A rank that sees only one CUDA device uses this device, because Slurm may give each task a GPU of its own.  This
+    function does not check whether another rank uses the same GPU.
     """
     kind, _ = count_devices(devices)
     if kind != "cuda":
@@ -60,9 +60,9 @@ def device_of_rank(devices: str, local_rank: int) -> torch.device:
 
 
 def set_threads(threads: int | None, *, one: bool = False) -> None:
-    """Set PyTorch's number of CPU threads; None: OMP_NUM_THREADS if set, else 1 if `one`, else 1 per CPU core."""
+    """Set PyTorch's number of CPU threads.  None means OMP_NUM_THREADS if set, else 1 if `one`, else 1 per CPU core."""
     if threads is None and "OMP_NUM_THREADS" not in os.environ:
-        most = 1 if one else available_cores()  # PyTorch ignores a container's limit
+        most = 1 if one else available_cores()  # PyTorch ignores a container's CPU limit
         threads = most if most < torch.get_num_threads() else None
     if threads is not None:
         torch.set_num_threads(threads)
@@ -74,14 +74,14 @@ def configure_process(
     """Configure this process for `device`: cuDNN, threads, memory.
 
     Args: threads: CPU threads; one_thread: without `threads`, use one CPU thread instead of one per core;
-    deterministic: on CUDA, the same step gives the same bits in every process, as it always does on a CPU.
+    deterministic: on CUDA, the same step gives the same bits in every process, as a step always does on a CPU.
     """
     set_threads(threads, one=one_thread)
     if device.type == "cuda":
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # float32 is float32
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # TF32 would lose precision
         torch.backends.cudnn.benchmark = not deterministic  # the search for fast kernels pays off: shapes rarely change
         if deterministic:  # https://docs.pytorch.org/docs/stable/notes/randomness.html
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it once
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads this variable once
             torch.use_deterministic_algorithms(True, warn_only=True)  # warns of operations that are not deterministic
             # To fill new tensors with NaN would cost time, and no step reads a tensor before it writes the tensor.
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
@@ -95,7 +95,7 @@ def precision_on(device: torch.device, precision: Precision) -> Precision:
         return precision
     if device.type != "cuda":
         return Precision.fp32
-    # GPUs before compute capability 8.0 have no bf16: PyTorch would emulate it slowly.
+    # GPUs before compute capability 8.0 have no bf16: PyTorch would emulate bf16 slowly.
     return Precision.bf16 if torch.cuda.is_bf16_supported(including_emulation=False) else Precision.fp16
 
 
@@ -111,7 +111,7 @@ def free_memory(device: torch.device) -> int | None:
 
 
 def peak_memory(device: torch.device) -> int:
-    """The peak memory so far in bytes: on CUDA, of PyTorch's allocator; on other devices, of this process."""
+    """The peak memory use so far in bytes: by PyTorch's allocator on CUDA, by this process on other devices."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -4,7 +4,7 @@ import errno
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-EXIT_FAILED = 1  # an unexpected exception
+EXIT_FAILED = 1  # an unexpected exception ended the program
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 75  # a signal stopped the program; the same command resumes training
 EXIT_PEER_LOST = 76  # a rank ended because another rank failed

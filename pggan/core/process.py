@@ -20,7 +20,7 @@ PARENT_VARIABLE = "PGGAN_PARENT"  # tells a child the process id of its parent: 
 
 # Each of these signals asks the program to save and stop: Ctrl-C, a scheduler's signals, a closed terminal.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # mallopt options: limit of free bytes at the heap's end; limit of mmap blocks
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # mallopt options: limit of free bytes at the heap's end; most mmap blocks
 SYSTEM = Path("/")  # holds Linux's proc/ and sys/; tests replace this directory
 
 
@@ -39,18 +39,18 @@ def environment(variables: dict[str, str]) -> Iterator[None]:
 def set_library_defaults() -> None:
     """Set environment variables of libraries, unless the user has set them.  Call this before torch is imported."""
     defaults = {
-        "THP_MEM_ALLOC_ENABLE": "1",  # PyTorch uses huge pages for large CPU tensors, which is much faster
-        # Small gradients gain nothing when NCCL registers the buffers of all-reduces in CUDA graphs,
-        # and NCCL hangs when ranks register different buffers (https://github.com/NVIDIA/nccl/issues/2389).
+        "THP_MEM_ALLOC_ENABLE": "1",  # makes PyTorch use huge pages for large CPU tensors, which are much faster
+        # In CUDA graphs, NCCL would register the buffers of all-reduces, which does not speed up small gradients.
+        # NCCL hangs when ranks register different buffers (https://github.com/NVIDIA/nccl/issues/2389).
         "NCCL_GRAPH_REGISTER": "0",
         "LOGLEVEL": "ERROR",  # else torchrun logs a warning for each signal that it sends
         # Else a rank that loses another rank prints a C++ stack trace per connection; pggan logs one line.
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }
     if "OMP_WAIT_POLICY" not in os.environ:
-        # An idle thread of GNU OpenMP polls for work this many times, a third of the default, before it sleeps.
-        # On a shared machine, fewer polls halve the time of a step; on a quiet machine, they change nothing.
-        # Without polls, a step would take up to four times as long (docs/performance.md).
+        # An idle OpenMP thread spins (looks for work) this many times, a third of GNU's default, before it sleeps.
+        # This shorter spin halves the time of a step beside other programs, and changes nothing on a quiet machine.
+        # If idle threads slept at once, a step would take up to four times as long (docs/performance.md).
         defaults["GOMP_SPINCOUNT"] = "100000"
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
@@ -110,12 +110,12 @@ def available_cores() -> int:
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     own = Path("sys/fs/cgroup", named_values("proc/self/cgroup", "::").get("0", "").lstrip("/"))
-    quotas = [system_file(f"{group}/cpu.max").split() for group in (own, *own.parents)]  # microseconds and period
+    quotas = [system_file(f"{group}/cpu.max").split() for group in (own, *own.parents)]  # quota and period
     return min([cores, *(max(-(-int(one[0]) // int(one[1])), 1) for one in quotas if one and one[0] != "max")])
 
 
 def system_file(name: str) -> str:
-    """The text of a file in /proc or /sys without its last newline; empty when the file can't be read."""
+    """The text of a file in /proc or /sys without its last newline; an empty string if the file can't be read."""
     try:
         return (SYSTEM / name).read_text().strip()
     except OSError:
@@ -129,7 +129,7 @@ def named_values(name: str, separator: str) -> dict[str, str]:
 
 
 def threads_per_rank(ranks: int, *, elastic: bool) -> int:
-    """CPU threads per rank, for `ranks` ranks on this machine; 1 if `elastic`, because threads reorder sums."""
+    """CPU threads for each of `ranks` ranks on this machine; 1 if `elastic`, so that sums never round differently."""
     return 1 if elastic else max(1, available_cores() // ranks)
 
 
@@ -144,4 +144,4 @@ def keep_freed_memory() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
         mallopt(M_MMAP_MAX, 0)
-        mallopt(M_TRIM_THRESHOLD, -1)  # never
+        mallopt(M_TRIM_THRESHOLD, -1)  # -1: never return free memory to the system

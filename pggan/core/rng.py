@@ -23,7 +23,7 @@ def generator_for(seed: int, purpose: str, count: int, device: torch.device | No
 
 @dataclass(frozen=True)
 class StepRng:
-    """Random numbers for the training step that begins after `images` images shown; each purpose has its own."""
+    """Random numbers for the training step after `images` images shown; different purposes get different numbers."""
 
     seed: int
     images: int

@@ -14,24 +14,24 @@ PerResolution = Mapping[int, float]  # {resolution: value}; a value holds until 
 
 
 def value_at(values: PerResolution, resolution: int) -> float:
-    """The value listed for `resolution` or else for the next lower resolution; raises KeyError if there is neither."""
+    """The value listed for `resolution` or else for the next lower resolution; raises KeyError if neither is listed."""
     return values[max((key for key in values if key <= resolution), default=resolution)]
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A phase of training fades in a resolution or keeps it stable.  Alpha and learning rates hold for one step."""
+    """A training phase at one resolution.  `alpha` and the learning rates are the values at one step of the phase."""
 
-    index: int  # position in the schedule: 0, 1, 2 …
+    index: int  # position of the phase in the schedule: 0, 1, 2 …
     resolution: int
-    fading: bool  # new layers are being faded in
+    fading: bool  # whether new layers are being faded in
     alpha: float  # weight of the newest layers, 0 to 1; 1 when not fading
     start: int  # number of images shown when the phase begins
     end: int  # number of images shown when the next phase begins
-    batch: int  # images per training step, of all ranks together
+    batch: int  # images per training step, summed over all ranks
     learning_rate_g: float
     learning_rate_d: float
-    missing_levels: int  # how many times later phases double the resolution
+    missing_levels: int  # number of doublings from this resolution to the final resolution
 
     @property
     def name(self) -> str:
@@ -50,11 +50,11 @@ class Schedule:
     batch: PerResolution
     learning_rate_g: PerResolution
     learning_rate_d: PerResolution
-    batch_factor: int = 1  # multiplies all batches
+    batch_factor: int = 1  # multiplies the batch of every phase
     learning_rate_factor: float = 1.0  # multiplies both learning rates
-    lr_warmup_images: int = 0  # both learning rates rise linearly from 0 over this many images of each phase
-    lr_decay_images: int = 0  # both learning rates fall linearly to 0 over this many last images, at most half of all
-    total_images: int | None = None  # images shown in training; None: all phases; more images prolong the last phase
+    lr_warmup_images: int = 0  # images at the start of each phase over which both learning rates rise linearly from 0
+    lr_decay_images: int = 0  # images at the end over which the learning rates fall linearly to 0; at most half the run
+    total_images: int | None = None  # images of the run; None: the sum of all phases; more prolong the last phase
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
@@ -90,7 +90,7 @@ class Schedule:
 
     @property
     def decay_images(self) -> int:
-        """Over how many images at the end of training the learning rates fall: at most half of `total`."""
+        """The number of images at the end of training over which the learning rates fall: at most half of `total`."""
         return min(self.lr_decay_images, self.total // 2)
 
     @property

@@ -57,7 +57,7 @@ def three_digits(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Format `seconds` with three digits, in d, h or min if that gives at least 2, else in s; below 0.1 s in ms."""
+    """Format `seconds` with three digits in the largest unit (d, h, min) that gives at least 2, else in s or ms."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{three_digits(seconds / length)} {unit}"

@@ -20,8 +20,8 @@ from pggan.core.process import PARENT_VARIABLE, TASK_VARIABLE, environment, sign
 LOOPBACK = "127.0.0.1"  # not `localhost`, which some containers can't resolve
 RENDEZVOUS_SECONDS = 300  # seconds in which all machines and ranks have to connect
 RANKS_VARIABLE = "PGGAN_RANKS"  # environment variable of ranks: a folder for files that ranks and launcher exchange
-IGNORED = "SIGURG"  # the only signal that torchrun handles; nobody sends it, so `relay` handles all signals
-ENDED = "ended"  # file with the exit code of the command; once it exists, no rank is restarted
+IGNORED = "SIGURG"  # the only signal that torchrun handles; nobody sends SIGURG, so `relay` gets all signals
+ENDED = "ended"  # name of the file with the command's exit code; once the file exists, no rank is restarted
 
 
 def launch(
@@ -39,8 +39,8 @@ def launch(
 
     The launcher passes signals on to the ranks, which then save and exit.
     Args: values: the configuration of the command; nnodes, rdzv_endpoint, max_restarts: torchrun's options; threads:
-    CPU threads per rank, unless OMP_NUM_THREADS is set; then: returns a sentence for messages after
-    failures and signals, which tells the user what the same command would do if it was run again.
+    CPU threads per rank, unless OMP_NUM_THREADS is set; then: returns a sentence for messages after failures and
+    signals: what the same command would do in a second run.
     Raises UserError if the machines do not find each other, or lose their connection.
     """
     with tempfile.TemporaryDirectory(prefix="pggan-") as folder:
@@ -159,8 +159,8 @@ def meeting_place(endpoint: str) -> tuple[str, bool | None]:
             with socket.create_connection((host, int(port)), timeout=5) as way:
                 return way.getsockname()[0], False
         except OSError:
-            with suppress(OSError), socket.create_server((host, int(port))):  # fails unless `host` is this machine
-                # Of two launchers in one machine, both could host at a loopback address: None lets torchrun choose.
+            with suppress(OSError), socket.create_server((host, int(port))):  # this fails unless `host` is this machine
+                # Two launchers on one machine could both be the host at LOOPBACK.  None lets torchrun choose the host.
                 return host, None if host == LOOPBACK else True
             if time.monotonic() > end:
                 raise

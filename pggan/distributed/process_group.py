@@ -24,10 +24,10 @@ from pggan.core.devices import device_of_rank, synchronize
 from pggan.core.errors import EXIT_FAILED, EXIT_PEER_LOST, EXIT_USER_ERROR, StepOutOfMemory, UserError
 from pggan.distributed.launch import RENDEZVOUS_SECONDS
 
-STEP_TIMEOUT = timedelta(minutes=30)  # for gradients and flags, which a slow link or an evaluation can delay by minutes
-CONTROL_TIMEOUT = timedelta(days=1)  # for small values on the CPU: one rank may prepare data for hours meanwhile
+STEP_TIMEOUT = timedelta(minutes=30)  # for all-reduces of gradients, which slow links or evaluations can delay
+CONTROL_TIMEOUT = timedelta(days=1)  # for CPU collectives of small values: ranks may wait hours while one prepares data
 ROUND, POLL_SECONDS = "round", 0.1
-MAX_STEPS_IN_FLIGHT = 8  # steps in the GPU's queue: enough to keep the GPU busy, but a checkpoint has to wait for all
+MAX_STEPS_IN_FLIGHT = 8  # steps in the GPU's queue: enough to keep the GPU busy, but a checkpoint waits for all of them
 T = TypeVar("T")
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -37,7 +37,7 @@ class PeerLost(Exception):
 
 
 class RemoteUserError(Exception):
-    """Another rank raised a UserError, and prints it; this exception quotes its text."""
+    """Another rank raised a UserError, and prints the error; this exception quotes the text."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class ProcessGroup:
         self.device, self.is_main = device, info.rank == 0
         self.name = f"rank {info.rank} on {socket.gethostname()} (pid {os.getpid()})"
         self.torch_group, self._control = torch_group, control
-        self._step_events: deque[torch.cuda.Event] = deque()  # one for each step in the GPU's queue
+        self._step_events: deque[torch.cuda.Event] = deque()  # one event for each step in the GPU's queue
 
     @classmethod
     def single_process(cls, device: torch.device) -> "ProcessGroup":
@@ -109,7 +109,7 @@ class ProcessGroup:
             raise UserError(f"{self.name} can't send gradients to the other GPUs: {error}", remedy) from error
 
     def subgroup(self, size: int) -> "ProcessGroup | None":
-        """The group of the ranks below `size` only; None on the other ranks.  All ranks call this method."""
+        """The group of the ranks below `size` only; None on the other ranks.  All ranks have to call this method."""
         torch_group = dist.new_group(list(range(size))) if self.world_size > 1 else None
         info = RankInfo(self.rank, size, self.local_rank, min(size, self.local_world_size))
         return ProcessGroup(info, self.device, torch_group, torch_group) if self.rank < size else None
@@ -190,10 +190,10 @@ class ProcessGroup:
                         raise UserError(problem, remedy)
 
     def limit_steps_in_flight(self) -> None:
-        """Wait until a GPU is at most MAX_STEPS_IN_FLIGHT steps behind the CPU; called before every step."""
+        """Wait until the GPU is at most MAX_STEPS_IN_FLIGHT steps behind the CPU; called before each step."""
         if self.device.type == "cuda":
             self._step_events.append(torch.cuda.current_stream(self.device).record_event())
-            if len(self._step_events) > MAX_STEPS_IN_FLIGHT:  # if the GPU's queue were full, the CPU would block
+            if len(self._step_events) > MAX_STEPS_IN_FLIGHT:  # else a full queue would block the CPU within a step
                 self._step_events.popleft().synchronize()
 
     def all_reduce_flags(self, flags: int) -> int:
@@ -261,7 +261,7 @@ def run_distributed(info: RankInfo, devices: str, run: Callable[[ProcessGroup], 
         return code
     except RemoteUserError:
         return EXIT_USER_ERROR
-    except StepOutOfMemory as error:  # after EXIT_FAILED, torchrun restarts all ranks: they use smaller micro-batches
+    except StepOutOfMemory as error:  # out of memory: torchrun restarts all ranks, which then use smaller micro-batches
         print(f"{group.name}: {error.problem}", file=sys.stderr, flush=True)
         return EXIT_FAILED
     except PeerLost as error:

@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from subprocess import PIPE, Popen
 from threading import Event, Thread
 
-# Program of the guard process: it kills a rank that sends no byte for `timeout` seconds; ranks send one per second.
-# The guard counts waits of one second instead of reading a clock: so a suspended machine adds no seconds.
+# Program of the guard process, which gets a byte per second from a rank, and kills a rank silent for `timeout` seconds.
+# The guard counts waits of one second instead of reading a clock, so the time of a suspended machine does not count.
 GUARD = """
 import os, select, signal, sys
 rank, timeout, silent = int(sys.argv[1]), float(sys.argv[2]), 0
@@ -31,13 +31,13 @@ os.kill(rank, signal.SIGKILL)
 def killed_if_stopped(timeout: float) -> Iterator[None]:
     """In the `with` block, a guard process kills this process if this process is stopped for `timeout` seconds."""
     command = [sys.executable, "-IS", "-c", GUARD, str(os.getpid()), str(timeout)]
-    guard = Popen(command, stdin=PIPE, start_new_session=True)  # noqa: S603 - this Python
+    guard = Popen(command, stdin=PIPE, start_new_session=True)  # noqa: S603 - runs this Python
     assert guard.stdin is not None, "stdin is a pipe"
     pipe, over = guard.stdin.fileno(), Event()
 
     def beat() -> None:
         while not over.wait(1):
-            with suppress(OSError):  # somebody has killed the guard
+            with suppress(OSError):  # somebody has killed the guard process
                 os.write(pipe, b".")
 
     thread = Thread(target=beat, name="heartbeat", daemon=True)

@@ -1,6 +1,6 @@
 """Divides a batch among ranks so that each group of images of minibatch stddev is the same as in a single process.
 
-In a batch of N images with groups of M, group g has the images g, g + N/M, g + 2 N/M …: a column of indices [M, N/M].
+In a batch of N images with groups of M, group g has the images g, g + N/M, g + 2 N/M …: a column of a matrix [M, N/M].
 """
 
 from dataclasses import dataclass, replace
@@ -25,8 +25,8 @@ class BatchPartition:
     world_size: int
     stddev_group: int
     elastic: bool
-    configured_micro_batch_size: int | None  # largest number of images in a backward pass; None: any
-    most_chunks: int = 4  # with `elastic`, unless chunks would exceed `configured_micro_batch_size`
+    configured_micro_batch_size: int | None  # largest number of images in a backward pass; None: no limit
+    most_chunks: int = 4  # most chunks with `elastic`, unless `configured_micro_batch_size` requires more chunks
 
     def chunk_size(self, batch: int) -> int:
         """Images per chunk, if the batch has `batch` images; with `elastic`, the last chunk may have fewer."""
@@ -43,7 +43,7 @@ class BatchPartition:
         return self.chunk_size(batch) if self.elastic else self.configured_micro_batch_size
 
     def chunks(self, batch: int) -> int:
-        """The number of chunks in a batch of `batch` images."""
+        """The number of parts (chunks) into which a batch of `batch` images is cut, to divide the batch among ranks."""
         return -(-batch // self.chunk_size(batch))
 
     def chunks_of(self, rank: int, batch: int) -> range:
@@ -55,7 +55,7 @@ class BatchPartition:
         """The indices of this rank's images in the whole batch, in the order of the local batch."""
         group, mine = min(self.stddev_group, batch), self.chunks_of(self.rank, batch)
         width = self.chunk_size(batch) // group
-        members = np.arange(batch).reshape(group, -1)  # [group, columns]
+        members = np.arange(batch).reshape(group, -1)  # [images per group, number of groups]
         return members[:, mine.start * width : mine.stop * width].flatten()
 
     def largest_local_batch(self, batch: int) -> int:
@@ -67,7 +67,7 @@ class BatchPartition:
         unit = min(self.stddev_group, batch) * (1 if self.elastic else self.world_size)
         if batch % unit:
             problem = f"A batch of {batch} does not divide into groups of {self.stddev_group} (model.stddev_group)"
-            ranks = f", equally many for {self.world_size} ranks." if self.world_size > 1 else "."
+            ranks = f", the same number for each of {self.world_size} ranks." if self.world_size > 1 else "."
             raise UserError(problem + ranks, f"Use a batch that is a multiple of {unit}, or another number of ranks.")
         if self.elastic and self.chunks(batch) < self.world_size:
             problem = f"A batch of {batch} has {self.chunks(batch)} chunks, too few for {self.world_size} ranks."

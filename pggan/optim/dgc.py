@@ -4,7 +4,8 @@ Each rank adds the Adam updates of its own gradients to a residual.  In each ste
 residual; the mean of all ranks' messages is subtracted from the weights.  Source: Lin et al. 2018 (residuals, warmup)
 for SGD; docs/scaling.md derives the variant for Adam with beta1 = 0.
 
-Shapes: P parameters of one network in the levels in use, k entries per message, n ranks, S sums (reducer.py).
+Shapes: P parameters of one network in the levels in use, k entries per message, n ranks, S scalars
+(such as the loss) that ranks sum, too.
 """
 
 import numpy as np
@@ -19,8 +20,8 @@ from pggan.optim.state import State, StateDicts, Trainable
 from pggan.optim.updates import Adam, new_moments
 
 WARMUP_FACTOR = 4.0  # the warmup sends 25 % of the entries, then 6.25 %, 1.6 % … (Lin et al. 2018, section 3.3)
-SENT_AS = torch.float8_e4m3fn  # has 3 bits of mantissa; the rounding error stays in the residual and is sent later
-MAX_FP8 = 448.0  # largest value that float8_e4m3fn can store; it has no infinity
+SENT_AS = torch.float8_e4m3fn  # 8-bit type with 3 bits of mantissa; the residual keeps the rounding error for later
+MAX_FP8 = 448.0  # largest value that float8_e4m3fn can store; float8_e4m3fn has no infinity
 BLOCK = 2**16  # entries per block of a vector, so that an index within a block fits into two bytes
 
 
@@ -40,7 +41,7 @@ class DgcReducer(GradientReducer):
         self._state = state
         for trainable in (state.g, state.d):
             trainable.optimizer = Descent(trainable.network.weights)
-        self._compressors: dict[str, Compressor] = {}  # by network name in lower case: g, d
+        self._compressors: dict[str, Compressor] = {}  # {network name in lower case (g or d): compressor}
         self._share = 1.0
 
     def begin_step(self, phase: Phase, images: int) -> None:
@@ -51,12 +52,12 @@ class DgcReducer(GradientReducer):
     def start_all_reduce(self, trainable: Trainable, batch: int) -> Handle:
         buffer = FlatBuffer(trainable, self._sums.pop(id(trainable)))
         gradient, sums = buffer.flat[: -buffer.num_sums], buffer.flat[-buffer.num_sums :]
-        # If any rank's gradient is not finite, no rank may add its gradient to its residual: they agree first.
+        # If any rank's gradient is NaN or infinite, no rank may change its residual.  So ranks agree on this first.
         agreed = torch.cat([sums, (~torch.isfinite(buffer.flat.sum())).float()[None]])
         with self.group.collective():
             dist.all_reduce(agreed, group=self.group.torch_group)
         finite, count = agreed[-1] == 0, max(round(self._share * len(gradient)), 1)
-        # The loss was multiplied by 1/n and by the loss scale: `select` divides the gradient by both.
+        # The loss was multiplied by the loss scale / number of ranks, so `select` divides the gradient by this factor.
         scale = torch.ones_like(agreed[-1]) if trainable.scale is None else trainable.scale
         compressor = self._compressor(trainable.name.lower(), len(gradient))
         message = compressor.select(gradient, count, finite, scale / self.group.world_size)
@@ -65,7 +66,7 @@ class DgcReducer(GradientReducer):
 
         def wait() -> Tensor:
             self.group.wait(work)
-            set_mean(gradient, messages, count).mul_(scale)  # because `Descent` divides by the loss scale
+            set_mean(gradient, messages, count).mul_(scale)  # cancels the division by the loss scale in `Descent`
             sums.copy_(torch.where(finite, agreed[:-1], torch.nan))
             return buffer.attach(buffer.flat)
 
@@ -86,7 +87,7 @@ class DgcReducer(GradientReducer):
         return {EXTRA_STATE: tensors} if tensors and self.group.is_main else {}
 
     def load_extra_state(self, state_dicts: StateDicts) -> None:
-        """Load `extra_state`; if the number of ranks has changed, each rank gets the mean over the saved ranks."""
+        """Load `extra_state`; if the number of ranks has changed, every rank loads the mean of all ranks' tensors."""
         saved = state_dicts.get(EXTRA_STATE, {})
         networks, ranks = ({key.split("/")[part] for key in saved} for part in (0, 1))
         self._compressors.clear()
@@ -133,8 +134,8 @@ class Compressor:
         """
         self.residual.grad = gradient
         self.adam.step(-1.0, (~finite).float(), divisor)  # the rate -1 adds the update to the residual
-        # The priority of residual r is r^2 times the root of Adam's second moment, which is the gradient's usual size.
-        # With |r| instead of r^2, small gradients would hardly ever be sent: faces became less varied in experiments.
+        # An entry r of the residual has the priority r^2 * sqrt(v), with Adam's second moment v (mean gradient^2).
+        # Sending r lowers the loss by about |r| * sqrt(v), but that priority rarely sent entries of small gradients.
         indices = largest(self.exp_avg_sq.sqrt().mul_(self.residual).mul_(self.residual), count).sort().values
         waiting = self.residual[indices]
         sent = waiting.clamp(-MAX_FP8, MAX_FP8).to(SENT_AS)
@@ -161,7 +162,7 @@ def pack(indices: Tensor, values: Tensor, size: int) -> Tensor:
     inside = torch.searchsorted(indices, torch.arange(0, size + BLOCK, BLOCK, device=indices.device)).diff()
     parts = inside.to(torch.int32), (indices % BLOCK).to(torch.uint16), values
     message = torch.cat([part.view(torch.uint8) for part in parts])
-    return nn.functional.pad(message, (0, -len(message) % 4))  # aligns the next message's int32
+    return nn.functional.pad(message, (0, -len(message) % 4))  # aligns the int32 numbers of the next message
 
 
 def set_mean(vector: Tensor, messages: Tensor, count: int) -> Tensor:
@@ -183,6 +184,6 @@ def set_mean(vector: Tensor, messages: Tensor, count: int) -> Tensor:
 
 def largest(vector: Tensor, count: int) -> Tensor:
     """The indices [count] of the `count` largest entries of `vector` [P], in any order."""
-    if vector.device.type == "cpu":  # argpartition is up to thirty times as fast as topk
+    if vector.device.type == "cpu":  # here, NumPy's argpartition is up to thirty times as fast as topk
         return torch.from_numpy(np.argpartition(vector.numpy(), -count)[-count:])
     return vector.topk(count, sorted=False).indices

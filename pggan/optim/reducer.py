@@ -1,7 +1,7 @@
 """Gradient reducers sum the gradients of all ranks: they send one flat buffer per network.
 
-Shapes: P numbers in the gradients of a network's levels in use; S further numbers that are summed with them, so that
-all ranks agree on them: the loss and, with ADA, the mean sign of D's scores.
+Shapes: P numbers in the gradients of a network's levels in use; S further scalars that ranks sum with the
+gradients, so that all ranks agree on these scalars: the loss and, with ADA, the mean sign of D's scores.
 """
 
 from collections.abc import Callable
@@ -17,16 +17,16 @@ from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.state import StateDicts, Trainable
 
 EXTRA_STATE = "compression"  # the component of a checkpoint that holds a reducer's own tensors
-# A function that waits for the all-reduce, replaces each `grad` by the sum over ranks, and returns the sums [S].
+# A function that waits for the all-reduce, sets each `grad` to the sum over ranks, and returns S summed scalars [S].
 Handle = Callable[[], Tensor]
-NodeSums = dict[range, Tensor]  # partial sums [P + S] of ElasticReducer, each by the range of chunks that it adds up
+NodeSums = dict[range, Tensor]  # {range of chunks: sum [P + S] of the gradients and scalars of these chunks}
 
 
 class FlatBuffer:
-    """One tensor with the gradients of a network, and the further numbers that ranks sum with them."""
+    """One tensor with the gradients of a network, and the further scalars that ranks sum with the gradients."""
 
     def __init__(self, trainable: Trainable, sums: Tensor) -> None:
-        """Copy the gradients of `trainable` and `sums` [S] into the buffer."""
+        """Copy the gradients of `trainable`, and the scalars `sums` [S] to be summed over ranks, into the buffer."""
         self.weights, self.num_sums = trainable.weights_in_use, len(sums)
         self.size = sum(weight.numel() for weight in self.weights) + len(sums)
         self.flat = torch.empty(self.size, dtype=torch.float32, device=sums.device)  # [P + S]
@@ -34,7 +34,7 @@ class FlatBuffer:
         self.flat[-len(sums) :] = sums
 
     def attach(self, flat: Tensor) -> Tensor:
-        """Make each weight's `grad` a view of `flat` [P + S]: P gradients and S sums, which are returned."""
+        """Make each weight's `grad` a view of `flat` [P + S]; returns the last S numbers (loss and other scalars)."""
         for weight, view in zip(self.weights, self._views(flat), strict=True):
             weight.grad = view
         return flat[-self.num_sums :]
@@ -58,7 +58,7 @@ class GradientReducer:
         """Prepare for the next step, which is in `phase`, after `images` images were shown."""
 
     def accumulate(self, trainable: Trainable, sums: Tensor, batch: int) -> None:
-        """Add the `sums` [S] of one backward pass to the sums of the batch; the trainer calls this after each pass."""
+        """Add the scalars `sums` [S] of one backward pass to those of the batch.  Call this after each pass."""
         before = self._sums.get(id(trainable))
         self._sums[id(trainable)] = sums if before is None else before + sums
 
@@ -76,7 +76,7 @@ class GradientReducer:
 
 
 class AllReduce(GradientReducer):
-    """All-reduce of gradients in float32, or in bfloat16: half the bytes, but only 8 significant bits per number."""
+    """All-reduce of gradients in float32, or in bfloat16, which halves the bytes, but has only 8 significant bits."""
 
     def __init__(self, group: ProcessGroup, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -111,10 +111,10 @@ class ElasticReducer(GradientReducer):
         self._buffers: dict[int, FlatBuffer] = {}
 
     def accumulate(self, trainable: Trainable, sums: Tensor, batch: int) -> None:
-        """Add the gradients of one chunk to the tree, and free them."""
+        """Add the gradients of one chunk to the tree of partial sums, and free the gradients."""
         node_sums = self._node_sums.setdefault(id(trainable), {})
         done = sum(map(len, node_sums))
-        buffer = self._buffers[id(trainable)] = FlatBuffer(trainable, sums)  # the last buffer attaches the total
+        buffer = self._buffers[id(trainable)] = FlatBuffer(trainable, sums)  # the last chunk's buffer will set `grad`
         add_chunk(node_sums, self.partition.chunks_of(self.group.rank, batch)[done], buffer.flat)
         trainable.zero_grad()
 
@@ -147,7 +147,7 @@ class ElasticReducer(GradientReducer):
 
 
 def add_chunk(node_sums: NodeSums, chunk: int, flat: Tensor) -> None:
-    """Store `flat`, not a copy, as the sum of `chunk`; where both halves of a tree node are there, add them up."""
+    """Store `flat`, not a copy, as the sum of `chunk`; replace both halves of a tree node by their sum."""
     node = range(chunk, chunk + 1)
     while node.start // len(node) % 2 and (left := range(node.start - len(node), node.start)) in node_sums:
         flat = node_sums.pop(left).add_(flat)
@@ -164,7 +164,7 @@ def nodes_of(chunks: range) -> list[range]:
 
 
 def tree_sum(node_sums: NodeSums, count: int) -> Tensor:
-    """The sum over all `count` chunks of a batch, added up from the partial sums `node_sums`, which are used up."""
+    """The sum over all `count` chunks of a batch, added up from the partial sums `node_sums`; empties `node_sums`."""
 
     def of(node: range) -> Tensor:
         if node in node_sums:

@@ -18,9 +18,9 @@ INIT_SCALE = 2.0**12  # our choice: GradScaler's 2^16 overflows, so that the fir
 MAX_SCALE = 2.0**24  # float16's smallest number is 2^-24: a larger scale would rescue no gradients
 GROWTH_INTERVAL = 2000  # updates without an overflow after which the scale doubles; GradScaler's default
 
-AUGMENTATION = "augmentation"  # a component of checkpoints of runs with ADA; other runs do not have it
+AUGMENTATION = "augmentation"  # ADA's component of a checkpoint; missing in runs without ADA
 
-StateDicts = dict[str, dict[str, Tensor]]  # the tensors of a checkpoint, by component and name
+StateDicts = dict[str, dict[str, Tensor]]  # {component: {name: tensor}} of a checkpoint
 
 
 class Trainable:
@@ -30,8 +30,8 @@ class Trainable:
         """Args: name: G or D, as in logs; half: scale the loss, so that small gradients in float16 do not vanish."""
         device = network.weights[0].device
         self.name, self.network, self.optimizer = name, network, Adam(network.weights)
-        self.adaptive_p: AdaptiveP | None = None  # ADA's probability of augmentation; always None for G
-        self.skipped = torch.zeros((), dtype=torch.int32, device=device)  # updates skipped in a row
+        self.adaptive_p: AdaptiveP | None = None  # ADA's probability of augmentation; None for G, and without ADA
+        self.skipped = torch.zeros((), dtype=torch.int32, device=device)  # number of updates skipped in a row
         self.scale = torch.tensor(INIT_SCALE, device=device) if half else None  # the loss scale; None without float16
         self.since_scaling = torch.zeros((), dtype=torch.int32, device=device)  # updates since the loss scale changed
 
@@ -115,7 +115,7 @@ class State:
 
 
 def new_state(architecture: Architecture, seed: int, device: torch.device, *, half: bool = False) -> State:
-    """The state before training: G and D have random weights of `seed`; `half`: losses are scaled for float16."""
+    """The state before training: G and D have random weights from `seed`; `half`: losses are scaled for float16."""
     with torch.device(device):
         generator, discriminator = Generator(architecture), new_discriminator(architecture)
         g_ema = Generator(architecture)  # not a deepcopy of G: deepcopy corrupts memory with fake tensors
@@ -137,7 +137,7 @@ def new_state(architecture: Architecture, seed: int, device: torch.device, *, ha
 
 
 def state_sha256(state_dicts: StateDicts, images: int, phase_index: int) -> str:
-    """A SHA-256 of the names, dtypes, shapes and bytes of all tensors, and of the clock."""
+    """A SHA-256 of the names, dtypes, shapes and bytes of all tensors, of the image count and of the phase."""
     digest = sha256(f"images={images} phase_index={phase_index}".encode())
     for component in sorted(state_dicts):
         for name in sorted(state_dicts[component]):

@@ -23,9 +23,9 @@ class Adam:
     """
 
     def __init__(self, weights: Iterable[Tensor]) -> None:
-        """Args: weights: of any shapes; a step ignores weights whose `grad` is None, and keeps no moments of them."""
+        """Args: weights: tensors of any shapes; weights whose `grad` is None in a step get no update and no moments."""
         self.weights = list(weights)
-        self.state: dict[Tensor, dict[str, Tensor]] = {}  # by weight: Adam's moments from `new_moments`
+        self.state: dict[Tensor, dict[str, Tensor]] = {}  # {weight: Adam's moments from `new_moments`}
 
     @torch.no_grad()
     def step(self, rate: float | Tensor, skip: Tensor | None = None, scale: Tensor | None = None) -> None:
@@ -59,7 +59,7 @@ class Adam:
 
 
 def new_moments(weight: Tensor) -> dict[str, Tensor]:
-    """Adam's state of a weight before its first step: the number of steps [], and two moments shaped as `weight`."""
+    """Adam's state of a weight before its first step: a scalar number of steps, and two moments shaped as `weight`."""
     return {
         "step": torch.zeros((), dtype=torch.float32, device=weight.device),
         "exp_avg": torch.zeros_like(weight, requires_grad=False),
@@ -68,7 +68,7 @@ def new_moments(weight: Tensor) -> dict[str, Tensor]:
 
 
 def in_memory_order(weight: Tensor) -> Tensor:
-    """A contiguous view of a tensor in channels-last layout: [O, I, H, W] as [O, H, W, I].
+    """A contiguous view of a tensor in channels-last layout: [out, in, height, width] as [out, height, width, in].
 
     On CPUs, PyTorch's fused optimizers make a useless copy of each gradient that is not contiguous.
     """
@@ -76,7 +76,7 @@ def in_memory_order(weight: Tensor) -> Tensor:
 
 
 def flatten_storage(weights: Sequence[Tensor]) -> Tensor:
-    """Move `weights` into one new tensor [P], and return it; weights become views of it with their old strides."""
+    """Move `weights` into one new tensor [P], and return it; the weights become views of it with their old strides."""
     starts = [0, *accumulate(ceil(weight.numel() / ALIGNMENT) * ALIGNMENT for weight in weights)]
     memory = torch.zeros(starts[-1], dtype=weights[0].dtype, device=weights[0].device)
     for weight, start in zip(weights, starts, strict=False):

@@ -27,18 +27,18 @@ class TrainerSettings:
     """The settings of a trainer, except the architecture of G and D."""
 
     loss: Loss
-    ada_rampup_images: int | None = None  # None: images are not augmented
+    ada_rampup_images: int | None = None  # None: no ADA
     precision: Precision = Precision.fp32
     seed: int = 0
-    gradients: Mapping[str, Any] = field(default_factory=lambda: {"name": "fp32"})  # name: fp32, bf16 or dgc
+    gradients: Mapping[str, Any] = field(default_factory=lambda: {"name": "fp32"})  # possible names: fp32, bf16, dgc
     elastic: bool = False
     elastic_chunks: int = 4
     micro_batch_size: int | None = None
-    reference: bool = False  # use the plain PyTorch twin of every fast operation
+    reference: bool = False  # whether to use the plain PyTorch twin of every fast operation
     cuda_graphs: bool = True
 
     def partition(self, stddev_group: int, batches: Iterable[int], world_size: int, rank: int = 0) -> BatchPartition:
-        """The division of a batch among ranks.  Raises UserError if one of the sizes `batches` can't be divided."""
+        """Divide batches among ranks.  Raises UserError if one of the batch sizes `batches` can't be divided."""
         size, chunks = self.micro_batch_size, self.elastic_chunks
         partition = BatchPartition(rank, world_size, stddev_group, self.elastic, size, chunks)
         for batch in batches:
@@ -82,7 +82,7 @@ def build_trainer(
 def build_reducer(
     settings: TrainerSettings, state: State, group: ProcessGroup, partition: BatchPartition
 ) -> GradientReducer:
-    """The gradient reducer for `settings`: how ranks add up their gradients."""
+    """The gradient reducer for `settings`, which sums the gradients of all ranks."""
     if settings.elastic:
         return ElasticReducer(group, partition)
     if group.world_size == 1:

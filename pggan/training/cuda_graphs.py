@@ -15,7 +15,7 @@ from pggan.training.inputs import StepInputs, scalars_to_tensors
 # What the errors of PyTorch's allocators, CUDA, cuBLAS and cuDNN say when memory runs out.
 NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory|ALLOC_FAILED")
 
-Metrics = dict[str, Tensor]  # of one step, by name: scalars, or one value per image
+Metrics = dict[str, Tensor]  # {name: metric} of one step; a metric is a scalar, or has one value per image
 Step = Callable[[StepInputs], Metrics]
 
 
@@ -44,7 +44,7 @@ class CapturedStep:
 def capture(function: Callable[[], Metrics], pool: Any = None) -> tuple[Callable[[], None], Metrics]:
     """Capture the CUDA kernels of `function` without running them.  Returns a replay function and `function`'s result.
 
-    Args: pool: handle of the memory pool that captured steps can share, because no two run at the same time.
+    Args: pool: handle of the memory pool that captured steps can share, because no two steps run at the same time.
     Raises UserError if CUDA can't capture the kernels, and PyTorch's own error if memory runs out.
     """
     torch.cuda.synchronize()

@@ -20,7 +20,7 @@ class StepSpec:
     resolution: int
     missing_levels: int
     fading: bool
-    batch: int  # number of images, over all ranks
+    batch: int  # images per step, summed over all ranks
 
 
 class StepInputs(NamedTuple):
@@ -31,26 +31,26 @@ class StepInputs(NamedTuple):
 
     spec: StepSpec
     reals: Reals
-    latents_d: Tensor  # [N, Z]
-    latents_g: Tensor  # [N, Z]
-    mix: Tensor | None  # [N, 1, 1, 1] in [0, 1), places of interpolated images between real and fake
+    latents_d: Tensor  # [N, Z], latents of N fakes for D's update, with Z numbers each
+    latents_g: Tensor  # [N, Z], latents of N fakes for G's update, with Z numbers each
+    mix: Tensor | None  # [N, 1, 1, 1], where each interpolated image lies between its real (0) and its fake (1)
     alpha: float | Tensor
     learning_rate_d: float | Tensor
     learning_rate_g: float | Tensor
     ema_decay: float | Tensor
-    augment: Tensor | None = None  # [N, TRANSFORMS, 2, K], random numbers of ADA
+    augment: Tensor | None = None  # [N, TRANSFORMS, 2, K], the random numbers of ADA from `ada.draw`
 
     def select(self, indices: Tensor) -> "StepInputs":
-        """The same inputs with only the latents, mix and ADA numbers at `indices` [M], and with all `reals`."""
+        """Select the latents, `mix` and `augment` at `indices` [M]; the caller selects `reals` where necessary."""
         names = ("latents_d", "latents_g", "mix", "augment")
         drawn = {name: tensor[indices] for name in names if (tensor := getattr(self, name)) is not None}
         return self._replace(**drawn)
 
 
 def scalars_to_tensors(inputs: StepInputs) -> StepInputs:
-    """`inputs` with settings as float32 tensors on the device, but the float alpha 1.0 unless layers are fading in.
+    """Convert the settings in `inputs` to float32 tensors; `alpha` stays the float 1.0 unless layers are fading in.
 
-    This changes rounding: a product with a float32 tensor rounds differently from a product with a Python float.
+    This changes results: products with float32 tensors round differently from products with Python floats.
     """
     names = ("alpha",) * inputs.spec.fading + ("learning_rate_d", "learning_rate_g", "ema_decay")
     settings = {name: value for name in names if not isinstance(value := getattr(inputs, name), Tensor)}

@@ -1,6 +1,6 @@
 """One training step: update D, then G, then the averaged G.  No I/O, no configuration, no ranks.
 
-N batch, C channels, R resolution of the phase.
+Shapes: N images per micro-batch, C image channels, R resolution of the phase, F channels of pretrained features.
 """
 
 from collections.abc import Sequence
@@ -24,20 +24,20 @@ def train_step(state: State, micro_batches: Sequence[StepInputs], reducer: Gradi
     options, side, batch, terms = first.spec.options, first.spec.resolution, first.spec.batch, []
     metrics: dict[str, Tensor] = {}
 
-    for micro_batch in micro_batches:  # D: score reals above fakes
+    for micro_batch in micro_batches:  # D learns to score reals above fakes
         with torch.no_grad(), use_options(g.network, options):
             fakes = g.network(micro_batch.latents_d, micro_batch.reals.labels, side, first.alpha)  # [N, C, R, R]
         with use_options(d.network, options):
-            terms.append(backward(d, d_terms(state, micro_batch, fakes), batch, reducer))  # {name: [N]}
+            terms.append(backward(d, d_terms(state, micro_batch, fakes), batch, reducer))  # terms {name: [N]}
     wait_for_d = reducer.start_all_reduce(d, batch)
 
-    for micro_batch in micro_batches:  # G: raise the scores of new fakes, which G generates during D's all-reduce
+    for micro_batch in micro_batches:  # G learns to raise the scores of new fakes; G makes these during D's all-reduce
         with use_options(g.network, options):
             fakes = g.network(micro_batch.latents_g, micro_batch.reals.fake_labels, side, first.alpha)  # [N, C, R, R]
             if micro_batch is first:  # the update of D waits for the all-reduce; G's fakes did not need the new D
                 metrics, terms = update(d, terms, wait_for_d(), first.learning_rate_d, batch), []
             with use_options(d.network, options, frozen=True):
-                terms.append(backward(g, g_terms(state, micro_batch, fakes), batch, reducer))  # {name: [N]}
+                terms.append(backward(g, g_terms(state, micro_batch, fakes), batch, reducer))  # terms {name: [N]}
     wait_for_g = reducer.start_all_reduce(g, batch)
     metrics |= update(g, terms, wait_for_g(), first.learning_rate_g, batch)
 
@@ -55,7 +55,7 @@ def d_terms(state: State, inputs: StepInputs, fakes: Tensor) -> LossTerms:
     spec, reals = inputs.spec, inputs.reals
     judge, show = d, partial(shown, state, inputs)
     if spec.resolution >= d.features_from:
-        with torch.no_grad():  # [2 N, F, 1, 1]
+        with torch.no_grad():  # features of reals and fakes: [2 N, F, 1, 1]
             features = d.features(torch.cat([show(reals.images, 0), show(fakes, 1)]))
         reals, fakes = reals._replace(images=features[: len(fakes)]), features[len(fakes) :]
         judge, show = d.score_features, partial(shown, state, inputs._replace(augment=None))
@@ -74,15 +74,15 @@ def g_terms(state: State, inputs: StepInputs, fakes: Tensor) -> LossTerms:
 
 
 def shown(state: State, inputs: StepInputs, images: Tensor, place: int) -> Tensor:
-    """`images` [N, C, R, R] as D sees them: with ADA, augmented by the random numbers for batch `place` (`Show`)."""
+    """`images` [N, C, R, R], augmented by ADA.  `place`: 0 reals, 1 fakes in D's update; 2 reals, 3 fakes in G's."""
     draws, adaptive_p = inputs.augment, state.d.adaptive_p
     return images if draws is None or adaptive_p is None else augment(images, draws[:, place], adaptive_p.p)
 
 
 def backward(trainable: Trainable, terms: LossTerms, batch: int, reducer: GradientReducer) -> LossTerms:
-    """Backpropagate this rank's share of the loss, the sum of all terms averaged over the `batch` of all ranks.
+    """Backpropagate this rank's share of the loss: the sum of all terms, averaged over the `batch` images of all ranks.
 
-    Returns the terms, detached.
+    Returns the terms without their autograd graph.
     """
     share = len(next(iter(terms.loss.values()))) / batch
     total = torch.stack([term.mean() for term in terms.loss.values()]).sum() * share

@@ -22,16 +22,16 @@ from pggan.training.build import TrainerSettings, build_trainer
 from pggan.training.trainer import Trainer
 
 EMA_DECAY = 0.999
-MAX_SECONDS = 5.0  # limit for timing steps at the start of a run
-MAX_SHARE = 0.01  # timing steps at the start may take at most this share of the run's expected time
-STEPS = 3  # timed steps; the fastest step counts, because other programs have disturbed it least
-WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # untimed warm-up steps; CUDA graphs are captured during these
+MAX_SECONDS = 5.0  # a run measures step times at its start for at most this many seconds
+MAX_SHARE = 0.01  # the measurement of step times may take at most this share of the run's expected time
+STEPS = 3  # number of timed steps; only the fastest counts: other programs disturbed this step least
+WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # untimed steps before the timed steps; CUDA graphs are captured in these
 
 # A step costs as much as UPDATE_PASSES forward passes of G, plus PENALTY_PASSES if it has a gradient penalty.
 UPDATE_PASSES, PENALTY_PASSES = 12, 6
-# By kind of device: seconds to launch the operations of one level; FLOP/s of a step / FLOP/s of a large product.
-# The CPU's numbers fit the steps of the demo (lab book, "Plans against runs, again"); those of mps are a guess.
-# The numbers for CUDA predict the paper's networks on one H100 within 15 % (docs/performance.md).
+# {device type: (seconds to launch one level's operations, share of a large product's FLOP/s that steps reach)}
+# The CPU constants were fitted to measured step times of the demo (docs/lab.md); the MPS constants are a guess.
+# The CUDA constants predict step times of the paper's networks on one H100 within 15 % (docs/performance.md).
 ROOFLINE = {"cpu": (0.01, 0.7), "mps": (0.002, 0.3), "cuda": (0.0015, 0.75)}
 ACTIVATION_BYTES = 23  # bytes of memory traffic per activation in each pass through a network
 
@@ -92,7 +92,7 @@ class PhaseTimes(NamedTuple):
     """The training seconds per image in each phase of a schedule."""
 
     seconds_per_image: tuple[float, ...]  # one value per phase, in the order of phases
-    measured: frozenset[int]  # resolutions whose steps were measured; other times are expected from FLOPs and bytes
+    measured: frozenset[int]  # resolutions with measured steps; FLOPs and bytes give estimates for other resolutions
 
     def seconds(self, schedule: Schedule, before: int, after: int) -> float:
         """The seconds of training from image count `before` to image count `after`."""
@@ -118,7 +118,7 @@ class StepTimes:
     def measured(self, phases: Sequence[Phase], seconds: float) -> dict[int, float]:
         """The ratio of measured to expected step time, by resolution, for as many of `phases` as `seconds` allow.
 
-        The lowest resolution is timed first, because its steps are the cheapest; then from the highest downwards.
+        The lowest resolution is timed first, because its steps are the cheapest; then the others from the highest down.
         The batch of each phase must be the local batch of this device.
         """
         began, ratios, trainer = time.perf_counter(), dict[int, float](), None
@@ -135,10 +135,10 @@ class StepTimes:
     def of_phases(
         self, schedule: Schedule, local_batch: Callable[[int], int] = int, images: int = 0, seconds: float | None = None
     ) -> PhaseTimes:
-        """The seconds per image in all phases; times steps for phases after image count `images`, if time allows.
+        """The seconds per image in all phases.  Measures steps of phases after image count `images` if time allows.
 
-        Args: local_batch: computes one rank's batch from the whole batch; seconds: time for timing steps.  The default
-        on a CPU is MAX_SECONDS or, if less, MAX_SHARE of the run; it is 0 on other devices, whose first steps are slow.
+        Args: local_batch: computes one rank's batch from the whole batch; seconds: time to measure steps.  The default
+        is MAX_SECONDS, or MAX_SHARE of the run if less, on CPUs; 0 on other devices, whose first steps are slow.
         """
         phases = [replace(phase, batch=local_batch(phase.batch)) for phase in schedule.phases]
         steps = [self.expected(phase.resolution, phase.batch) for phase in phases]
@@ -159,7 +159,7 @@ def nearest(ratios: Mapping[int, float], resolution: int) -> float:
 
 
 def step_seconds(trainer: Trainer, phase: Phase, device: torch.device) -> float:
-    """Seconds of a step of `phase` with noise as reals, mean over an interval of lazy penalties; weights change."""
+    """The mean seconds of a step of `phase` over an interval of lazy penalties; reals are noise, and weights change."""
     interval, state, architecture = trainer.loss.reg_interval, trainer.state, trainer.state.g_ema.architecture
     state.images, state.phase_index = (phase.start + phase.end) // 2, phase.index
     state.reset_optimizers()

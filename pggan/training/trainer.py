@@ -20,9 +20,9 @@ from pggan.training.cuda_graphs import CapturedStep, is_out_of_memory
 from pggan.training.inputs import StepInputs, StepSpec, scalars_to_tensors, split_into_micro_batches
 from pggan.training.step import train_step
 
-# Number of eager steps of a phase before the first capture.  Eager steps allocate what a capture can't allocate:
-# optimizer moments, workspaces, kernels.  A later step with a new StepSpec, such as the first with a lazy penalty, is
-# eager, too.  An eager step releases all graphs, because it can't use the memory in the graphs' pool.
+# A phase begins with this many eager steps, which allocate what a capture can't: Adam's moments, workspaces, kernels.
+# The first step with any other StepSpec, such as the first step with a lazy penalty, is eager, too.
+# An eager step first releases all CUDA graphs, because eager steps can't use the memory in the graphs' pool.
 WARMUP_STEPS = 3
 
 
@@ -37,11 +37,11 @@ class Trainer:
     reducer: GradientReducer = field(default_factory=GradientReducer)
     indices: Callable[[int], Tensor | None] = lambda batch: None  # batch size -> this rank's indices, or None for all
     micro_batch_size: Callable[[int], int | None] = lambda batch: None  # batch size -> images per pass, or None for all
-    scalars_as_tensors: bool = False  # eager steps get settings as tensors, too, to round as replayed steps do
-    capture: bool = False  # replay CUDA graphs
+    scalars_as_tensors: bool = False  # give eager steps the settings as tensors, too, to round as CUDA graphs do
+    capture: bool = False  # whether steps are captured and replayed as CUDA graphs
 
     def __post_init__(self) -> None:
-        self.taken: Counter[StepSpec] = Counter()  # number of steps taken in this phase, by kind
+        self.taken: Counter[StepSpec] = Counter()  # number of steps taken in this phase with each StepSpec
         self.captured: dict[StepSpec, CapturedStep] = {}
         self.pool: Any = None  # handle of the memory pool of all graphs; PyTorch drops a pool that no graph uses
 
@@ -51,7 +51,7 @@ class Trainer:
         Raises StepOutOfMemory if memory runs out.  Then discard the trainer: some weights may be updated already.
         """
         if phase.index != self.state.phase_index:
-            self.state.reset_optimizers()  # as in the official code
+            self.state.reset_optimizers()  # as the official code does when a phase begins
             self.release_graphs()  # replayed graphs would use the old optimizer moments
         self.reducer.begin_step(phase, self.state.images)
         inputs = self.draw_inputs(phase, reals, rng, ema_decay)
@@ -110,7 +110,7 @@ class Trainer:
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-        # Raised outside of `except`: there, the error's traceback would keep the tensors of the step in memory.
+        # This is outside of `except`, because inside `except` a traceback keeps the tensors of the step in memory.
         group = min(self.state.g_ema.architecture.stddev_group, count)
         size = min(self.micro_batch_size(spec.batch) or count, count)
         smaller = max(size // 2 // group, 1) * group  # a multiple of the minibatch stddev group
