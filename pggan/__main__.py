@@ -1,4 +1,4 @@
-"""`python -m pggan VERB key=value …`; without arguments, what a parent put into the environment (a rank of a run)."""
+"""Runs `python -m pggan COMMAND key=value …`, or a rank whose command the launcher put into an environment variable."""
 
 from pggan.cli.main import console
 

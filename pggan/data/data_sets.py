@@ -28,9 +28,10 @@ def require_source(source: str) -> None:
 
 
 def open_source(source: str, cache: str | Path = "data") -> Source:
-    """The images of `source`: the path of a folder or archive, or the name of a known data set.  Raises UserError.
+    """The images of `source`, which is the path of a folder or archive, or the name of a known data set.
 
     Args: cache: known data sets are downloaded to the sub-folder `downloads` of this folder.
+    Raises UserError if `source` does not exist, can't be read, or is already a prepared dataset.
     """
     require_source(source)
     if source.startswith(PREFIX):
@@ -46,7 +47,7 @@ PREFIX = "torchvision:"
 CLASSES = {"celeba": "CelebA", "cifar10": "CIFAR10", "mnist": "MNIST", "fashion_mnist": "FashionMNIST"}
 
 
-@lru_cache(maxsize=2)  # once per process
+@lru_cache(maxsize=2)  # a process opens a data set only once
 def _opened(name: str, root: Path) -> Any:
     from torchvision import datasets
 
@@ -72,7 +73,7 @@ def known_set(name: str, root: Path) -> Source:
             f"{name} can't be opened in {root}: {error}",
             'See the torchvision page of this data set.  CelebA also needs: pip install "pggan[datasets]".',
         ) from error
-    labels = [dataset.classes[int(target)] for target in getattr(dataset, "targets", ())]  # CelebA has none
+    labels = [dataset.classes[int(target)] for target in getattr(dataset, "targets", ())]  # CelebA has no targets
     found = []
     for number in range(len(dataset)):
         file = ImageFile(Path(name, f"{number:08d}"), partial(_open_image, name, root, number))

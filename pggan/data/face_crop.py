@@ -12,10 +12,10 @@ from PIL import Image, ImageFilter
 
 from pggan.data.image_file import Pixels, block_mean, to_pil, to_pixels
 
-MAX_SIDE_FACTOR = 4  # landmarks are wrong if the face's square exceeds this many longer sides of the photograph
-SUPERSAMPLING = 4  # the square is sampled at this multiple of the resolution; block means reduce it
+MAX_SIDE_FACTOR = 4  # landmarks are wrong if a face's square is over 4 times as wide as the photograph's longer side
+SUPERSAMPLING = 4  # a face is drawn at 4 times the resolution, then each block of 4x4 pixels is averaged
 Point = NDArray[np.float64]
-# [4, 2]: (x, y) in pixels of left eye, right eye, left and right corner of the mouth; left is the viewer's left.
+# Four points (x, y) in pixels: left eye, right eye, left and right corner of the mouth; left is the viewer's left.
 Landmarks = NDArray[np.float64]
 
 
@@ -45,7 +45,7 @@ def face_side(landmarks: Landmarks) -> float:
 def align_face(pixels: Pixels, landmarks: Landmarks, resolution: int) -> Pixels:
     """Cut the square around a face out of a photograph [H, W, C]; returns [R, R, C], R = `resolution`.
 
-    Where the square leaves the photograph, mirrored pixels blur and fade to the median colour with distance.
+    Outside of the photograph, the square shows mirrored pixels, which blur and fade to the median colour with distance.
     Raises ValueError for a face that is too small or outside of the photograph.
     """
     square, side = face_square(landmarks), face_side(landmarks)
@@ -85,7 +85,7 @@ def _window(pixels: Pixels, low: NDArray[Any], high: NDArray[Any], side: float) 
         return inside
     if not inside.size:
         raise ValueError("the face lies outside the image")
-    # Differs from FFHQ: blur and fade of padding depend on its distance to the photograph, not on the rectangle's size.
+    # Unlike FFHQ's script, we blur and fade padding by the distance to the photograph, not by the rectangle's size.
     widths = ((before[1], after[1]), (before[0], after[0]), (0, 0))
     padded = np.pad(inside, widths, "reflect" if min(inside.shape[:2]) > 1 else "edge")
     distance = np.maximum(
@@ -101,5 +101,5 @@ def _window(pixels: Pixels, low: NDArray[Any], high: NDArray[Any], side: float) 
 
 
 def _outside(before: int, length: int, after: int) -> NDArray[np.float64]:
-    """The distance to the image of each pixel of a padded row: `before` pixels, `length` zeros, `after` pixels."""
+    """For each pixel of a padded row, the distance to the image: 0 for `length` image pixels, more for padding."""
     return np.concatenate([np.arange(before, 0, -1), np.zeros(length), np.arange(1, after + 1)]).astype(float)

@@ -1,9 +1,10 @@
 """Convert an image file to a square uint8 image and its smaller levels, or say why the file can't be used.
 
 The file must be PNG, JPEG or WebP, whatever its extension.  It must hold one still picture of at most 64 megapixels,
-and be no decompression bomb.  EXIF data turns the picture upright.  Transparency is laid on white, unless the dataset
-keeps the alpha channel.  16 bits are scaled to 8; CMYK and palettes become RGB.  `crop` makes the picture square.
-Block means scale it down if its side is a multiple of the resolution, else a Lanczos filter.  No picture is enlarged.
+and be no decompression bomb.  EXIF data turns the picture upright.  Transparent pixels are drawn on white, unless the
+dataset keeps the alpha channel.  16 bits are scaled to 8; CMYK and palettes become RGB.  `crop` makes the picture
+square.  The picture is scaled down, never enlarged: each block of pixels is averaged if the picture's side is a
+multiple of the resolution; a Lanczos filter is used for other sides.
 H height, W width, R resolution, C channels.
 """
 
@@ -24,8 +25,8 @@ FORMATS = ("PNG", "JPEG", "WEBP")
 EXTENSIONS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 PIXEL_LIMIT = 64_000_000
-BOMB_PIXELS = 16_000_000  # larger images (64 MB if decoded as RGBA) are checked with BOMB_RATIO
-BOMB_RATIO = 100  # a decompression bomb has more pixels per byte of its file; photographs have less than 10
+BOMB_PIXELS = 16_000_000  # only images with more pixels (64 MB when decoded as RGBA) are checked with BOMB_RATIO
+BOMB_RATIO = 100  # pixels per byte of the file: a decompression bomb has more, and photographs have less than 10
 ORIENTATION_TAG = 0x0112
 
 Pixels = NDArray[np.uint8]  # [H, W, C]
@@ -66,7 +67,7 @@ def read_header(file: ImageFile) -> ImageHeader:
         is_deep = image.mode.startswith("I")
         kind = "JPEG" if image.format == "MPO" else str(image.format)
         notes = {
-            f"a {kind} behind another extension": EXTENSIONS.get(file.path.suffix.lower(), kind) != kind,
+            f"a {kind} with the extension of another format": EXTENSIONS.get(file.path.suffix.lower(), kind) != kind,
             "16 bits, scaled to 8": is_deep or any(";16" in str(tile[3]) for tile in getattr(image, "tile", ())),
             "CMYK, converted to RGB": image.mode == "CMYK",
             "a palette, converted": image.mode in ("P", "PA"),
@@ -122,7 +123,7 @@ def usable_side(width: int, height: int, crop: str) -> int:
 
 
 def _middle(pixels: Pixels, height: int, width: int) -> Pixels:
-    """The middle `height` x `width` pixels of an image; if an odd number is cut, the top or left loses one less."""
+    """The middle `height` x `width` pixels of an image; if an odd number is cut, the bottom or right loses one more."""
     top, left = (pixels.shape[0] - height) // 2, (pixels.shape[1] - width) // 2
     return pixels[top : top + height, left : left + width]
 
@@ -132,7 +133,7 @@ def _opened(file: ImageFile) -> Iterator[Image.Image]:
     """Open the image in a file.  Every error, also while the `with` block decodes pixels, becomes a BadImage."""
     try:
         with file.open() as content, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # warnings about large images (limited below) and EXIF data
+            warnings.simplefilter("ignore")  # Pillow warns of EXIF errors, and of large images: see `_check_header`
             if (size := content.seek(0, 2)) == 0:
                 raise BadImage("empty file")
             with Image.open(content, formats=FORMATS) as image:
@@ -165,7 +166,7 @@ def _converted(image: Image.Image, channels: int) -> Pixels:
     ImageOps.exif_transpose(image, in_place=True)
     if image.mode.startswith("I"):
         sixteen_bits = np.asarray(image).astype(np.uint32)
-        image = Image.fromarray(((sixteen_bits + 128) // 257).astype(np.uint8))  # 65535 = 257 * 255
+        image = Image.fromarray(((sixteen_bits + 128) // 257).astype(np.uint8))  # white is 65535 in 16 bits: 257 * 255
     if image.has_transparency_data and mode != "RGBA":
         paper = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(paper, image.convert("RGBA"))
@@ -194,7 +195,7 @@ def block_sums(image: NDArray[Any], resolution: int, kind: type[np.unsignedinteg
         rows += image[offset::tall]
     parts = rows.reshape(-1, wide * channels).T
     sums = np.empty((parts.shape[1], channels), kind)
-    for channel in range(channels):  # one channel at a time, else numpy's inner loop has only 3 steps
+    for channel in range(channels):  # one channel at a time, else numpy's inner loop runs over only 3 channels
         np.add(parts[channel], parts[channel + channels] if wide > 1 else 0, out=sums[:, channel])
         for part in parts[channel + 2 * channels :: channels]:
             sums[:, channel] += part
@@ -206,8 +207,8 @@ def block_mean(image: Pixels, resolution: int) -> Pixels:
     height, width, _ = image.shape
     if height == width == resolution << (height // resolution).bit_length() - 1:
         return all_levels(image, resolution)[-1]
-    count = (height // resolution) * (width // resolution)  # below 8 million pixels: 2 * sum fits into 32 bits
-    mean: Pixels = ((2 * block_sums(image, resolution) + count) // (2 * count)).astype(np.uint8)  # halves go up
+    count = (height // resolution) * (width // resolution)  # below 8 million, so 2 * sum fits into 32 bits
+    mean: Pixels = ((2 * block_sums(image, resolution) + count) // (2 * count)).astype(np.uint8)  # rounds half up
     return mean
 
 

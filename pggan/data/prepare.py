@@ -66,7 +66,7 @@ def prepare(source: Source, destination: Path, options: Options, workers: int | 
     """Write the images of `source` as a dataset at `destination`, in the order of their names.
 
     A dataset that was made of the same files with the same options stays as it is.  If files can't be decoded, all
-    images are written again without them.
+    images are written again without these files.
 
     Raises UserError if no image is usable, disk space is too small, `destination` holds something else, or a file is
     unusable and on_bad=stop.
@@ -93,7 +93,7 @@ def training_pyramid(
 ) -> Path:
     """The directory of a pyramid for training up to `resolution`; prepares one in the folder `cache` if needed.
 
-    Args: path: a pyramid, a folder or archive of images, or the name of a known data set; None: `count` avatars.
+    Args: path: a pyramid, a folder or archive of images, or the name of a known data set; None: draw `count` avatars.
     """
     if path is None:
         cached = Path(cache, f"avatars-{STYLE}-{count}-{resolution}px")
@@ -104,7 +104,7 @@ def training_pyramid(
         return Path(path)
     options = Options(max_resolution=resolution, crop=crop, channels=channels, labels=labels)
     source = open_source(path, cache)
-    digest = digest_of(source.entries, options)[:12]  # in the directory's name, so changed images get a new pyramid
+    digest = digest_of(source.entries, options)[:12]  # in the directory's name: changed images get a new directory
     cached = Path(cache, f"{Path(str(source.description['name'])).name}-{resolution}px-{digest}")
     if not cached.exists():
         print(f"Preparing {path}, once, into {cached}.", file=sys.stderr)
@@ -113,7 +113,7 @@ def training_pyramid(
 
 
 def digest_of(entries: Sequence[Entry], options: Options) -> str:
-    """SHA-256 of all that a dataset depends on: the names and stamps of its image files, the options and the tables."""
+    """SHA-256 of all that a dataset depends on: names and `Entry.stamp` of image files, options, and users' tables."""
     tables = [Path(path) for path in (options.landmarks, options.labels) if isinstance(path, str)]
     files = [(entry.name, entry.stamp) for entry in entries]
     form = [files, asdict(options), [file_sha256(path) for path in tables if path.is_file()]]
@@ -155,7 +155,7 @@ def _alone(destination: Path) -> Iterator[None]:
             print(f"Another process is preparing {destination}; this one waits for it.", file=sys.stderr, flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-        path.unlink(missing_ok=True)  # not after an error: waiting and later processes must lock the same file
+        path.unlink(missing_ok=True)  # the lock file stays after an error: waiting and new processes must share it
 
 
 def _decode_all(found: Findings, layout: Layout, options: Options, pool: Workers) -> Layout:

@@ -158,7 +158,7 @@ class ImagePyramid:
     """A dataset that is opened for reading: `read` returns any images at any resolution.
 
     Opening compares the size of every file with the index; `verify` also compares the checksums.
-    `labels` is int64 [N], or None without classes.  `fingerprint` is the SHA-256 of the index; any change changes it.
+    `labels` is int64 [N], or None without classes.  `fingerprint` is index.json's SHA-256, which depends on all files.
     Raises UserError when the directory holds no dataset, a dataset of another version, or a damaged dataset.
     """
 
@@ -184,8 +184,7 @@ class ImagePyramid:
         self.source = index.source
         for stored in index.files(self.resolutions):
             file = self.path / stored.file
-            # Symbolic links are refused, even to a file of the right size: a dataset from elsewhere must not read
-            # files outside of its own directory.
+            # Symbolic links are refused, because a downloaded dataset could link to private files of this machine.
             if not file.is_file() or file.is_symlink():
                 raise UserError(f"{file} is missing, or not a regular file.", PREPARE_AGAIN)
             if (size := file.stat().st_size) != stored.bytes:
@@ -211,7 +210,7 @@ class ImagePyramid:
         shards, starts = self._shards(resolution)
         images = np.empty((len(indices), *shards[0].shape[1:]), np.uint8) if out is None else out
         if len(shards) == 1:
-            return np.take(shards[0], indices, axis=0, out=images, mode="clip")  # checked above; "clip" is faster
+            return np.take(shards[0], indices, axis=0, out=images, mode="clip")  # "clip" is faster than "raise"
         shard_of = np.searchsorted(starts, indices, side="right") - 1
         for number in np.unique(shard_of):
             chosen = shard_of == number

@@ -30,7 +30,7 @@ PIECE_BYTES = 64 * MIB  # a level is copied to a GPU in pieces of this size, to 
 Indices = NDArray[np.int64]
 
 
-@lru_cache(maxsize=2)  # two epochs, because a batch can end in the next epoch
+@lru_cache(maxsize=2)  # keeps two epochs, because a batch can end in the next epoch
 def epoch_order(seed: int, epoch: int, count: int) -> Indices:
     """The order of `count` images in `epoch`: a permutation that depends on (seed, epoch) alone."""
     return np.random.default_rng(counter_seed(seed, "order", epoch)).permutation(count)
@@ -94,8 +94,8 @@ class Loader:
                 torch.cuda.empty_cache()
         self._resident = None  # frees the memory of an earlier resolution
         if self._ahead is None or self._ahead[0] != (resolution, indices.tobytes()):
-            self.prefetch(resolution, indices)  # this batch was not read in advance
-        assert self._ahead is not None, "it is being read"
+            self.prefetch(resolution, indices)  # the reading thread has not read this batch in advance
+        assert self._ahead is not None, "the batch is being read"
         images, done = self._ahead[1].result()
         if done is not None:
             current = torch.cuda.current_stream(self.device)
@@ -121,7 +121,7 @@ class Loader:
         return self._resident[1]
 
     def _load(self, resolution: int, indices: Indices) -> tuple[Tensor, torch.cuda.Event | None]:
-        """In the reading thread: load images to the device.  On a GPU, the returned event marks the end of the copy."""
+        """Load images to the device, in the reading thread.  On a GPU, the returned event marks the end of the copy."""
         if self._stream is None:
             return torch.from_numpy(self.pyramid.read(resolution, indices)).to(self.device), None
         # Only copies from pinned memory are asynchronous.  PyTorch caches pinned memory, so that each batch reuses it.

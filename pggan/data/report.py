@@ -40,9 +40,9 @@ class Findings:
             raise UserError("\n".join([f"{bad} of {total} images cannot be used:", *_lines(self._bad())]), remedy)
 
     def show(self) -> None:
-        """Print to stderr the bad files, grouped by reason, and the good files that have notes, grouped by note."""
+        """Print to stderr the bad files, grouped by reason, and the good files with notes, grouped by note."""
         left_out = f"Left out {len(self.reasons)} of {len(self.source.entries)} images:"
-        for title, groups in ((left_out, self._bad()), ("Notes about the others:", self._notes())):
+        for title, groups in ((left_out, self._bad()), ("Notes about the other images:", self._notes())):
             if groups:
                 print("\n".join([title, *_lines(groups)]), file=sys.stderr)
 
@@ -56,7 +56,7 @@ class Findings:
         return _grouped((reason, name) for name, reason in sorted(self.reasons.items()))
 
     def _notes(self) -> dict[str, list[str]]:
-        """The names of good files, grouped by note."""
+        """The names of good files, grouped by note, such as "not square" or "transparency"."""
         return _grouped((note, entry.name) for entry in self.good() for note in self.headers[entry.name].notes)
 
 
@@ -90,7 +90,7 @@ def examine(source: Source, workers: Workers) -> Findings:
 
 
 def header_of(entry: Entry) -> tuple[str, ImageHeader | str]:
-    """The name of a file, and its header or why the file is bad.  With crop=face, the header has the face's size."""
+    """A file's name, and its ImageHeader or why the file is bad.  With crop=face, width and height are the face's."""
     try:
         header = entry.problem or entry.header or read_header(entry.file)
         if entry.face is not None and isinstance(header, ImageHeader):

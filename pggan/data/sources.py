@@ -23,7 +23,7 @@ MAX_MEMBER_BYTES = 64_000_000  # larger files in an archive are not unpacked
 class Entry(NamedTuple):
     """One image file of a source, not opened yet.
 
-    name: path below the source, with slashes; unique in the source.
+    name: the path relative to the source, with slashes; no two files of a source have the same name.
     problem: why the file must not be opened, or None.
     label: the class of the image: its first sub-folder, or its class in a known data set.
     stamp: a text, such as size and time, that changes when the content may have changed.
@@ -44,7 +44,7 @@ class Entry(NamedTuple):
 
 @dataclass
 class Source:
-    """Image files from one place, in the order of their paths.  Raises UserError if there are none.
+    """Image files from one place, in the order of their paths.  Raises UserError if there are no image files.
 
     description: where the images come from, for the index of the dataset: a "kind", a "name" and more.
     """
@@ -59,7 +59,7 @@ class Source:
         self.entries = sorted(self.entries, key=lambda entry: entry.file.path)
 
     def in_reading_order(self) -> list[Entry]:
-        """The entries by offset: to step back in a compressed tar archive, Python unpacks it from its beginning."""
+        """The entries by offset, because each step back in a compressed tar archive unpacks it from its beginning."""
         return sorted(self.entries, key=lambda entry: entry.offset)
 
 
@@ -71,7 +71,7 @@ def is_image_name(name: str) -> bool:
 
 
 def first_folder(name: str) -> str | None:
-    """The first folder of a name with slashes, if it has one."""
+    """The first folder of a relative path, such as "cats" for "cats/1.png"; None for a file that lies in no folder."""
     folder, slash, _ = name.removeprefix("./").partition("/")
     return folder if slash else None
 
@@ -113,7 +113,7 @@ def archive_source(path: Path) -> Source:
     """
     kind, members = ("zip", _zipped) if zipfile.is_zipfile(path) else ("tar", _tarred)
     try:
-        # If an archive holds several files of one name, the last one counts, as if the archive was unpacked.
+        # If an archive holds several files of one name, the last file counts: unpacking would overwrite the others.
         found = {entry.name: entry for entry in members(path) if is_image_name(entry.name)}
     except Exception as error:  # damaged archives raise nearly every type of error
         problem = f"{path} can't be read as a zip or tar archive: {str(error).partition(':')[0]}."
@@ -139,7 +139,7 @@ def _tarred(path: Path) -> Iterator[Entry]:
 
 
 def _member(path: Path, name: str, size: int, member: str | tarfile.TarInfo) -> Entry:
-    """The entry of one file of an archive; the caller adds the stamp."""
+    """The Entry of one file in an archive; the caller adds `Entry.stamp`, which shows whether the file has changed."""
     problem = None
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
         problem = "a name that leads out of the archive"

@@ -59,7 +59,7 @@ def classes_of(labels: bool | str, source: str, entries: Sequence[Entry]) -> tup
     if missing := [name for name, label in found.items() if label is None]:
         raise UserError(
             f"{len(missing)} of {len(entries)} images in {source} have no class, {missing[0]} for example.",
-            "Put each image into a folder of its class, or give a table of their paths below the source.",
+            "Put each image into a folder of its class, or give labels=FILE with the path and class of each image.",
         )
     names = class_names([label for label in found.values() if label is not None])
     numbers = {label: number for number, label in enumerate(names)}
@@ -91,6 +91,6 @@ def _refused(given: str, form: str) -> Iterator[None]:
 
 
 def class_names(classes: Sequence[str]) -> list[str]:
-    """The distinct classes, sorted by value if all of them are numbers, else by the alphabet."""
+    """The distinct classes, sorted by value if all classes are numbers, else alphabetically."""
     distinct = set(classes)
     return sorted(distinct, key=(lambda name: (int(name), name)) if all(map(str.isdecimal, distinct)) else None)

@@ -19,8 +19,8 @@ from pggan.core.process import SIGNALS, available_cores, keep_freed_memory
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-MAX_WORKERS = 16  # unless the user sets num_workers=
-MAX_BATCH = 8  # items that are sent to a worker at a time; sending single items costs more
+MAX_WORKERS = 16  # largest number of worker processes, unless the user sets num_workers=
+MAX_BATCH = 8  # largest number of items that are sent to a worker at a time; to send single items would take more time
 
 
 class Workers(AbstractContextManager["Workers"]):
@@ -50,7 +50,7 @@ class Workers(AbstractContextManager["Workers"]):
         """
         results: Iterator[Result] = map(function, items)
         if min(self.count, len(items)) > 1:
-            # Few items are sent in smaller batches, so that every worker gets some.
+            # If there are only a few items, batches are smaller, so that every worker gets a batch.
             size = max(1, min(MAX_BATCH, len(items) // (4 * self.count)))
             results = self._pool.map(function, items, chunksize=size)
         try:

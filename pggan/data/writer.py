@@ -10,7 +10,7 @@ import numpy as np
 
 from pggan.data.pyramid import INDEX_FILE, LABEL_BYTES, Images, Index, StoredFile, checksums, levels_up_to
 
-SHARD_BYTES = 2**30  # the largest shard; fixed, so that the same images always make the same files
+SHARD_BYTES = 2**30  # size of the largest shard; fixed, so that the same images always make the same files
 LABELS_FILE = "labels.bin"
 
 
@@ -60,7 +60,7 @@ def write_index(
 ) -> None:
     """Write the labels and the index of a dataset whose shards are complete.
 
-    source: where the images come from; labels: for each image, an index into `class_names`, if these are given.
+    source: where the images come from; labels: each image's index into `class_names`, empty if there are no classes.
     """
     shards = layout.shards()
     digests = checksums(layout.directory, [shard for files in shards.values() for shard in files])

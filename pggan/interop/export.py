@@ -28,7 +28,7 @@ from pggan.sampling.images import contact_sheet, save_png
 from pggan.sampling.trained_generator import TrainedGenerator, load
 
 SAMPLES = "samples.png"
-SEEDS = "0-15"  # of the sample images
+SEEDS = "0-15"  # seeds of the sample images
 COLUMNS = 4
 CARD = """---
 library_name: pggan
@@ -104,7 +104,7 @@ def run(config: ExportConfig) -> int:
                 from pggan.interop.web import write_web
             difference = write_web(generator, out, config.run, config.directions, config.runtime)
             megabytes = sum(file.stat().st_size for file in out.rglob("*")) / 2**20
-            print(f"{out}: {megabytes:.1f} MB for any web space; images differ from PyTorch's by {difference:.1e}")
+            print(f"{out}: {megabytes:.1f} MB of static files; images differ from PyTorch's by {difference:.1e}")
             print(f"{NEXT} python -m http.server --bind 127.0.0.1 --directory {shlex.quote(config.out)}")
     return 0
 

@@ -1,7 +1,7 @@
 """`pggan import` converts a generator that another program has trained into a generator file of pggan.
 
 These programs and pggan scale weights by gain / sqrt(fan-in) at run time (equalized learning rate).  Where the gains
-differ, stored weights are multiplied by the ratio of gains.  Biases are scaled where the program does so.
+differ, stored weights are multiplied by the ratio of gains.  Biases are scaled where the other program scales biases.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,9 +40,9 @@ GAINS = (4.0, 1.0, 1.0, 1.0, sqrt(2.0))
 FIXED = {
     **{"normalize_latents": True, "use_wscale": True, "use_pixelnorm": True, "use_leakyrelu": True},
     "pixelnorm_epsilon": 1e-8,
-    # pytorch_GAN_zoo: with losses other than WGANGP, its generators end in tanh.
+    # Generators of pytorch_GAN_zoo that were trained with a loss other than WGANGP end in tanh.
     **{"leakyReluLeak": 0.2, "perChannelNormalization": True, "equalizedlR": True, "lossCriterion": "WGANGP"},
-    "use_eql": True,  # pro-gan-pth
+    "use_eql": True,  # equalized learning rate in pro-gan-pth
 }
 
 
@@ -67,7 +67,7 @@ def read_foreign(path: Path) -> tuple[str, LoadedGenerator]:
         content = read_foreign_file(path)
         networks = content if isinstance(content, tuple | list) else [content]
         if networks and all(isinstance(one, PickledNetwork) for one in networks):
-            return "the official implementation", from_official(networks[-1])  # G, D, averaged G
+            return "the official implementation", from_official(networks[-1])  # the file holds G, D, averaged G
         saved = next((content[name] for name in ("shadow_generator", "generator") if name in content), content)
         if any(str(name).startswith("rgb_converters.") for name in saved.get("state_dict", ())):
             return "pro-gan-pth", from_pro_gan_pth(saved)
@@ -87,7 +87,7 @@ def from_official(network: PickledNetwork) -> LoadedGenerator:
     require_ours(settings)
 
     def layer(name: str) -> tuple[Array, Array]:  # weights in the file are [I, O] or [H, W, I, O]
-        if f"{name}_up/weight" in values:  # a transposed convolution: [H, W, O, I], mirrored
+        if f"{name}_up/weight" in values:  # a transposed convolution has mirrored weights [H, W, O, I]
             return values[f"{name}_up/weight"].transpose(2, 3, 0, 1)[:, :, ::-1, ::-1], values[f"{name}_up/bias"]
         return np.moveaxis(values[f"{name}/weight"], (-1, -2), (0, 1)), values[f"{name}/bias"]
 
@@ -154,9 +154,9 @@ def translated(
     stem: Stem,
     num_classes: int = 0,
 ) -> Generator:
-    """Build a generator from another program's weights; `names`: what that program calls the layers OURS.
+    """Build a generator from another program's weights.  `names` are that program's names for the layers in OURS.
 
-    Args: theirs: the other program's arrays by name; layer: returns the weight [O, I, …] and bias of a layer, by name.
+    Args: theirs: that program's arrays by name; layer: maps that program's layer name to weight [O, I, …] and bias.
     Raises ValueError, KeyError or RuntimeError if an array is missing, has a wrong shape or is not finite.
     """
     rgb, state = names[-1].partition("{")[0], dict[str, torch.Tensor]()
@@ -190,7 +190,7 @@ def architecture_of(rgb: list[torch.Tensor], latent_size: int, stem: Stem, num_c
             fmap_decay=1.0,
             fmap_max=max(widths),
             stddev_group=4,  # used by the discriminator only
-            resampling=Resampling.fused,  # generators compute the same, fused or not
+            resampling=Resampling.fused,  # a generator draws the same images with any resampling
             stem=stem,
         )
         if [architecture.width(resolution) for resolution in architecture.resolutions] == widths:

@@ -33,7 +33,7 @@ CENTER = 4  # index of the center in a flattened 3x3 neighbourhood
 OPSET = 17  # ONNX operator set of 2022, which all current runtimes support, also in browsers
 IR_VERSION = 8  # version of the ONNX file format that came with OPSET
 TOLERANCE = 1e-4  # allowed difference between pixels in [-1, 1]: 1/80 of the step between 8-bit values
-# This multiple of the network's rounding error (float32 minus float64 images) is allowed if it exceeds TOLERANCE.
+# Images may differ by more than TOLERANCE, up to ROUNDINGS times the network's rounding error (float32 minus float64).
 # Networks with little training have large rounding errors, because their pixel norm divides by nearly 0.
 ROUNDINGS = 8
 BATCHES = (1, 3)  # batch sizes for comparing images: a graph has to accept any size
@@ -89,7 +89,7 @@ def build(
     [N, C, R, R] of the last level, in about [-1, 1]; `alpha` blends them with images of the level below.
     Args: about: architecture and stage as JSON, for the metadata; for_page: a graph for a web page, which has one graph
     per level, so that no weight is in two files.  The graph of 4x4 has the input `truncation`, too; the others have the
-    input `below`, features of the level below, instead of latents.  All also have the output `features` [N, C, R, R].
+    input `below`, features of the level below, instead of latents.  All have the output `features` [N, C, R, R], too.
     """
     a, graph, side = network.architecture, Graph(), levels[-1]
     if levels[0] == MIN_RESOLUTION:
@@ -171,7 +171,7 @@ def stem(graph: Graph, network: Generator) -> str:
 
 
 def images(graph: Graph, x: str, network: Generator, level: int, *, share: float = 1.0) -> str:
-    """Convert features of `level` to images times `share`; in a fade, two such results are added."""
+    """Convert features of `level` to images, multiplied by `share`; a fade adds two such results."""
     layer: Any = network.to_rgb[str(level)]
     filters = network.architecture.bilateral
     linear = 1.0 if filters else share
@@ -218,7 +218,7 @@ def largest_difference(
 ) -> float:
     """The largest difference between images of `exported` and of the network, with each of the batch sizes BATCHES.
 
-    Raises DifferenceError if it exceeds TOLERANCE and also ROUNDINGS times the rounding error of the network.
+    Raises DifferenceError if the difference exceeds TOLERANCE and also ROUNDINGS times the network's rounding error.
     """
     differences, allowed, exact = [], TOLERANCE, deepcopy(network).double()
     for count in BATCHES:
@@ -229,7 +229,7 @@ def largest_difference(
             ours, best = network(inputs["latents"], given, resolution, alpha), exact(*wide, resolution, alpha)
         allowed = max(allowed, ROUNDINGS * float((ours - best).abs().max()))
         differences.append((exported(inputs) - ours).abs().max())
-    largest = float(torch.stack(differences).max())  # NaN if any difference is
+    largest = float(torch.stack(differences).max())  # NaN if any difference is NaN
     if not largest <= allowed:  # not `largest > allowed`: NaN has to raise the error, too
         raise DifferenceError(f"The exported generator's images differ too much from PyTorch's: by {largest:.1e}.")
     return largest

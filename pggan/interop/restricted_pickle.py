@@ -43,9 +43,9 @@ class PickledType(Instance):
         """The array in the bytes `content`; raises ValueError if its dtype is not in NUMBERS or bytes are missing."""
         code = self.arguments[0]
         if code not in NUMBERS:
-            raise ValueError(f"it has an array of dtype {code!r}, which are no numbers")
+            raise ValueError(f"it has an array of dtype {code!r}, which does not hold numbers")
         kind = np.dtype(code).newbyteorder(self.state[1] if self.state else "=")
-        raw = content if isinstance(content, bytes) else content.encode("latin1")  # bytes in Python 2's pickles
+        raw = content if isinstance(content, bytes) else content.encode("latin1")  # Python 2 pickles bytes as text
         return np.ndarray(shape, kind, raw, order=order)
 
 

@@ -1,4 +1,4 @@
-"""Writes a generator as a web page that draws in the visitor's browser: a folder of static files for any web space.
+"""Writes a generator as a web page that draws in the visitor's browser: a folder of static files for any web host.
 
 The page runs the generator in ONNX Runtime Web, in one pinned release, which npm downloads or the user gives as a .tgz.
 """
@@ -22,7 +22,7 @@ from pggan.sampling.trained_generator import TrainedGenerator
 PACKAGE = "onnxruntime-web@1.30.0"
 ARCHIVE = "onnxruntime-web-1.30.0.tgz"
 ARCHIVE_MB = 32
-# The two files of ONNX Runtime Web (in its folder dist/) with their SHA-256: JavaScript and WebAssembly.
+# The page needs two files from dist/ of ONNX Runtime Web, JavaScript and WebAssembly; here with their SHA-256.
 FILES = {
     "ort.wasm.bundle.min.mjs": "11e64bd8ffe11bd1a2a2f0d6275fdfbbba7262f0b76b99b53d228a8a22ef3d90",
     "ort-wasm-simd-threaded.wasm": "3398c10d07d229bd91b364548e130e0e51a8e5704b88c7c083ebbeb78842dee2",
@@ -35,7 +35,7 @@ WAIT_SECONDS = 900  # timeout of the download, for slow connections
 def write_web(
     generator: TrainedGenerator, folder: Path, run: str, directions: str | None, runtime: str | None
 ) -> float:
-    """Write the web page of a generator on the CPU; returns the largest difference between its and PyTorch's images.
+    """Write a web page for `generator` (on CPU); returns the largest difference of the page's images from PyTorch's.
 
     Args: run: gives the page its name; directions: a file with latent directions for sliders; runtime: ONNX Runtime
     Web's .tgz, or None: npm downloads it.  Levels above the generator's resolution are left out.

@@ -60,7 +60,7 @@ def opened(config: DrawConfig, truncation: float = 1.0) -> tuple[TrainedGenerato
 def keyframes(generator: TrainedGenerator, config: PicturesConfig, number: int = 0) -> tuple[Tensor, list[str]]:
     """The latents [K, Z] from the files in config.latents, else from config.seeds; and a file name for each latent.
 
-    Args: number: with several interpolations, interpolation n adds 1000 n to each seed, or starts at saved latent n.
+    Args: number: with several interpolations, interpolation n adds 1000 n to each seed, or starts at latent n.
     """
     if config.latents is None:
         wanted = [seed + 1000 * number for seed in parse_seeds(config.seeds)]
@@ -130,7 +130,7 @@ def interpolate(config: InterpolateConfig) -> int:
 
 
 def visible_steps(generator: TrainedGenerator, settings: RenderSettings, latents: Tensor) -> Tensor:
-    """The `laplacian_distance` between the images of each latent and the next of `latents` [N, Z]: [N - 1]."""
+    """The distances [N - 1] between the images of successive `latents` [N, Z], by `laplacian_distance`."""
     images = (torch.from_numpy(image).permute(2, 0, 1)[None] / 127.5 for image in generator.stream(latents, settings))
     return torch.cat([laplacian_distance(before, after) for before, after in pairwise(images)])
 

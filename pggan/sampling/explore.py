@@ -38,9 +38,9 @@ PROTECTION = {  # other sites can't embed or read our page, and our page loads n
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-HOST, PORT = "127.0.0.1", 8765  # default port; if another program uses it, the system chooses a free port
+HOST, PORT = "127.0.0.1", 8765  # PORT is the default; if another program uses this port, the system chooses a free port
 DIRECTIONS = 8  # number of sliders on the page, unless the user names a file of directions
-SEEDS = 100_000  # the page draws random faces from seeds below this, short enough to write down
+SEEDS = 100_000  # the page draws random faces from seeds below this limit, so that seeds are easy to write down
 BLOCK = 8  # a film draws this many frames, then lets the page draw its current face
 MAX_FRAMES = 3600  # longest film: two minutes at 30 frames per second
 
@@ -51,7 +51,7 @@ def run(config: ExploreConfig) -> int:
     generator = load(config.run, config.device, config.checkpoint)
     with listen(generator, page_name(config.run), config.directions, config.port) as server:
         address = f"http://{HOST}:{server.server_port}/"
-        print(f"{address}\nCtrl-C ends it.", flush=True)
+        print(f"{address}\nCtrl-C ends the server.", flush=True)
         if config.open:
             webbrowser.open(address)
         with suppress(KeyboardInterrupt):
@@ -61,7 +61,7 @@ def run(config: ExploreConfig) -> int:
 
 
 def listen(generator: TrainedGenerator, name: str, directions: str | None, port: int | None) -> "Server":
-    """A server at `port`; if `port` is None, at PORT or else at a free port.  Raises UserError if it can't be used."""
+    """A server at `port`, or for None at PORT or a free port.  Raises UserError if `port` is in use or forbidden."""
     files = page_files(generator, directions, {"name": name, "renderer": "server", "seeds": SEEDS})
     for number in (PORT, 0) if port is None else (port,):
         with suppress(OSError):
@@ -103,8 +103,8 @@ class Server(ThreadingHTTPServer):
     """An HTTP server of the page's `files` and of a generator's images; raises OSError when the port is in use."""
 
     def __init__(self, port: int, generator: TrainedGenerator, files: dict[str, bytes]) -> None:
-        # One thread draws all images, because PyTorch starts a thread pool for each thread that calls PyTorch,
-        # and because two threads can't share a generator's prepared weights.
+        # One thread draws all images, because each thread that calls PyTorch would start a thread pool of its own.
+        # Two threads also can't draw at once, because drawing stores prepared weights in the generator's network.
         self._drawing, self._closed = ThreadPoolExecutor(1, "drawing"), False
         super().__init__((HOST, port), Handler)
         self.generator, self.files = generator, files
@@ -116,7 +116,7 @@ class Server(ThreadingHTTPServer):
         return self._drawing.submit(lambda: list(self.generator.stream(latents, settings))).result()
 
     def film(self, latents: Tensor, query: dict[str, str]) -> bytes:
-        """Draw a film file, as bytes, with a frame for each of `latents` [N, Z], enlarged smoothly or to square pixels.
+        """The bytes of a film of `latents` [N, Z] with one frame per latent, enlarged smoothly or to square pixels.
 
         Raises UserError for an unknown file ending, or for a video when PyAV is not installed.
         """
@@ -155,7 +155,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"  # keeps connections open: a new connection takes longer than drawing a small face
     timeout = 60  # seconds that the server waits for the next bytes of a request
     disable_nagle_algorithm = True
-    error_message_format, error_content_type = "%(explain)s", "text/plain; charset=utf-8"  # the page shows it
+    error_message_format, error_content_type = "%(explain)s", "text/plain; charset=utf-8"  # the page shows the text
 
     def do_GET(self) -> None:
         """Answer a request for a file, a latent, an image or a film."""

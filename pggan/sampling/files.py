@@ -1,4 +1,4 @@
-"""Write the files of commands that draw: paths, pictures, sheets of pictures, and films.  Imports no torch."""
+"""Choose the names of output files; write pictures, sheets of pictures, and films.  This module imports no torch."""
 
 import os
 import sys
@@ -20,20 +20,21 @@ from pggan.sampling.images import MIN_TILE, Pixels, enlarge, grid, to_pil
 STILLS = (".png", ".jpg", ".jpeg", ".webp")  # endings of files with one picture
 VIDEO = ".mp4"
 ANIMATED = (".webp", ".gif", VIDEO)
-CONFIG_FILE = "config.yaml"  # in each run directory
-WIDEST = 2048  # pixels: the width of a sheet up to which its images are enlarged
-PAPER, INK = 232, 40  # grey levels of captions
+CONFIG_FILE = "config.yaml"  # each run directory has this file
+WIDEST = 2048  # pixels: images of a sheet are enlarged only if the sheet gets no wider than this
+PAPER, INK = 232, 40  # grey levels of captions: the background and the letters
 CAPTION_HEIGHT, FONT_SIZE = 16, 11  # pixels
-# Nearly lossless: below a constant rate factor (crf) of about 17, people see no difference (FFmpeg's guide).
+# Videos are nearly lossless: below a constant rate factor (crf) of about 17, people see no loss (FFmpeg's guide).
 H264 = {"crf": "12", "preset": "medium"}
 
 Step = TypeVar("Step")
 
 
 def output_path(out: str | None, run: str, name: str, kinds: tuple[str, ...]) -> Path:
-    """The path that a command writes: `out`, checked by `check_output`; or a new path like `name`-001 if `out` is None.
+    """The path that a command writes: `out`, or for None a new path from `name`, a number and the suffix `kinds[0]`.
 
-    A new path ends in `kinds[0]`, in samples/ of `run` if `run` is a run directory, else in the working directory.
+    A new file lies in samples/ of `run` if `run` is a run directory, else in the working directory.
+    `check_output` checks the path.
     """
     if out is not None:
         return check_output(out, kinds)
@@ -47,7 +48,7 @@ def output_path(out: str | None, run: str, name: str, kinds: tuple[str, ...]) ->
 def check_output(out: str, kinds: tuple[str, ...] = ()) -> Path:
     """Check that `out` can be written, and return the path; the directory of `out` need not exist yet.
 
-    Args: kinds: allowed endings of file names; "" among them allows a directory; without `kinds`, only a directory.
+    Args: kinds: allowed endings of file names; "" among them allows a directory; without `kinds`, `out` is a directory.
     Raises UserError for another ending, for a video when PyAV is missing, or when the directory is not writable.
     """
     path, ending = Path(out), Path(out).suffix.lower()
@@ -77,7 +78,7 @@ def sheet(images: Iterable[Pixels], columns: int, zoom: int, captions: Sequence[
 
 
 def sheet_zoom(resolution: int, columns: int) -> int:
-    """The factor that enlarges the images of a sheet: sides up to MIN_TILE, the sheet's width up to WIDEST pixels."""
+    """The factor that enlarges images of a sheet to MIN_TILE pixels, or to less if the sheet would exceed WIDEST."""
     return max(min(MIN_TILE, WIDEST // columns) // resolution, 1)
 
 
@@ -108,7 +109,7 @@ def writing(path: Path) -> Iterator[Path]:
 
 
 def save_film(frames: Iterable[Pixels], count: int, fps: int, path: Path) -> None:
-    """Write a film of `count` frames [H, W, C], `fps` per second, atomically; the ending of `path` chooses the kind.
+    """Write a film of `count` frames [H, W, C], `fps` per second, atomically; the ending of `path` chooses the format.
 
     A .webp is lossless, a .gif has 255 colours, and an .mp4 is written with only a few frames in memory.
     """
@@ -123,13 +124,13 @@ def save_film(frames: Iterable[Pixels], count: int, fps: int, path: Path) -> Non
             sampled = [np.asarray(picture) for picture in pictures[:: count // 16 + 1]]
             palette = Image.fromarray(np.concatenate(sampled)).quantize(255)
             pictures = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
-        borders = np.round(np.arange(count + 1) * 1000 / unit / fps) * unit  # in ms: starts of frames, rounded
+        borders = np.round(np.arange(count + 1) * 1000 / unit / fps) * unit  # starts of frames in ms, rounded to `unit`
         film = {"save_all": True, "append_images": pictures[1:], "duration": np.diff(borders).astype(int).tolist()}
         pictures[0].save(temporary, loop=0, lossless=True, method=0, **film)
 
 
 def write_video(frames: Iterable[Pixels], fps: int, path: Path) -> None:
-    """Write an H.264 video with 4:2:0 chroma, for every player; the frames' height and width have to be even."""
+    """Write an H.264 video with 4:2:0 chroma, which every player supports; frames need an even height and width."""
     import av
     from av.video.reformatter import ColorRange, Colorspace
 

@@ -1,4 +1,4 @@
-"""Latents from seeds, and images from latents: at any resolution and alpha, with or without truncation.
+"""Make latents from seeds, and images from latents, at any resolution and alpha, with or without truncation.
 
 N images, Z latent size, R resolution, C channels, L classes.
 """
@@ -18,7 +18,7 @@ from pggan.networks.networks import Generator
 from pggan.sampling.images import Pixels, to_bytes
 
 DRAWN_AHEAD = 16  # images that are queued per CPU thread, so that no thread waits for work
-PARALLEL_SIDE = 128  # pixels: up to this side, each CPU thread draws images of its own; above, all draw one
+PARALLEL_SIDE = 128  # pixels: up to this side, each CPU thread draws its own images; all threads share a larger one
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class RenderSettings:
 def seed_latents(seeds: list[int], size: int) -> Tensor:
     """The latents [N, Z] of `seeds`, N(0, 1), made on the CPU, so that a seed gives all devices the same latent."""
     latents = torch.empty(len(seeds), size)
-    for row, seed in enumerate(seeds):  # in place: to stack a list of latents would take more than twice the memory
+    for row, seed in enumerate(seeds):  # in place, because stacking a list of latents takes more than twice the memory
         torch.randn(size, generator=generator_for(seed, "latent", 0), out=latents[row])
     return latents
 
@@ -65,7 +65,7 @@ def render_each(
                 for some in torch.split(latents, DRAWN_AHEAD * threads):
                     yield from pool.map(draw_one, some)
         finally:
-            torch.set_num_threads(threads)  # else new threads would keep the initializer's count of 1
+            torch.set_num_threads(threads)  # the pool has set the thread count of PyTorch to 1, for later threads, too
 
 
 @torch.no_grad()
@@ -94,7 +94,7 @@ def draw_seeds(network: Generator, count: int, resolution: int, alpha: float) ->
 
 
 def one_hot(network: Generator, label: Tensor | int | None, count: int) -> Tensor | None:
-    """One-hot labels [N, L] of `count` images; `label` is one class for all images, or classes [N], or None."""
+    """One-hot labels [N, L] of N = `count` images; `label` is one class, or classes [N].  None if `label` is None."""
     if label is None:
         return None
     numbers = torch.as_tensor(label).expand(count)

@@ -1,4 +1,4 @@
-"""Images as bytes, grids of images, and the grids that a run stores for `pggan timelapse`.  Imports no torch.
+"""Images as bytes, grids of images, and grids that a run stores for `pggan timelapse`.  This module imports no torch.
 
 N images, R resolution, C channels.
 """
@@ -23,7 +23,7 @@ Pixels = npt.NDArray[np.uint8]
 
 MIN_TILE = 128  # pixels: grids enlarge small images to this side, or to the final resolution if that is smaller
 FOLDER = "timelapse"  # folder in a run's samples/, with small grids for `pggan timelapse`
-TEXT_KEY = "pggan"  # a grid's PNG has its facts in a text entry of this name
+TEXT_KEY = "pggan"  # the PNG file of a grid stores the grid's facts in a text entry of this name
 
 
 def to_bytes(images: "Tensor") -> Pixels:
@@ -43,7 +43,7 @@ def grid(images: Pixels, columns: int) -> Pixels:
 
 
 def contact_sheet(images: Pixels, columns: int, resolution: int) -> Pixels:
-    """A grid of a run's images; small images are enlarged to MIN_TILE pixels, or to a smaller final `resolution`."""
+    """A grid of images.  Small images are enlarged to MIN_TILE pixels, but not beyond the final `resolution`."""
     return grid(enlarge(images, max(min(resolution, MIN_TILE) // images.shape[1], 1)), columns)
 
 

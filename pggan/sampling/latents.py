@@ -31,7 +31,7 @@ LatentPath = Callable[[Tensor], Tensor]  # maps positions [F] from 0 to 1 on the
 Between = Callable[[Tensor, Tensor, Tensor], Tensor]  # interpolates from starts to ends [F, Z] by weights [F, 1]
 Distances = Callable[[Tensor], Tensor]  # maps latents [N, Z] to the distances [N - 1] from each latent to the next
 
-MAX_SEEDS = 1_000_000  # most seeds at once: their latents take 2 GiB, with 512 float32 numbers per latent
+MAX_SEEDS = 1_000_000  # the largest number of seeds at once: their latents take 2 GiB, with 512 float32 numbers each
 SAMPLES_PER_KEYFRAME = 64  # points per keyframe at which the length of a path is measured
 CENTER_SEEDS = 1024  # number of latents whose features in G are averaged: truncation pulls towards the mean
 OBSERVED = 4096  # number of latents from which principal components are computed
@@ -97,7 +97,7 @@ def through(points: Tensor, between: Between, positions: Tensor) -> Tensor:
 def closed_spline(points: Tensor, positions: Tensor) -> Tensor:
     """Latents [F, Z] at `positions` [F] (0 to 1) on the smooth closed path through `points` [K, Z].
 
-    Source: Catmull and Rom 1974: the tangent at a point is half the vector from the previous to the next point.
+    Source: Catmull and Rom 1974.  The tangent at a point is half the vector from the previous to the next point.
     """
     times = positions.double() * len(points)
     leg = times.long()
@@ -115,8 +115,8 @@ def path_through(keyframes: Tensor, kind: str, frames: int, distances: Distances
     """The latents [F, Z] of at least two `frames` on a path through at least two `keyframes` [K, Z].
 
     Args: kind: slerp (on great circles), lerp (on straight lines), or loop (smoothly back to the first keyframe);
-    distances: the distance that is equal between all successive frames; None: for a loop, the angle; else each pair of
-    successive keyframes gets equally many frames.
+    distances: a function; frames are placed so that it returns equal distances from each frame to the next.  Without
+    `distances`, a loop turns by equal angles, and slerp and lerp have equally many frames between successive keyframes.
     Raises UserError for a single keyframe.
     """
     if len(keyframes) < 2:
@@ -178,7 +178,7 @@ def observed_features(network: Generator, count: int, label: Tensor | int | None
 
 
 def mean_features(network: Generator, label: Tensor | int | None) -> Tensor:
-    """The mean of G's 4x4 features [1, C, 4, 4] over many latents of a class; truncation pulls features towards it.
+    """The mean of G's 4x4 features [1, C, 4, 4] over many latents of a class; truncation pulls towards the mean.
 
     Truncation acts on these features, not on latents: G normalises latents, so scaling a latent changes nothing.
     """
@@ -192,7 +192,7 @@ def principal_directions(network: Generator, count: int, label: Tensor | int | N
     linear regression that finds the direction of latents for each component.
     """
     latents, features = observed_features(network, OBSERVED, label)
-    count, features = min(count, latents.shape[1]), features.flatten(1).cpu()  # [N, F]
+    count, features = min(count, latents.shape[1]), features.flatten(1).cpu()  # [N, 16 C]
     with torch.random.fork_rng(devices=[]):  # pca_lowrank starts from random numbers
         torch.manual_seed(0)
         components = torch.pca_lowrank(features, min(count + SPARE, features.shape[1]), niter=ITERATIONS)[2]

@@ -46,8 +46,8 @@ def project(network: Generator, target: Pixels, settings: RenderSettings, steps:
     """The latent whose image is nearest to `target` uint8 [R, R, C]; R is the resolution in `settings`.
 
     Adam optimises the latents of the STARTS nearest seeds together, on the sphere of radius sqrt(Z).  Noise that fades
-    lets latents leave poor minima.  The StyleGAN2 projector (Karras et al. 2020, appendix D) optimises one point in W,
-    and compares images by LPIPS.
+    lets latents leave poor minima.  In contrast, the StyleGAN2 projector (Karras et al. 2020, appendix D) optimises one
+    point in W, and compares images by LPIPS.
     """
     device = network.weights[0].device
     goal = to_float(torch.tensor(target, device=device)[None])
@@ -117,7 +117,7 @@ def psnr(a: Pixels, b: Pixels) -> float:
 
 
 def read_target(picture: Picture, resolution: int, channels: int) -> Pixels:
-    """Crop a picture to its middle square, and scale it down to uint8 [R, R, C] as in training; or raise UserError."""
+    """Scale the middle square of a picture down to uint8 [R, R, C]; raises UserError for a damaged or small picture."""
     if isinstance(picture, str | Path):
         path, content = Path(picture), None
     else:

@@ -1,4 +1,4 @@
-"""`pggan timelapse`: a film of the small grids that a run stores during training.  Imports no torch."""
+"""`pggan timelapse`: a film of the small grids that a run stores during training.  This module imports no torch."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ def film_of(grids: dict[Path, GridFacts], count: int) -> Iterator[Pixels]:
 
 
 def grids_of_run(run_dir: Path) -> dict[Path, GridFacts]:
-    """The stored grids of a run with as many columns as the last one, oldest first, with images and resolution.
+    """A run's stored grids with as many columns as the newest grid, the oldest first, and the GridFacts of each grid.
 
     Raises UserError if the run has stored no grids.
     """

@@ -31,7 +31,7 @@ class TrainedGenerator:
 
     Attributes: resolution, alpha: the stage that training had reached; images: the number of images shown in training;
     resolutions: all resolutions that the network has layers for; latent_size: Z; num_classes, class_names: 0 and empty
-    without classes; network: the PyTorch module; loaded: the content of its file.
+    without classes; network: the PyTorch module; loaded: the content of the generator's file.
     """
 
     def __init__(self, loaded: LoadedGenerator) -> None:
@@ -40,7 +40,7 @@ class TrainedGenerator:
         self.class_names = loaded.class_names
         a = loaded.network.architecture
         self.latent_size, self.resolutions, self.num_classes = a.latent_size, a.resolutions, a.num_classes
-        self._center = cache(partial(mean_features, self.network))  # by class
+        self._center = cache(partial(mean_features, self.network))  # keeps the mean features of each class
 
     def latents(self, seeds: Seeds) -> Tensor:
         """The latents [N, Z], N(0, 1), of `seeds`, such as 5 or "0-63"; raises UserError for seeds of another form."""

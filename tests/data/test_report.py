@@ -96,7 +96,7 @@ NOTED = {
     "rgba.png": (encoded(photo(4).convert("RGBA"), "PNG"), "transparency"),
     "palette.png": (encoded(photo(5).convert("P"), "PNG"), "a palette, converted"),
     "turned.jpg": (encoded(photo(6), "JPEG", exif=EXIF), "turned upright as its EXIF data says"),
-    "really_png.jpg": (encoded(photo(7), "PNG"), "a PNG behind another extension"),
+    "really_png.jpg": (encoded(photo(7), "PNG"), "a PNG with the extension of another format"),
     "wide.png": (encoded(photo(8).crop((0, 0, 64, 40)), "PNG"), "not square"),
 }
 

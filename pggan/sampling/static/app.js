@@ -8,7 +8,7 @@ import { Timeline } from "./timeline.js";
 
 const DRAG = 1.5; // radians from one border of the face to the other
 const REST = 150; // milliseconds without a change after which the small images are drawn
-const STEP = 0.01; // of the slider Growth
+const STEP = 0.01; // step of the slider Growth
 
 const $ = (id) => document.getElementById(id);
 
@@ -17,7 +17,7 @@ const renderer = new RENDERERS[model.renderer](model);
 const painter = new Painter(renderer, (error) => complain(error.message));
 const size = model.latent_size;
 
-const seen = { latent: null, name: "", image: null }; // latent and name before directions move it; image after
+const seen = { latent: null, name: "", image: null }; // latent and name before directions move the latent; image after that
 const visited = []; // the faces to which Back returns
 const recent = []; // times at which the faces of the last second were drawn
 let directions = await fetchVectors("directions.bin", size);

@@ -29,7 +29,7 @@ export function draw(canvas, image) {
   canvas.getContext("2d").putImageData(toImageData(image), 0, 0);
 }
 
-// A canvas with the image, its sides `factor` times as long: pixels repeated, or smoothly.
+// A canvas with the image, whose sides are `factor` times as long; pixels are repeated, or interpolated smoothly.
 export function enlarge(image, factor, smooth) {
   const [exact, larger] = [document.createElement("canvas"), document.createElement("canvas")];
   draw(exact, image);
@@ -46,7 +46,7 @@ export function download(blob, name) {
   link.href = URL.createObjectURL(blob);
   link.download = name;
   link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 60_000); // some browsers read it later
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000); // some browsers read the file later
 }
 
 const split = (values, size) => Array.from({ length: values.length / size }, (_, k) => values.slice(k * size, (k + 1) * size));
@@ -72,7 +72,7 @@ export function readVectors(buffer, size) {
   throw new Error(`It has no valid latents or directions: 1 to ${MAX_VECTORS} of ${size} numbers, float32, finite and not all 0.`);
 }
 
-// A file of latents that `pggan sample latents=` reads; the sources say what each one is.
+// A file of latents that `pggan sample latents=` reads; `sources` says where each latent comes from.
 export function writeLatents(latents, sources) {
   const size = latents[0].length;
   const about = {

@@ -1,4 +1,4 @@
-// Paths of latents, and latents around another one: the same mathematics as in pggan/sampling, in double precision.
+// Paths of latents, and latents around a given latent: the same mathematics as in pggan/sampling, in double precision.
 // A latent is a Float32Array of Z numbers.
 
 const SAMPLES_PER_LEG = 64; // points between two keyframes from which the length of a path is measured
@@ -56,7 +56,7 @@ export function loop(keys) {
   let before = unit(spline(0));
   for (let i = 1; i <= samples; i++) {
     const here = unit(spline(i / samples));
-    // exact for small angles, where the arc cosine is not
+    // The arc sine is exact for small angles, where the arc cosine is not.
     travelled[i] = travelled[i - 1] + 2 * Math.asin(Math.min(length(add(here, -1, before)) / 2, 1));
     before = here;
   }
@@ -83,8 +83,8 @@ export function randomLatent(size) {
   });
 }
 
-// Two directions across a latent: of length 1, at right angles to it and to each other, as near as possible to those
-// given, so that they stay what they are while someone walks.
+// Two unit vectors at right angles to a latent and to each other, as near as possible to the two given directions.
+// The axes of the lattice thus keep their meaning while the user walks from latent to latent.
 export function axesAcross(latent, [first, second]) {
   const center = unit(latent);
   const across = (v, others) => unit(others.reduce((rest, other) => add(rest, -dot(rest, other), other), times(v, 1)));
@@ -92,7 +92,7 @@ export function axesAcross(latent, [first, second]) {
   return [x, across(second, [center, x])];
 }
 
-// The latent at an angle (in radians, of both axes) from another one, at its distance from the origin.
+// The latent at angles (in radians, along both axes) from `latent`; both have the same length.
 export function neighbour(latent, [x, y], angleX, angleY) {
   const angle = Math.hypot(angleX, angleY);
   if (angle === 0) return latent;

@@ -47,12 +47,12 @@ async function draw(latent, { resolution, alpha, truncation, label }) {
 
 const tensor = (values) => new ort.Tensor("float32", values, [1, values.length]);
 
-// Values of about -1 to 1, channel after channel, become bytes, pixel after pixel.  `old` has the images of the level before,
-// with sides half as long, which are blended in.  A Uint8ClampedArray rounds as PyTorch does, half to even.
+// Values of about -1 to 1, channel after channel, become bytes, pixel after pixel.
+// `old` is null, or the image of the level below, with sides half as long, which is blended in.
 function toBytes(images, old, alpha, side) {
   const area = side * side;
   const channels = images.length / area;
-  const bytes = new Uint8ClampedArray(images.length);
+  const bytes = new Uint8ClampedArray(images.length); // rounds half to even, as PyTorch does
   for (let c = 0; c < channels; c++) {
     for (let pixel = 0; pixel < area; pixel++) {
       let value = images[c * area + pixel];

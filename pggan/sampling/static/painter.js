@@ -4,9 +4,9 @@ import { copyOf } from "./files.js";
 import { axesAcross, neighbour, randomLatent } from "./latents.js";
 
 const FACE = "face";
-const REACH = 2; // neighbours on each side
+const REACH = 2; // number of neighbours on each side of the face
 
-// Draws one image after the other; for each place on the page, only the newest request.
+// Draws one image after the other, and for each place on the page only the image that was requested last.
 export class Painter {
   #renderer;
   #wanted = new Map();
@@ -28,7 +28,7 @@ export class Painter {
     this.tiles(look, { [FACE]: { latent, done } });
   }
 
-  // Draw small images in place of those of the same names: {name: {latent, done}}.
+  // Draw small images {name: {latent, done}}; a new request replaces a waiting request of the same name.
   tiles(look, wanted) {
     for (const [name, tile] of Object.entries(wanted)) this.#wanted.set(name, { ...tile, look });
     this.#run();
@@ -80,7 +80,7 @@ export class Lattice {
     this.#axes = [randomLatent(size), randomLatent(size)];
   }
 
-  // The latent at two angles from another one.
+  // The latent at two angles (in radians) from `latent`.
   at(latent, angleX, angleY) {
     this.#axes = axesAcross(latent, this.#axes);
     return neighbour(latent, this.#axes, angleX, angleY);

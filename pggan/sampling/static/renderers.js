@@ -49,7 +49,7 @@ class BrowserRenderer {
       else reject(new Error(error));
     };
     this.#worker.onerror = () => {
-      this.#failure = new Error("A file of this page is missing. Export the page again, and put all of its files on the web space.");
+      this.#failure = new Error("A file of this page is missing. Export the page again, and put all of its files on the web server.");
       for (const { reject } of this.#waiting.splice(0)) reject(this.#failure);
     };
     this.#worker.postMessage({ model });

@@ -5,13 +5,13 @@ import { framePositions, loop, through } from "./latents.js";
 
 export class Timeline {
   keyframes = []; // {id, latent, name, canvas}
-  position = 0; // from 0 to 1
+  position = 0; // position of the playhead, from 0 to 1
   #made = 0;
   #path = null;
   #playing = null;
 
-  // `show` is called with a latent and a name, while the film moves and the page is `ready` for another face, or when a
-  // keyframe is clicked; `changed` is called when keyframes change, or when the film starts or stops.
+  // `show` is called with a latent and a name when a keyframe is clicked, and again and again while the film moves.
+  // The film moves on when `ready` returns true.  `changed` is called when keyframes change, or the film starts or stops.
   constructor({ element, closed, seconds, show, ready, changed }) {
     Object.assign(this, { element, closed, seconds, show, readyToShow: ready, changed });
   }
