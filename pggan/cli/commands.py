@@ -54,7 +54,7 @@ class Command:
 
     @property
     def config_file(self) -> Path:
-        """The YAML file of this command's keys.  Only files in configs/ itself can use its config groups."""
+        """The YAML file of this command's keys.  Files in configs/commands/ can't use the config groups of configs/."""
         name = f"{self.name.replace(' ', '_')}.yaml"
         return next(file for file in (CONFIGS / name, CONFIGS / "commands" / name) if file.is_file())
 
@@ -70,7 +70,7 @@ class Command:
 
     @cached_property
     def own_groups(self) -> dict[str, str]:
-        """The config groups in the defaults list of this command's YAML file, each with the file used by default."""
+        """The config groups in the `defaults:` list of this command's YAML file, each with the file used by default."""
         listed = self.config_file.read_text().partition("\ndefaults:\n")[2].partition("\n\n")[0]
         # The lines are split by hand, because the import of yaml would take a fifth of the time of --help.
         entries = (line.removeprefix("  - ").partition(": ") for line in listed.splitlines())
@@ -81,7 +81,7 @@ class Command:
         """The config groups of this command (folders of configs/), each with the file that it uses by default."""
         found: dict[str, str] = {}
         for name, choice in self.own_groups.items():
-            if name in COMMANDS:  # the defaults list names another command, as plan.yaml names train
+            if name in COMMANDS:  # the `defaults:` list names another command, as plan.yaml names train
                 found |= COMMANDS[name].groups
             elif choice:
                 found[name] = choice

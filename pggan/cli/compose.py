@@ -1,4 +1,4 @@
-"""Compose the values of a command from its arguments with Hydra; mistakes become a UserError.  Imports no torch."""
+"""Composes a command's values from its arguments with Hydra, without importing torch; mistakes become a UserError."""
 
 import argparse
 import os
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pggan.cli.commands import COMMANDS, Command
 from pggan.config.validation import kinds_of, named_tables, names_of
-from pggan.config.withdrawn import withdrawal  # WITHDRAWN is the table there
+from pggan.config.withdrawn import withdrawal
 from pggan.core.errors import UserError, nearest, nearest_name
 from pggan.core.text import as_hydra_reads_it, key_of
 
@@ -29,9 +29,9 @@ OWN_SETTINGS = [
     "hydra/hydra_logging=none",
     "hydra/job_logging=none",
 ]
-LIST = re.compile(r"[^\s,=(){}\[\]'\"]+(,[^\s,=(){}\[\]'\"]+)+")  # 1,5,9-12
+LIST = re.compile(r"[^\s,=(){}\[\]'\"]+(,[^\s,=(){}\[\]'\"]+)+")  # matches lists such as 1,5,9-12
 RESUME_KEYS = {"run_dir", "resume", "devices", "threads"}  # keys that say where and how a run resumes
-Task = Callable[[dict[str, Any], list[str]], int]  # takes composed values and their overrides; returns an exit code
+Task = Callable[[dict[str, Any], list[str]], int]  # a function of composed values and overrides; returns an exit code
 
 # What other GAN programs call a key, and the name of this key in pggan.
 SYNONYMS = {
@@ -62,7 +62,7 @@ def compose(name: str, overrides: list[str]) -> dict[str, Any]:
     with plain_errors(ValueError):  # Hydra raises ValueError if a config group is null
         file, words = command.config_file, words_for_hydra(command, overrides)
         initialize = partial(hydra.initialize_config_dir, str(file.parent), version_base="1.3", job_name="pggan")
-        with nullcontext() if GlobalHydra.instance().is_initialized() else initialize():  # once per process
+        with nullcontext() if GlobalHydra.instance().is_initialized() else initialize():  # initialize Hydra only once
             return finished(command, hydra.compose(file.stem, words), overrides)
 
 
@@ -144,7 +144,7 @@ def missing_choice(group: str, choice: str, options: Sequence[str]) -> UserError
 
 
 def suggestion(command: Command, key: str) -> str:
-    """A sentence that suggests a known key for the unknown `key`: by SYNONYMS, by its last part, or by similarity."""
+    """A sentence that suggests a known key for the unknown `key`: a synonym, a similar key, or one with this ending."""
     names = {*command.groups, *names_of(command.schema_type)}
     table, _, last = key.rpartition(".")
     here = SYNONYMS.get(last, "")
@@ -154,7 +154,7 @@ def suggestion(command: Command, key: str) -> str:
     found = same[0] if same else nearest_name(key, names)
     meant = "" if found == key else f"Did you mean '{found}'? " if found else "--help lists the keys."
     table, _, last = (found or "").partition(".")
-    choices = named_tables(command.schema_type).get(table, {})  # for loss, augmentation and gradients
+    choices = named_tables(command.schema_type).get(table, {})  # not empty for loss, augmentation and gradients
     having = [f"{table}={choice}" for choice, schema in choices.items() if last in kinds_of(schema)]
     return f"{meant}It is a key of {' and '.join(having)}." if having else meant.rstrip()
 
@@ -163,7 +163,7 @@ class ParserOfText(argparse.ArgumentParser):
     """An argument parser that converts help objects to text; argparse of Python 3.14 refuses Hydra's help objects."""
 
     def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
-        """Add an argument whose help is converted to text."""
+        """Convert the help object of an argument to text, and add the argument."""
         if options.get("help"):
             options["help"] = str(options["help"])
         return super().add_argument(*names, **options)

@@ -20,7 +20,7 @@ def overview() -> str:
 
 def help_text(command: Command, arguments: Sequence[str]) -> str:
     """The text of `pggan COMMAND --help`: usage, example, YAML files of the keys, and choices of config groups."""
-    # A line ends with the shell's backslash, so that users can paste the whole example.
+    # Lines end with a backslash, so that users can paste the whole example into a shell.
     example = hang("Example:  ", command.example, " \\")
     parts = [f"{fill(command.duty, WIDTH)}\n\nUsage:    pggan {command.name} key=value …\n{example}"]
     chosen = {group: name for group, name in command.own_groups.items() if name}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 RECIPE_FILE = "recipe.yaml"
 OF_ONE_RUN = {"run_dir", "resume", "hours"}  # these keys are of one run, so they are never written to a recipe
-OF_THE_MACHINE = {"devices", "threads"}  # written to a recipe only if experiment=FILE.yaml sets them
+OF_THE_MACHINE = {"devices", "threads"}  # a recipe has these keys only if experiment=FILE.yaml sets them
 RECIPES = ("experiment", "debug")  # config groups whose files set keys of other config groups
 GROUPS = (*RECIPES, "data", "model", "schedule", "loss", "augmentation", "gradients")
 NAMED_GROUPS = ("loss", "augmentation")  # with loss=NAME, the program still chooses the keys loss.KEY
@@ -34,7 +34,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
         return values
     if command.name != "train":
         if values.get("device") is not None:
-            problem = f"device={values['device']} is another machine's card, but hours= chooses keys for this one."
+            problem = f"device={values['device']} is a GPU of another machine; hours= chooses keys for this machine."
             raise UserError(problem, "Leave out one of them.")
         choices, _ = choose(command, values, overrides)
         return compose(command.name, [*overrides, *map(override_of, choices)])
@@ -52,7 +52,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
         problem = f"hours= chooses the recipe of a new run, but the run in {run_dir} was started without hours=."
         raise UserError(problem, "Choose another run_dir=, or leave out hours=.")
     with lock_run_dir(run_dir):
-        if not checkpoints_of(run_dir):  # replaces a recipe.yaml whose command wrote no checkpoint
+        if not checkpoints_of(run_dir):  # overwrite a recipe.yaml left by a command that wrote no checkpoint
             choices, about = choose(command, values, overrides)
             write(file, recipe_of(overrides, values, choices), about)
     typed = [one for one in overrides if key_of(one) not in RECIPES]
@@ -60,7 +60,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
 
 
 def choose(command: Command, values: dict[str, Any], overrides: list[str]) -> tuple[list["Choice"], list[str]]:
-    """Choose and print the keys of a run of values["hours"] hours.  Returns the choices, and comments about them."""
+    """Choose and print the keys of a run of values["hours"] hours.  Returns choices, and comments for the recipe."""
     from dataclasses import fields
 
     from rich.console import Console
@@ -99,8 +99,8 @@ def override_of(choice: "Choice") -> str:
 def given_keys(overrides: Sequence[str], values: dict[str, Any]) -> tuple[set[str], bool]:
     """The keys that the program must not choose, and whether it scales the phase lengths of a recipe to the hours.
 
-    Without a recipe, these are the keys of `overrides`.  With experiment= or debug=, these are all keys of `values`,
-    except for data.channels and the LENGTHS, if the user has not typed these.
+    Without a recipe (experiment= or debug=), the program must not choose the keys of `overrides`.  With a recipe, the
+    program may only choose data.channels and the phase lengths (LENGTHS), unless the user has typed these keys.
     """
     names = {two_parts(key_of(one)) for one in overrides}
     tables = {key: value for key, value in values.items() if isinstance(value, dict)}
@@ -124,7 +124,7 @@ def recipe_of(overrides: Sequence[str], values: dict[str, Any], choices: Sequenc
     """The recipe of the user's `overrides` and the program's `choices`: values by full key, and choices by group.
 
     The keys of a recipe file (experiment=FILE.yaml) are copied, so the new recipe does not need that file.
-    Args: values: all values of the command, which have the values of `overrides` in their final types.
+    Args: values: the composed values, in which the values of `overrides` are numbers, lists and so on instead of text.
     """
     found: dict[str, Any] = {}
     for file in filter(None, map(named_file, overrides)):

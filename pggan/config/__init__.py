@@ -1,1 +1,1 @@
-"""Dataclasses with the types and bounds of all keys; configs/ has the defaults.  No torch, so errors come at once."""
+"""Dataclasses with types and bounds of all keys (defaults are in configs/); importing them does not import torch."""

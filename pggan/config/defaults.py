@@ -6,7 +6,7 @@ from typing import Any
 
 from pggan.config.withdrawn import WITHDRAWN
 
-# In a checkout, configs/ lies beside the package; in an installed wheel, inside it.
+# In a checkout, configs/ lies beside the package; in an installed wheel, inside the package.
 CONFIGS = next(folder / "configs" for folder in Path(__file__).parents[2:0:-1] if (folder / "configs").is_dir())
 
 

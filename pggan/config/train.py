@@ -219,7 +219,7 @@ class ReportConfig:
 class EvaluationConfig:
     """Keys of evaluations, which measure the averaged generator during training by metrics such as FID."""
 
-    max_share: ClassVar[float] = 0.05  # limit of evaluations' share of the training time
+    max_share: ClassVar[float] = 0.05  # evaluations take at most this share of the training time
 
     metrics: list[str]
     extractor: str
@@ -228,7 +228,7 @@ class EvaluationConfig:
 
     @property
     def share(self) -> float:
-        """The limit (0 to 1) of evaluations' share of the training time; 0 without metrics or with an interval."""
+        """The share of the time that hours= reserves for evaluations; 0 without metrics, and with `interval_images`."""
         return self.max_share if self.metrics and self.interval_images is None else 0.0
 
 
@@ -301,7 +301,7 @@ class TrainConfig:
 def gamma_by_rule(resolution: int, batch: int, least: float = 1.0) -> float:
     """R1's weight gamma for the final resolution and its batch size (Karras et al. 2020: StyleGAN2-ADA, cfg=auto).
 
-    Differs from StyleGAN2-ADA: gamma is at least `least`, because smaller values were worse up to 64x64 (lab book).
+    Differs from StyleGAN2-ADA: gamma is at least `least`, because smaller values were worse up to 64x64 (docs/lab.md).
     """
     return float(f"{max(0.0002 * resolution**2 / batch, least):.2g}")
 

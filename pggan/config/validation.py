@@ -88,7 +88,7 @@ def converted(kind: Any, value: Any) -> Any:
 
 
 def of_one(kind: Any, value: Any) -> Any:
-    """Convert `value` into `kind`, which is no union; raises KeyError, TypeError or ValueError if it does not fit."""
+    """Convert `value` into `kind`, which is no union; raises KeyError, TypeError or ValueError if this fails."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         found = converted(arguments[0], value)
@@ -107,7 +107,7 @@ def of_one(kind: Any, value: Any) -> Any:
 
 
 def primitive(kind: Any, value: Any) -> Any:
-    """Convert `value` into a finite number, text, bool or None; raises TypeError or ValueError if it does not fit."""
+    """Convert `value` into `kind` (a number, text, bool or None); raises TypeError or ValueError if this fails."""
     if kind in (int, float):
         found = kind(value)  # `value` may be text, for example from an environment variable
         if isinstance(value, bool) or not isfinite(found) or (found != value and not isinstance(value, str)):

@@ -2,13 +2,14 @@
 
 from pggan.core.errors import UserError
 
-# Each piece of advice, with the withdrawn keys that it replaces.  group=choice is a withdrawn choice of a config group.
+# Maps each advice to the withdrawn keys for which users see it; group=choice is a withdrawn choice of a config group.
 REMEDIES = {
     "ADA always uses all transformations, and keeps the mean sign of real scores near 0.6.": "augmentation.blit"
     " augmentation.colors augmentation.geometry augmentation.interval augmentation.p augmentation.target",
     "Use augmentation=ada instead.": "augmentation=diffaugment",
     "Films have constant speed; path=walk is smoothed over 15 frames.": "axis constant_speed ease hold smoothness",
-    "project starts at the 4 nearest of 1024 seeds, and compares Laplacian pyramids.": "candidates distance starts",
+    "`pggan project` starts from the nearest 4 of 1024 seeds, and compares Laplacian pyramids.": "candidates distance"
+    " starts",
     "Directions are principal components of 4x4 feature maps; their sheet always has captions.": "captions method",
     "compute.kernels=auto uses the fastest operations, compute.kernels=reference the simplest.": "compute.compile"
     " compute.convolution compute.penalty convolutions penalties",
@@ -23,15 +24,15 @@ REMEDIES = {
     "Inception's weights are downloaded into the folder of torch.hub if missing.": "evaluation.weights weights",
     "Use `pggan timelapse` for a film of a whole run.": "grow_from",
     "To open the page from another machine, run there: ssh -L PORT:127.0.0.1:PORT HOST.": "host",
-    "prepare keeps the whole square of an image.  To keep more checkpoints, set checkpoint.keep=.": "keep",
+    "`pggan prepare` never crops a square further. To keep more checkpoints, set checkpoint.keep=.": "keep",
     "model.features=efficientnet-lite0 loads weights from an installed package.": "model.features_weights",
     "The generator has no noise inputs.": "model.noise",
     "The value is fixed, as in the paper.": "gradients.clip loss.drift loss.penalty_resolution model.fmap_decay"
     " model.latent_size optimizer optimizer.beta1 optimizer.beta2 optimizer.epsilon optimizer.reset_at_phase",
     "Set precision= to one value.": "precisions",
     "To upload the folder, run: hf upload USER/NAME FOLDER, with --private for a private repository.": "private push",
-    "prepare always writes report.json into the pyramid.": "report",
-    "Files are always checked. With on_bad=stop, prepare writes nothing if a file is bad.": "check",
+    "`pggan prepare` always writes report.json into the pyramid.": "report",
+    "Files are always checked. With on_bad=stop, `pggan prepare` writes nothing if a file is bad.": "check",
     "Only the training images of known data sets are downloaded, into data/downloads.": "download root split",
     "Enlarged images always repeat pixels.": "scaling",
     "The learning rates always grow with the square root of schedule.batch_factor.": "schedule.learning_rate_scaling",
@@ -40,9 +41,9 @@ REMEDIES = {
     "To write a trace, wrap Trainer.step in PyTorch's profiler.": "debug=profile monitor.profile_steps trace",
     "TERM=dumb replaces the live view by lines, and metrics.jsonl has all numbers.": "monitor.console",
     "Set a larger checkpoint.keep= to keep more checkpoints; the best one is always kept.": "checkpoint.milestones",
-    "timelapse always enlarges its film to about 512 pixels.": "zoom",
+    "`pggan timelapse` always enlarges its film to about 512 pixels.": "zoom",
     "Set calibrate=true to measure this machine, or device= to predict a known card.": "tflops watts",
-    "bench always warms up as long as the device needs.": "warmup",
+    "`pggan bench` always warms up as long as the device needs.": "warmup",
 }
 WITHDRAWN = {name: remedy for remedy, names in REMEDIES.items() for name in names.split()}
 

@@ -71,7 +71,7 @@ class Task:
     partition: RankPartition
     extractor: Any  # the feature extractor; None if no metric needs one
     known: dict[Any, Any] = field(default_factory=dict)  # results that depend on reals only, kept for later evaluations
-    collectors: dict[Any, Any] = field(default_factory=dict)  # the collectors of fakes; metrics choose the keys
+    collectors: dict[Any, Any] = field(default_factory=dict)  # collectors of fakes; metrics with the same key share one
 
     def shown_reals(self, collector: C, first: int = 0) -> C:
         """Give `collector` the reals from index `first` on, and return the collector.  All ranks call this method."""
@@ -82,7 +82,7 @@ class Task:
     def once(self, what: tuple[Any, ...], calculate: Callable[[], Any]) -> Any:
         """The result of `calculate`, which depends on reals only; later evaluations get the cached result.
 
-        All ranks call this method.  Args: what: the key of the result in the cache, besides the resolution.
+        All ranks call this method.  Args: what: with the resolution, the key of the result in the cache.
         """
         key = (self.reals.resolution, *what)
         if key not in self.known:
@@ -90,7 +90,7 @@ class Task:
         return self.known[key]
 
     def of_fakes(self, calculate: Callable[[Tensor], Tensor], count: int) -> RowCollector:
-        """The collector, shared by metrics, of what `calculate` returns for at least `count` fakes."""
+        """The collector that applies `calculate` to `count` or more fakes; metrics with equal `calculate` share it."""
         found: RowCollector = self.collectors.setdefault(calculate, RowCollector(calculate, 0, self.partition))
         found.count = max(found.count, count)
         return found
@@ -108,7 +108,7 @@ class Task:
 
 
 class Metric(ABC):
-    """One metric: the constructor adds collectors to the task; `values` computes results after collecting all fakes."""
+    """One metric.  The constructor adds collectors of fakes to a Task; after `feed`, `values` computes results."""
 
     paper_images: ClassVar[int]  # the default number of fakes and of reals: as in the metric's paper
     least_images: ClassVar[int]
@@ -122,7 +122,7 @@ class Metric(ABC):
 
     @abstractmethod
     def values(self) -> dict[str, float]:
-        """The values by full name (`label`); only rank 0's are used.  All ranks call this method after `feed`."""
+        """The values by full name (`label`); only rank 0 needs values.  All ranks call this method after `feed`."""
 
     def pictures(self) -> dict[str, Pixels]:
         """Pictures by file name without suffix.  Only rank 0 calls this method, after `values`."""
@@ -133,9 +133,9 @@ class Metric(ABC):
 class Evaluation:
     """The results of one evaluation; only rank 0 has pictures."""
 
-    values: dict[str, float]  # by `label`, such as kid@inception-50000
+    values: dict[str, float]  # value by full name, such as kid@inception-50000
     notes: list[str]  # hints for reading the values
-    pictures: dict[str, Pixels]  # by file name without suffix
+    pictures: dict[str, Pixels]  # picture by file name without suffix
 
 
 class Evaluator:
@@ -150,7 +150,7 @@ class Evaluator:
     ) -> None:
         """Args: count: number of fakes and of reals; None: each metric uses as many as its paper.
 
-        Raises UserError for unknown names, and if weights or packages of the extractor are missing.
+        Raises UserError if a name is unknown, and if weights or packages of the extractor are missing.
         """
         self.count, self.known = count, dict[Any, Any]()
         self.metrics: dict[str, type[Metric]] = {name: find("metrics", name, METRICS) for name in names}
@@ -170,7 +170,7 @@ class Evaluator:
     ) -> Evaluation:
         """Compute all metrics of `network`.  All ranks call this method; each draws and reads its part of the images.
 
-        Args: settings: how fakes are drawn; pyramid: the reals, the same in all calls (taken at the same resolution);
+        Args: settings: how fakes are drawn, and the resolution of all images; pyramid: the reals, equal in all calls;
         first_seed: fake n has the seed first_seed + n; shows_progress: show a progress bar if there is a terminal.
         Raises UserError before drawing if there are too few images.
         """
@@ -196,9 +196,9 @@ class Evaluator:
 
 
 def images_compared(name: str, metric: type[Metric], count: int | None, pyramid: ImagePyramid) -> int:
-    """The number of fakes for a metric: `count` or, if None, as many as its paper uses; at most the number of reals.
+    """The number of fakes for a metric: `count`, or the number in the metric's paper; at most the number of reals.
 
-    A metric with `takes_more_fakes` gets `count` fakes even if there are fewer reals.  Raises UserError for too few.
+    With `takes_more_fakes`, `count` may exceed the number of reals.  Raises UserError if there are too few images.
     """
     compared = min(count or metric.paper_images, pyramid.images)
     if compared < metric.least_images:

@@ -82,7 +82,7 @@ def open_images(run: str, data: str | None, channels: int, resolution: int) -> I
 def images_of_run(run: str) -> tuple[DataConfig, int]:
     """The `data` keys and the final resolution of a run, read from its config.yaml."""
     path = Path(run)
-    folders = (path, path.parent, path.parent.parent)  # `run` may be a run directory, a file in it, or a checkpoint
+    folders = (path, path.parent, path.parent.parent)  # `run` may be a run directory, a file there, or a checkpoint
     file = next((folder / CONFIG_FILE for folder in folders if (folder / CONFIG_FILE).is_file()), path / CONFIG_FILE)
     try:
         values: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)

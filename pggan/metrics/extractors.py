@@ -37,7 +37,7 @@ INCEPTION_URL = f"https://github.com/toshas/torch-fidelity/releases/download/v0.
 
 @dataclass(frozen=True)
 class Extractor:
-    """A feature extractor; its `name` is part of the name of each value.
+    """A feature extractor, whose `name` is part of the full name of each metric value.
 
     Grayscale images are repeated to three channels, and a fourth channel is dropped.  Features are calculated in
     float32, whatever precision training uses.
@@ -92,7 +92,7 @@ class Resized(nn.Module):
 
 def efficientnet_lite0() -> nn.Module:
     """EfficientNet-Lite0 with a resize of its input; raises UserError if its weights are missing."""
-    # No `scale`, because the network itself subtracts 127 and divides by 128.
+    # This call needs no `scale`, because the network itself subtracts 127 and divides by 128.
     return Resized(load_efficientnet_lite0(), SIDE)
 
 
@@ -120,7 +120,7 @@ def inception() -> nn.Module:
         raise UserError("extractor=inception needs the package torch-fidelity.", remedy) from error
     path = Path(torch.hub.get_dir()) / "checkpoints" / INCEPTION_FILE
     try:
-        torch.hub.load_state_dict_from_url(INCEPTION_URL, weights_only=True)  # weights_only: runs no code of the file
+        torch.hub.load_state_dict_from_url(INCEPTION_URL, weights_only=True)  # weights_only forbids code in the file
         # With other weights, FIDs could not be compared with published FIDs.
         if not file_sha256(path).startswith(INCEPTION_SHA256):
             raise ValueError(f"{path} has a wrong SHA-256")

@@ -20,19 +20,19 @@ DISTANCE_ROWS = 1024  # rows per block of a distance matrix, to limit memory
 KERNEL_ROWS = 2048  # rows per block of KID's kernel matrix, to limit memory
 NEIGHBOURS = 3  # k of precision and recall
 
-# For the metric `neighbours`:
-QUANTILE = 0.05  # a fake below this quantile of the distances between training images is a copy
-# Largest distance between features of two copies of an image, relative to the mean feature norm: float32 rounds them.
-# 2^18 random errors of 2^-24 (2^6 layers with sums of 2^12 products) add up to 2^(9 - 24); twice as much is allowed.
+# The constants below are for the metric `neighbours`.
+QUANTILE = 0.05  # a fake is a copy if its distance is below this quantile of the distances between training images
+# Rounding to float32 separates the features of two copies of an image by at most this share of the mean feature norm.
+# 2^18 random errors of 2^-24 (2^6 layers with sums of 2^12 products) add up to 2^-15; SAME_IMAGE is twice 2^-15.
 SAME_IMAGE = 2.0**-14
-ROWS = 8  # rows of the picture, each for one fake: the fakes that are closest to a training image
+ROWS = 8  # the picture shows the ROWS fakes that are closest to a training image, one fake per row
 SHOWN = 4  # nearest training images that the picture shows beside each fake
 
 
 def distance_blocks(others: Tensor, *orientations: Tensor) -> Iterator[tuple[int, Tensor]]:
     """Yield the Euclidean distances [B, M] of B images to `others` [M, F], and the index of the first of the B images.
 
-    Args: orientations: features [N, F] of all images and, optionally, features [N, F] of the mirrored images: then the
+    Args: orientations: features [N, F] of N images and, optionally, features [N, F] of their mirror images: then each
     distance is the smaller of the two.
     """
     for start in range(0, len(orientations[0]), DISTANCE_ROWS):
@@ -59,7 +59,7 @@ class Comparison(Metric):
 
     @abstractmethod
     def compare(self, fakes: Tensor, reals: Tensor) -> dict[str, tuple[float, int]]:
-        """From features [N, F] on a device with float64: a dictionary of metric name to value and number of images."""
+        """Compare features [N, F], on a device with float64; returns {metric name: (value, number of images)}."""
 
 
 class PrecisionRecall(Comparison):
@@ -100,7 +100,7 @@ class KernelInceptionDistance(Comparison):
     """
 
     paper_images = 50_000
-    least_images = 16  # then the floor compares 8 reals with 8 other reals
+    least_images = 16  # with 16 reals, `kid_floor` compares 8 reals with 8 others
     decides = "kid"
 
     def compare(self, fakes: Tensor, reals: Tensor) -> dict[str, tuple[float, int]]:
@@ -137,12 +137,12 @@ class FrechetInceptionDistance(Comparison):
     which come from fewer images than features.
 
     Published FIDs use extractor=inception and 50,000 fakes with 50,000 reals, or with all reals of a smaller set.  (The
-    official code of progressive GANs repeats a smaller set up to 50,000 and mirrors it where training does; this class
-    takes each real once, as it is.)  The fewer images, the more FID is biased upwards.  KID has no such bias.
+    official code of progressive GANs repeats a smaller set up to 50,000, and flips reals at random if training has
+    mirror augmentation; this class takes each real once, unflipped.)  Fewer images bias FID upwards, but not KID.
     """
 
     paper_images = 50_000
-    least_images = 16  # our choice: the minimum of KID and SWD
+    least_images = 16  # chosen here, not in the paper: KID and SWD also need at least 16 images
     takes_more_fakes = True
     decides = "fid"
 
@@ -166,12 +166,12 @@ def frechet_distance(x: Tensor, y: Tensor) -> float:
 
 
 def rounding_of(features: Tensor) -> float:
-    """The largest distance that float32's rounding can put between `features` [N, F] of two copies of an image."""
+    """The largest distance that float32 rounding can cause between two copies of an image with `features` [N, F]."""
     return SAME_IMAGE * float(torch.linalg.vector_norm(features, dim=1).mean())
 
 
 def nearest_images(others: Tensor, *orientations: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Of each image, the `count` nearest `others` [M, F]: distances float64, indices int64 [N, count], on the CPU."""
+    """Find each image's `count` nearest `others` [M, F]: distances float64, indices int64 [N, count], on the CPU."""
     found = [block.topk(count, largest=False) for _, block in distance_blocks(others, *orientations)]
     return torch.cat([one.values for one in found]).cpu(), torch.cat([one.indices for one in found]).cpu()
 
@@ -180,16 +180,16 @@ class NearestNeighbours(Metric):
     """Finds copies of training images: `neighbour_distance` and `neighbour_distance_reals` (medians), and `copies`.
 
     The metric compares each fake's distance to its nearest training image with the distances of `count` training images
-    to their nearest other training image.  A fake counts as a copy if its distance is smaller than 95 % of
-    the distances between training images.  So a generator that draws from the distribution of the data has about 5 % of
+    to their nearest other training image.  A fake counts as a copy if its distance is below the 5th percentile of the
+    distances between training images.  So a generator that draws from the distribution of the data has about 5 % of
     copies; a generator that repeats training images has far more.  The picture shows fakes beside their nearest
     training images.
 
     An image and its mirror image count as the same image: the distance is the smaller of the two, for fakes and for
-    training images.  To save time, only the `count` compared images are mirrored, not all training images.
+    training images.  To save time, only the fakes and those `count` training images are mirrored, not the whole set.
     """
 
-    paper_images = 1000  # our choice: a measured share of 5 % copies then has a standard error below 1 %
+    paper_images = 1000  # chosen here: with 1000 fakes, a share of 5 % copies has a standard error below 1 %
     uses_extractor = True
     least_images = round(1 / QUANTILE)  # with fewer images, the quantile would be nearly the smallest distance
 
@@ -209,7 +209,7 @@ class NearestNeighbours(Metric):
         self.distances, self.nearest = nearest_images(reals, *fakes, count=SHOWN)
         distances = self.distances[:, 0]
         among = nearest_images(reals, reals[: self.count], mirrored, count=2)[0][:, 1]  # column 0 is the image itself
-        # With many duplicates in the data, the quantile is 0, and no distance is smaller: hence `rounding_of`.
+        # With many duplicates in the data, the quantile is 0; then distances within the rounding error mean copies.
         are_copies = (distances < among.quantile(QUANTILE)) | (distances <= rounding_of(every))
         values = {
             "neighbour_distance": distances.median(),
@@ -219,7 +219,7 @@ class NearestNeighbours(Metric):
         return {label(key, extractor.name, self.count): float(value) for key, value in values.items()}
 
     def pictures(self) -> dict[str, Pixels]:
-        """Each row of the picture shows a fake and its nearest training images, the fakes with least distance first."""
+        """Show the ROWS fakes with the least distances: each row has one fake and its nearest training images."""
         task, images = self.task, list[Pixels]()
         for fake in self.distances[:, 0].argsort()[:ROWS].tolist():
             images += [*task.fakes.read([fake]), *task.reals.read(self.nearest[fake].tolist())]

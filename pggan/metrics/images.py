@@ -76,7 +76,7 @@ class FakeImages(Images):
 
 @dataclass(frozen=True)
 class RankPartition:
-    """Divides images among ranks: rank b % world_size has block b of `size` images, an even number for MS-SSIM."""
+    """Divides images into blocks of `size`; rank b % world_size has block b.  `size` is even, for MS-SSIM's pairs."""
 
     group: ProcessGroup
     size: int
@@ -84,7 +84,7 @@ class RankPartition:
 
     @classmethod
     def at(cls, resolution: int, group: ProcessGroup, *, shows_progress: bool = False) -> "RankPartition":
-        """Divide images of this resolution into the largest blocks that MAX_IMAGES and BLOCK_PIXELS allow."""
+        """Choose the largest number of images per block that MAX_IMAGES and BLOCK_PIXELS allow at this resolution."""
         return cls(group, min(MAX_IMAGES, max(BLOCK_PIXELS // resolution**2, 2)), shows_progress)
 
     def own(self, count: int) -> list[range]:
@@ -93,7 +93,7 @@ class RankPartition:
         return blocks[self.group.rank :: self.group.world_size]
 
     def all_gather(self, blocks: Sequence[Tensor]) -> Tensor:
-        """The results for all images in order, gathered on every rank; `blocks`: the results [N, …] of this rank."""
+        """Join all ranks' results in the order of images; `blocks`: a tensor [N, …] for each of this rank's blocks."""
         turns = zip_longest(*self.group.all_gather_object(list(blocks)))
         return torch.cat([block for turn in turns for block in turn if block is not None])
 
@@ -129,7 +129,7 @@ class RowCollector(Collector):
 def feed(images: Images, collectors: Sequence[Collector], partition: RankPartition, what: str) -> None:
     """Read each image once, and give it to all `collectors` that need it; `what` is the text of the progress bar.
 
-    All ranks call this function.  If one rank raises UserError, the other ranks fail, too, instead of waiting for it.
+    All ranks call this function.  If one rank raises UserError, the other ranks fail, too, instead of waiting.
     """
     own = partition.own(max((collector.count for collector in collectors), default=0))
     console = Console(stderr=True)

@@ -1,4 +1,4 @@
-"""MS-SSIM between pairs of generated images: how alike they are (Odena et al. 2017; Karras et al. 2018, section 5).
+"""MS-SSIM: the similarity of pairs of generated images (Odena et al. 2017; Karras et al. 2018, section 5).
 
 Multi-scale structural similarity (Wang et al. 2003) has five scales, with the weights .0448 .2856 .3001 .2363 .1333.
 Each scale averages 2x2 pixels of the scale before.  The window is a Gaussian of 11x11 pixels with sigma 1.5, without
@@ -8,7 +8,7 @@ mean is negative.  A pair is the images 2n and 2n + 1.  The paper takes 10,000 p
 As in the official code, a scale with fewer than 11x11 pixels, SxS, has a window of SxS pixels with sigma 1.5 S / 11:
 this concerns images below 176x176.  Images below 16x16 are too small for five scales.
 
-Compare the value with the value of the reals: far above it, the generator lacks variety.
+If the value of the fakes is far above the value of the reals, the generator lacks variety.
 """
 
 import numpy as np
@@ -47,7 +47,7 @@ def similarity(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def ms_ssim(x: Tensor, y: Tensor) -> Tensor:
-    """MS-SSIM [N] of pairs of images float64 [N, C, R, R] in [0, 255]; float32 would lose digits of the variances."""
+    """MS-SSIM [N] of N pairs of images float64 [N, C, R, R] in [0, 255]; float32 would lose digits of the variances."""
     product = torch.ones(len(x), dtype=x.dtype, device=x.device)
     for weight in WEIGHTS[:-1]:
         product = product * similarity(x, y)[1].clamp(min=0) ** weight

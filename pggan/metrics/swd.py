@@ -72,7 +72,7 @@ def laplacian_pyramid(images: Tensor) -> Iterator[Tensor]:
 
 
 def cut_patches(level: Tensor, corners: Tensor) -> Tensor:
-    """Cut patches [N, P, C, 7, 7] from a level [N, C, S, S]; `corners` int64 [2, N, P]: top rows and left columns."""
+    """Cut P patches [N, P, C, 7, 7] per image from a level [N, C, S, S]; `corners` [2, N, P]: rows and columns."""
     windows = level.unfold(2, SIDE, 1).unfold(3, SIDE, 1)  # [N, C, S-6, S-6, 7, 7], without a copy
     images = torch.arange(len(level), device=level.device)[:, None]
     patches: Tensor = windows[images, :, corners[0], corners[1]]
@@ -80,28 +80,28 @@ def cut_patches(level: Tensor, corners: Tensor) -> Tensor:
 
 
 def corners_of(block: int, count: int, side: int) -> Tensor:
-    """Random patch positions int64 [2, count, P] in a level of `side` pixels, seeded by `side` and block index."""
+    """Random patch positions int64 [2, count, 128] in a level of `side` pixels, seeded by `side` and block index."""
     generator = generator_for(0, f"swd patches {side}", block)
     corners: Tensor = torch.randint(side - SIDE + 1, (2, count, PATCHES), generator=generator)
     return corners
 
 
 def random_directions(size: int, side: int) -> Tensor:
-    """Random unit vectors float32 [size, D] for the level with this `side`; the seed is `side`."""
+    """Random unit vectors float32 [size, DIRECTIONS] for the level with this `side`; the seed is `side`."""
     directions = torch.randn(size, DIRECTIONS, generator=generator_for(0, "swd directions", side), dtype=torch.float64)
     units: Tensor = directions / directions.norm(dim=0)
     return units.float()
 
 
 class PatchCollector(Collector):
-    """Collects the patches of this rank's images at every level, in one unnamed temporary file per block and level."""
+    """Collects this rank's patches at every level, in one unnamed temporary file for each block of images and level."""
 
     def __init__(self, count: int, resolution: int, channels: int, partition: RankPartition) -> None:
         self.count, self.channels, self.partition = count, channels, partition
         self.starts = [block.start for block in partition.own(count)]
         self.levels = levels_of(resolution)
-        self.patches: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # [N, P, C, 7, 7] of each block
-        self.sums: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # [N, 2, C]: sums of x and of x^2
+        self.patches: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # patches [N, P, C, 7, 7] per block
+        self.sums: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # [N, 2, C] per block: sums of x, x^2
 
     def add(self, images: Tensor) -> None:
         for side, level in zip(self.levels, laplacian_pyramid(images.float()), strict=True):
@@ -123,7 +123,7 @@ class PatchCollector(Collector):
             block.sub_(mean.float().view(shape)).div_(deviation.float().view(shape))
 
     def project(self, side: int, directions: Tensor) -> Tensor:
-        """Project all ranks' patches, P per image, on `directions` [C * 49, D]; returns the projections [D, N * P]."""
+        """Project all ranks' patches, P per image, on D `directions` [C * 49, D]; returns projections [D, N * P]."""
         device = self.partition.group.device
         there = directions.to(device)
         projected = [(block.to(device).flatten(2) @ there).cpu() for block in self.patches[side]]
@@ -170,7 +170,7 @@ class SlicedWasserstein(Metric):
     """`swd/SIDE` per level and their mean `swd/mean`; `swd_floor/…` are distances between two halves of the reals."""
 
     paper_images = 16_384
-    least_images = 16  # with 16 reals, the floor compares 8 reals with 8 others; with fewer, the floor would be noise
+    least_images = 16  # with fewer reals, SWD between two halves of the reals (`swd_floor`) would be noise
     least_resolution = 8  # a patch has 7x7 pixels: it does not fit into 4x4
     decides = "swd/mean"
 
@@ -180,7 +180,7 @@ class SlicedWasserstein(Metric):
 
     def values(self) -> dict[str, float]:
         found = distances(self.patches, self._of_reals(self.count))
-        half = min(self.count, self.task.reals.pyramid.images // 2)  # number of reals in each of the floor's two sets
+        half = min(self.count, self.task.reals.pyramid.images // 2)  # reals in each of the two sets for `swd_floor`
         key = "swd_floor", half
         floor = self.task.once(key, lambda: distances(self._of_reals(half), self._of_reals(half, first=half)))
         named = {label(f"swd/{level}", "patches", self.count): value for level, value in found.items()}

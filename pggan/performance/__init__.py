@@ -1,1 +1,1 @@
-"""The speed of training on a machine: measured by `bench`, predicted by `plan`, used by `hours=`; `doctor` tries it."""
+"""Measures and predicts training speed (`bench`, `plan`, `hours=`), and checks if this machine can train (`doctor`)."""

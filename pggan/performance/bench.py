@@ -1,4 +1,4 @@
-"""`pggan bench` times training steps (and the reference step) on noise; `pggan bench scaling` uses several ranks."""
+"""`pggan bench` times training steps with fast or reference operations; `pggan bench scaling` times several ranks."""
 
 import json
 import platform
@@ -31,7 +31,7 @@ from pggan.training.build import TrainerSettings, build_trainer
 from pggan.training.timing import EMA_DECAY, WARMUP
 
 QUEUED_UPDATES = 10  # least number of updates between two synchronizations with a GPU, so that waiting costs little
-LONG_AFTER = 10**9  # image count at which steps are timed: the warm-up of DGC is over by then
+LONG_AFTER = 10**9  # image count at which steps are timed, after the warm-up of deep gradient compression (DGC)
 COLUMNS = {"side": "resolution", "batch": "batch", "ms/step": "milliseconds_per_step", "img/s": "images_per_second"}
 COLUMNS |= {"reference": "reference_images_per_second", "ratio": "ratio"}
 SCALING = {"side": "resolution", "ranks": "ranks", "ms/step": "milliseconds_per_step", "img/s": "images_per_second"}
@@ -101,7 +101,7 @@ def phase_of(resolution: int, batch: int) -> Phase:
 
 
 def measured(steps: dict[str, Step], phase: Phase, device: torch.device, config: BenchConfig) -> dict[str, float]:
-    """Seconds per update for each of `steps`, by name: the median of several rounds.
+    """Measure the seconds per update of each step in `steps`; returns the median of several rounds by name.
 
     The steps take turns in each round.  Every round has the same number of updates with a gradient penalty.
     """
@@ -157,7 +157,7 @@ def settings_of(config: BenchScalingConfig) -> TrainerSettings:
 
 
 class Runner:
-    """Takes training steps of a group of ranks together; each rank of the group has one Runner."""
+    """Runs training steps in which all ranks of `group` take part; each of these ranks has one Runner."""
 
     def __init__(self, config: BenchScalingConfig, group: ProcessGroup, stage: int, batch: int) -> None:
         self.group, self.phase = group, phase_of(stage, batch * group.world_size)
@@ -169,7 +169,7 @@ class Runner:
         self.reals = Reals(2 * torch.rand(count, 3, stage, stage, device=group.device) - 1, None, None)
 
     def __call__(self) -> float:
-        """Take one step, which all ranks of the group begin together; returns its seconds."""
+        """Take one step, which all ranks of the group begin together; returns the seconds that the step took."""
         self.group.barrier()
         start = time.perf_counter()
         rng = StepRng(0, self.trainer.state.images, self.group.device)

@@ -27,7 +27,7 @@ from pggan.losses.base import GradientPenalty, Loss, PenaltyContext, Reals
 from pggan.networks.networks import Generator, count_parameters, new_discriminator
 from pggan.training.timing import Speed
 
-ACTIVATION_COPIES = 16  # memory / bytes of activations: the paper's networks take 61 to 71 bytes per float32 activation
+ACTIVATION_COPIES = 16  # bytes of memory per byte of activations: the paper's networks take 61 to 71 bytes per float32
 MAX_DEVICES = 1024  # largest number of devices that `communication_bound_from` tries
 SENT_BYTES = 3  # DGC sends a 16-bit position and an 8-bit value for each gradient entry
 
@@ -83,7 +83,7 @@ class CostCounter:
         return {
             "parameters": {"generator": in_g, "discriminator": in_d},
             "gradient_bytes": 4 * (in_g + in_d),
-            "memory_bytes": 4 * weights + activations,  # roughly
+            "memory_bytes": 4 * weights + activations,  # a rough estimate
             "flops_per_step": phase.batch / count * (plain + (penalized - plain) / loss.reg_interval),
         }
 
@@ -105,7 +105,7 @@ class Card(NamedTuple):
     bytes_per_second: float
     gib: float
     watts: float
-    teraflops: Mapping[str, float]  # by precision
+    teraflops: Mapping[str, float]  # 10^12 FLOP/s by precision
 
     def precision(self, asked: Precision) -> Precision:
         """The precision for `asked`, which may be auto; raises UserError if this GPU does not support it."""
@@ -130,7 +130,7 @@ CARDS = {
     "4090": Card("NVIDIA GeForce RTX 4090", 1008e9, 24, 450, {"bf16": 165, "fp16": 165, "fp32": 82.6}),
     "t4": Card("Tesla T4", 320e9, 15, 70, {"fp16": 65, "fp32": 8.1}),
 }
-OTHER_WATTS = {"cpu": 100, "mps": 40, "cuda": 300}  # guesses, near the power limit
+OTHER_WATTS = {"cpu": 100, "mps": 40, "cuda": 300}  # guessed power of devices that are not in CARDS, at full load
 
 
 # ---- many devices
@@ -140,13 +140,13 @@ class Link(NamedTuple):
     """The connection from one device to the next device in the ring."""
 
     bytes_per_second: float  # in one direction, while both directions are busy
-    latency_seconds: float  # of one message
+    latency_seconds: float  # delay of one message
     source: str
 
 
 # Network protocols leave 92 % of the line rate for data.
 # The latencies of NVLink, PCIe and RDMA are from NCCL's cost model (algorithm ring, protocol Simple).
-# The latency through sockets at 1 Gbit/s is half of a measured round trip; 30 microseconds for faster cards is a guess.
+# The latency through sockets at 1 Gbit/s is half of a measured round trip; 30 microseconds for faster ones is a guess.
 LINKS = {
     "nvlink": Link(400e9, 3.6e-6, "NVLink 4, 450 GB/s each way; measured all-reduces reach 360 to 480 GB/s"),
     "pcie": Link(12e9, 5.7e-6, "PCIe 4.0 x16, 31.5 GB/s each way, through the host's memory"),
@@ -164,7 +164,7 @@ class Load(NamedTuple):
     steps: int
     batch: int
     group: int  # images per group of minibatch stddev; a group stays on one device
-    seconds: float  # of a step
+    seconds: float  # time of one step
     fixed_seconds: float  # the part of `seconds` that does not depend on the batch
     numels: tuple[int, ...]  # number of gradient entries of each network
 
@@ -221,7 +221,7 @@ class Cluster(NamedTuple):
         }
 
     def communication_bound_from(self, loads: Sequence[Load]) -> int | None:
-        """The smallest number of devices at which communication takes longer than compute; None if there is none."""
+        """The smallest number of devices at which communication takes longer than compute; else None."""
         used = max(load.users(MAX_DEVICES) for load in loads)
         most = used if self.scaling is Scaling.strong else MAX_DEVICES
         times = ((devices, *self.seconds(loads, devices)) for devices in range(2, most + 1))

@@ -24,10 +24,10 @@ from pggan.performance.recipe import FEATURES_FROM, Choice, DataFacts, NetworkSi
 from pggan.run.eta import TRAINING_SHARE
 from pggan.training.timing import StepTimes, nearest, speed_of
 
-MAX_SECONDS, MAX_SHARE = 60.0, 0.02  # timing steps may take 60 seconds, but at most this share of the hours
-FEATURES_COST = 1.6  # step time with / without pretrained features at 64x64 (recipe orl_64 on one CPU thread)
-ATTEMPTS = 3  # most rounds of timing: measured times can change the chosen networks, which are then timed again
-MAX_HEADERS = 200  # most image headers to read, which takes a second; finds sizes that 5 % of the images have
+MAX_SECONDS, MAX_SHARE = 60.0, 0.02  # limits of the time for measuring steps: seconds, and share of the hours
+FEATURES_COST = 1.6  # pretrained features multiply the step time at 64x64 by this (recipe orl_64 on one CPU thread)
+ATTEMPTS = 3  # limit of timing rounds: measured times can change the choice of networks, which are then timed again
+MAX_HEADERS = 200  # limit of image headers to read: 200 take a second, and show any size that 5 % of the images have
 SMALL_SHARE = 0.2  # share of images that may be smaller than the final resolution; training leaves these images out
 MAX_AVATAR = 256  # highest final resolution for avatars; larger avatars show no more details
 
@@ -65,7 +65,7 @@ class MeasuredCosts:
 
 
 def extra(networks: NetworkSizes, side: int) -> float:
-    """The factor by which pretrained features make a step at resolution `side` slower; 1 without features there."""
+    """The factor by which pretrained features make a step at resolution `side` slower; 1 if D uses none there."""
     return FEATURES_COST if networks.features and side >= FEATURES_FROM else 1.0
 
 
@@ -79,8 +79,8 @@ def find_recipe(
     """
     if rank_from_environment() is not None or config.distributed.nnodes > 1:
         problem = "hours= has to choose the recipe on one machine before the ranks start."
-        raise UserError(problem, "Run hours= on one machine, then give experiment= with its recipe.yaml to all ranks.")
-    assert config.hours is not None, "they were given"
+        raise UserError(problem, "Run hours= on one machine, then start all ranks with experiment=RUN_DIR/recipe.yaml.")
+    assert config.hours is not None, "hours= is set"
     facts, seconds, (kind, ranks) = facts_of(config.data), 3600 * config.hours, count_devices(config.devices)
     device = choose_device(kind)
     threads = config.threads or (threads_per_rank(ranks, elastic=config.elastic) if ranks > 1 else None)
@@ -101,7 +101,7 @@ def find_recipe(
 
 
 def facts_of(config: DataConfig) -> DataFacts:
-    """Number, resolution, channels and classes of the training images; for raw files, from a sample of their headers.
+    """Number, resolution, channels and classes of the training images; for unprepared files, from a sample of headers.
 
     Raises UserError if there are no usable images, or if data.labels=true but the images are not prepared.
     """
@@ -114,8 +114,8 @@ def facts_of(config: DataConfig) -> DataFacts:
         note, drawn = f"{pyramid.images:,} images, prepared at {side}x{side}", pyramid.source.get("kind") == "avatars"
         return DataFacts(pyramid.images, side, pyramid.channels, num_classes, drawn=drawn, note=note)
     if config.labels:
-        problem = "hours= has to know the classes of data.labels=true, but the images are not prepared yet."
-        raise UserError(problem, "Run pggan prepare … labels=true first, and set data.path= to its pyramid.")
+        problem = "hours= and data.labels=true need the number of classes, but the images are not prepared."
+        raise UserError(problem, "Run pggan prepare … labels=true first, and set data.path= to its dest=.")
     return facts_of_files(config, config.path)
 
 

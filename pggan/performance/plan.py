@@ -34,7 +34,7 @@ from pggan.performance.costs import (
 )
 from pggan.training.timing import StepTimes
 
-CALIBRATION_SECONDS = 120.0  # limit for timing steps with calibrate=true
+CALIBRATION_SECONDS = 120.0  # with calibrate=true, steps are measured for at most this many seconds
 DGC_RATIO = 0.1  # gradients.ratio in the scaling table, if the run does not use gradients=dgc
 
 
@@ -134,7 +134,7 @@ def image_facts(config: DataConfig) -> tuple[int, int, str]:
         channels, num_classes = pyramid.channels, len(pyramid.class_names or ()) if config.labels else 0
         return channels, num_classes, f"{channels} channels, {num_classes} classes, as in {pyramid.path}."
     if config.labels:
-        remedy = "Run pggan prepare … labels=true first, and set data.path= to its pyramid."
+        remedy = "Run pggan prepare … labels=true first, and set data.path= to its dest=."
         raise UserError("data.labels=true needs the number of classes, but the images are not prepared.", remedy)
     channels = config.channels or 3
     return channels, 0, f"{channels} channels, from data.channels= or a prepared data.path=; 3 by default."

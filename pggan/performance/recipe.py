@@ -16,32 +16,33 @@ from pggan.core.text import duration
 # Images per phase of growth, as in the recipes avatars_32 and orl_64; above 64x64, the counts double per level.
 STABLE = {4: 1500, 8: 2500, 16: 5000, 32: 8000, 64: 16_000, 128: 32_000, 256: 64_000, 512: 128_000}
 FADE = {8: 1500, 16: 3000, 32: 5000, 64: 8000, 128: 16_000, 256: 32_000, 512: 64_000, 1024: 128_000}
-MAX_IMAGES = 600_000  # most images per phase of growth, as in the official presets
-# Growth gets GROWTH_SHARE of the time, as in the demo, if that makes its phases LONGER_FROM times as long or longer.
-# Otherwise growth keeps the lengths above, because longer phases make short runs worse.
-# Mean KID of runs of five minutes: 263 with the demo's phases, 294 with phases that are 4 to 27 % longer.
+MAX_IMAGES = 600_000  # largest number of images per phase of growth, as in the official presets
+# Growth takes GROWTH_SHARE of the time, as in the demo, if its phases then are at least LONGER_FROM x STABLE and FADE.
+# Otherwise, phases have the lengths STABLE and FADE, because slightly longer phases make short runs worse.
+# In runs of five minutes, mean KID is 263 with the demo's phases, and 294 with phases that are 4 to 27 % longer.
 GROWTH_SHARE, LONGER_FROM = 0.3, 1.5
 # A final resolution is chosen if there is time for this many images there: half as many as in avatars_32 and orl_64.
 # The values of FINAL above 64x64 are estimates.
 # Avatars need more images (DRAWN_FINAL), since flat areas show every error: KID is 1055 after 30,000 images.
 FINAL = {4: 500, 8: 2000, 16: 5000, 32: 15_000, 64: 20_000, 128: 10**5, 256: 3 * 10**5, 512: 10**6, 1024: 3 * 10**6}
 DRAWN_FINAL = FINAL | {32: 20_000, 64: 60_000}
-# Choices of model.fmap_max.  A wider network is chosen if there is time for WIDER x FINAL images.
-# Narrow networks win in half an hour: KID is 217 with 64 maps (476,000 images), 347 with 128 maps (180,000 images).
+# Choices of model.fmap_max: all but the narrowest need time for WIDER x FINAL images at the final resolution.
+# In half an hour, narrow networks are better: KID is 217 with 64 feature maps (476,000 images), 347 with 128 (180,000).
 WIDTHS, WIDER = (64, 128, 256, 512), 10
 MIN_WIDTH = {4: 64, 128: 128, 256: 256, 512: 512}  # least model.fmap_max by final resolution
 BASE, MAX_BASE = 8, 8192  # fmap_base = 8 x final resolution gives 16 feature maps there; at most the paper's 8192
 # Short runs on a CPU use batches of 8, which make twice as many updates as batches of 16.
-# KID with batches of 8 and of 16: 263 portraits 372, 378 and 678, 764 (two seeds each); avatars 477 and 530.
-# Long runs on a CPU use batches of 16: KID of avatars after 476,000 images is 217, and 268 with batches of 8.
+# With batches of 8 and of 16, mean KID of 263 portraits is 375 and 721, and median KID of avatars is 477 and 530.
+# Long runs on a CPU use batches of 16: after 476,000 images, KID of avatars is 217 with these, 268 with batches of 8.
 SHORT_RUN, SHORT_RUN_BATCH, LONG_RUN_BATCH = 200_000, 8, 16
 GPU_BATCH = {4: 128, 32: 64, 64: 32, 128: 16, 256: 8, 512: 4}
-# Pretrained features are better for photographs at 64x64: KID (Inception) of ORL faces 2.4 and 0.4, 9.7 without.
+# Pretrained features are better for photographs at 64x64: Inception KID of ORL faces is 1.4 with them, 9.7 without.
 # Below 64x64, training without pretrained features is better.
 FEATURES, FEATURES_FROM = "efficientnet-lite0", 64
 FALLING_SHARE = 0.14  # the learning rates decay over this share of the images at the final resolution, as in the demo
-PUBLISHED_FROM = 512  # final resolutions from this one on use loss and learning rates of the official preset
-RATES = {64: 0.006, 128: 0.005, 256: 0.0035, 512: 0.0025}  # by number of feature maps; 64: orl_64, 512: StyleGAN2-ADA
+PUBLISHED_FROM = 512  # final resolutions from this one on use the loss and learning rates of the official preset
+# Learning rates by number of feature maps (fmap_max): 0.006 is from the recipe orl_64, 0.0025 from StyleGAN2-ADA.
+RATES = {64: 0.006, 128: 0.005, 256: 0.0035, 512: 0.0025}
 FEW_IMAGES = 5000  # data sets with fewer photographs are trained with ADA
 STABLE_KEY, FADE_KEY = "schedule.stable_images", "schedule.fade_images"
 
@@ -57,12 +58,12 @@ class Choice(NamedTuple):
 class DataFacts(NamedTuple):
     """Facts of the training images that the choice of a recipe depends on."""
 
-    images: int  # number of readable images that are large enough; estimated from a sample of a folder
+    images: int  # number of readable images of at least `resolution` pixels a side, estimated from a sample of a folder
     resolution: int  # highest final resolution for which images need no upsampling
     channels: int
     num_classes: int  # 0 without labels
-    drawn: bool  # avatars, not photographs
-    note: str  # these facts in words
+    drawn: bool  # true for avatars, false for photographs
+    note: str  # a text with these facts for the user
 
 
 class NetworkSizes(NamedTuple):
@@ -74,7 +75,7 @@ class NetworkSizes(NamedTuple):
     features: bool = False  # whether D uses pretrained features from resolution FEATURES_FROM on
 
 
-NO_SIZES = NetworkSizes(0, 0, 0)  # before they are chosen
+NO_SIZES = NetworkSizes(0, 0, 0)  # placeholder until `choose_sizes` has chosen the sizes
 # A function from network sizes and batch sizes to the training seconds per image at each resolution.
 Costs = Callable[[NetworkSizes, PerResolution], Mapping[int, float]]
 
@@ -125,10 +126,10 @@ class Recipe:
         published, small, is_short = side >= PUBLISHED_FROM, side <= FEATURES_FROM, images < SHORT_RUN
         maps, batch = self.width(self.sizes, MIN_RESOLUTION), int(value_at(self.batch, side))
         loss = self.config.loss.name if "loss" in given else "wgan_gp" if published else "logistic"
-        # KID by gamma: photographs up to 64x64 573 at 0.1, 290 at 1, 259 at 4, 222 at 12; avatars 578 at 0.2, 463 at 1.
+        # With gamma 0.1, 1, 4, 12, KID of photographs is 573, 290, 259, 222; with 0.2, 1, KID of avatars is 578, 463.
         least = 12.0 if photos and small and loss == "logistic" else 1.0
         gamma = gamma_by_rule(side, batch, least)
-        gamma_by = f"0.0002 x {side}^2 / {batch}, at least {least:g}: less was worse"
+        gamma_by = f"0.0002 x {side}^2 / {batch}, at least {least:g}: smaller values were worse"
         width = max((width for width in WIDTHS if width <= maps), default=WIDTHS[0])
         by_demo, rate = drawn and width == WIDTHS[0], RATES[width]
         rate_g, rate_d = (0.001, 0.001) if published else (0.02, 0.01) if by_demo else (rate, rate)
@@ -200,12 +201,12 @@ class Recipe:
         return model.architecture(sizes.resolution, self.facts.channels, self.facts.num_classes).width(resolution)
 
     def least_seconds(self, sizes: NetworkSizes, times: int = 1) -> float:
-        """The seconds of growth and of `times` x `final_images` images at the final resolution."""
+        """The seconds that growth and `times` x `final_images` images at the final resolution take."""
         side, each = sizes.resolution, self.costs(sizes, self.batch_sizes(sizes.resolution))
         return growth_seconds(each, *self.lengths()) + times * self.final_images(side) * each[side]
 
     def final_images(self, side: int) -> int:
-        """The number of images at the final resolution `side` that must fit into the time to choose this resolution."""
+        """Final resolution `side` is chosen only if there is time for this number of images at `side`."""
         return (DRAWN_FINAL if self.facts.drawn else FINAL)[side]
 
     def lengths(self) -> tuple[PerResolution, PerResolution]:
@@ -246,7 +247,7 @@ class Recipe:
         growing = growth_seconds(each, stable, fade)
         stable[side] = max(two_digits((self.seconds - growing) / each[side]), int(value_at(self.batch, side)))
         reason = f"growth takes {growing / self.seconds:.0%} of the time, {side}x{side} the rest"
-        reason += f", the recipe's times {factor:.3g}" if self.scales else "" if worth else ": fewer than are worth it"
+        reason += f", phases last {factor:.3g} x the recipe's" if self.scales else "" if worth else ": too few images"
         self.take({STABLE_KEY: stable, FADE_KEY: fade or 0}, reason)
         if self.scales or STABLE_KEY in self.given or config.total_images is not None:
             self.choices.append(Choice("schedule.total_images", None, "training ends when the hours are over"))

@@ -166,12 +166,12 @@ def find_source(
         for directory in (run_dir, run_dir / "checkpoints", run_dir / "samples", run_dir / "samples" / FOLDER):
             clean_partials(directory)
         found, notes = find_resume_point(config.resume, run_dir)
-        if found is not None:  # checked before the slow preparation of images, so that wrong keys fail early
+        if found is not None:  # check before the slow preparation of images, so that wrong keys fail early
             theirs = found.architecture
             ours = config.model.architecture(schedule.final_resolution, theirs.channels, theirs.num_classes)
             check_networks(found, ours)
         elif config.init_from is not None and not has_checkpoints(Path(config.init_from)):
-            generator_path(config.init_from, "init_from")  # also checked before the slow preparation of images
+            generator_path(config.init_from, "init_from")  # fails early, before the slow preparation of images
         return found, notes
 
     checkpoint, notes = group.on_main(find_checkpoint) or (None, [])
@@ -207,11 +207,11 @@ def open_everywhere(
 ) -> ImagePyramid:
     """Open the pyramid on every rank; rank 0 prepares it first, and one rank per machine verifies its checksums."""
     final, place = schedule.final_resolution, None
-    for is_mine in (group.is_main, group.local_rank == 0, True):  # rank 0 prepares files for all
+    for is_mine in (group.is_main, group.local_rank == 0, True):  # rank 0 first, then one rank per machine, then all
         with group.collective_errors():
             if is_mine and place is None:
                 place = find_images(final)
-    assert place is not None, "every rank finds the images in the last iteration"
+    assert place is not None, "in its last iteration, the loop calls find_images on every rank"
     batch, data, verify = max(phase.batch for phase in schedule.phases), config.data, group.local_rank == 0
     with group.collective_errors():
         pyramid = open_pyramid(place, final, batch, channels=data.channels, labels=data.labels, verify=verify)
@@ -248,7 +248,7 @@ def introduce(
         f"Networks       G {g:,}  D {d:,} parameters",
         f"Schedule       {first}x{first} to {final}x{final}, {phases}",
         f"Time           {until(seconds, datetime.now())}",
-        f"Watch          pggan monitor run={run_dir}",
+        f"Watch it with  pggan monitor run={run_dir}",
         *source.notes,
     ):
         reporter.line(line)

@@ -78,7 +78,7 @@ class TrainingConsole:
         self.images, self.phase = images, phase
 
     def tick(self, scalars: dict[str, float]) -> str:
-        """Show the `scalars` (value by name) of the last tick; returns this line of text for train.log."""
+        """Show the `scalars` (value by name) of the last tick; returns the tick's line for train.log."""
         left, side = scalars["speed/eta_seconds"], self.phase.resolution
         self._end = time.monotonic() + left
         for tag in [tag for tag in scalars if re.fullmatch(IMAGE_QUALITY, tag)][:1]:

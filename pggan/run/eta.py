@@ -15,7 +15,7 @@ from pggan.training.timing import PhaseTimes
 HALF_LIFE_SECONDS, HALF_LIFE_SHARE = 60.0, 0.5
 TRUSTED_SECONDS = 3.0  # seconds of training that weigh as much as the step times measured at the start
 TRAINING_SHARE = 0.98  # share of `hours` that training may use; saving the last checkpoint needs the rest
-KNOWN_SHARE = 0.1  # share of `hours` before which growth stays as configured: early step times predict badly
+KNOWN_SHARE = 0.1  # growth is not shortened before this share of `hours`, because early step times predict badly
 PLANNED = ("growth_images", "lr_decay_images", "total_images")  # keys that `hours=` changes and state.json stores
 ENDLESS = 10**12  # an image count that no run reaches
 
@@ -60,8 +60,8 @@ class Eta:
 class TimeLimit:
     """Fits the schedule of a run into `hours`, which include start-up and all earlier commands of the same run.
 
-    Args: eta: estimates the time left; began: now - began is the time of the run, without pauses between commands, on
-    the clock of `eta`; configured: the schedule of the configuration.
+    Args: eta: estimates the time left; began: the run's start on the clock of `eta`, moved forward by the pauses
+    between commands, so that now - began is the running time; configured: the schedule of the configuration.
     """
 
     hours: float
@@ -78,8 +78,8 @@ class TimeLimit:
     def plan(self, images: int, now: float, reserve: float = 0.0) -> None:
         """Change the schedule so that training ends in time; `images` have been shown at the time `now`.
 
-        Growth becomes shorter if the last phase would get less than half of its planned time, or of the time left.
-        The decay of the learning rates keeps its share of the last phase.
+        If needed, growth is shortened so that the last phase gets half of its planned time, or half of the time left
+        if that is less.  The decay of the learning rates keeps its share of the last phase.
         Args: reserve: seconds after the last image for work other than saving, such as the last evaluation.
         """
         eta, course, last, whole = self.eta, self.eta.course, self.configured.phases[-1], 3600 * self.hours
@@ -117,6 +117,6 @@ def with_plan(schedule: Schedule, plan: dict[str, Any]) -> Schedule:
 
 def until(seconds: float, now: datetime) -> str:
     """A text with the duration `seconds` and the time of day at which it ends."""
-    end = now + timedelta(seconds=min(seconds, 3e9))  # a century
+    end = now + timedelta(seconds=min(seconds, 3e9))  # at most a century, because datetime ends in the year 9999
     clock = f"{end:%H:%M}" if end.date() == now.date() else f"{end:%H:%M on %d %B %Y}"
     return f"about {duration(seconds)}, until {clock}"

@@ -1,6 +1,6 @@
 """Metrics during training: when an evaluation is due, its values, and whether its checkpoint is the best so far.
 
-An evaluation uses no random numbers of training and changes no training state.  The clock of rank 0 decides when an
+An evaluation uses no random numbers of training and changes no training state.  Rank 0's wall clock decides when an
 evaluation is due, so two equal runs may be evaluated at different image counts; values at equal image counts are equal.
 """
 
@@ -22,11 +22,11 @@ from pggan.networks.networks import Generator
 from pggan.run.report import NullReporter, Reporter
 from pggan.sampling.generate import RenderSettings
 
-MAX_POINTS = 100  # most evaluations per run without evaluation.interval_images: enough points for a curve
+MAX_POINTS = 100  # limit of evaluations per run if evaluation.interval_images is not set: enough points for a curve
 
 
 def is_better(mark: dict[str, Any], best: Any) -> bool:
-    """Whether result `mark` beats `best`: other metric, later stage of growth, or lower value at the same stage."""
+    """Whether `mark` beats `best`: by a later stage of growth, a lower value at that stage, or as another metric."""
     if best is None or best["metric"] != mark["metric"]:
         return True
     this, other = ((-one["resolution"], one["fading"], one["value"]) for one in (mark, best))
@@ -34,7 +34,7 @@ def is_better(mark: dict[str, Any], best: Any) -> bool:
 
 
 def fits(took: float, spent: float, share: float, *, last: bool) -> bool:
-    """Whether an evaluation of `took` seconds, and one more unless `last`, fit into `share` - `spent` seconds."""
+    """Whether one evaluation of `took` seconds (two, unless this is the `last`) fits into `share` - `spent` seconds."""
     return spent + took * (1 if last else 2) <= share
 
 
@@ -49,7 +49,7 @@ class TrainingEvaluator:
     run_dir: Path
     interval_images: int | None  # images between two evaluations; None: evaluations take `share` of the training time
     share: float
-    images: int  # shown so far
+    images: int  # number of images shown so far
 
     def __post_init__(self) -> None:
         self._began, self._spent, metrics = time.monotonic(), 0.0, self.evaluator.metrics
@@ -83,7 +83,7 @@ class TrainingEvaluator:
             found = self.evaluator.evaluate(g_ema, shown, self.pyramid, group=self.group)
         except (UserError, RemoteUserError, torch.OutOfMemoryError) as error:  # a failure must not end training
             if isinstance(error, torch.OutOfMemoryError) and self.group.world_size > 1:
-                raise  # the other ranks would wait forever in a collective operation
+                raise  # if this rank alone left the evaluation, the other ranks would wait for it forever
             self.reporter.line(f"No evaluation at {images:,} images: {error}")
             return {}
         finally:

@@ -38,7 +38,7 @@ class MetricAccumulator:
     """Collects named tensors of all steps between two ticks on the device, so no step waits for a copy to the CPU."""
 
     def __init__(self) -> None:
-        self._steps: list[tuple[dict[str, int], Tensor]] = []  # per step: number of values by name, and all values
+        self._steps: list[tuple[dict[str, int], Tensor]] = []  # for each step: tensor sizes by name, and all values
 
     def add(self, named: dict[str, Tensor]) -> None:
         """Add the tensors of one step, of any shape; the names may differ from step to step."""
@@ -58,7 +58,7 @@ class MetricAccumulator:
 
 
 def means(values: Values, group: ProcessGroup) -> dict[str, float]:
-    """The mean of each metric over all ranks; the sum of COUNTED metrics, and also the maximum of PEAKED metrics."""
+    """The mean of each metric over all ranks; COUNTED metrics are summed, and PEAKED metrics also get a maximum."""
     if not values:
         return {}
     mine = [(float(each.sum(dtype=np.float64)), each.size, float(each.max())) for each in values.values()]

@@ -46,7 +46,7 @@ class Run:
     metadata: dict[str, Any]  # entries of state.json that are the same in every checkpoint
     pictures: Pictures | None  # None except on rank 0
     tick_images: int
-    most_skipped: int  # updates in a row
+    most_skipped: int  # training rolls back after this many skipped updates in a row
     began: float  # time.monotonic() - began is the training time so far, without pauses between commands
     hours: float | None
     limit: TimeLimit | None  # only on rank 0 of a run with `hours`
@@ -55,7 +55,7 @@ class Run:
         self._numbers = MetricAccumulator()
         self._phase_index = -1  # index of the last phase that was reported
         self._saved_at = self.state.images or -1
-        self._is_wanted = False  # whether a checkpoint is due; it waits for a step without skipped updates
+        self._is_wanted = False  # whether a checkpoint is due; saving waits for a step without skipped updates
         self._problem: NonFiniteError | None = None  # error that was found while the last checkpoint was written
 
     @property
@@ -116,7 +116,7 @@ class Run:
         if step.reaches(self.tick_images) or self.evaluator.is_due(step.before, step.images):
             self._tick(step)
         self._is_wanted |= step.reaches(self.writer.every_images) or self.evaluator.mark is not None
-        # No checkpoint while updates are skipped: the state may be broken, and rolling back to it would not help.
+        # No checkpoint while updates are skipped: the state may be broken, so rolling back to this state is useless.
         if self._is_wanted and not step.is_last and updates_were_taken(self.state, self.most_skipped):
             self._save()
 
@@ -157,13 +157,13 @@ class Run:
         self._is_wanted, self.evaluator.mark = False, None
         extra_state = self.trainer.reducer.extra_state()
         if self.group.is_main and self._wait_for_checkpoint():
-            self.reporter.board.flush()  # TensorBoard then has all points before this checkpoint
+            self.reporter.board.flush()  # so that a run resumed from this checkpoint has no gap in TensorBoard
             phase = self.course.at(max(state.images - 1, 0))
             self.writer.save(take_snapshot(state, phase, metadata, extra_state))
         self._saved_at = state.images
 
     def _wait_for_checkpoint(self) -> bool:
-        """Wait until the last checkpoint is written; False if it has numbers that are not finite."""
+        """Wait until the last checkpoint is written; False if the checkpoint has numbers that are not finite."""
         try:
             self.writer.wait()
         except NonFiniteError as problem:
@@ -182,7 +182,7 @@ class Run:
             # A command that was killed may have written a checkpoint without removing older checkpoints.
             prune(self.run_dir, images, self.writer.keep)
         if problem := self.group.broadcast_object(str(self._problem or "")):
-            raise self._problem or NonFiniteError(problem)  # rank 0's own error also has its checkpoint's image count
+            raise self._problem or NonFiniteError(problem)  # rank 0's `_problem` also has the checkpoint's image count
         if images < schedule.total:
             resumes = f"The same command with run_dir={self.run_dir} resumes."
             reporter.line(f"Interrupted at {images:,} images; everything is saved. {resumes}")

@@ -28,12 +28,12 @@ from pggan.sampling.images import (
     stored_grids,
 )
 
-MAX_GRID = 2**22  # most pixels of a preview grid: encoding it takes about a second, and a screen shows no more pixels
+MAX_GRID = 2**22  # largest number of pixels of a preview grid: a screen shows no more, and encoding takes a second
 FILM_GRIDS = 200  # number of small grids that a run stores for its film: 200 frames last seven seconds
 MAX_TILE = 128  # longest side in pixels of an image in a stored grid; larger images are shrunk by averaging
-MAX_STORED_PIXELS = 2**16  # most pixels of a stored grid, so that even a grid of noise takes less than 200 KB
-MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # limits of the projector: 256 images of 256x256, 16 of 1024x1024
-POINT_TILE = 32  # side in pixels of a point's picture: 256 of these pictures take a few hundred kilobytes
+MAX_STORED_PIXELS = 2**16  # largest number of pixels of a stored grid: even a grid of noise then takes less than 200 KB
+MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # limits on fakes in TensorBoard's projector: 256 at 256x256, 16 at 1024x1024
+POINT_TILE = 32  # side in pixels of an image in TensorBoard's projector: 256 such images take a few hundred kilobytes
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Pictures:
         """Show reals, and fakes of G and averaged G for seeds 0, 1, 2 …; store the averaged G's fakes as a PNG file."""
         self._show("reals", self._reals(phase.resolution), images)
         g, file = self.state.g.network, self.folder / f"fakes-{images:09d}.png"
-        assert isinstance(g, Generator), "new_state makes it"
+        assert isinstance(g, Generator), "new_state creates a Generator"
         for name, network, path in (("fakes", g, None), ("averaged_fakes", self.state.g_ema, file)):
             fakes = draw_seeds(network, self._count(phase.resolution), phase.resolution, phase.alpha)
             self._show(name, fakes, images, path)
@@ -129,7 +129,7 @@ class Pictures:
 def show_projector(board: SummaryWriter, pyramid: ImagePyramid, state: State, phase: Phase) -> None:
     """Show fakes of the averaged G and reals in TensorBoard's projector, as points: the inputs of D's last layer."""
     side, d = phase.resolution, state.d.network
-    assert isinstance(d, Discriminator), "new_state makes it"
+    assert isinstance(d, Discriminator), "new_state creates a Discriminator"
     group = state.g_ema.architecture.stddev_group  # D's minibatch stddev needs batches of whole groups
     count = min(MAX_POINTS, MAX_POINT_PIXELS // side**2, pyramid.images) // group * group
     if count == 0:

@@ -25,7 +25,7 @@ from pggan.sampling.images import Pixels, save_png
 METRICS_FILE = "metrics.jsonl"  # the scalars of each tick as one JSON object per line
 # Keys for TensorBoard's HParams, where people compare runs; TensorBoard's text page has all keys.
 COMPARED = ("seed", "precision", "elastic", "loss", "model", "schedule", "ema", "augmentation")
-GROWTH = {"growth: levels above 4x4; a phase ends at each bend": ["^schedule/growth$"]}
+GROWTH = {"growth: levels above 4x4; the curve bends where a phase ends": ["^schedule/growth$"]}
 # Charts on TensorBoard's page Custom Scalars: category, chart title, and regular expressions of the tags in the chart.
 LAYOUT: dict[str, dict[str, list[str]]] = {
     "losses": {
@@ -47,7 +47,7 @@ LAYOUT: dict[str, dict[str, list[str]]] = {
 
 
 class NullReporter:
-    """The reporter of all ranks but rank 0: it has every method of `Reporter`, and each does nothing."""
+    """The reporter of all ranks but rank 0: every method of `Reporter` can be called, and does nothing."""
 
     def __getattr__(self, name: str) -> Self:
         return self

@@ -63,7 +63,7 @@ def lock_run_dir(run_dir: Path) -> Iterator[None]:
         remedy = "Choose another run_dir=, or get permission there."
         raise UserError(f"run_dir={run_dir} can't be written: {error.strerror}.", remedy) from error
     with file:
-        # The lock's last owner may have deleted the file after this process opened it; its lock then protects nothing.
+        # The lock's last owner may have deleted the file after this process opened it; then this lock is useless.
         if not try_lock(file.fileno()) or os.fstat(file.fileno()).st_nlink == 0:
             remedy = "Wait until it ends, stop it with Ctrl-C or `kill`, or choose another run_dir=."
             file.seek(0)

@@ -22,7 +22,7 @@ from pggan.run.loop import Run
 from pggan.run.run_dir import choose_run_dir, next_start
 
 SMALLER_FILE = ".micro_batch_size"  # file in the run directory with the micro-batch size after an out-of-memory restart
-MAX_FAILURES = 3  # most rollbacks of one process; a run with more failures has diverged
+MAX_FAILURES = 3  # limit of rollbacks in one process; a run with more failures has diverged
 REMEDY = (
     "Lower schedule.learning_rate_g and schedule.learning_rate_d, or raise the weight of the gradient penalty "
     "(loss.*), and repeat the command: the run resumes from its last checkpoint."
@@ -48,7 +48,7 @@ def run(config: TrainConfig, find_images: FindImages | None = None) -> int:
 def train(config: TrainConfig, find_images: FindImages, group: ProcessGroup) -> int:
     """Train on one rank until the end of the schedule or a stop signal; returns the exit code.
 
-    After NaN or infinite numbers, or out of memory, the run resumes from its last checkpoint.
+    After NaN or infinite numbers, or after an out-of-memory error, the run resumes from its last checkpoint.
     """
     run: Run | None = None
     began: float | None = None
@@ -115,7 +115,7 @@ def join_ranks(config: TrainConfig, info: RankInfo, find_images: FindImages) -> 
     """Train as one rank of several, which a launcher such as torchrun has started."""
     if config.run_dir is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0:
         raise UserError("torchrun restarts lost ranks, which need a run directory to resume from.", "Add run_dir=DIR.")
-    if config.compute.deterministic:  # NVSwitch adds in any order: https://github.com/NVIDIA/nccl/issues/1497
+    if config.compute.deterministic:  # turn off sums in NVSwitch, of random order: github.com/NVIDIA/nccl/issues/1497
         os.environ.setdefault("NCCL_ALGO", "^NVLS,NVLSTree")
     smaller = Path(config.run_dir or "", SMALLER_FILE)
     if config.run_dir is not None and smaller.is_file():
