@@ -144,7 +144,7 @@ def missing_choice(group: str, choice: str, options: Sequence[str]) -> UserError
 
 
 def suggestion(command: Command, key: str) -> str:
-    """A sentence that suggests a known key for the unknown `key`: a synonym, a similar key, or one with this ending."""
+    """Suggest a known key for the unknown `key`: from SYNONYMS, a key that ends with `key`, or the most similar key."""
     names = {*command.groups, *names_of(command.schema_type)}
     table, _, last = key.rpartition(".")
     here = SYNONYMS.get(last, "")

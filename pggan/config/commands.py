@@ -22,7 +22,7 @@ from pggan.core.architecture import Precision
 from pggan.core.errors import UserError
 from pggan.core.schedule import value_at
 
-ALL = "all"  # value of checkpoint=
+ALL = "all"  # value of checkpoint= that means all checkpoints of a run
 Port = Annotated[int, ">=0 <=65535"]
 
 

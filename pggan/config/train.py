@@ -30,7 +30,7 @@ Rates = NotNegative | dict[Resolution, NotNegative]
 Channels = Literal[1, 3, 4]  # grey, colour, with transparency
 
 FINGERPRINTS = {"efficientnet-lite0": "pggan.networks.efficientnet_lite0:backbone_fingerprint"}  # by model.features
-MAX_TILES = 10_000  # images in a grid
+MAX_TILES = 10_000  # limit of images in a grid
 
 
 @dataclass(frozen=True, kw_only=True)

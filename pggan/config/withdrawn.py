@@ -8,8 +8,8 @@ REMEDIES = {
     " augmentation.colors augmentation.geometry augmentation.interval augmentation.p augmentation.target",
     "Use augmentation=ada instead.": "augmentation=diffaugment",
     "Films have constant speed; path=walk is smoothed over 15 frames.": "axis constant_speed ease hold smoothness",
-    "`pggan project` starts from the nearest 4 of 1024 seeds, and compares Laplacian pyramids.": "candidates distance"
-    " starts",
+    "`pggan project` starts from the 4 of 1024 seeds whose images are most similar to the given image, "
+    "and compares Laplacian pyramids.": "candidates distance starts",
     "Directions are principal components of 4x4 feature maps; their sheet always has captions.": "captions method",
     "compute.kernels=auto uses the fastest operations, compute.kernels=reference the simplest.": "compute.compile"
     " compute.convolution compute.penalty convolutions penalties",
@@ -37,7 +37,7 @@ REMEDIES = {
     "Enlarged images always repeat pixels.": "scaling",
     "The learning rates always grow with the square root of schedule.batch_factor.": "schedule.learning_rate_scaling",
     "With hours=, growth is always shortened if it would take too long.": "schedule.max_growth_share",
-    "calibrate=true measures for two minutes at most.": "limit_seconds",
+    "calibrate=true measures steps for two minutes at most.": "limit_seconds",
     "To write a trace, wrap Trainer.step in PyTorch's profiler.": "debug=profile monitor.profile_steps trace",
     "TERM=dumb replaces the live view by lines, and metrics.jsonl has all numbers.": "monitor.console",
     "Set a larger checkpoint.keep= to keep more checkpoints; the best one is always kept.": "checkpoint.milestones",

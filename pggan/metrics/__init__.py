@@ -31,13 +31,13 @@ METRICS = {
     "neighbours": "pggan.metrics.features:NearestNeighbours",
 }
 
-FIRST_SEED = 10_000  # seed of fake 0
+FIRST_SEED = 10_000  # seed of the first fake
 
 C = TypeVar("C", bound=Collector)
 
 
 def find(key: str, name: str, known: Mapping[str, str]) -> Any:
-    """Import the object `name`, which is a key of `known` or MODULE:OBJECT; raises UserError if it does not exist."""
+    """Import the object `name`, which is a key of `known` or MODULE:OBJECT; raises UserError if the import fails."""
     place = known.get(name, name)
     if ":" not in place:
         raise UserError(f"There is no {key}={name}.", nearest(name, [*known, "MODULE:OBJECT"]))
@@ -170,7 +170,7 @@ class Evaluator:
     ) -> Evaluation:
         """Compute all metrics of `network`.  All ranks call this method; each draws and reads its part of the images.
 
-        Args: settings: how fakes are drawn, and the resolution of all images; pyramid: the reals, equal in all calls;
+        Args: settings: how fakes are drawn, and the resolution of all images; pyramid: the same reals in all calls;
         first_seed: fake n has the seed first_seed + n; shows_progress: show a progress bar if there is a terminal.
         Raises UserError before drawing if there are too few images.
         """

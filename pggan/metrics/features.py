@@ -18,7 +18,7 @@ from pggan.sampling.images import Pixels, contact_sheet
 
 DISTANCE_ROWS = 1024  # rows per block of a distance matrix, to limit memory
 KERNEL_ROWS = 2048  # rows per block of KID's kernel matrix, to limit memory
-NEIGHBOURS = 3  # k of precision and recall
+NEIGHBOURS = 3  # precision and recall use the distance to the third nearest neighbour
 
 # The constants below are for the metric `neighbours`.
 QUANTILE = 0.05  # a fake is a copy if its distance is below this quantile of the distances between training images
@@ -42,7 +42,7 @@ def distance_blocks(others: Tensor, *orientations: Tensor) -> Iterator[tuple[int
 
 
 class Comparison(Metric):
-    """A metric that compares features of `count` fakes with features of `count` reals (of all reals if fewer)."""
+    """Compares features of `count` fakes with features of `count` reals, or of all reals if there are fewer."""
 
     uses_extractor = True
 
@@ -166,7 +166,7 @@ def frechet_distance(x: Tensor, y: Tensor) -> float:
 
 
 def rounding_of(features: Tensor) -> float:
-    """The largest distance that float32 rounding can cause between two copies of an image with `features` [N, F]."""
+    """The largest feature distance of equal images that float32 rounding can cause; `features` [N, F] set the scale."""
     return SAME_IMAGE * float(torch.linalg.vector_norm(features, dim=1).mean())
 
 

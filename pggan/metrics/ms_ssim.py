@@ -57,7 +57,7 @@ def ms_ssim(x: Tensor, y: Tensor) -> Tensor:
 
 def of_pairs(images: Tensor) -> Tensor:
     """MS-SSIM float64 [N / 2] between the images 2n and 2n + 1 of uint8 [N, C, R, R]."""
-    # Without CUDA, the CPU computes this, because Apple's GPUs have no float64.
+    # Without CUDA, the CPU computes MS-SSIM, because Apple's GPUs have no float64.
     precise = (images if images.device.type == "cuda" else images.cpu()).double()
     return ms_ssim(precise[0::2], precise[1::2])
 

@@ -105,7 +105,7 @@ class PatchCollector(Collector):
 
     def add(self, images: Tensor) -> None:
         for side, level in zip(self.levels, laplacian_pyramid(images.float()), strict=True):
-            # Positions are drawn for a full block: they do not depend on the number of images in the last block.
+            # Positions are drawn for a full block, so they do not depend on the number of images in the last block.
             corners = corners_of(self.starts[len(self.patches[side])], self.partition.size, side)[:, : len(images)]
             patches = stored(cut_patches(level, corners.to(images.device)).cpu())
             self.patches[side].append(patches)

@@ -101,7 +101,7 @@ class Card(NamedTuple):
     `teraflops` are for dense matrix products that accumulate in float32; data sheets double these rates for sparsity.
     """
 
-    name: str  # as `torch.cuda.get_device_name` returns it
+    name: str  # the text that `torch.cuda.get_device_name` returns
     bytes_per_second: float
     gib: float
     watts: float
@@ -146,7 +146,7 @@ class Link(NamedTuple):
 
 # Network protocols leave 92 % of the line rate for data.
 # The latencies of NVLink, PCIe and RDMA are from NCCL's cost model (algorithm ring, protocol Simple).
-# The latency through sockets at 1 Gbit/s is half of a measured round trip; 30 microseconds for faster ones is a guess.
+# The latency through sockets at 1 Gbit/s is half of a measured round trip; 30 microseconds for faster links is a guess.
 LINKS = {
     "nvlink": Link(400e9, 3.6e-6, "NVLink 4, 450 GB/s each way; measured all-reduces reach 360 to 480 GB/s"),
     "pcie": Link(12e9, 5.7e-6, "PCIe 4.0 x16, 31.5 GB/s each way, through the host's memory"),
@@ -221,7 +221,7 @@ class Cluster(NamedTuple):
         }
 
     def communication_bound_from(self, loads: Sequence[Load]) -> int | None:
-        """The smallest number of devices at which communication takes longer than compute; else None."""
+        """The smallest number of devices at which communication takes longer than compute, or None."""
         used = max(load.users(MAX_DEVICES) for load in loads)
         most = used if self.scaling is Scaling.strong else MAX_DEVICES
         times = ((devices, *self.seconds(loads, devices)) for devices in range(2, most + 1))

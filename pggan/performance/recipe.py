@@ -26,11 +26,11 @@ GROWTH_SHARE, LONGER_FROM = 0.3, 1.5
 # Avatars need more images (DRAWN_FINAL), since flat areas show every error: KID is 1055 after 30,000 images.
 FINAL = {4: 500, 8: 2000, 16: 5000, 32: 15_000, 64: 20_000, 128: 10**5, 256: 3 * 10**5, 512: 10**6, 1024: 3 * 10**6}
 DRAWN_FINAL = FINAL | {32: 20_000, 64: 60_000}
-# Choices of model.fmap_max: all but the narrowest need time for WIDER x FINAL images at the final resolution.
+# Choices of model.fmap_max: each width but the least needs time for WIDER x FINAL images at the final resolution.
 # In half an hour, narrow networks are better: KID is 217 with 64 feature maps (476,000 images), 347 with 128 (180,000).
 WIDTHS, WIDER = (64, 128, 256, 512), 10
 MIN_WIDTH = {4: 64, 128: 128, 256: 256, 512: 512}  # least model.fmap_max by final resolution
-BASE, MAX_BASE = 8, 8192  # fmap_base = 8 x final resolution gives 16 feature maps there; at most the paper's 8192
+BASE, MAX_BASE = 8, 8192  # fmap_base = 8 x final resolution gives 16 feature maps there; the paper's 8192 is the limit
 # Short runs on a CPU use batches of 8, which make twice as many updates as batches of 16.
 # With batches of 8 and of 16, mean KID of 263 portraits is 375 and 721, and median KID of avatars is 477 and 530.
 # Long runs on a CPU use batches of 16: after 476,000 images, KID of avatars is 217 with these, 268 with batches of 8.
@@ -133,7 +133,7 @@ class Recipe:
         width = max((width for width in WIDTHS if width <= maps), default=WIDTHS[0])
         by_demo, rate = drawn and width == WIDTHS[0], RATES[width]
         rate_g, rate_d = (0.001, 0.001) if published else (0.02, 0.01) if by_demo else (rate, rate)
-        rates_by = "official preset" if published else "as in the demo" if by_demo else f"tried with {maps} maps"
+        rates_by = "official preset" if published else "as in the demo" if by_demo else f"tried at {maps} feature maps"
         rates = {"schedule.learning_rate_g": rate_g, "schedule.learning_rate_d": rate_d}
         few = photos and facts.images < FEW_IMAGES and loss != "wgan_gp"
         augmentation = self.config.augmentation
@@ -146,9 +146,9 @@ class Recipe:
             (loss != "wgan_gp", {"loss.gamma": gamma}, gamma_by),
             (loss == "logistic", {"loss.reg_interval": 8}, "as in the recipes demo and orl_64"),
             ("schedule.learning_rate_g" not in given, rates, rates_by),  # by default, D uses G's rate
-            (drawn and not published, {"model.bilateral": 4}, "smooths flat areas: KID 232 with it, 530 without"),
-            (drawn and not published and maps < 128, {"model.residual": True}, "KID 591 with it, 660 without"),
-            (photos and small and channels in (1, 3), {"model.blur": True}, "KID 710 with it, 810 without"),
+            (drawn and not published, {"model.bilateral": 4}, "smooths flat areas: KID is 232 with it, 530 without"),
+            (drawn and not published and maps < 128, {"model.residual": True}, "KID is 591 with it, 660 without"),
+            (photos and small and channels in (1, 3), {"model.blur": True}, "KID is 710 with it, 810 without"),
             (drawn, {"data.mirror": False}, "as in the demo"),
             (few, {"augmentation": "ada"}, f"D would memorize fewer than {FEW_IMAGES:,} photographs"),
             (adapts, {"augmentation.rampup_images": rampup}, "so that ADA's p can reach 1 within the run"),
@@ -247,7 +247,7 @@ class Recipe:
         growing = growth_seconds(each, stable, fade)
         stable[side] = max(two_digits((self.seconds - growing) / each[side]), int(value_at(self.batch, side)))
         reason = f"growth takes {growing / self.seconds:.0%} of the time, {side}x{side} the rest"
-        reason += f", phases last {factor:.3g} x the recipe's" if self.scales else "" if worth else ": too few images"
+        reason += f", lengths are {factor:.3g} x the recipe's" if self.scales else "" if worth else ": too few images"
         self.take({STABLE_KEY: stable, FADE_KEY: fade or 0}, reason)
         if self.scales or STABLE_KEY in self.given or config.total_images is not None:
             self.choices.append(Choice("schedule.total_images", None, "training ends when the hours are over"))

@@ -171,7 +171,7 @@ def find_source(
             ours = config.model.architecture(schedule.final_resolution, theirs.channels, theirs.num_classes)
             check_networks(found, ours)
         elif config.init_from is not None and not has_checkpoints(Path(config.init_from)):
-            generator_path(config.init_from, "init_from")  # fails early, before the slow preparation of images
+            generator_path(config.init_from, "init_from")  # raises UserError before the slow preparation of images
         return found, notes
 
     checkpoint, notes = group.on_main(find_checkpoint) or (None, [])

@@ -26,7 +26,7 @@ MAX_POINTS = 100  # limit of evaluations per run if evaluation.interval_images i
 
 
 def is_better(mark: dict[str, Any], best: Any) -> bool:
-    """Whether `mark` beats `best`: by a later stage of growth, a lower value at that stage, or as another metric."""
+    """Whether `mark` replaces `best`: in a later phase, by a lower value in the same phase, or if metrics differ."""
     if best is None or best["metric"] != mark["metric"]:
         return True
     this, other = ((-one["resolution"], one["fading"], one["value"]) for one in (mark, best))

@@ -86,7 +86,7 @@ class Alarms:
         """Returns scalars by tag (1 for a raised alarm, else 0) and the texts of alarms that have not been shown yet.
 
         Args: scalars: means of this tick by tag; rates_fall: whether the learning rates decay.  The alarm about
-        overfitting is then off, because G hardly changes, and good runs reach a mean sign of 0.9 (lab book).
+        overfitting is then off, because G hardly changes, and good runs reach a mean sign of 0.9 (docs/lab.md).
         """
         if resolution != self._resolution:  # D's scores at a new resolution can't be compared with older scores
             self._resolution, self._said = resolution, set[str]()
@@ -109,7 +109,7 @@ class Alarms:
                 usual = median(self._recent[name] or [inf])
                 self._recent[name].append(value)
                 if value > SPIKE_FACTOR * usual > 0:
-                    found.append(f"{name} is {value:.3g}, {value / usual:,.0f} times what it was lately")
+                    found.append(f"{name} is {value:.3g}, {value / usual:,.0f} times its recent median")
         return ", ".join(found)
 
     def _overfitting(self, scalars: Mapping[str, float]) -> str:

@@ -77,7 +77,7 @@ class Reporter:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.console.__exit__()
-        with nullcontext() if kind is None else suppress(Exception):  # keep the block's own error
+        with nullcontext() if kind is None else suppress(Exception):  # closing errors must not hide the block's error
             self.board.close()
 
     @property

@@ -115,7 +115,7 @@ def join_ranks(config: TrainConfig, info: RankInfo, find_images: FindImages) -> 
     """Train as one rank of several, which a launcher such as torchrun has started."""
     if config.run_dir is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0:
         raise UserError("torchrun restarts lost ranks, which need a run directory to resume from.", "Add run_dir=DIR.")
-    if config.compute.deterministic:  # turn off sums in NVSwitch, of random order: github.com/NVIDIA/nccl/issues/1497
+    if config.compute.deterministic:  # forbid NVSwitch sums, whose order varies (github.com/NVIDIA/nccl/issues/1497)
         os.environ.setdefault("NCCL_ALGO", "^NVLS,NVLSTree")
     smaller = Path(config.run_dir or "", SMALLER_FILE)
     if config.run_dir is not None and smaller.is_file():
