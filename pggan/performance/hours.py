@@ -1,7 +1,9 @@
 """`hours=` inspects the images, measures training steps on this machine, and chooses a recipe that fits the time."""
 
+import os
 from collections.abc import Callable, Set
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -29,6 +31,7 @@ FEATURES_COST = 1.6  # pretrained features multiply the step time at 64x64 by th
 ATTEMPTS = 3  # limit of timing rounds: measured times can change the choice of networks, which are then timed again
 MAX_HEADERS = 200  # limit of image headers to read: 200 take a second, and show any size that 5 % of the images have
 SMALL_SHARE = 0.2  # share of images that may be smaller than the final resolution; training leaves these images out
+CLEARLY_FASTER = 0.9  # fewer CPU threads are chosen if a step takes at most this share of the time
 MAX_AVATAR = 256  # highest final resolution for avatars; larger avatars show no more details
 
 
@@ -64,6 +67,27 @@ class MeasuredCosts:
         return StepTimes(config.trainer_settings(), architecture, self.device, self.speed)
 
 
+def choose_threads(costs: MeasuredCosts, measure: Callable[[], None]) -> list[Choice]:
+    """Halve the number of CPU threads as long as that makes the measured steps clearly faster.
+
+    Beside other programs, the threads of a step wait for one another, so two threads can be slower than one.
+    """
+    threads, choices = torch.get_num_threads(), list[Choice]()
+    while threads > 1:
+        before = costs.ratios
+        torch.set_num_threads(threads // 2)
+        measure()
+        side = max(before.keys() & costs.ratios.keys(), default=0)
+        if not side or costs.ratios[side] > CLEARLY_FASTER * before[side]:
+            torch.set_num_threads(threads)
+            costs.ratios = before
+            break
+        threads //= 2
+        share = f"{costs.ratios[side] / before[side]:.0%} of the time with {2 * threads}"
+        choices = [Choice("threads", threads, f"a step at {side}x{side} takes {share}")]
+    return choices
+
+
 def extra(networks: NetworkSizes, side: int) -> float:
     """The factor by which pretrained features make a step at resolution `side` slower; 1 if D uses none there."""
     return FEATURES_COST if networks.features and side >= FEATURES_FROM else 1.0
@@ -85,6 +109,8 @@ def find_recipe(
     device = choose_device(kind)
     threads = config.threads or (threads_per_rank(ranks, elastic=config.elastic) if ranks > 1 else None)
     configure_process(device, threads, one_thread=config.elastic)
+    is_free = kind == "cpu" and ranks == 1 and config.threads is None and "OMP_NUM_THREADS" not in os.environ
+    threads_choice = list[Choice]()
     costs, measured = MeasuredCosts(config, facts, device, ranks), list[tuple[NetworkSizes, PerResolution]]()
     while True:
         left, installed = TRAINING_SHARE * seconds - command_seconds(), efficientnet_lite0.is_installed()
@@ -95,9 +121,13 @@ def find_recipe(
             break
         measured.append((recipe.sizes, recipe.batch))
         log(f"Measuring steps up to {recipe.sizes.resolution}x{recipe.sizes.resolution}")
-        costs.measure(compose(recipe.choices), recipe, min(MAX_SECONDS, MAX_SHARE * seconds) / ATTEMPTS)
-    where = f"cpu with {torch.get_num_threads()} threads" if kind == "cpu" and ranks == 1 else f"{ranks} x {kind}"
-    return recipe.choices, f"{facts.note}; {where}; {duration(seconds)}"
+        limit = min(MAX_SECONDS, MAX_SHARE * seconds) / ATTEMPTS
+        measure = partial(costs.measure, compose(recipe.choices), recipe, limit)
+        measure()
+        if is_free and len(measured) == 1:
+            threads_choice = choose_threads(costs, measure)
+    where = f"cpu, threads={torch.get_num_threads()}" if kind == "cpu" and ranks == 1 else f"{ranks} x {kind}"
+    return [*recipe.choices, *threads_choice], f"{facts.note}; {where}; {duration(seconds)}"
 
 
 def facts_of(config: DataConfig) -> DataFacts:

@@ -114,7 +114,7 @@ def open_run(
             times = StepTimes(settings, source.architecture, device).of_phases(
                 source.schedule, partition.largest_local_batch, images=images
             )
-            eta = Eta(course, times, images, time.monotonic())
+            eta = Eta(course, times, images, time.monotonic(), wanted.max_share)
             limit = None if config.hours is None else TimeLimit(config.hours, eta, began, schedule)
             alarms = Alarms(trainer.loss.mean_sign(MAX_SIGN))
             reporter = stack.enter_context(Reporter(run_dir, course, eta, alarms, images=images, began=began))

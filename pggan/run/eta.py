@@ -24,7 +24,8 @@ ENDLESS = 10**12  # an image count that no run reaches
 class Eta:
     """Estimates the seconds until a run ends: expected time of each phase x (measured / expected time so far).
 
-    The time of grids, checkpoints and evaluations counts as training time.
+    The time of grids and checkpoints counts as training time.  Later evaluations are expected to take the same share of
+    the time as earlier ones, but at most `max_share`.
 
     Args: images: the images shown so far; now: the current time in seconds, on the clock that all later calls use.
     """
@@ -33,10 +34,16 @@ class Eta:
     phase_times: PhaseTimes
     images: int
     now: float
+    max_share: float = 0.0
 
     def __post_init__(self) -> None:
         self._took = self._expected = TRUSTED_SECONDS if self.phase_times.measured else 0.0
-        self._began = self.now
+        self._began, self._evaluating = self.now, 0.0
+
+    def evaluated(self, seconds: float) -> None:
+        """Count the `seconds` of an evaluation as such, not as training time."""
+        self._evaluating += seconds
+        self.now += seconds
 
     def observe(self, images: int, now: float) -> None:
         """Update the estimate: the run has shown `images` at the time `now`."""
@@ -48,6 +55,7 @@ class Eta:
     def seconds_between(self, before: int, after: int, schedule: Schedule | None = None) -> float:
         """The seconds from image count `before` to `after` at this run's speed; schedule=None: this run's schedule."""
         ratio = self._took / self._expected if self._expected > 0 else 1.0
+        ratio /= 1 - min(self._evaluating / max(self.now - self._began, 1.0), self.max_share)
         return ratio * self.phase_times.seconds(schedule or self.course.schedule, before, after)
 
     def images_after(self, seconds: float, images: int) -> int:

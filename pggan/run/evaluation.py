@@ -89,6 +89,8 @@ class TrainingEvaluator:
         finally:
             self._evaluated_at, self.took = images, time.monotonic() - began
             self._spent += self.took
+            if self.interval_images is None:  # else evaluations come as regularly as steps
+                self.reporter.evaluated(self.took)
         for note in found.notes if is_first else ():
             self.reporter.line(note)
         for name, picture in found.pictures.items():

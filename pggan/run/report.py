@@ -159,6 +159,11 @@ class Reporter:
             self.board.add_text("alarms", text, images)
         self.board.flush()
 
+    def evaluated(self, seconds: float) -> None:
+        """Leave the `seconds` of an evaluation out of the training speed."""
+        self._tick_time += seconds
+        self.eta.evaluated(seconds)
+
     def picture(self, tag: str, picture: Pixels, path: Path | None, images: int) -> None:
         """Write a picture [H, W, C] to TensorBoard, and as a PNG file unless `path` is None."""
         if path is not None:

@@ -24,7 +24,7 @@ from pggan.training.trainer import Trainer
 EMA_DECAY = 0.999
 MAX_SECONDS = 5.0  # a run measures step times at its start for at most this many seconds
 MAX_SHARE = 0.01  # the measurement of step times may take at most this share of the run's expected time
-STEPS = 3  # number of timed steps; only the fastest counts: other programs disturbed this step least
+STEPS = 3  # timed steps; the median counts
 WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # untimed steps before the timed steps; CUDA graphs are captured in these
 
 # A step costs as much as UPDATE_PASSES forward passes of G, plus PENALTY_PASSES if it has a gradient penalty.
@@ -177,5 +177,5 @@ def step_seconds(trainer: Trainer, phase: Phase, device: torch.device) -> float:
 
     before = WARMUP[device.type]
     kinds = [[one(position, number) for number in range(before + STEPS)] for position in range(min(interval, 2))]
-    due, rest = min(kinds[0][before:]), min(kinds[-1][before:])
+    due, rest = median(kinds[0][before:]), median(kinds[-1][before:])
     return (due + (interval - 1) * rest) / interval

@@ -1,12 +1,14 @@
 """hours=: what images cost is measured for the networks that are chosen, and the files are looked at."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from pggan.core.errors import UserError
-from pggan.performance.hours import MeasuredCosts, facts_of, find_recipe
+from pggan.performance.hours import MeasuredCosts, choose_threads, facts_of, find_recipe
 from pggan.performance.recipe import NetworkSizes, Recipe
 from tests.composed import train_config
 from tests.pyramids import write_pyramid
@@ -82,6 +84,26 @@ def test_measured_steps_are_believed_and_scale_those_of_other_networks(toy_data)
     assert set(costs.ratios) == {4, 8, 16}
     after = costs(wide, batch)
     assert {side: after[side] / before[side] for side in after} == pytest.approx(costs.ratios)
+
+
+def test_cpu_threads_are_halved_as_long_as_steps_become_clearly_faster():
+    before, times = torch.get_num_threads(), {4: 4.0, 2: 2.0, 1: 1.9}
+    costs = SimpleNamespace(ratios={16: times[4]})
+
+    def measure():
+        costs.ratios = {16: times[torch.get_num_threads()]}
+
+    torch.set_num_threads(4)
+    try:
+        ((key, value, reason),) = choose_threads(costs, measure)
+        assert (key, value, torch.get_num_threads(), costs.ratios) == ("threads", 2, 2, {16: 2.0})
+        assert reason == "a step at 16x16 takes 50% of the time with 4"
+        times[2] = 4.0
+        torch.set_num_threads(4)
+        assert choose_threads(costs, measure) == []
+        assert torch.get_num_threads() == 4
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_ranks_of_a_launcher_are_refused(monkeypatch):

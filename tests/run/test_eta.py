@@ -61,6 +61,15 @@ def test_without_a_measurement_the_first_tick_sets_the_scale():
     assert run(eta_of(relative, measured=False), SECONDS)[0][1] == pytest.approx(total(SECONDS))
 
 
+def test_an_early_evaluation_does_not_slow_down_the_estimate():
+    """The first evaluation comes after a second of training, takes three, and the next ones may take 5 %."""
+    eta = Eta(Course(DEMO), phase_times(SECONDS), 0, 0.0, 0.05)
+    images = round(1 / SECONDS[4])
+    eta.observe(images, 1.0)
+    eta.evaluated(3.0)
+    assert eta.seconds_between(images, DEMO.total) == pytest.approx((total(SECONDS) - 1) / 0.95, rel=0.01)
+
+
 def test_the_end_is_said_as_a_time_of_day():
     assert until(284.0, NOON) == "about 4.73 min, until 12:04"
     assert until(1e12, NOON).endswith("on 25 March 2121")  # as far as a calendar goes
