@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
     from pggan.networks.networks import Generator
 
-VERSION = 4  # version of the header, which has num_classes and class_names since version 4
+VERSION = 4  # version of the safetensors header; version 4 added num_classes and class_names
 STATE_FILE = "state.json"  # file in a checkpoint's directory: images shown, architecture, checksums
 WEIGHTS_FILE = "weights.safetensors"  # file in a checkpoint's directory: the tensors of G, D and the averaged G
 AVERAGED = "generator_ema/"  # the names of the averaged G's tensors in WEIGHTS_FILE begin with this
 GENERATOR_FILE = "generator.safetensors"  # file in a run directory: the averaged G of the newest checkpoint
 HEADER_KEY = "pggan"
-CLASS_NAMES = "class_names"  # entry of the header, if the generator was trained with labels
-PROVENANCE = ("license", "data_statement")  # optional in headers: licence of the weights, note on the training images
+CLASS_NAMES = "class_names"  # entry of the safetensors header; missing if the generator was trained without labels
+PROVENANCE = ("license", "data_statement")  # optional header entries: licence of the weights, note on training images
 PREFIX = "pretrained:"  # run=pretrained:NAME means a generator that comes with the package
 FOLDER = Path(__file__).parent / "pretrained"
 
@@ -45,7 +45,7 @@ class LoadedGenerator:
     images: int
     class_names: tuple[str, ...] = ()  # the names of the classes, if known
     path: Path | None = None  # the file that the generator was read from
-    license: str | None = None  # licence of the weights, under the licence's name on Hugging Face
+    license: str | None = None  # licence of the weights: an identifier of Hugging Face, such as cc-by-4.0
     data_statement: str | None = None  # a statement about the training images
 
 
@@ -64,7 +64,7 @@ def load_generator(run: str, device: "torch.device", key: str = "run") -> Loaded
         architecture = Architecture.from_plain(about["architecture"])
         with safe_open(path, "pt") as file:
             names = list(file.keys())
-            names = [name for name in names if name.startswith(AVERAGED)] or names  # checkpoints have G and D, too
+            names = [name for name in names if name.startswith(AVERAGED)] or names  # a checkpoint has G and D, too
             tensors = {name.removeprefix(AVERAGED): file.get_tensor(name) for name in names}
         with torch.device("meta"):  # the meta device checks names and shapes before memory is allocated
             Generator(architecture).load_state_dict(tensors, assign=True)
@@ -140,7 +140,7 @@ def architecture_in(about: dict[str, Any]) -> Architecture:
     """The architecture in the header `about` of a file; raises ValueError, KeyError or TypeError if invalid."""
     architecture = Architecture.from_plain(about["architecture"])
     if about["resolution"] not in architecture.resolutions or not 0 <= about["alpha"] <= 1 or about["images"] < 0:
-        raise ValueError("the resolution, alpha or images in the header are impossible")
+        raise ValueError("the stored resolution, alpha or number of images shown is impossible")
     return architecture
 
 
@@ -174,7 +174,7 @@ def save_tensors(tensors: dict[str, "torch.Tensor"], path: Path, metadata: dict[
     from safetensors.torch import save_file
 
     path.touch()
-    mode = S_IMODE(path.stat().st_mode)  # `touch` applies the umask; to read the umask would change it for all threads
+    mode = S_IMODE(path.stat().st_mode)  # `touch` applies the umask; reading the umask would change it in all threads
     try:
         save_file(tensors, path, metadata)
     except SafetensorError as error:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pggan.optim.state import State, StateDicts
 
-VERSIONS = (4, 5)  # checkpoint versions that this program reads; it writes the last version
+VERSIONS = (4, 5)  # checkpoint versions that pggan reads; pggan writes the last of these versions
 STATE_TENSORS_FILE = "state.safetensors"
 CHECKSUM = "sha256"  # entry of state.json: the checksum of all other entries
 NETWORKS = ("generator", "discriminator", "generator_ema")
@@ -175,7 +175,7 @@ def has_checkpoints(path: Path) -> bool:
 
 
 def newest_checkpoint(path: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The checkpoint `path`, or the newest valid checkpoint of the run `path`; and errors of corrupt checkpoints."""
+    """The checkpoint `path` or the newest valid checkpoint of the run `path`, and the errors of corrupt checkpoints."""
     corrupt: list[str] = []
     for directory in [path] if (path / STATE_FILE).is_file() else reversed(checkpoints_of(path)):
         try:
@@ -186,7 +186,7 @@ def newest_checkpoint(path: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def resolve_checkpoint(path: Path, key: str) -> tuple[Checkpoint, list[str]]:
-    """The checkpoint `path`, or the newest valid checkpoint of the run `path`; and log lines on corrupt checkpoints.
+    """The checkpoint `path` or the newest valid checkpoint of the run `path`, and lines to log for corrupt checkpoints.
 
     Raises UserError, which names `key`, when there is no valid checkpoint.
     """

@@ -41,7 +41,7 @@ def find_resume_point(resume: str, run_dir: Path) -> tuple[Checkpoint | None, li
     if not has_own:
         return resolve_checkpoint(Path(resume), "resume")
     own, notes = resolve_checkpoint(run_dir, "run_dir")
-    named = Path(resume).resolve()  # the run may have removed this checkpoint since
+    named = Path(resume).resolve()  # the run may have removed this checkpoint, so the path need not exist
     if named.parent != (run_dir / "checkpoints").resolve():
         return own, [*notes, f"Ignoring resume={resume}: this run continues from its own newest checkpoint."]
     if named != own.directory.resolve():
@@ -98,7 +98,7 @@ def transfer(path: str, state: State) -> Iterator[str]:
 
 
 def load_weights(path: str, architecture: Architecture) -> StateDicts:
-    """The weights at `path` for each network.  A generator file has only the averaged G, so G gets the same weights.
+    """The weights at `path` for each network.  From a generator file, G and the averaged G get the same weights.
 
     Raises UserError when `path` has no weights, or its networks differ from `architecture` in KIND_FIELDS.
     """

@@ -68,7 +68,7 @@ def take_snapshot(state: State, phase: Phase, metadata: dict[str, Any], extra_st
 def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
     """Write the checkpoint and the generator file of `snapshot` into `run_dir`.
 
-    The generator file is replaced before the checkpoint appears, so after a kill it can be newer, but never older.
+    The generator file is replaced first: after a kill, it can be newer than the newest checkpoint, but never older.
     Raises NonFiniteError, before anything is written, for NaN or infinite numbers; OSError when a write fails.
     """
     state_dicts, images = snapshot.state_dicts, snapshot.images
@@ -81,7 +81,7 @@ def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
     weights = {component: state_dicts[component] for component in read.NETWORKS}
     rest = {component: tensors for component, tensors in state_dicts.items() if component not in read.NETWORKS}
     with atomic_directory(run_dir / "checkpoints" / f"{images:09d}") as directory:
-        # A kill would leave safetensors' temporary file in `run_dir`, so the generator is written in `directory` first.
+        # A kill can leave a temporary file of safetensors; the next start removes such a file only from `directory`.
         save_tensors(state_dicts["generator_ema"], directory / generators.GENERATOR_FILE, header)
         with atomic_write(run_dir / generators.GENERATOR_FILE) as temporary:
             os.replace(directory / generators.GENERATOR_FILE, temporary)
@@ -130,8 +130,8 @@ class CheckpointWriter:
         """Args: keep: how many newest checkpoints stay besides the best; every_images: images between two saves."""
         self.run_dir, self.keep, self.every_images = run_dir, keep, every_images
         self.every_seconds = inf if every_minutes is None else 60 * every_minutes
-        self._begun = time.monotonic()  # when the last write began
-        self._thread: Thread | None = None  # the thread that writes the last snapshot
+        self._begun = time.monotonic()  # when the newest write began
+        self._thread: Thread | None = None  # the thread that writes the newest snapshot
         self._problem: Exception | None = None  # the thread's error, until `wait` raises the error
 
     def __enter__(self) -> Self:
@@ -164,7 +164,7 @@ class CheckpointWriter:
     def wait(self) -> None:
         """Wait until all snapshots are on the disk; raises an error of the background thread, but only once."""
         if self._thread is not None:
-            self._thread.join()  # else the thread may free tensors while Python exits, which aborts the process
+            self._thread.join()  # a thread that frees tensors while Python exits would abort the process
         problem, self._problem = self._problem, None
         if problem is not None:
             raise problem

@@ -12,22 +12,22 @@ from typing import Any
 # The floating-point type of activations and convolutions.  Weights, losses and penalties are always float32.
 Precision = StrEnum("Precision", "auto fp32 bf16 fp16")
 MIN_RESOLUTION = 4
-MOST = 2**24  # upper bound of each integer field of Architecture: no larger network could be trained
+MOST = 2**24  # largest value of an integer field of Architecture; no larger network could be trained
 
 
 class Resampling(Enum):
-    """How a block doubles (G) or halves (D) the resolution.  Both variants compute the same in G, but not in D."""
+    """How a block doubles (G) or halves (D) the resolution.  Both variants are equivalent in G, but not in D."""
 
-    fused = "fused"  # a 4x4 convolution of stride 2 resamples (official default), so D pools before bias and activation
+    fused = "fused"  # official default: 4x4 convolutions of stride 2 also resample; D pools before bias and activation
     unfused = "unfused"  # 3x3 convolutions (paper); G upsamples before the first one, D pools after the last activation
 
 
 class Stem(Enum):
     """G's layers from latent to 4x4 features, as in the official code or, for imported weights, another program."""
 
-    official = "official"  # the dense layer has a bias per feature map; pixel norms follow dense layer and convolution
+    official = "official"  # a bias per feature map; a pixel norm after the dense layer, another after the convolution
     unit_bias = "unit_bias"  # the dense layer has a bias for each output, 16 per feature map (pytorch_GAN_zoo)
-    one_norm = "one_norm"  # pixel norm follows the convolution, but not the dense layer (pro-gan-pth)
+    one_norm = "one_norm"  # a pixel norm follows the convolution, but not the dense layer (pro-gan-pth)
 
 
 class Rescaling(Enum):

@@ -13,14 +13,14 @@ from typing import Self
 
 __version__ = "0.1.0"
 
-COMMAND_VARIABLE = "PGGAN_COMMAND"  # tells all ranks the command line that the user gave
-STARTED_VARIABLE = "PGGAN_STARTED"  # when the user started the command, in seconds since 1970
-TASK_VARIABLE = "PGGAN_TASK"  # tells a child `python -m pggan` its command and configuration, as JSON
-PARENT_VARIABLE = "PGGAN_PARENT"  # tells a child the process id of its parent: when the parent ends, the child ends
+COMMAND_VARIABLE = "PGGAN_COMMAND"  # environment variable with the user's command line, for all ranks
+STARTED_VARIABLE = "PGGAN_STARTED"  # time at which the user started the command, in seconds since 1970
+TASK_VARIABLE = "PGGAN_TASK"  # the command and configuration of a child process `python -m pggan`, as JSON
+PARENT_VARIABLE = "PGGAN_PARENT"  # process id of a child's parent: when the parent ends, the child ends, too
 
 # Each of these signals asks the program to save and stop: Ctrl-C, a scheduler's signals, a closed terminal.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # mallopt options: limit of free bytes at the heap's end; most mmap blocks
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # mallopt options: free bytes kept at the heap's end, largest number of mmaps
 SYSTEM = Path("/")  # holds Linux's proc/ and sys/; tests replace this directory
 
 
@@ -39,18 +39,18 @@ def environment(variables: dict[str, str]) -> Iterator[None]:
 def set_library_defaults() -> None:
     """Set environment variables of libraries, unless the user has set them.  Call this before torch is imported."""
     defaults = {
-        "THP_MEM_ALLOC_ENABLE": "1",  # makes PyTorch use huge pages for large CPU tensors, which are much faster
-        # In CUDA graphs, NCCL would register the buffers of all-reduces, which does not speed up small gradients.
+        "THP_MEM_ALLOC_ENABLE": "1",  # PyTorch then uses huge pages: operations on large CPU tensors are much faster
+        # By default, NCCL registers the buffers of all-reduces in CUDA graphs, which does not speed up small gradients.
         # NCCL hangs when ranks register different buffers (https://github.com/NVIDIA/nccl/issues/2389).
         "NCCL_GRAPH_REGISTER": "0",
-        "LOGLEVEL": "ERROR",  # else torchrun logs a warning for each signal that it sends
-        # Else a rank that loses another rank prints a C++ stack trace per connection; pggan logs one line.
+        "LOGLEVEL": "ERROR",  # keeps torchrun from logging a warning for each signal
+        # By default, a rank that loses another rank prints a C++ stack trace per connection; pggan logs only one line.
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }
     if "OMP_WAIT_POLICY" not in os.environ:
         # An idle OpenMP thread spins (looks for work) this many times, a third of GNU's default, before it sleeps.
-        # This shorter spin halves the time of a step beside other programs, and changes nothing on a quiet machine.
-        # If idle threads slept at once, a step would take up to four times as long (docs/performance.md).
+        # Fewer spins than the default halve a step's time while other programs use the CPU, and cost nothing otherwise.
+        # If idle OpenMP threads slept without spinning, a step could take four times as long (docs/performance.md).
         defaults["GOMP_SPINCOUNT"] = "100000"
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
@@ -89,7 +89,7 @@ class StopSignal(ExitStack):
     """
 
     def __init__(self, *, at_once: bool = False, then: Callable[[], str] = str) -> None:
-        """Args: then: a function that returns the text of the KeyboardInterrupt: how the user can go on."""
+        """Args: then: a function whose result, a hint how the user can go on, is the message of KeyboardInterrupt."""
         super().__init__()
         self.wanted, self.at_once, self.then = False, at_once, then
 
@@ -140,7 +140,7 @@ def processor_facts() -> dict[str, str]:
 
 
 def keep_freed_memory() -> None:
-    """Make glibc reuse freed memory, because the page faults of a new block of 35 MB take 14 ms."""
+    """Make glibc keep freed memory for reuse, because the page faults of 35 MB of new memory take 14 ms."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
         mallopt(M_MMAP_MAX, 0)

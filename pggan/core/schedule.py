@@ -54,7 +54,7 @@ class Schedule:
     learning_rate_factor: float = 1.0  # multiplies both learning rates
     lr_warmup_images: int = 0  # images at the start of each phase over which both learning rates rise linearly from 0
     lr_decay_images: int = 0  # images at the end over which the learning rates fall linearly to 0; at most half the run
-    total_images: int | None = None  # images of the run; None: the sum of all phases; more prolong the last phase
+    total_images: int | None = None  # total images; None: sum of all phases; a larger number prolongs the last phase
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:

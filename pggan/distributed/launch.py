@@ -17,10 +17,10 @@ from typing import Any
 from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PEER_LOST, EXIT_USER_ERROR, UserError
 from pggan.core.process import PARENT_VARIABLE, TASK_VARIABLE, environment, signal_handlers
 
-LOOPBACK = "127.0.0.1"  # not `localhost`, which some containers can't resolve
+LOOPBACK = "127.0.0.1"  # this machine's own address; some containers can't resolve the name `localhost`
 RENDEZVOUS_SECONDS = 300  # seconds in which all machines and ranks have to connect
 RANKS_VARIABLE = "PGGAN_RANKS"  # environment variable of ranks: a folder for files that ranks and launcher exchange
-IGNORED = "SIGURG"  # the only signal that torchrun handles; nobody sends SIGURG, so `relay` gets all signals
+IGNORED = "SIGURG"  # torchrun handles only this signal, which nobody sends; our handler `relay` gets all other signals
 ENDED = "ended"  # name of the file with the command's exit code; once the file exists, no rank is restarted
 
 
@@ -39,8 +39,8 @@ def launch(
 
     The launcher passes signals on to the ranks, which then save and exit.
     Args: values: the configuration of the command; nnodes, rdzv_endpoint, max_restarts: torchrun's options; threads:
-    CPU threads per rank, unless OMP_NUM_THREADS is set; then: returns a sentence for messages after failures and
-    signals: what the same command would do in a second run.
+    CPU threads per rank, unless OMP_NUM_THREADS is set; then: a function that returns a sentence for the user on how to
+    go on after a failure or a signal.
     Raises UserError if the machines do not find each other, or lose their connection.
     """
     with tempfile.TemporaryDirectory(prefix="pggan-") as folder:
@@ -59,7 +59,7 @@ def launch(
             ended.write_text(str(EXIT_INTERRUPTED))
             reached = False
             for file in Path(folder).glob("pid-*"):
-                with suppress(ProcessLookupError, ValueError):  # the rank has ended, or is still writing its file
+                with suppress(ProcessLookupError, ValueError):  # the rank has ended, or is still writing its pid
                     os.kill(int(file.read_text()), number)
                     reached = True
             if not reached:
@@ -76,7 +76,7 @@ def launch(
 
 
 def run_ranks(folder: str, count: int, nnodes: int, rdzv_endpoint: str | None, max_restarts: int) -> bool:
-    """Let torchrun start the ranks, and restart them after a failure; returns whether they succeeded in the end.
+    """Let torchrun start the ranks, and restart them after a failure; returns whether the ranks succeeded.
 
     Raises UserError if the machines do not find each other, or lose their connection.
     """
@@ -131,7 +131,7 @@ def report_rank(run: Callable[[str, dict[str, Any]], int], guarded: Callable[[Ca
         except KeyboardInterrupt:
             if ended.exists():
                 raise
-            return EXIT_PEER_LOST  # torchrun stops the other ranks when one rank is lost
+            return EXIT_PEER_LOST  # torchrun, not the user, stops the ranks when one rank is lost
 
     code = guarded(unless_lost)
     if code in (EXIT_USER_ERROR, EXIT_INTERRUPTED) or (code == 0 and ended.exists()):
@@ -160,7 +160,7 @@ def meeting_place(endpoint: str) -> tuple[str, bool | None]:
                 return way.getsockname()[0], False
         except OSError:
             with suppress(OSError), socket.create_server((host, int(port))):  # this fails unless `host` is this machine
-                # Two launchers on one machine could both be the host at LOOPBACK.  None lets torchrun choose the host.
+                # At LOOPBACK, two launchers could both become the host, so is_host=None lets torchrun choose the host.
                 return host, None if host == LOOPBACK else True
             if time.monotonic() > end:
                 raise

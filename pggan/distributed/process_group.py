@@ -24,10 +24,10 @@ from pggan.core.devices import device_of_rank, synchronize
 from pggan.core.errors import EXIT_FAILED, EXIT_PEER_LOST, EXIT_USER_ERROR, StepOutOfMemory, UserError
 from pggan.distributed.launch import RENDEZVOUS_SECONDS
 
-STEP_TIMEOUT = timedelta(minutes=30)  # for all-reduces of gradients, which slow links or evaluations can delay
-CONTROL_TIMEOUT = timedelta(days=1)  # for CPU collectives of small values: ranks may wait hours while one prepares data
+STEP_TIMEOUT = timedelta(minutes=30)  # timeout of gradient all-reduces, which slow networks or evaluations can delay
+CONTROL_TIMEOUT = timedelta(days=1)  # for small CPU collectives: ranks may wait hours while one rank prepares the data
 ROUND, POLL_SECONDS = "round", 0.1
-MAX_STEPS_IN_FLIGHT = 8  # steps in the GPU's queue: enough to keep the GPU busy, but a checkpoint waits for all of them
+MAX_STEPS_IN_FLIGHT = 8  # largest number of steps in the GPU's queue; a checkpoint waits for all queued steps
 T = TypeVar("T")
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -82,7 +82,8 @@ class ProcessGroup:
         """Connect this rank with all other ranks; raises UserError if not all connect within RENDEZVOUS_SECONDS."""
         try:
             store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=RENDEZVOUS_SECONDS)))
-            store = getattr(store, "underlying_store", store)  # torchrun's key prefix can differ by machine
+            # Torchrun's prefix of store keys can differ by machine; then ranks would not find keys of other machines.
+            store = getattr(store, "underlying_store", store)
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
                 store=PrefixStore(agreed_prefix(store, info, RENDEZVOUS_SECONDS), store),
@@ -131,7 +132,7 @@ class ProcessGroup:
         """Wraps a collective: raises PeerLost instead of the RuntimeError that a lost rank causes."""
         try:
             yield
-        except (torch.OutOfMemoryError, torch.AcceleratorError):  # not a lost rank: this rank's own GPU failed
+        except (torch.OutOfMemoryError, torch.AcceleratorError):  # this rank's own GPU failed, and no rank was lost
             raise
         except RuntimeError as error:
             raise PeerLost(f"{self.name} lost its connection to the other ranks: {error}") from error
@@ -193,7 +194,7 @@ class ProcessGroup:
         """Wait until the GPU is at most MAX_STEPS_IN_FLIGHT steps behind the CPU; called before each step."""
         if self.device.type == "cuda":
             self._step_events.append(torch.cuda.current_stream(self.device).record_event())
-            if len(self._step_events) > MAX_STEPS_IN_FLIGHT:  # else a full queue would block the CPU within a step
+            if len(self._step_events) > MAX_STEPS_IN_FLIGHT:  # a full GPU queue would block the CPU within a step
                 self._step_events.popleft().synchronize()
 
     def all_reduce_flags(self, flags: int) -> int:

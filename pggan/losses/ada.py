@@ -15,14 +15,14 @@ from torch import Tensor
 
 from pggan.core.rng import StepRng
 
-TRANSFORMS = 4  # a step augments so many batches: reals and fakes in D's update, then reals and fakes in G's update
+TRANSFORMS = 4  # number of batches that a step augments: reals and fakes in D's update, reals and fakes in G's update
 TARGET = 0.6  # ADA adapts p until D's scores of reals have this mean sign (paper)
 INTERVAL = 4  # number of D's updates from one adaptation of p to the next (paper)
 BICUBIC, REFLECTION = 2, 2  # integers that choose these modes in torch.ops.aten.grid_sampler_2d
 MAX_P = 0.85  # with a larger p, G learns to generate rotated images (figure 3 of the paper)
 
 # Distributions: ("below", n): integers from 0 to n - 1; ("within", x): uniform in [-x, x]; ("normal", x): N(0, x^2).
-# A parameter of 0 changes nothing.  Scale, stretch, contrast and saturation are binary logarithms of factors.
+# A parameter with the value 0 does not change images.  Scale, stretch, contrast, saturation: log2 of a factor.
 # Shifts (by whole pixels) and moves (by any distance) are translations, as fractions of the image's side.
 PARAMETERS = {
     "flip": ("below", 2),
@@ -47,7 +47,7 @@ ANGLES = ("angle_before", "angle_after")
 
 
 def draw(rng: StepRng, batch: int) -> Tensor:
-    """Draw the least p at which each parameter takes effect, and each parameter's value: [N, TRANSFORMS, 2, K]."""
+    """Draw a threshold and a value for K parameters: [N, TRANSFORMS, 2, K].  If p > threshold, the value applies."""
     shape = (batch, TRANSFORMS, len(PARAMETERS))
     least, uniform = rng.uniform("augment_least_p", *shape), rng.uniform("augment_uniform", *shape)
     normal = rng.normal("augment_normal", *shape)
@@ -66,8 +66,8 @@ def draw(rng: StepRng, batch: int) -> Tensor:
 def augment(images: Tensor, draws: Tensor, p: Tensor) -> Tensor:
     """Transform `images` [N, C, R, R] by the random parameters that take effect at the probability `p`.
 
-    `draws` [N, 2, K] holds the least p at which each parameter takes effect, and each parameter's value.  The result is
-    an affine function of the images, so gradient penalties can differentiate through this function twice.
+    `draws` [N, 2, K] holds a threshold and a value for K parameters.  If p > threshold, the value takes effect.  The
+    result is an affine function of the images, so gradient penalties can differentiate through this function twice.
     """
     least, values = draws.to(images.dtype).unbind(1)
     effective = dict(zip(PARAMETERS, (values * (least < p)).unbind(1), strict=True))
@@ -122,7 +122,7 @@ def resample(images: Tensor, matrix: Tensor) -> Tensor:
 class ResampleFunction(torch.autograd.Function):
     """Bicubic sampling of images at a grid, or the adjoint of this linear map.  Each is the derivative of the other.
 
-    Older versions of PyTorch can't differentiate `grid_sample` twice.  Newer ones also compute the grid's gradient.
+    Old versions of PyTorch can't differentiate `grid_sample` twice; new versions waste time on the grid's gradient.
     """
 
     @staticmethod
@@ -159,20 +159,20 @@ def transform_colors(images: Tensor, parameters: Mapping[str, Tensor]) -> Tensor
 
 
 class AdaptiveP:
-    """ADA's probability p, and the sums of D's scores from which ADA adapts p.  No method waits for the GPU.
+    """ADA's probability p, and the sum of signs of D's scores from which ADA adapts p.  No method waits for the GPU.
 
     Every INTERVAL updates of D, p moves by a fixed amount, to bring the mean sign of D's scores to the target.
     Source: Karras et al. 2020, section 3.1.
     """
 
     def __init__(self, device: torch.device, *, target: float, rampup_images: int) -> None:
-        """Args: target: mean sign to reach.  rampup_images: number of images until p is 1, if p only rises from 0."""
+        """Args: target: the mean sign to reach.  rampup_images: number of images until p is 1, if p never falls."""
         self.target, self.rampup_images = target, rampup_images
         self.p, self.signs, self.images = (torch.zeros((), device=device) for _ in range(3))
         self.updates = torch.zeros((), dtype=torch.int32, device=device)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The scalar tensors for a checkpoint: p, from 0 to 1, and the sums since the last move of p."""
+        """The scalars for a checkpoint: p, and the sum of signs, the images and the updates of D since p last moved."""
         return {"p": self.p, "signs": self.signs, "images": self.images, "updates": self.updates}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:

@@ -34,9 +34,9 @@ class Reals(NamedTuple):
         return Reals(*(None if part is None else part[indices] for part in self))  # type: ignore[arg-type]
 
 
-# Augments images [N, C, R, R].  The int is 0 for reals, 1 for fakes in D's update, 2 for reals, 3 for fakes in G's.
+# Augments images [N, C, R, R].  The int: in D's update, reals are 0 and fakes 1; in G's update, reals 2 and fakes 3.
 Show = Callable[[Tensor, int], Tensor]
-# D at one resolution and alpha: from images [N, C, R, R] to scores [N] and class logits [N, L].
+# A function, D at one resolution and alpha: from images [N, C, R, R] to scores [N] and class logits [N, L].
 # `sub_batches`: number of equal parts of the images, such as reals and fakes.  No part affects another part's scores.
 Critic = Callable[..., tuple[Tensor, Tensor]]
 
@@ -72,7 +72,7 @@ class GradientPenalty:
     target: float = 0.0
 
     def of(self, gradient: Tensor, missing_levels: int) -> Tensor:
-        """The penalty [N] from the `gradient` [N, C, R, R] of scores; final resolution: R * 2**`missing_levels`."""
+        """The penalty [N] for the `gradient` [N, C, R, R] of scores.  Final resolution is R * 2**`missing_levels`."""
         gradient = to_float32(gradient).flatten(1)
         if self.at is PenaltyAt.interpolated:  # the official code upsamples all images to the final resolution
             gradient = gradient / 2**missing_levels  # each upsampling of images by 2 halves their gradient's norm
@@ -104,7 +104,7 @@ class Loss(ABC):
     zero_is_boundary: ClassVar[bool] = False  # True: scores > 0 mean real, < 0 fake; False: only differences matter
     scores_are_log_odds: ClassVar[bool] = False  # True: score differences are log-odds; False: their unit is arbitrary
 
-    reg_interval: int  # penalties are due once in so many updates of D, with so many times the weight (lazy R1)
+    reg_interval: int  # number of D's updates per penalty; the penalty's weight is multiplied by this number (lazy R1)
 
     @abstractmethod
     def d_terms(self, real_scores: Tensor, fake_scores: Tensor) -> dict[str, Tensor]:
@@ -121,14 +121,14 @@ class Loss(ABC):
     def signs(self, real_scores: Tensor, fake_scores: Tensor) -> Tensor:
         """Signs [N] whose mean says how well D tells reals from fakes: 0 means by chance, 1 without errors.
 
-        They are the signs of reals' scores, or if only score differences count, of reals' scores minus fakes' scores.
+        The result has the signs of reals' scores if 0 is the boundary, else of reals' scores minus fakes' scores.
         """
         return torch.sign(real_scores if self.zero_is_boundary else real_scores - fake_scores)
 
     def mean_sign(self, of_reals: float) -> float:
-        """Convert ADA's target, the mean sign of the scores `of_reals`, in [0, 1), to a target for the mean of `signs`.
+        """Convert `of_reals` in [0, 1), a target for the mean sign of reals' scores, to one for the mean of `signs`.
 
-        For signs of score differences, the formula assumes reals' scores ~ N(m, s) and fakes' scores ~ N(-m, s).
+        If `signs` compares scores of reals and fakes, we assume reals' scores ~ N(m, s), and fakes' scores ~ N(-m, s).
         """
         if self.zero_is_boundary:
             return of_reals
@@ -145,7 +145,7 @@ class Loss(ABC):
     ) -> LossTerms:
         """The terms of D's loss for `reals` and `fakes` [N, C, R, R]; no gradient flows to G.
 
-        Gradient penalties at reals and fakes differentiate with respect to the images before ADA augments them.
+        Gradient penalties at reals and fakes differentiate with respect to the images before ADA's augmentation.
         """
         penalised = {penalty.at for penalty in context.due}
         images = {PenaltyAt.reals: reals.images.detach(), PenaltyAt.fakes: fakes.detach()}

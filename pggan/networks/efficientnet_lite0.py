@@ -33,7 +33,7 @@ BATCH_NORM_EPSILON = 1e-3
 MEAN, STD = 127, 128  # pixels in [0, 255] become (pixel - MEAN) / STD, as when the network was trained
 
 STRIDES = (4, 8, 16, 32)
-ENDS = (4, 6, 12, 17)  # for each stride, the number of layers up to the last feature map; D needs no later layers
+ENDS = (4, 6, 12, 17)  # for each stride, the number of layers up to the last feature map with this stride
 CHANNELS = (24, 40, 112, 320)
 SCALES = (16.0, 8.0, 4.0, 2.0)  # the feature maps' standard deviations for images of noise, rounded to powers of two
 SMALLEST = 64  # pixels; D enlarges smaller images to this side, so that the map at stride 32 has 2x2 pixels or more
@@ -128,7 +128,7 @@ def load_efficientnet_lite0() -> EfficientNetLite0:
     network = EfficientNetLite0()
     # The file and our network name tensors differently, but both list tensors in the order of computation.
     network.load_state_dict(dict(zip(network.state_dict(), values, strict=True)))
-    return network.to(memory_format=torch.channels_last)  # on CPUs, channels-last takes 3/4 of the time
+    return network.to(memory_format=torch.channels_last)  # on CPUs, channels-last takes 3/4 of the default time
 
 
 class Backbone:

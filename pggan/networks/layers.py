@@ -27,7 +27,7 @@ class ComputeOptions:
     """Options that affect the speed, memory and rounding of a network, but not the function that it computes."""
 
     dtype: torch.dtype | None = None  # dtype of activations and kernels; None means the weights' dtype
-    reference: bool = False  # use the plain PyTorch version of every fast operation, for comparisons
+    reference: bool = False  # whether to use the plain PyTorch version of every fast operation, for comparisons
 
 
 Prepared = tuple[Kernel, Tensor, Tensor | None]  # kernel, bias, and in `ConvWithStddev` also a convolved map of ones
@@ -44,13 +44,13 @@ class Computing:
 def minibatch_stddev(features: Tensor, group: int, sub_batches: int = 1) -> Tensor:
     """The standard deviation of features within each image's group, averaged over C, R, R.  [N, C, R, R] -> [N]
 
-    The batch has P equal sub-batches, such as reals and fakes.  Each sub-batch has M groups of G images: group m holds
-    the images m, m + M, m + 2M, … of the sub-batch.  The result is float32.  (paper section 3)
+    The batch has P equal sub-batches, such as reals and fakes.  Each sub-batch has M groups of `group` images: group m
+    holds the images m, m + M, m + 2M, … of the sub-batch.  The result is float32.  (paper section 3)
     """
-    size = min(group, len(features) // sub_batches)
-    grouped = to_float32(features).reshape(sub_batches, size, -1, *features.shape[1:])  # [P, G images, M groups, …]
+    size = min(group, len(features) // sub_batches)  # `grouped`: [sub-batches, images per group, groups, C, R, R]
+    grouped = to_float32(features).reshape(sub_batches, size, -1, *features.shape[1:])
     centered = grouped - grouped.mean(1, keepdim=True)
-    deviation = (centered.square().mean(1, keepdim=True) + EPSILON).sqrt()  # the variance divides by G, not by G - 1
+    deviation = (centered.square().mean(1, keepdim=True) + EPSILON).sqrt()  # the biased variance, a mean over images
     return deviation.mean((3, 4, 5)).expand(-1, size, -1).flatten()
 
 
@@ -95,7 +95,7 @@ class Equalized(nn.Module):
         return x if self.activation is None else self.activation(x, bias if late else None)
 
     def operands(self, x: Tensor) -> tuple[Tensor, Prepared]:
-        """Convert `x` to the layer's precision, prepare the kernel, and scale the smaller of both by `self.scale`."""
+        """Convert `x` to the layer's precision, prepare the kernel, and multiply the smaller one by `self.scale`."""
         x, scale, weight = x.to(self.dtype), self.scale, self.weight
         shape = weight.shape[:1] + x.shape[1:2] + weight.shape[2:]
         algorithm = algorithm_for(x, shape, self.rescaling)
@@ -132,12 +132,12 @@ class ConvWithStddev(Equalized):
     """A 3x3 convolution of I features and one more feature, the stddev [N].  [N, I, 4, 4], [N] -> [N, O, 4, 4]
 
     All pixels of an image have the same stddev, so the stddev's convolution is the stddev times a convolution of ones.
-    The layer prepares the convolution of ones once, and convolves I features, because a power of two is faster.
+    The layer prepares the convolution of ones once, and convolves only I features: a power of two, which is faster.
     """
 
     def prepare(self, algorithm: Algorithm, scale: float) -> Prepared:
-        """Prepare the kernel for I features, the bias, and for the stddev, a map of ones convolved to [O, 4, 4]."""
-        # A split along the last dimension in memory has a cheap gradient; autograd pads gradients of slices with zeros.
+        """Prepare three things: a kernel for I features; the bias; for the stddev, a convolution of ones [O, 4, 4]."""
+        # `split` along the last dimension in memory has a fast backward pass; slices would pad gradients with zeros.
         blocks = torch.split(self.weight.permute(0, 2, 3, 1), [self.weight.shape[1] - 1, 1], 3)
         features, taps = (block.permute(0, 3, 1, 2) for block in blocks)
         sums = F.conv2d(taps.new_ones(1, 1, 4, 4), taps * scale, padding=1)[0]
@@ -146,7 +146,7 @@ class ConvWithStddev(Equalized):
 
 
 class ProgressiveNetwork(nn.Module):
-    """The base class of the generator and the discriminator.  All layers of a network share one `Computing`."""
+    """The base class of the generator and the discriminator.  All layers share compute options and prepared kernels."""
 
     weights: tuple[nn.Parameter, ...]
 

@@ -43,7 +43,7 @@ class GeneratorStem(nn.Module):
         super().__init__()
         self.width, self.stem = width, stem
         # As in the official code, the gain of this dense layer is a quarter of He's gain.
-        # The paper has a 4x4 convolution instead of this dense layer, with 16 times the fan-in.
+        # Instead of this dense layer, the paper has a 4x4 convolution, whose fan-in is 16 times as large.
         self.dense = Equalized(width * 16, inputs, gain=HE_GAIN / 4)
         if stem is not Stem.unit_bias:
             self.dense.bias = nn.Parameter(torch.empty(width))  # one bias for all 4x4 pixels of a feature map
@@ -176,7 +176,7 @@ class Discriminator(ProgressiveNetwork):
         """Scores [N] and class logits [N, L] of `images` [N, C, R, R], in float32; R = `resolution`.
 
         `alpha`: weight of the features from the block of R.  Features of the pooled images have the weight 1 - alpha.
-        `sub_batches`: number of equal parts of `images`, such as reals and fakes.  No part affects another part.
+        `sub_batches`: number of equal parts of `images`, such as reals and fakes.  No part affects another's scores.
         """
         x = self.from_rgb[str(resolution)](images)
         for level in reversed(self.levels[1:]):
@@ -191,7 +191,7 @@ class Discriminator(ProgressiveNetwork):
 
 
 def new_discriminator(architecture: Architecture) -> Discriminator:
-    """The discriminator of an architecture.  If it uses pretrained features, call its `set_backbone` before a pass."""
+    """The discriminator of an architecture.  If D uses pretrained features, call `set_backbone` before a pass."""
     if architecture.features is None:
         return Discriminator(architecture)
     projected: Discriminator = resolve_name(PROJECTED)(architecture)
@@ -201,7 +201,7 @@ def new_discriminator(architecture: Architecture) -> Discriminator:
 def initialize(network: nn.Module, seed: int, name: str) -> None:
     """Draw weights from N(0, 1), and set biases to 0.  Only `seed`, `name` and the weight's name determine a weight."""
     with torch.no_grad():
-        for key, weight in network.state_dict().items():  # the state dict includes a buffer, `FixedConv.weight`
+        for key, weight in network.state_dict().items():  # `parameters()` would lack the buffer `FixedConv.weight`
             if key.endswith("bias"):
                 weight.zero_()
             else:

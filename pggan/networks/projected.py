@@ -1,6 +1,6 @@
 """A discriminator that looks at pretrained features of images, besides their pixels.
 
-Shapes: N batch size, C channels, R resolution, S side of feature maps, F pixels and features of an image, L labels.
+Shapes: N batch size, C channels, R resolution, S side of feature maps, F pixel and feature values per image, L labels.
 Source: Sauer et al., "Projected GANs Converge Faster" (NeurIPS 2021), sections 3 and 4.  The sum with a plain D's score
 comes from Kumari et al., "Ensembling Off-the-shelf Models for GAN Training" (CVPR 2022).
 """
@@ -26,9 +26,9 @@ from pggan.networks.networks import Discriminator
 from pggan.ops.elementwise import activate, to_float32, upsample
 
 WIDTH = 64  # number of feature maps of each projection, as in the paper's code at the finest scale
-COARSE = 4  # pixels; if images have the side SMALLEST, a head halves its feature map until the side is this or smaller
+COARSE = 4  # side in pixels: for images with the side SMALLEST, heads halve larger feature maps down to this side
 # Weight of the heads' score in D's score.  The weight is below 1, because untrained heads have large gradients.
-# The image gradient of an untrained head's score is 15 to 34 times the plain D's image gradient (docs/decisions.md).
+# With weight 1, untrained heads would have 15 to 34 times the image gradient of the plain D (docs/decisions.md).
 HEADS_WEIGHT = 1 / 8
 LAST_FEATURES = 64  # number of inputs of the last layer, which computes the heads' score
 
@@ -95,7 +95,7 @@ class ProjectedDiscriminator(Discriminator):
     """The plain D and, from the resolution `architecture.features_from` on, heads on projected pretrained features.
 
     The score is the plain D's score plus the weighted score of the heads.  The heads look at the features of all scales
-    and at the minibatch stddev of each scale.  The heads' weight fades in at `features_from`.  Heads never grow.
+    and at the minibatch stddev of each scale.  The heads' weight fades in at `features_from`.  Growing adds no heads.
     """
 
     def __init__(self, architecture: Architecture) -> None:

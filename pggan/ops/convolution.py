@@ -20,21 +20,21 @@ from pggan.ops import products, winograd
 
 WIDE = 128  # with this many feature maps or more, Winograd saves more time than its transformations cost
 MIN_TILES = 16  # with fewer image tiles in a batch, transforming the kernel for Winograd costs more than Winograd saves
-CACHED = 128  # pixels; up to this side, WIDE feature maps that are transformed for Winograd fit into the CPU's cache
+CACHED = 128  # pixels; up to this side, 128 (WIDE) feature maps fit into the CPU's cache after Winograd's transforms
 LARGE = 64  # pixels; from this side on, CPUs compute kernel gradients much faster if tensors are not channels-last
-# `SharedKernel` delays a kernel gradient with at least this many times the numbers of layer input and output gradient.
+# `SharedKernel` delays a gradient if the kernel has this many times the elements of layer input and output gradient.
 MIN_KERNEL_TO_FACTORS = 4
 
 
 class Switches:
-    """Settings of all operations.  They are global, because autograd runs backward passes in its own threads.
+    """Settings of all operations.  The settings are global, because autograd runs backward passes in its own threads.
 
     `reference`: every operation runs as its plain version: PyTorch operations with PyTorch's own derivatives.
     `pggan bench against=true` compares the speed of fast and plain operations, and the tests compare their results.
 
     `weight_gradients`: backward passes compute gradients of weights.  False during `torch.autograd.grad` with respect
-    to images, because PyTorch does not tell an `autograd.Function` that it will drop the gradients of weights.  The
-    next backward pass would even add the kernel gradients that `SharedKernel` delays to the weights' gradients.
+    to images.  If this switch were True there, each `autograd.Function` would compute gradients of weights that PyTorch
+    drops.  Gradients that `SharedKernel` delays would even be added to `weight.grad` by the next backward pass.
     """
 
     reference = False  # only forward passes read this switch
@@ -126,7 +126,7 @@ class Algorithm(NamedTuple):
     """A convolution algorithm.  `prepare` transforms a kernel [O, I, 3, 3]; the other functions take the new kernel.
 
     `convolve` takes x [N, I, H, W], kernel and bias [O].  `grad_input` takes the gradient [N, O, …] of the result, and
-    the kernel.  `grad_weight` takes x and the gradient.  If one of these is None, autograd computes its gradient.
+    the kernel.  `grad_weight` takes x and the gradient.  If `grad_weight` is None, autograd computes both gradients.
     """
 
     convolve: Callable[[Tensor, Tensor, Tensor | None, Rescaling], Tensor]
@@ -154,8 +154,8 @@ def algorithm_for(x: Tensor, shape: torch.Size, rescaling: Rescaling) -> Algorit
     if Switches.reference:
         return REFERENCE
     if len(shape) == 2:
-        # If `F.linear` reuses a kernel, the kernel's gradients differ in memory layout: autograd can't add in place.
-        # With 8192x512 weights, adding the gradients of a kernel takes longer than computing them.
+        # If several passes use a kernel in `F.linear`, autograd adds up the kernel's gradients, and not in place.
+        # DENSE does not add gradients: with 8192x512 weights, adding gradients takes longer than computing gradients.
         return DENSE if wide else TORCH
     if shape[-1] == 1:
         return TORCH if on_cpu else POINTWISE
@@ -175,11 +175,11 @@ class Kernel(NamedTuple):
     tensor: Tensor
     algorithm: Algorithm
     rescaling: Rescaling
-    put_off: list[tuple[Tensor, Tensor]] | None = None  # inputs and output gradients for delayed kernel gradients
+    put_off: list[tuple[Tensor, Tensor]] | None = None  # (input, output gradient) of each delayed kernel gradient
 
 
 def share_kernel(kernel: Kernel) -> Kernel:
-    """Share `kernel` among forward passes: on a CPU, `SharedKernel` later computes their kernel gradients together."""
+    """Share `kernel` among forward passes; on CPUs, `SharedKernel` computes all kernel gradients together."""
     tensor = kernel.tensor
     if not tensor.requires_grad or tensor.device.type != "cpu" or kernel.algorithm.grad_weight is None:
         return kernel
@@ -222,7 +222,7 @@ class Convolution(torch.autograd.Function):
         for_x = apply(None, kernel, y, None, ctx.how) if asked[0] else None
         for_kernel = for_bias = None
         if asked[1] and Switches.weight_gradients:
-            # A gradient that will be differentiated again can't be delayed.  For large images, a delay saves nothing.
+            # A kernel gradient to be differentiated again can't be delayed.  For large images, a delay saves nothing.
             small = MIN_KERNEL_TO_FACTORS * (x.numel() + y.numel()) <= kernel.numel()
             if put_off is not None and small and not torch.is_grad_enabled():
                 put_off.append((x, y))

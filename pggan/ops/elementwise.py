@@ -29,7 +29,7 @@ def serves(features: int) -> bool:
 
 
 def adds_bias(bias: Tensor) -> bool:
-    """Whether the activation, not the convolution, adds the layer's `bias` [C]: one kernel for both is faster."""
+    """Whether the activation, not the convolution, adds the layer's `bias` [C]: one GPU kernel for both is faster."""
     return bias.device.type == "cuda" and serves(bias.numel())
 
 

@@ -76,7 +76,7 @@ def weighted_difference(images: Tensor, one: Any, other: Any) -> tuple[Tensor, T
 
 
 class Bilateral(torch.autograd.Function):
-    """One pass of the bilateral filter.  [N, C, R, R] -> the same shape
+    """One pass of the bilateral filter, from images [N, C, R, R] to images of the same shape.
 
     The backward pass is written by hand and takes half the time of autograd's backward pass.
     """
@@ -91,7 +91,7 @@ class Bilateral(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        """The gradient of images x for y = x + p / t, where p is the sum of weighted differences, and t of weights."""
+        """The gradient with respect to x, where y = x + p / t, p = sum of weighted differences, t = sum of weights."""
         images, filtered, total = ctx.saved_tensors
         of_pull = gradient / total
         of_total = (of_pull * (images - filtered)).sum(1, keepdim=True)

@@ -17,11 +17,11 @@ from pggan.ops.convolution import Switches
 
 LEAKY_SLOPE = 0.2  # slope of the leaky ReLU below 0 (paper Table 2)
 EPSILON = 1e-8  # added to the mean square under the root of pixel norm (paper section 4.2)
-WIDEST = 1024  # the kernels serve tensors with at most so many features, because a tile holds all features of a pixel
+WIDEST = 1024  # largest number of features that the kernels support, because a tile holds all features of a pixel
 TILE = 2048  # numbers that a Triton program holds at a time: 16 in the registers of each of its 128 threads
 PROGRAMS = 1024  # Triton programs that an H200 runs at a time: about 8 on each of its 132 multiprocessors
-REASON_WIDTH = 120  # at most so many characters of the error that says why the Triton kernels do not work
-MAX_TILES_PER_PROGRAM = 8  # a Triton program sums up at most so many tiles; more would hardly save memory
+REASON_WIDTH = 120  # largest length of the message that says why the Triton kernels do not work
+MAX_TILES_PER_PROGRAM = 8  # largest number of tiles per Triton program; a larger number would hardly save memory
 
 
 @cache
@@ -34,14 +34,14 @@ def problem() -> str | None:
         Blend.apply(x.requires_grad_(), x, x.new_zeros(())).sum().backward()
     except Exception as error:
         text = (str(error) or type(error).__name__).strip().splitlines()[0]
-        if isinstance(error, CalledProcessError) or "C compiler" in text:  # Triton compiles a launcher in C
+        if isinstance(error, CalledProcessError) or "C compiler" in text:  # Triton has to compile C code
             return "Triton needs a C compiler and Python's headers (apt-get install gcc python3-dev)"
         return shorten(text, REASON_WIDTH, placeholder=" …")
     return None
 
 
 def launch(name: str, x: Tensor, *others: object, each: int | None = None, **constants: float) -> None:
-    """Launch kernel `name` of `triton_kernels.py` on `x` and `others`, with a program per tile, or per `each` tiles."""
+    """Launch kernel `name` of `triton_kernels.py` on `x` and `others`; one program takes `each` tiles (None: 1)."""
     from pggan.ops import triton_kernels  # imported late, because Triton is not installed everywhere
 
     (pixels, tiles), columns = pixels_of(x), padded(x)
@@ -95,7 +95,7 @@ def bias_act_backward(gradient: Tensor, y: Tensor, scale: Tensor | None, *, sums
 
 
 class BiasAct(torch.autograd.Function):
-    """Leaky ReLU of x [N, C, …] + bias [C], differentiable twice.  Saves only its result for the backward pass."""
+    """Leaky ReLU of x [N, C, …] + bias [C], differentiable twice.  Autograd saves only the result."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor) -> Tensor:
@@ -117,9 +117,9 @@ class BiasAct(torch.autograd.Function):
 
 
 class BiasActGradient(torch.autograd.Function):
-    """The gradient [N, C, …] of the input of `BiasAct`, and if a dtype `sums` is given, the gradient [C] of its bias.
+    """The gradients of `BiasAct`: of x [N, C, …] and, unless the dtype `sums` is None, of the bias [C], in this dtype.
 
-    The gradient of the output y gets multiplied by 1 or by the slope.  So this function is its own derivative.
+    Forward and backward pass are the same: both multiply a gradient by 1 where y > 0, and by the slope elsewhere.
     """
 
     @staticmethod

@@ -141,7 +141,7 @@ def _windows(images: Tensor, rescaling: Rescaling) -> Tensor:
     """The windows of images [N, C, H, W], padded by 1 pixel, as rows of a matrix [T, K] (im2col)."""
     side, stride = side_and_stride(rescaling)
     padded = F.pad(images.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1))
-    windows = padded.unfold(1, side, stride).unfold(2, side, stride)  # [N, …, …, C, side, side]
+    windows = padded.unfold(1, side, stride).unfold(2, side, stride)  # [N, window rows, window columns, C, side, side]
     return windows.permute(0, 1, 2, 4, 5, 3).flatten(3).flatten(0, 2)
 
 
@@ -151,7 +151,7 @@ def empty(like: Tensor, *shape: int) -> Tensor:
 
 
 def _multiply(windows: Tensor, matrix: Tensor, large: Tensor, rescaling: Rescaling) -> Tensor:
-    """The product of the `windows` [T, K] of images `large` [N, …, H, W] and a `matrix` [K, C], as images [N, C, …]."""
+    """Multiply `windows` [T, K], cut from images `large` [N, …, H, W], by `matrix` [K, C]; returns images [N, C, …]."""
     _, stride = side_and_stride(rescaling)
     result = empty(large, len(large), matrix.shape[1], large.shape[2] // stride, large.shape[3] // stride)
     mm(windows, matrix, out=_pixels(result))  # activations in place would not work on a view of the product

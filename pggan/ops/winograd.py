@@ -21,8 +21,8 @@ from torch import Tensor
 from pggan.core.architecture import Rescaling
 from pggan.ops.products import bmm, empty, mm, prefers_onednn
 
-LARGE_MAP = 36  # oneDNN is faster than MKL for maps (matrices) with at least so many rows or columns
-CHUNK = 2**21  # numbers of Winograd's domain to process at a time, so that they stay in the CPU's cache
+LARGE_MAP = 36  # oneDNN is faster than MKL for maps (matrices) with at least this many rows or columns
+CHUNK = 2**21  # how many values in Winograd's domain to process at a time; this many values fit into the CPU's cache
 
 # One-dimensional maps: from 6 pixels to the domain, from 3 taps of a kernel to the domain, from the domain to 4 pixels.
 PIXELS = (
@@ -44,16 +44,16 @@ TAPS = (
 RESULT = ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1))
 DOUBLED = ((1, 0, 0, 0), (0, 1, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 1, 0), (0, 0, 0, 1))  # 4 pixels become 6
 HALVED = ((0.5, 0.5, 0, 0), (0, 0, 0.5, 0.5))  # box pooling of 4 pixels to 2
-ALWAYS_0 = 2  # index of the number in the domain that is 0 for upsampled pixels and does not affect pooled results
+ALWAYS_0 = 2  # index of a needless value in Winograd's domain: 0 after upsampling, without effect on pooled results
 
 
 @dataclass(frozen=True)
 class Maps:
     """Matrices of the linear maps between 2D tiles of pixels, kernels and Winograd's domain, for one `Rescaling`."""
 
-    pixels: Tensor  # [K, window * window], from the pixels of an input tile to the domain
-    taps: Tensor  # [K, 9], from the taps of a 3x3 kernel to the domain
-    result: Tensor  # [outcome * outcome, K], from the domain to the pixels of an output tile
+    pixels: Tensor  # [K, window * window], maps the pixels of an input tile to K values in Winograd's domain
+    taps: Tensor  # [K, 9], maps the taps of a 3x3 kernel to K values in Winograd's domain
+    result: Tensor  # [outcome * outcome, K], maps the K values in Winograd's domain to an output tile
     window: int  # side of an input tile, in pixels
     stride: int  # distance of neighbouring input tiles, in pixels
     outcome: int  # side of an output tile, in pixels
@@ -139,16 +139,16 @@ def grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling) -> Tensor:
 
 
 def _chunks(images: Tensor, kernel: Tensor, tile: int) -> Iterator[slice]:
-    numbers = images[0, 0].numel() // tile**2 * len(kernel) * max(kernel.shape[1:])  # numbers in the domain per image
+    numbers = images[0, 0].numel() // tile**2 * len(kernel) * max(kernel.shape[1:])  # transformed values per image
     numbers //= 2 if prefers_onednn() else 1  # with oneDNN, chunks of twice the size are faster
-    size = ceil(len(images) / max(round(len(images) * numbers / CHUNK), 1))  # each chunk reads the whole kernel again
+    size = ceil(len(images) / max(round(len(images) * numbers / CHUNK), 1))  # few chunks: each chunk reads the kernel
     return (slice(start, start + size) for start in range(0, len(images), size))
 
 
 def _from_pixels(x: Tensor, m: Maps) -> Tensor:
     """Pad images [N, I, H, W] by 1 pixel, and transform their overlapping tiles to Winograd's domain [K, T, I]."""
     padded = F.pad(x.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1))  # [N, H + 2, W + 2, I]
-    tiles = padded.unfold(1, m.window, m.stride).unfold(2, m.window, m.stride)  # [N, …, …, I, window, window]
+    tiles = padded.unfold(1, m.window, m.stride).unfold(2, m.window, m.stride)  # [N, rows, columns, I, window, window]
     pixels = tiles.permute(4, 5, 0, 1, 2, 3).reshape(m.window**2, -1)
     return _map(m.pixels, pixels).view(len(m.pixels), -1, x.shape[1])
 
@@ -172,7 +172,7 @@ def _add_tiles(pixels: Tensor, images: Tensor, m: Maps) -> None:
     down, right, stride = height // m.stride, width // m.stride, m.stride
     tiles = pixels.view(m.window, m.window, count, down, right, features).permute(2, 3, 0, 4, 1, 5)
     parts = [slice(first, min(first + stride, m.window)) for first in range(0, m.window, stride)]
-    more = len(parts) - 1  # a tile overlaps so many later tiles of its row or column
+    more = len(parts) - 1  # number of the following tiles in a row or column that a tile overlaps
     padded = pixels.new_zeros(count, down + more, stride, right + more, stride, features)
     for i, rows in enumerate(parts):
         for j, columns in enumerate(parts):

@@ -1,6 +1,6 @@
 """Divides a batch among ranks so that each group of images of minibatch stddev is the same as in a single process.
 
-In a batch of N images with groups of M, group g has the images g, g + N/M, g + 2 N/M …: a column of a matrix [M, N/M].
+If a batch of N images has groups of M images, group g has the images g, g + N/M …: a column of a matrix [M, N/M].
 """
 
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ class BatchPartition:
     stddev_group: int
     elastic: bool
     configured_micro_batch_size: int | None  # largest number of images in a backward pass; None: no limit
-    most_chunks: int = 4  # most chunks with `elastic`, unless `configured_micro_batch_size` requires more chunks
+    most_chunks: int = 4  # largest number of chunks with `elastic`; `configured_micro_batch_size` may need more chunks
 
     def chunk_size(self, batch: int) -> int:
         """Images per chunk, if the batch has `batch` images; with `elastic`, the last chunk may have fewer."""
@@ -63,7 +63,7 @@ class BatchPartition:
         return max(len(replace(self, rank=rank).indices(batch)) for rank in range(self.world_size))
 
     def require_enough(self, batch: int) -> None:
-        """Raise UserError unless each rank gets whole stddev groups (without `elastic`: equally many) of the batch."""
+        """Raise UserError unless all ranks get whole stddev groups and, without `elastic`, equal numbers of groups."""
         unit = min(self.stddev_group, batch) * (1 if self.elastic else self.world_size)
         if batch % unit:
             problem = f"A batch of {batch} does not divide into groups of {self.stddev_group} (model.stddev_group)"

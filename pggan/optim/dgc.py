@@ -1,6 +1,6 @@
 """Deep gradient compression (DGC) for Adam: ranks send only the largest entries of an update, and the rest later.
 
-Each rank adds the Adam updates of its own gradients to a residual.  In each step it sends the largest entries of the
+Each rank adds the Adam updates of its gradients to a residual.  In each step, a rank sends the largest entries of the
 residual; the mean of all ranks' messages is subtracted from the weights.  Source: Lin et al. 2018 (residuals, warmup)
 for SGD; docs/scaling.md derives the variant for Adam with beta1 = 0.
 
@@ -22,7 +22,7 @@ from pggan.optim.updates import Adam, new_moments
 WARMUP_FACTOR = 4.0  # the warmup sends 25 % of the entries, then 6.25 %, 1.6 % … (Lin et al. 2018, section 3.3)
 SENT_AS = torch.float8_e4m3fn  # 8-bit type with 3 bits of mantissa; the residual keeps the rounding error for later
 MAX_FP8 = 448.0  # largest value that float8_e4m3fn can store; float8_e4m3fn has no infinity
-BLOCK = 2**16  # entries per block of a vector, so that an index within a block fits into two bytes
+BLOCK = 2**16  # `pack` cuts a vector into blocks of this many entries: an index within a block fits into two bytes
 
 
 class DgcReducer(GradientReducer):
@@ -52,7 +52,7 @@ class DgcReducer(GradientReducer):
     def start_all_reduce(self, trainable: Trainable, batch: int) -> Handle:
         buffer = FlatBuffer(trainable, self._sums.pop(id(trainable)))
         gradient, sums = buffer.flat[: -buffer.num_sums], buffer.flat[-buffer.num_sums :]
-        # If any rank's gradient is NaN or infinite, no rank may change its residual.  So ranks agree on this first.
+        # An all-reduce tells all ranks whether any gradient is NaN or infinite: then no rank may change its residual.
         agreed = torch.cat([sums, (~torch.isfinite(buffer.flat.sum())).float()[None]])
         with self.group.collective():
             dist.all_reduce(agreed, group=self.group.torch_group)
@@ -128,14 +128,14 @@ class Compressor:
     def select(self, gradient: Tensor, count: int, finite: Tensor, divisor: Tensor) -> Tensor:
         """Add Adam's update of `gradient` / `divisor` to the residual; returns the message for all ranks.
 
-        The `count` entries with the highest priority move from the residual to the message.
+        The `count` entries r of the residual with the largest r^2 * sqrt(v) move to the message (v: second moment).
         Args: gradient: float32 [P], which is overwritten; divisor: float32; finite: false on all ranks if the
         gradient of any rank is not finite: then the residual does not change, and the message must not be used.
         """
         self.residual.grad = gradient
         self.adam.step(-1.0, (~finite).float(), divisor)  # the rate -1 adds the update to the residual
-        # An entry r of the residual has the priority r^2 * sqrt(v), with Adam's second moment v (mean gradient^2).
-        # Sending r lowers the loss by about |r| * sqrt(v), but that priority rarely sent entries of small gradients.
+        # An entry r of the residual has the priority r^2 * sqrt(v); v is Adam's second moment (mean gradient^2).
+        # The priority |r| * sqrt(v), the decrease of the loss, is worse: weights with small gradients get few updates.
         indices = largest(self.exp_avg_sq.sqrt().mul_(self.residual).mul_(self.residual), count).sort().values
         waiting = self.residual[indices]
         sent = waiting.clamp(-MAX_FP8, MAX_FP8).to(SENT_AS)
@@ -184,6 +184,6 @@ def set_mean(vector: Tensor, messages: Tensor, count: int) -> Tensor:
 
 def largest(vector: Tensor, count: int) -> Tensor:
     """The indices [count] of the `count` largest entries of `vector` [P], in any order."""
-    if vector.device.type == "cpu":  # here, NumPy's argpartition is up to thirty times as fast as topk
+    if vector.device.type == "cpu":  # on CPUs, NumPy's argpartition is up to thirty times as fast as topk
         return torch.from_numpy(np.argpartition(vector.numpy(), -count)[-count:])
     return vector.topk(count, sorted=False).indices

@@ -58,7 +58,7 @@ class GradientReducer:
         """Prepare for the next step, which is in `phase`, after `images` images were shown."""
 
     def accumulate(self, trainable: Trainable, sums: Tensor, batch: int) -> None:
-        """Add the scalars `sums` [S] of one backward pass to those of the batch.  Call this after each pass."""
+        """Add the scalars `sums` [S] of one backward pass to the sums of the batch.  Call this after each pass."""
         before = self._sums.get(id(trainable))
         self._sums[id(trainable)] = sums if before is None else before + sums
 
@@ -98,10 +98,10 @@ class ElasticReducer(GradientReducer):
     """Sums gradients in an order that does not depend on the number of ranks, so that the sum always has the same bits.
 
     A batch is cut into chunks (batch_partition.py), whose gradients are the leaves of a binary tree.  A tree node is a
-    range of chunks whose length is a power of two that divides its start.  Its partial sum adds up the partial sums of
-    its two halves.  Chunks beyond the end of the batch are left out.  Each rank first forms the largest partial sums
-    that its own chunks allow.  An all-to-all then gives each rank one slice of every rank's partial sums.  Each rank
-    adds up its slices, and an all-gather joins the totals.
+    range of chunks: the length is a power of two that divides the start.  A node's partial sum adds up the sums of the
+    node's two halves.  Chunks beyond the end of the batch are left out.  Each rank first forms the largest partial
+    sums that its own chunks allow.  An all-to-all then gives each rank one slice of every rank's partial sums.  Each
+    rank adds up its slices, and an all-gather joins the totals.
     """
 
     def __init__(self, group: ProcessGroup, partition: BatchPartition) -> None:
@@ -114,7 +114,7 @@ class ElasticReducer(GradientReducer):
         """Add the gradients of one chunk to the tree of partial sums, and free the gradients."""
         node_sums = self._node_sums.setdefault(id(trainable), {})
         done = sum(map(len, node_sums))
-        buffer = self._buffers[id(trainable)] = FlatBuffer(trainable, sums)  # the last chunk's buffer will set `grad`
+        buffer = self._buffers[id(trainable)] = FlatBuffer(trainable, sums)  # kept, because `attach` sets `grad` later
         add_chunk(node_sums, self.partition.chunks_of(self.group.rank, batch)[done], buffer.flat)
         trainable.zero_grad()
 

@@ -14,9 +14,9 @@ from pggan.networks.networks import Generator, initialize, new_discriminator
 from pggan.optim.updates import Adam, flatten_storage, new_moments
 
 # Loss scaling for float16 (Micikevicius et al. 2018, section 3.2), as torch.amp.GradScaler does it.
-INIT_SCALE = 2.0**12  # our choice: GradScaler's 2^16 overflows, so that the first updates would be skipped
-MAX_SCALE = 2.0**24  # float16's smallest number is 2^-24: a larger scale would rescue no gradients
-GROWTH_INTERVAL = 2000  # updates without an overflow after which the scale doubles; GradScaler's default
+INIT_SCALE = 2.0**12  # first loss scale; GradScaler's 2^16 overflows, so that the first updates would be skipped
+MAX_SCALE = 2.0**24  # largest loss scale; a larger scale saves no more gradients from underflow (float16: below 2^-24)
+GROWTH_INTERVAL = 2000  # the loss scale doubles after this many updates without an overflow (GradScaler's default)
 
 AUGMENTATION = "augmentation"  # ADA's component of a checkpoint; missing in runs without ADA
 
@@ -118,7 +118,7 @@ def new_state(architecture: Architecture, seed: int, device: torch.device, *, ha
     """The state before training: G and D have random weights from `seed`; `half`: losses are scaled for float16."""
     with torch.device(device):
         generator, discriminator = Generator(architecture), new_discriminator(architecture)
-        g_ema = Generator(architecture)  # not a deepcopy of G: deepcopy corrupts memory with fake tensors
+        g_ema = Generator(architecture)  # deepcopy(generator) would corrupt memory if tensors are PyTorch's FakeTensors
     initialize(generator, seed, "generator")
     initialize(discriminator, seed, "discriminator")
     for network in (generator, discriminator, g_ema):

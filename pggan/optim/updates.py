@@ -76,7 +76,7 @@ def in_memory_order(weight: Tensor) -> Tensor:
 
 
 def flatten_storage(weights: Sequence[Tensor]) -> Tensor:
-    """Move `weights` into one new tensor [P], and return it; the weights become views of it with their old strides."""
+    """Move `weights` into a new tensor [P], and return this tensor.  `weights` become views with unchanged strides."""
     starts = [0, *accumulate(ceil(weight.numel() / ALIGNMENT) * ALIGNMENT for weight in weights)]
     memory = torch.zeros(starts[-1], dtype=weights[0].dtype, device=weights[0].device)
     for weight, start in zip(weights, starts, strict=False):

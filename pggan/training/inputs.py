@@ -48,9 +48,9 @@ class StepInputs(NamedTuple):
 
 
 def scalars_to_tensors(inputs: StepInputs) -> StepInputs:
-    """Convert the settings in `inputs` to float32 tensors; `alpha` stays the float 1.0 unless layers are fading in.
+    """Convert learning rates, EMA decay and alpha to float32 tensors; alpha stays the float 1.0 unless layers fade in.
 
-    This changes results: products with float32 tensors round differently from products with Python floats.
+    The conversion changes results: products with float32 tensors and with Python floats round differently.
     """
     names = ("alpha",) * inputs.spec.fading + ("learning_rate_d", "learning_rate_g", "ema_decay")
     settings = {name: value for name in names if not isinstance(value := getattr(inputs, name), Tensor)}

@@ -74,7 +74,7 @@ def g_terms(state: State, inputs: StepInputs, fakes: Tensor) -> LossTerms:
 
 
 def shown(state: State, inputs: StepInputs, images: Tensor, place: int) -> Tensor:
-    """`images` [N, C, R, R], augmented by ADA.  `place`: 0 reals, 1 fakes in D's update; 2 reals, 3 fakes in G's."""
+    """`images` [N, C, R, R], augmented by ADA.  `place` is 0 (reals) or 1 (fakes) in D's update, 2 or 3 in G's."""
     draws, adaptive_p = inputs.augment, state.d.adaptive_p
     return images if draws is None or adaptive_p is None else augment(images, draws[:, place], adaptive_p.p)
 

@@ -24,13 +24,13 @@ from pggan.training.trainer import Trainer
 EMA_DECAY = 0.999
 MAX_SECONDS = 5.0  # a run measures step times at its start for at most this many seconds
 MAX_SHARE = 0.01  # the measurement of step times may take at most this share of the run's expected time
-STEPS = 3  # timed steps; the median counts
-WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # untimed steps before the timed steps; CUDA graphs are captured in these
+STEPS = 3  # number of timed steps, of which the median is used
+WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # number of untimed first steps, in which CUDA graphs are captured
 
 # A step costs as much as UPDATE_PASSES forward passes of G, plus PENALTY_PASSES if it has a gradient penalty.
 UPDATE_PASSES, PENALTY_PASSES = 12, 6
-# {device type: (seconds to launch one level's operations, share of a large product's FLOP/s that steps reach)}
-# The CPU constants were fitted to measured step times of the demo (docs/lab.md); the MPS constants are a guess.
+# {device type: (seconds to launch one level's operations, FLOP/s of steps / FLOP/s of one large matrix product)}
+# The CPU constants were fitted to the step times of the recipe `demo` (docs/lab.md); the MPS constants are a guess.
 # The CUDA constants predict step times of the paper's networks on one H100 within 15 % (docs/performance.md).
 ROOFLINE = {"cpu": (0.01, 0.7), "mps": (0.002, 0.3), "cuda": (0.0015, 0.75)}
 ACTIVATION_BYTES = 23  # bytes of memory traffic per activation in each pass through a network
@@ -118,7 +118,7 @@ class StepTimes:
     def measured(self, phases: Sequence[Phase], seconds: float) -> dict[int, float]:
         """The ratio of measured to expected step time, by resolution, for as many of `phases` as `seconds` allow.
 
-        The lowest resolution is timed first, because its steps are the cheapest; then the others from the highest down.
+        The lowest resolution comes first, because its steps are cheapest; then the others, from the highest down.
         The batch of each phase must be the local batch of this device.
         """
         began, ratios, trainer = time.perf_counter(), dict[int, float](), None
@@ -137,7 +137,7 @@ class StepTimes:
     ) -> PhaseTimes:
         """The seconds per image in all phases.  Measures steps of phases after image count `images` if time allows.
 
-        Args: local_batch: computes one rank's batch from the whole batch; seconds: time to measure steps.  The default
+        Args: local_batch: computes one rank's batch from the whole batch; seconds: limit of measurements.  The default
         is MAX_SECONDS, or MAX_SHARE of the run if less, on CPUs; 0 on other devices, whose first steps are slow.
         """
         phases = [replace(phase, batch=local_batch(phase.batch)) for phase in schedule.phases]

@@ -21,7 +21,7 @@ from pggan.training.inputs import StepInputs, StepSpec, scalars_to_tensors, spli
 from pggan.training.step import train_step
 
 # A phase begins with this many eager steps, which allocate what a capture can't: Adam's moments, workspaces, kernels.
-# The first step with any other StepSpec, such as the first step with a lazy penalty, is eager, too.
+# Later in a phase, the first step of each new StepSpec is eager, such as the first step with a lazy penalty.
 # An eager step first releases all CUDA graphs, because eager steps can't use the memory in the graphs' pool.
 WARMUP_STEPS = 3
 
@@ -37,7 +37,7 @@ class Trainer:
     reducer: GradientReducer = field(default_factory=GradientReducer)
     indices: Callable[[int], Tensor | None] = lambda batch: None  # batch size -> this rank's indices, or None for all
     micro_batch_size: Callable[[int], int | None] = lambda batch: None  # batch size -> images per pass, or None for all
-    scalars_as_tensors: bool = False  # give eager steps the settings as tensors, too, to round as CUDA graphs do
+    scalars_as_tensors: bool = False  # whether eager steps get settings as tensors, to round as CUDA graphs do
     capture: bool = False  # whether steps are captured and replayed as CUDA graphs
 
     def __post_init__(self) -> None:
@@ -51,7 +51,7 @@ class Trainer:
         Raises StepOutOfMemory if memory runs out.  Then discard the trainer: some weights may be updated already.
         """
         if phase.index != self.state.phase_index:
-            self.state.reset_optimizers()  # as the official code does when a phase begins
+            self.state.reset_optimizers()  # the official code, too, resets Adam's moments when a phase begins
             self.release_graphs()  # replayed graphs would use the old optimizer moments
         self.reducer.begin_step(phase, self.state.images)
         inputs = self.draw_inputs(phase, reals, rng, ema_decay)
@@ -64,7 +64,7 @@ class Trainer:
     def draw_inputs(self, phase: Phase, reals: Reals, rng: StepRng, ema_decay: float) -> StepInputs:
         """Draw the inputs of the step after `rng.images` images were shown.
 
-        Each rank draws the random numbers of the whole batch, so that they don't depend on the number of ranks.
+        Each rank draws the random numbers of the whole batch, so that the numbers don't depend on the number of ranks.
         """
         count, latent_size = phase.batch, self.state.g_ema.architecture.latent_size
         due = self.loss.penalties() if rng.images // count % self.loss.reg_interval == 0 else ()
