@@ -33,7 +33,7 @@ LIST = re.compile(r"[^\s,=(){}\[\]'\"]+(,[^\s,=(){}\[\]'\"]+)+")  # matches list
 RESUME_KEYS = {"run_dir", "resume", "devices", "threads"}  # keys that say where and how a run resumes
 Task = Callable[[dict[str, Any], list[str]], int]  # a function of composed values and overrides; returns an exit code
 
-# What other GAN programs call a key, and the name of this key in pggan.
+# Maps the name of a key in other GAN programs to the name of this key in pggan.
 SYNONYMS = {
     "batch_size": "schedule.batch=, in images per update",
     "dataset": "data.path=",
@@ -79,7 +79,7 @@ def run_with_flags(command: Command, words: list[str], task: Task) -> int:
     names = {key_of(one) for one in overrides}
     if command.name == "train" and "run_dir" not in names and names & {"hydra", "hydra/launcher"}:
         remedy = "Add run_dir= with a different directory for each job: run_dir='outputs/seeds/${seed}'"
-        raise UserError("Slurm may queue a job again, which then needs a run directory to resume from.", remedy)
+        raise UserError("Slurm may queue a job again, and the job then needs a run directory to resume from.", remedy)
     files = [one for one in overrides if named_file(one) is not None]
 
     def run(config: "DictConfig") -> None:
@@ -154,7 +154,7 @@ def suggestion(command: Command, key: str) -> str:
     found = same[0] if same else nearest_name(key, names)
     meant = "" if found == key else f"Did you mean '{found}'? " if found else "--help lists the keys."
     table, _, last = (found or "").partition(".")
-    choices = named_tables(command.schema_type).get(table, {})  # not empty for loss, augmentation and gradients
+    choices = named_tables(command.schema_type).get(table, {})  # {} unless `table` is loss, augmentation or gradients
     having = [f"{table}={choice}" for choice, schema in choices.items() if last in kinds_of(schema)]
     return f"{meant}It is a key of {' and '.join(having)}." if having else meant.rstrip()
 

@@ -1,4 +1,4 @@
-"""The key `hours=`: choose the keys that the user has not set, once per run, and write the run's recipe.yaml."""
+"""The key `hours=`: choose values for the keys that the user has not set, once per run, and write its recipe.yaml."""
 
 import shlex
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
         return values
     if command.name != "train":
         if values.get("device") is not None:
-            problem = f"device={values['device']} is a GPU of another machine; hours= chooses keys for this machine."
+            problem = f"device={values['device']} is a GPU of another machine; hours= fits a run to this machine."
             raise UserError(problem, "Leave out one of them.")
         choices, _ = choose(command, values, overrides)
         return compose(command.name, [*overrides, *map(override_of, choices)])
@@ -60,7 +60,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
 
 
 def choose(command: Command, values: dict[str, Any], overrides: list[str]) -> tuple[list["Choice"], list[str]]:
-    """Choose and print the keys of a run of values["hours"] hours.  Returns choices, and comments for the recipe."""
+    """Choose and print values of keys for a run of values["hours"] hours; returns them, and comments for the recipe."""
     from dataclasses import fields
 
     from rich.console import Console
@@ -69,10 +69,10 @@ def choose(command: Command, values: dict[str, Any], overrides: list[str]) -> tu
     from pggan.config.train import TrainConfig
     from pggan.config.validation import validated
 
-    known = {*GROUPS, *(field.name for field in fields(TrainConfig))}  # without keys that only `pggan plan` has
+    known = {*GROUPS, *(field.name for field in fields(TrainConfig))}  # keys that only `pggan plan` has are left out
     keys = [one for one in overrides if key_of(one).split(".")[0] in known]
     if any(key_of(one) == TOTAL for one in keys) and values["schedule"]["total_images"] is not None:
-        raise UserError(f"hours= and {TOTAL}= both say when to end.", "Leave out one of them.")
+        raise UserError(f"hours= and {TOTAL}= both say when training ends.", "Leave out one of them.")
     given, scales = given_keys(keys, values)
 
     def composed(choices: list["Choice"]) -> TrainConfig:
@@ -97,16 +97,16 @@ def override_of(choice: "Choice") -> str:
 
 
 def given_keys(overrides: Sequence[str], values: dict[str, Any]) -> tuple[set[str], bool]:
-    """The keys that the program must not choose, and whether it scales the phase lengths of a recipe to the hours.
+    """The keys whose values hours= must not choose, and whether hours= scales the phase lengths of a recipe.
 
-    Without a recipe (experiment= or debug=), the program must not choose the keys of `overrides`.  With a recipe, the
-    program may only choose data.channels and the phase lengths (LENGTHS), unless the user has typed these keys.
+    If the user names no recipe, hours= must keep the keys of `overrides`.  If the user names a recipe by experiment= or
+    debug=, hours= may choose only data.channels and the phase lengths (LENGTHS), and of these none that the user typed.
     """
     names = {two_parts(key_of(one)) for one in overrides}
     tables = {key: value for key, value in values.items() if isinstance(value, dict)}
     every = {f"{table}.{key}" for table, keys in tables.items() for key in keys}
     of_groups = {key for key in every if key.partition(".")[0] in names - {*NAMED_GROUPS}}
-    # A typed option such as loss.gamma exists for some losses only, so it also fixes the choice of the loss.
+    # If the user types a key such as loss.gamma, the loss is fixed, too, because other losses may not have this key.
     typed = names | of_groups | {name.partition(".")[0] for name in names}
     if not names & {*RECIPES}:
         return typed, False

@@ -1,4 +1,4 @@
-"""For every command except `pggan train`: a dataclass with the types and bounds of its keys.  configs/ has defaults."""
+"""For every command except `pggan train`: a dataclass with types and bounds of its keys.  configs/ has the defaults."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -34,7 +34,7 @@ class GeneratorConfig:
     """Keys of every command that loads the generator of one checkpoint, or of every checkpoint of a run."""
 
     run: str
-    checkpoint: int | Literal["newest", "best", "all"]  # a number: images shown before the checkpoint
+    checkpoint: int | Literal["newest", "best", "all"]  # an int selects the checkpoint after that many images shown
 
     @property
     def generator_keys(self) -> dict[str, Any]:

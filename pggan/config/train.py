@@ -160,7 +160,7 @@ class DgcConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeConfig:
-    """Keys of how a training step is computed.  They change its speed and memory, and its results only by rounding."""
+    """Keys of how a training step is computed.  They change speed and memory; they change results only by rounding."""
 
     kernels: Literal["auto", "reference"]
     micro_batch_size: Count | None
@@ -184,7 +184,7 @@ class EmaConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DistributedConfig:
-    """Keys of training on several machines, and of restarts after a rank fails; most have torchrun's names."""
+    """Keys of training on several machines, and of restarts after a rank fails; the first three are torchrun's."""
 
     nnodes: Count
     rdzv_endpoint: str | None
@@ -301,7 +301,7 @@ class TrainConfig:
 def gamma_by_rule(resolution: int, batch: int, least: float = 1.0) -> float:
     """R1's weight gamma for the final resolution and its batch size (Karras et al. 2020: StyleGAN2-ADA, cfg=auto).
 
-    Differs from StyleGAN2-ADA: gamma is at least `least`, because smaller values were worse up to 64x64 (docs/lab.md).
+    Unlike StyleGAN2-ADA's gamma, this gamma is at least `least`: smaller values were worse up to 64x64 (docs/lab.md).
     """
     return float(f"{max(0.0002 * resolution**2 / batch, least):.2g}")
 

@@ -121,7 +121,7 @@ def primitive(kind: Any, value: Any) -> Any:
 
 
 def kinds_of(schema: type) -> dict[str, Any]:
-    """The type annotation, bounds included, of each field of a dataclass by the field's name."""
+    """Map the name of each field of a dataclass to the field's type annotation, bounds included."""
     hints = get_type_hints(schema, include_extras=True)
     return {field.name: hints[field.name] for field in fields(schema)}
 
@@ -135,14 +135,14 @@ def names_of(schema: Any, prefix: str = "") -> Iterator[str]:
 
 
 def named_tables(schema: type) -> dict[str, dict[str, Any]]:
-    """For each field that is a union of dataclasses (such as `loss`): these dataclasses as `by_names` returns them."""
+    """Map the name of each field that is a union of dataclasses (such as `loss`) to {name of a choice: dataclass}."""
     kinds = {field: alternatives(kind) for field, kind in kinds_of(schema).items()}
     several = {field: kinds for field, kinds in kinds.items() if len(kinds) > 1 and all(map(is_dataclass, kinds))}
     return {field: by_names(kinds) for field, kinds in several.items()}
 
 
 def by_names(schemas: tuple[Any, ...]) -> dict[str, Any]:
-    """The dataclasses by each word that their field `name` allows, for example {'ada': AdaConfig}."""
+    """Map each word that the field `name` of a dataclass allows to this dataclass, for example {'ada': AdaConfig}."""
     return {word: schema for schema in schemas for word in words_of(kinds_of(schema)["name"])}
 
 

@@ -19,12 +19,12 @@ REMEDIES = {
     "Training always verifies the checksums of all data files.": "data.verify verify",
     "Each machine finds its own address, and waits five minutes for the other machines.": "distributed.local_addr"
     " distributed.rdzv_timeout_seconds",
-    "The first of swd, kid and fid in evaluation.metrics decides which checkpoint is the best.": "evaluation.best",
-    "Evaluations take at most 5 % of the time, unless evaluation.interval_images= is set.": "evaluation.max_share",
-    "Inception's weights are downloaded into the folder of torch.hub if missing.": "evaluation.weights weights",
+    "Of swd, kid and fid, the first in the list evaluation.metrics= decides on the best checkpoint.": "evaluation.best",
+    "Without evaluation.interval_images=, evaluations take at most 5 % of the training time.": "evaluation.max_share",
+    "Missing weights of Inception are downloaded into the folder of torch.hub.": "evaluation.weights weights",
     "Use `pggan timelapse` for a film of a whole run.": "grow_from",
     "To open the page from another machine, run there: ssh -L PORT:127.0.0.1:PORT HOST.": "host",
-    "`pggan prepare` never crops a square further. To keep more checkpoints, set checkpoint.keep=.": "keep",
+    "`pggan prepare` crops only as crop= says. To keep more checkpoints, train with checkpoint.keep=.": "keep",
     "model.features=efficientnet-lite0 loads weights from an installed package.": "model.features_weights",
     "The generator has no noise inputs.": "model.noise",
     "The value is fixed, as in the paper.": "gradients.clip loss.drift loss.penalty_resolution model.fmap_decay"
@@ -42,7 +42,7 @@ REMEDIES = {
     "TERM=dumb replaces the live view by lines, and metrics.jsonl has all numbers.": "monitor.console",
     "Set a larger checkpoint.keep= to keep more checkpoints; the best one is always kept.": "checkpoint.milestones",
     "`pggan timelapse` always enlarges its film to about 512 pixels.": "zoom",
-    "Set calibrate=true to measure this machine, or device= to predict a known card.": "tflops watts",
+    "Set calibrate=true to measure this machine, or device= to predict the speed of a known GPU.": "tflops watts",
     "`pggan bench` always warms up as long as the device needs.": "warmup",
 }
 WITHDRAWN = {name: remedy for remedy, names in REMEDIES.items() for name in names.split()}

@@ -56,7 +56,7 @@ def label(metric: str, extractor: str, count: int) -> str:
 
 
 def summary(values: Mapping[str, float]) -> Iterator[str]:
-    """Short texts such as "kid@inception-512 3.21", one per value; values of single levels (swd/32) are left out."""
+    """Yield texts such as "kid@inception-512 3.21", one per value; values of one pyramid level (swd/32) are skipped."""
     for name, value in values.items():
         if not name.partition("@")[0].partition("/")[2].isdecimal():
             yield f"{name} {value:.3g}"
@@ -71,7 +71,7 @@ class Task:
     partition: RankPartition
     extractor: Any  # the feature extractor; None if no metric needs one
     known: dict[Any, Any] = field(default_factory=dict)  # results that depend on reals only, kept for later evaluations
-    collectors: dict[Any, Any] = field(default_factory=dict)  # collectors of fakes; metrics with the same key share one
+    collectors: dict[Any, Any] = field(default_factory=dict)  # collectors of fakes by key; metrics may share them
 
     def shown_reals(self, collector: C, first: int = 0) -> C:
         """Give `collector` the reals from index `first` on, and return the collector.  All ranks call this method."""
@@ -82,7 +82,7 @@ class Task:
     def once(self, what: tuple[Any, ...], calculate: Callable[[], Any]) -> Any:
         """The result of `calculate`, which depends on reals only; later evaluations get the cached result.
 
-        All ranks call this method.  Args: what: with the resolution, the key of the result in the cache.
+        All ranks call this method.  Args: what: the key of the result in the cache; this method adds the resolution.
         """
         key = (self.reals.resolution, *what)
         if key not in self.known:
@@ -90,7 +90,7 @@ class Task:
         return self.known[key]
 
     def of_fakes(self, calculate: Callable[[Tensor], Tensor], count: int) -> RowCollector:
-        """The collector that applies `calculate` to `count` or more fakes; metrics with equal `calculate` share it."""
+        """The collector that applies `calculate` to at least `count` fakes; metrics with the same function share it."""
         found: RowCollector = self.collectors.setdefault(calculate, RowCollector(calculate, 0, self.partition))
         found.count = max(found.count, count)
         return found
@@ -122,7 +122,7 @@ class Metric(ABC):
 
     @abstractmethod
     def values(self) -> dict[str, float]:
-        """The values by full name (`label`); only rank 0 needs values.  All ranks call this method after `feed`."""
+        """Values by full name (`label`).  All ranks call this method after `feed`, but only rank 0's result is used."""
 
     def pictures(self) -> dict[str, Pixels]:
         """Pictures by file name without suffix.  Only rank 0 calls this method, after `values`."""
@@ -150,7 +150,7 @@ class Evaluator:
     ) -> None:
         """Args: count: number of fakes and of reals; None: each metric uses as many as its paper.
 
-        Raises UserError if a name is unknown, and if weights or packages of the extractor are missing.
+        Raises UserError if a name is unknown, or if weights or packages of the extractor are missing.
         """
         self.count, self.known = count, dict[Any, Any]()
         self.metrics: dict[str, type[Metric]] = {name: find("metrics", name, METRICS) for name in names}
@@ -170,8 +170,9 @@ class Evaluator:
     ) -> Evaluation:
         """Compute all metrics of `network`.  All ranks call this method; each draws and reads its part of the images.
 
-        Args: settings: how fakes are drawn, and the resolution of all images; pyramid: the same reals in all calls;
-        first_seed: fake n has the seed first_seed + n; shows_progress: show a progress bar if there is a terminal.
+        Args: settings: how fakes are drawn, and the resolution of all images; pyramid: the reals, which must
+        be the same in all calls, because results are cached; first_seed: fake n has the seed first_seed + n;
+        shows_progress: show a progress bar if there is a terminal.
         Raises UserError before drawing if there are too few images.
         """
         side = settings.resolution

@@ -56,7 +56,7 @@ def run(config: EvaluateConfig) -> int:
         pictures = {} if folder is None else {f"{name}{end}": one for name, one in found.pictures.items()}
         about |= {"metrics": found.values, "notes": found.notes, "pictures": [*pictures]}
         result["evaluations"].append(about)
-        if folder is not None:  # after each evaluation, so that an interrupted command keeps its results
+        if folder is not None:  # write files after each evaluation, so an interrupted command keeps its results
             folder.mkdir(parents=True, exist_ok=True)
             for file, picture in pictures.items():
                 save_png(picture, folder / file)

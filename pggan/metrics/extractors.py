@@ -102,7 +102,7 @@ def pixels() -> Callable[[Tensor], Tensor]:
 
 
 def box_means(images: Tensor) -> Tensor:
-    """Features [N, F]: images uint8 [N, C, R, R] averaged down to 32x32; distances are RMS differences in [0, 1]."""
+    """Features [N, F]: images uint8 [N, C, R, R] averaged to at most 32x32; distances are RMS differences in [0, 1]."""
     means = F.adaptive_avg_pool2d(images.float(), min(PIXEL_SIDE, images.shape[-1])).flatten(1)
     scaled: Tensor = means / (255 * float(means.shape[1]) ** 0.5)
     return scaled

@@ -16,13 +16,13 @@ from torch import Tensor
 from pggan.metrics import Metric, Task, label
 from pggan.sampling.images import Pixels, contact_sheet
 
-DISTANCE_ROWS = 1024  # rows per block of a distance matrix, to limit memory
-KERNEL_ROWS = 2048  # rows per block of KID's kernel matrix, to limit memory
+DISTANCE_ROWS = 1024  # rows of a distance matrix that are computed at once, to limit memory
+KERNEL_ROWS = 2048  # rows of KID's kernel matrix that are computed at once, to limit memory
 NEIGHBOURS = 3  # precision and recall use the distance to the third nearest neighbour
 
 # The constants below are for the metric `neighbours`.
-QUANTILE = 0.05  # a fake is a copy if its distance is below this quantile of the distances between training images
-# Rounding to float32 separates the features of two copies of an image by at most this share of the mean feature norm.
+QUANTILE = 0.05  # a fake is a copy if its nearest real is nearer than this quantile of distances between nearest reals
+# Rounding to float32 separates the features of two copies of an image by at most SAME_IMAGE x the mean feature norm.
 # 2^18 random errors of 2^-24 (2^6 layers with sums of 2^12 products) add up to 2^-15; SAME_IMAGE is twice 2^-15.
 SAME_IMAGE = 2.0**-14
 ROWS = 8  # the picture shows the ROWS fakes that are closest to a training image, one fake per row
@@ -93,10 +93,10 @@ def covered(points: Tensor, centres: Tensor) -> float:
 class KernelInceptionDistance(Comparison):
     """Kernel inception distance (Binkowski et al. 2018, section 4), times 1000: `kid`, and `kid_floor`.
 
-    KID is the unbiased estimate of the squared maximum mean discrepancy (MMD) with the kernel (x . y / F + 1)^3.  It is
-    taken over all images; the mean over random subsets of 1000 in the paper has the same expectation, but a larger
-    variance.  Because KID is unbiased, values for different counts can be compared.  A perfect generator has 0 on
-    average, so negative values occur.  The floor is the KID of one half of the reals against the other half.
+    KID is the unbiased estimate of the squared maximum mean discrepancy (MMD) with the kernel (x . y / F + 1)^3.  This
+    class takes KID over all images; the paper's mean over random subsets of 1000 images has the same expectation, but
+    a larger variance.  Because KID is unbiased, values for different counts can be compared.  A perfect generator has 0
+    on average, so negative values occur.  The floor is the KID of one half of the reals against the other half.
     """
 
     paper_images = 50_000
@@ -142,7 +142,7 @@ class FrechetInceptionDistance(Comparison):
     """
 
     paper_images = 50_000
-    least_images = 16  # chosen here, not in the paper: KID and SWD also need at least 16 images
+    least_images = 16  # our choice, the same minimum as for KID and SWD; the paper has no minimum
     takes_more_fakes = True
     decides = "fid"
 
@@ -189,9 +189,9 @@ class NearestNeighbours(Metric):
     training images.  To save time, only the fakes and those `count` training images are mirrored, not the whole set.
     """
 
-    paper_images = 1000  # chosen here: with 1000 fakes, a share of 5 % copies has a standard error below 1 %
+    paper_images = 1000  # our choice: among 1000 fakes, a share of 5 % copies has a standard error below 1 %
     uses_extractor = True
-    least_images = round(1 / QUANTILE)  # with fewer images, the quantile would be nearly the smallest distance
+    least_images = round(1 / QUANTILE)  # with fewer images, the quantile of the distances would be nearly the minimum
 
     def __init__(self, task: Task, count: int) -> None:
         super().__init__(task, count)
@@ -209,7 +209,7 @@ class NearestNeighbours(Metric):
         self.distances, self.nearest = nearest_images(reals, *fakes, count=SHOWN)
         distances = self.distances[:, 0]
         among = nearest_images(reals, reals[: self.count], mirrored, count=2)[0][:, 1]  # column 0 is the image itself
-        # With many duplicates in the data, the quantile is 0; then distances within the rounding error mean copies.
+        # If many reals are duplicates, the quantile is 0; then a fake within the rounding error of a real is a copy.
         are_copies = (distances < among.quantile(QUANTILE)) | (distances <= rounding_of(every))
         values = {
             "neighbour_distance": distances.median(),
@@ -219,7 +219,7 @@ class NearestNeighbours(Metric):
         return {label(key, extractor.name, self.count): float(value) for key, value in values.items()}
 
     def pictures(self) -> dict[str, Pixels]:
-        """Show the ROWS fakes with the least distances: each row has one fake and its nearest training images."""
+        """A picture of the ROWS fakes nearest to the reals: each row has one fake and its nearest training images."""
         task, images = self.task, list[Pixels]()
         for fake in self.distances[:, 0].argsort()[:ROWS].tolist():
             images += [*task.fakes.read([fake]), *task.reals.read(self.nearest[fake].tolist())]

@@ -1,4 +1,4 @@
-"""The fakes and reals of an evaluation, read once in blocks that are divided among the ranks.
+"""The fakes and reals of an evaluation, read once in blocks of up to 64 images that are divided among the ranks.
 
 Fakes are ordered by seed, reals by a fixed random permutation.  Blocks do not depend on the number of ranks, each
 calculation uses the images of one block, and results are gathered in the order of the images.  So a metric has the same
@@ -25,9 +25,9 @@ from pggan.networks.networks import Generator
 from pggan.sampling.generate import RenderSettings, draw, render_each, seed_latents
 from pggan.sampling.images import Pixels
 
-MAX_IMAGES = 64  # largest number of images in a block
-BLOCK_PIXELS = 2**24  # largest number of pixels in a block: 16 images of 1024x1024
-DRAWN_PIXELS = 2**22  # largest number of pixels in a batch of G: 4 images of 1024x1024
+MAX_IMAGES = 64  # a rank reads and processes at most this many images at once (a block)
+BLOCK_PIXELS = 2**24  # all images of a block together have at most this many pixels: 16 images of 1024x1024
+DRAWN_PIXELS = 2**22  # G draws at most this many pixels in a batch: 4 images of 1024x1024
 
 
 class Images(Protocol):
@@ -76,7 +76,7 @@ class FakeImages(Images):
 
 @dataclass(frozen=True)
 class RankPartition:
-    """Divides images into blocks of `size`; rank b % world_size has block b.  `size` is even, for MS-SSIM's pairs."""
+    """Divides a set into blocks of `size` images; rank b % world_size has block b.  For MS-SSIM, `size` is even."""
 
     group: ProcessGroup
     size: int
@@ -84,7 +84,7 @@ class RankPartition:
 
     @classmethod
     def at(cls, resolution: int, group: ProcessGroup, *, shows_progress: bool = False) -> "RankPartition":
-        """Choose the largest number of images per block that MAX_IMAGES and BLOCK_PIXELS allow at this resolution."""
+        """Choose how many images a rank processes at once (a block): as many as MAX_IMAGES and BLOCK_PIXELS allow."""
         return cls(group, min(MAX_IMAGES, max(BLOCK_PIXELS // resolution**2, 2)), shows_progress)
 
     def own(self, count: int) -> list[range]:
@@ -93,22 +93,22 @@ class RankPartition:
         return blocks[self.group.rank :: self.group.world_size]
 
     def all_gather(self, blocks: Sequence[Tensor]) -> Tensor:
-        """Join all ranks' results in the order of images; `blocks`: a tensor [N, …] for each of this rank's blocks."""
+        """Join all ranks' results in the order of images; `blocks`: a tensor [N, …] per N images of this rank."""
         turns = zip_longest(*self.group.all_gather_object(list(blocks)))
         return torch.cat([block for turn in turns for block in turn if block is not None])
 
 
 class Collector(Protocol):
-    """Collects results for the images 0 to `count` - 1; each rank's collector gets only that rank's blocks."""
+    """Collects results for the images 0 to `count` - 1; each rank's collector gets only the images of that rank."""
 
     count: int
 
     def add(self, images: Tensor) -> None:
-        """Process the next block of this rank: images uint8 [N, C, R, R]."""
+        """Process the next N images of this rank: uint8 [N, C, R, R]."""
 
 
 class RowCollector(Collector):
-    """Collects what `calculate` returns for images, such as features: a tensor [N, …] per block of N images."""
+    """Collects what `calculate` returns for images, such as features: a tensor [N, …] for N images at a time."""
 
     def __init__(self, calculate: Callable[[Tensor], Tensor], count: int, partition: RankPartition) -> None:
         self.calculate, self.count, self.partition = calculate, count, partition

@@ -32,7 +32,7 @@ PATCHES = 128
 SIDE = 7
 MIN_LEVEL = 16
 DIRECTIONS = 4 * 128
-AT_ONCE = 32  # directions per batch: the projections of 16384 images on so many directions take 268 MB of memory
+AT_ONCE = 32  # directions at a time: the projections of all patches of 16384 images on 32 directions take 268 MB
 BINOMIAL = (1 / 16, 4 / 16, 6 / 16, 4 / 16, 1 / 16)
 
 
@@ -45,7 +45,7 @@ def levels_of(resolution: int) -> list[int]:
 
 
 def blur(images: Tensor) -> Tensor:
-    """Images [N, C, S, S], convolved with the binomial filter in both directions."""
+    """Convolve images [N, C, S, S] with the binomial filter, along rows and columns."""
     return separable_filter(F.pad(images, (2, 2, 2, 2), mode="reflect"), BINOMIAL)
 
 
@@ -80,7 +80,7 @@ def cut_patches(level: Tensor, corners: Tensor) -> Tensor:
 
 
 def corners_of(block: int, count: int, side: int) -> Tensor:
-    """Random patch positions int64 [2, count, 128] in a level of `side` pixels, seeded by `side` and block index."""
+    """Random patch positions int64 [2, count, 128] for images from index `block` on, seeded by `side` and `block`."""
     generator = generator_for(0, f"swd patches {side}", block)
     corners: Tensor = torch.randint(side - SIDE + 1, (2, count, PATCHES), generator=generator)
     return corners
@@ -94,18 +94,18 @@ def random_directions(size: int, side: int) -> Tensor:
 
 
 class PatchCollector(Collector):
-    """Collects this rank's patches at every level, in one unnamed temporary file for each block of images and level."""
+    """Stores this rank's patches in unnamed temporary files: one file per call of `add` and level of the pyramid."""
 
     def __init__(self, count: int, resolution: int, channels: int, partition: RankPartition) -> None:
         self.count, self.channels, self.partition = count, channels, partition
         self.starts = [block.start for block in partition.own(count)]
         self.levels = levels_of(resolution)
-        self.patches: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # patches [N, P, C, 7, 7] per block
-        self.sums: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # [N, 2, C] per block: sums of x, x^2
+        self.patches: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # [N, P, C, 7, 7] per call of `add`
+        self.sums: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # [N, 2, C] per `add`: sums of x, x^2
 
     def add(self, images: Tensor) -> None:
         for side, level in zip(self.levels, laplacian_pyramid(images.float()), strict=True):
-            # Positions are drawn for a full block, so they do not depend on the number of images in the last block.
+            # Positions are drawn for a full block of images, so the images of a shorter block get the same positions.
             corners = corners_of(self.starts[len(self.patches[side])], self.partition.size, side)[:, : len(images)]
             patches = stored(cut_patches(level, corners.to(images.device)).cpu())
             self.patches[side].append(patches)
@@ -131,7 +131,7 @@ class PatchCollector(Collector):
 
 
 def stored(block: Tensor) -> Tensor:
-    """Move a float32 block to a memory-mapped, unnamed temporary file; raises UserError if the disk is full.
+    """Move a float32 tensor to a memory-mapped, unnamed temporary file; raises UserError if the disk is full.
 
     The file is written before it is mapped: on a full disk, a write to mapped memory kills the process (SIGBUS).
     """

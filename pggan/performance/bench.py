@@ -30,8 +30,8 @@ from pggan.losses.base import Reals
 from pggan.training.build import TrainerSettings, build_trainer
 from pggan.training.timing import EMA_DECAY, WARMUP
 
-QUEUED_UPDATES = 10  # least number of updates between two synchronizations with a GPU, so that waiting costs little
-LONG_AFTER = 10**9  # image count at which steps are timed, after the warm-up of deep gradient compression (DGC)
+QUEUED_UPDATES = 10  # a GPU is synchronized after at least this many updates, so that waiting costs little time
+LONG_AFTER = 10**9  # steps are timed at this image count, when deep gradient compression (DGC) has warmed up
 COLUMNS = {"side": "resolution", "batch": "batch", "ms/step": "milliseconds_per_step", "img/s": "images_per_second"}
 COLUMNS |= {"reference": "reference_images_per_second", "ratio": "ratio"}
 SCALING = {"side": "resolution", "ranks": "ranks", "ms/step": "milliseconds_per_step", "img/s": "images_per_second"}
@@ -41,7 +41,7 @@ Step = Callable[[Phase, Reals, StepRng], object]
 
 
 def run(config: BenchConfig) -> int:
-    """Measure the step at each resolution of `stages`, and print the results; returns the exit code.
+    """Measure the training step at each resolution of `stages`, and print the results; returns the exit code.
 
     All measurements use the networks of the highest resolution.
     """
@@ -101,9 +101,9 @@ def phase_of(resolution: int, batch: int) -> Phase:
 
 
 def measured(steps: dict[str, Step], phase: Phase, device: torch.device, config: BenchConfig) -> dict[str, float]:
-    """Measure the seconds per update of each step in `steps`; returns the median of several rounds by name.
+    """Measure the seconds that a call of each function in `steps` takes; returns the median of several rounds by name.
 
-    The steps take turns in each round.  Every round has the same number of updates with a gradient penalty.
+    The functions take turns in each round.  Every round has the same number of calls with a gradient penalty.
     """
     interval = config.loss.reg_interval
     count = interval if device.type == "cpu" else interval * -(-QUEUED_UPDATES // interval)
@@ -126,7 +126,7 @@ def measured(steps: dict[str, Step], phase: Phase, device: torch.device, config:
 
 
 def run_scaling(config: BenchScalingConfig) -> int:
-    """Measure the step at each resolution with each number of ranks, and print the results; returns the exit code."""
+    """Measure training steps at each resolution with each number of ranks, and print results; returns the exit code."""
     info, largest = rank_from_environment(), max(config.processes)
     if info is not None:
         return run_distributed(info, config.devices, partial(measure_scaling, config))

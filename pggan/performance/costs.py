@@ -27,7 +27,7 @@ from pggan.losses.base import GradientPenalty, Loss, PenaltyContext, Reals
 from pggan.networks.networks import Generator, count_parameters, new_discriminator
 from pggan.training.timing import Speed
 
-ACTIVATION_COPIES = 16  # bytes of memory per byte of activations: the paper's networks take 61 to 71 bytes per float32
+ACTIVATION_COPIES = 16  # memory of a step / memory of its activations: 15 to 18 for the paper's networks
 MAX_DEVICES = 1024  # largest number of devices that `communication_bound_from` tries
 SENT_BYTES = 3  # DGC sends a 16-bit position and an 8-bit value for each gradient entry
 
@@ -72,7 +72,7 @@ class CostCounter:
                 for terms in (of_d, of_g):
                     torch.autograd.backward([term.sum() for term in terms.loss.values()])
             counts = counter.get_flop_counts().get("Global", {})
-            # bmm builds convolution kernels, which a batch needs once, so its FLOPs do not grow with the batch.
+            # bmm builds convolution kernels, which a batch needs once, so the FLOPs of bmm do not grow with the batch.
             return sum(flops for operation, flops in counts.items() if operation is not torch.ops.aten.bmm)
 
         plain, penalized = step(()), step(loss.penalties())
@@ -116,7 +116,7 @@ class Card(NamedTuple):
         return Precision(found)
 
     def speed(self, precision: Precision) -> Speed:
-        """Speed with CUDA graphs: an H200 reached 80 % of the FLOP/s and 90 % of the bytes/s in its data sheet."""
+        """Expected speed: 80 % of the data sheet's FLOP/s and 90 % of its bytes/s, as on an H200 with CUDA graphs."""
         return Speed.of("cuda", 0.8e12 * self.teraflops[precision], 0.9 * self.bytes_per_second)
 
 
@@ -130,7 +130,7 @@ CARDS = {
     "4090": Card("NVIDIA GeForce RTX 4090", 1008e9, 24, 450, {"bf16": 165, "fp16": 165, "fp32": 82.6}),
     "t4": Card("Tesla T4", 320e9, 15, 70, {"fp16": 65, "fp32": 8.1}),
 }
-OTHER_WATTS = {"cpu": 100, "mps": 40, "cuda": 300}  # guessed power of devices that are not in CARDS, at full load
+OTHER_WATTS = {"cpu": 100, "mps": 40, "cuda": 300}  # guessed watts, at full load, of devices that are not in CARDS
 
 
 # ---- many devices
@@ -139,7 +139,7 @@ OTHER_WATTS = {"cpu": 100, "mps": 40, "cuda": 300}  # guessed power of devices t
 class Link(NamedTuple):
     """The connection from one device to the next device in the ring."""
 
-    bytes_per_second: float  # in one direction, while both directions are busy
+    bytes_per_second: float  # bandwidth in one direction, while both directions are busy
     latency_seconds: float  # delay of one message
     source: str
 
@@ -169,7 +169,7 @@ class Load(NamedTuple):
     numels: tuple[int, ...]  # number of gradient entries of each network
 
     def compute_seconds(self, devices: int) -> float:
-        """The compute time of a step with strong scaling: the time of the device with the most images."""
+        """The compute time of a step with strong scaling: the time of the device with the largest number of images."""
         groups = -(-self.batch // self.group)
         images = min(-(-groups // devices) * self.group, self.batch)
         return self.fixed_seconds + (self.seconds - self.fixed_seconds) * images / self.batch
@@ -221,7 +221,7 @@ class Cluster(NamedTuple):
         }
 
     def communication_bound_from(self, loads: Sequence[Load]) -> int | None:
-        """The smallest number of devices at which communication takes longer than compute, or None."""
+        """The smallest number of devices at which communication takes longer than compute; None if there is none."""
         used = max(load.users(MAX_DEVICES) for load in loads)
         most = used if self.scaling is Scaling.strong else MAX_DEVICES
         times = ((devices, *self.seconds(loads, devices)) for devices in range(2, most + 1))

@@ -1,4 +1,4 @@
-"""`pggan doctor` checks this machine, one line each: libraries, CPU, disk, GPU, and a few training steps."""
+"""`pggan doctor` checks libraries, CPU, disk, GPU and a few training steps, and prints a line for each check."""
 
 import json
 import os
@@ -56,7 +56,7 @@ class Check(NamedTuple):
     needed: bool = False  # training is impossible if this check fails
 
     def row(self, device: torch.device) -> dict[str, str]:
-        """Run the check, and return its name, verdict, findings and remedy; an exception is a failed check."""
+        """Run the check, and return its name, verdict, findings and remedy; an exception counts as a failed check."""
         try:
             found, good = self.how(device)
         except Exception as error:
@@ -148,7 +148,7 @@ def training(device: torch.device) -> tuple[str, bool]:
     trainer = build_trainer(settings, SMALL, [phase], ProcessGroup.single_process(device))
     seconds = step_seconds(trainer, phase, device)
     finite = all(bool(weights.isfinite().all()) for weights in trainer.state.g.network.weights)
-    return f"small steps of {duration(seconds)}, after which weights are {'' if finite else 'not '}finite", finite
+    return f"a step takes {duration(seconds)} with small networks; weights are {'' if finite else 'not '}finite", finite
 
 
 CHECKS = (

@@ -26,17 +26,17 @@ from pggan.performance.recipe import FEATURES_FROM, Choice, DataFacts, NetworkSi
 from pggan.run.eta import TRAINING_SHARE
 from pggan.training.timing import StepTimes, nearest, speed_of
 
-MAX_SECONDS, MAX_SHARE = 60.0, 0.02  # limits of the time for measuring steps: seconds, and share of the hours
-FEATURES_COST = 1.6  # pretrained features multiply the step time at 64x64 by this (recipe orl_64 on one CPU thread)
-ATTEMPTS = 3  # limit of timing rounds: measured times can change the choice of networks, which are then timed again
-MAX_HEADERS = 200  # limit of image headers to read: 200 take a second, and show any size that 5 % of the images have
+MAX_SECONDS, MAX_SHARE = 60.0, 0.02  # measuring steps takes at most 60 seconds, and 2 % of the hours
+FEATURES_COST = 1.6  # pretrained features multiply the step time at 64x64 by 1.6 (recipe orl_64, one CPU thread)
+ATTEMPTS = 3  # steps are timed at most this often: measured times can change the networks, which are then timed, too
+MAX_HEADERS = 200  # image sizes are read from at most this many files, because reading 200 headers takes a second
 SMALL_SHARE = 0.2  # share of images that may be smaller than the final resolution; training leaves these images out
-CLEARLY_FASTER = 0.9  # fewer CPU threads are chosen if a step takes at most this share of the time
+CLEARLY_FASTER = 0.9  # half as many CPU threads are chosen if the time of a step shrinks to this share or less
 MAX_AVATAR = 256  # highest final resolution for avatars; larger avatars show no more details
 
 
 class MeasuredCosts:
-    """Training seconds per image for networks of any size: expected from FLOPs, then scaled to measured steps."""
+    """Training seconds per image for networks of any size: estimated from FLOPs, then scaled to measured steps."""
 
     def __init__(self, config: TrainConfig, facts: DataFacts, device: torch.device, ranks: int) -> None:
         self.config, self.facts, self.device, self.ranks = config, facts, device, ranks
@@ -52,7 +52,7 @@ class MeasuredCosts:
         return found
 
     def measure(self, config: TrainConfig, recipe: Recipe, seconds: float) -> None:
-        """Measure the training steps of `recipe` for at most `seconds`; `config` has the choices of `recipe`."""
+        """Measure the training steps of `recipe` for at most `seconds`; `config` contains the choices of `recipe`."""
         stable = {phase.resolution: phase for phase in config.schedule.build().phases}
         phases = [replace(phase, batch=self._local(recipe.batch, side)) for side, phase in stable.items()]
         found = self._times(config, recipe.sizes).measured(phases, seconds)
@@ -70,7 +70,7 @@ class MeasuredCosts:
 def choose_threads(costs: MeasuredCosts, measure: Callable[[], None]) -> list[Choice]:
     """Halve the number of CPU threads as long as that makes the measured steps clearly faster.
 
-    Beside other programs, the threads of a step wait for one another, so two threads can be slower than one.
+    If other programs use the CPU, the threads of a step wait for one another: two threads can be slower than one.
     """
     threads, choices = torch.get_num_threads(), list[Choice]()
     while threads > 1:
@@ -83,20 +83,20 @@ def choose_threads(costs: MeasuredCosts, measure: Callable[[], None]) -> list[Ch
             costs.ratios = before
             break
         threads //= 2
-        share = f"{costs.ratios[side] / before[side]:.0%} of the time with {2 * threads}"
+        share = f"{costs.ratios[side] / before[side]:.0%} of the time with {2 * threads} threads"
         choices = [Choice("threads", threads, f"a step at {side}x{side} takes {share}")]
     return choices
 
 
 def extra(networks: NetworkSizes, side: int) -> float:
-    """The factor by which pretrained features make a step at resolution `side` slower; 1 if D uses none there."""
+    """The factor by which pretrained features slow a step at resolution `side` down; 1 if D does not use them there."""
     return FEATURES_COST if networks.features and side >= FEATURES_FROM else 1.0
 
 
 def find_recipe(
     config: TrainConfig, given: Set[str], compose: Callable[[list[Choice]], TrainConfig], log: Log, *, scales: bool
 ) -> tuple[list[Choice], str]:
-    """Choose the keys of a run that fits `config.hours`; returns the choices, and a text on images, machine and time.
+    """Choose values for the keys of a run of `config.hours`; returns them, and a text on images, machine and time.
 
     Args: config: the configuration without choices; given: keys that must not be chosen; compose: builds the
     configuration with choices; log: shows progress; scales: whether to scale the lengths of a given recipe.
@@ -131,7 +131,7 @@ def find_recipe(
 
 
 def facts_of(config: DataConfig) -> DataFacts:
-    """Number, resolution, channels and classes of the training images; for unprepared files, from a sample of headers.
+    """Number, resolution, channels and classes of the training images; for unprepared files, estimated from a sample.
 
     Raises UserError if there are no usable images, or if data.labels=true but the images are not prepared.
     """
@@ -150,7 +150,7 @@ def facts_of(config: DataConfig) -> DataFacts:
 
 
 def facts_of_files(config: DataConfig, path: str) -> DataFacts:
-    """The facts of image files in a folder, an archive or a known data set, from a sample of their headers."""
+    """The number, size and channels of images in a folder, archive or known data set, from a sample of file headers."""
     entries = open_source(path, config.cache).in_reading_order()
     found = [entry for entry in entries if entry.problem is None]
     sample = found[:: -(-len(found) // MAX_HEADERS) or 1]

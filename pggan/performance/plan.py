@@ -63,10 +63,10 @@ def run(config: PlanConfig) -> int:
             times, precision = StepTimes(settings, architecture, device), precision_on(device, config.precision)
             found = times.of_phases(schedule, partition.largest_local_batch, seconds=seconds)
             facts, memory = hardware(device), free_memory(device)
-            note = "Time: expected from FLOPs and the measured rate of a matrix product; calibrate=true measures steps."
+            note = "Time: estimated from FLOPs and the measured rate of matrix products; calibrate=true measures steps."
             if found.measured:
                 side = max(found.measured)
-                note = f"Time: measured on this device (*) up to {side}x{side}; other steps are expected from FLOPs."
+                note = f"Time: measured on this device (*) up to {side}x{side}; other times are estimated from FLOPs."
     watts = next((card.watts for card in CARDS.values() if card.name in facts["name"]), OTHER_WATTS[kind])
     counter = CostCounter(architecture, settings.loss, 2 if "16" in precision else 4)
     rows, loads = list[dict[str, Any]](), list[Load]()
@@ -115,8 +115,8 @@ def run(config: PlanConfig) -> int:
             f"Memory: weights, gradients, Adam's moments, and sixteen copies of all activations of a batch{there}. "
             "If memory does not suffice, training uses smaller micro-batches.",
             f"Energy: {watts:g} W per device; hosts, cooling and network are not included.",
-            "Scaling: devices like this one in a ring; communication does not overlap compute. Strong: one batch is "
-            "divided into whole groups of minibatch stddev. Weak: the batch grows with the number of devices.",
+            "Scaling: devices like this one form a ring; communication does not overlap compute. Strong scaling "
+            "divides one batch into whole groups of minibatch stddev. Weak scaling takes one such batch per device.",
         ],
     }
     if config.json:
@@ -221,9 +221,9 @@ def scaling_table(scaling: dict[str, Any]) -> Table:
 
 
 def dominance_table(plan: dict[str, Any]) -> Table:
-    """The table of the least number of devices at which communication takes over half of the step time (-: never)."""
+    """The table of the least number of devices at which communication takes more than half of the step time."""
     found = plan["communication_dominates_from"]
-    title = "Least number of devices at which communication takes over half of the step time (-: never)"
+    title = "Least number of devices at which communication takes more than half of the step time (-: never)"
     table = new_table(title, "interconnect", *(kind.replace(" ", "\n") for kind in next(iter(found.values()))))
     for name, counts in found.items():
         table.add_row(name, *(str(count or "-") for count in counts.values()))

@@ -1,7 +1,7 @@
 """The recipe that `hours=` chooses: network sizes and phase lengths that fill the time, and a table of rules.
 
-The rules for 64 feature maps on CPUs come from experiments (docs/lab.md).  The rules from 512x512 on come from the
-official preset for one GPU.  Between these, the rules are StyleGAN2-ADA's cfg=auto (Karras et al. 2020).
+The rules for networks of 64 feature maps on CPUs come from experiments (docs/lab.md).  The rules for final resolutions
+of 512x512 and more come from the official preset for one GPU.  All other rules are StyleGAN2-ADA's cfg=auto (2020).
 """
 
 from collections.abc import Callable, Mapping, Set
@@ -13,33 +13,33 @@ from pggan.core.architecture import MIN_RESOLUTION, resolutions_between
 from pggan.core.schedule import PerResolution, value_at
 from pggan.core.text import duration
 
-# Images per phase of growth, as in the recipes avatars_32 and orl_64; above 64x64, the counts double per level.
+# Images per phase of growth, as in the recipes avatars_32 and orl_64; above 64x64, counts double with the resolution.
 STABLE = {4: 1500, 8: 2500, 16: 5000, 32: 8000, 64: 16_000, 128: 32_000, 256: 64_000, 512: 128_000}
 FADE = {8: 1500, 16: 3000, 32: 5000, 64: 8000, 128: 16_000, 256: 32_000, 512: 64_000, 1024: 128_000}
 MAX_IMAGES = 600_000  # largest number of images per phase of growth, as in the official presets
-# Growth takes GROWTH_SHARE of the time, as in the demo, if its phases then are at least LONGER_FROM x STABLE and FADE.
-# Otherwise, phases have the lengths STABLE and FADE, because slightly longer phases make short runs worse.
-# In runs of five minutes, mean KID is 263 with the demo's phases, and 294 with phases that are 4 to 27 % longer.
+# Growth gets GROWTH_SHARE of the time if its phases can show at least LONGER_FROM times the images of STABLE and FADE.
+# Runs with less time show STABLE and FADE images per phase, because slightly longer phases make short runs worse.
+# In runs of five minutes, KID (x 1000) is 263 with phases of the recipe `demo`, and 294 with slightly longer phases.
 GROWTH_SHARE, LONGER_FROM = 0.3, 1.5
-# A final resolution is chosen if there is time for this many images there: half as many as in avatars_32 and orl_64.
+# Final resolution R is chosen if FINAL[R] images at R fit the time: half as many as in recipes avatars_32 and orl_64.
 # The values of FINAL above 64x64 are estimates.
-# Avatars need more images (DRAWN_FINAL), since flat areas show every error: KID is 1055 after 30,000 images.
+# Avatars need more images (DRAWN_FINAL), since flat areas show every error: KID (x 1000) is 1055 after 30,000 images.
 FINAL = {4: 500, 8: 2000, 16: 5000, 32: 15_000, 64: 20_000, 128: 10**5, 256: 3 * 10**5, 512: 10**6, 1024: 3 * 10**6}
 DRAWN_FINAL = FINAL | {32: 20_000, 64: 60_000}
-# Choices of model.fmap_max: each width but the least needs time for WIDER x FINAL images at the final resolution.
-# In half an hour, narrow networks are better: KID is 217 with 64 feature maps (476,000 images), 347 with 128 (180,000).
+# WIDTHS above the smallest (64) are chosen only if there is time for WIDER x FINAL images at the final resolution.
+# In half an hour, narrow networks are better: KID (x 1000) is 217 with 64 feature maps, and 347 with 128.
 WIDTHS, WIDER = (64, 128, 256, 512), 10
 MIN_WIDTH = {4: 64, 128: 128, 256: 256, 512: 512}  # least model.fmap_max by final resolution
-BASE, MAX_BASE = 8, 8192  # fmap_base = 8 x final resolution gives 16 feature maps there; the paper's 8192 is the limit
+BASE, MAX_BASE = 8, 8192  # fmap_base = 8 x side gives 16 feature maps at side x side; the paper's 8192 is the limit
 # Short runs on a CPU use batches of 8, which make twice as many updates as batches of 16.
-# With batches of 8 and of 16, mean KID of 263 portraits is 375 and 721, and median KID of avatars is 477 and 530.
-# Long runs on a CPU use batches of 16: after 476,000 images, KID of avatars is 217 with these, 268 with batches of 8.
+# Batches of 8 instead of 16 lower KID (x 1000) from 721 to 375 for 263 portraits, and from 530 to 477 for avatars.
+# Long runs on a CPU use batches of 16, which lower KID (x 1000) from 268 to 217 after 476,000 images of avatars.
 SHORT_RUN, SHORT_RUN_BATCH, LONG_RUN_BATCH = 200_000, 8, 16
 GPU_BATCH = {4: 128, 32: 64, 64: 32, 128: 16, 256: 8, 512: 4}
-# Pretrained features are better for photographs at 64x64: Inception KID of ORL faces is 1.4 with them, 9.7 without.
+# For photographs at 64x64, pretrained features lower KID (Inception, x 1000): from 9.7 to 1.4 for ORL faces.
 # Below 64x64, training without pretrained features is better.
 FEATURES, FEATURES_FROM = "efficientnet-lite0", 64
-FALLING_SHARE = 0.14  # the learning rates decay over this share of the images at the final resolution, as in the demo
+FALLING_SHARE = 0.14  # learning rates decay in the last 14 % of images at the final resolution (as in recipe demo)
 PUBLISHED_FROM = 512  # final resolutions from this one on use the loss and learning rates of the official preset
 # Learning rates by number of feature maps (fmap_max): 0.006 is from the recipe orl_64, 0.0025 from StyleGAN2-ADA.
 RATES = {64: 0.006, 128: 0.005, 256: 0.0035, 512: 0.0025}
@@ -63,7 +63,7 @@ class DataFacts(NamedTuple):
     channels: int
     num_classes: int  # 0 without labels
     drawn: bool  # true for avatars, false for photographs
-    note: str  # a text with these facts for the user
+    note: str  # a text that tells the user the number and the resolution of the images
 
 
 class NetworkSizes(NamedTuple):
@@ -82,7 +82,7 @@ Costs = Callable[[NetworkSizes, PerResolution], Mapping[int, float]]
 
 @dataclass
 class Recipe:
-    """Chooses the keys of a run for given images, a machine and a time; `choose` fills `choices`.
+    """Chooses values for the keys of a run, given images, a machine and a time; `choose` fills `choices`.
 
     Args: config: the configuration without choices; given: keys that must not be chosen; scales: whether to scale the
     phase lengths in `config`; kind: type of the devices (cpu, cuda or mps); seconds: time for training;
@@ -107,7 +107,7 @@ class Recipe:
         self.choices += [Choice(*each, reason) for each in values.items() if each[0] not in self.given]
 
     def choose(self) -> None:
-        """Choose all keys that the user has not given: network sizes, batch, phase lengths and the keys of `rules`."""
+        """Choose values for the keys that the user has not given: sizes, batch, phase lengths, keys of `rules`."""
         self.choose_sizes()
         before, self.batch = [*self.choices], self.batch_sizes(self.sizes.resolution)
         is_short = self.choose_lengths() < SHORT_RUN
@@ -126,34 +126,34 @@ class Recipe:
         published, small, is_short = side >= PUBLISHED_FROM, side <= FEATURES_FROM, images < SHORT_RUN
         maps, batch = self.width(self.sizes, MIN_RESOLUTION), int(value_at(self.batch, side))
         loss = self.config.loss.name if "loss" in given else "wgan_gp" if published else "logistic"
-        # With gamma 0.1, 1, 4, 12, KID of photographs is 573, 290, 259, 222; with 0.2, 1, KID of avatars is 578, 463.
+        # Larger gamma lowers KID (x 1000): of photos from 573 (0.1) to 222 (12), of avatars from 578 (0.2) to 463 (1).
         least = 12.0 if photos and small and loss == "logistic" else 1.0
         gamma = gamma_by_rule(side, batch, least)
         gamma_by = f"0.0002 x {side}^2 / {batch}, at least {least:g}: smaller values were worse"
         width = max((width for width in WIDTHS if width <= maps), default=WIDTHS[0])
         by_demo, rate = drawn and width == WIDTHS[0], RATES[width]
         rate_g, rate_d = (0.001, 0.001) if published else (0.02, 0.01) if by_demo else (rate, rate)
-        rates_by = "official preset" if published else "as in the demo" if by_demo else f"tried at {maps} feature maps"
+        rates_by = "official preset" if published else "recipe demo" if by_demo else f"tried at {maps} feature maps"
         rates = {"schedule.learning_rate_g": rate_g, "schedule.learning_rate_d": rate_d}
         few = photos and facts.images < FEW_IMAGES and loss != "wgan_gp"
         augmentation = self.config.augmentation
         adapts = few if "augmentation" not in given else augmentation.name == "ada"
         rampup, half_life = two_digits(min(images / 2, 500_000)), two_digits(min(max(images / 60, 1000), 10_000))
-        ticks = round(min(max(self.seconds / 120, 60), 600))  # a tick every two minutes, but 60 to 600 ticks
+        ticks = round(min(max(self.seconds / 120, 60), 600))  # a tick every two minutes, but 60 to 600 ticks per run
         return [
             (published, {"loss": "wgan_gp"}, f"the published loss for {side}x{side}"),
-            (not published, {"loss": "logistic"}, "as in the demo; a step takes two thirds of a WGAN-GP step's time"),
+            (not published, {"loss": "logistic"}, "as in recipe demo; steps take two thirds of the time of WGAN-GP"),
             (loss != "wgan_gp", {"loss.gamma": gamma}, gamma_by),
             (loss == "logistic", {"loss.reg_interval": 8}, "as in the recipes demo and orl_64"),
             ("schedule.learning_rate_g" not in given, rates, rates_by),  # by default, D uses G's rate
-            (drawn and not published, {"model.bilateral": 4}, "smooths flat areas: KID is 232 with it, 530 without"),
-            (drawn and not published and maps < 128, {"model.residual": True}, "KID is 591 with it, 660 without"),
-            (photos and small and channels in (1, 3), {"model.blur": True}, "KID is 710 with it, 810 without"),
-            (drawn, {"data.mirror": False}, "as in the demo"),
+            (drawn and not published, {"model.bilateral": 4}, "smooths flat areas: KID falls from 530 to 232"),
+            (drawn and not published and maps < 128, {"model.residual": True}, "KID of avatars falls from 660 to 591"),
+            (photos and small and channels in (1, 3), {"model.blur": True}, "KID of portraits falls from 810 to 710"),
+            (drawn, {"data.mirror": False}, "as in recipe demo"),
             (few, {"augmentation": "ada"}, f"D would memorize fewer than {FEW_IMAGES:,} photographs"),
             (adapts, {"augmentation.rampup_images": rampup}, "so that ADA's p can reach 1 within the run"),
             (True, {"ema.half_life_images": half_life}, "a sixtieth of the run's images, between 1,000 and 10,000"),
-            (True, {"ema.rampup": 0.2 if is_short else 0.05}, "as in the demo" if is_short else "as in StyleGAN2-ADA"),
+            (True, {"ema.rampup": 0.2 if is_short else 0.05}, "recipe demo" if is_short else "as in StyleGAN2-ADA"),
             (True, {"monitor.tick_images": one_two_five(images / ticks)}, f"about {ticks} in the run"),
             (True, {"monitor.grid_images": one_two_five(images / (ticks // 5))}, f"about {ticks // 5} in the run"),
             (True, {"checkpoint.every_images": one_two_five(images / 3)}, "about 3 in the run"),
@@ -206,7 +206,7 @@ class Recipe:
         return growth_seconds(each, *self.lengths()) + times * self.final_images(side) * each[side]
 
     def final_images(self, side: int) -> int:
-        """Final resolution `side` is chosen only if there is time for this number of images at `side`."""
+        """Image count at final resolution `side` that must fit the time; otherwise, a lower resolution is chosen."""
         return (DRAWN_FINAL if self.facts.drawn else FINAL)[side]
 
     def lengths(self) -> tuple[PerResolution, PerResolution]:
@@ -216,7 +216,7 @@ class Recipe:
         return stable, schedule.fade_images if self.scales or FADE_KEY in self.given else FADE
 
     def batch_sizes(self, resolution: int, *, short: bool = True) -> dict[int, int]:
-        """The batch by resolution, up to `resolution`: given, or the best for the device and the length of the run.
+        """Batch sizes by resolution, up to `resolution`: the user's, or the best for device and length of the run.
 
         A batch has at least a group of minibatch stddev per rank, and at most as many images as the training set.
         """
@@ -253,7 +253,7 @@ class Recipe:
             self.choices.append(Choice("schedule.total_images", None, "training ends when the hours are over"))
         falling = config.lr_decay_images / max(final, 1) if self.scales else FALLING_SHARE
         if side < PUBLISHED_FROM or self.scales:
-            reason = f"the last {falling:.0%} of {side}x{side}, as in {'the recipe' if self.scales else 'the demo'}"
+            reason = f"the last {falling:.0%} of {side}x{side}, as in {'the recipe' if self.scales else 'recipe demo'}"
             self.take({"schedule.lr_decay_images": two_digits(falling * stable[side])}, reason)
         return sum(stable.values()) + sum(fade.values())
 

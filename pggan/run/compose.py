@@ -98,7 +98,7 @@ def open_run(
         pyramid, course = source.pyramid, Course(source.schedule)
 
         trainer = build_trainer(settings, source.architecture, source.schedule.phases, group)
-        stack.callback(trainer.release_graphs)  # captured NCCL kernels would block closing the process group
+        stack.callback(trainer.release_graphs)  # CUDA graphs with NCCL kernels would block closing the process group
         restore(config, source, trainer, group)
         state, images = trainer.state, trainer.state.images
         stack.enter_context(disk_errors(run_dir, group))
@@ -191,7 +191,7 @@ def find_source(
 
 
 def restore(config: TrainConfig, source: Source, trainer: Trainer, group: ProcessGroup) -> None:
-    """Load the checkpoint to resume from, else the weights that `init_from` names, on all ranks; say so in the log."""
+    """On all ranks, load the checkpoint to resume from, or else the weights in `init_from`; adds a note for the log."""
     checkpoint, state, notes = source.checkpoint, trainer.state, source.notes
     with group.collective_errors():
         if checkpoint is not None:
@@ -207,11 +207,11 @@ def open_everywhere(
 ) -> ImagePyramid:
     """Open the pyramid on every rank; rank 0 prepares it first, and one rank per machine verifies its checksums."""
     final, place = schedule.final_resolution, None
-    for is_mine in (group.is_main, group.local_rank == 0, True):  # rank 0 first, then one rank per machine, then all
+    for is_mine in (group.is_main, group.local_rank == 0, True):  # prepare images on rank 0, then once per machine
         with group.collective_errors():
             if is_mine and place is None:
                 place = find_images(final)
-    assert place is not None, "in its last iteration, the loop calls find_images on every rank"
+    assert place is not None, "the loop above calls find_images on every rank"
     batch, data, verify = max(phase.batch for phase in schedule.phases), config.data, group.local_rank == 0
     with group.collective_errors():
         pyramid = open_pyramid(place, final, batch, channels=data.channels, labels=data.labels, verify=verify)

@@ -21,7 +21,7 @@ from pggan.core.architecture import resolutions_between
 from pggan.core.schedule import Course, Phase
 from pggan.core.text import duration
 
-# Tags of metrics that compare fakes with reals; tags of floors, of reals alone and of single levels don't match.
+# Matches the tags of metrics that compare fakes with reals, except metrics of one level of a pyramid (swd/32).
 IMAGE_QUALITY = r"metrics/(?![a-z_]+_(floor|reals))[a-z_]+(/[a-z]+)?@.*"
 FRAMES_PER_SECOND = 1  # rate of the live view; drawing one frame delays training by 3 ms
 KEPT_WARNINGS = 3  # the live view shows the last three warnings; train.log keeps all warnings
@@ -37,7 +37,7 @@ class LastingConsole(Console):
             super().print(*objects, **settings)
 
     def on_broken_pipe(self) -> None:
-        """Become quiet when the pipe is closed; rich would end the program."""
+        """Become quiet when the pipe is closed; without this method, rich would end the program."""
         self.quiet = True
 
 

@@ -11,11 +11,11 @@ from pggan.core.text import duration
 from pggan.training.timing import PhaseTimes
 
 # Old step times lose weight with a half-life of 60 seconds or of half the time since the start, whichever is longer.
-# Recent steps predict the next levels best, but the times of single ticks are noisy.
+# Recent steps predict the times of the next levels best, but the times of only a few steps are noisy.
 HALF_LIFE_SECONDS, HALF_LIFE_SHARE = 60.0, 0.5
-TRUSTED_SECONDS = 3.0  # seconds of training that weigh as much as the step times measured at the start
+TRUSTED_SECONDS = 3.0  # step times measured at the start weigh as much as this many seconds of training
 TRAINING_SHARE = 0.98  # share of `hours` that training may use; saving the last checkpoint needs the rest
-KNOWN_SHARE = 0.1  # growth is not shortened before this share of `hours`, because early step times predict badly
+KNOWN_SHARE = 0.1  # phases of growth keep their length until this share of `hours` has passed: early step times mislead
 PLANNED = ("growth_images", "lr_decay_images", "total_images")  # keys that `hours=` changes and state.json stores
 ENDLESS = 10**12  # an image count that no run reaches
 
@@ -41,7 +41,7 @@ class Eta:
         self._began, self._evaluating = self.now, 0.0
 
     def evaluated(self, seconds: float) -> None:
-        """Count the `seconds` of an evaluation as such, not as training time."""
+        """Count `seconds` as time of evaluations, not as training time."""
         self._evaluating += seconds
         self.now += seconds
 

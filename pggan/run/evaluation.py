@@ -26,7 +26,7 @@ MAX_POINTS = 100  # limit of evaluations per run if evaluation.interval_images i
 
 
 def is_better(mark: dict[str, Any], best: Any) -> bool:
-    """Whether `mark` replaces `best`: in a later phase, by a lower value in the same phase, or if metrics differ."""
+    """Whether `mark` replaces `best`: it has a later phase, a lower value in the same phase, or another metric."""
     if best is None or best["metric"] != mark["metric"]:
         return True
     this, other = ((-one["resolution"], one["fading"], one["value"]) for one in (mark, best))
@@ -34,7 +34,7 @@ def is_better(mark: dict[str, Any], best: Any) -> bool:
 
 
 def fits(took: float, spent: float, share: float, *, last: bool) -> bool:
-    """Whether one evaluation of `took` seconds (two, unless this is the `last`) fits into `share` - `spent` seconds."""
+    """Whether this evaluation and the `last` one, of `took` seconds each, fit into `share` - `spent` seconds."""
     return spent + took * (1 if last else 2) <= share
 
 
@@ -89,7 +89,7 @@ class TrainingEvaluator:
         finally:
             self._evaluated_at, self.took = images, time.monotonic() - began
             self._spent += self.took
-            if self.interval_images is None:  # else evaluations come as regularly as steps
+            if self.interval_images is None:  # the ETA counts evaluations at fixed intervals as training time
                 self.reporter.evaluated(self.took)
         for note in found.notes if is_first else ():
             self.reporter.line(note)

@@ -16,11 +16,11 @@ COUNTED = "/skipped"  # metrics with this suffix in their name are summed, all o
 PEAKED = "/gradient_norm"  # metrics with this suffix are averaged, and their maximum is reported, too
 PEAK = "_max"  # appended to the name of a metric to name its maximum
 
-SPIKE_FACTOR = 100  # alarm for a gradient norm of this many times its recent median; new levels cause smaller spikes
+SPIKE_FACTOR = 100  # alarm if a gradient norm exceeds 100 times its recent median; new levels cause smaller spikes
 # ADA aims at a mean sign of 0.6 for D's scores of reals (Karras et al. 2020, section 3).
 # In the recipe avatars_32, the mean sign of D's scores stays below 0.67 until the learning rates decay.
 # A mean sign of 0.8 means that D is wrong about one real in 10.
-# Relativistic losses compare scores of reals and fakes: `Loss.mean_sign` converts MAX_SIGN for score differences.
+# For relativistic losses, `Loss.mean_sign` converts MAX_SIGN to a limit for signs of differences, real minus fake.
 MAX_SIGN, RECENT_TICKS = 0.8, 12
 REALS_SIGN = "health/reals_sign"
 REMEDIES = {
@@ -38,7 +38,7 @@ class MetricAccumulator:
     """Collects named tensors of all steps between two ticks on the device, so no step waits for a copy to the CPU."""
 
     def __init__(self) -> None:
-        self._steps: list[tuple[dict[str, int], Tensor]] = []  # for each step: tensor sizes by name, and all values
+        self._steps: list[tuple[dict[str, int], Tensor]] = []  # per step: {name: number of values}, all values joined
 
     def add(self, named: dict[str, Tensor]) -> None:
         """Add the tensors of one step, of any shape; the names may differ from step to step."""

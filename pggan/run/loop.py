@@ -116,7 +116,7 @@ class Run:
         if step.reaches(self.tick_images) or self.evaluator.is_due(step.before, step.images):
             self._tick(step)
         self._is_wanted |= step.reaches(self.writer.every_images) or self.evaluator.mark is not None
-        # No checkpoint while updates are skipped: the state may be broken, so rolling back to this state is useless.
+        # While updates are skipped, no checkpoint is saved: the state may be broken, so rolling back to it is useless.
         if self._is_wanted and not step.is_last and updates_were_taken(self.state, self.most_skipped):
             self._save()
 
@@ -132,7 +132,7 @@ class Run:
         if not step.is_last:
             self._replan(step.images)
         if is_sound:  # while updates are skipped, no checkpoint is saved, so no result may be marked as the best
-            shown = self.course.at(step.images - 1)  # the phase of the last image, as in checkpoints
+            shown = self.course.at(step.images - 1)  # the phase of the last image shown, as in checkpoints
             scalars |= self.evaluator.at_tick(state.g_ema, shown, step.images, self.course.schedule.total)
         if loss.scores_are_log_odds and "scores/reals" in values:
             reals, fakes = (torch.from_numpy(values[f"scores/{kind}"]) for kind in ("reals", "fakes"))
@@ -157,13 +157,13 @@ class Run:
         self._is_wanted, self.evaluator.mark = False, None
         extra_state = self.trainer.reducer.extra_state()
         if self.group.is_main and self._wait_for_checkpoint():
-            self.reporter.board.flush()  # so that a run resumed from this checkpoint has no gap in TensorBoard
+            self.reporter.board.flush()  # without this flush, a resumed run could have a gap in TensorBoard
             phase = self.course.at(max(state.images - 1, 0))
             self.writer.save(take_snapshot(state, phase, metadata, extra_state))
         self._saved_at = state.images
 
     def _wait_for_checkpoint(self) -> bool:
-        """Wait until the last checkpoint is written; False if the checkpoint has numbers that are not finite."""
+        """Wait until the last checkpoint is written; returns False if it has numbers that are not finite."""
         try:
             self.writer.wait()
         except NonFiniteError as problem:
@@ -171,7 +171,7 @@ class Run:
         return self._problem is None
 
     def finish(self) -> int:
-        """Write the last checkpoint, wait until it is written, and print the next command; returns the exit code.
+        """Write the last checkpoint, wait for the disk, and print a command to try next; returns the exit code.
 
         Raises NonFiniteError, on all ranks, if the checkpoint has numbers that are not finite.
         """
@@ -194,7 +194,7 @@ class Run:
 
 
 def updates_were_taken(state: State, most_skipped: int) -> bool:
-    """Whether the last updates of G and D were not skipped; waits for the device.
+    """Whether neither G nor D has skipped its last update; waits for the device.
 
     Raises NonFiniteError after `most_skipped` skipped updates in a row.
     """

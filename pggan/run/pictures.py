@@ -127,7 +127,7 @@ class Pictures:
 
 @torch.no_grad()
 def show_projector(board: SummaryWriter, pyramid: ImagePyramid, state: State, phase: Phase) -> None:
-    """Show fakes of the averaged G and reals in TensorBoard's projector, as points: the inputs of D's last layer."""
+    """Show reals and the averaged G's fakes in TensorBoard's projector, as points: the inputs of D's last layer."""
     side, d = phase.resolution, state.d.network
     assert isinstance(d, Discriminator), "new_state creates a Discriminator"
     group = state.g_ema.architecture.stddev_group  # D's minibatch stddev needs batches of whole groups

@@ -53,14 +53,14 @@ class NullReporter:
         return self
 
     def __call__(self, *_: object, **__: object) -> None:
-        """Do nothing."""
+        """Do nothing, because only rank 0 reports."""
 
 
 class Reporter:
     """Writes all scalars, lines and pictures of a run; a context manager, which closes the files."""
 
     def __init__(self, run_dir: Path, course: Course, eta: Eta, alarms: Alarms, *, images: int, began: float) -> None:
-        """Continue the files of the run at `images` shown, and drop the entries of later image counts.
+        """Continue the files of the run at image count `images`, and drop the entries of later image counts.
 
         Args: began: time.monotonic() - began is the training time so far, without pauses between commands.
         """
@@ -77,7 +77,7 @@ class Reporter:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.console.__exit__()
-        with nullcontext() if kind is None else suppress(Exception):  # closing errors must not hide the block's error
+        with nullcontext() if kind is None else suppress(Exception):  # an error of close must not hide the first error
             self.board.close()
 
     @property

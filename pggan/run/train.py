@@ -89,7 +89,7 @@ def opened_again(
     if isinstance(problem, StepOutOfMemory):
         if problem.smaller is None:
             raise problem
-        if group.world_size > 1:  # the other ranks hang in this step, so the launcher must restart all
+        if group.world_size > 1:  # the other ranks hang in this step, so the launcher must restart all ranks
             Path(run_dir, SMALLER_FILE).write_text(str(problem.smaller))
             raise problem
         run.reporter.warn(f"{problem.problem} The run continues with micro-batches of {problem.smaller}.")
@@ -142,7 +142,7 @@ def refuse_copies(config: TrainConfig) -> None:
     tasks, nnodes = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")), config.distributed.nnodes
     if tasks > 1 and tasks != nnodes:
         raise UserError(
-            f"srun has started this command {tasks} times, and each would train a run of its own.",
-            "Start it once per machine (--ntasks-per-node=1), with distributed.nnodes= and distributed.rdzv_endpoint=, "
+            f"srun has started this command {tasks} times, and each copy would train a run of its own.",
+            "Run one copy per machine (--ntasks-per-node=1), with distributed.nnodes= and distributed.rdzv_endpoint=, "
             "as scripts/slurm/train.sbatch does. For separate runs: env -u SLURM_STEP_NUM_TASKS pggan train …",
         )

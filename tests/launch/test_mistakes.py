@@ -109,5 +109,5 @@ def test_what_the_parent_refuses(settings, run_dir, capfd, given, words):
 def test_copies_of_the_command_under_srun(settings, run_dir, capsys, monkeypatch):
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
     assert main(["train", *settings]) == 2
-    assert "each would train a run of its own" in capsys.readouterr().err
+    assert "each copy would train a run of its own" in capsys.readouterr().err
     assert not run_dir.parent.exists()

@@ -97,7 +97,7 @@ def test_cpu_threads_are_halved_as_long_as_steps_become_clearly_faster():
     try:
         ((key, value, reason),) = choose_threads(costs, measure)
         assert (key, value, torch.get_num_threads(), costs.ratios) == ("threads", 2, 2, {16: 2.0})
-        assert reason == "a step at 16x16 takes 50% of the time with 4"
+        assert reason == "a step at 16x16 takes 50% of the time with 4 threads"
         times[2] = 4.0
         torch.set_num_threads(4)
         assert choose_threads(costs, measure) == []
