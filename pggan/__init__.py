@@ -6,7 +6,7 @@ from typing import Any
 from pggan.core.process import __version__ as __version__
 from pggan.core.process import set_library_defaults
 
-# The public functions and their modules: `__getattr__` imports a module, and so torch, when its function is first used.
+# The public functions and their modules; `__getattr__` imports a module and torch when its function is first used.
 PUBLIC = {
     "load": "pggan.sampling.trained_generator:load",
     "from_pretrained": "pggan.interop.export:from_pretrained",

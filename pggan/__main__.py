@@ -1,4 +1,4 @@
-"""Runs `python -m pggan COMMAND key=value …`, or a rank whose command the launcher put into an environment variable."""
+"""Runs `python -m pggan COMMAND key=value …`, or the command in a variable that the launcher set for this rank."""
 
 from pggan.cli.main import console
 

@@ -1,4 +1,4 @@
-"""Find the images of a data set: a folder or archive by its path, a known data set by its name, or avatars.
+"""Find the images of a data set, which is a folder, an archive, a known data set, or drawn avatars.
 
 Known data sets are data sets such as CelebA that torchvision downloads; torchvision is imported only for them.
 Avatars are cartoon faces that this machine draws without a download.
@@ -47,7 +47,7 @@ PREFIX = "torchvision:"
 CLASSES = {"celeba": "CelebA", "cifar10": "CIFAR10", "mnist": "MNIST", "fashion_mnist": "FashionMNIST"}
 
 
-@lru_cache(maxsize=2)  # a process opens a data set only once
+@lru_cache(maxsize=2)  # cached, so that a process opens each data set only once
 def _opened(name: str, root: Path) -> Any:
     from torchvision import datasets
 
@@ -68,7 +68,7 @@ def known_set(name: str, root: Path) -> Source:
     try:
         root.mkdir(parents=True, exist_ok=True)
         dataset = _opened(name, root)
-    except Exception as error:  # torchvision's message names the cause: no network, or a wrong checksum
+    except Exception as error:  # torchvision's message names the cause, such as a wrong checksum
         raise UserError(
             f"{name} can't be opened in {root}: {error}",
             'See the torchvision page of this data set.  CelebA also needs: pip install "pggan[datasets]".',
@@ -84,13 +84,13 @@ def known_set(name: str, root: Path) -> Source:
 # ---- avatars
 
 STYLE = "toon-head"  # the style in which the DiceBear library draws the avatars
-# By default, most styles draw the same empty background in every image, so we give background colours.
+# By default, most DiceBear styles draw the same empty background in every image, so we give background colours.
 BACKGROUNDS = ["b6e3f4", "c0aede", "d1d4f9", "ffd5dc", "ffdfbf", "a3c4a8", "e8b4a0", "8fb8de"]
-MIN_DRAWN_SIDE = 64  # pixels; in a smaller drawing, thin lines vanish
+MIN_DRAWN_SIDE = 64  # side in pixels; in a smaller drawing, thin lines vanish
 
 
 def avatars(count: int, resolution: int) -> Source:
-    """The first `count` avatars.  An avatar depends only on `resolution` and on its number.
+    """The first `count` avatars.  An avatar depends only on `resolution` and on the avatar's number.
 
     Raises UserError when the optional packages that draw avatars are missing or do not work.
     """
@@ -101,7 +101,7 @@ def avatars(count: int, resolution: int) -> Source:
     except ImportError as error:
         problem = f"Drawing avatars needs packages that are not installed, or do not work: {error}."
         raise UserError(problem, 'Install them with: pip install "pggan[avatars]"') from error
-    credit = _definition()["meta"]  # artist and licence, which most licences require us to name
+    credit = _definition()["meta"]  # artist and licence of the style; most licences require this credit
     about: dict[str, object] = {"kind": "avatars", "name": STYLE, "backgrounds": BACKGROUNDS, "credit": credit}
     header, found = ImageHeader(resolution, resolution, is_grey=False), []
     for number in range(count):
@@ -111,13 +111,13 @@ def avatars(count: int, resolution: int) -> Source:
 
 
 def _draw(resolution: int, number: int) -> BinaryIO:
-    """Draw avatar `number` as a PNG file of at least twice the `resolution`, which `prepare` later scales down."""
+    """Draw avatar `number` as a PNG file of at least twice the `resolution`; `prepare` later scales it down."""
     import dicebear
     import resvg_py
 
     svg = str(dicebear.Avatar(_style(), {"seed": f"s{number}", "backgroundColor": BACKGROUNDS}))
     side = max(MIN_DRAWN_SIDE, 2 * resolution)
-    # Text is left out on purpose: system fonts differ, so avatars would differ between machines.
+    # System fonts are skipped, because fonts differ between machines, so an avatar's text would differ, too.
     return BytesIO(resvg_py.svg_to_bytes(svg, width=side, height=side, background="white", skip_system_fonts=True))
 
 
@@ -126,7 +126,7 @@ def _definition() -> dict[str, Any]:
     return content
 
 
-@cache  # building a style takes as long as drawing fifty faces
+@cache  # cached, because building a style takes as long as drawing fifty faces
 def _style() -> Any:
     from dicebear import Style
 

@@ -13,7 +13,7 @@ from PIL import Image, ImageFilter
 from pggan.data.image_file import Pixels, block_mean, to_pil, to_pixels
 
 MAX_SIDE_FACTOR = 4  # landmarks are wrong if a face's square is over 4 times as wide as the photograph's longer side
-SUPERSAMPLING = 4  # a face is drawn at 4 times the resolution, then each block of 4x4 pixels is averaged
+SUPERSAMPLING = 4  # a face is drawn at 4 times the resolution, then every 4x4 pixels are averaged to one pixel
 Point = NDArray[np.float64]
 # Four points (x, y) in pixels: left eye, right eye, left and right corner of the mouth; left is the viewer's left.
 Landmarks = NDArray[np.float64]
@@ -22,9 +22,9 @@ Landmarks = NDArray[np.float64]
 def face_square(landmarks: Landmarks) -> NDArray[np.float64]:
     """The corners (x, y) of the tilted square around a face: top left, bottom left, bottom right, top right.
 
-    The vector x leads from the middle of the square to its right side.  The direction of x is the sum of the line
-    between the eyes and the perpendicular to the line from eyes to mouth.  The length of x is the larger of 2 eye
-    distances and 1.8 eye-to-mouth distances.  The square's middle is a tenth of the way from eyes to mouth.
+    The vector x leads from the square's center to the middle of the square's right side.  The direction of x is the sum
+    of the vector from eye to eye and the perpendicular to the vector from eyes to mouth.  The length of x is the larger
+    of 2 x (eye distance) and 1.8 x (eye-to-mouth distance).  The center is a tenth of the way from eyes to mouth.
     """
     left_eye, right_eye, left_mouth, right_mouth = landmarks
     eyes, mouth = (left_eye + right_eye) / 2, (left_mouth + right_mouth) / 2
@@ -45,7 +45,7 @@ def face_side(landmarks: Landmarks) -> float:
 def align_face(pixels: Pixels, landmarks: Landmarks, resolution: int) -> Pixels:
     """Cut the square around a face out of a photograph [H, W, C]; returns [R, R, C], R = `resolution`.
 
-    Outside of the photograph, the square shows mirrored pixels, which blur and fade to the median colour with distance.
+    Outside of the photograph, the square shows mirrored pixels; farther out, they blur and fade to the median colour.
     Raises ValueError for a face that is too small or outside of the photograph.
     """
     square, side = face_square(landmarks), face_side(landmarks)
@@ -72,12 +72,12 @@ def align_face(pixels: Pixels, landmarks: Landmarks, resolution: int) -> Pixels:
 
 
 def _turned(vector: Point) -> Point:
-    """A vector (x, y), where y points down, rotated by 90 degrees clockwise."""
+    """The `vector` (x, y), rotated by 90 degrees clockwise; y points down."""
     return np.array([-vector[1], vector[0]])
 
 
 def _window(pixels: Pixels, low: NDArray[Any], high: NDArray[Any], side: float) -> Pixels:
-    """The rectangle of pixels between the corners `low` and `high` (x, y), with padding outside of the image."""
+    """The pixels of the rectangle from corner `low` to corner `high` (x, y); outside of the image, they are padding."""
     height, width, _ = pixels.shape
     before, after = np.maximum(-low, 0), np.maximum(high - (width, height), 0)
     inside = pixels[max(low[1], 0) : max(high[1], 0), max(low[0], 0) : max(high[0], 0)]
@@ -85,7 +85,7 @@ def _window(pixels: Pixels, low: NDArray[Any], high: NDArray[Any], side: float) 
         return inside
     if not inside.size:
         raise ValueError("the face lies outside the image")
-    # Unlike FFHQ's script, we blur and fade padding by the distance to the photograph, not by the rectangle's size.
+    # A pixel's distance to the photograph sets its blur and fading; in FFHQ's script, the padding's width counts, too.
     widths = ((before[1], after[1]), (before[0], after[0]), (0, 0))
     padded = np.pad(inside, widths, "reflect" if min(inside.shape[:2]) > 1 else "edge")
     distance = np.maximum(
@@ -101,5 +101,5 @@ def _window(pixels: Pixels, low: NDArray[Any], high: NDArray[Any], side: float) 
 
 
 def _outside(before: int, length: int, after: int) -> NDArray[np.float64]:
-    """For each pixel of a padded row, the distance to the image: 0 for `length` image pixels, more for padding."""
+    """The distance of each pixel in a padded row or column to the image: 0 for the `length` pixels of the image."""
     return np.concatenate([np.arange(before, 0, -1), np.zeros(length), np.arange(1, after + 1)]).astype(float)

@@ -3,8 +3,8 @@
 The file must be PNG, JPEG or WebP, whatever its extension.  It must hold one still picture of at most 64 megapixels,
 and be no decompression bomb.  EXIF data turns the picture upright.  Transparent pixels are drawn on white, unless the
 dataset keeps the alpha channel.  16 bits are scaled to 8; CMYK and palettes become RGB.  `crop` makes the picture
-square.  The picture is scaled down, never enlarged: each block of pixels is averaged if the picture's side is a
-multiple of the resolution; a Lanczos filter is used for other sides.
+square.  The picture is scaled down, never enlarged: by averages of square groups of pixels if the picture's side is a
+multiple of the resolution, else by a Lanczos filter.
 H height, W width, R resolution, C channels.
 """
 
@@ -25,8 +25,8 @@ FORMATS = ("PNG", "JPEG", "WEBP")
 EXTENSIONS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 PIXEL_LIMIT = 64_000_000
-BOMB_PIXELS = 16_000_000  # only images with more pixels (64 MB when decoded as RGBA) are checked with BOMB_RATIO
-BOMB_RATIO = 100  # pixels per byte of the file: a decompression bomb has more, and photographs have less than 10
+BOMB_PIXELS = 16_000_000  # only larger images, over 64 MB when decoded as RGBA, are checked with BOMB_RATIO
+BOMB_RATIO = 100  # a file with more pixels per byte is a decompression bomb; photographs have fewer than 10 per byte
 ORIENTATION_TAG = 0x0112
 
 Pixels = NDArray[np.uint8]  # [H, W, C]
@@ -37,7 +37,7 @@ class BadImage(Exception):
 
 
 class ImageFile(NamedTuple):
-    """An image file on disk, in an archive, or drawn on demand.  `path` names it in messages; `open` opens it to read.
+    """An image file on disk, in an archive, or drawn on demand.  `path` names the file in messages; `open` opens it.
 
     An ImageFile can be pickled, so that worker processes can open the file.
     """
@@ -49,7 +49,7 @@ class ImageFile(NamedTuple):
 class ImageHeader(NamedTuple):
     """What the header of an image file says: the size of the upright image, and whether it is grey.
 
-    notes: the conversions that the image will need, worded alike for all files, so that files can be grouped by note.
+    notes: the conversions that the image needs, in the same words for all files, so that a report can group files.
     """
 
     width: int
@@ -59,9 +59,9 @@ class ImageHeader(NamedTuple):
 
 
 def read_header(file: ImageFile) -> ImageHeader:
-    """The header of an image file; its pixels are not decoded.  Raises BadImage."""
+    """Read the header of an image file; pixels are not decoded.  Raises BadImage."""
     with _opened(file) as image:
-        # Pillow's PngImageFile.getexif would decode all pixels, because EXIF data may follow them in the file.
+        # Pillow's PngImageFile.getexif would decode all pixels, because EXIF data may follow the pixels in the file.
         turned = Image.Image.getexif(image).get(ORIENTATION_TAG, 1)
         width, height = image.size[::-1] if turned >= 5 else image.size
         is_deep = image.mode.startswith("I")
@@ -80,13 +80,13 @@ def read_header(file: ImageFile) -> ImageHeader:
 
 
 def decode(file: ImageFile, channels: int) -> Pixels:
-    """Decode a file to its upright picture [H, W, C].  Raises BadImage."""
+    """Decode an image file to pixels [H, W, C], turned upright.  Raises BadImage."""
     with _opened(file) as image:
         content: BinaryIO = image.fp  # type: ignore[attr-defined]
         if image.format not in ("JPEG", "MPO") or image.mode not in ("L", "RGB"):
             return _converted(image, channels)
         content.seek(0)
-        # simplejpeg decodes the same pixels as Pillow, but refuses damaged files, where Pillow fills in grey.
+        # simplejpeg decodes the same pixels as Pillow, but refuses damaged files; Pillow fills missing parts with grey.
         pixels: Pixels = simplejpeg.decode_jpeg(content.read(), "GRAY" if image.mode == "L" else "RGB")
         exif = image.info.get("exif")
         if not exif and pixels.shape[2] == channels:
@@ -123,17 +123,17 @@ def usable_side(width: int, height: int, crop: str) -> int:
 
 
 def _middle(pixels: Pixels, height: int, width: int) -> Pixels:
-    """The middle `height` x `width` pixels of an image; if an odd number is cut, the bottom or right loses one more."""
+    """The middle `height` x `width` pixels; an odd row or column is cut at the bottom or right."""
     top, left = (pixels.shape[0] - height) // 2, (pixels.shape[1] - width) // 2
     return pixels[top : top + height, left : left + width]
 
 
 @contextmanager
 def _opened(file: ImageFile) -> Iterator[Image.Image]:
-    """Open the image in a file.  Every error, also while the `with` block decodes pixels, becomes a BadImage."""
+    """Open the image in a file.  Any error becomes a BadImage, also an error in the `with` block."""
     try:
         with file.open() as content, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow warns of EXIF errors, and of large images: see `_check_header`
+            warnings.simplefilter("ignore")  # Pillow warns of EXIF errors, and of sizes that we check ourselves
             if (size := content.seek(0, 2)) == 0:
                 raise BadImage("empty file")
             with Image.open(content, formats=FORMATS) as image:
@@ -145,7 +145,7 @@ def _opened(file: ImageFile) -> Iterator[Image.Image]:
         raise BadImage("not a PNG, JPEG or WebP image, or its header is damaged") from error
     except Image.DecompressionBombError as error:
         raise BadImage(f"more than {PIXEL_LIMIT // 10**6} megapixels") from error
-    except Exception as error:  # damaged files make decoders raise nearly every type of error
+    except Exception as error:  # decoders may raise any type of error for a damaged file
         raise BadImage(getattr(error, "strerror", None) or f"damaged: {error}") from error
 
 
@@ -166,7 +166,7 @@ def _converted(image: Image.Image, channels: int) -> Pixels:
     ImageOps.exif_transpose(image, in_place=True)
     if image.mode.startswith("I"):
         sixteen_bits = np.asarray(image).astype(np.uint32)
-        image = Image.fromarray(((sixteen_bits + 128) // 257).astype(np.uint8))  # white is 65535 in 16 bits: 257 * 255
+        image = Image.fromarray(((sixteen_bits + 128) // 257).astype(np.uint8))  # 16-bit white is 65535 = 257 * 255
     if image.has_transparency_data and mode != "RGBA":
         paper = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(paper, image.convert("RGBA"))
@@ -183,7 +183,7 @@ def to_pixels(image: Image.Image) -> Pixels:
     return np.asarray(image).reshape(image.height, image.width, -1)
 
 
-# ---- smaller levels: exact box means, rounded half up
+# ---- smaller levels of an image pyramid: exact box means, rounded half up
 
 
 def block_sums(image: NDArray[Any], resolution: int, kind: type[np.unsignedinteger[Any]] = np.uint32) -> NDArray[Any]:
@@ -195,7 +195,7 @@ def block_sums(image: NDArray[Any], resolution: int, kind: type[np.unsignedinteg
         rows += image[offset::tall]
     parts = rows.reshape(-1, wide * channels).T
     sums = np.empty((parts.shape[1], channels), kind)
-    for channel in range(channels):  # one channel at a time, else numpy's inner loop runs over only 3 channels
+    for channel in range(channels):  # one channel at a time: numpy is slow if its inner loop has only 3 steps
         np.add(parts[channel], parts[channel + channels] if wide > 1 else 0, out=sums[:, channel])
         for part in parts[channel + 2 * channels :: channels]:
             sums[:, channel] += part
@@ -203,20 +203,21 @@ def block_sums(image: NDArray[Any], resolution: int, kind: type[np.unsignedinteg
 
 
 def block_mean(image: Pixels, resolution: int) -> Pixels:
-    """The rounded means of the blocks of `block_sums`: [H, W, C] to [R, R, C].  R = `resolution` divides H and W."""
+    """Rounded means of blocks of (H/R) x (W/R) pixels: [H, W, C] to [R, R, C].  R = `resolution` divides H and W."""
     height, width, _ = image.shape
     if height == width == resolution << (height // resolution).bit_length() - 1:
         return all_levels(image, resolution)[-1]
-    count = (height // resolution) * (width // resolution)  # below 8 million, so 2 * sum fits into 32 bits
+    count = (height // resolution) * (width // resolution)
+    # In up to 64 megapixels, a block has fewer than 2^23 pixels, so 2 * sum + count < 511 * 2^23 fits into uint32.
     mean: Pixels = ((2 * block_sums(image, resolution) + count) // (2 * count)).astype(np.uint8)  # rounds half up
     return mean
 
 
 def all_levels(image: Pixels, resolution: int = MIN_RESOLUTION) -> list[Pixels]:
-    """An image [R, R, C] and its block means at R/2, R/4 … `resolution`, each rounded once, from exact sums."""
+    """An image [R, R, C] and its block means at R/2, R/4 … `resolution`; each mean is rounded once, from exact sums."""
     levels, sums, bits = [np.ascontiguousarray(image)], image, 0  # a block holds 2^bits pixels
     while len(sums) > resolution:
-        # A sum of up to 256 bytes, plus 128 for rounding, fits into uint16, which is twice as fast as uint32.
+        # A sum of up to 256 uint8 pixels, plus 128 for rounding, fits into uint16, which is twice as fast as uint32.
         sums, bits = block_sums(sums, len(sums) // 2, np.uint16 if bits + 2 <= 8 else np.uint32), bits + 2
         levels.append(((sums + sums.dtype.type(1 << (bits - 1))) >> bits).astype(np.uint8))
     return levels

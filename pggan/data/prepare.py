@@ -1,4 +1,4 @@
-"""`pggan prepare`: convert image files to a pyramid, in a temporary folder that is renamed when it is complete."""
+"""`pggan prepare`: convert image files to a pyramid, in a temporary folder that is renamed at the end."""
 
 import fcntl
 import json
@@ -27,14 +27,14 @@ from pggan.data.tables import classes_of, with_faces
 from pggan.data.workers import Workers
 from pggan.data.writer import Layout, write_index
 
-REPORT_FILE = "report.json"  # a file of the pyramid that says which images are bad
+REPORT_FILE = "report.json"  # a file in the pyramid's directory that lists the images that were left out
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """How images become a dataset.
 
-    max_resolution: the top level; None = the highest level for which no image has to be enlarged.
+    max_resolution: resolution of the top level; None = the highest for which no image has to be enlarged.
     channels: 1 grey, 3 colour, 4 with transparency; None = 1 if every image is grey, else 3.
     crop: how an image becomes square: center, resize, pad (see `load_image`), or face (see `align_face`).
     landmarks: file with the landmarks of every face, for crop=face.
@@ -77,7 +77,7 @@ def prepare(source: Source, destination: Path, options: Options, workers: int | 
             _make(source, destination, options, digest, workers)
     except OSError as error:
         problem = f"{destination} cannot be written: {error.strerror}."
-        raise UserError(problem, "Free space or get permission there, or choose another destination.") from error
+        raise UserError(problem, "Free disk space, get write permission, or choose another destination.") from error
     try:
         made_of = parse_json((destination / REPORT_FILE).read_bytes()).get("made_of")
     except (OSError, ValueError):
@@ -104,7 +104,7 @@ def training_pyramid(
         return Path(path)
     options = Options(max_resolution=resolution, crop=crop, channels=channels, labels=labels)
     source = open_source(path, cache)
-    digest = digest_of(source.entries, options)[:12]  # in the directory's name: changed images get a new directory
+    digest = digest_of(source.entries, options)[:12]  # this hash names the directory, so changed images get another one
     cached = Path(cache, f"{Path(str(source.description['name'])).name}-{resolution}px-{digest}")
     if not cached.exists():
         print(f"Preparing {path}, once, into {cached}.", file=sys.stderr)
@@ -113,7 +113,7 @@ def training_pyramid(
 
 
 def digest_of(entries: Sequence[Entry], options: Options) -> str:
-    """SHA-256 of all that a dataset depends on: names and `Entry.stamp` of image files, options, and users' tables."""
+    """SHA-256 of all that a dataset depends on: options, landmarks, labels, names and `Entry.stamp` of images."""
     tables = [Path(path) for path in (options.landmarks, options.labels) if isinstance(path, str)]
     files = [(entry.name, entry.stamp) for entry in entries]
     form = [files, asdict(options), [file_sha256(path) for path in tables if path.is_file()]]
@@ -135,7 +135,7 @@ def _make(source: Source, destination: Path, options: Options, digest: str, work
             with atomic_directory(destination) as directory:
                 layout = Layout(directory, resolution, options.channels or (1 if is_grey else 3), len(good))
                 needed = sum(shard.bytes for shards in layout.shards().values() for shard in shards)
-                remedy = "Free some space, choose another disk, or lower the resolution."
+                remedy = "Free some disk space, choose another disk, or lower the resolution."
                 require_free_space(destination, needed, remedy)
                 layout = _decode_all(found, layout, options, pool)
                 labels = [classes[entry.name] for entry in found.good()] if class_names else []
@@ -147,7 +147,7 @@ def _make(source: Source, destination: Path, options: Options, digest: str, work
 
 @contextmanager
 def _alone(destination: Path) -> Iterator[None]:
-    """Hold the lock of `destination`; while another process prepares the same destination, wait for it."""
+    """Lock `destination` in a `with` block; if another process is preparing `destination`, wait for that process."""
     path = destination.with_name(f".{destination.name}.lock")
     destination.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as lock:
@@ -155,13 +155,13 @@ def _alone(destination: Path) -> Iterator[None]:
             print(f"Another process is preparing {destination}; this one waits for it.", file=sys.stderr, flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-        path.unlink(missing_ok=True)  # the lock file stays after an error: waiting and new processes must share it
+        path.unlink(missing_ok=True)  # after an error, the lock file stays: waiting and new processes share it
 
 
 def _decode_all(found: Findings, layout: Layout, options: Options, pool: Workers) -> Layout:
-    """Decode the good files into the shards; if some can't be decoded, begin again without these files.
+    """Decode the good files into the shards; if some files can't be decoded, begin again without these files.
 
-    Adds these files to `found.reasons`.  Returns the layout of the images that were decoded.
+    Adds the files that can't be decoded to `found.reasons`.  Returns the layout of the images that were decoded.
     """
     while True:
         slots = {entry.name: slot for slot, entry in enumerate(found.good())}
@@ -177,7 +177,7 @@ def _decode_all(found: Findings, layout: Layout, options: Options, pool: Workers
 
 
 def _decode(layout: Layout, crop: str, item: tuple[int, Entry]) -> tuple[str, str | None]:
-    """Decode a file, and write its image to the shards.  Returns the file's name, and why the file is bad, or None."""
+    """Decode a file, and write its image to the shards.  Returns the file's name and, for a bad file, the reason."""
     slot, entry = item
     try:
         if entry.face is None:
@@ -191,7 +191,7 @@ def _decode(layout: Layout, crop: str, item: tuple[int, Entry]) -> tuple[str, st
 
 
 def top_level(found: Findings, options: Options) -> int:
-    """The resolution of the top level.  Adds files that are too small for this resolution to `found.reasons`."""
+    """The resolution of the top level.  Each image that is too small for it gets an entry in `found.reasons`."""
     headers = {entry.name: found.headers[entry.name] for entry in found.good()}
     sides = {name: usable_side(header.width, header.height, options.crop) for name, header in headers.items()}
     smallest = min((side for side in sides.values() if side >= MIN_RESOLUTION), default=MIN_RESOLUTION)

@@ -6,7 +6,7 @@ A dataset is a directory (N images, R side in pixels, C channels):
     r0032-00000.bin     uint8 [N, R, R, C] of level R = 32, first shard
     labels.bin          int64 little endian [N], only when there are classes
 
-A pixel of level r is floor(m + 1/2), where m is the mean of its (R/r) x (R/r) block in the top-level image.
+A pixel of level r is floor(m + 1/2), where m is the mean of the (S/r) x (S/r) pixels that it covers at top level S.
 """
 
 import hashlib
@@ -70,7 +70,7 @@ class Index:
     source: dict[str, Any]
 
     def to_json(self) -> bytes:
-        """These fields as the bytes of index.json, with the name and version of the format."""
+        """The bytes of index.json: all fields of this object, and the name and version of the format."""
         return json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=1).encode() + b"\n"
 
     def files(self, levels: Iterable[int]) -> list[StoredFile]:
@@ -80,7 +80,7 @@ class Index:
 
 
 def parse_index(content: bytes) -> Index:
-    """Parse the bytes of an index.json.  Every value is checked, because datasets may come from strangers.
+    """Parse the bytes of an index.json.  Every value is checked, because a dataset may be untrusted.
 
     Raises ValueError that says what is wrong, and UserError for a dataset of another format version.
     """
@@ -128,7 +128,7 @@ def open_pyramid(
     labels: bool = False,
     verify: bool = True,
 ) -> "ImagePyramid":
-    """Open the pyramid at `path`, to train on up to `resolution` with batches of `batch` images.
+    """Open the pyramid at `path`, for training up to `resolution` with batches of `batch` images.
 
     Args: channels: how many channels the images must have; None: any number.  labels: whether images must have labels.
     verify: whether to compare all files with their checksums, which takes about a second per 2 GB.
@@ -158,7 +158,7 @@ class ImagePyramid:
     """A dataset that is opened for reading: `read` returns any images at any resolution.
 
     Opening compares the size of every file with the index; `verify` also compares the checksums.
-    `labels` is int64 [N], or None without classes.  `fingerprint` is index.json's SHA-256, which depends on all files.
+    `labels` is int64 [N], or None without classes.  `fingerprint` is index.json's SHA-256, which covers all files.
     Raises UserError when the directory holds no dataset, a dataset of another version, or a damaged dataset.
     """
 
@@ -234,7 +234,7 @@ class ImagePyramid:
 
     def _shards(self, resolution: int) -> tuple[list[Images], NDArray[np.int64]]:
         """The shards of `resolution` as memory maps, and the index of the first image in each shard."""
-        # A level is mapped when it is first used, because every memory map holds a file open.
+        # A level is memory-mapped when it is first used, because every memory map keeps a file open.
         if resolution not in self._mapped:
             maps = [
                 np.memmap(path, np.uint8, "r").reshape(-1, resolution, resolution, self.channels).view(np.ndarray)

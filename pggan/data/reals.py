@@ -1,4 +1,4 @@
-"""Batches of real images for training steps: choose, load and mirror images, scale them to [-1, 1], and fade them.
+"""Batches of real images for training: choose, mirror, scale to [-1, 1], and blend with the lower resolution in a fade.
 
 If all images of a resolution fit into the memory budget, they stay on the device as uint8.  If not, a thread reads the
 next batch in advance.  N images, R resolution, C channels.
@@ -30,14 +30,14 @@ PIECE_BYTES = 64 * MIB  # a level is copied to a GPU in pieces of this size, to 
 Indices = NDArray[np.int64]
 
 
-@lru_cache(maxsize=2)  # keeps two epochs, because a batch can end in the next epoch
+@lru_cache(maxsize=2)  # keeps the order of two epochs, because a batch can begin in one and end in the next
 def epoch_order(seed: int, epoch: int, count: int) -> Indices:
     """The order of `count` images in `epoch`: a permutation that depends on (seed, epoch) alone."""
     return np.random.default_rng(counter_seed(seed, "order", epoch)).permutation(count)
 
 
 def indices_at(seed: int, images: int, batch: int, count: int) -> Indices:
-    """The indices, int64 [N], of the batch after `images` images shown; an epoch shows each of `count` images once."""
+    """The indices, int64 [N], of the next batch after `images` images shown; an epoch shows all `count` images once."""
     first, last = images // count, (images + batch - 1) // count
     orders = [epoch_order(seed, epoch, count) for epoch in range(first, last + 1)]
     start = images - first * count
@@ -89,10 +89,10 @@ class Loader:
             try:
                 level = self._level(resolution)
                 return level.index_select(0, torch.from_numpy(indices).to(self.device, non_blocking=True))
-            except torch.OutOfMemoryError:  # the device is full: read this resolution batch by batch from now on
+            except torch.OutOfMemoryError:  # GPU memory is full: read this resolution batch by batch from now on
                 self.budget = self.pyramid.level_bytes(resolution) - 1
                 torch.cuda.empty_cache()
-        self._resident = None  # frees the memory of an earlier resolution
+        self._resident = None  # this frees the memory that images of an earlier resolution take
         if self._ahead is None or self._ahead[0] != (resolution, indices.tobytes()):
             self.prefetch(resolution, indices)  # the reading thread has not read this batch in advance
         assert self._ahead is not None, "the batch is being read"
@@ -100,7 +100,7 @@ class Loader:
         if done is not None:
             current = torch.cuda.current_stream(self.device)
             current.wait_event(done)
-            images.record_stream(current)  # keeps the allocator from reusing the memory before the step has read it
+            images.record_stream(current)  # PyTorch does not reuse the memory before this step has read the images
         return images
 
     def prefetch(self, resolution: int, indices: Indices) -> None:
@@ -110,7 +110,7 @@ class Loader:
     def _level(self, resolution: int) -> Tensor:
         """All images of `resolution`, uint8 [N, R, R, C] on the device."""
         if self._resident is None or self._resident[0] != resolution:
-            self._resident = None  # frees the old images before new ones are allocated
+            self._resident = None  # this frees the old images before memory for new images is allocated
             shape, count = (resolution, resolution, self.pyramid.channels), self.pyramid.images
             level = torch.empty((count, *shape), dtype=torch.uint8, device=self.device)
             most = max(PIECE_BYTES // prod(shape), 1)
@@ -124,7 +124,7 @@ class Loader:
         """Load images to the device, in the reading thread.  On a GPU, the returned event marks the end of the copy."""
         if self._stream is None:
             return torch.from_numpy(self.pyramid.read(resolution, indices)).to(self.device), None
-        # Only copies from pinned memory are asynchronous.  PyTorch caches pinned memory, so that each batch reuses it.
+        # Only copies from pinned memory are asynchronous.  PyTorch caches pinned memory, so later batches reuse it.
         shape = (len(indices), resolution, resolution, self.pyramid.channels)
         images = torch.empty(shape, dtype=torch.uint8, pin_memory=True)
         self.pyramid.read(resolution, indices, out=images.numpy())
@@ -167,7 +167,7 @@ class RealBatches:
 
     def batch(self, phase: Phase, rng: StepRng) -> Reals:
         """The next batch, at the resolution and alpha of `phase`: this rank's images, and one-hot labels if wanted."""
-        if phase.batch not in self._on_device:  # copied once, because a copy from host memory waits for the device
+        if phase.batch not in self._on_device:  # positions are copied only once: a copy to a GPU waits for the GPU
             self._on_device[phase.batch] = torch.from_numpy(self._indices(phase.batch)).to(self.device)
         positions, shown = self._on_device[phase.batch], self._shown(phase, rng.images)
         stored = self._loader.get(phase.resolution, shown)  # [N, R, R, C]

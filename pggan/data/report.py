@@ -19,7 +19,7 @@ NAMED_IN_LINE = 3
 class Findings:
     """The image files of a source, and which of them are bad.
 
-    headers: the header of each readable file, by file name; reasons: why a file is bad, by file name.
+    headers: the ImageHeader of each readable file, by file name; reasons: why a file is bad, by file name.
     """
 
     source: Source
@@ -31,7 +31,7 @@ class Findings:
         return [entry for entry in self.source.entries if entry.name not in self.reasons]
 
     def refuse(self, on_bad: str) -> None:
-        """Raise a UserError that names the bad files, if all files are bad, or if some are and on_bad=stop."""
+        """If all files are bad, or if some files are bad and on_bad=stop, raise a UserError that names them."""
         bad, total = len(self.reasons), len(self.source.entries)
         if bad == total or (bad and on_bad == "stop"):
             remedy = "Repair or remove these files, or leave them out with on_bad=report."
@@ -47,7 +47,7 @@ class Findings:
                 print("\n".join([title, *_lines(groups)]), file=sys.stderr)
 
     def to_json(self, **more: object) -> str:
-        """The text of report.json: bad files grouped by reason, good files grouped by note, and the entries `more`."""
+        """The text of report.json: bad files grouped by reason, good files grouped by note, and entries `more`."""
         counts = {"files": len(self.source.entries), "usable": len(self.good())}
         return json.dumps({**counts, "left_out": self._bad(), "noted": self._notes(), **more}, indent=1) + "\n"
 
@@ -90,7 +90,7 @@ def examine(source: Source, workers: Workers) -> Findings:
 
 
 def header_of(entry: Entry) -> tuple[str, ImageHeader | str]:
-    """A file's name, and its ImageHeader or why the file is bad.  With crop=face, width and height are the face's."""
+    """A file's name, and its ImageHeader or why the file is bad.  With crop=face, the header has the face's size."""
     try:
         header = entry.problem or entry.header or read_header(entry.file)
         if entry.face is not None and isinstance(header, ImageHeader):

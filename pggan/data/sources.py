@@ -15,7 +15,7 @@ from pggan.core.errors import UserError
 from pggan.data.face_crop import Landmarks
 from pggan.data.image_file import EXTENSIONS, BadImage, ImageFile, ImageHeader
 
-# Image files that pggan can't read are reported as bad files, so that users notice that these files are left out.
+# pggan can't read images with these extensions, and reports them as bad files, so that users notice them.
 UNREADABLE = [".gif", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".jxl", ".ppm", ".pgm", ".npy"]
 MAX_MEMBER_BYTES = 64_000_000  # larger files in an archive are not unpacked
 
@@ -26,8 +26,8 @@ class Entry(NamedTuple):
     name: the path relative to the source, with slashes; no two files of a source have the same name.
     problem: why the file must not be opened, or None.
     label: the class of the image: its first sub-folder, or its class in a known data set.
-    stamp: a text, such as size and time, that changes when the content may have changed.
-    header: the header of an avatar, which is known before the avatar is drawn; None for other images.
+    stamp: a text, such as size and modification time, that changes when the content may have changed.
+    header: size and colour of an avatar, known before the avatar is drawn; None for files, which have a header.
     face: with crop=face, the landmarks of the face that is cut out.
     offset: where the file begins in a tar archive, in bytes.
     """
@@ -59,7 +59,7 @@ class Source:
         self.entries = sorted(self.entries, key=lambda entry: entry.file.path)
 
     def in_reading_order(self) -> list[Entry]:
-        """The entries by offset, because each step back in a compressed tar archive unpacks it from its beginning."""
+        """The entries sorted by offset, because a step back in a compressed tar archive unpacks it from the start."""
         return sorted(self.entries, key=lambda entry: entry.offset)
 
 
@@ -115,7 +115,7 @@ def archive_source(path: Path) -> Source:
     try:
         # If an archive holds several files of one name, the last file counts: unpacking would overwrite the others.
         found = {entry.name: entry for entry in members(path) if is_image_name(entry.name)}
-    except Exception as error:  # damaged archives raise nearly every type of error
+    except Exception as error:  # a damaged archive may raise any type of error
         problem = f"{path} can't be read as a zip or tar archive: {str(error).partition(':')[0]}."
         raise UserError(problem, "Give a folder of images or an archive; download a damaged archive again.") from error
     return Source({"kind": kind, "name": path.name}, list(found.values()))
@@ -152,11 +152,11 @@ def _member(path: Path, name: str, size: int, member: str | tarfile.TarInfo) -> 
 
 
 class _Tar(tarfile.TarFile):
-    def __del__(self) -> None:  # closes a garbage-collected archive, as zipfile.ZipFile does
+    def __del__(self) -> None:  # a garbage-collected archive gets closed, as in zipfile.ZipFile
         self.close()
 
 
-@lru_cache(maxsize=4)  # an archive is opened once per process, and again when it has changed
+@lru_cache(maxsize=4)  # a process opens each archive once, and again when the archive has changed
 def _opened(path: Path, changed: int) -> Any:
     return zipfile.ZipFile(path) if zipfile.is_zipfile(path) else _Tar.open(path)
 

@@ -20,7 +20,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 MAX_WORKERS = 16  # largest number of worker processes, unless the user sets num_workers=
-MAX_BATCH = 8  # largest number of items that are sent to a worker at a time; to send single items would take more time
+MAX_BATCH = 8  # largest number of items that are sent to a worker at once; sending single items would be slower
 
 
 class Workers(AbstractContextManager["Workers"]):
@@ -44,13 +44,13 @@ class Workers(AbstractContextManager["Workers"]):
         self._pool.shutdown(cancel_futures=True)
 
     def in_order(self, title: str, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-        """Yield `function(item)` for each item, in order; a progress bar on stderr shows the time left.
+        """Yield `function(item)` for each item, in order; a progress bar on stderr shows the remaining time.
 
         With several workers, `function` and the items must be picklable.  Raises UserError when a worker is killed.
         """
         results: Iterator[Result] = map(function, items)
         if min(self.count, len(items)) > 1:
-            # If there are only a few items, batches are smaller, so that every worker gets a batch.
+            # If there are few items, batches of items are smaller, so that every worker gets a batch.
             size = max(1, min(MAX_BATCH, len(items) // (4 * self.count)))
             results = self._pool.map(function, items, chunksize=size)
         try:
@@ -69,7 +69,7 @@ def _begin() -> None:
 
 
 def _end_with_parent() -> None:
-    # A worker waits for work on a pipe of which it holds both ends, so it would not notice that its parent was killed.
+    # A worker holds both ends of the pipe that brings work, so the pipe does not break when the parent is killed.
     parent = multiprocessing.parent_process()
     assert parent is not None, "runs in a worker only"
     parent.join()

@@ -10,7 +10,7 @@ import numpy as np
 
 from pggan.data.pyramid import INDEX_FILE, LABEL_BYTES, Images, Index, StoredFile, checksums, levels_up_to
 
-SHARD_BYTES = 2**30  # size of the largest shard; fixed, so that the same images always make the same files
+SHARD_BYTES = 2**30  # largest size of a shard; constant, so that the same images always make the same files
 LABELS_FILE = "labels.bin"
 
 
@@ -33,7 +33,7 @@ class Layout(NamedTuple):
         return found
 
     def create(self) -> None:
-        """Replace all shards by empty sparse files, which take disk space only when images are written."""
+        """Replace all shards by sparse files of full size, which take disk space only where images are written."""
         for path in self.directory.glob("r*.bin"):
             path.unlink()
         for shard in (shard for shards in self.shards().values() for shard in shards):

@@ -94,7 +94,7 @@ def run(config: ExportConfig) -> int:
             print(f"{what}; images differ from PyTorch's by {write_onnx(generator.loaded, out):.1e}")
             labels = f" and one-hot labels [N, {generator.num_classes}]" if generator.num_classes else ""
             latents = f"latents [N, {generator.latent_size}] from N(0, 1){labels}"
-            print(f"{NEXT} load it in another program; its inputs are {latents}")
+            print(f"{NEXT} load the ONNX file in another program; the inputs are {latents}")
         case "hf":
             write_folder(with_provenance(generator, config), out)
             print(f"{out}: weights, configuration, samples and model card")
@@ -127,7 +127,7 @@ def with_provenance(generator: TrainedGenerator, config: ExportConfig) -> Traine
 
 
 def write_folder(generator: TrainedGenerator, folder: Path) -> None:
-    """Write weights, configuration, samples and model card of a generator: all files or none."""
+    """Write a generator's weights, configuration, sample images and model card into `folder`: all files or none."""
     samples = contact_sheet(generator.render(generator.latents(SEEDS)), COLUMNS, generator.resolutions[-1])
     with atomic_directory(folder) as temporary:
         save_generator(generator.loaded, temporary / GENERATOR_FILE)

@@ -1,7 +1,8 @@
 """`pggan import` converts a generator that another program has trained into a generator file of pggan.
 
 These programs and pggan scale weights by gain / sqrt(fan-in) at run time (equalized learning rate).  Where the gains
-differ, stored weights are multiplied by the ratio of gains.  Biases are scaled where the other program scales biases.
+differ, the import multiplies weights by the ratio of gains.  pytorch_GAN_zoo also scales biases at run time; pggan does
+not, so the import multiplies these biases by pytorch_GAN_zoo's scale.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +24,7 @@ from pggan.networks.networks import Generator, count_parameters
 from pggan.sampling.files import check_output
 
 Array = npt.NDArray[Any]
-# Layer names in pggan and in other programs.  `number` counts levels up from 4x4, `detail` down from the final level.
+# Layer names in pggan and other programs.  4x4 has `number` 0; the final level has `detail` 0; `below` is number - 1.
 OURS = ("stem.dense", "stem.conv", "blocks.{side}.up_conv", "blocks.{side}.conv", "to_rgb.{side}")
 OFFICIAL = ("4x4/Dense", "4x4/Conv", "{side}x{side}/Conv0", "{side}x{side}/Conv1", "ToRGB_lod{detail}")
 GAN_ZOO = ("formatLayer", "groupScale0.0", "scaleLayers.{below}.0", "scaleLayers.{below}.1", "toRGBLayers.{number}")
@@ -34,13 +35,13 @@ PRO_GAN = (
     "layers.{number}.conv_2",
     "rgb_converters.{number}",
 )
-# For each layer in OURS, the gain of other programs divided by pggan's gain: 4 for stem.dense, sqrt(2) for to_rgb.
+# For each layer in OURS, the ratio of other programs' gain to pggan's gain: 4 for stem.dense, sqrt(2) for to_rgb.
 GAINS = (4.0, 1.0, 1.0, 1.0, sqrt(2.0))
 # Names of other programs' settings, each with the only value that pggan's networks support.
 FIXED = {
     **{"normalize_latents": True, "use_wscale": True, "use_pixelnorm": True, "use_leakyrelu": True},
     "pixelnorm_epsilon": 1e-8,
-    # Generators of pytorch_GAN_zoo that were trained with a loss other than WGANGP end in tanh.
+    # With a loss other than WGANGP, generators of pytorch_GAN_zoo end in tanh, which pggan's generators lack.
     **{"leakyReluLeak": 0.2, "perChannelNormalization": True, "equalizedlR": True, "lossCriterion": "WGANGP"},
     "use_eql": True,  # equalized learning rate in pro-gan-pth
 }
@@ -50,7 +51,7 @@ def run(config: ImportConfig) -> int:
     """Import the generator file that `config` names; returns the exit code."""
     source = Path(config.source)
     if not source.is_file():
-        raise UserError(f"source={source} is no file.", "Name a .pkl of the official networks, or a PyTorch file.")
+        raise UserError(f"source={source} is no file.", "Name a .pkl file of the official networks, or a PyTorch file.")
     out = check_output(config.out, (".safetensors",))
     program, generator = read_foreign(source)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +68,7 @@ def read_foreign(path: Path) -> tuple[str, LoadedGenerator]:
         content = read_foreign_file(path)
         networks = content if isinstance(content, tuple | list) else [content]
         if networks and all(isinstance(one, PickledNetwork) for one in networks):
-            return "the official implementation", from_official(networks[-1])  # the file holds G, D, averaged G
+            return "the official implementation", from_official(networks[-1])  # the file's last network: averaged G
         saved = next((content[name] for name in ("shadow_generator", "generator") if name in content), content)
         if any(str(name).startswith("rgb_converters.") for name in saved.get("state_dict", ())):
             return "pro-gan-pth", from_pro_gan_pth(saved)
@@ -86,13 +87,13 @@ def from_official(network: PickledNetwork) -> LoadedGenerator:
     settings, values = network.state["static_kwargs"], {k: np.asarray(v) for k, v in network.state["variables"]}
     require_ours(settings)
 
-    def layer(name: str) -> tuple[Array, Array]:  # weights in the file are [I, O] or [H, W, I, O]
-        if f"{name}_up/weight" in values:  # a transposed convolution has mirrored weights [H, W, O, I]
+    def layer(name: str) -> tuple[Array, Array]:  # stored weights are [in, out] or [H, W, in, out]
+        if f"{name}_up/weight" in values:  # transposed convolutions store mirrored weights [H, W, out, in]
             return values[f"{name}_up/weight"].transpose(2, 3, 0, 1)[:, :, ::-1, ::-1], values[f"{name}_up/bias"]
         return np.moveaxis(values[f"{name}/weight"], (-1, -2), (0, 1)), values[f"{name}/bias"]
 
     generator = translated(OFFICIAL, values, layer, Stem.official, int(settings.get("label_size", 0)))
-    # `lod` (level of detail) is 0 at the final resolution, and 1 more per halving; its fractional part is 1 - alpha.
+    # `lod` (level of detail) is 0 at the final resolution, 1 at half of it, and so on; its fraction is 1 - alpha.
     sides = generator.architecture.resolutions[::-1]
     detail = min(max(float(values["lod"]), 0.0), len(sides) - 1.0)
     return LoadedGenerator(generator, sides[int(detail)], 1.0 - detail % 1, 0)
@@ -104,26 +105,26 @@ def from_gan_zoo(state: Mapping[str, Any], config: Any) -> LoadedGenerator:
     require_ours(settings)
     theirs = tensors_of(state)
 
-    def layer(name: str) -> tuple[Array, Array]:  # pytorch_GAN_zoo scales biases like weights
+    def layer(name: str) -> tuple[Array, Array]:  # pytorch_GAN_zoo scales biases like weights at run time
         weight = theirs[f"{name}.weight"]
         return weight, theirs[f"{name}.bias"] * sqrt(2.0 / weight[0].size)
 
     generator = translated(GAN_ZOO, theirs, layer, Stem.unit_bias)
-    alpha = 1.0 - float(settings.get("alpha", 0))  # in pytorch_GAN_zoo, alpha weighs the old layers
+    alpha = 1.0 - float(settings.get("alpha", 0))  # in pytorch_GAN_zoo, alpha is the weight of the old layers
     return LoadedGenerator(generator, generator.architecture.resolution, alpha, 0)
 
 
 def from_pro_gan_pth(saved: Mapping[str, Any]) -> LoadedGenerator:
     """Convert a generator of pro-gan-pth 3: a dictionary with `conf` and `state_dict`.
 
-    Scripts of pro-gan-pth normalise latents before they call the generator; pggan's generator does so itself.
+    Scripts of pro-gan-pth normalise latents before they call the generator; pggan's generator normalises them itself.
     """
     require_ours(saved.get("conf", {}))
     theirs = tensors_of(saved["state_dict"])
 
     def layer(name: str) -> tuple[Array, Array]:
         weight = theirs[f"{name}.weight"]
-        if name == PRO_GAN[0]:  # a transposed convolution of a 1x1 input: [Z, C, 4, 4]
+        if name == PRO_GAN[0]:  # weights [Z, C, 4, 4] of a transposed convolution of a 1x1 input
             weight = weight.transpose(1, 2, 3, 0).reshape(-1, len(weight))
         return weight, theirs[f"{name}.bias"]
 
@@ -178,7 +179,7 @@ def translated(
 
 
 def architecture_of(rgb: list[torch.Tensor], latent_size: int, stem: Stem, num_classes: int) -> Architecture:
-    """Find the architecture with to-RGB weights shaped as `rgb` [C, I, …], from 4x4 up, or raise ValueError."""
+    """Find the architecture whose to-RGB layers, 4x4 first, have the shapes of `rgb` [C, I, …], or raise ValueError."""
     widths = [weight.shape[1] for weight in rgb]
     for stage, width in enumerate(widths, 1):
         architecture = Architecture(
@@ -190,7 +191,7 @@ def architecture_of(rgb: list[torch.Tensor], latent_size: int, stem: Stem, num_c
             fmap_decay=1.0,
             fmap_max=max(widths),
             stddev_group=4,  # used by the discriminator only
-            resampling=Resampling.fused,  # a generator draws the same images with any resampling
+            resampling=Resampling.fused,  # G is the same with both values of `resampling`; only D differs
             stem=stem,
         )
         if [architecture.width(resolution) for resolution in architecture.resolutions] == widths:

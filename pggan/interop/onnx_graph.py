@@ -32,17 +32,17 @@ from pggan.sampling.latents import mean_features
 CENTER = 4  # index of the center in a flattened 3x3 neighbourhood
 OPSET = 17  # ONNX operator set of 2022, which all current runtimes support, also in browsers
 IR_VERSION = 8  # version of the ONNX file format that came with OPSET
-TOLERANCE = 1e-4  # allowed difference between pixels in [-1, 1]: 1/80 of the step between 8-bit values
-# Images may differ by more than TOLERANCE, up to ROUNDINGS times the network's rounding error (float32 minus float64).
+TOLERANCE = 1e-4  # allowed difference between pixels in [-1, 1]: about 1/80 of the step between 8-bit values
+# The allowed difference is ROUNDINGS times the network's float32 rounding error, if that is more than TOLERANCE.
 # Networks with little training have large rounding errors, because their pixel norm divides by nearly 0.
 ROUNDINGS = 8
-BATCHES = (1, 3)  # batch sizes for comparing images: a graph has to accept any size
+BATCHES = (1, 3)  # batch sizes at which images are compared, because a graph has to accept any batch size
 Inputs = dict[str, Tensor]  # a graph's inputs by name: `latents` [N, Z], one-hot `labels` [N, L] …
 Shapes = dict[str, list[str | int]]  # shapes by tensor name; a dimension with a name, such as "N", may have any size
 
 
 class DifferenceError(Exception):
-    """An exported generator draws other images than the network: a bug of pggan, not a mistake of the user."""
+    """An exported generator's images differ from PyTorch's, which is a bug of pggan, not a mistake of the user."""
 
 
 class Graph:
@@ -85,11 +85,11 @@ def build(
 ) -> bytes:
     """Build the ONNX graph of consecutive `levels` of a generator.
 
-    Inputs: `latents` [N, Z] and, if the generator has classes, one-hot `labels` [N, L].  Output: the `images`
+    A graph from 4x4 up has the inputs `latents` [N, Z] and, if the generator has classes, one-hot `labels` [N, L].  A
+    graph of higher levels has the input `below`, which are the features of the level below.  The output is `images`
     [N, C, R, R] of the last level, in about [-1, 1]; `alpha` blends them with images of the level below.
-    Args: about: architecture and stage as JSON, for the metadata; for_page: a graph for a web page, which has one graph
-    per level, so that no weight is in two files.  The graph of 4x4 has the input `truncation`, too; the others have the
-    input `below`, features of the level below, instead of latents.  All have the output `features` [N, C, R, R], too.
+    Args: about: architecture and stage as JSON, for the metadata; for_page: add the output `features` [N, C, R, R], and
+    at 4x4 the input `truncation`: a web page has one graph per level, so that no weight is in two files.
     """
     a, graph, side = network.architecture, Graph(), levels[-1]
     if levels[0] == MIN_RESOLUTION:
@@ -171,7 +171,7 @@ def stem(graph: Graph, network: Generator) -> str:
 
 
 def images(graph: Graph, x: str, network: Generator, level: int, *, share: float = 1.0) -> str:
-    """Convert features of `level` to images, multiplied by `share`; a fade adds two such results."""
+    """Convert features of `level` to images, multiplied by `share`; a fade adds the images of two levels."""
     layer: Any = network.to_rgb[str(level)]
     filters = network.architecture.bilateral
     linear = 1.0 if filters else share
@@ -230,7 +230,7 @@ def largest_difference(
         allowed = max(allowed, ROUNDINGS * float((ours - best).abs().max()))
         differences.append((exported(inputs) - ours).abs().max())
     largest = float(torch.stack(differences).max())  # NaN if any difference is NaN
-    if not largest <= allowed:  # not `largest > allowed`: NaN has to raise the error, too
+    if not largest <= allowed:  # `largest > allowed` would not raise the error for NaN
         raise DifferenceError(f"The exported generator's images differ too much from PyTorch's: by {largest:.1e}.")
     return largest
 
@@ -238,7 +238,7 @@ def largest_difference(
 def write_onnx(generator: LoadedGenerator, path: Path) -> float:
     """Write a generator on the CPU as ONNX; returns the largest difference between images of ONNX and of PyTorch.
 
-    Raises DifferenceError if images differ too much, or OSError; after an error, no file is left.
+    Raises DifferenceError if images differ too much, OSError if `path` can't be written; after errors, no file is left.
     """
     network, resolution, alpha = generator.network, generator.resolution, generator.alpha
     levels = [level for level in network.architecture.resolutions if level <= resolution]

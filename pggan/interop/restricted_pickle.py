@@ -2,8 +2,8 @@
 
 A pickle is a small program that may call any function by its name.  Here, ALLOWED maps a few names to classes and
 functions of this module that only store their arguments; every other name is refused.  NumPy's own classes are not
-allowed: a pickle can give them the dtype `object`, whose bytes NumPy takes for addresses in memory.  PyTorch reads its
-own files, limited to weights.
+allowed: a pickle can give them the dtype `object`, whose bytes NumPy takes for addresses in memory.  PyTorch files are
+read by torch.load(weights_only=True).
 """
 
 import pickle
@@ -40,7 +40,7 @@ class PickledType(Instance):
     """Stands for a NumPy dtype."""
 
     def of(self, content: bytes | str, shape: tuple[int, ...] = (), order: Any = "C") -> npt.NDArray[Any]:
-        """The array in the bytes `content`; raises ValueError if its dtype is not in NUMBERS or bytes are missing."""
+        """The array in the bytes `content`; raises ValueError if NUMBERS lacks its dtype or if bytes are missing."""
         code = self.arguments[0]
         if code not in NUMBERS:
             raise ValueError(f"it has an array of dtype {code!r}, which does not hold numbers")
@@ -86,7 +86,7 @@ ALLOWED: dict[tuple[str, str], object] = {
 
 
 class RestrictedUnpickler(pickle.Unpickler):
-    """An unpickler that looks up names in ALLOWED only."""
+    """An unpickler that finds classes and functions only in ALLOWED, so that a pickle can't run other code."""
 
     def find_class(self, module: str, name: str) -> Any:
         """The substitute in ALLOWED for the object `module`.`name`; raises ValueError if ALLOWED does not have it."""
@@ -98,10 +98,10 @@ class RestrictedUnpickler(pickle.Unpickler):
 def read_foreign_file(path: Path) -> Any:
     """The content of a pickle or a PyTorch file; raises ValueError if it is damaged or needs names outside ALLOWED."""
     try:
-        # Files of pytorch_GAN_zoo have weights and a configuration, which is an object of pytorch_GAN_zoo's own class.
+        # A file of pytorch_GAN_zoo may hold an object of the class BaseConfig, for which we substitute an Instance.
         with torch.serialization.safe_globals([(Instance, "models.utils.config.BaseConfig")]):
             return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as of_torch:  # a damaged file may raise any exception
+    except Exception as of_torch:  # torch.load may raise any exception for a damaged file
         try:
             with path.open("rb") as file:
                 return RestrictedUnpickler(file, encoding="latin1").load()

@@ -22,14 +22,14 @@ from pggan.sampling.trained_generator import TrainedGenerator
 PACKAGE = "onnxruntime-web@1.30.0"
 ARCHIVE = "onnxruntime-web-1.30.0.tgz"
 ARCHIVE_MB = 32
-# The page needs two files from dist/ of ONNX Runtime Web, JavaScript and WebAssembly; here with their SHA-256.
+# The JavaScript file and the WebAssembly file that the page needs from ONNX Runtime Web, with their SHA-256.
 FILES = {
     "ort.wasm.bundle.min.mjs": "11e64bd8ffe11bd1a2a2f0d6275fdfbbba7262f0b76b99b53d228a8a22ef3d90",
     "ort-wasm-simd-threaded.wasm": "3398c10d07d229bd91b364548e130e0e51a8e5704b88c7c083ebbeb78842dee2",
 }
-SEEDS = 1000  # number of seeds whose latents are part of the page
+SEEDS = 1000  # number of seeds whose latents are stored with the page
 REMEDY = f"On a machine with npm, run `npm pack {PACKAGE}`, which makes {ARCHIVE}. Then give runtime={ARCHIVE}."
-WAIT_SECONDS = 900  # timeout of the download, for slow connections
+WAIT_SECONDS = 900  # timeout of the download; long, because connections may be slow
 
 
 def write_web(
@@ -64,7 +64,7 @@ def write_web(
 
 
 def read_runtime(given: str | None) -> dict[str, bytes]:
-    """Read FILES from ONNX Runtime Web's .tgz `given` or, if that is None, from a .tgz that npm downloads once.
+    """Read FILES from ONNX Runtime Web's .tgz `given` or, if `given` is None, from the .tgz that npm downloads.
 
     Raises UserError unless the files have the SHA-256 of the release.
     """

@@ -1,4 +1,4 @@
-"""`pggan sample`, `interpolate`, `project` and `directions`: one function per command, which returns the exit code."""
+"""`pggan sample`, `interpolate`, `project` and `directions`: each command is a function that returns the exit code."""
 
 from functools import partial
 from itertools import islice, pairwise
@@ -60,7 +60,7 @@ def opened(config: DrawConfig, truncation: float = 1.0) -> tuple[TrainedGenerato
 def keyframes(generator: TrainedGenerator, config: PicturesConfig, number: int = 0) -> tuple[Tensor, list[str]]:
     """The latents [K, Z] from the files in config.latents, else from config.seeds; and a file name for each latent.
 
-    Args: number: with several interpolations, interpolation n adds 1000 n to each seed, or starts at latent n.
+    Args: number: the index n of an interpolation: interpolation n adds 1000 n to each seed, or starts at latent n.
     """
     if config.latents is None:
         wanted = [seed + 1000 * number for seed in parse_seeds(config.seeds)]
@@ -136,7 +136,7 @@ def visible_steps(generator: TrainedGenerator, settings: RenderSettings, latents
 
 
 def project_images(config: ProjectConfig) -> int:
-    """Project images: write the latents whose images are most similar, and a sheet that compares the images."""
+    """For each image in config.image, write the latent whose image is most similar; a sheet shows both images."""
     out = output_path(config.out, config.run, "projection", ())
     generator, settings = opened(config)
     side, channels = settings.resolution, generator.network.architecture.channels

@@ -40,9 +40,9 @@ PROTECTION = {  # other sites can't embed or read our page, and our page loads n
 }
 HOST, PORT = "127.0.0.1", 8765  # PORT is the default; if another program uses this port, the system chooses a free port
 DIRECTIONS = 8  # number of sliders on the page, unless the user names a file of directions
-SEEDS = 100_000  # the page draws random faces from seeds below this limit, so that seeds are easy to write down
-BLOCK = 8  # a film draws this many frames, then lets the page draw its current face
-MAX_FRAMES = 3600  # longest film: two minutes at 30 frames per second
+SEEDS = 100_000  # the page draws random faces from seeds below this limit, so that users can easily write seeds down
+BLOCK = 8  # frames of a film that are drawn at a time; in between, the page can draw its current face
+MAX_FRAMES = 3600  # largest number of frames of a film: two minutes at 30 frames per second
 
 
 def run(config: ExploreConfig) -> int:
@@ -61,7 +61,7 @@ def run(config: ExploreConfig) -> int:
 
 
 def listen(generator: TrainedGenerator, name: str, directions: str | None, port: int | None) -> "Server":
-    """A server at `port`, or for None at PORT or a free port.  Raises UserError if `port` is in use or forbidden."""
+    """A server at `port`; if `port` is None, at PORT or, if PORT is in use, at a free port.  Raises UserError."""
     files = page_files(generator, directions, {"name": name, "renderer": "server", "seeds": SEEDS})
     for number in (PORT, 0) if port is None else (port,):
         with suppress(OSError):
@@ -104,19 +104,19 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, port: int, generator: TrainedGenerator, files: dict[str, bytes]) -> None:
         # One thread draws all images, because each thread that calls PyTorch would start a thread pool of its own.
-        # Two threads also can't draw at once, because drawing stores prepared weights in the generator's network.
+        # Two threads must not draw at once, because drawing stores prepared weights in the generator's network.
         self._drawing, self._closed = ThreadPoolExecutor(1, "drawing"), False
         super().__init__((HOST, port), Handler)
         self.generator, self.files = generator, files
 
     def draw(self, latents: Tensor, query: dict[str, str]) -> list[Pixels]:
-        """Draw images uint8 [R, R, C] of `latents` [N, Z]; raises UserError for a resolution or class that G lacks."""
+        """Draw images uint8 [R, R, C] of `latents` [N, Z]; raises UserError for a resolution or class unknown to G."""
         stage: dict[str, Any] = {name: float(query[name]) for name in ("alpha", "truncation")}
         settings = self.generator.settings(**stage, resolution=int(query["resolution"]), label=query.get("label"))
         return self._drawing.submit(lambda: list(self.generator.stream(latents, settings))).result()
 
     def film(self, latents: Tensor, query: dict[str, str]) -> bytes:
-        """The bytes of a film of `latents` [N, Z] with one frame per latent, enlarged smoothly or to square pixels.
+        """The bytes of a film of `latents` [N, Z], one frame per latent, enlarged bicubically or to square pixels.
 
         Raises UserError for an unknown file ending, or for a video when PyAV is not installed.
         """
@@ -162,7 +162,7 @@ class Handler(BaseHTTPRequestHandler):
         path, _, text = self.path.partition("?")
         name = path.removeprefix("/") or "index.html"
         if not self._is_own():
-            return self.send_error(403, explain="This server answers only its own page. Open the printed address.")
+            return self.send_error(403, explain="This page is refused. Open the address that `pggan explore` printed.")
         try:
             content = self._content(name, dict(parse_qsl(text)))
         except UserError as error:

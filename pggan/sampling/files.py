@@ -17,11 +17,11 @@ from pggan.core.atomic_io import atomic_write, existing_parent
 from pggan.core.errors import UserError
 from pggan.sampling.images import MIN_TILE, Pixels, enlarge, grid, to_pil
 
-STILLS = (".png", ".jpg", ".jpeg", ".webp")  # endings of files with one picture
+STILLS = (".png", ".jpg", ".jpeg", ".webp")  # endings of the names of picture files
 VIDEO = ".mp4"
 ANIMATED = (".webp", ".gif", VIDEO)
 CONFIG_FILE = "config.yaml"  # each run directory has this file
-WIDEST = 2048  # pixels: images of a sheet are enlarged only if the sheet gets no wider than this
+WIDEST = 2048  # pixels: images of a sheet are enlarged only while the sheet is no wider than this
 PAPER, INK = 232, 40  # grey levels of captions: the background and the letters
 CAPTION_HEIGHT, FONT_SIZE = 16, 11  # pixels
 # Videos are nearly lossless: below a constant rate factor (crf) of about 17, people see no loss (FFmpeg's guide).
@@ -31,7 +31,7 @@ Step = TypeVar("Step")
 
 
 def output_path(out: str | None, run: str, name: str, kinds: tuple[str, ...]) -> Path:
-    """The path that a command writes: `out`, or for None a new path from `name`, a number and the suffix `kinds[0]`.
+    """The path that a command writes: `out` or, if `out` is None, a new path `name`-NUMBER with the ending `kinds[0]`.
 
     A new file lies in samples/ of `run` if `run` is a run directory, else in the working directory.
     `check_output` checks the path.
@@ -48,7 +48,7 @@ def output_path(out: str | None, run: str, name: str, kinds: tuple[str, ...]) ->
 def check_output(out: str, kinds: tuple[str, ...] = ()) -> Path:
     """Check that `out` can be written, and return the path; the directory of `out` need not exist yet.
 
-    Args: kinds: allowed endings of file names; "" among them allows a directory; without `kinds`, `out` is a directory.
+    Args: kinds: allowed endings of file names; "" in `kinds` allows a directory; without `kinds`, `out` is a directory.
     Raises UserError for another ending, for a video when PyAV is missing, or when the directory is not writable.
     """
     path, ending = Path(out), Path(out).suffix.lower()
@@ -90,7 +90,7 @@ def film_zoom(side: int) -> int:
 def save_picture(picture: Pixels, path: Path) -> None:
     """Write one picture [H, W, C] atomically; raises UserError when the file format can't hold the picture."""
     with writing(path) as temporary:
-        # subsampling=0 keeps the colours of a JPEG at full resolution: else the edges of enlarged pixels are blurred.
+        # subsampling=0 keeps the colours of a JPEG at full resolution; else enlarged pixels would have blurred edges.
         to_pil(picture).save(temporary, lossless=True, quality=95, subsampling=0)
 
 
@@ -111,7 +111,7 @@ def writing(path: Path) -> Iterator[Path]:
 def save_film(frames: Iterable[Pixels], count: int, fps: int, path: Path) -> None:
     """Write a film of `count` frames [H, W, C], `fps` per second, atomically; the ending of `path` chooses the format.
 
-    A .webp is lossless, a .gif has 255 colours, and an .mp4 is written with only a few frames in memory.
+    A .webp is lossless, a .gif has 255 colours, and writing an .mp4 needs memory for only a few frames.
     """
     shown = tracked(frames, count)
     with writing(path) as temporary:
@@ -119,7 +119,7 @@ def save_film(frames: Iterable[Pixels], count: int, fps: int, path: Path) -> Non
             write_video(shown, fps, temporary)
             return
         pictures, unit = [to_pil(frame) for frame in shown], 1
-        if path.suffix.lower() == ".gif":  # all frames share a palette, so that parts at rest do not flicker
+        if path.suffix.lower() == ".gif":  # all frames share a palette, so that unchanged areas do not flicker
             pictures, unit = [picture.convert("RGB") for picture in pictures], 10
             sampled = [np.asarray(picture) for picture in pictures[:: count // 16 + 1]]
             palette = Image.fromarray(np.concatenate(sampled)).quantize(255)

@@ -18,7 +18,7 @@ from pggan.networks.networks import Generator
 from pggan.sampling.images import Pixels, to_bytes
 
 DRAWN_AHEAD = 16  # images that are queued per CPU thread, so that no thread waits for work
-PARALLEL_SIDE = 128  # pixels: up to this side, each CPU thread draws its own images; all threads share a larger one
+PARALLEL_SIDE = 128  # side in pixels of the largest image that one CPU thread draws; all threads share larger images
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class RenderSettings:
 
 
 def seed_latents(seeds: list[int], size: int) -> Tensor:
-    """The latents [N, Z] of `seeds`, N(0, 1), made on the CPU, so that a seed gives all devices the same latent."""
+    """The latents [N, Z] of `seeds`, N(0, 1), made on the CPU, so that a seed gives the same latent on all devices."""
     latents = torch.empty(len(seeds), size)
-    for row, seed in enumerate(seeds):  # in place, because stacking a list of latents takes more than twice the memory
+    for row, seed in enumerate(seeds):  # rows are filled in place: stacking a list takes more than twice the memory
         torch.randn(size, generator=generator_for(seed, "latent", 0), out=latents[row])
     return latents
 
@@ -44,7 +44,7 @@ def render_each(
 ) -> Iterator[Pixels]:
     """Yield the images uint8 [R, R, C] of `latents` [N, Z] in order; memory does not grow with N.
 
-    Each image is a batch of its own, because bits can depend on the batch size: so a seed always gives the same image.
+    Each batch has one image, because the batch size can change bits of images: so a seed always gives the same image.
     On a CPU, each thread draws small images of its own, which is several times faster than all threads sharing one.
     All threads share an image of more than PARALLEL_SIDE pixels per side.
 
@@ -56,7 +56,7 @@ def render_each(
         return image
 
     threads = torch.get_num_threads()
-    with use_options(network, ComputeOptions()):  # scales each weight once for all images
+    with use_options(network, ComputeOptions()):  # each weight is scaled (equalized learning rate) once for all images
         if network.weights[0].device.type != "cpu" or settings.resolution > PARALLEL_SIDE:
             yield from map(draw_one, latents)
             return
@@ -65,14 +65,14 @@ def render_each(
                 for some in torch.split(latents, DRAWN_AHEAD * threads):
                     yield from pool.map(draw_one, some)
         finally:
-            torch.set_num_threads(threads)  # the pool has set the thread count of PyTorch to 1, for later threads, too
+            torch.set_num_threads(threads)  # else the pool's setting, 1 thread, would apply to later threads, too
 
 
 @torch.no_grad()
 def draw(
     network: Generator, latents: Tensor, settings: RenderSettings, batch_size: int = 8, center: Tensor | None = None
 ) -> Pixels:
-    """Draw images uint8 [N, R, R, C] of `latents` [N, Z] in batches of `batch_size`, which can change their last bits.
+    """Draw images uint8 [N, R, R, C] of `latents` [N, Z] in batches; `batch_size` can change last bits of images.
 
     Args: center: the mean features (see `mean_features`), for truncated images.
     """

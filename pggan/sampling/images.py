@@ -84,7 +84,7 @@ class GridFacts:
 
     @property
     def stamp(self) -> str:
-        """The line that is written below the grid: images shown, resolution and time."""
+        """The line that is written below the grid: images shown, resolution and training time."""
         time = f"{self.hours:.2f} h" if self.hours >= 1 else f"{60 * self.hours:.1f} min"
         return f"{self.images:,} images   {self.resolution}x{self.resolution}   {time}"
 

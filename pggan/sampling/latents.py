@@ -1,6 +1,6 @@
-"""Latents: files of latents, interpolations, directions that change one property of images, mean features.
+"""Latents: read and write files of latents, interpolate, move along directions, and average G's features.
 
-A file of latents is a safetensors file with `latents` float32 [N, Z]; its header says where each latent comes from.
+A file of latents is a safetensors file with `latents` float32 [N, Z]; its metadata says where each latent comes from.
 N latents, Z latent size, K keyframes (latents that a path passes through) or directions, F frames.
 Latents are N(0, 1), so to move a latent by a vector of length 1 is to move it by one standard deviation.
 """
@@ -27,13 +27,13 @@ from pggan.networks.networks import Generator
 from pggan.sampling.generate import one_hot, seed_latents
 
 # Paths are calculated in float64, so that their ends are exact in float32.
-LatentPath = Callable[[Tensor], Tensor]  # maps positions [F] from 0 to 1 on the path to latents [F, Z]
-Between = Callable[[Tensor, Tensor, Tensor], Tensor]  # interpolates from starts to ends [F, Z] by weights [F, 1]
+LatentPath = Callable[[Tensor], Tensor]  # a path, as a function from positions [F], 0 to 1, to latents [F, Z]
+Between = Callable[[Tensor, Tensor, Tensor], Tensor]  # maps starts, ends [F, Z] and weights [F, 1] to latents [F, Z]
 Distances = Callable[[Tensor], Tensor]  # maps latents [N, Z] to the distances [N - 1] from each latent to the next
 
 MAX_SEEDS = 1_000_000  # the largest number of seeds at once: their latents take 2 GiB, with 512 float32 numbers each
-SAMPLES_PER_KEYFRAME = 64  # points per keyframe at which the length of a path is measured
-CENTER_SEEDS = 1024  # number of latents whose features in G are averaged: truncation pulls towards the mean
+SAMPLES_PER_KEYFRAME = 64  # points per keyframe at which a path is sampled to measure its length
+CENTER_SEEDS = 1024  # number of latents whose features in G are averaged; truncation moves features towards this mean
 OBSERVED = 4096  # number of latents from which principal components are computed
 SPARE, ITERATIONS = 8, 8  # pca_lowrank is exact with this many extra components and power iterations
 
@@ -49,7 +49,7 @@ def parse_seeds(seeds: int | str | Iterable[object]) -> list[int]:
 
 
 def save_vectors(kind: str, vectors: Tensor, path: Path, about: dict[str, object]) -> None:
-    """Write `vectors` [N, Z] as the tensor named `kind` (latents or directions), with `about` in the file's header."""
+    """Write `vectors` [N, Z] as the tensor named `kind` (latents or directions), with `about` in the metadata."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as temporary:
         save_tensors({kind: vectors.detach().float().cpu().contiguous()}, temporary, {HEADER_KEY: json.dumps(about)})
@@ -73,7 +73,7 @@ def load_vectors(kind: str, path: str | Path, size: int) -> Tensor:
 
 
 def slerp(start: Tensor, end: Tensor, weights: Tensor) -> Tensor:
-    """Spherical interpolation from `start` to `end` [F, Z] at `weights` [F, 1]; lengths change linearly.
+    """Spherical interpolation from `start` to `end` [F, Z] at `weights` [F, 1]; the length changes linearly.
 
     Source: Shoemake 1985.  The generator normalises latents, so only the direction of a latent matters.
     """
@@ -82,12 +82,12 @@ def slerp(start: Tensor, end: Tensor, weights: Tensor) -> Tensor:
     angle = torch.acos((a * b).sum(1, keepdim=True).clamp(-1, 1))
     direction = (torch.sin((1 - weights) * angle) * a + torch.sin(weights * angle) * b) / torch.sin(angle)
     latents = direction * torch.lerp(length_start, length_end, weights)
-    # Latents of the same or of opposite direction have no unique great circle: interpolate linearly.
+    # Two latents of the same or of opposite direction have no unique great circle, so we interpolate linearly.
     return torch.where(torch.sin(angle) < 1e-6, torch.lerp(start, end, weights), latents)
 
 
 def through(points: Tensor, between: Between, positions: Tensor) -> Tensor:
-    """Latents [F, Z] at `positions` [F] (0 to 1) on an open path; `points` [K, Z] are at equally spaced positions."""
+    """Latents [F, Z] at `positions` [F] (0 to 1) on an open path through equally spaced `points` [K, Z]."""
     times = positions.double() * (len(points) - 1)
     leg = times.long().clamp(max=len(points) - 2)
     points = points.double()
@@ -112,11 +112,11 @@ PATHS: dict[str, Between] = {"slerp": slerp, "lerp": torch.lerp}  # interpolatio
 
 
 def path_through(keyframes: Tensor, kind: str, frames: int, distances: Distances | None = None) -> Tensor:
-    """The latents [F, Z] of at least two `frames` on a path through at least two `keyframes` [K, Z].
+    """The latents [F, Z] of F = `frames` (at least 2) frames on a path through at least two `keyframes` [K, Z].
 
     Args: kind: slerp (on great circles), lerp (on straight lines), or loop (smoothly back to the first keyframe);
-    distances: a function; frames are placed so that it returns equal distances from each frame to the next.  Without
-    `distances`, a loop turns by equal angles, and slerp and lerp have equally many frames between successive keyframes.
+    distances: a function that measures the distance of each frame to the next; all these distances become equal.
+    Without `distances`, a loop turns by equal angles, and slerp and lerp put equally many frames between keyframes.
     Raises UserError for a single keyframe.
     """
     if len(keyframes) < 2:
@@ -131,7 +131,7 @@ def path_through(keyframes: Tensor, kind: str, frames: int, distances: Distances
 
 
 def random_walk(seed: int, size: int, frames: int, smoothness: float = 15.0) -> Tensor:
-    """A random walk that ends where it begins: noise per frame, smoothed over time by a Gaussian that wraps around.
+    """A random walk that ends where it begins: random latents, smoothed over frames by a Gaussian that wraps around.
 
     Args: smoothness: standard deviation of the Gaussian, in frames, as in the official video script.
     Returns latents [F, Z] whose mean square over all frames is 1.  Another number of frames gives another walk.
@@ -178,7 +178,7 @@ def observed_features(network: Generator, count: int, label: Tensor | int | None
 
 
 def mean_features(network: Generator, label: Tensor | int | None) -> Tensor:
-    """The mean of G's 4x4 features [1, C, 4, 4] over many latents of a class; truncation pulls towards the mean.
+    """The mean of G's 4x4 features [1, C, 4, 4] over latents of one class; truncation pulls features towards it.
 
     Truncation acts on these features, not on latents: G normalises latents, so scaling a latent changes nothing.
     """
@@ -199,11 +199,11 @@ def principal_directions(network: Generator, count: int, label: Tensor | int | N
     coordinates = (features - features.mean(0)) @ components[:, :count]
     directions = F.normalize(coordinates.double().T @ latents.double()).float()
     largest = directions.gather(1, directions.abs().argmax(1, keepdim=True))
-    return directions * largest.sign()  # the sign of a direction is arbitrary: make its largest number positive
+    return directions * largest.sign()  # signs are arbitrary: make each direction's largest entry positive
 
 
 def load_direction(given: str, size: int) -> Tensor:
-    """Read one direction [Z], Z = `size`: `given` is FILE:NUMBER, or FILE for number 0.  Raises UserError."""
+    """Read one direction [Z], Z = `size`: `given` is FILE:NUMBER, or FILE, which means FILE:0.  Raises UserError."""
     path, colon, number = given.rpartition(":")
     if not (colon and number.isdecimal()):
         path, number = given, "0"

@@ -27,10 +27,10 @@ Picture = str | Path | Image.Image
 Measure = Callable[[Tensor], Tensor]  # maps latents [N, Z] to the distances [N] of their images from the target
 
 STEPS = 300  # default number of steps of the optimiser
-STARTS, CANDIDATES = 4, 1024  # Adam optimises 4 latents: the nearest to the target among 1024 seeds
+STARTS, CANDIDATES = 4, 1024  # Adam starts from those 4 of 1024 seeds whose images are nearest to the target
 LEARNING_RATE = 0.1  # Adam's learning rate at the first step; it falls to 0 along a cosine
-NOISE = 0.3  # standard deviation of noise on the latents at the first step; falls to 0 halfway through the steps
-BATCH_PIXELS = 2**16  # pixels per batch when images of seeds are compared: 64 images of 32x32
+NOISE = 0.3  # standard deviation of noise on latents at the first step; it falls to 0 in the first half of the steps
+BATCH_PIXELS = 2**16  # pixels per batch when images of seeds are compared with the target: 64 images of 32x32
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def project(network: Generator, target: Pixels, settings: RenderSettings, steps:
     def measure(latents: Tensor) -> Tensor:
         return laplacian_distance(draw(latents), goal.expand(len(latents), *goal.shape[1:]))
 
-    with use_options(network, ComputeOptions()):  # scales each weight once for all steps
+    with use_options(network, ComputeOptions()):  # each weight is scaled (equalized learning rate) once for all steps
         starts = nearest_seeds(measure, network.architecture.latent_size, settings.resolution, device)
         latents = optimise(measure, starts, steps)
         with torch.no_grad():
@@ -96,11 +96,11 @@ def optimise(measure: Measure, latents: Tensor, steps: int) -> Tensor:
 
 
 def laplacian_distance(a: Tensor, b: Tensor) -> Tensor:
-    """The distances [N] of images `a` and `b` [N, C, R, R]: mean absolute values per pyramid level, summed.
+    """The distances [N] of images `a` and `b` [N, C, R, R]: mean absolute differences, summed over pyramid levels.
 
     Each level of the Laplacian pyramid of `a` - `b` has the details that are lost at half the resolution.
     Differences in shape or brightness count at coarse levels; differences in texture count at fine levels only.
-    Differentiable.  Source: Lap1 of Bojanowski et al. 2018, section 3.
+    The distances are differentiable.  Source: Lap1 of Bojanowski et al. 2018, section 3.
     """
     difference, levels = a - b, []
     while difference.shape[-1] > 1:

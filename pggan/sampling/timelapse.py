@@ -13,7 +13,7 @@ from pggan.core.text import next_command
 from pggan.sampling.files import ANIMATED, film_zoom, output_path, save_film
 from pggan.sampling.images import FOLDER, GridFacts, Pixels, stored_grids
 
-STAMP_SHARE = 16  # the line of text below the images has 1/16 of their height
+STAMP_SHARE = 16  # the line of text below the images has 1/16 of the images' height
 STAMP_LETTERS = 22  # the longest line of text below the images is 22 times as wide as its font size
 
 
@@ -30,7 +30,7 @@ def run(config: TimelapseConfig) -> int:
 
 
 def film_of(grids: dict[Path, GridFacts], count: int) -> Iterator[Pixels]:
-    """Yield `count` frames [H, W, 3] at equal steps of images shown; each frame has the newest grid at its step."""
+    """Yield `count` frames [H, W, 3] at equal steps of images shown; each frame shows the newest grid so far."""
     paths, facts = [*grids], [*grids.values()]
     with Image.open(paths[-1]) as largest:
         side = largest.width * film_zoom(largest.width)
@@ -50,7 +50,7 @@ def film_of(grids: dict[Path, GridFacts], count: int) -> Iterator[Pixels]:
 
 
 def grids_of_run(run_dir: Path) -> dict[Path, GridFacts]:
-    """A run's stored grids with as many columns as the newest grid, the oldest first, and the GridFacts of each grid.
+    """The stored grids of a run, oldest first, and their GridFacts; all have as many columns as the newest grid.
 
     Raises UserError if the run has stored no grids.
     """

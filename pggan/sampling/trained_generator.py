@@ -1,4 +1,4 @@
-"""A trained generator in Python: `pggan.load` opens one, and every command that draws images uses it.
+"""A trained generator in Python: `pggan.load` loads it, and every command that draws images uses it.
 
 N images, Z latent size, R resolution, C channels.
 """
@@ -40,7 +40,7 @@ class TrainedGenerator:
         self.class_names = loaded.class_names
         a = loaded.network.architecture
         self.latent_size, self.resolutions, self.num_classes = a.latent_size, a.resolutions, a.num_classes
-        self._center = cache(partial(mean_features, self.network))  # keeps the mean features of each class
+        self._center = cache(partial(mean_features, self.network))  # computes the mean features of each class once
 
     def latents(self, seeds: Seeds) -> Tensor:
         """The latents [N, Z], N(0, 1), of `seeds`, such as 5 or "0-63"; raises UserError for seeds of another form."""
@@ -90,7 +90,7 @@ class TrainedGenerator:
     def project(self, picture: Picture, *, steps: int = STEPS, **stage: Any) -> Projection:
         """Find the latent whose image is nearest to `picture`, a file or a PIL image.
 
-        Args: steps: number of steps of the optimiser; stage: arguments of `settings`.
+        Args: steps: number of steps of the optimiser; stage: keyword arguments for `settings`, such as resolution=64.
         Raises UserError if `picture` can't be read as an image, or is smaller than the generator's images.
         """
         settings = self.settings(**stage)
@@ -99,7 +99,7 @@ class TrainedGenerator:
 
 
 def load(run: str | Path, device: str = "auto", checkpoint: str | int = NEWEST) -> TrainedGenerator:
-    """Load the averaged generator of `run`: a run directory, one of its checkpoints, or a generator file.
+    """Load the averaged generator (EMA) of `run`: a run directory, one of its checkpoints, or a generator file.
 
     Args: device: auto (CUDA, else MPS, else CPU), cpu, cuda or mps; checkpoint: which checkpoint of a run directory to
     take: newest, best, or a number of images shown.
