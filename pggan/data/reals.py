@@ -186,5 +186,5 @@ class RealBatches:
         return Reals(images, *(one_hot(labels[chosen], self.num_classes).float() for chosen in numbers))
 
     def _shown(self, phase: Phase, images: int) -> Indices:
-        """The indices (into the dataset) of this rank's part of the batch after `images` images shown."""
+        """The dataset indices of this rank's part of the next batch, when `images` images have been shown."""
         return indices_at(self.seed, images, phase.batch, self.pyramid.images)[self._indices(phase.batch)]

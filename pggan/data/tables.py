@@ -27,7 +27,7 @@ def with_faces(source: Source, landmarks: str | None) -> Source:
 
 
 def read_landmarks(path: Path) -> dict[str, Landmarks]:
-    """Read the landmarks of each image from a JSON file {name: points}.  Raises UserError.
+    """Read the landmarks of each image from a JSON file {name: points}.  Raises UserError if the file can't be read.
 
     Points are [x, y] in pixels of the upright photograph; the viewer's left comes first.  A face has 4 points (eyes,
     corners of the mouth), 5 points (eyes, nose, corners of the mouth) or dlib's 68 points.
@@ -67,9 +67,9 @@ def classes_of(labels: bool | str, source: str, entries: Sequence[Entry]) -> tup
 
 
 def read_labels(path: Path) -> dict[str, str]:
-    """Read the label of each image from a JSON file or a CSV file with two columns (name, label).  Raises UserError.
+    """Read the label of each image from a JSON file or a CSV file with two columns (name, label).
 
-    The JSON is `{name: label}`, or `{"labels": [[name, label], …]}`.
+    The JSON is `{name: label}`, or `{"labels": [[name, label], …]}`.  Raises UserError if the file can't be read.
     """
     with _refused(f"labels={path}", '{"a.jpg": "cat"}, or CSV with two columns: name, label'):
         if path.suffix.lower() == ".json":

@@ -66,7 +66,7 @@ def write_web(
 def read_runtime(given: str | None) -> dict[str, bytes]:
     """Read FILES from ONNX Runtime Web's .tgz `given` or, if `given` is None, from the .tgz that npm downloads.
 
-    Raises UserError unless the files have the SHA-256 of the release.
+    Raises UserError unless the files have the SHA-256 digests in FILES.
     """
     path, found = Path(given) if given is not None else fetched(), dict[str, bytes]()
     try:

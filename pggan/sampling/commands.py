@@ -156,7 +156,7 @@ def project_images(config: ProjectConfig) -> int:
 
 
 def find_directions(config: DirectionsConfig) -> int:
-    """Write principal directions of latents, and a sheet with a row of moved images for each direction and seed."""
+    """Write principal directions of latents, and a sheet: each row shows a seed's latent moved along a direction."""
     out = output_path(config.out, config.run, "directions", (".safetensors",))
     generator, settings = opened(config)
     latents, size = generator.latents(config.seeds), generator.latent_size

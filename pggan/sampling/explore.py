@@ -61,7 +61,7 @@ def run(config: ExploreConfig) -> int:
 
 
 def listen(generator: TrainedGenerator, name: str, directions: str | None, port: int | None) -> "Server":
-    """A server at `port`; if `port` is None, at PORT or, if PORT is in use, at a free port.  Raises UserError."""
+    """A server at `port` (None: PORT, or a free port if PORT is in use).  Raises UserError if `port` can't be used."""
     files = page_files(generator, directions, {"name": name, "renderer": "server", "seeds": SEEDS})
     for number in (PORT, 0) if port is None else (port,):
         with suppress(OSError):

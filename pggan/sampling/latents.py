@@ -203,7 +203,7 @@ def principal_directions(network: Generator, count: int, label: Tensor | int | N
 
 
 def load_direction(given: str, size: int) -> Tensor:
-    """Read one direction [Z], Z = `size`: `given` is FILE:NUMBER, or FILE, which means FILE:0.  Raises UserError."""
+    """Read a direction [Z], Z = `size`; `given` is FILE:NUMBER, or FILE for number 0.  Raises UserError if missing."""
     path, colon, number = given.rpartition(":")
     if not (colon and number.isdecimal()):
         path, number = given, "0"
