@@ -109,6 +109,8 @@ def load_image(file: ImageFile, resolution: int, channels: int, crop: str) -> Pi
         pixels = _middle(pixels, min(height, width), min(height, width))
     elif crop == "pad" and height != width:
         photo, side = pixels, max(height, width)
+        if side**2 > 4 * PIXEL_LIMIT:
+            raise BadImage(f"too long and thin: with white borders, it would have {side}x{side} pixels")
         pixels = np.full((side, side, channels), 255, np.uint8)
         _middle(pixels, height, width)[:] = photo
     if pixels.shape[0] % resolution or pixels.shape[1] % resolution:
@@ -208,8 +210,10 @@ def block_mean(image: Pixels, resolution: int) -> Pixels:
     if height == width == resolution << (height // resolution).bit_length() - 1:
         return all_levels(image, resolution)[-1]
     count = (height // resolution) * (width // resolution)
-    # In up to 64 megapixels, a block has fewer than 2^23 pixels, so 2 * sum + count < 511 * 2^23 fits into uint32.
-    mean: Pixels = ((2 * block_sums(image, resolution) + count) // (2 * count)).astype(np.uint8)  # rounds half up
+    dtype = np.uint32 if count < 2**23 else np.uint64  # 2 * sum + count is at most 511 * count
+    mean: Pixels = ((2 * block_sums(image, resolution, dtype) + count) // (2 * count)).astype(
+        np.uint8
+    )  # rounds half up
     return mean
 
 

@@ -65,6 +65,14 @@ def test_each_crop_makes_wide_and_tall_images_square_by_its_rule(tmp_path, crop)
     np.testing.assert_array_equal(tall, expected.swapaxes(0, 1))
 
 
+def test_a_large_white_panorama_stays_white_and_a_ribbon_is_refused(tmp_path):
+    white = save(tmp_path / "white.png", np.full((4, 12_000, 3), 255, np.uint8))
+    assert (load_image(white, 4, 3, "pad") == 255).all()
+    ribbon = save(tmp_path / "ribbon.png", np.full((4, 17_000, 3), 255, np.uint8))
+    with pytest.raises(BadImage, match="17000x17000"):
+        load_image(ribbon, 4, 3, "pad")
+
+
 def test_another_ratio_uses_the_lanczos_filter(tmp_path):
     pixels = noise(20, 20)
     expected = Image.fromarray(pixels).resize((8, 8), Image.Resampling.LANCZOS)
