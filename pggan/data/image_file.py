@@ -211,9 +211,8 @@ def block_mean(image: Pixels, resolution: int) -> Pixels:
         return all_levels(image, resolution)[-1]
     count = (height // resolution) * (width // resolution)
     dtype = np.uint32 if count < 2**23 else np.uint64  # 2 * sum + count is at most 511 * count
-    mean: Pixels = ((2 * block_sums(image, resolution, dtype) + count) // (2 * count)).astype(
-        np.uint8
-    )  # rounds half up
+    doubled = 2 * block_sums(image, resolution, dtype)
+    mean: Pixels = ((doubled + count) // (2 * count)).astype(np.uint8)  # rounds half up
     return mean
 
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from pggan.data import image_file
-from pggan.data.image_file import ImageFile
+from pggan.data.image_file import BadImage, ImageFile
 
 
 def load_image(path, resolution, channels, crop):
@@ -66,8 +66,8 @@ def test_each_crop_makes_wide_and_tall_images_square_by_its_rule(tmp_path, crop)
 
 
 def test_a_large_white_panorama_stays_white_and_a_ribbon_is_refused(tmp_path):
-    white = save(tmp_path / "white.png", np.full((4, 12_000, 3), 255, np.uint8))
-    assert (load_image(white, 4, 3, "pad") == 255).all()
+    white = save(tmp_path / "white.png", np.full((4, 12_000), 255, np.uint8))
+    assert (load_image(white, 4, 1, "pad") == 255).all()
     ribbon = save(tmp_path / "ribbon.png", np.full((4, 17_000, 3), 255, np.uint8))
     with pytest.raises(BadImage, match="17000x17000"):
         load_image(ribbon, 4, 3, "pad")
