@@ -1,39 +1,39 @@
 """Convert an image file to a square uint8 image and its smaller levels, or say why the file can't be used.
 
-The file must be PNG, JPEG or WebP, whatever its extension.  It must hold one still picture of at most 64 megapixels,
-and be no decompression bomb.  EXIF data turns the picture upright.  Transparent pixels are drawn on white, unless the
-dataset keeps the alpha channel.  16 bits are scaled to 8; CMYK and palettes become RGB.  `crop` makes the picture
-square.  The picture is scaled down, never enlarged: by averages of square groups of pixels if the picture's side is a
-multiple of the resolution, else by a Lanczos filter.
+The file must be PNG, JPEG, WebP or AVIF, whatever its extension.  It must hold one still picture of at most 64
+megapixels, and be no decompression bomb.  EXIF or XMP data turns the picture upright.  Colour profiles are converted to
+sRGB.  Transparent pixels are drawn on white, unless the dataset keeps the alpha channel.  16 bits are scaled to 8; CMYK
+and palettes become RGB.  `crop` makes the picture square.  The picture is scaled down, never enlarged: each block of
+pixels is averaged if the picture's side is a multiple of the resolution; a Lanczos filter is used for other sides.
 H height, W width, R resolution, C channels.
 """
 
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
-import simplejpeg
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageChops, ImageCms, UnidentifiedImageError
 
 from pggan.core.architecture import MIN_RESOLUTION
+from pggan.data.formats import PNG_START, BadImage, Pixels, jpeg_pixels, kind_of, mended_png
 
-FORMATS = ("PNG", "JPEG", "WEBP")
-EXTENSIONS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
+FORMATS = ("PNG", "JPEG", "WEBP", "AVIF")
+EXTENSIONS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WEBP", ".avif": "AVIF", ".apng": "PNG"}
+EXTENSIONS |= dict.fromkeys((".jpe", ".jfif", ".jfi", ".jif", ".pjpeg", ".pjp", ".mpo"), "JPEG")
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+GREYS = ("1", "L", "LA")
 PIXEL_LIMIT = 64_000_000
 BOMB_PIXELS = 16_000_000  # only larger images, over 64 MB when decoded as RGBA, are checked with BOMB_RATIO
 BOMB_RATIO = 100  # a file with more pixels per byte is a decompression bomb; photographs have fewer than 10 per byte
 ORIENTATION_TAG = 0x0112
-
-Pixels = NDArray[np.uint8]  # [H, W, C]
-
-
-class BadImage(Exception):
-    """The error for a file that can't be used as an image; the message says why."""
+TURNS = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
+TURN = {number: Image.Transpose[name] for number, name in enumerate(TURNS, 2)}  # what turns an orientation upright
 
 
 class ImageFile(NamedTuple):
@@ -47,61 +47,106 @@ class ImageFile(NamedTuple):
 
 
 class ImageHeader(NamedTuple):
-    """What the header of an image file says: the size of the upright image, and whether it is grey.
-
-    notes: the conversions that the image needs, in the same words for all files, so that a report can group files.
-    """
+    """What the header of an image file says: the size of the image before it is turned, and whether it is grey."""
 
     width: int
     height: int
     is_grey: bool
-    notes: tuple[str, ...] = ()
+
+
+class Picture(NamedTuple):
+    """Pixels [H, W, C], and notes on their conversion, worded alike for all files, so that notes group files."""
+
+    pixels: Pixels
+    notes: list[str]
 
 
 def read_header(file: ImageFile) -> ImageHeader:
     """Read the header of an image file; pixels are not decoded.  Raises BadImage."""
     with _opened(file) as image:
-        # Pillow's PngImageFile.getexif would decode all pixels, because EXIF data may follow the pixels in the file.
-        turned = Image.Image.getexif(image).get(ORIENTATION_TAG, 1)
-        width, height = image.size[::-1] if turned >= 5 else image.size
-        is_deep = image.mode.startswith("I")
+        return ImageHeader(*image.size, image.mode in GREYS or image.mode.startswith("I"))
+
+
+def decode(file: ImageFile, channels: int) -> Picture:
+    """Decode a file to its upright picture with sRGB colours.  Raises BadImage."""
+    with _opened(file, whole=True) as image:
         kind = "JPEG" if image.format == "MPO" else str(image.format)
+        article, ending = "an" if kind == "AVIF" else "a", file.path.suffix.lower()
+        is_deep = image.mode.startswith("I") or any(";16" in str(tile[3]) for tile in getattr(image, "tile", ()))
         notes = {
-            f"a {kind} with the extension of another format": EXTENSIONS.get(file.path.suffix.lower(), kind) != kind,
-            "16 bits, scaled to 8": is_deep or any(";16" in str(tile[3]) for tile in getattr(image, "tile", ())),
+            f"{article} {kind} with the extension of another format": EXTENSIONS.get(ending, kind) != kind,
+            "16 bits, scaled to 8": is_deep,
             "CMYK, converted to RGB": image.mode == "CMYK",
             "a palette, converted": image.mode in ("P", "PA"),
             "transparency": image.has_transparency_data,
-            "turned upright as its EXIF data says": turned != 1,
-            "not square": width != height,
+            "not square": image.width != image.height,
+            "wrong checksums, but of no pixels": "mended" in image.info,
         }
-        is_grey = is_deep or image.mode in ("1", "L", "LA")
-    return ImageHeader(width, height, is_grey, tuple(text for text, holds in notes.items() if holds))
+        pixels, picture = None, image
+        if kind == "JPEG":
+            content: BinaryIO = image.fp  # type: ignore[attr-defined]
+            content.seek(0)
+            pixels = jpeg_pixels(content.read(), image.mode)
+            notes["an odd JPEG file, but with all pixels"] = pixels is None
+        if pixels is None or image.mode == "CMYK":
+            image.load()  # before EXIF data is read, which may follow the pixels in a PNG file
+        else:
+            picture = to_pil(pixels)
+        try:
+            Image.Exif().load(image.info.get("exif", b""))  # raises errors that `getexif` hides for JPEG files
+            orientation = Image.Image.getexif(image).get(ORIENTATION_TAG, 1)
+            turn = TURN.get(orientation)
+        except Exception:  # damaged EXIF data raises nearly every type of error
+            orientation = turn = None
+        notes["turned upright as its EXIF data says"] = turn is not None
+        notes["an orientation in its EXIF data that can't be read"] = turn is None and orientation != 1
+        if turn is not None:
+            picture = picture.transpose(turn)
+        if picture.mode.startswith("I"):
+            sixteen_bits = np.asarray(picture).astype(np.uint32)
+            picture = Image.fromarray(((sixteen_bits + 128) // 257).astype(np.uint8))  # white is 65535 = 257 * 255
+        if profile := image.info.get("icc_profile"):
+            try:
+                picture, notes["a colour profile, converted to sRGB"] = _in_srgb(picture, profile)
+            except (ImageCms.PyCMSError, OSError, TypeError, ValueError):
+                notes["a colour profile that can't be used"] = True
+        if picture.has_transparency_data and channels != 4:
+            picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture.convert("RGBA"))
+        return Picture(to_pixels(picture.convert(MODES[channels])), [text for text, holds in notes.items() if holds])
 
 
-def decode(file: ImageFile, channels: int) -> Pixels:
-    """Decode an image file to pixels [H, W, C], turned upright.  Raises BadImage."""
-    with _opened(file) as image:
-        content: BinaryIO = image.fp  # type: ignore[attr-defined]
-        if image.format not in ("JPEG", "MPO") or image.mode not in ("L", "RGB"):
-            return _converted(image, channels)
-        content.seek(0)
-        # simplejpeg decodes the same pixels as Pillow, but refuses damaged files; Pillow fills missing parts with grey.
-        pixels: Pixels = simplejpeg.decode_jpeg(content.read(), "GRAY" if image.mode == "L" else "RGB")
-        exif = image.info.get("exif")
-        if not exif and pixels.shape[2] == channels:
-            return pixels
-        upright = to_pil(pixels)
-        upright.info["exif"] = exif
-        return _converted(upright, channels)
+def _in_srgb(image: Image.Image, profile: bytes) -> tuple[Image.Image, bool]:
+    """Convert an image from a colour profile to sRGB.  Returns the image, and whether its colours have changed.
+
+    Raises PyCMSError or OSError if the profile is damaged, or is for other modes.
+    """
+    alpha = image.convert("RGBA").getchannel("A") if image.has_transparency_data else None
+    base = image if image.mode == "CMYK" else image.convert("L" if image.mode in GREYS else "RGB")
+    if (transform := _transform(profile, base.mode)) is None:
+        return image, False
+    base = transform.apply(base)
+    if alpha is not None:
+        base.putalpha(alpha)
+    return base, True
 
 
-def load_image(file: ImageFile, resolution: int, channels: int, crop: str) -> Pixels:
+@lru_cache(maxsize=16)  # a camera writes the same profile into all files
+def _transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
+    """The transform from a colour profile to sRGB for images of `mode`; None if it changes no colour by more than 1."""
+    given, wanted = ImageCms.ImageCmsProfile(BytesIO(profile)), ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB"))
+    transform = ImageCms.ImageCmsTransform(given, wanted, mode, "RGB")
+    levels = np.mgrid[0:256:15, 0:256:15, 0:256:15].reshape(3, 18, -1).transpose(1, 2, 0).astype(np.uint8)
+    colours = Image.fromarray(levels).convert(mode)
+    difference = ImageChops.difference(transform.apply(colours), colours.convert("RGB"))
+    return None if np.asarray(difference).max() <= 1 else transform
+
+
+def load_image(file: ImageFile, resolution: int, channels: int, crop: str) -> Picture:
     """Load a file as a square image [R, R, C], R = `resolution` (see the top of this file).  Raises BadImage.
 
     crop: how the image becomes square: center (keep its middle), resize (squash it), pad (add white borders).
     """
-    pixels = decode(file, channels)
+    pixels, notes = decode(file, channels)
     height, width, _ = pixels.shape
     if usable_side(width, height, crop) < resolution:
         raise BadImage(f"smaller than {resolution}x{resolution}")
@@ -115,8 +160,8 @@ def load_image(file: ImageFile, resolution: int, channels: int, crop: str) -> Pi
         _middle(pixels, height, width)[:] = photo
     if pixels.shape[0] % resolution or pixels.shape[1] % resolution:
         image = to_pil(np.ascontiguousarray(pixels))
-        return to_pixels(image.resize((resolution, resolution), Image.Resampling.LANCZOS))
-    return block_mean(pixels, resolution)
+        return Picture(to_pixels(image.resize((resolution, resolution), Image.Resampling.LANCZOS)), notes)
+    return Picture(block_mean(pixels, resolution), notes)
 
 
 def usable_side(width: int, height: int, crop: str) -> int:
@@ -131,24 +176,46 @@ def _middle(pixels: Pixels, height: int, width: int) -> Pixels:
 
 
 @contextmanager
-def _opened(file: ImageFile) -> Iterator[Image.Image]:
-    """Open the image in a file.  Any error becomes a BadImage, also an error in the `with` block."""
+def _opened(file: ImageFile, whole: bool = False) -> Iterator[Image.Image]:
+    """Open the image in a file.  Every error, also while the `with` block decodes pixels, becomes a BadImage.
+
+    Args: whole: also compare the checksums of a PNG file.
+    """
     try:
         with file.open() as content, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow warns of EXIF errors, and of sizes that we check ourselves
             if (size := content.seek(0, 2)) == 0:
                 raise BadImage("empty file")
-            with Image.open(content, formats=FORMATS) as image:
+            with _identified(content, size, whole) as image:
                 _check_header(image, size)
                 yield image
     except BadImage:
         raise
-    except UnidentifiedImageError as error:
-        raise BadImage("not a PNG, JPEG or WebP image, or its header is damaged") from error
     except Image.DecompressionBombError as error:
         raise BadImage(f"more than {PIXEL_LIMIT // 10**6} megapixels") from error
     except Exception as error:  # decoders may raise any type of error for a damaged file
         raise BadImage(getattr(error, "strerror", None) or f"damaged: {error}") from error
+
+
+def _identified(content: BinaryIO, size: int, whole: bool) -> Image.Image:
+    """The image in a file of `size` bytes.  Its info has an entry "mended" if wrong checksums were left out.
+
+    Raises BadImage, which says what the file is, if it is no image that can be read.
+    """
+    content.seek(0)
+    start = content.read(64)
+    content.seek(0)
+    is_png = start.startswith(PNG_START)
+    checked = mended_png(content) if is_png and whole else content
+    try:
+        image = Image.open(checked, formats=FORMATS)
+    except UnidentifiedImageError as error:
+        if is_png and not whole:  # the checksum of a comment may be wrong
+            return _identified(content, size, whole=True)
+        what = "or its header is damaged" if (kind := kind_of(start)) is None else f"but {kind}"
+        raise BadImage(f"not a PNG, JPEG or WebP image, {what}") from error
+    image.info |= {"mended": True} if checked is not content and checked.seek(0, 2) != size else {}
+    return image
 
 
 def _check_header(image: Image.Image, size: int) -> None:
@@ -160,19 +227,6 @@ def _check_header(image: Image.Image, size: int) -> None:
     # A phone's MPO file is a JPEG file with a second view, not an animation: the first frame is the photograph.
     if getattr(image, "is_animated", False) and image.format != "MPO":
         raise BadImage("animated")
-
-
-def _converted(image: Image.Image, channels: int) -> Pixels:
-    """Turn an image upright and convert it to `channels` channels; returns [H, W, C]."""
-    mode = MODES[channels]
-    ImageOps.exif_transpose(image, in_place=True)
-    if image.mode.startswith("I"):
-        sixteen_bits = np.asarray(image).astype(np.uint32)
-        image = Image.fromarray(((sixteen_bits + 128) // 257).astype(np.uint8))  # 16-bit white is 65535 = 257 * 255
-    if image.has_transparency_data and mode != "RGBA":
-        paper = Image.new("RGBA", image.size, "white")
-        image = Image.alpha_composite(paper, image.convert("RGBA"))
-    return to_pixels(image.convert(mode))
 
 
 def to_pil(pixels: Pixels) -> Image.Image:

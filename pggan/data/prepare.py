@@ -19,7 +19,8 @@ from pggan.core.process import StopSignal
 from pggan.core.text import next_command
 from pggan.data.data_sets import STYLE, avatars, open_source
 from pggan.data.face_crop import align_face
-from pggan.data.image_file import BadImage, all_levels, decode, load_image, usable_side
+from pggan.data.formats import BadImage
+from pggan.data.image_file import all_levels, decode, load_image, usable_side
 from pggan.data.pyramid import INDEX_FILE, ImagePyramid
 from pggan.data.report import Findings, examine
 from pggan.data.sources import Entry, Source
@@ -169,25 +170,28 @@ def _decode_all(found: Findings, layout: Layout, options: Options, pool: Workers
         layout.create()
         items = [(slots[entry.name], entry) for entry in found.source.in_reading_order() if entry.name in slots]
         results = pool.in_order("Preparing images", partial(_decode, layout, options.crop), items)
-        bad = {name: reason for name, reason in results if reason is not None}
+        done = dict(results)
+        bad = {name: result for name, result in done.items() if isinstance(result, str)}
         if not bad:
+            found.notes = {name: result for name, result in done.items() if isinstance(result, list)}
             return layout
         found.reasons |= bad
         found.refuse(options.on_bad)
 
 
-def _decode(layout: Layout, crop: str, item: tuple[int, Entry]) -> tuple[str, str | None]:
-    """Decode a file, and write its image to the shards.  Returns the file's name and, for a bad file, the reason."""
+def _decode(layout: Layout, crop: str, item: tuple[int, Entry]) -> tuple[str, list[str] | str]:
+    """Decode a file, and write its image to the shards.  Returns the file's name, and notes, or why the file is bad."""
     slot, entry = item
     try:
         if entry.face is None:
-            pixels = load_image(entry.file, layout.resolution, layout.channels, crop)
+            pixels, notes = load_image(entry.file, layout.resolution, layout.channels, crop)
         else:
-            pixels = align_face(decode(entry.file, layout.channels), entry.face, layout.resolution)
+            pixels, notes = decode(entry.file, layout.channels)
+            pixels = align_face(pixels, entry.face, layout.resolution)
     except (BadImage, ValueError) as bad:
         return entry.name, str(bad)
     layout.write(slot, all_levels(pixels))
-    return entry.name, None
+    return entry.name, notes if entry.header is None else []  # avatars have no notes
 
 
 def top_level(found: Findings, options: Options) -> int:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from pggan.core.errors import UserError
 from pggan.data.face_crop import face_side
-from pggan.data.image_file import BadImage, ImageHeader, read_header
+from pggan.data.formats import BadImage
+from pggan.data.image_file import ImageHeader, read_header
 from pggan.data.sources import Entry, Source
 from pggan.data.workers import Workers
 
@@ -19,12 +20,14 @@ NAMED_IN_LINE = 3
 class Findings:
     """The image files of a source, and which of them are bad.
 
-    headers: the ImageHeader of each readable file, by file name; reasons: why a file is bad, by file name.
+    headers: the header of each readable file; reasons: why a file is bad; notes: conversions of a decoded file; each
+    by file name.
     """
 
     source: Source
     headers: dict[str, ImageHeader] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, list[str]] = field(default_factory=dict)
 
     def good(self) -> list[Entry]:
         """The files that are not in `reasons`, in the order of the source."""
@@ -57,7 +60,7 @@ class Findings:
 
     def _notes(self) -> dict[str, list[str]]:
         """The names of good files, grouped by note, such as "not square" or "transparency"."""
-        return _grouped((note, entry.name) for entry in self.good() for note in self.headers[entry.name].notes)
+        return _grouped((note, entry.name) for entry in self.good() for note in self.notes[entry.name])
 
 
 def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from pggan.core.errors import UserError
 from pggan.core.rng import generator_for
-from pggan.data.image_file import BadImage, ImageFile, load_image
+from pggan.data.formats import BadImage
+from pggan.data.image_file import ImageFile, load_image
 from pggan.data.reals import to_float
 from pggan.networks.layers import ComputeOptions, use_options
 from pggan.networks.networks import Generator
@@ -125,7 +126,7 @@ def read_target(picture: Picture, resolution: int, channels: int) -> Pixels:
         picture.save(content, "PNG")
     file = ImageFile(path, lambda: content or path.open("rb"))
     try:
-        return load_image(file, resolution, channels, "center")
+        return load_image(file, resolution, channels, "center").pixels
     except BadImage as error:
         remedy = f"Give a PNG, JPEG or WebP image of at least {resolution}x{resolution} pixels, or another resolution=."
         raise UserError(f"image={path} can't be projected: {error}.", remedy) from error

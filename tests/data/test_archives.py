@@ -56,7 +56,7 @@ def test_links_and_devices_in_a_tar_are_not_followed(tmp_path):
 def test_the_last_of_several_members_of_one_name_counts(tmp_path):
     archive = write_tar(tmp_path / "a.tgz", [("x.png", png(0)), ("x.png", png(1))])
     (entry,) = open_source(str(archive)).entries
-    np.testing.assert_array_equal(load_image(entry.file, 16, 3, "center"), noise(1))
+    np.testing.assert_array_equal(load_image(entry.file, 16, 3, "center").pixels, noise(1))
 
 
 @pytest.mark.parametrize("write", [write_zip, write_tar])
@@ -65,7 +65,7 @@ def test_an_archive_that_has_changed_is_read_anew_and_is_another_data_set(tmp_pa
     for seed in range(2):
         os.utime(write(tmp_path / "photos", [("x.png", png(seed))]), (seed, seed))
         (entry,) = open_source(str(tmp_path / "photos")).entries
-        np.testing.assert_array_equal(load_image(entry.file, 16, 3, "center"), noise(seed))
+        np.testing.assert_array_equal(load_image(entry.file, 16, 3, "center").pixels, noise(seed))
         stamps.add(entry.stamp)
     assert len(stamps) == 2
 

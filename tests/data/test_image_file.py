@@ -1,17 +1,20 @@
 """One file to one square of bytes: every mode and crop against its definition."""
 
+import struct
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageCms
 
 from pggan.data import image_file
-from pggan.data.image_file import BadImage, ImageFile
+from pggan.data.formats import BadImage
+from pggan.data.image_file import ImageFile
 
 
 def load_image(path, resolution, channels, crop):
-    return image_file.load_image(ImageFile(path, partial(path.open, "rb")), resolution, channels, crop)
+    return image_file.load_image(ImageFile(path, partial(path.open, "rb")), resolution, channels, crop).pixels
 
 
 def read_header(path):
@@ -101,11 +104,76 @@ def test_exif_orientation_is_applied_to_pixels_and_header(tmp_path, orientation,
     path = save(tmp_path / f"a.{extension}", pixels, exif=exif, lossless=True)
     plain = save(tmp_path / f"plain.{extension}", pixels, lossless=True)
     upright = UPRIGHT[orientation](np.asarray(Image.open(plain)))
-    assert read_header(path)[:2] == upright.shape[1::-1]
+    assert read_header(path)[:2] == (16, 8)
     for channels in (1, 3, 4):  # JPEGs are decoded as they are, or converted
         expected = Image.fromarray(upright).convert({1: "L", 3: "RGB", 4: "RGBA"}[channels])
         expected = np.asarray(expected).reshape(*upright.shape[:2], channels)
         np.testing.assert_array_equal(load_image(path, 8, channels, "resize"), blocks_mean(expected, 8))
+
+
+XMP = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><d tiff:Orientation="6"/></x:xmpmeta>'
+
+
+@pytest.mark.parametrize(("name", "mode"), [("a.jpg", "RGB"), ("a.jpg", "L"), ("a.jpg", "CMYK"), ("a.webp", "RGB")])
+def test_xmp_orientation_is_applied(tmp_path, name, mode):
+    pixels = noise(8, 16)
+    path = save(tmp_path / name, pixels, mode, xmp=XMP, lossless=True, quality=100)
+    plain = save(tmp_path / f"plain_{name}", pixels, mode, lossless=True, quality=100)
+    upright = UPRIGHT[6](np.asarray(Image.open(plain).convert("RGB")))
+    np.testing.assert_array_equal(load_image(path, 8, 3, "resize"), blocks_mean(upright, 8))
+
+
+def tag(kind, value):
+    """EXIF data with an orientation `value` of a TIFF type."""
+    entry = b"II*\0\x08\0\0\0\1\0\x12\1" + struct.pack("<HI", kind, max(1, len(value) // 4)) + value.ljust(4, b"\0")
+    return b"Exif\0\0" + entry + bytes(4)
+
+
+@pytest.mark.parametrize(
+    "exif", [b"Exif\0\0no tiff here", tag(2, b"6\0"), tag(1, b"\6"), tag(3, b"\0"), tag(3, b"\x09")]
+)
+@pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.webp"])
+def test_an_orientation_that_can_not_be_read_turns_nothing_and_is_noted(tmp_path, name, exif):
+    pixels = noise(8, 8)
+    path = save(tmp_path / name, pixels, exif=exif, lossless=True)
+    picture = image_file.decode(ImageFile(path, partial(path.open, "rb")), 3)
+    assert picture.notes == ["an orientation in its EXIF data that can't be read"]
+    np.testing.assert_array_equal(picture.pixels, np.asarray(Image.open(path)))
+
+
+# ---- colours
+
+
+SRGB = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+SWAPPED = SRGB.replace(b"rXYZ", b"....").replace(b"bXYZ", b"rXYZ").replace(b"....", b"bXYZ")  # red is blue
+PROFILED = {  # mode, profile, and the colour that a red pixel becomes
+    "red is blue": ("RGB", SWAPPED, [0, 0, 255]),
+    "red is blue, with transparency": ("RGBA", SWAPPED, [0, 0, 255]),
+    "red is blue, with a palette": ("P", SWAPPED, [0, 0, 255]),
+    "sRGB": ("RGB", SRGB, [255, 0, 0]),
+    "cut short": ("RGB", SWAPPED[:200], [255, 0, 0]),
+    "of another mode": ("L", SWAPPED, [76, 76, 76]),
+}
+
+
+@pytest.mark.parametrize("kind", ["png", "webp", "avif"])
+@pytest.mark.parametrize(("mode", "profile", "colour"), PROFILED.values(), ids=PROFILED)
+def test_a_colour_profile_is_converted_to_srgb(tmp_path, mode, profile, colour, kind):
+    path = save(
+        tmp_path / f"a.{kind}", Image.new("RGB", (8, 8), "red"), mode, icc_profile=profile, lossless=True, quality=100
+    )
+    np.testing.assert_allclose(load_image(path, 8, 3, "center")[0, 0], colour, atol=2 * (kind == "avif"))
+
+
+def test_no_flipped_bit_of_a_png_changes_pixels(tmp_path):
+    path = save(tmp_path / "a.png", Image.linear_gradient("L").resize((16, 16)))
+    content, expected = path.read_bytes(), load_image(path, 16, 1, "center")
+    for place in range(0, 8 * len(content), 5):
+        damaged = bytearray(content)
+        damaged[place // 8] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        with suppress(BadImage):
+            np.testing.assert_array_equal(load_image(path, 16, 1, "center"), expected)
 
 
 # ---- modes

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import simplejpeg
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from tests.data.images import prepared as prepare
 
@@ -60,6 +61,19 @@ def make_animation(kind):
 JPEG, PNG = encoded(photo(), "JPEG", quality=90), encoded(photo(), "PNG")
 EXIF = Image.Exif()
 EXIF[0x0112] = 6
+COMMENT = PngInfo()
+COMMENT.add_text("Comment", "a comment")
+COMMENTED = encoded(photo(), "PNG", pnginfo=COMMENT)
+
+CMYK = encoded(photo(3).convert("CMYK"), "JPEG")
+TABLES = JPEG.index(b"\xff\xdb")
+# JPEG files that decoders warn of, with all pixels of JPEG.
+ODD = {
+    "jfif2.jpg": JPEG.replace(b"JFIF\0\1\1", b"JFIF\0\2\1"),
+    "between.jpg": JPEG[:TABLES] + b"\0\0" + JPEG[TABLES:],
+    "padded.jpg": JPEG[:-2] + bytes(8) + JPEG[-2:],
+    "endless.jpg": JPEG[:-2] + bytes(64),
+}
 
 # What is left out: content and reason.  Where the content is a function, it makes the file at a path.
 LEFT_OUT = {
@@ -68,7 +82,7 @@ LEFT_OUT = {
     "half.png": (PNG[: len(PNG) // 2], "truncated"),
     "half.webp": (encoded(photo(), "WEBP")[:500], "damaged: "),
     "page.jpg": (b"<html>404</html>", "not a PNG, JPEG or WebP image"),
-    "checksum.png": (flipped_bit(PNG, len(PNG) - 30), "damaged: broken data stream"),
+    "checksum.png": (flipped_bit(PNG, len(PNG) - 30), "damaged: wrong checksum of the chunk b'IDAT'"),
     "flipped.jpg": (silently_broken(JPEG), "damaged: "),
     "nowhere.png": (lambda path: path.symlink_to(path.parent / "nothing.png"), "a link that leads nowhere"),
     "passwd.png": (lambda path: path.symlink_to("/etc/passwd"), "a link that leads out of the source folder"),
@@ -80,7 +94,14 @@ LEFT_OUT = {
     "bomb64.png": (png_header(8_000, 8_000, bytes(639_942)), "a decompression bomb: 8000x8000 pixels in 639,999 bytes"),
     "no_bomb.png": (png_header(8_000, 8_000, bytes(639_943)), "damaged: "),
     "no_size.png": (png_header(0, 0), "not a PNG, JPEG or WebP image, or its header is damaged"),
-    "animated.gif": (make_animation("GIF"), "not a PNG, JPEG or WebP image"),
+    "grey.jpg": (ODD["jfif2.jpg"][: len(JPEG) // 2] + b"\xff\xd9", "damaged: "),
+    "zero.jpg": (JPEG[: len(JPEG) // 2] + bytes(9000), "damaged: "),
+    "cmyk_half.jpg": (CMYK[: len(CMYK) // 2] + b"\xff\xd9", "damaged: "),
+    "pointer.jpg": (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "git lfs pull"),
+    "phone.jpg": (b"\0\0\0\x18ftypheic" + bytes(99), "but HEIC"),
+    "jp2.jpg": (encoded(photo(), "JPEG2000"), "but JPEG 2000"),
+    "page.pdf.jpg": (b"%PDF-1.7", "but PDF"),
+    "animated.gif": (make_animation("GIF"), "not a PNG, JPEG or WebP image, but GIF"),
     "animated.webp": (make_animation("WEBP"), "animated"),
     "animated.png": (make_animation("PNG"), "animated"),
     "one.png": (encoded(photo(side=1), "PNG"), "smaller than 32x32"),
@@ -91,12 +112,15 @@ LEFT_OUT = {
 
 # What is used, and noted.
 NOTED = {
-    "cmyk.jpg": (encoded(photo(3).convert("CMYK"), "JPEG"), "CMYK, converted to RGB"),
+    **{name: (content, "an odd JPEG file, but with all pixels") for name, content in ODD.items()},
+    "comment.png": (flipped_bit(COMMENTED, COMMENTED.index(b"Comment") + 9), "wrong checksums, but of no pixels"),
+    "cmyk.jpg": (CMYK, "CMYK, converted to RGB"),
     "grey16.png": (encoded(Image.fromarray(np.full((64, 64), 999, np.uint16)), "PNG"), "16 bits, scaled to 8"),
     "rgba.png": (encoded(photo(4).convert("RGBA"), "PNG"), "transparency"),
     "palette.png": (encoded(photo(5).convert("P"), "PNG"), "a palette, converted"),
     "turned.jpg": (encoded(photo(6), "JPEG", exif=EXIF), "turned upright as its EXIF data says"),
     "really_png.jpg": (encoded(photo(7), "PNG"), "a PNG with the extension of another format"),
+    "avif.jpg": (encoded(photo(9), "AVIF"), "an AVIF with the extension of another format"),
     "wide.png": (encoded(photo(8).crop((0, 0, 64, 40)), "PNG"), "not square"),
 }
 

@@ -1,0 +1,106 @@
+"""What an image file is by its first bytes, and what in a PNG or JPEG file is odd but harms no pixel."""
+
+import re
+from io import BytesIO
+from typing import BinaryIO
+from zlib import crc32
+
+import numpy as np
+import simplejpeg
+from numpy.typing import NDArray
+
+Pixels = NDArray[np.uint8]  # [H, W, C]
+
+CONVERT = "convert it to PNG or JPEG"
+# How files of other kinds begin, what they are, and what to do.  Files from the web and from phones often have the
+# name of another kind.
+KINDS = {
+    rb"version https://git-lfs": "a pointer of Git LFS: run `git lfs pull`",
+    rb"(\.\./)*\.?(git/)?/?annex/": "a pointer of git-annex: run `git annex get`",
+    rb"....ftyp(hei|hev|mif1|msf1)": f"HEIC: {CONVERT}",
+    rb"....ftypavi": f"AVIF that is damaged or unknown to this Pillow: {CONVERT}",
+    rb"....ftyp|.{3}\x01\xba|\x1aE\xdf\xa3|RIFF....AVI": "a video: cut pictures from it",
+    rb"\0\0\0\x0cjP|\xff\x4f\xff\x51": f"JPEG 2000: {CONVERT}",
+    rb"\0\0\0\x0cJXL|\xff\x0a": f"JPEG XL: {CONVERT}",
+    rb"%PDF": "PDF: export its pages as PNG",
+    rb"GIF8": f"GIF: {CONVERT}",
+    rb"II\*\0|MM\0\*|II\+\0|MM\0\+": f"TIFF or a camera's raw file: {CONVERT}",
+    rb"BM": f"BMP: {CONVERT}",
+    rb"8BPS": f"a Photoshop file: {CONVERT}",
+    rb"\x93NUMPY": "an array of NumPy: save it as PNG",
+    rb"\s*(<\?xml.*)?<svg": f"SVG: {CONVERT}",
+    rb"\s*<(!doctype|html|head|body|\?xml)": "a web page: download the file again",
+    rb"\x1f\x8b": "a gzip file: unpack it",
+    rb"PK\x03\x04": "a zip archive: unpack it, or prepare it alone",
+    rb"7z\xbc\xaf|Rar!|\x28\xb5\x2f\xfd|BZh|\xfd7zXZ": "a compressed archive: unpack it",
+}
+PNG_START = b"\x89PNG\r\n\x1a\n"
+VITAL = (b"IHDR", b"PLTE", b"IDAT", b"tRNS")  # chunks of a PNG file on which its pixels depend
+MARKER = re.compile(rb"\xff+([\x02-\xcf\xd9-\xfe])", re.DOTALL)  # begins a segment of a JPEG file, or ends the file
+
+
+class BadImage(Exception):
+    """The error for a file that can't be used as an image; the message says why."""
+
+
+def kind_of(start: bytes) -> str | None:
+    """What a file is by its first bytes, and what to do with it; None for unknown kinds and for readable images."""
+    return next((text for begin, text in KINDS.items() if re.match(begin, start, re.DOTALL | re.IGNORECASE)), None)
+
+
+def mended_png(content: BinaryIO) -> BinaryIO:
+    """A PNG file without the chunks of wrong checksums; the same content if all checksums are right.
+
+    Pillow does not compare the checksums of pixels, and refuses files for a wrong checksum of a comment.
+    Raises BadImage if pixels depend on a wrong chunk.
+    """
+    file, place, kept = content.read(), len(PNG_START), [PNG_START]
+    while place + 12 <= len(file):
+        end = place + 12 + int.from_bytes(file[place : place + 4])
+        kind, bits = file[place + 4 : place + 8], int.from_bytes(file[place + 4 : place + 8])
+        if end > len(file):  # Pillow decides whether pixels are missing
+            kept.append(file[place:])
+        elif crc32(memoryview(file)[place + 4 : end - 4]) == int.from_bytes(file[end - 4 : end]):
+            kept.append(file[place:end])
+        # A wrong bit may be one of the chunk's name.
+        elif any((bits ^ int.from_bytes(one)).bit_count() < 2 for one in VITAL):
+            raise BadImage(f"damaged: wrong checksum of the chunk {kind!r}")
+        place = end
+    return BytesIO(b"".join(kept))
+
+
+def jpeg_pixels(content: bytes, mode: str) -> Pixels | None:
+    """The pixels [H, W, C] of a JPEG file of Pillow's `mode`; None if the file is odd, but Pillow can read all pixels.
+
+    Raises BadImage for damaged files, where Pillow fills in grey without a word.
+    """
+    colours = {"L": "GRAY"}.get(mode, mode)
+    try:
+        pixels: Pixels = simplejpeg.decode_jpeg(content, colours)
+        return pixels
+    except ValueError as error:
+        try:
+            simplejpeg.decode_jpeg(mended_jpeg(content), colours)
+        except ValueError as other:
+            if "subsampling level" not in str(other):  # a kind of JPEG that only Pillow reads
+                raise BadImage(f"damaged: {error}") from error
+    return None
+
+
+def mended_jpeg(content: bytes) -> bytes:
+    """A JPEG file without all that libjpeg warns of although no pixel depends on it.
+
+    That are other versions of JFIF, metadata, bytes between segments, zeros behind the pixels, and a missing end.
+    libjpeg tells its first warning only, which would hide a warning of missing pixels.
+    """
+    parts, place = [content[:2]], 2
+    while (found := MARKER.search(content, place)) and found[1] != b"\xd9":
+        place = found.end() + int.from_bytes(content[found.end() : found.end() + 2])
+        segment = b"\xff" + found[1] + content[found.end() : place]
+        if found[1] not in b"\xe1\xe2\xe3\xe4\xe5\xe6\xe7\xe8\xe9\xea\xeb\xec\xed\xef\xfe":
+            parts.append(re.sub(rb"(?<=^\xff\xe0..JFIF\0).", b"\1", segment, flags=re.DOTALL))
+        if found[1] == b"\xda":  # the pixels of a scan lie between this segment and the next
+            after = MARKER.search(content, place)
+            pixels = content[place : after.start() if after else None].rstrip(b"\0")
+            parts.append(pixels + b"\0" * pixels.endswith(b"\xff"))  # in pixels, a byte ff is followed by 00
+    return b"".join([*parts, b"\xff\xd9"])
