@@ -3,7 +3,7 @@
 A pickle is a small program that may call any function by its name.  Here, ALLOWED maps a few names to classes and
 functions of this module that only store their arguments; every other name is refused.  NumPy's own classes are not
 allowed: a pickle can give them the dtype `object`, whose bytes NumPy takes for addresses in memory.  PyTorch files are
-read by torch.load(weights_only=True).
+read by PyTorch with `weights_only=True`.
 """
 
 import pickle
@@ -101,7 +101,7 @@ def read_foreign_file(path: Path) -> Any:
         # A file of pytorch_GAN_zoo may hold an object of the class BaseConfig, for which we substitute an Instance.
         with torch.serialization.safe_globals([(Instance, "models.utils.config.BaseConfig")]):
             return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as of_torch:  # torch.load may raise any exception for a damaged file
+    except Exception as of_torch:  # PyTorch may raise any exception for a damaged file
         try:
             with path.open("rb") as file:
                 return RestrictedUnpickler(file, encoding="latin1").load()
