@@ -5,11 +5,12 @@ Files are untrusted: the header is checked before memory is allocated.  Only fun
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from stat import S_IMODE
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
@@ -33,6 +34,7 @@ CLASS_NAMES = "class_names"  # entry of the safetensors header; missing if the g
 PROVENANCE = ("license", "data_statement")  # optional header entries: licence of the weights, note on training images
 PREFIX = "pretrained:"  # run=pretrained:NAME means a generator that comes with the package
 FOLDER = Path(__file__).parent / "pretrained"
+NOTHING: "Mapping[str, torch.nn.Module]" = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -88,9 +90,17 @@ def describe_generator(generator: LoadedGenerator) -> dict[str, Any]:
     return {"version": VERSION, **stage, "architecture": architecture, **names, **stated}
 
 
-def save_generator(generator: LoadedGenerator, path: Path) -> None:
-    """Write a generator file that `load_generator` can read; raises OSError when the system refuses to write."""
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in generator.network.state_dict().items()}
+def save_generator(generator: LoadedGenerator, path: Path, others: "Mapping[str, torch.nn.Module]" = NOTHING) -> None:
+    """Write a generator file that `load_generator` can read; raises OSError when the system refuses to write.
+
+    others: networks for `stored_networks`; the file then looks like WEIGHTS_FILE of a checkpoint.
+    """
+    networks = {AVERAGED: generator.network, **{f"{name}/": network for name, network in others.items()}}
+    tensors = {
+        f"{prefix if others else ''}{name}": tensor.detach().cpu().contiguous()
+        for prefix, network in networks.items()
+        for name, tensor in network.state_dict().items()
+    }
     with atomic_write(path) as temporary:
         save_tensors(tensors, temporary, {HEADER_KEY: json.dumps(describe_generator(generator))})
 
@@ -157,6 +167,17 @@ def refusing_generators(path: Path) -> Iterator[None]:
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:
         remedy = "Give a generator.safetensors that `pggan train` has written."
         raise UserError(f"{path} is not a valid generator of this program: {error}.", remedy) from error
+
+
+def stored_networks(path: Path) -> "dict[str, dict[str, torch.Tensor]]":
+    """The tensors of each network in a file, by network; {} for a file that has the averaged generator alone."""
+    found: dict[str, dict[str, torch.Tensor]] = {}
+    with refusing_generators(path), safe_open(path, "pt") as file:
+        for name in file.keys():  # noqa: SIM118 - `file` is not a dictionary
+            network, slash, tensor = name.partition("/")
+            if slash:
+                found.setdefault(network, {})[tensor] = file.get_tensor(name)
+    return found
 
 
 def stored_tensors(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:

@@ -1,11 +1,13 @@
 """Where a run starts: at a checkpoint, with the weights of another run, or from nothing."""
 
 from collections.abc import Iterator, Sequence
+from math import sqrt
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
-from pggan.checkpoints.generator_file import load_generator
+from pggan.checkpoints.generator_file import load_generator, stored_networks
 from pggan.checkpoints.read import NETWORKS, Checkpoint, checkpoints_of, has_checkpoints, resolve_checkpoint
 from pggan.core.architecture import Architecture
 from pggan.core.errors import UserError
@@ -22,8 +24,9 @@ REFUSED = {
     "schedule": "the new schedule has another resolution or alpha at the checkpoint's number of images shown",
 }
 
+NAMED = 3  # a log line on weights that were taken over names at most 3 tensors of a kind
 # Fields of the architecture that have to be equal, so that a network can start from another network's weights.
-KIND_FIELDS = ("latent_size", "fmap_base", "fmap_decay", "fmap_max", "resampling", "blur", "stem")
+KIND_FIELDS = ("latent_size", "fmap_base", "fmap_decay", "fmap_max", "resampling", "blur")
 
 
 def find_resume_point(resume: str, run_dir: Path) -> tuple[Checkpoint | None, list[str]]:
@@ -85,20 +88,48 @@ def check_resumable(
 def transfer(path: str, state: State) -> Iterator[str]:
     """Load the weights of the run, checkpoint or generator file at `path` into a new `state`; yields lines to log.
 
-    A tensor of `state` keeps its initial values if `path` has no tensor of this name and shape.
+    `taken_over` says what becomes of tensors that have another shape in `path`.
     """
     state_dicts = load_weights(path, state.g_ema.architecture)
     yield f"Weights taken over from {path}. The optimizers, the images shown and the schedule start anew."
     networks = {"generator": state.g.network, "discriminator": state.d.network, "generator_ema": state.g_ema}
     for name, network in networks.items():
         own, theirs = network.state_dict(), state_dicts.get(name, {})
-        fitting = {key: value for key, value in theirs.items() if key in own and own[key].shape == value.shape}
-        network.load_state_dict({**own, **fitting})
-        yield f"  {name}: {len(fitting)} of {len(own)} tensors"
+        fitting = {key: taken_over(key, own[key], value) for key, value in theirs.items() if key in own}
+        network.load_state_dict({key: own[key] if fitting.get(key) is None else fitting[key] for key in own})
+        new = [key for key in own if fitting.get(key) is None]
+        changed = [key for key in own if key not in new and own[key].shape != theirs[key].shape]
+        yield f"  {name}: {len(own) - len(new)} of {len(own)} tensors"
+        for what, keys in (("new", new), ("adapted to other channels or classes", changed)):
+            if 0 < len(keys) < len(own):
+                yield f"    {what}: {', '.join(keys[:NAMED])}{', …' * (len(keys) > NAMED)}"
+
+
+def taken_over(name: str, own: Tensor, theirs: Tensor) -> Tensor | None:
+    """The values that the tensor `own` takes from `theirs`; None if the shapes differ too much.
+
+    Between grey and colour, an image's layers keep the mean over its channels.  Of layers for classes, which differ in
+    number, the part for latents or the score is taken over.
+    """
+    theirs = theirs.to(own.device)
+    if own.shape == theirs.shape:
+        return theirs
+    kind = name.split(".", maxsplit=1)[0]
+    if name in ("stem.dense.weight", "head.score.weight", "head.score.bias") and own.ndim == theirs.ndim:
+        result, part = own.clone(), tuple(slice(min(sizes)) for sizes in zip(own.shape, theirs.shape, strict=True))
+        result[part] = theirs[part]
+        return result if own.ndim == 1 or own.shape[kind == "head"] == theirs.shape[kind == "head"] else None
+    axis = 1 if kind == "from_rgb" else 0
+    channels = own.shape[axis], theirs.shape[axis]
+    if kind in ("to_rgb", "from_rgb") and {*channels} == {1, 3}:
+        # D's weights are scaled by 1 / sqrt(channels) at run time.
+        scale = sqrt(channels[1] / channels[0]) if axis else 1.0
+        return (theirs.mean(axis, keepdim=True) * scale).expand_as(own)
+    return None
 
 
 def load_weights(path: str, architecture: Architecture) -> StateDicts:
-    """The weights at `path` for each network.  From a generator file, G and the averaged G get the same weights.
+    """The weights at `path` for each network.  From a file of the averaged G alone, G gets the same weights.
 
     Raises UserError when `path` has no weights, or its networks differ from `architecture` in KIND_FIELDS.
     """
@@ -108,13 +139,15 @@ def load_weights(path: str, architecture: Architecture) -> StateDicts:
         state_dicts = {name: checkpoint.load(name) for name in NETWORKS}
         theirs = checkpoint.architecture
     else:
-        network = load_generator(path, torch.device("cpu"), "init_from").network
+        loaded = load_generator(path, torch.device("cpu"), "init_from")
+        network = loaded.network
+        assert loaded.path is not None
         state_dicts = {"generator": network.state_dict(), "generator_ema": network.state_dict()}
+        state_dicts |= stored_networks(loaded.path)
         theirs = network.architecture
     if found := [line for line in architecture.differences(theirs) if line.split(":")[0] in KIND_FIELDS]:
         problem = f"init_from={path} has networks that do not fit the networks of this run ({'; '.join(found)})."
-        remedy = "Set the model keys of that run. Imported generators with other first layers (stem) can't be trained."
-        raise UserError(problem, remedy)
+        raise UserError(problem, "Set the model keys of that run.")
     return state_dicts
 
 

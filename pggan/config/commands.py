@@ -61,9 +61,10 @@ class DeviceConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DrawConfig(GeneratorStageConfig, DeviceConfig):
-    """Keys of every command that draws images: generator, resolution, alpha, class label and device."""
+    """Keys of every command that draws images: generator, resolution, alpha, class label, device and marks."""
 
     label: str | None
+    marks: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +104,7 @@ class TimelapseConfig:
     seconds: Positive
     fps: Count
     out: str | None
+    marks: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +133,7 @@ class ExploreConfig(GeneratorConfig, DeviceConfig):
     directions: str | None
     port: Port | None
     open: bool
+    marks: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +146,7 @@ class EvaluateConfig(GeneratorStageConfig, DeviceConfig):
     count: Annotated[int, ">=2"] | None
     out: str | None
     json: bool
+    marks: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +159,7 @@ class ExportConfig(GeneratorStageConfig):
     data_statement: str | None
     directions: str | None
     runtime: str | None
+    marks: bool
 
 
 # ---- images and runs ---------------------------------------------------------------------------------------
@@ -198,16 +203,18 @@ class MonitorConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class InspectConfig:
-    """Keys of `pggan inspect`, which shows what a run, a checkpoint or a data set holds."""
+    """Keys of `pggan inspect`, which shows what a run, a checkpoint, a data set or a picture holds."""
 
     run: str | None
     data: str | None
+    image: str | None
     json: bool
     sheet: str | None
 
     def __post_init__(self) -> None:
-        if (self.run is None) == (self.data is None):
-            raise UserError("inspect needs either run= or data=.", "Give run=DIRECTORY or data=DIRECTORY, not both.")
+        if [self.run, self.data, self.image].count(None) != 2:
+            remedy = "Give one of run=DIRECTORY, data=DIRECTORY and image=FILE."
+            raise UserError("inspect needs run=, data= or image=.", remedy)
 
 
 # ---- speed -------------------------------------------------------------------------------------------------

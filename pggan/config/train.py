@@ -210,6 +210,7 @@ class ReportConfig:
     tick_images: Count
     grid_images: Count
     grid: str
+    marks: bool
 
     def __post_init__(self) -> None:
         parse_grid(self.grid, "monitor.grid")

@@ -25,6 +25,7 @@ from pggan.core.text import NEXT, next_command
 from pggan.networks.networks import count_parameters
 from pggan.sampling.files import check_output
 from pggan.sampling.images import contact_sheet, save_png
+from pggan.sampling.marks import mark_line
 from pggan.sampling.trained_generator import TrainedGenerator, load
 
 SAMPLES = "samples.png"
@@ -96,13 +97,14 @@ def run(config: ExportConfig) -> int:
             latents = f"latents [N, {generator.latent_size}] from N(0, 1){labels}"
             print(f"{NEXT} load the ONNX file in another program; the inputs are {latents}")
         case "hf":
-            write_folder(with_provenance(generator, config), out)
+            write_folder(with_provenance(generator, config), out, mark_line(config.marks, config.run, f"seeds={SEEDS}"))
             print(f"{out}: weights, configuration, samples and model card")
             print(f"{NEXT} hf upload USER/NAME {shlex.quote(config.out)}")
         case "web":
             with naming_the_extra():
                 from pggan.interop.web import write_web
-            difference = write_web(generator, out, config.run, config.directions, config.runtime)
+            mark = mark_line(config.marks, config.run, "pggan export format=web")
+            difference = write_web(generator, out, config.run, config.directions, runtime=config.runtime, mark=mark)
             megabytes = sum(file.stat().st_size for file in out.rglob("*")) / 2**20
             print(f"{out}: {megabytes:.1f} MB of static files; images differ from PyTorch's by {difference:.1e}")
             print(f"{NEXT} python -m http.server --bind 127.0.0.1 --directory {shlex.quote(config.out)}")
@@ -126,7 +128,7 @@ def with_provenance(generator: TrainedGenerator, config: ExportConfig) -> Traine
     return TrainedGenerator(replace(generator.loaded, **stated_in(vars(config))))
 
 
-def write_folder(generator: TrainedGenerator, folder: Path) -> None:
+def write_folder(generator: TrainedGenerator, folder: Path, mark: str | None = None) -> None:
     """Write a generator's weights, configuration, sample images and model card into `folder`: all files or none."""
     samples = contact_sheet(generator.render(generator.latents(SEEDS)), COLUMNS, generator.resolutions[-1])
     with atomic_directory(folder) as temporary:
@@ -134,7 +136,7 @@ def write_folder(generator: TrainedGenerator, folder: Path) -> None:
         about = {"library_name": "pggan", "pggan_version": __version__, **describe_generator(generator.loaded)}
         (temporary / "config.json").write_text(json.dumps(about, indent=1) + "\n")
         (temporary / "README.md").write_text(model_card(generator, folder.name), encoding="utf-8")
-        save_png(samples, temporary / SAMPLES)
+        save_png(samples, temporary / SAMPLES, mark)
 
 
 def from_pretrained(name: str | Path, *, revision: str | None = None, device: str = "auto") -> TrainedGenerator:

@@ -1,4 +1,4 @@
-"""`pggan import` converts a generator that another program has trained into a generator file of pggan.
+"""`pggan import` converts networks that another program has trained into a generator file of pggan.
 
 These programs and pggan scale weights by gain / sqrt(fan-in) at run time (equalized learning rate).  Where the gains
 differ, the import multiplies weights by the ratio of gains.  pytorch_GAN_zoo also scales biases at run time; pggan does
@@ -8,7 +8,7 @@ not, so the import multiplies these biases by pytorch_GAN_zoo's scale.
 from collections.abc import Callable, Mapping, Sequence
 from math import sqrt
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from pggan.core.architecture import MIN_RESOLUTION, Architecture, Resampling, St
 from pggan.core.errors import UserError
 from pggan.core.text import next_command
 from pggan.interop.restricted_pickle import Instance, PickledNetwork, read_foreign_file
-from pggan.networks.networks import Generator, count_parameters
+from pggan.networks.networks import Discriminator, Generator, count_parameters
 from pggan.sampling.files import check_output
 
 Array = npt.NDArray[Any]
@@ -35,8 +35,26 @@ PRO_GAN = (
     "layers.{number}.conv_2",
     "rgb_converters.{number}",
 )
-# For each layer in OURS, the ratio of other programs' gain to pggan's gain: 4 for stem.dense, sqrt(2) for to_rgb.
-GAINS = (4.0, 1.0, 1.0, 1.0, sqrt(2.0))
+# The same for D; pro-gan-pth counts D's layers down from the final level.
+OURS_D = (
+    *("head.conv", "head.dense", "head.score"),
+    *("blocks.{side}.conv", "blocks.{side}.down_conv", "from_rgb.{side}"),
+)
+OFFICIAL_D = (
+    *("4x4/Conv", "4x4/Dense0", "4x4/Dense1"),
+    *("{side}x{side}/Conv0", "{side}x{side}/Conv1", "FromRGB_lod{detail}"),
+)
+GAN_ZOO_D = (
+    *("groupScaleZero.0", "groupScaleZero.1", "decisionLayer"),
+    *("scaleLayers.{below}.0", "scaleLayers.{below}.1", "fromRGBLayers.{number}"),
+)
+PRO_GAN_D = (
+    *("layers.{detail}.conv_1", "layers.{detail}.conv_2", "layers.{detail}.conv_3"),
+    *("layers.{detail}.conv_1", "layers.{detail}.conv_2", "from_rgb.{detail}.0"),
+)
+# The ratio of other programs' gain to pggan's gain, where it is not 1.  The official networks have pggan's gains.
+GAINS = {"stem.dense": 4.0, "to_rgb.{side}": sqrt(2.0), "head.score": sqrt(2.0)}
+UNFIT = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RuntimeError)  # errors for strange files
 # Names of other programs' settings, each with the only value that pggan's networks support.
 FIXED = {
     **{"normalize_latents": True, "use_wscale": True, "use_pixelnorm": True, "use_leakyrelu": True},
@@ -47,89 +65,125 @@ FIXED = {
 }
 
 
+class Foreign(NamedTuple):
+    """Networks of another program: the averaged G, and what is found of "generator" and "discriminator" by name.
+
+    notes: sentences on networks that were left out.
+    """
+
+    program: str
+    averaged: LoadedGenerator
+    others: dict[str, Generator | Discriminator]
+    notes: list[str]
+
+
 def run(config: ImportConfig) -> int:
-    """Import the generator file that `config` names; returns the exit code."""
+    """Import the file that `config` names; returns the exit code."""
     source = Path(config.source)
     if not source.is_file():
         raise UserError(f"source={source} is no file.", "Name a .pkl file of the official networks, or a PyTorch file.")
     out = check_output(config.out, (".safetensors",))
-    program, generator = read_foreign(source)
+    program, generator, others, notes = read_foreign(source)
     out.parent.mkdir(parents=True, exist_ok=True)
-    save_generator(generator, out)
+    save_generator(generator, out, others)
     size, parameters = generator.resolution, count_parameters(generator.network)
     print(f"{out}: {size}x{size}, alpha {generator.alpha:g}, {parameters:,} parameters, trained by {program}")
-    print(next_command("sample", "seeds=0-63", run=out))
+    print(f"For training with init_from={out}: {' and '.join([*others, 'averaged generator'])}.")
+    print("\n".join([*notes, next_command("sample", "seeds=0-63", run=out)]))
     return 0
 
 
-def read_foreign(path: Path) -> tuple[str, LoadedGenerator]:
-    """Read a file of another program; returns that program's name and the generator, or raises UserError."""
+def read_foreign(path: Path) -> Foreign:
+    """Read a file of another program, or raise UserError."""
     try:
         content = read_foreign_file(path)
         networks = content if isinstance(content, tuple | list) else [content]
         if networks and all(isinstance(one, PickledNetwork) for one in networks):
-            return "the official implementation", from_official(networks[-1])  # the file's last network: averaged G
+            return from_official(*networks)
         saved = next((content[name] for name in ("shadow_generator", "generator") if name in content), content)
         if any(str(name).startswith("rgb_converters.") for name in saved.get("state_dict", ())):
-            return "pro-gan-pth", from_pro_gan_pth(saved)
-        state = next((content[name] for name in ("avgG", "netG") if isinstance(content.get(name), Mapping)), content)
+            return from_pro_gan_pth(saved, content.get("generator"), content.get("discriminator"))
+        raw, d = (content.get(name) for name in ("netG", "netD"))
+        state = next((one for one in (content.get("avgG"), raw) if isinstance(one, Mapping)), content)
         if any(str(name).startswith("formatLayer.") for name in state):
-            return "pytorch_GAN_zoo", from_gan_zoo(state, content.get("config"))
+            return from_gan_zoo(state, content.get("config"), raw, d)
         raise ValueError("its layer names are not those of a known program")
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RuntimeError) as error:
-        reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-        remedy = "Give a generator of the official implementation, pytorch_GAN_zoo or pro-gan-pth."
-        raise UserError(f"{path} can't be imported: {reason}.", remedy) from error
+    except (OSError, *UNFIT) as error:
+        remedy = "Give a file of the official implementation, pytorch_GAN_zoo or pro-gan-pth."
+        raise UserError(f"{path} can't be imported: {reason(error)}.", remedy) from error
 
 
-def from_official(network: PickledNetwork) -> LoadedGenerator:
-    """Convert a generator of the official implementation (TensorFlow 1)."""
-    settings, values = network.state["static_kwargs"], {k: np.asarray(v) for k, v in network.state["variables"]}
+def from_official(*networks: PickledNetwork) -> Foreign:
+    """Convert networks of the official implementation (TensorFlow 1): G, D and averaged G, or the averaged G alone."""
+    everything = [{name: np.asarray(value) for name, value in one.state["variables"]} for one in networks]
+    raw, d, average = everything if len(networks) == 3 else (None, None, everything[-1])
+    settings = networks[-1].state["static_kwargs"]
     require_ours(settings)
 
-    def layer(name: str) -> tuple[Array, Array]:  # stored weights are [in, out] or [H, W, in, out]
+    def layer(values: Mapping[str, Array], name: str) -> tuple[Array, Array]:  # stored: [in, out] or [H, W, in, out]
         if f"{name}_up/weight" in values:  # transposed convolutions store mirrored weights [H, W, out, in]
             return values[f"{name}_up/weight"].transpose(2, 3, 0, 1)[:, :, ::-1, ::-1], values[f"{name}_up/bias"]
+        name += "_down" * (f"{name}_down/weight" in values)
         return np.moveaxis(values[f"{name}/weight"], (-1, -2), (0, 1)), values[f"{name}/bias"]
 
-    generator = translated(OFFICIAL, values, layer, Stem.official, int(settings.get("label_size", 0)))
+    unfused = d is not None and "8x8/Conv1/weight" in d
+    group = 4 if d is None else int(networks[1].state["static_kwargs"].get("mbstd_group_size", 4))
+    generator, others, notes = translated(
+        (OFFICIAL, OFFICIAL_D),
+        (average, raw, d),
+        layer,
+        Stem.official,
+        int(settings.get("label_size", 0)),
+        resampling=Resampling.unfused if unfused else Resampling.fused,
+        stddev_group=max(group, 1),
+    )
     # `lod` (level of detail) is 0 at the final resolution, 1 at half of it, and so on; its fraction is 1 - alpha.
     sides = generator.architecture.resolutions[::-1]
-    detail = min(max(float(values["lod"]), 0.0), len(sides) - 1.0)
-    return LoadedGenerator(generator, sides[int(detail)], 1.0 - detail % 1, 0)
+    detail = min(max(float(average["lod"]), 0.0), len(sides) - 1.0)
+    averaged = LoadedGenerator(generator, sides[int(detail)], 1.0 - detail % 1, 0)
+    return Foreign("the official implementation", averaged, others, notes)
 
 
-def from_gan_zoo(state: Mapping[str, Any], config: Any) -> LoadedGenerator:
-    """Convert a generator of pytorch_GAN_zoo: the state dict of its GNet, and its configuration if the file has one."""
+def from_gan_zoo(state: Mapping[str, Any], config: Any, raw: Any, d: Any) -> Foreign:
+    """Convert networks of pytorch_GAN_zoo: state dicts of averaged G, G and D, and the file's configuration if any."""
     settings = config.state if isinstance(config, Instance) and isinstance(config.state, dict) else {}
     require_ours(settings)
-    theirs = tensors_of(state)
 
-    def layer(name: str) -> tuple[Array, Array]:  # pytorch_GAN_zoo scales biases like weights at run time
+    def layer(theirs: Mapping[str, Array], name: str) -> tuple[Array, Array]:
         weight = theirs[f"{name}.weight"]
-        return weight, theirs[f"{name}.bias"] * sqrt(2.0 / weight[0].size)
+        bias = theirs[f"{name}.bias"] * sqrt(2.0 / weight[0].size)  # pytorch_GAN_zoo scales biases like weights
+        if name == GAN_ZOO_D[0]:  # its stddev divides by 3 instead of 4 in each group of 4 images
+            weight = np.concatenate([weight[:, :-1], weight[:, -1:] * sqrt(4 / 3)], 1)
+        return weight, bias
 
-    generator = translated(GAN_ZOO, theirs, layer, Stem.unit_bias)
+    found = tensors_of(state), tensors_of(raw), tensors_of(d)
+    unfused = Resampling.unfused if found[2] else Resampling.fused
+    generator, others, notes = translated((GAN_ZOO, GAN_ZOO_D), found, layer, Stem.unit_bias, resampling=unfused)
     alpha = 1.0 - float(settings.get("alpha", 0))  # in pytorch_GAN_zoo, alpha is the weight of the old layers
-    return LoadedGenerator(generator, generator.architecture.resolution, alpha, 0)
+    averaged = LoadedGenerator(generator, generator.architecture.resolution, alpha, 0)
+    return Foreign("pytorch_GAN_zoo", averaged, others, notes)
 
 
-def from_pro_gan_pth(saved: Mapping[str, Any]) -> LoadedGenerator:
-    """Convert a generator of pro-gan-pth 3: a dictionary with `conf` and `state_dict`.
+def from_pro_gan_pth(saved: Mapping[str, Any], raw: Any, d: Any) -> Foreign:
+    """Convert networks of pro-gan-pth 3, each a dictionary with `conf` and `state_dict`: averaged G, G and D.
 
     Scripts of pro-gan-pth normalise latents before they call the generator; pggan's generator normalises them itself.
     """
     require_ours(saved.get("conf", {}))
-    theirs = tensors_of(saved["state_dict"])
 
-    def layer(name: str) -> tuple[Array, Array]:
+    def layer(theirs: Mapping[str, Array], name: str) -> tuple[Array, Array]:
         weight = theirs[f"{name}.weight"]
-        if name == PRO_GAN[0]:  # weights [Z, C, 4, 4] of a transposed convolution of a 1x1 input
+        if (
+            name == PRO_GAN[0] and "rgb_converters.0.weight" in theirs
+        ):  # weights [Z, C, 4, 4] of a transposed convolution of a 1x1 input
             weight = weight.transpose(1, 2, 3, 0).reshape(-1, len(weight))
         return weight, theirs[f"{name}.bias"]
 
-    generator = translated(PRO_GAN, theirs, layer, Stem.one_norm)
-    return LoadedGenerator(generator, generator.architecture.resolution, 1.0, 0)
+    found = [tensors_of(one.get("state_dict")) if isinstance(one, Mapping) else None for one in (saved, raw, d)]
+    unfused = Resampling.unfused if found[2] else Resampling.fused
+    generator, others, notes = translated((PRO_GAN, PRO_GAN_D), found, layer, Stem.one_norm, resampling=unfused)
+    averaged = LoadedGenerator(generator, generator.architecture.resolution, 1.0, 0)
+    return Foreign("pro-gan-pth", averaged, others, notes)
 
 
 def require_ours(settings: Mapping[str, Any]) -> None:
@@ -139,9 +193,14 @@ def require_ours(settings: Mapping[str, Any]) -> None:
             raise ValueError(f"it was built with {name}={settings[name]}, which pggan does not support")
 
 
-def tensors_of(state: Mapping[str, Any]) -> dict[str, Array]:
+def reason(error: Exception) -> str:
+    """What is wrong with a file, in one line."""
+    return f"it has no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
+
+
+def tensors_of(state: Any) -> dict[str, Array]:
     """The tensors of a state dict as arrays by name; names lose the part 'module', which DataParallel adds."""
-    tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+    tensors = {name: one for name, one in state.items() if isinstance(one, torch.Tensor)} if state else {}
     return {
         ".".join(part for part in name.split(".") if part != "module"): value.detach().numpy()
         for name, value in tensors.items()
@@ -149,37 +208,73 @@ def tensors_of(state: Mapping[str, Any]) -> dict[str, Array]:
 
 
 def translated(
-    names: Sequence[str],
-    theirs: Mapping[str, Array],
-    layer: Callable[[str], tuple[Array, Array]],
+    names: tuple[Sequence[str], Sequence[str]],
+    theirs: Sequence[Mapping[str, Array] | None],
+    layer: Callable[[Mapping[str, Array], str], tuple[Array, Array]],
     stem: Stem,
     num_classes: int = 0,
-) -> Generator:
-    """Build a generator from another program's weights.  `names` are that program's names for the layers in OURS.
+    **of_d: Any,
+) -> tuple[Generator, dict[str, Generator | Discriminator], list[str]]:
+    """Build networks from another program's weights: the averaged G, others by name, and notes on what is left out.
 
-    Args: theirs: that program's arrays by name; layer: maps that program's layer name to weight [O, I, …] and bias.
-    Raises ValueError, KeyError or RuntimeError if an array is missing, has a wrong shape or is not finite.
+    Args: names: that program's names for the layers in OURS and OURS_D; theirs: that program's arrays by name, of the
+    averaged G and, if the file has them, of G and D; layer: gives the weight [O, I, …] and bias of a layer by its name;
+    of_d: fields of the architecture that matter to D only.
+    Raises ValueError, KeyError or RuntimeError if an array of the averaged G is missing, misshapen or not finite.
     """
+    averaged, raw, d = theirs
+    assert averaged is not None
+    state = translated_state(OURS, names[0], averaged, layer, stem)
+    rgb = [state[name] for name in state if name.startswith("to_rgb.") and name.endswith("weight")]
+    latent_size = state["stem.dense.weight"].shape[1] - num_classes
+    architecture = architecture_of(rgb, latent_size, stem, num_classes, **of_d)
+    generator = Generator(architecture)
+    generator.load_state_dict(state)
+    others, notes = dict[str, Generator | Discriminator](), []
+    kinds = (("generator", Generator, OURS, names[0], raw), ("discriminator", Discriminator, OURS_D, names[1], d))
+    for name, kind, ours, their_names, arrays in kinds:
+        try:
+            if arrays:
+                network = kind(architecture)
+                network.load_state_dict(translated_state(ours, their_names, arrays, layer, stem))
+                others[name] = network
+        except UNFIT as error:
+            notes.append(f"The {name} in the file is left out: {reason(error)}.")
+    return generator.requires_grad_(False), others, notes
+
+
+def translated_state(
+    ours: Sequence[str],
+    names: Sequence[str],
+    theirs: Mapping[str, Array],
+    layer: Callable[[Mapping[str, Array], str], tuple[Array, Array]],
+    stem: Stem,
+) -> dict[str, torch.Tensor]:
+    """The state dict of one network; see `translated` for arguments and errors."""
     rgb, state = names[-1].partition("{")[0], dict[str, torch.Tensor]()
     count = sum(name.startswith(rgb) and name.endswith("weight") for name in theirs)
     for number in range(count):
         place = {"number": number, "below": number - 1, "detail": count - 1 - number, "side": MIN_RESOLUTION << number}
-        for ours, name, gain in zip(OURS, names, GAINS, strict=True):
-            if not ours.startswith("stem" if number else "blocks"):
-                weight, bias = layer(name.format(**place))
-                for kind, array in (("weight", weight * (1.0 if stem is Stem.official else gain)), ("bias", bias)):
-                    state[f"{ours}.{kind}".format(**place)] = torch.from_numpy(np.array(array, np.float32, order="C"))
+        for our_name, name in zip(ours, names, strict=True):
+            if not our_name.startswith(("stem", "head") if number else "blocks"):
+                weight, bias = layer(theirs, name.format(**place))
+                gain = 1.0 if stem is Stem.official else GAINS.get(our_name, 1.0)
+                for kind, array in (("weight", weight * gain), ("bias", bias)):
+                    found = torch.from_numpy(np.array(array, np.float32, order="C"))
+                    flat = kind == "weight" and our_name in ("head.dense", "head.score")
+                    state[f"{our_name}.{kind}".format(**place)] = found.flatten(1) if flat else found
     if name := next((name for name, tensor in state.items() if not tensor.isfinite().all()), ""):
         raise ValueError(f"{name} has a number that is not finite")
-    rgb_weights = [state[f"to_rgb.{MIN_RESOLUTION << number}.weight"] for number in range(count)]
-    latent_size = state["stem.dense.weight"].shape[1] - num_classes
-    network = Generator(architecture_of(rgb_weights, latent_size, stem, num_classes))
-    network.load_state_dict(state)
-    return network.requires_grad_(False)
+    return state
 
 
-def architecture_of(rgb: list[torch.Tensor], latent_size: int, stem: Stem, num_classes: int) -> Architecture:
-    """Find the architecture whose to-RGB layers, 4x4 first, have the shapes of `rgb` [C, I, …], or raise ValueError."""
+def architecture_of(
+    rgb: list[torch.Tensor], latent_size: int, stem: Stem, num_classes: int, **of_d: Any
+) -> Architecture:
+    """Find the architecture whose to-RGB layers, 4x4 first, have the shapes of `rgb` [C, I, …], or raise ValueError.
+
+    of_d: fields that matter to D only; G is the same with both values of `resampling`.
+    """
     widths = [weight.shape[1] for weight in rgb]
     for stage, width in enumerate(widths, 1):
         architecture = Architecture(
@@ -190,8 +285,7 @@ def architecture_of(rgb: list[torch.Tensor], latent_size: int, stem: Stem, num_c
             fmap_base=width << stage,
             fmap_decay=1.0,
             fmap_max=max(widths),
-            stddev_group=4,  # used by the discriminator only
-            resampling=Resampling.fused,  # G is the same with both values of `resampling`; only D differs
+            **({"stddev_group": 4} | of_d),
             stem=stem,
         )
         if [architecture.width(resolution) for resolution in architecture.resolutions] == widths:

@@ -33,18 +33,25 @@ WAIT_SECONDS = 900  # timeout of the download; long, because connections may be 
 
 
 def write_web(
-    generator: TrainedGenerator, folder: Path, run: str, directions: str | None, runtime: str | None
+    generator: TrainedGenerator,
+    folder: Path,
+    run: str,
+    directions: str | None,
+    *,
+    runtime: str | None,
+    mark: str | None = None,
 ) -> float:
     """Write a web page for `generator` (on CPU); returns the largest difference of the page's images from PyTorch's.
 
     Args: run: gives the page its name; directions: a file with latent directions for sliders; runtime: ONNX Runtime
-    Web's .tgz, or None: npm downloads it.  Levels above the generator's resolution are left out.
+    Web's .tgz, or None: npm downloads it; mark: see `page_files`.
+    Levels above the generator's resolution are left out.
     Raises UserError for wrong files, DifferenceError if images differ too much, or OSError; then no file is left.
     """
     network = generator.network
     levels = [resolution for resolution in generator.resolutions if resolution <= generator.resolution]
     about = {"name": page_name(run), "renderer": "browser", "resolutions": levels, "seeds": SEEDS}
-    files = page_files(generator, directions, about) | read_runtime(runtime)
+    files = page_files(generator, directions, about, mark) | read_runtime(runtime)
     files["seeds.bin"] = to_file(generator.latents(range(SEEDS)))
     graphs = {level: build(network, [level], for_page=True) for level in levels}
     exported = {level: runnable(graph) for level, graph in graphs.items()}

@@ -23,6 +23,7 @@ from pggan.distributed.process_group import ProcessGroup
 from pggan.metrics import FIRST_SEED, Evaluator
 from pggan.sampling.files import CONFIG_FILE, check_output
 from pggan.sampling.images import save_png
+from pggan.sampling.marks import mark_line
 from pggan.sampling.trained_generator import load
 
 
@@ -59,7 +60,7 @@ def run(config: EvaluateConfig) -> int:
         if folder is not None:  # write files after each evaluation, so an interrupted command keeps its results
             folder.mkdir(parents=True, exist_ok=True)
             for file, picture in pictures.items():
-                save_png(picture, folder / file)
+                save_png(picture, folder / file, mark_line(config.marks, place, f"seeds from {FIRST_SEED} on"))
             with atomic_write(folder / "evaluation.json") as temporary:
                 temporary.write_text(json.dumps(result, indent=1) + "\n")
     report(config, result)

@@ -117,7 +117,9 @@ def open_run(
             eta = Eta(course, times, images, time.monotonic(), wanted.max_share)
             limit = None if config.hours is None else TimeLimit(config.hours, eta, began, schedule)
             alarms = Alarms(trainer.loss.mean_sign(MAX_SIGN))
-            reporter = stack.enter_context(Reporter(run_dir, course, eta, alarms, images=images, began=began))
+            marks = config.monitor.marks
+            reporter = Reporter(run_dir, course, eta, alarms, images=images, began=began, marks=marks)
+            stack.enter_context(reporter)
             introduce(reporter, source, description, state, limit)
             layout, distance = parse_grid(config.monitor.grid, "monitor.grid"), config.monitor.grid_images
             pictures = Pictures(run_dir, source.schedule, state, pyramid, reporter, layout=layout, grid_images=distance)

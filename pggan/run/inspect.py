@@ -20,10 +20,12 @@ from pggan.checkpoints.generator_file import (
 from pggan.checkpoints.read import Checkpoint, best_of, checkpoints_of, resolve_checkpoint
 from pggan.config.commands import InspectConfig
 from pggan.core.atomic_io import file_sha256
+from pggan.core.errors import UserError
 from pggan.core.text import next_command
 from pggan.data.pyramid import ImagePyramid
 from pggan.sampling.files import STILLS, check_output, save_picture
 from pggan.sampling.images import grid
+from pggan.sampling.marks import mark_in
 
 SHEET_IMAGES = 48
 SHEET_COLUMNS = 8
@@ -31,8 +33,10 @@ SHEET_TILE = 128  # pixels
 
 
 def run(config: InspectConfig) -> int:
-    """Print the facts of the run or data set that `config` names; returns the exit code."""
-    if config.run is None:
+    """Print the facts of the run, data set or picture that `config` names; returns the exit code."""
+    if config.image is not None:
+        facts, step = facts_of_picture(Path(config.image)), next_command("explore", "open=true")
+    elif config.run is None:
         facts, step = facts_of_data(config), next_command("train", "hours=2", **{"data.path": config.data})
     else:
         path = path_of_run(config.run)
@@ -82,6 +86,14 @@ def parameters_in(checkpoint: Checkpoint, network: str) -> int:
     if alone in checkpoint.header["files"]:
         return sum(prod(shape) for _, shape in stored_tensors(checkpoint.directory / alone).values())
     return sum(prod(shape) for name, (_, shape) in stored_tensors(together).items() if name.startswith(f"{network}/"))
+
+
+def facts_of_picture(path: Path) -> dict[str, Any]:
+    """What the mark in a picture or film says; raises UserError if `path` can't be read."""
+    try:
+        return mark_in(path)
+    except OSError as error:
+        raise UserError(f"image={path} can't be read: {error.strerror}.", "Name a picture or a film.") from error
 
 
 def facts_of_data(config: InspectConfig) -> dict[str, Any]:

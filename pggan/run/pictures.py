@@ -122,7 +122,7 @@ class Pictures:
         fakes = draw_seeds(self.state.g_ema, self.columns**2, phase.resolution, phase.alpha)
         small = shrink(fakes, max(phase.resolution // self.tile, 1))
         facts = GridFacts(images, phase.resolution, phase.alpha, round(self.reporter.hours, 6), self.columns)
-        save_grid(grid(small, self.columns), facts, self.film)
+        save_grid(grid(small, self.columns), facts, self.film, self.reporter.mark(images))
 
 
 @torch.no_grad()

@@ -21,6 +21,7 @@ from pggan.run.eta import Eta
 from pggan.run.health import Alarms
 from pggan.run.run_dir import append_log
 from pggan.sampling.images import Pixels, save_png
+from pggan.sampling.marks import mark_line
 
 METRICS_FILE = "metrics.jsonl"  # the scalars of each tick as one JSON object per line
 # Keys for TensorBoard's HParams, where people compare runs; TensorBoard's text page has all keys.
@@ -59,12 +60,16 @@ class NullReporter:
 class Reporter:
     """Writes all scalars, lines and pictures of a run; a context manager, which closes the files."""
 
-    def __init__(self, run_dir: Path, course: Course, eta: Eta, alarms: Alarms, *, images: int, began: float) -> None:
+    def __init__(
+        self, run_dir: Path, course: Course, eta: Eta, alarms: Alarms, *, images: int, began: float, marks: bool = True
+    ) -> None:
         """Continue the files of the run at image count `images`, and drop the entries of later image counts.
 
-        Args: began: time.monotonic() - began is the training time so far, without pauses between commands.
+        Args: began: time.monotonic() - began is the training time so far, without pauses between commands;
+        marks: whether files of generated pictures say that a network has drawn them.
         """
         self.run_dir, self.course, self.eta, self.alarms, self.began = run_dir, course, eta, alarms, began
+        self.marks = marks
         self.console = TrainingConsole(run_dir, course, images)
         self.board = SummaryWriter(str(run_dir), purge_step=images + 1 if images else 0)
         self._first = images and images + 1  # image count of this command's first entries in TensorBoard
@@ -164,10 +169,14 @@ class Reporter:
         self._tick_time += seconds
         self.eta.evaluated(seconds)
 
+    def mark(self, images: int) -> str | None:
+        """The line for the mark in a generated picture after `images` images; None if the run wants no marks."""
+        return mark_line(self.marks, self.run_dir, f"after {images:,} images, seeds from 0 on")
+
     def picture(self, tag: str, picture: Pixels, path: Path | None, images: int) -> None:
         """Write a picture [H, W, C] to TensorBoard, and as a PNG file unless `path` is None."""
         if path is not None:
-            save_png(picture, path)
+            save_png(picture, path, self.mark(images) if not tag.endswith("reals") else None)
         shown = picture if picture.shape[2] in (3, 4) else picture[:, :, :1]
         self.board.add_image(tag, shown, images, dataformats="HWC")
 

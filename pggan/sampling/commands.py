@@ -42,6 +42,7 @@ from pggan.sampling.latents import (
     random_walk,
     save_vectors,
 )
+from pggan.sampling.marks import mark_line
 from pggan.sampling.projection import laplacian_distance, project, read_target
 from pggan.sampling.trained_generator import TrainedGenerator, load
 
@@ -70,6 +71,12 @@ def keyframes(generator: TrainedGenerator, config: PicturesConfig, number: int =
     return found.roll(-number, 0), [f"latent-{index:06d}" for index in range(len(found))]
 
 
+def drawn_by(config: PicturesConfig) -> str | None:
+    """The line for the mark in a picture or film (see `mark_line`); None if `config` wants no mark."""
+    latents = f"seeds={config.seeds}" if config.latents is None else f"latents={config.latents}"
+    return mark_line(config.marks, config.run, latents)
+
+
 def sample(config: SampleConfig) -> int:
     """Draw images onto one sheet (out=….png, .jpg or .webp), or each image into its own file (out=DIRECTORY).
 
@@ -87,10 +94,11 @@ def sample(config: SampleConfig) -> int:
     side = settings.resolution
     images = tracked(generator.stream(latents, settings), len(latents))
     if out.suffix:
-        save_picture(sheet(images, columns, config.zoom or sheet_zoom(side, columns)), out)
+        save_picture(sheet(images, columns, config.zoom or sheet_zoom(side, columns)), out, drawn_by(config))
     else:
         for name, image in zip(names, images, strict=True):
-            save_picture(sheet([image], 1, config.zoom or 1), out / f"{name}.png")
+            mark = mark_line(config.marks, config.run, name)
+            save_picture(sheet([image], 1, config.zoom or 1), out / f"{name}.png", mark)
     print(f"{out}: {len(latents)} images at {side}x{side}, alpha {settings.alpha:g}")
     print(next_command("interpolate", "path=loop", "out=loop.webp", **config.generator_keys))
     return 0
@@ -121,9 +129,9 @@ def interpolate(config: InterpolateConfig) -> int:
     if animated:
         zoom = config.zoom or film_zoom(max(columns, rows) * side)
         shown = (sheet(islice(images, len(paths)), columns, zoom) for _ in range(frames))
-        save_film(shown, frames, config.fps, out)
+        save_film(shown, frames, config.fps, out, drawn_by(config))
     else:
-        save_picture(sheet(images, columns, config.zoom or sheet_zoom(side, columns)), out)
+        save_picture(sheet(images, columns, config.zoom or sheet_zoom(side, columns)), out, drawn_by(config))
     print(f"{out}: {frames} frames at {side}x{side}, {config.path}")
     print(next_command("explore", "open=true", run=config.run))
     return 0
@@ -149,7 +157,8 @@ def project_images(config: ProjectConfig) -> int:
         images += [target, found.image]
         captions += [Path(path).name, f"PSNR {found.psnr:.1f} dB"]
     save_vectors("latents", torch.stack(latents), out / "latents.safetensors", {"sources": config.image})
-    save_picture(sheet(images, 2, sheet_zoom(side, 2), captions), out / "projection.png")
+    mark = mark_line(config.marks, config.run, f"projections of {', '.join(config.image)}")
+    save_picture(sheet(images, 2, sheet_zoom(side, 2), captions), out / "projection.png", mark)
     print(f"{out}: latents.safetensors, projection.png")
     print(next_command("sample", **config.generator_keys, latents=out / "latents.safetensors"))
     return 0
@@ -168,7 +177,8 @@ def find_directions(config: DirectionsConfig) -> int:
     captions = [f"{n}: {by:+.1f}" for n, _ in rows for by in strengths]
     images, zoom = generator.stream(moved, settings), sheet_zoom(settings.resolution, STRENGTHS)
     shown = out.with_suffix(".png")
-    save_picture(sheet(images, STRENGTHS, zoom, captions), shown)
+    mark = mark_line(config.marks, config.run, f"seeds={config.seeds}, moved along directions")
+    save_picture(sheet(images, STRENGTHS, zoom, captions), shown, mark)
     print(f"{out}: {len(directions)} directions of {size} numbers, shown in {shown}")
     print(next_command("sample", "seeds=0-7", "strength=-3,0,3", **config.generator_keys, direction=out))
     return 0

@@ -28,6 +28,7 @@ from pggan.core.text import next_command
 from pggan.sampling.files import ANIMATED, check_output, film_zoom, save_film
 from pggan.sampling.images import Pixels, to_pil
 from pggan.sampling.latents import load_vectors, principal_directions
+from pggan.sampling.marks import mark_line, png_chunk
 from pggan.sampling.trained_generator import TrainedGenerator, load
 
 TYPES = MimeTypes()
@@ -49,7 +50,8 @@ def run(config: ExploreConfig) -> int:
     """Serve the page until Ctrl-C; returns the exit code."""
     set_threads(config.threads)
     generator = load(config.run, config.device, config.checkpoint)
-    with listen(generator, page_name(config.run), config.directions, config.port) as server:
+    mark = mark_line(config.marks, config.run, "pggan explore")
+    with listen(generator, page_name(config.run), config.directions, config.port, mark) as server:
         address = f"http://{HOST}:{server.server_port}/"
         print(f"{address}\nCtrl-C ends the server.", flush=True)
         if config.open:
@@ -60,21 +62,25 @@ def run(config: ExploreConfig) -> int:
     return 0
 
 
-def listen(generator: TrainedGenerator, name: str, directions: str | None, port: int | None) -> "Server":
+def listen(
+    generator: TrainedGenerator, name: str, directions: str | None, port: int | None, mark: str | None = None
+) -> "Server":
     """A server at `port` (None: PORT, or a free port if PORT is in use).  Raises UserError if `port` can't be used."""
-    files = page_files(generator, directions, {"name": name, "renderer": "server", "seeds": SEEDS})
+    files = page_files(generator, directions, {"name": name, "renderer": "server", "seeds": SEEDS}, mark)
     for number in (PORT, 0) if port is None else (port,):
         with suppress(OSError):
-            return Server(number, generator, files)
+            return Server(number, generator, files, mark)
     raise UserError(f"The page can't be served at port={port}.", "Set another port=, or leave it out.")
 
 
-def page_files(generator: TrainedGenerator, directions: str | None, about: dict[str, Any]) -> dict[str, bytes]:
+def page_files(
+    generator: TrainedGenerator, directions: str | None, about: dict[str, Any], mark: str | None = None
+) -> dict[str, bytes]:
     """The files of the web page: a dictionary from file name to content.
 
     Args: directions: a file with a direction of latents for each slider; None: the principal directions;
     about: more entries of model.json: `name` of the page, `renderer` (server or browser), and `seeds`, the number of
-    seeds for random faces.
+    seeds for random faces; mark: the line of `mark_line` for pictures that the page saves.
     Raises UserError when the file `directions` has no directions for this generator.
     """
     facts = ("latent_size", "resolutions", "num_classes", "resolution", "alpha", "images")
@@ -84,7 +90,11 @@ def page_files(generator: TrainedGenerator, directions: str | None, about: dict[
         sliders = principal_directions(generator.network, DIRECTIONS, generator.settings().label)
     files = {path.name: path.read_bytes() for path in STATIC.iterdir()}
     model = {fact: getattr(generator, fact) for fact in facts} | about
-    return files | {"directions.bin": to_file(sliders), "model.json": json.dumps(model).encode()}
+    return files | {
+        "directions.bin": to_file(sliders),
+        "model.json": json.dumps(model).encode(),
+        "mark.bin": png_chunk(mark),
+    }
 
 
 def page_name(run: str) -> str:
@@ -102,12 +112,12 @@ def to_file(vectors: Tensor) -> bytes:
 class Server(ThreadingHTTPServer):
     """An HTTP server of the page's `files` and of a generator's images; raises OSError when the port is in use."""
 
-    def __init__(self, port: int, generator: TrainedGenerator, files: dict[str, bytes]) -> None:
+    def __init__(self, port: int, generator: TrainedGenerator, files: dict[str, bytes], mark: str | None) -> None:
         # One thread draws all images, because each thread that calls PyTorch would start a thread pool of its own.
         # Two threads must not draw at once, because drawing stores prepared weights in the generator's network.
         self._drawing, self._closed = ThreadPoolExecutor(1, "drawing"), False
         super().__init__((HOST, port), Handler)
-        self.generator, self.files = generator, files
+        self.generator, self.files, self.mark = generator, files, mark
 
     def draw(self, latents: Tensor, query: dict[str, str]) -> list[Pixels]:
         """Draw images uint8 [R, R, C] of `latents` [N, Z]; raises UserError for a resolution or class unknown to G."""
@@ -133,7 +143,7 @@ class Server(ThreadingHTTPServer):
 
         with TemporaryDirectory(prefix="pggan-film-") as folder:
             path = check_output(f"{folder}/film{kind}", ANIMATED)
-            save_film(frames(), len(latents), fps, path)
+            save_film(frames(), len(latents), fps, path, self.mark)
             return path.read_bytes()
 
     def server_close(self) -> None:

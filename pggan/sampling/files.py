@@ -16,6 +16,7 @@ from rich.progress import track
 from pggan.core.atomic_io import atomic_write, existing_parent
 from pggan.core.errors import UserError
 from pggan.sampling.images import MIN_TILE, Pixels, enlarge, grid, to_pil
+from pggan.sampling.marks import mark_film, saving
 
 STILLS = (".png", ".jpg", ".jpeg", ".webp")  # endings of the names of picture files
 VIDEO = ".mp4"
@@ -87,11 +88,14 @@ def film_zoom(side: int) -> int:
     return max(512 // side, 1)
 
 
-def save_picture(picture: Pixels, path: Path) -> None:
-    """Write one picture [H, W, C] atomically; raises UserError when the file format can't hold the picture."""
+def save_picture(picture: Pixels, path: Path, mark: str | None = None) -> None:
+    """Write one picture [H, W, C] atomically; raises UserError when the file format can't hold the picture.
+
+    mark: the line of `mark_line`.
+    """
     with writing(path) as temporary:
-        # subsampling=0 keeps the colours of a JPEG at full resolution; else enlarged pixels would have blurred edges.
-        to_pil(picture).save(temporary, lossless=True, quality=95, subsampling=0)
+        # subsampling=0 keeps the colours of a JPEG at full resolution: else the edges of enlarged pixels are blurred.
+        to_pil(picture).save(temporary, lossless=True, quality=95, subsampling=0, **saving(mark))
 
 
 @contextmanager
@@ -108,25 +112,28 @@ def writing(path: Path) -> Iterator[Path]:
         raise UserError(f"{path} can't hold these images: {error}.", remedy) from error
 
 
-def save_film(frames: Iterable[Pixels], count: int, fps: int, path: Path) -> None:
+def save_film(frames: Iterable[Pixels], count: int, fps: int, path: Path, mark: str | None = None) -> None:
     """Write a film of `count` frames [H, W, C], `fps` per second, atomically; the ending of `path` chooses the format.
 
-    A .webp is lossless, a .gif has 255 colours, and writing an .mp4 needs memory for only a few frames.
+    A .webp is lossless, a .gif has 255 colours, and an .mp4 is written with only a few frames in memory.
+    mark: the line of `mark_line`.
     """
+    kind = path.suffix.lower()
     shown = tracked(frames, count)
     with writing(path) as temporary:
-        if path.suffix.lower() == VIDEO:
+        if kind == VIDEO:
             write_video(shown, fps, temporary)
-            return
+            return mark_film(temporary, kind, mark)
         pictures, unit = [to_pil(frame) for frame in shown], 1
-        if path.suffix.lower() == ".gif":  # all frames share a palette, so that unchanged areas do not flicker
+        if kind == ".gif":  # all frames share a palette, so that parts at rest do not flicker
             pictures, unit = [picture.convert("RGB") for picture in pictures], 10
             sampled = [np.asarray(picture) for picture in pictures[:: count // 16 + 1]]
             palette = Image.fromarray(np.concatenate(sampled)).quantize(255)
             pictures = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
         borders = np.round(np.arange(count + 1) * 1000 / unit / fps) * unit  # starts of frames in ms, rounded to `unit`
         film = {"save_all": True, "append_images": pictures[1:], "duration": np.diff(borders).astype(int).tolist()}
-        pictures[0].save(temporary, loop=0, lossless=True, method=0, **film)
+        pictures[0].save(temporary, loop=0, lossless=True, method=0, **film, **saving(mark))
+        return mark_film(temporary, kind, mark)
 
 
 def write_video(frames: Iterable[Pixels], fps: int, path: Path) -> None:

@@ -15,6 +15,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from pggan.core.atomic_io import atomic_write, parse_json
+from pggan.sampling.marks import saving
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,10 +67,10 @@ def to_pil(picture: Pixels) -> Image.Image:
     return Image.fromarray(picture if channels in (3, 4) else picture[:, :, 0])
 
 
-def save_png(picture: Pixels, path: Path, text: PngInfo | None = None) -> None:
-    """Write one picture [H, W, C] as a PNG with the text entries `text`, atomically."""
+def save_png(picture: Pixels, path: Path, mark: str | None = None, text: PngInfo | None = None) -> None:
+    """Write one picture [H, W, C] as a PNG with a `mark` (see `mark_line`) and text entries `text`, atomically."""
     with atomic_write(path) as temporary:
-        to_pil(picture).save(temporary, format="PNG", pnginfo=text)
+        to_pil(picture).save(temporary, format="PNG", **saving(mark, text))
 
 
 @dataclass(frozen=True)
@@ -89,11 +90,14 @@ class GridFacts:
         return f"{self.images:,} images   {self.resolution}x{self.resolution}   {time}"
 
 
-def save_grid(picture: Pixels, facts: GridFacts, folder: Path) -> None:
-    """Write a grid [H, W, C] as a PNG in `folder`, with `facts` in a text entry of the PNG, atomically."""
+def save_grid(picture: Pixels, facts: GridFacts, folder: Path, mark: str | None = None) -> None:
+    """Write a grid [H, W, C] as a PNG in `folder`, with `facts` in a text entry of the PNG, atomically.
+
+    mark: the line of `mark_line`.
+    """
     text = PngInfo()
     text.add_text(TEXT_KEY, json.dumps(asdict(facts)))
-    save_png(picture, folder / f"{facts.images:09d}.png", text)
+    save_png(picture, folder / f"{facts.images:09d}.png", mark, text)
 
 
 def stored_grids(folder: Path) -> dict[Path, GridFacts]:

@@ -12,6 +12,7 @@ from pggan.core.errors import UserError
 from pggan.core.text import next_command
 from pggan.sampling.files import ANIMATED, film_zoom, output_path, save_film
 from pggan.sampling.images import FOLDER, GridFacts, Pixels, stored_grids
+from pggan.sampling.marks import mark_line
 
 STAMP_SHARE = 16  # the line of text below the images has 1/16 of the images' height
 STAMP_LETTERS = 22  # the longest line of text below the images is 22 times as wide as its font size
@@ -23,7 +24,8 @@ def run(config: TimelapseConfig) -> int:
     grids = grids_of_run(Path(config.run))
     first, *_, last = [*grids.values()] * 2
     count = max(round(config.seconds * config.fps), 1)
-    save_film(film_of(grids, count), count, config.fps, out)
+    mark = mark_line(config.marks, config.run, f"seeds=0-{first.columns**2 - 1}")
+    save_film(film_of(grids, count), count, config.fps, out, mark)
     print(f"{out}: {count} frames, {first.stamp} to {last.stamp}")
     print(next_command("evaluate", "checkpoint=all", run=config.run))
     return 0

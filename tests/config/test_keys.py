@@ -49,7 +49,7 @@ REFUSED = {
     "train ema.decay_per_update=0.9": "null if ema.decay_per_update= is given",
     "train monitor.grid=100x101": "at most 10000 images",
     "train monitor.grid=2x3x4": "for example 8x4",
-    "inspect run=x data=y": "either run= or data=",
+    "inspect run=x data=y": "run=, data= or image=",
 }
 
 

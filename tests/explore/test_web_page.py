@@ -17,7 +17,7 @@ def folder(browser, generator, tmp_path_factory):
     if not runtime.is_file():  # tests fetch nothing
         pytest.skip("needs ONNX Runtime Web in the cache, where pggan export format=web puts it")
     folder = tmp_path_factory.mktemp("web") / "page"
-    write_web(generator, folder, "faces", None, str(runtime))
+    write_web(generator, folder, "faces", None, runtime=str(runtime))
     return folder
 
 

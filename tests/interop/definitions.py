@@ -27,6 +27,19 @@ ZOO = (
     *("formatLayer", "groupScale0.0", "scaleLayers.0.0", "scaleLayers.0.1", "scaleLayers.1.0", "scaleLayers.1.1"),
     *("toRGBLayers.0", "toRGBLayers.1", "toRGBLayers.2"),
 )
+LAYERS_D = ("rgb0", "rgb1", "rgb2", "conv1", "down1", "conv2", "down2", "conv", "dense", "score")
+OFFICIAL_D = (
+    *("FromRGB_lod2", "FromRGB_lod1", "FromRGB_lod0", "8x8/Conv0", "8x8/Conv1", "16x16/Conv0", "16x16/Conv1"),
+    *("4x4/Conv", "4x4/Dense0", "4x4/Dense1"),
+)
+ZOO_D = (
+    *("fromRGBLayers.0", "fromRGBLayers.1", "fromRGBLayers.2", "scaleLayers.0.0", "scaleLayers.0.1"),
+    *("scaleLayers.1.0", "scaleLayers.1.1", "groupScaleZero.0", "groupScaleZero.1", "decisionLayer"),
+)
+PRO_GAN_D = (
+    *("from_rgb.2.0", "from_rgb.1.0", "from_rgb.0.0", "layers.1.conv_1", "layers.1.conv_2"),
+    *("layers.0.conv_1", "layers.0.conv_2", "layers.2.conv_1", "layers.2.conv_2", "layers.2.conv_3"),
+)
 PRO_GAN = (
     *(f"layers.{number}.{conv}" for number in range(3) for conv in ("conv_1", "conv_2")),
     *("rgb_converters.0", "rgb_converters.1", "rgb_converters.2"),
@@ -45,6 +58,59 @@ def layers_of(labels=0, dense_biases=WIDTHS[0]):
         name: (torch.randn(shape, generator=random), torch.randn(biases[name], generator=random))
         for name, shape in shapes.items()
     }
+
+
+def d_layers_of(labels=0):
+    """Random layers of D."""
+    random = torch.Generator().manual_seed(50 + labels)
+    shapes = {"conv": (WIDTHS[0], WIDTHS[0] + 1, 3, 3), "dense": (8, 16 * WIDTHS[0]), "score": (1 + labels, 8)}
+    for number, (outer, inner) in enumerate(pairwise(WIDTHS), 1):
+        shapes |= {f"conv{number}": (inner, inner, 3, 3), f"down{number}": (outer, inner, 3, 3)}
+    shapes |= {f"rgb{number}": (width, CHANNELS, 1, 1) for number, width in enumerate(WIDTHS)}
+    return {
+        name: (torch.randn(shape, generator=random), torch.randn(shape[0], generator=random))
+        for name, shape in shapes.items()
+    }
+
+
+def numpy_convolved(x, weight, stride=1, padding=1):
+    """A convolution [N, I, R, R] -> [N, O, R', R'] as one product over the windows."""
+    x = np.pad(x, [(0, 0), (0, 0), (padding, padding), (padding, padding)])
+    windows = np.lib.stride_tricks.sliding_window_view(x, weight.shape[2:], (2, 3))[:, :, ::stride, ::stride]
+    return np.einsum("nirsuv,oiuv->nors", windows, weight)
+
+
+def pooled(x):
+    return x.reshape(*x.shape[:2], x.shape[2] // 2, 2, -1, 2).mean((3, 5))
+
+
+def scores(layers, images, share, *, fused=False, score_gain=HE, scales_biases=False, divides_by=4):
+    """The outputs [N, 1 + L] of D for 4 images [4, 3, 16, 16], in numpy and float64; `share` weighs the level below."""
+
+    def layer(x, name, gain=HE, act=True, **how):
+        weight, bias = (each.numpy().astype(float) for each in layers[name])
+        scale = gain / sqrt(weight[0].size)
+        weight, bias = weight * scale, bias * scale if scales_biases else bias
+        if weight.ndim == 2:
+            x = x.reshape(len(x), -1) @ weight.T + bias
+        else:
+            if how:  # a convolution by 4x4, the mean of four shifted ones
+                weight = (
+                    sum(np.pad(weight, [(0, 0), (0, 0), (a, 1 - a), (b, 1 - b)]) for a in (0, 1) for b in (0, 1)) / 4
+                )
+            x = numpy_convolved(x, weight, padding=layers[name][0].shape[2] // 2, **how) + bias[:, None, None]
+        return np.where(x > 0, x, 0.2 * x) if act else x
+
+    def halved(x, number):
+        x = layer(x, f"conv{number}")
+        return layer(x, f"down{number}", stride=2) if fused else pooled(layer(x, f"down{number}"))
+
+    images = images.numpy().astype(float)
+    x = (1 - share) * halved(layer(images, "rgb2"), 2) + share * layer(pooled(images), "rgb1")
+    x = halved(x, 1)
+    deviation = np.sqrt(((x - x.mean(0)) ** 2).sum(0) / divides_by + 1e-8).mean()
+    x = np.concatenate([x, np.full((4, 1, 4, 4), deviation)], 1)
+    return layer(layer(layer(x, "conv"), "dense"), "score", score_gain, act=False)
 
 
 def norm(x):
@@ -101,29 +167,48 @@ def pretended_class(module, name):
             del sys.modules[part]
 
 
-def official_pickle(path, layers, *, detail, fused, labels, **settings):
-    """(G, D, averaged G); the first two have other weights.  TensorFlow has dense [I, O], convolutions [H, W, I, O]."""
-    variables = {}
-    for ours, name in zip(LAYERS, OFFICIAL, strict=True):
-        weight, bias = layers[ours]
-        up = fused and ours.startswith("up")  # a transposed convolution: [H, W, O, I]
+def official_variables(layers, ours, names, fused):
+    """Names and arrays as in TensorFlow: dense [I, O], convolutions [H, W, I, O], transposed ones [H, W, O, I]."""
+    for our_name, name in zip(ours, names, strict=True):
+        weight, bias = layers[our_name]
+        up, down = fused and our_name.startswith("up"), fused and our_name.startswith("down")
         order = (1, 0) if weight.ndim == 2 else (2, 3, 0, 1) if up else (2, 3, 1, 0)
-        there = f"{name}_up" if up else name
-        variables |= {f"{there}/weight": np.ascontiguousarray(weight.permute(order)), f"{there}/bias": bias.numpy()}
+        there = f"{name}_up" if up else f"{name}_down" if down else name
+        yield f"{there}/weight", np.ascontiguousarray(weight.permute(order))
+        yield f"{there}/bias", bias.numpy()
+
+
+def official_pickle(path, layers, *, detail, fused, labels, d_layers=None, **settings):
+    """(G, D, averaged G); G has the negative weights of the averaged G."""
+    averaged = dict(official_variables(layers, LAYERS, OFFICIAL, fused))
+    d = dict(official_variables(d_layers, LAYERS_D, OFFICIAL_D, fused)) if d_layers else {}
     sizes = {"resolution": 16, "num_channels": CHANNELS, "label_size": labels, "fused_scale": fused}
     with pretended_class("tfutil", "Network") as network:
         networks = []
-        for sign in (-1, 0, 1):
+        for function, variables in (
+            ("G", {name: -value for name, value in averaged.items()}),
+            ("D", d),
+            ("G", averaged),
+        ):
             one = network()
-            values = [("lod", np.float32(detail)), *((name, sign * value) for name, value in variables.items())]
             one.kept = {
                 "static_kwargs": sizes | settings,
                 "build_module_src": "raise SystemExit('executed')",
-                "build_func_name": "G_paper",
-                "variables": values,
+                "build_func_name": f"{function}_paper",
+                "variables": [("lod", np.float32(detail)), *variables.items()],
             }
             networks.append(one)
         path.write_bytes(pickle.dumps(tuple(networks), protocol=2))
+
+
+def d_state_of(layers, names):
+    """The state dict of a PyTorch program; pro-gan-pth has convolutions for the dense layers."""
+    state = OrderedDict()
+    for ours, name in zip(LAYERS_D, names, strict=True):
+        weight, state[f"{name}.bias"] = layers[ours]
+        sides = {"dense": 4, "score": 1} if names is PRO_GAN_D else {}
+        state[f"{name}.weight"] = weight.unflatten(1, (-1, sides[ours], sides[ours])) if ours in sides else weight
+    return state
 
 
 def state_of(layers, names):

@@ -35,7 +35,7 @@ def same(found, expected):
 def test_official_networks(tmp_path, labels, fused, detail, resolution, alpha):
     path, layers = tmp_path / "network.pkl", theirs.layers_of(labels)
     theirs.official_pickle(path, layers, detail=detail, fused=fused, labels=labels)
-    kind, generator = read_foreign(path)
+    kind, generator, *_ = read_foreign(path)
     assert kind == "the official implementation"
     assert (generator.resolution, generator.alpha) == (resolution, alpha)
     one_hot = F.one_hot(torch.arange(5) % 3, 3).float() if labels else None
@@ -43,6 +43,46 @@ def test_official_networks(tmp_path, labels, fused, detail, resolution, alpha):
     expected = theirs.images(layers, inputs, detail, dense_gain=theirs.HE / 4, rgb_gain=1, fused=fused)
     expected = expected[..., :: 16 // resolution, :: 16 // resolution]  # theirs are enlarged to the final resolution
     assert same(generator.network(latents_of(), one_hot, resolution, alpha), expected)
+
+
+@pytest.mark.parametrize(("labels", "fused", "detail"), [(0, True, 0.25), (3, False, 0.0)])
+def test_scores_of_the_official_d_are_those_of_a_second_implementation(tmp_path, labels, fused, detail):
+    layers = theirs.d_layers_of(labels)
+    path, g_layers = tmp_path / "network.pkl", theirs.layers_of(labels)
+    theirs.official_pickle(path, g_layers, detail=detail, fused=fused, labels=labels, d_layers=layers)
+    _, generator, others, notes = read_foreign(path)
+    assert notes == []
+    assert_scores(others["discriminator"], theirs.scores(layers, faces(), detail, fused=fused, score_gain=1), detail)
+    assert torch.equal(others["generator"].stem.conv.weight, -generator.network.stem.conv.weight)
+
+
+def faces():
+    return torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(4))
+
+
+def assert_scores(network, expected, share):
+    score, logits = network(faces(), 16, 1 - share)
+    np.testing.assert_allclose(torch.cat([score[:, None], logits], 1).detach(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_d_of_the_pytorch_programs(tmp_path):
+    layers, g_layers = theirs.d_layers_of(), theirs.layers_of(dense_biases=128)
+    state = theirs.state_of(g_layers, theirs.ZOO)
+    torch.save({"netG": state, "netD": theirs.d_state_of(layers, theirs.ZOO_D), "avgG": state}, tmp_path / "a.pth")
+    _, _, others, notes = read_foreign(tmp_path / "a.pth")
+    assert (sorted(others), notes) == (["discriminator", "generator"], [])
+    assert_scores(others["discriminator"], theirs.scores(layers, faces(), 0.25, scales_biases=True, divides_by=3), 0.25)
+    conf = {"depth": 4, "use_eql": True}
+    saved = {"conf": conf, "state_dict": theirs.state_of(theirs.layers_of(), theirs.PRO_GAN)}
+    d = {"conf": conf, "state_dict": theirs.d_state_of(layers, theirs.PRO_GAN_D)}
+    torch.save({"generator": saved, "shadow_generator": saved, "discriminator": d}, tmp_path / "b.bin")
+    _, _, others, notes = read_foreign(tmp_path / "b.bin")
+    assert_scores(others["discriminator"], theirs.scores(layers, faces(), 0.25), 0.25)
+    del d["state_dict"]["layers.2.conv_3.weight"]
+    torch.save({"generator": saved, "discriminator": d}, tmp_path / "b.bin")
+    _, _, others, notes = read_foreign(tmp_path / "b.bin")
+    assert [*others] == ["generator"]
+    assert "discriminator in the file is left out: it has no 'layers.2.conv_3.weight'" in notes[0]
 
 
 def save_zoo(path, state, form, **config):
@@ -57,7 +97,7 @@ def save_zoo(path, state, form, **config):
 def test_pytorch_gan_zoo(tmp_path, form):
     layers = theirs.layers_of(dense_biases=128)
     save_zoo(tmp_path / "a.pth", theirs.state_of(layers, theirs.ZOO), form)
-    kind, generator = read_foreign(tmp_path / "a.pth")
+    kind, generator, *_ = read_foreign(tmp_path / "a.pth")
     assert kind == "pytorch_GAN_zoo"
     share = 0.0 if form == "alone" else 0.25
     assert generator.alpha == 1 - share
@@ -69,7 +109,7 @@ def test_pro_gan_pth(tmp_path):
     layers = theirs.layers_of()
     saved = {"conf": {"depth": 4, "use_eql": True}, "state_dict": theirs.state_of(layers, theirs.PRO_GAN)}
     torch.save({"generator": {}, "shadow_generator": saved}, tmp_path / "a.bin")
-    kind, generator = read_foreign(tmp_path / "a.bin")
+    kind, generator, *_ = read_foreign(tmp_path / "a.bin")
     assert kind == "pro-gan-pth"
     found = generator.network(latents_of(), None, 16)
     assert same(found, theirs.images(layers, latents_of(), 0.0, norms_dense=False))
@@ -172,7 +212,7 @@ def test_bytes_are_never_taken_for_addresses(tmp_path):
         kind = Calls(np.dtype, code.strip(), False, True, state=state)
         array = Calls(begun, np.ndarray, (0,), b"b", state=(1, (1,), kind, False, (1234567).to_bytes(8, "little")))
         (tmp_path / "a.pkl").write_bytes(pickle.dumps(array, 2))
-        with pytest.raises(ValueError, match="no numbers"):
+        with pytest.raises(ValueError, match="not hold numbers"):
             np.asarray(read_foreign_file(tmp_path / "a.pkl"))
 
 

@@ -1,6 +1,6 @@
 // The page: the face that it shows, and what each control does to this face.
 
-import { copyOf, download, draw, enlarge, fetchVectors, readVectors, writeLatents, zoomOf } from "./files.js";
+import { copyOf, download, draw, enlarge, fetchVectors, marked, readVectors, writeLatents, zoomOf } from "./files.js";
 import { move } from "./latents.js";
 import { Lattice, Painter } from "./painter.js";
 import { RENDERERS } from "./renderers.js";
@@ -177,7 +177,7 @@ const fileName = (ending) => `${currentName().replaceAll(/[^\w.-]+/g, "-")}${end
 
 function savePicture() {
   const factor = $("size").value === "exact" ? 1 : zoomOf(seen.image.side);
-  enlarge(seen.image, factor, $("smooth").checked).toBlob((blob) => download(blob, fileName(".png")));
+  enlarge(seen.image, factor, $("smooth").checked).toBlob(async (blob) => download(await marked(blob), fileName(".png")));
 }
 
 function updateFilm() {

@@ -1,0 +1,82 @@
+"""Marks in pictures and films that say: a trained network has drawn this.  This module imports no torch.
+
+A mark is an XMP packet with IPTC's DigitalSourceType `trainedAlgorithmicMedia` and a line on program, run and seed.
+Sources: IPTC Photo Metadata Standard 2025.1; XMP specification part 3 (where packets lie in each kind of file).
+"""
+
+import re
+from html import escape, unescape
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from pggan.core.process import __version__
+
+MOST_LETTERS = 1000  # longest line of a mark: a JPEG file holds at most 64 KB of XMP
+PNG_KEY, PNG_HEADER_BYTES = "XML:com.adobe.xmp", 33  # a PNG file begins with its signature and its first chunk
+MP4_BOX = b"uuid" + UUID("be7acfcb-97a9-42e8-9c71-999491e3afac").bytes
+GIF_TRAILER = bytes([1, *range(255, -1, -1), 0])  # ends the packet for programs that take its text for block lengths
+SOURCE_TYPES = "http://cv.iptc.org/newscodes/digitalsourcetype/"
+PACKET = f"""<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?><x:xmpmeta xmlns:x="adobe:ns:meta/">
+<rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#"><rdf:Description rdf:about=""
+ xmlns:dc="http://purl.org/dc/elements/1.1/" xmlns:Iptc4xmpExt="http://iptc.org/std/Iptc4xmpExt/2008-02-29/"
+ Iptc4xmpExt:DigitalSourceType="{SOURCE_TYPES}trainedAlgorithmicMedia"><dc:description><rdf:Alt>
+<rdf:li xml:lang="x-default">LINE</rdf:li></rdf:Alt></dc:description></rdf:Description></rdf:RDF></x:xmpmeta>
+<?xpacket end="w"?>"""
+
+
+def mark_line(wanted: bool, run: object, what: str) -> str | None:
+    """The line of a mark: program, run, and `what` was drawn, such as seeds=0-63; None if no mark is `wanted`."""
+    line = f"Drawn by a neural network: pggan {__version__}, run={run}, {what}"[:MOST_LETTERS]
+    # XML forbids most control codes, and UTF-8 forbids surrogates, which stand for bytes of file names.
+    return re.sub(r"[^ -~\u00a0-\ud7ff]", "?", line) if wanted else None
+
+
+def saving(line: str | None, text: PngInfo | None = None) -> dict[str, Any]:
+    """Arguments for Pillow's `save` that put a mark with `line` into a PNG, JPEG or WebP file; PNG gets `text`, too."""
+    text = text or PngInfo()
+    if line is None:
+        return {"pnginfo": text}
+    text.add_itxt(PNG_KEY, packet(line).decode())
+    return {"pnginfo": text, "xmp": packet(line)}
+
+
+def packet(line: str) -> bytes:
+    """The XMP packet of a mark."""
+    return PACKET.replace("LINE", escape(line)).encode()
+
+
+def png_chunk(line: str | None) -> bytes:
+    """The chunk of a PNG file that holds a mark; it belongs behind the first 33 bytes.  Empty without a `line`."""
+    file = BytesIO()
+    Image.new("L", (1, 1)).save(file, "PNG", **saving(line))
+    content = file.getvalue()
+    return content[PNG_HEADER_BYTES : content.index(b"IDAT") - 4]
+
+
+def mark_film(path: Path, kind: str, line: str | None) -> None:
+    """Put a mark into a finished film of `kind` .gif or .mp4, which Pillow and PyAV write without a mark."""
+    if line is not None and kind == ".mp4":
+        with path.open("ab") as file:
+            file.write((24 + len(packet(line))).to_bytes(4, "big") + MP4_BOX + packet(line))
+    if line is not None and kind == ".gif":
+        content = path.read_bytes()
+        # Bit 7 of byte 10 says whether the header's 13 bytes are followed by a palette of 2^(n + 1) colours.
+        begin = 13 + (3 << (content[10] % 8 + 1) if content[10] >> 7 else 0)
+        path.write_bytes(content[:begin] + b"\x21\xff\x0bXMP DataXMP" + packet(line) + GIF_TRAILER + content[begin:])
+
+
+def mark_in(path: Path) -> dict[str, str | None]:
+    """What the XMP packet in a picture or film says: its DigitalSourceType and its line; None for what is missing."""
+    found = re.search(rb"<x:xmpmeta.*?</x:xmpmeta>", path.read_bytes(), re.DOTALL)
+    text = found[0].decode("utf-8", "replace") if found else ""
+    source = re.search(r"DigitalSourceType\s*(?:=\s*[\"']|>)\s*([^\"'<]+)", text)
+    line = re.search(r"<dc:description>.*?<rdf:li[^>]*>([^<]*)", text, re.DOTALL)
+    return {
+        "digital_source_type": source and source[1].strip().removeprefix(SOURCE_TYPES),
+        "description": line and unescape(line[1]),
+    }
