@@ -1,6 +1,7 @@
 """`pggan inspect` prints facts of a run, checkpoint, generator or data set; it does not import torch."""
 
 import json
+from collections import Counter
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -70,10 +71,12 @@ def facts_of_run(path: Path) -> dict[str, Any]:
 def facts_of_generator(path: Path) -> dict[str, Any]:
     """The facts of a generator file: images shown, resolution, parameters, checksum, architecture, licence if any."""
     with refusing_generators(path):
-        about = read_generator_header(path)
+        about, parameters = read_generator_header(path), Counter[str]()
+        for name, (_, shape) in stored_tensors(path).items():
+            parameters[name.partition("/")[0] if "/" in name else "generator"] += prod(shape)
         return {
             **{key: about[key] for key in ("images", "resolution", "alpha")},
-            "parameters": {"generator": sum(prod(shape) for _, shape in stored_tensors(path).values())},
+            "parameters": parameters,
             "file_sha256": file_sha256(path),
             "architecture": about["architecture"],
             **stated_in(about),

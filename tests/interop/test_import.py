@@ -1,5 +1,6 @@
 """Imported generators draw what the programs that they come from draw; nothing that a file names is run."""
 
+import json
 import os
 import pickle
 
@@ -9,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import pggan
+from pggan.checkpoints.resume import load_weights
 from pggan.cli.main import main
 from pggan.core.errors import UserError
 from pggan.interop.importing import read_foreign
@@ -83,6 +85,19 @@ def test_d_of_the_pytorch_programs(tmp_path):
     _, _, others, notes = read_foreign(tmp_path / "b.bin")
     assert [*others] == ["generator"]
     assert "discriminator in the file is left out: it has no 'layers.2.conv_3.weight'" in notes[0]
+
+
+def test_training_begins_with_both_networks_of_an_imported_file(tmp_path, capsys):
+    path, file = tmp_path / "network.pkl", tmp_path / "imported.safetensors"
+    theirs.official_pickle(path, theirs.layers_of(), detail=0.0, fused=True, labels=0, d_layers=theirs.d_layers_of())
+    assert main(["import", f"source={path}", f"out={file}"]) == 0
+    state = read_foreign(path).others["discriminator"].state_dict()
+    found = load_weights(str(file), read_foreign(path).averaged.network.architecture)
+    assert all(torch.equal(found["discriminator"][name], value) for name, value in state.items())
+    assert torch.equal(found["generator"]["stem.conv.weight"], -found["generator_ema"]["stem.conv.weight"])
+    capsys.readouterr()
+    assert main(["inspect", f"run={file}", "json=true"]) == 0
+    assert {*json.loads(capsys.readouterr().out)["parameters"]} == {"generator", "discriminator", "generator_ema"}
 
 
 def save_zoo(path, state, form, **config):
