@@ -173,9 +173,8 @@ def from_pro_gan_pth(saved: Mapping[str, Any], raw: Any, d: Any) -> Foreign:
 
     def layer(theirs: Mapping[str, Array], name: str) -> tuple[Array, Array]:
         weight = theirs[f"{name}.weight"]
-        if (
-            name == PRO_GAN[0] and "rgb_converters.0.weight" in theirs
-        ):  # weights [Z, C, 4, 4] of a transposed convolution of a 1x1 input
+        if name == PRO_GAN[0] and "rgb_converters.0.weight" in theirs:
+            # weights [Z, C, 4, 4] of a transposed convolution of a 1x1 input
             weight = weight.transpose(1, 2, 3, 0).reshape(-1, len(weight))
         return weight, theirs[f"{name}.bias"]
 

@@ -94,7 +94,7 @@ def save_picture(picture: Pixels, path: Path, mark: str | None = None) -> None:
     mark: the line of `mark_line`.
     """
     with writing(path) as temporary:
-        # subsampling=0 keeps the colours of a JPEG at full resolution: else the edges of enlarged pixels are blurred.
+        # subsampling=0 keeps the colours of a JPEG at full resolution; else enlarged pixels would have blurred edges.
         to_pil(picture).save(temporary, lossless=True, quality=95, subsampling=0, **saving(mark))
 
 
@@ -115,7 +115,7 @@ def writing(path: Path) -> Iterator[Path]:
 def save_film(frames: Iterable[Pixels], count: int, fps: int, path: Path, mark: str | None = None) -> None:
     """Write a film of `count` frames [H, W, C], `fps` per second, atomically; the ending of `path` chooses the format.
 
-    A .webp is lossless, a .gif has 255 colours, and an .mp4 is written with only a few frames in memory.
+    A .webp is lossless, a .gif has 255 colours, and writing an .mp4 needs memory for only a few frames.
     mark: the line of `mark_line`.
     """
     kind = path.suffix.lower()
