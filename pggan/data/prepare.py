@@ -4,7 +4,7 @@ import fcntl
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import partial
@@ -55,11 +55,15 @@ def run(config: PrepareConfig) -> int:
     """Prepare images, and print a summary.  A scheduler's stop signal ends the command as Ctrl-C does."""
     with StopSignal(at_once=True):
         options = Options(**{field.name: getattr(config, field.name) for field in fields(Options)})
-        pyramid = prepare(open_source(config.source), Path(config.dest), options, config.num_workers)
-    levels = f"4x4 to {pyramid.resolution}x{pyramid.resolution}"
-    print(f"{pyramid.path}: {levels}, images: {pyramid.images}, channels: {pyramid.channels}")
+        source = open_source(config.source)
+        pyramid = prepare(source, Path(config.dest), options, config.num_workers)
+    levels, classes = f"4x4 to {pyramid.resolution}x{pyramid.resolution}", len(pyramid.class_names or ())
+    about = f"{levels}, images: {pyramid.images}, channels: {pyramid.channels}"
+    print(f"{pyramid.path}: {about}{f', classes: {classes}' * bool(classes)}")
+    if source.table is not None and not classes:
+        print(f"The source has a table {source.table.name}; labels=true takes the labels in this table.")
     places = {"data.path": pyramid.path, "run_dir": Path("outputs", pyramid.path.name)}
-    print(next_command("train", "hours=2", **places))
+    print(next_command("train", *["data.labels=true"] * bool(classes), "hours=2", **places))
     return 0
 
 
@@ -72,7 +76,7 @@ def prepare(source: Source, destination: Path, options: Options, workers: int | 
     Raises UserError if no image is usable, disk space is too small, `destination` holds something else, or a file is
     unusable and on_bad=stop.
     """
-    digest = digest_of(source.entries, options)
+    digest = digest_of(source, options)
     try:
         if not os.path.lexists(destination):
             _make(source, destination, options, digest, workers)
@@ -105,7 +109,7 @@ def training_pyramid(
         return Path(path)
     options = Options(max_resolution=resolution, crop=crop, channels=channels, labels=labels)
     source = open_source(path, cache)
-    digest = digest_of(source.entries, options)[:12]  # this hash names the directory, so changed images get another one
+    digest = digest_of(source, options)[:12]  # this hash names the directory, so changed images get another one
     cached = Path(cache, f"{Path(str(source.description['name'])).name}-{resolution}px-{digest}")
     if not cached.exists():
         print(f"Preparing {path}, once, into {cached}.", file=sys.stderr)
@@ -113,10 +117,11 @@ def training_pyramid(
     return cached
 
 
-def digest_of(entries: Sequence[Entry], options: Options) -> str:
+def digest_of(source: Source, options: Options) -> str:
     """SHA-256 of all that a dataset depends on: options, landmarks, labels, names and `Entry.stamp` of images."""
     tables = [Path(path) for path in (options.landmarks, options.labels) if isinstance(path, str)]
-    files = [(entry.name, entry.stamp) for entry in entries]
+    inside = [source.table] if options.labels is True and source.table is not None else []
+    files = [(entry.name, entry.stamp) for entry in [*source.entries, *inside]]
     form = [files, asdict(options), [file_sha256(path) for path in tables if path.is_file()]]
     return sha256(json.dumps(form).encode()).hexdigest()
 
@@ -129,7 +134,7 @@ def _make(source: Source, destination: Path, options: Options, digest: str, work
         found.refuse(options.on_bad)
         good = found.good()
         is_grey = all(found.headers[entry.name].is_grey for entry in good)
-        class_names, classes = classes_of(options.labels, str(source.description["name"]), good)
+        class_names, classes = classes_of(options.labels, source, good)
         with _alone(destination):
             if os.path.lexists(destination):
                 return

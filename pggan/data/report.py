@@ -40,6 +40,8 @@ class Findings:
             remedy = "Repair or remove these files, or leave them out with on_bad=report."
             if bad == total:
                 remedy = "Give other images, or a smaller max_resolution= (schedule.final_resolution= when training)."
+                if not any("smaller than" in reason for reason in self.reasons.values()):
+                    remedy = "Repair these files as the reasons say, or give other images."
             raise UserError("\n".join([f"{bad} of {total} images cannot be used:", *_lines(self._bad())]), remedy)
 
     def show(self) -> None:
@@ -48,11 +50,18 @@ class Findings:
         for title, groups in ((left_out, self._bad()), ("Notes about the other images:", self._notes())):
             if groups:
                 print("\n".join([title, *_lines(groups)]), file=sys.stderr)
+        if others := self.source.passed_over:
+            kinds = ", ".join(f"{count} {kind}" for kind, count in others.items())
+            print(
+                f"Passed over {len(self.source.others)} files without the extension of an image: {kinds}",
+                file=sys.stderr,
+            )
 
     def to_json(self, **more: object) -> str:
         """The text of report.json: bad files grouped by reason, good files grouped by note, and entries `more`."""
         counts = {"files": len(self.source.entries), "usable": len(self.good())}
-        return json.dumps({**counts, "left_out": self._bad(), "noted": self._notes(), **more}, indent=1) + "\n"
+        lists = {"left_out": self._bad(), "noted": self._notes(), "passed_over": self.source.passed_over}
+        return json.dumps({**counts, **lists, **more}, indent=1) + "\n"
 
     def _bad(self) -> dict[str, list[str]]:
         """The names of bad files, grouped by reason."""

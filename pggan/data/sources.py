@@ -1,23 +1,28 @@
 """List the image files of a folder, a zip or a tar archive.  Archives are never unpacked to the disk."""
 
 import os
+import posixpath
+import re
 import stat
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, NamedTuple
 
 from pggan.core.errors import UserError
 from pggan.data.face_crop import Landmarks
-from pggan.data.formats import BadImage
+from pggan.data.formats import BadImage, kind_of
 from pggan.data.image_file import EXTENSIONS, ImageFile, ImageHeader
 
 # pggan can't read images with these extensions, and reports them as bad files, so that users notice them.
-UNREADABLE = [".gif", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".jxl", ".ppm", ".pgm", ".npy"]
+UNREADABLE = [".gif", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".jp2", ".jxl", ".ppm", ".pgm", ".npy"]
+TABLE = "dataset.json"  # the file in which StyleGAN's tools keep the labels of the images beside it
+COMPRESSION = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
 MAX_MEMBER_BYTES = 64_000_000  # larger files in an archive are not unpacked
 
 
@@ -48,27 +53,42 @@ class Source:
     """Image files from one place, in the order of their paths.  Raises UserError if there are no image files.
 
     description: where the images come from, for the index of the dataset: a "kind", a "name" and more.
+    others: the files, and links to folders, that do not have the name of an image, by name.
     """
 
     description: dict[str, object]
     entries: list[Entry]
+    others: dict[str, Entry] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.entries:
-            remedy = f"Images are files ending in {', '.join(EXTENSIONS)}; links to folders are not followed."
-            raise UserError(f"There are no images in {self.description['name']}.", remedy)
+            there = "".join(f" There are other files: {count} {kind}." for kind, count in self.passed_over.items())
+            remedy = f"Images are files ending in {', '.join(EXTENSIONS)}; links to folders are not followed (cp -rL)."
+            raise UserError(f"There are no images in {self.description['name']}.{there}", remedy)
         self.entries = sorted(self.entries, key=lambda entry: entry.file.path)
+
+    @property
+    def passed_over(self) -> dict[str, int]:
+        """The number of `others` by extension, the most frequent first."""
+        kinds = (
+            "links to folders" if name.endswith("/") else suffix_of(name) or "without extension" for name in self.others
+        )
+        return dict(Counter(kinds).most_common())
+
+    @property
+    def table(self) -> Entry | None:
+        """The file TABLE in the folder that holds all images, or None."""
+        folders = {"", common_folder([entry.name for entry in self.entries])}
+        return next((self.others[f"{folder}{TABLE}"] for folder in folders if f"{folder}{TABLE}" in self.others), None)
 
     def in_reading_order(self) -> list[Entry]:
         """The entries sorted by offset, because a step back in a compressed tar archive unpacks it from the start."""
         return sorted(self.entries, key=lambda entry: entry.offset)
 
 
-def is_image_name(name: str) -> bool:
-    """Whether a name has the extension of an image, and no hidden part (such as `.cache/a.png`)."""
-    path = PurePosixPath(name)
-    hidden = any(part.startswith(".") and part != ".." for part in path.parts)
-    return not hidden and path.suffix.lower() in (*EXTENSIONS, *UNREADABLE)
+def suffix_of(name: str) -> str:
+    """The extension of a name in small letters, such as ".png"; "" without extension."""
+    return PurePosixPath(name).suffix.lower()
 
 
 def first_folder(name: str) -> str | None:
@@ -77,19 +97,45 @@ def first_folder(name: str) -> str | None:
     return folder if slash else None
 
 
+def common_folder(names: Sequence[str]) -> str:
+    """The deepest folder that holds all files `names`, such as "photos/"; "" if there is none."""
+    with suppress(ValueError):  # raised for no names, and for absolute names beside relative ones
+        return f"{posixpath.commonpath([posixpath.dirname(name) for name in names])}/".removeprefix("/")
+    return ""
+
+
+def source_of(description: dict[str, object], files: Iterable[Entry]) -> Source:
+    """The source of those `files` that have the name of an image.  Hidden files are left out.
+
+    The class of an image is its first folder below the folder that holds all images.
+    """
+    # If an archive holds several files of one name, the last file counts: unpacking would overwrite the others.
+    found = {file.name: file for file in files if not re.search(r"(^|/)\.(?!\.?/)", file.name)}
+    images = [file for file in found.values() if suffix_of(file.name) in (*EXTENSIONS, *UNREADABLE)]
+    root = common_folder([file.name for file in images if file.problem is None])
+    if all(first_folder(file.name.removeprefix(root)) is None for file in images):
+        root = ""
+    labelled = [file._replace(label=first_folder(file.name.removeprefix(root))) for file in images]
+    return Source(description, labelled, {name: found[name] for name in found.keys() - {file.name for file in images}})
+
+
 def folder_source(path: Path) -> Source:
     """The image files under a folder, at any depth.  Hidden files and links to folders are ignored."""
-    root, found = Path(os.path.realpath(path)), []
+    return source_of({"kind": "folder", "name": path.resolve().name}, _files_below(path))
+
+
+def _files_below(path: Path) -> Iterator[Entry]:
+    root = Path(os.path.realpath(path))
     for folder, subfolders, names in os.walk(path):
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-        for file in (Path(folder, name) for name in names if is_image_name(name)):
-            name, stamp = file.relative_to(path).as_posix(), "missing"
+        links = [f"{name}/" for name in subfolders if os.path.islink(f"{folder}/{name}")]
+        for name in [*names, *links]:
+            file, stamp = Path(folder, name), "missing"
             with suppress(OSError):  # `stat` fails for a link that leads nowhere
                 status = file.stat()
                 stamp = f"{status.st_size}-{status.st_mtime_ns}"
-            content = ImageFile(file, partial(_open_below, file, root))
-            found.append(Entry(name, content, label=first_folder(name), stamp=stamp))
-    return Source({"kind": "folder", "name": path.resolve().name}, found)
+            below = file.relative_to(path).as_posix() + "/" * name.endswith("/")
+            yield Entry(below, ImageFile(file, partial(_open_below, file, root)), stamp=stamp)
 
 
 def _open_below(path: Path, root: Path) -> BinaryIO:
@@ -98,7 +144,7 @@ def _open_below(path: Path, root: Path) -> BinaryIO:
         if not path.exists():
             raise BadImage("a link that leads nowhere")
         if not Path(os.path.realpath(path)).is_relative_to(root):
-            raise BadImage("a link that leads out of the source folder")
+            raise BadImage("a link that leads out of the source folder; `cp -rL` makes a folder without links")
     if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for ever
         raise BadImage("not a regular file")
     return path.open("rb")
@@ -114,42 +160,49 @@ def archive_source(path: Path) -> Source:
     """
     kind, members = ("zip", _zipped) if zipfile.is_zipfile(path) else ("tar", _tarred)
     try:
-        # If an archive holds several files of one name, the last file counts: unpacking would overwrite the others.
-        found = {entry.name: entry for entry in members(path) if is_image_name(entry.name)}
+        return source_of({"kind": kind, "name": path.name}, members(path))
+    except UserError:
+        raise
     except Exception as error:  # a damaged archive may raise any type of error
+        with path.open("rb") as file:
+            what = None if isinstance(error, EOFError) or "end of" in str(error) else kind_of(file.read(64))
         problem = f"{path} can't be read as a zip or tar archive: {str(error).partition(':')[0]}."
-        raise UserError(problem, "Give a folder of images or an archive; download a damaged archive again.") from error
-    return Source({"kind": kind, "name": path.name}, list(found.values()))
+        remedy = "download a damaged archive again." if what is None else f"this file is {what}."
+        raise UserError(problem, f"Give a folder of images or an archive; {remedy}") from error
 
 
 def _zipped(path: Path) -> Iterator[Entry]:
     with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
-            if not member.is_dir():
-                entry = _member(path, member.filename, member.file_size, member.filename)
+            name = member.filename
+            if not member.flag_bits & 0x800:  # no flag says that the name is UTF-8, but the name may still be
+                with suppress(UnicodeError):
+                    name = name.encode("cp437").decode()
+            problem = "encrypted: unpack the archive" if member.flag_bits & 1 else None
+            if member.compress_type not in COMPRESSION:
+                problem = "compressed by a method such as Deflate64 that can't be read here: unpack the archive"
+            if not name.endswith(("/", "\\")):  # some programs on Windows write backslashes
+                entry = _member(path, name.replace("\\", "/"), member.file_size, member.filename, problem)
                 yield entry._replace(stamp=f"{member.file_size}-{member.CRC}")
 
 
 def _tarred(path: Path) -> Iterator[Entry]:
     changed = path.stat().st_mtime_ns
-    with tarfile.open(path) as archive:
+    with tarfile.open(path, encoding="utf-8") as archive:
         for member in archive:
             if not member.isdir():
-                entry = _member(path, member.name, member.size, member)
+                problem = None if member.isreg() else "not a regular file"
+                entry = _member(path, member.name, member.size, member, problem)
                 yield entry._replace(stamp=f"{changed}-{member.offset}", offset=member.offset)
 
 
-def _member(path: Path, name: str, size: int, member: str | tarfile.TarInfo) -> Entry:
+def _member(path: Path, name: str, size: int, member: str | tarfile.TarInfo, problem: str | None) -> Entry:
     """The Entry of one file in an archive; the caller adds `Entry.stamp`, which shows whether the file has changed."""
-    problem = None
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
         problem = "a name that leads out of the archive"
-    elif isinstance(member, tarfile.TarInfo) and not member.isreg():
-        problem = "not a regular file"
     elif size > MAX_MEMBER_BYTES:
-        problem = f"larger than {MAX_MEMBER_BYTES // 10**6} MB"
-    file = ImageFile(path / name.lstrip("/"), partial(_open_member, path, member))
-    return Entry(name, file, problem, first_folder(name))
+        problem = problem or f"larger than {MAX_MEMBER_BYTES // 10**6} MB"
+    return Entry(name, ImageFile(path / name.lstrip("/"), partial(_open_member, path, member)), problem)
 
 
 class _Tar(tarfile.TarFile):

@@ -1,18 +1,30 @@
 """Read the tables that users provide: the landmarks of faces, and the class of each image."""
 
 import csv
-from collections.abc import Iterator, Sequence
+import json
+import posixpath
+import re
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from unicodedata import normalize
 
 import numpy as np
 
 from pggan.core.atomic_io import parse_json
 from pggan.core.errors import UserError
 from pggan.data.face_crop import Landmarks
-from pggan.data.sources import Entry, Source
+from pggan.data.image_file import EXTENSIONS
+from pggan.data.sources import Entry, Source, common_folder, suffix_of
+
+Value = TypeVar("Value")
+
+MOST_ALONE = 10  # with more images than this, several images have to share a class
+NUMBER = re.compile(r"[-+]?\d*[.,]?\d+(e[-+]?\d+)?", re.IGNORECASE)
 
 
 def with_faces(source: Source, landmarks: str | None) -> Source:
@@ -20,6 +32,7 @@ def with_faces(source: Source, landmarks: str | None) -> Source:
     if landmarks is None:
         return source
     listed, entries = read_landmarks(Path(landmarks)), []
+    listed = matched(listed, [entry.name for entry in source.entries])
     for entry in source.entries:
         problem = entry.problem if entry.name in listed else "no landmarks in the landmarks file"
         entries.append(entry._replace(face=listed.get(entry.name), problem=problem))
@@ -46,39 +59,90 @@ def landmarks_from(points: Any) -> Landmarks:
     return np.delete(array, 2, axis=0) if len(array) == 5 else array
 
 
-def classes_of(labels: bool | str, source: str, entries: Sequence[Entry]) -> tuple[list[str] | None, dict[str, int]]:
+def plain(name: str) -> str:
+    """The path of an image in one form, whether written with "./", with backslashes, or with ü as one sign or two."""
+    return normalize("NFC", posixpath.normpath(name.strip().replace("\\", "/")))
+
+
+def matched(listed: Mapping[str, Value], names: Sequence[str]) -> dict[str, Value]:
+    """What a table lists for the images `names`; if it lists none of them, by their paths below the common folders."""
+    table, plain_names = {plain(name): value for name, value in listed.items()}, [plain(name) for name in names]
+    if table.keys().isdisjoint(plain_names):
+        images = [name for name in table if suffix_of(name) in EXTENSIONS]
+        theirs, ours = common_folder(images), common_folder(plain_names)
+        table = {name.removeprefix(theirs): value for name, value in table.items()}
+        plain_names = [name.removeprefix(ours) for name in plain_names]
+    return {name: table[short] for name, short in zip(names, plain_names, strict=True) if short in table}
+
+
+def classes_of(labels: bool | str, source: Source, entries: Sequence[Entry]) -> tuple[list[str] | None, dict[str, int]]:
     """The names of all classes, and the class index of each entry by file name; (None, {}) with labels=False.
 
-    labels: True = use the labels of the entries; or the path of a JSON or CSV file of labels.
-    source: the name of the source for error messages.  Raises UserError when an image has no class.
+    labels: the path of a table of labels; or True = use the table in the source, or else the entries' labels.
+    Raises UserError when an image has no class, or each image has a class of its own.
     """
     if labels is False:
         return None, {}
-    listed = None if labels is True else read_labels(Path(str(labels)))
-    found = {entry.name: entry.label if listed is None else listed.get(entry.name) for entry in entries}
-    if missing := [name for name, label in found.items() if label is None]:
+    found = {entry.name: entry.label for entry in entries if entry.label is not None}
+    if isinstance(labels, str) or source.table is not None:
+        with _refused(f"labels={labels}", '{"a.jpg": "cat"}, or CSV in UTF-8 with two columns: name, label'):
+            if isinstance(labels, str):
+                content = Path(labels).read_bytes()
+            else:
+                assert source.table is not None, "one of the two is given"
+                content = source.table.file.open().read()
+            found = read_labels(content, [entry.name for entry in entries])
+    if missing := [entry.name for entry in entries if entry.name not in found]:
         raise UserError(
-            f"{len(missing)} of {len(entries)} images in {source} have no class, {missing[0]} for example.",
+            f"{len(missing)} of {len(entries)} images in {source.description['name']} have no class, {missing[0]} "
+            "for example.",
             "Put each image into a folder of its class, or give labels=FILE with the path and class of each image.",
         )
-    names = class_names([label for label in found.values() if label is not None])
+    names = class_names([normalize("NFC", label) for label in found.values()])
+    if len(names) == len(entries) > MOST_ALONE:
+        raise UserError(
+            f"labels={labels}: each of the {len(names)} images has a class of its own, {names[0]} for example.",
+            "Several images have to share a class. Numbers and vectors as labels are not supported.",
+        )
     numbers = {label: number for number, label in enumerate(names)}
-    return names, {name: numbers[label] for name, label in found.items() if label is not None}
+    return names, {name: numbers[normalize("NFC", label)] for name, label in found.items()}
 
 
-def read_labels(path: Path) -> dict[str, str]:
-    """Read the label of each image from a JSON file or a CSV file with two columns (name, label).
+def read_labels(content: bytes, names: Sequence[str]) -> dict[str, str]:
+    """The label of each of the images `names` in a table; images without a label are left out.
 
-    The JSON is `{name: label}`, or `{"labels": [[name, label], …]}`.  Raises UserError if the file can't be read.
+    The table is JSON, `{name: label}` or `{"labels": [[name, label], …]}`, or text with two columns, separated by
+    commas, semicolons, tabs or spaces.  Raises ValueError if there is no such table, or its labels are no classes.
     """
-    with _refused(f"labels={path}", '{"a.jpg": "cat"}, or CSV with two columns: name, label'):
-        if path.suffix.lower() == ".json":
-            content = parse_json(path.read_bytes())
-            pairs = content["labels"] if isinstance(content.get("labels"), list) else list(content.items())
-        else:
-            with path.open(newline="") as file:
-                pairs = [row for row in csv.reader(file) if row]
-        return {str(name): str(label).strip() for name, label in pairs}
+    text = content.decode("utf-16" if content[:2] in (BOM_UTF16_LE, BOM_UTF16_BE) else "utf-8-sig")
+    if text.lstrip()[:1] in ("{", "["):
+        rows = json.loads(text)
+        rows = rows.get("labels", rows) if isinstance(rows, dict) and not isinstance(rows.get("labels"), str) else rows
+        if rows is None:
+            raise ValueError("its labels are null, as StyleGAN's tool writes for images without classes")
+        tables = [list(rows.items()) if isinstance(rows, dict) else rows]
+    else:
+        tables = [
+            [
+                row[:2] if not any(row[2:]) else row
+                for row in csv.reader(StringIO(text, newline=""), delimiter=sign)
+                if row
+            ]
+            for sign in ",;\t "
+        ]
+        tables = [rows for rows in tables if rows and all(len(row) == 2 for row in rows)]
+        if not tables:
+            raise ValueError("its rows do not have two columns")
+    pairs = max(tables, key=lambda rows: len(matched({str(row[0]): 0 for row in rows}, names)))
+    found: dict[str, str] = {}
+    for name, label in pairs:
+        text = "" if label is None else str(label).strip()
+        is_fraction = NUMBER.fullmatch(text) and not float(text.replace(",", ".")).is_integer()
+        if is_fraction or isinstance(label, list | dict):
+            raise ValueError(f"{name} has the label {label}, but a label is the name or the number of a class")
+        if text and found.setdefault(plain(str(name)), text) != text:
+            raise ValueError(f"{name} has two labels, {found[plain(str(name))]} and {text}")
+    return matched(found, names)
 
 
 @contextmanager

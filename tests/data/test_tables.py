@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from pggan.core.errors import UserError
-from pggan.data.tables import class_names, landmarks_from, read_labels, read_landmarks
-from tests.data.images import prepared
+from pggan.data.data_sets import open_source
+from pggan.data.tables import class_names, landmarks_from, read_landmarks
+from tests.data.images import png, prepared, save, write_tar, write_zip
 from tests.data.test_face_crop import UPRIGHT
 
 
@@ -46,15 +47,21 @@ FORMS = {
     "labels.csv": "".join(f"{name}, {label}\n" for name, label in LABELS.items()) + "not-there.png,cow\n",
     "labels.json": json.dumps(LABELS),
     "dataset.json": json.dumps({"labels": list(LABELS.items())}),
+    "pairs.json": json.dumps(list(LABELS.items())),
+    "excel.csv": "\ufeffname;label\r\n" + "".join(f"{name};{label}\r\n" for name, label in LABELS.items()),
+    "excel.txt": "".join(f"{name}\t{label}\r" for name, label in LABELS.items()),
+    "quoted.csv": "".join(f'"./{name}","{label}",,\n' for name, label in LABELS.items()),
+    "spaces.txt": "".join(f"{name} {label}\n" for name, label in LABELS.items()),
+    "absolute.csv": "name,label\n" + "".join(f"C:\\my\\{name},{label}\n" for name, label in LABELS.items()),
 }
 
 
 @pytest.mark.parametrize(("name", "content"), FORMS.items())
 def test_labels_come_from_a_file(folder, tmp_path, name, content):
-    (tmp_path / name).write_text(content)
+    (tmp_path / name).write_text(content, newline="")
     pyramid = prepared(folder, tmp_path / "set", labels=str(tmp_path / name))
     assert (pyramid.class_names, pyramid.labels.tolist()) == (["cat", "dog"], [0, 1, 1, 0])
-    (tmp_path / name).write_text(content.replace("b/", "x/"))  # it is another dataset now
+    (tmp_path / name).write_text(content.replace("b/", "x/"), newline="")  # it is another dataset now
     with pytest.raises(UserError, match="exists already"):
         prepared(folder, tmp_path / "set", labels=str(tmp_path / name))
     with pytest.raises(UserError, match=r"2 of 4 images in photos have no class, b/0\.png"):
@@ -66,9 +73,59 @@ def test_numbers_stay_in_their_order():
     assert class_names(["b", "10", "9"]) == ["10", "9", "b"]
 
 
-@pytest.mark.parametrize(("name", "content"), [("a.json", '{"labels": [1]}'), ("a.csv", "a,b,c\n"), ("b", None)])
-def test_what_holds_no_labels_is_refused(tmp_path, name, content):
+REFUSED = {
+    "one column": "a.png\nb/0.png\n",
+    "three columns": "a.png,cat,black\n",
+    "null": '{"labels": null}',
+    "no pairs": '{"labels": [1]}',
+    "two labels": "a.png,cat\na.png,dog\n",
+    "fractions": "a.png,0.25\n",
+    "vectors": '{"a.png": [0, 1]}',
+    "nothing": "",
+    "Latin-1": "a.png,b\xe4r\n".encode("latin-1"),
+    "no file": None,
+    "empty labels": "a.png,\nb/0.png,cat\nb/1.png,cat\nc/d/e.png,cat\n",
+    "null labels": '{"a.png": null, "b/0.png": "x", "b/1.png": "x", "c/d/e.png": "x"}',
+}
+
+
+@pytest.mark.parametrize("content", REFUSED.values(), ids=REFUSED)
+def test_what_holds_no_classes_is_refused(folder, tmp_path, content):
     if content is not None:
-        (tmp_path / name).write_text(content)
-    with pytest.raises(UserError, match="labels="):
-        read_labels(tmp_path / name)
+        (tmp_path / "table").write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UserError, match=r"labels=|have no class"):
+        prepared(folder, tmp_path / "set", labels=str(tmp_path / "table"))
+    assert not (tmp_path / "set").exists()
+
+
+def test_a_class_for_each_image_is_refused(tmp_path):
+    for number in range(11):
+        save(tmp_path / "photos" / f"{number}.png", number)
+    (tmp_path / "table.csv").write_text("".join(f"{number}.png,{number}\n" for number in range(11)))
+    with pytest.raises(UserError, match="a class of its own"):
+        prepared(tmp_path / "photos", tmp_path / "set", labels=str(tmp_path / "table.csv"))
+
+
+@pytest.mark.parametrize("write", [write_zip, write_tar])
+def test_an_archive_has_the_classes_of_its_table_or_else_of_its_folders(tmp_path, write):
+    """Programs on Windows write backslashes, and macOS packs the folder itself."""
+    files = [(f"photos/{kind}/{seed}.png", png(seed)) for seed, kind in enumerate(("dogs", "cats", "dogs"))]
+    pyramid = prepared(write(tmp_path / "a", files), tmp_path / "a_set", labels=True)
+    assert (pyramid.class_names, pyramid.labels.tolist()) == (["cats", "dogs"], [0, 1, 1])
+    table = json.dumps({"labels": [["cats/1.png", 7], ["dogs/0.png", 9], ["dogs/2.png", 7]]}).encode()
+    pyramid = prepared(write(tmp_path / "b", [*files, ("photos/dataset.json", table)]), tmp_path / "b_set", labels=True)
+    assert (pyramid.class_names, pyramid.labels.tolist()) == (["7", "9"], [0, 1, 0])
+
+
+def test_names_in_a_zip_may_have_backslashes_and_unmarked_utf_8(tmp_path):
+    names = ("b\xe4r\\0.png", "katze\\1.png", "..\\..\\evil.png", "katze\\.thumbs\\2.png")
+    archive = write_zip(tmp_path / "a.zip", [(name, png(seed)) for seed, name in enumerate(names)])
+    content = bytearray(archive.read_bytes())
+    for start in (b"PK\3\4", b"PK\1\2"):
+        content[content.index(start) + (7 if start[2] == 3 else 9)] = 0  # no flag says that the first name is UTF-8
+    archive.write_bytes(content)
+    found = open_source(str(archive)).entries
+    named = {entry.name: (entry.label, entry.problem) for entry in found}
+    assert named["b\xe4r/0.png"] == ("b\xe4r", None)
+    assert named["../../evil.png"][1] == "a name that leads out of the archive"
+    assert len(named) == 3
