@@ -57,12 +57,18 @@ def check_networks(checkpoint: Checkpoint, architecture: Architecture) -> None:
     """Raise UserError unless the networks of `checkpoint` have this `architecture`."""
     if found := list(architecture.differences(checkpoint.architecture)):
         alone = f"pggan train run_dir={checkpoint.directory.parent.parent}, without other keys, resumes this run."
+        alone += " data.path= may tell where its images are now."
         remedy = f"{alone} For other networks, choose a new run_dir=; init_from= takes over the weights that fit."
         raise UserError(f"{checkpoint.directory} has other networks than this run ({'; '.join(found)}).", remedy)
 
 
 def check_resumable(
-    checkpoint: Checkpoint, changed: dict[str, str], allowed: Sequence[str], *, schedule: Schedule, fingerprint: str
+    checkpoint: Checkpoint,
+    changed: dict[str, str],
+    allowed: Sequence[str],
+    *,
+    schedule: Schedule,
+    fingerprints: Sequence[str],
 ) -> list[str]:
     """Log lines for the settings that changed since `checkpoint`; raises UserError for a refused change (REFUSED).
 
@@ -73,7 +79,7 @@ def check_resumable(
     kinds = {
         "seed": "seed" in changed,
         "loss.name": "loss.name" in changed,
-        "data": header.get("data") not in (None, fingerprint),
+        "data": header.get("data") not in (None, *fingerprints),
         "schedule": (shown.resolution, shown.alpha) != (header["resolution"], header["alpha"]),
     }
     if refused := [kind for kind, differs in kinds.items() if differs and kind not in allowed]:

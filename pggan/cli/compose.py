@@ -30,7 +30,8 @@ OWN_SETTINGS = [
     "hydra/job_logging=none",
 ]
 LIST = re.compile(r"[^\s,=(){}\[\]'\"]+(,[^\s,=(){}\[\]'\"]+)+")  # matches lists such as 1,5,9-12
-RESUME_KEYS = {"run_dir", "resume", "devices", "threads"}  # keys that say where and how a run resumes
+# Keys that say where and how a run resumes, and where its images are now.
+RESUME_KEYS = {"run_dir", "resume", "devices", "threads", "data.path", "data.cache"}
 Task = Callable[[dict[str, Any], list[str]], int]  # a function of composed values and overrides; returns an exit code
 
 # Maps the name of a key in other GAN programs to the name of this key in pggan.
@@ -236,7 +237,7 @@ def finished(command: Command, composed: "DictConfig", overrides: Sequence[str])
     values: dict[str, Any] = OmegaConf.to_container(own, resolve=True)  # type: ignore[assignment]
     typed = {key_of(one) for one in overrides}
     if command.name == "train" and resumes(overrides):
-        return own_config({key: values[key] for key in typed}) or values
+        return own_config({key: OmegaConf.select(own, key) for key in typed}) or values
     for table, choices in named_tables(command.schema_type).items():
         given, options = values.get(table), {field for one in choices.values() for field in one.__dataclass_fields__}
         if isinstance(given, dict) and (chosen := choices.get(str(given.get("name")))) is not None:
@@ -256,21 +257,32 @@ def resumes(overrides: Sequence[str]) -> bool:
 
 
 def own_config(given: dict[str, Any]) -> dict[str, Any] | None:
-    """The saved configuration of the run in `given["run_dir"]`, updated with `given`; None if config.yaml is missing.
+    """The saved configuration of the run in `given["run_dir"]`, or else of the run that `given["resume"]` names.
 
-    Interpolations in config.yaml are not resolved.  Raises UserError if there is no run to resume.
+    The values of `given`, by full key, replace saved ones.  Interpolations are not resolved.  Returns None if there is
+    no config.yaml.  Raises UserError if there is no run to resume.
     """
     from omegaconf import OmegaConf
 
     from pggan.checkpoints.read import has_checkpoints
     from pggan.config.defaults import of_earlier_version
 
-    run_dir = Path(str(given["run_dir"]))
-    if (saved := run_dir / "config.yaml").is_file():
-        values: Any = OmegaConf.to_container(OmegaConf.load(saved), resolve=False)
-        values.pop("versions")
-        return {**of_earlier_version(values), **given}
-    if given.get("resume", "auto") in ("auto", "never") and not has_checkpoints(run_dir):  # resume= names no run
+    run_dir, resume = Path(str(given["run_dir"])), str(given.get("resume", "auto"))
+    named = Path(resume).parents[1] if Path(resume).parent.name == "checkpoints" else Path(resume)
+    for saved in (run_dir / "config.yaml", named / "config.yaml"):
+        if saved.is_file():
+            values: Any = OmegaConf.to_container(OmegaConf.load(saved), resolve=False)
+            before = values.pop("versions").get("directory") or os.getcwd()
+            values = of_earlier_version(values)
+            for key in ("path", "cache"):  # relative paths count from the working directory of the earlier command
+                value = values["data"][key]
+                if before != os.getcwd() and value is not None and Path(before, value).exists():
+                    values["data"][key] = str(Path(before, value))
+            for key, value in given.items():
+                section, _, name = key.rpartition(".")
+                (values[section] if section else values)[name] = value
+            return dict(values)
+    if resume in ("auto", "never") and not has_checkpoints(run_dir):  # resume= names no run
         new = f"pggan train data.path=photos hours=2 run_dir={run_dir}"
         raise UserError(f"There is no run in run_dir={run_dir} to resume.", f"Start a new run, for example: {new}")
     return None

@@ -61,6 +61,8 @@ def of_key(key: str, kind: Any, value: Any) -> Any:
         return converted(kind, value)
     except ValueError as error:
         remedy = f"It has to be {described(kind)}."
+        if key == "data.labels":
+            remedy += " To take labels from a table, prepare the images first: pggan prepare labels=FILE."
         if meant := nearest_name(str(value), [word for one in kinds for word in words_of(one)]):
             remedy = f"Did you mean '{meant}'?"
         elif isinstance(value, list) and not any(get_origin(one) is list for one in kinds):

@@ -34,11 +34,12 @@ def describe(config: object) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str | None]:
-    """The versions of this code, of Python and of the main libraries, and the command line of this process."""
+    """The versions of this code, Python and the main libraries, and the command line and directory of this process."""
     from importlib.metadata import version
 
     about = {"pggan": __version__, "code": _commit(), "python": platform.python_version()}
-    return {**about, **{one: version(one) for one in LIBRARIES}, "command": os.environ.get(COMMAND_VARIABLE)}
+    place = {"command": os.environ.get(COMMAND_VARIABLE), "directory": os.getcwd()}
+    return {**about, **{one: version(one) for one in LIBRARIES}, **place}
 
 
 def command_seconds() -> float:

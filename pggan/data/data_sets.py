@@ -24,7 +24,7 @@ def require_source(source: str) -> None:
             raise UserError(f"There is no known data set '{name}'.", nearest(name, CLASSES))
     elif not Path(source).exists():
         remedy = f"Give the path of the folder or archive that holds the images, or {PREFIX}NAME for a known data set."
-        raise UserError(f"{source} does not exist.", remedy)
+        raise UserError(f"{source} does not exist.", f"{remedy} A run resumes with moved images by data.path=NEW_PATH.")
 
 
 def open_source(source: str, cache: str | Path = "data") -> Source:

@@ -158,7 +158,8 @@ class ImagePyramid:
     """A dataset that is opened for reading: `read` returns any images at any resolution.
 
     Opening compares the size of every file with the index; `verify` also compares the checksums.
-    `labels` is int64 [N], or None without classes.  `fingerprint` is index.json's SHA-256, which covers all files.
+    `labels` is int64 [N], or None without classes.  `fingerprint` is a SHA-256 of all
+    pixels, labels and their order, and of nothing else.
     Raises UserError when the directory holds no dataset, a dataset of another version, or a damaged dataset.
     """
 
@@ -175,7 +176,11 @@ class ImagePyramid:
         except ValueError as error:
             raise UserError(f"{self.path / INDEX_FILE} is not usable: {error}.", PREPARE_AGAIN) from error
         self._index = index
-        self.fingerprint = hashlib.sha256(content).hexdigest()
+        stored = {level: [shard.sha256 for shard in shards] for level, shards in index.levels.items()}
+        labels = index.labels_file and index.labels_file.sha256
+        known = json.dumps([index.images, index.channels, stored, labels, index.class_names])
+        self.fingerprint = hashlib.sha256(known.encode()).hexdigest()
+        self.former_fingerprint = hashlib.sha256(content).hexdigest()  # checkpoints of earlier versions have this one
         self.images = index.images
         self.channels = index.channels
         self.resolution = index.resolution

@@ -186,9 +186,9 @@ def find_source(
     with group.collective_errors():
         if checkpoint is not None:
             check_networks(checkpoint, architecture)
-            before, print_ = header["config"], pyramid.fingerprint
+            before, prints = header["config"], (pyramid.fingerprint, pyramid.former_fingerprint)
             changed = {key: line for key, line in changes(before, description) if key not in ("resume", "run_dir")}
-            notes += check_resumable(checkpoint, changed, config.allow_changes, schedule=schedule, fingerprint=print_)
+            notes += check_resumable(checkpoint, changed, config.allow_changes, schedule=schedule, fingerprints=prints)
     return Source(schedule, pyramid, architecture, checkpoint, notes)
 
 
@@ -244,9 +244,11 @@ def introduce(
     if limit is not None:
         seconds = max(3600 * (limit.hours - reporter.hours), 0.0)
     phases = f"{len(schedule.phases)} phases, {schedule.total:,} images"
+    classes = f", {len(pyramid.class_names or ())} classes, not used: data.labels=true trains with them"
+    unused = classes if pyramid.class_names and not description["data"]["labels"] else ""
     for line in (
         f"Run directory  {run_dir}",
-        f"Data           {pyramid.images:,} images, {pyramid.channels} channels, up to {side}x{side}",
+        f"Data           {pyramid.images:,} images, {pyramid.channels} channels, up to {side}x{side}{unused}",
         f"Networks       G {g:,}  D {d:,} parameters",
         f"Schedule       {first}x{first} to {final}x{final}, {phases}",
         f"Time           {until(seconds, datetime.now())}",

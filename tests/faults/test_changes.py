@@ -1,5 +1,7 @@
 """Resuming with something changed, and beginning with the weights of another run."""
 
+import hashlib
+import json
 import os
 import re
 import shutil
@@ -8,12 +10,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from pggan.checkpoints.generator_file import load_generator
-from pggan.checkpoints.read import newest_checkpoint
+from pggan.checkpoints.read import newest_checkpoint, write_header
+from pggan.cli.main import main
 from pggan.core.errors import EXIT_INTERRUPTED, UserError
 from pggan.run import train
 from pggan.run.inspect import facts_of_run
+from tests.conftest import TINY
+from tests.data.images import save
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +90,56 @@ def test_other_images_under_the_same_name_are_noticed(tiny_config, make_pyramid,
 
 
 # ---- resume= and init_from= --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory) -> Path:
+    """A folder with photos, a run on them of 64 of 96 images, and the whole run."""
+    folder = tmp_path_factory.mktemp("begun")
+    for number in range(16):
+        save(folder / "photos" / f"{number:02d}.png", number)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name, images in (("run", 64), ("whole", 96)):
+            words = [*TINY, "data.path=photos", f"run_dir={name}", f"schedule.total_images={images}"]
+            assert main(["train", *words]) == 0
+    config = OmegaConf.load(folder / "run" / "config.yaml")
+    config.schedule.total_images = 96
+    OmegaConf.save(config, folder / "run" / "config.yaml")
+    return folder
+
+
+@pytest.mark.parametrize("moved", ["renamed", "zipped", "one bad file more", "another directory", "a new run"])
+def test_a_run_finds_its_images_wherever_they_are(begun, tmp_path, monkeypatch, capsys, moved):
+    """With no keys but those that say where the run and the images are."""
+    home, ended = Path(shutil.copytree(begun, tmp_path / "home")), "run"
+    monkeypatch.chdir(home)
+    words = ["run_dir=run", "data.path=pictures"]
+    if moved == "another directory":
+        monkeypatch.chdir(tmp_path)
+        words = ["run_dir=home/run"]
+    elif moved == "one bad file more":
+        Path("photos/bad.png").write_bytes(b"bad")
+        words = ["run_dir=run"]
+    elif moved == "zipped":
+        shutil.make_archive("photos", "zip", home, "photos")
+        shutil.rmtree("photos")
+        words = ["run_dir=run", "data.path=photos.zip"]
+    else:
+        Path("photos").rename("pictures")
+    if moved == "a new run":
+        words, ended = ["run_dir=new", "resume=run", "data.path=pictures"], "new"
+    assert main(["train", *words]) == 0, capsys.readouterr().err
+    found, expected = (facts_of_run(home / name)["state_sha256"] for name in (ended, "whole"))
+    assert found == expected
+
+
+def test_checkpoints_with_the_fingerprint_of_earlier_versions_resume(stopped, tiny_config, toy_data):
+    directory = newest_checkpoint(stopped)[0].directory
+    header = json.loads((directory / "state.json").read_text())
+    header["data"] = hashlib.sha256((toy_data / "index.json").read_bytes()).hexdigest()
+    write_header(directory, header)
+    assert train.run(tiny_config(f"run_dir={stopped}")) == 0
 
 
 def test_resume_with_a_path_continues_in_the_new_directory(stopped, tiny_config, tmp_path, after_step):
