@@ -176,9 +176,9 @@ class ImagePyramid:
         except ValueError as error:
             raise UserError(f"{self.path / INDEX_FILE} is not usable: {error}.", PREPARE_AGAIN) from error
         self._index = index
-        stored = {level: [shard.sha256 for shard in shards] for level, shards in index.levels.items()}
+        digests = {level: [shard.sha256 for shard in shards] for level, shards in index.levels.items()}
         labels = index.labels_file and index.labels_file.sha256
-        known = json.dumps([index.images, index.channels, stored, labels, index.class_names])
+        known = json.dumps([index.images, index.channels, digests, labels, index.class_names])
         self.fingerprint = hashlib.sha256(known.encode()).hexdigest()
         self.former_fingerprint = hashlib.sha256(content).hexdigest()  # checkpoints of earlier versions have this one
         self.images = index.images
