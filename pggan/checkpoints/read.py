@@ -1,7 +1,7 @@
 """Reading checkpoints: every file is verified before it is used.
 
 checkpoints/<images>/   weights.safetensors: tensors generator/…, discriminator/…, generator_ema/…
-                        state.safetensors: optimizer_g/…, optimizer_d/…, grad_scaler/…, and in some runs more
+                        state.safetensors: optimizer_g/…, optimizer_d/…, grad_scaler/…, and tensors of ADA and DGC, if used
                         state.json, with the checksum of each file
 
 A checkpoint of version 4 has one file per component, such as generator.safetensors.  Only loading imports torch.
@@ -32,7 +32,7 @@ STATE_TENSORS_FILE = "state.safetensors"
 CHECKSUM = "sha256"  # entry of state.json: the checksum of all other entries
 NETWORKS = ("generator", "discriminator", "generator_ema")
 COMPONENTS = (*NETWORKS, "optimizer_g", "optimizer_d", "grad_scaler")
-NEWEST, BEST = "newest", "best"  # values of the key checkpoint=; the best checkpoint's state.json has an entry BEST
+NEWEST, BEST = "newest", "best"  # values of checkpoint=; in state.json, the entry BEST marks the best checkpoint so far
 FILE_NAME = r"[a-z_]+\.safetensors"  # a plain file name, not a path to another directory
 
 

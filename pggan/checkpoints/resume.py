@@ -70,7 +70,7 @@ def check_resumable(
     schedule: Schedule,
     fingerprints: Sequence[str],
 ) -> list[str]:
-    """Log lines for the settings that changed since `checkpoint`; raises UserError for a refused change (REFUSED).
+    """Return a log line for each setting that changed since `checkpoint`; raise UserError for a change in REFUSED.
 
     Args: changed: lines 'key: before -> now' by key; allowed: names in REFUSED that may change; schedule: the new
     schedule; fingerprint: the fingerprint of the new data.

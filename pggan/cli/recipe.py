@@ -1,4 +1,4 @@
-"""The key `hours=`: choose values for the keys that the user has not set, once per run, and write its recipe.yaml."""
+"""With `hours=`, choose values for the keys that the user has not set, and save these values in a run's recipe.yaml."""
 
 import shlex
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pggan.performance.recipe import Choice
 
 RECIPE_FILE = "recipe.yaml"
-OF_ONE_RUN = {"run_dir", "resume", "hours"}  # these keys are of one run, so they are never written to a recipe
+OF_ONE_RUN = {"run_dir", "resume", "hours"}  # these keys make sense for one run only, so recipes never have them
 OF_THE_MACHINE = {"devices", "threads"}  # a recipe has these keys only if experiment=FILE.yaml sets them
 RECIPES = ("experiment", "debug")  # config groups whose files set keys of other config groups
 GROUPS = (*RECIPES, "data", "model", "schedule", "loss", "augmentation", "gradients")
@@ -60,7 +60,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
 
 
 def choose(command: Command, values: dict[str, Any], overrides: list[str]) -> tuple[list["Choice"], list[str]]:
-    """Choose and print values of keys for a run of values["hours"] hours; returns them, and comments for the recipe."""
+    """Choose and print config keys for a run of values["hours"] hours; returns choices and comments for recipe.yaml."""
     from dataclasses import fields
 
     from rich.console import Console

@@ -160,7 +160,7 @@ class DgcConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeConfig:
-    """Keys of how a training step is computed.  They change speed and memory; they change results only by rounding."""
+    """Keys that set how a training step is computed.  They change speed and memory, but results only by rounding."""
 
     kernels: Literal["auto", "reference"]
     micro_batch_size: Count | None

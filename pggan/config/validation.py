@@ -144,7 +144,7 @@ def named_tables(schema: type) -> dict[str, dict[str, Any]]:
 
 
 def by_names(schemas: tuple[Any, ...]) -> dict[str, Any]:
-    """Map each word that the field `name` of a dataclass allows to this dataclass, for example {'ada': AdaConfig}."""
+    """Return {word: dataclass} for all words that a dataclass allows in its field `name`: {'ada': AdaConfig, …}."""
     return {word: schema for schema in schemas for word in words_of(kinds_of(schema)["name"])}
 
 

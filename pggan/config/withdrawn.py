@@ -2,7 +2,7 @@
 
 from pggan.core.errors import UserError
 
-# Maps each advice to the withdrawn keys for which users see it; group=choice is a withdrawn choice of a config group.
+# {advice: withdrawn keys for which users see this advice}; a key group=choice is a withdrawn choice of a config group.
 REMEDIES = {
     "ADA always uses all transformations, and keeps the mean sign of real scores near 0.6.": "augmentation.blit"
     " augmentation.colors augmentation.geometry augmentation.interval augmentation.p augmentation.target",
@@ -24,7 +24,7 @@ REMEDIES = {
     "Missing weights of Inception are downloaded into the folder of torch.hub.": "evaluation.weights weights",
     "Use `pggan timelapse` for a film of a whole run.": "grow_from",
     "To open the page from another machine, run there: ssh -L PORT:127.0.0.1:PORT HOST.": "host",
-    "`pggan prepare` crops only as crop= says. To keep more checkpoints, train with checkpoint.keep=.": "keep",
+    "`pggan prepare`: use crop= to crop images. `pggan train`: use checkpoint.keep= to keep more checkpoints.": "keep",
     "model.features=efficientnet-lite0 loads weights from an installed package.": "model.features_weights",
     "The generator has no noise inputs.": "model.noise",
     "The value is fixed, as in the paper.": "gradients.clip loss.drift loss.penalty_resolution model.fmap_decay"

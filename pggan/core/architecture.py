@@ -18,14 +18,14 @@ MOST = 2**24  # largest value of an integer field of Architecture; no larger net
 class Resampling(Enum):
     """How a block doubles (G) or halves (D) the resolution.  Both variants are equivalent in G, but not in D."""
 
-    fused = "fused"  # official default: 4x4 convolutions of stride 2 also resample; D pools before bias and activation
+    fused = "fused"  # official default: a 4x4 convolution of stride 2 resamples; D's bias and activation come after it
     unfused = "unfused"  # 3x3 convolutions (paper); G upsamples before the first one, D pools after the last activation
 
 
 class Stem(Enum):
     """G's layers from latent to 4x4 features, as in the official code or, for imported weights, another program."""
 
-    official = "official"  # a bias per feature map; a pixel norm after the dense layer, another after the convolution
+    official = "official"  # dense layer: a bias per feature map; pixel norms follow the dense layer and the convolution
     unit_bias = "unit_bias"  # the dense layer has a bias for each output, 16 per feature map (pytorch_GAN_zoo)
     one_norm = "one_norm"  # a pixel norm follows the convolution, but not the dense layer (pro-gan-pth)
 

@@ -40,8 +40,8 @@ def set_library_defaults() -> None:
     """Set environment variables of libraries, unless the user has set them.  Call this before torch is imported."""
     defaults = {
         "THP_MEM_ALLOC_ENABLE": "1",  # PyTorch then uses huge pages: operations on large CPU tensors are much faster
-        # By default, NCCL registers the buffers of all-reduces in CUDA graphs, which does not speed up small gradients.
-        # NCCL hangs when ranks register different buffers (https://github.com/NVIDIA/nccl/issues/2389).
+        # 0: NCCL does not register all-reduce buffers in CUDA graphs; registering would not speed up small gradients.
+        # If NCCL registers buffers that differ between ranks, it hangs (https://github.com/NVIDIA/nccl/issues/2389).
         "NCCL_GRAPH_REGISTER": "0",
         "LOGLEVEL": "ERROR",  # keeps torchrun from logging a warning for each signal
         # By default, a rank that loses another rank prints a C++ stack trace per connection; pggan logs only one line.
@@ -89,7 +89,7 @@ class StopSignal(ExitStack):
     """
 
     def __init__(self, *, at_once: bool = False, then: Callable[[], str] = str) -> None:
-        """Args: then: a function whose result, a hint how the user can go on, is the message of KeyboardInterrupt."""
+        """Args: then: a function that returns the message of KeyboardInterrupt, a hint on how the user can continue."""
         super().__init__()
         self.wanted, self.at_once, self.then = False, at_once, then
 

@@ -101,7 +101,7 @@ def avatars(count: int, resolution: int) -> Source:
     except ImportError as error:
         problem = f"Drawing avatars needs packages that are not installed, or do not work: {error}."
         raise UserError(problem, 'Install them with: pip install "pggan[avatars]"') from error
-    credit = _definition()["meta"]  # artist and licence of the style; most licences require this credit
+    credit = _definition()["meta"]  # artist and licence of the avatars' drawing style; licences often require a credit
     about: dict[str, object] = {"kind": "avatars", "name": STYLE, "backgrounds": BACKGROUNDS, "credit": credit}
     header, found = ImageHeader(resolution, resolution, is_grey=False), []
     for number in range(count):
@@ -117,7 +117,7 @@ def _draw(resolution: int, number: int) -> BinaryIO:
 
     svg = str(dicebear.Avatar(_style(), {"seed": f"s{number}", "backgroundColor": BACKGROUNDS}))
     side = max(MIN_DRAWN_SIDE, 2 * resolution)
-    # System fonts are skipped, because fonts differ between machines, so an avatar's text would differ, too.
+    # System fonts differ between machines; they are skipped, so that an SVG gives the same pixels on all machines.
     return BytesIO(resvg_py.svg_to_bytes(svg, width=side, height=side, background="white", skip_system_fonts=True))
 
 

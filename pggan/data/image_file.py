@@ -264,7 +264,7 @@ def block_mean(image: Pixels, resolution: int) -> Pixels:
     if height == width == resolution << (height // resolution).bit_length() - 1:
         return all_levels(image, resolution)[-1]
     count = (height // resolution) * (width // resolution)
-    dtype = np.uint32 if count < 2**23 else np.uint64  # 2 * sum + count is at most 511 * count
+    dtype = np.uint32 if count < 2**23 else np.uint64  # must hold 2 * sum + count, which is at most 511 * count
     doubled = 2 * block_sums(image, resolution, dtype)
     mean: Pixels = ((doubled + count) // (2 * count)).astype(np.uint8)  # rounds half up
     return mean

@@ -58,7 +58,7 @@ class Findings:
             )
 
     def to_json(self, **more: object) -> str:
-        """The text of report.json: bad files grouped by reason, good files grouped by note, and entries `more`."""
+        """The text of report.json: bad files by reason, good files by note, and one entry per keyword argument."""
         counts = {"files": len(self.source.entries), "usable": len(self.good())}
         lists = {"left_out": self._bad(), "noted": self._notes(), "passed_over": self.source.passed_over}
         return json.dumps({**counts, **lists, **more}, indent=1) + "\n"

@@ -28,7 +28,7 @@ NUMBER = re.compile(r"[-+]?\d*[.,]?\d+(e[-+]?\d+)?", re.IGNORECASE)
 
 
 def with_faces(source: Source, landmarks: str | None) -> Source:
-    """Add the landmarks in the file `landmarks` to `source`'s entries; entries without landmarks become bad files."""
+    """Add landmarks from the file `landmarks` to the images of `source`; images without landmarks become bad files."""
     if landmarks is None:
         return source
     listed, entries = read_landmarks(Path(landmarks)), []

@@ -69,7 +69,7 @@ def _begin() -> None:
 
 
 def _end_with_parent() -> None:
-    # A worker holds both ends of the pipe that brings work, so the pipe does not break when the parent is killed.
+    # Work comes through a pipe that stays open when the parent is killed, so a worker has to wait for the parent's end.
     parent = multiprocessing.parent_process()
     assert parent is not None, "runs in a worker only"
     parent.join()

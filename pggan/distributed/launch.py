@@ -113,9 +113,9 @@ def run_ranks(folder: str, count: int, nnodes: int, rdzv_endpoint: str | None, m
 
 
 def report_rank(run: Callable[[str, dict[str, Any]], int], guarded: Callable[[Callable[[], int]], int]) -> int:
-    """Run a command as a rank of `launch`; returns an exit code other than 0 if torchrun is to restart all ranks.
+    """Run a command as a rank of `launch`; returns 0, or another exit code if torchrun is to restart all ranks.
 
-    Args: run: runs a command with its configuration; guarded: turns exceptions of `run` into an exit code.
+    Args: run: runs a command with its configuration; guarded: calls a function, and turns exceptions into exit codes.
     """
     command, values = json.loads(os.environ.pop(TASK_VARIABLE))
     Thread(target=end_with_parent, name="parent", daemon=True).start()

@@ -25,7 +25,7 @@ from pggan.core.errors import EXIT_FAILED, EXIT_PEER_LOST, EXIT_USER_ERROR, Step
 from pggan.distributed.launch import RENDEZVOUS_SECONDS
 
 STEP_TIMEOUT = timedelta(minutes=30)  # timeout of gradient all-reduces, which slow networks or evaluations can delay
-CONTROL_TIMEOUT = timedelta(days=1)  # for small CPU collectives: ranks may wait hours while one rank prepares the data
+CONTROL_TIMEOUT = timedelta(days=1)  # timeout of small CPU collectives: ranks may wait hours for one that prepares data
 ROUND, POLL_SECONDS = "round", 0.1
 MAX_STEPS_IN_FLIGHT = 8  # largest number of steps in the GPU's queue; a checkpoint waits for all queued steps
 T = TypeVar("T")

@@ -1,8 +1,8 @@
 """`pggan import` converts networks that another program has trained into a generator file of pggan.
 
-These programs and pggan scale weights by gain / sqrt(fan-in) at run time (equalized learning rate).  Where the gains
-differ, the import multiplies weights by the ratio of gains.  pytorch_GAN_zoo also scales biases at run time; pggan does
-not, so the import multiplies these biases by pytorch_GAN_zoo's scale.
+Like pggan, all programs whose networks can be imported scale weights by gain / sqrt(fan-in) at run time (equalized
+learning rate).  If gains differ, the import multiplies weights by the ratio of gains.  pytorch_GAN_zoo also scales
+biases at run time; pggan does not, so the import multiplies these biases by pytorch_GAN_zoo's scale.
 """
 
 from collections.abc import Callable, Mapping, Sequence

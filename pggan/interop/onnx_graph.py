@@ -207,7 +207,7 @@ def truncated(graph: Graph, features: str, network: Generator) -> str:
 
 
 def inputs_of(network: Generator, count: int) -> Inputs:
-    """Random inputs, seeded by N = `count`: latents [N, Z] and, if the generator has classes, one-hot labels [N, L]."""
+    """Random inputs for N = `count` images: latents [N, Z] from seed N and, with classes, one-hot labels [N, L]."""
     a, random = network.architecture, torch.Generator().manual_seed(count)
     labels = {"labels": F.one_hot(torch.arange(count) % a.num_classes, a.num_classes).float()} if a.num_classes else {}
     return {"latents": torch.randn(count, a.latent_size, generator=random), **labels}

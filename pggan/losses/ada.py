@@ -93,8 +93,8 @@ def power_of_two(exponents: Tensor) -> Tensor:
 def sampling_matrix(parameters: Mapping[str, Tensor], side: int) -> Tensor:
     """The affine maps [N, 2, 3] from coordinates in the result to coordinates in the image, both from -1 to 1.
 
-    Args: parameters: from names to values [N].  These values serve as the parameters of the inverse transformation,
-    because a parameter and its inverse have the same distribution.  side: side of the images, in pixels.
+    Args: parameters: a dict {name: values [N]}.  The values serve as parameters of the inverse transformation, because
+    a parameter and its inverse have the same distribution.  side: side of the images, in pixels.
     """
     a = parameters
     shape = rotation(a["angle_before"]) * power_of_two(torch.stack([a["stretch"], -a["stretch"]], 1))[:, None]
@@ -145,7 +145,7 @@ def transform_colors(images: Tensor, parameters: Mapping[str, Tensor]) -> Tensor
 
     Brightness and contrast come first, then the inversion of grey values (luma flip), then a rotation of colours around
     the grey axis (hue), and finally a scaling of the distance from the axis (saturation).
-    Args: parameters: from names of parameters to values [N].
+    Args: parameters: a dict {name of a parameter: values [N], one per image}.
     """
     a = {name: parameter[:, None, None, None] for name, parameter in parameters.items()}
     colors, opacity = images[:, :3], images[:, 3:]
@@ -172,7 +172,7 @@ class AdaptiveP:
         self.updates = torch.zeros((), dtype=torch.int32, device=device)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The scalars for a checkpoint: p, and the sum of signs, the images and the updates of D since p last moved."""
+        """Scalars for a checkpoint: p and, since p last moved, the sum of signs, number of images and D's updates."""
         return {"p": self.p, "signs": self.signs, "images": self.images, "updates": self.updates}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:

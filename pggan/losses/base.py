@@ -126,7 +126,7 @@ class Loss(ABC):
         return torch.sign(real_scores if self.zero_is_boundary else real_scores - fake_scores)
 
     def mean_sign(self, of_reals: float) -> float:
-        """Convert `of_reals` in [0, 1), a target for the mean sign of reals' scores, to one for the mean of `signs`.
+        """Convert a target `of_reals` in [0, 1) for the mean sign of reals' scores to a target for the mean of `signs`.
 
         If `signs` compares scores of reals and fakes, we assume reals' scores ~ N(m, s), and fakes' scores ~ N(-m, s).
         """

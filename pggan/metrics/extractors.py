@@ -28,7 +28,7 @@ EXTRACTORS = {
     "pixels": f"{__name__}:pixels",
 }
 CHUNK = 32  # images in one forward pass
-PIXEL_SIDE = 32  # largest height and width of the features of `pixels`
+PIXEL_SIDE = 32  # the extractor `pixels` averages larger images down to this height and width
 # First digits of the SHA-256 of the Inception weights: torch-fidelity's conversion of the TensorFlow graph of 2015.
 INCEPTION_SHA256 = "6726825d"
 INCEPTION_FILE = f"weights-inception-2015-12-05-{INCEPTION_SHA256}.pth"

@@ -25,8 +25,8 @@ QUANTILE = 0.05  # a fake is a copy if its nearest real is nearer than this quan
 # Rounding to float32 separates the features of two copies of an image by at most SAME_IMAGE x the mean feature norm.
 # 2^18 random errors of 2^-24 (2^6 layers with sums of 2^12 products) add up to 2^-15; SAME_IMAGE is twice 2^-15.
 SAME_IMAGE = 2.0**-14
-ROWS = 8  # the picture shows the ROWS fakes that are closest to a training image, one fake per row
-SHOWN = 4  # nearest training images that the picture shows beside each fake
+ROWS = 8  # the metric's picture shows the ROWS fakes that are closest to a training image, one fake per row
+SHOWN = 4  # number of nearest training images that the metric's picture shows beside each fake
 
 
 def distance_blocks(others: Tensor, *orientations: Tensor) -> Iterator[tuple[int, Tensor]]:

@@ -123,7 +123,7 @@ class PatchCollector(Collector):
             block.sub_(mean.float().view(shape)).div_(deviation.float().view(shape))
 
     def project(self, side: int, directions: Tensor) -> Tensor:
-        """Project all ranks' patches, P per image, on D `directions` [C * 49, D]; returns projections [D, N * P]."""
+        """Project all ranks' patches (N images, P patches each) on K `directions` [C * 49, K]; returns [K, N * P]."""
         device = self.partition.group.device
         there = directions.to(device)
         projected = [(block.to(device).flatten(2) @ there).cpu() for block in self.patches[side]]

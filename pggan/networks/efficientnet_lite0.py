@@ -126,7 +126,7 @@ def load_efficientnet_lite0() -> EfficientNetLite0:
     stored = torch.load(path, map_location="cpu", weights_only=True)
     values = [value for name, value in stored.items() if not name.startswith("_fc.")]
     network = EfficientNetLite0()
-    # The file and our network name tensors differently, but both list tensors in the order of computation.
+    # Tensors have other names in the file than in our network, but the same order, which is the order of computation.
     network.load_state_dict(dict(zip(network.state_dict(), values, strict=True)))
     return network.to(memory_format=torch.channels_last)  # on CPUs, channels-last takes 3/4 of the default time
 
@@ -138,7 +138,7 @@ class Backbone:
     """
 
     def __init__(self, network: EfficientNetLite0, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
-        """Fuse `network`, move it to `device` and convert it to `dtype`.  The caller can't use `network` afterwards."""
+        """Fold `network`'s batch norms into convolutions; move it to `device` and `dtype`.  Don't use it afterwards."""
         for module in network.modules():
             if isinstance(module, ConvNorm):
                 module.fuse()

@@ -136,7 +136,7 @@ class ConvWithStddev(Equalized):
     """
 
     def prepare(self, algorithm: Algorithm, scale: float) -> Prepared:
-        """Prepare three things: a kernel for I features; the bias; for the stddev, a convolution of ones [O, 4, 4]."""
+        """Prepare the kernel of the I features, the bias, and the stddev's weights convolved with ones [O, 4, 4]."""
         # `split` along the last dimension in memory has a fast backward pass; slices would pad gradients with zeros.
         blocks = torch.split(self.weight.permute(0, 2, 3, 1), [self.weight.shape[1] - 1, 1], 3)
         features, taps = (block.permute(0, 3, 1, 2) for block in blocks)
@@ -155,7 +155,7 @@ class ProgressiveNetwork(nn.Module):
         self.architecture, self.levels, self.computing = architecture, architecture.resolutions, Computing()
 
     def index_weights(self) -> None:
-        """Share `computing` with all layers, and list the parameters once: listing takes longer than a small layer."""
+        """Give all layers this network's `computing`, and store a list of parameters, because listing them is slow."""
         for layer in self.modules():
             if isinstance(layer, Equalized):
                 layer.computing = self.computing

@@ -26,7 +26,7 @@ from pggan.networks.networks import Discriminator
 from pggan.ops.elementwise import activate, to_float32, upsample
 
 WIDTH = 64  # number of feature maps of each projection, as in the paper's code at the finest scale
-COARSE = 4  # side in pixels: for images with the side SMALLEST, heads halve larger feature maps down to this side
+COARSE = 4  # pixels; with images of side SMALLEST, the heads halve feature maps until their side is COARSE or less
 # Weight of the heads' score in D's score.  The weight is below 1, because untrained heads have large gradients.
 # With weight 1, untrained heads would have 15 to 34 times the image gradient of the plain D (docs/decisions.md).
 HEADS_WEIGHT = 1 / 8

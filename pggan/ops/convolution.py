@@ -21,8 +21,8 @@ from pggan.ops import products, winograd
 WIDE = 128  # with this many feature maps or more, Winograd saves more time than its transformations cost
 MIN_TILES = 16  # with fewer image tiles in a batch, transforming the kernel for Winograd costs more than Winograd saves
 CACHED = 128  # pixels; up to this side, 128 (WIDE) feature maps fit into the CPU's cache after Winograd's transforms
-LARGE = 64  # pixels; from this side on, CPUs compute kernel gradients much faster if tensors are not channels-last
-# `SharedKernel` delays a gradient if the kernel has this many times the elements of layer input and output gradient.
+LARGE = 64  # pixels; for images of this side or larger, kernel gradients on CPUs are much faster without channels-last
+# `SharedKernel` delays a gradient if kernel elements >= this factor x (elements of layer input and output gradient).
 MIN_KERNEL_TO_FACTORS = 4
 
 
@@ -37,7 +37,7 @@ class Switches:
     drops.  Gradients that `SharedKernel` delays would even be added to `weight.grad` by the next backward pass.
     """
 
-    reference = False  # only forward passes read this switch
+    reference = False  # forward passes read this switch; a backward pass follows its forward pass
     weight_gradients = True
 
 
@@ -154,8 +154,8 @@ def algorithm_for(x: Tensor, shape: torch.Size, rescaling: Rescaling) -> Algorit
     if Switches.reference:
         return REFERENCE
     if len(shape) == 2:
-        # If several passes use a kernel in `F.linear`, autograd adds up the kernel's gradients, and not in place.
-        # DENSE does not add gradients: with 8192x512 weights, adding gradients takes longer than computing gradients.
+        # With `F.linear`, autograd would add the kernel gradients of several passes, and allocate a tensor per sum.
+        # Adding gradients of 8192x512 weights takes longer than computing them.  On CPUs, DENSE computes their sum.
         return DENSE if wide else TORCH
     if shape[-1] == 1:
         return TORCH if on_cpu else POINTWISE

@@ -16,7 +16,7 @@ from pggan.ops.convolution import Switches
 SIGMA = 10 / 127.5  # standard deviation of the bilateral filter's Gaussian weight, in colour distance: 10 of 255 levels
 FACTOR = -1 / (2 * SIGMA**2)  # factor of the squared colour distance in the exponent of the Gaussian weight
 ALL, FRONT, BACK = slice(None), slice(None, -1), slice(1, None)
-# A row indexes pixels and their neighbours in one direction.  Four directions visit every pair of neighbours once.
+# Each row of PAIRS indexes pixels, and their neighbours in one of 4 directions; no two neighbours appear twice.
 PAIRS = (
     ((..., ALL, FRONT), (..., ALL, BACK)),
     ((..., FRONT, ALL), (..., BACK, ALL)),
@@ -37,7 +37,7 @@ def blur(features: Tensor) -> Tensor:
 
 @cache  # cached, because on a GPU, launching the kernels of this function takes longer than running them
 def low_pass_filter(side: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The kernel [1, 1, 3, 3] with sum 1, and the reciprocal of each pixel's sum [R, R] of weights inside the image."""
+    """The kernel [1, 1, 3, 3] with sum 1; and at each pixel [R, R], 1 / (sum of the weights inside the image)."""
     binomial = torch.tensor([0.25, 0.5, 0.25], device=device)
     kernel = torch.outer(binomial, binomial)[None, None]
     inside = F.conv2d(torch.ones(1, 1, side, side, device=device), kernel, padding=1)  # exact even in TF32

@@ -41,7 +41,7 @@ def problem() -> str | None:
 
 
 def launch(name: str, x: Tensor, *others: object, each: int | None = None, **constants: float) -> None:
-    """Launch kernel `name` of `triton_kernels.py` on `x` and `others`; one program takes `each` tiles (None: 1)."""
+    """Launch kernel `name` of `triton_kernels.py` on `x` and `others`.  `each`: tiles per Triton program; None = 1."""
     from pggan.ops import triton_kernels  # imported late, because Triton is not installed everywhere
 
     (pixels, tiles), columns = pixels_of(x), padded(x)
@@ -119,7 +119,7 @@ class BiasAct(torch.autograd.Function):
 class BiasActGradient(torch.autograd.Function):
     """The gradients of `BiasAct`: of x [N, C, …] and, unless the dtype `sums` is None, of the bias [C], in this dtype.
 
-    Forward and backward pass are the same: both multiply a gradient by 1 where y > 0, and by the slope elsewhere.
+    This Function's forward and backward pass multiply a gradient by 1 where y > 0, and by the slope elsewhere.
     """
 
     @staticmethod

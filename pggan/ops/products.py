@@ -98,7 +98,7 @@ def dense_grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling) -> Tens
 
 
 def side_and_stride(rescaling: Rescaling) -> tuple[int, int]:
-    """The side and the stride, in pixels, of the windows that a 3x3 kernel needs when it is fused with `rescaling`."""
+    """The side and stride in pixels of the image windows that a 3x3 kernel with fused `rescaling` reads or writes."""
     return (3, 1) if rescaling is Rescaling.same else (4, 2)
 
 

@@ -44,7 +44,7 @@ TAPS = (
 RESULT = ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1))
 DOUBLED = ((1, 0, 0, 0), (0, 1, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 1, 0), (0, 0, 0, 1))  # 4 pixels become 6
 HALVED = ((0.5, 0.5, 0, 0), (0, 0, 0.5, 0.5))  # box pooling of 4 pixels to 2
-ALWAYS_0 = 2  # index of a needless value in Winograd's domain: 0 after upsampling, without effect on pooled results
+ALWAYS_0 = 2  # index in Winograd's domain: the value there is 0 after upsampling, and does not change pooled results
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def transform_kernel(kernel: Tensor, rescaling: Rescaling, scale: float) -> Tens
 
 
 def _map(matrix: Tensor, columns: Tensor, row: Tensor | None = None) -> Tensor:
-    """The product `matrix` x `columns`, plus `row` in each row.  MKL multiplies small matrices faster than oneDNN."""
+    """`matrix` @ `columns`, with `row` added to each row.  MKL is faster than oneDNN for products of small matrices."""
     if max(matrix.shape) >= LARGE_MAP:
         return mm(matrix, columns, row=row)
     return torch.mm(matrix, columns) if row is None else torch.addmm(row, matrix, columns)
@@ -141,7 +141,7 @@ def grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling) -> Tensor:
 def _chunks(images: Tensor, kernel: Tensor, tile: int) -> Iterator[slice]:
     numbers = images[0, 0].numel() // tile**2 * len(kernel) * max(kernel.shape[1:])  # transformed values per image
     numbers //= 2 if prefers_onednn() else 1  # with oneDNN, chunks of twice the size are faster
-    size = ceil(len(images) / max(round(len(images) * numbers / CHUNK), 1))  # few chunks: each chunk reads the kernel
+    size = ceil(len(images) / max(round(len(images) * numbers / CHUNK), 1))  # fewer chunks read the kernel fewer times
     return (slice(start, start + size) for start in range(0, len(images), size))
 
 
@@ -172,7 +172,7 @@ def _add_tiles(pixels: Tensor, images: Tensor, m: Maps) -> None:
     down, right, stride = height // m.stride, width // m.stride, m.stride
     tiles = pixels.view(m.window, m.window, count, down, right, features).permute(2, 3, 0, 4, 1, 5)
     parts = [slice(first, min(first + stride, m.window)) for first in range(0, m.window, stride)]
-    more = len(parts) - 1  # number of the following tiles in a row or column that a tile overlaps
+    more = len(parts) - 1  # in a row or column, a tile overlaps this many of the tiles that come after it
     padded = pixels.new_zeros(count, down + more, stride, right + more, stride, features)
     for i, rows in enumerate(parts):
         for j, columns in enumerate(parts):

@@ -135,7 +135,7 @@ class Compressor:
         self.residual.grad = gradient
         self.adam.step(-1.0, (~finite).float(), divisor)  # the rate -1 adds the update to the residual
         # An entry r of the residual has the priority r^2 * sqrt(v); v is Adam's second moment (mean gradient^2).
-        # The priority |r| * sqrt(v), the decrease of the loss, is worse: weights with small gradients get few updates.
+        # With |r| instead of r^2 in the priority, weights with small gradients get few updates, and results are worse.
         indices = largest(self.exp_avg_sq.sqrt().mul_(self.residual).mul_(self.residual), count).sort().values
         waiting = self.residual[indices]
         sent = waiting.clamp(-MAX_FP8, MAX_FP8).to(SENT_AS)

@@ -1,7 +1,7 @@
 """Gradient reducers sum the gradients of all ranks: they send one flat buffer per network.
 
-Shapes: P numbers in the gradients of a network's levels in use; S further scalars that ranks sum with the
-gradients, so that all ranks agree on these scalars: the loss and, with ADA, the mean sign of D's scores.
+P is the number of gradient elements of a network, at the levels that the phase uses.  S is the number of scalars that
+the same all-reduce sums, so that all ranks agree on them: the loss and, with ADA, the mean sign of D's scores.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ NodeSums = dict[range, Tensor]  # {range of chunks: sum [P + S] of the gradients
 
 
 class FlatBuffer:
-    """One tensor with the gradients of a network, and the further scalars that ranks sum with the gradients."""
+    """A flat tensor [P + S]: the P gradient elements of a network, then S other scalars for the same all-reduce."""
 
     def __init__(self, trainable: Trainable, sums: Tensor) -> None:
         """Copy the gradients of `trainable`, and the scalars `sums` [S] to be summed over ranks, into the buffer."""
@@ -114,7 +114,7 @@ class ElasticReducer(GradientReducer):
         """Add the gradients of one chunk to the tree of partial sums, and free the gradients."""
         node_sums = self._node_sums.setdefault(id(trainable), {})
         done = sum(map(len, node_sums))
-        buffer = self._buffers[id(trainable)] = FlatBuffer(trainable, sums)  # kept, because `attach` sets `grad` later
+        buffer = self._buffers[id(trainable)] = FlatBuffer(trainable, sums)  # `start_all_reduce` needs the last buffer
         add_chunk(node_sums, self.partition.chunks_of(self.group.rank, batch)[done], buffer.flat)
         trainable.zero_grad()
 
@@ -147,7 +147,7 @@ class ElasticReducer(GradientReducer):
 
 
 def add_chunk(node_sums: NodeSums, chunk: int, flat: Tensor) -> None:
-    """Store `flat`, not a copy, as the sum of `chunk`; replace both halves of a tree node by their sum."""
+    """Store `flat`, not a copy, as the sum of `chunk`.  Once a tree node has two stored children, store their sum."""
     node = range(chunk, chunk + 1)
     while node.start // len(node) % 2 and (left := range(node.start - len(node), node.start)) in node_sums:
         flat = node_sums.pop(left).add_(flat)

@@ -196,7 +196,7 @@ class Cluster(NamedTuple):
         return messages * (self.link.latency_seconds + size / self.link.bytes_per_second)
 
     def seconds(self, loads: Sequence[Load], devices: int) -> tuple[float, float]:
-        """The seconds of compute and of communication in all steps of the phases `loads` on `devices` devices."""
+        """Seconds of compute and of communication of a run on `devices` devices; `loads`: the work of each phase."""
         compute = communication = 0.0
         for load in loads:
             steps, seconds, reducing = load.steps / devices, load.seconds, devices
@@ -207,7 +207,7 @@ class Cluster(NamedTuple):
         return compute, communication
 
     def run(self, loads: Sequence[Load], devices: int) -> dict[str, Any]:
-        """Time, efficiency and share of communication of a run with the phases `loads` on `devices` devices."""
+        """Time, efficiency, share of communication of a run on `devices` devices; `loads`: the work of each phase."""
         compute, communication = self.seconds(loads, devices)
         hours, alone = (compute + communication) / 3600, sum(load.steps * load.seconds for load in loads) / 3600
         return {

@@ -99,7 +99,7 @@ def find_recipe(
     """Choose values for the keys of a run of `config.hours`; returns them, and a text on images, machine and time.
 
     Args: config: the configuration without choices; given: keys that must not be chosen; compose: builds the
-    configuration with choices; log: shows progress; scales: whether to scale the lengths of a given recipe.
+    configuration with choices; log: shows progress; scales: whether to scale the phases of the user's recipe.
     """
     if rank_from_environment() is not None or config.distributed.nnodes > 1:
         problem = "hours= has to choose the recipe on one machine before the ranks start."

@@ -209,11 +209,11 @@ def open_everywhere(
 ) -> ImagePyramid:
     """Open the pyramid on every rank; rank 0 prepares it first, and one rank per machine verifies its checksums."""
     final, place = schedule.final_resolution, None
-    for is_mine in (group.is_main, group.local_rank == 0, True):  # prepare images on rank 0, then once per machine
+    for is_mine in (group.is_main, group.local_rank == 0, True):  # rank 0 prepares first, then one rank per machine
         with group.collective_errors():
             if is_mine and place is None:
                 place = find_images(final)
-    assert place is not None, "the loop above calls find_images on every rank"
+    assert place is not None, "every rank has called `find_images`"
     batch, data, verify = max(phase.batch for phase in schedule.phases), config.data, group.local_rank == 0
     with group.collective_errors():
         pyramid = open_pyramid(place, final, batch, channels=data.channels, labels=data.labels, verify=verify)
@@ -251,7 +251,7 @@ def introduce(
         f"Data           {pyramid.images:,} images, {pyramid.channels} channels, up to {side}x{side}{unused}",
         f"Networks       G {g:,}  D {d:,} parameters",
         f"Schedule       {first}x{first} to {final}x{final}, {phases}",
-        f"Time           {until(seconds, datetime.now())}",
+        f"Training time  {until(seconds, datetime.now())}",
         f"Watch it with  pggan monitor run={run_dir}",
         *source.notes,
     ):

@@ -34,7 +34,7 @@ def is_better(mark: dict[str, Any], best: Any) -> bool:
 
 
 def fits(took: float, spent: float, share: float, *, last: bool) -> bool:
-    """Whether this evaluation and the `last` one, of `took` seconds each, fit into `share` - `spent` seconds."""
+    """Whether time is left for this and the `last` evaluation (`took` seconds each): `share` seconds less `spent`."""
     return spent + took * (1 if last else 2) <= share
 
 

@@ -38,7 +38,7 @@ class MetricAccumulator:
     """Collects named tensors of all steps between two ticks on the device, so no step waits for a copy to the CPU."""
 
     def __init__(self) -> None:
-        self._steps: list[tuple[dict[str, int], Tensor]] = []  # per step: {name: number of values}, all values joined
+        self._steps: list[tuple[dict[str, int], Tensor]] = []  # for each step: {name: number of values}, flat tensor
 
     def add(self, named: dict[str, Tensor]) -> None:
         """Add the tensors of one step, of any shape; the names may differ from step to step."""

@@ -77,7 +77,7 @@ def lock_run_dir(run_dir: Path) -> Iterator[None]:
             yield
         finally:
             with suppress(OSError):  # a read-only disk must not hide an exception from the `with` block
-                path.unlink()  # delete while still locked, so that the next process to get the lock sees the deletion
+                path.unlink()  # delete the lock file before unlocking it, so that the next process sees the deletion
             with suppress(OSError):
                 for directory in made:
                     directory.rmdir()

@@ -61,7 +61,7 @@ def opened(config: DrawConfig, truncation: float = 1.0) -> tuple[TrainedGenerato
 def keyframes(generator: TrainedGenerator, config: PicturesConfig, number: int = 0) -> tuple[Tensor, list[str]]:
     """The latents [K, Z] from the files in config.latents, else from config.seeds; and a file name for each latent.
 
-    Args: number: the index n of an interpolation: interpolation n adds 1000 n to each seed, or starts at latent n.
+    Args: number: index n of an interpolation: 1000 n is added to all seeds, but latents from files start at latent n.
     """
     if config.latents is None:
         wanted = [seed + 1000 * number for seed in parse_seeds(config.seeds)]

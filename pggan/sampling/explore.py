@@ -126,7 +126,7 @@ class Server(ThreadingHTTPServer):
         return self._drawing.submit(lambda: list(self.generator.stream(latents, settings))).result()
 
     def film(self, latents: Tensor, query: dict[str, str]) -> bytes:
-        """The bytes of a film of `latents` [N, Z], one frame per latent, enlarged bicubically or to square pixels.
+        """The bytes of a film of `latents` [N, Z], one frame per latent, enlarged by bicubic or nearest interpolation.
 
         Raises UserError for an unknown file ending, or for a video when PyAV is not installed.
         """

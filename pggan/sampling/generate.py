@@ -18,7 +18,7 @@ from pggan.networks.networks import Generator
 from pggan.sampling.images import Pixels, to_bytes
 
 DRAWN_AHEAD = 16  # images that are queued per CPU thread, so that no thread waits for work
-PARALLEL_SIDE = 128  # side in pixels of the largest image that one CPU thread draws; all threads share larger images
+PARALLEL_SIDE = 128  # pixels; up to this side, each CPU thread draws an image; all threads draw a larger image together
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def render_each(
                 for some in torch.split(latents, DRAWN_AHEAD * threads):
                     yield from pool.map(draw_one, some)
         finally:
-            torch.set_num_threads(threads)  # else the pool's setting, 1 thread, would apply to later threads, too
+            torch.set_num_threads(threads)  # otherwise, PyTorch would use 1 thread in Python threads that start later
 
 
 @torch.no_grad()

@@ -28,7 +28,7 @@ from pggan.sampling.generate import one_hot, seed_latents
 
 # Paths are calculated in float64, so that their ends are exact in float32.
 LatentPath = Callable[[Tensor], Tensor]  # a path, as a function from positions [F], 0 to 1, to latents [F, Z]
-Between = Callable[[Tensor, Tensor, Tensor], Tensor]  # maps starts, ends [F, Z] and weights [F, 1] to latents [F, Z]
+Between = Callable[[Tensor, Tensor, Tensor], Tensor]  # (starts [F, Z], ends [F, Z], weights [F, 1]) -> latents [F, Z]
 Distances = Callable[[Tensor], Tensor]  # maps latents [N, Z] to the distances [N - 1] from each latent to the next
 
 MAX_SEEDS = 1_000_000  # the largest number of seeds at once: their latents take 2 GiB, with 512 float32 numbers each

@@ -75,11 +75,11 @@ class TrainedGenerator:
         return RenderSettings(resolution or self.resolution, alpha, truncation, number)
 
     def sample(self, seeds: Seeds, **stage: Any) -> list[Image.Image]:
-        """Draw one PIL picture for each seed; `settings` explains the other arguments."""
+        """Draw one PIL picture for each seed; the other arguments are those of the method `settings`."""
         return [to_pil(image) for image in self.stream(self.latents(seeds), self.settings(**stage))]
 
     def render(self, latents: Tensor, **stage: Any) -> Pixels:
-        """Draw images uint8 [N, R, R, C] of `latents` [N, Z]; `settings` explains the other arguments."""
+        """Draw images uint8 [N, R, R, C] of `latents` [N, Z]; other arguments are those of the method `settings`."""
         return np.stack(list(self.stream(latents, self.settings(**stage))))
 
     def stream(self, latents: Tensor, settings: RenderSettings) -> Iterator[Pixels]:

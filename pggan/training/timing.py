@@ -45,7 +45,7 @@ class Speed(NamedTuple):
 
     @classmethod
     def of(cls, kind: str, products: float, copies: float = inf) -> "Speed":
-        """The speed of a device of type `kind`, given its FLOP/s in large matrix products and its bytes/s in copies."""
+        """Estimate the `Speed` of a device type `kind` from FLOP/s of large matrix products and bytes/s of copies."""
         start_seconds, share = ROOFLINE[kind]
         return cls(start_seconds, share * products, copies)
 
@@ -135,10 +135,10 @@ class StepTimes:
     def of_phases(
         self, schedule: Schedule, local_batch: Callable[[int], int] = int, images: int = 0, seconds: float | None = None
     ) -> PhaseTimes:
-        """The seconds per image in all phases.  Measures steps of phases after image count `images` if time allows.
+        """The seconds per image in each phase.  If time allows, measures steps of phases after image count `images`.
 
-        Args: local_batch: computes one rank's batch from the whole batch; seconds: limit of measurements.  The default
-        is MAX_SECONDS, or MAX_SHARE of the run if less, on CPUs; 0 on other devices, whose first steps are slow.
+        Args: local_batch: computes one rank's batch from the whole batch; seconds: time limit of measurements, by
+        default min(MAX_SECONDS, MAX_SHARE of the run) on CPUs, and 0 on other devices, whose first steps are slow.
         """
         phases = [replace(phase, batch=local_batch(phase.batch)) for phase in schedule.phases]
         steps = [self.expected(phase.resolution, phase.batch) for phase in phases]

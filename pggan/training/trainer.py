@@ -37,7 +37,7 @@ class Trainer:
     reducer: GradientReducer = field(default_factory=GradientReducer)
     indices: Callable[[int], Tensor | None] = lambda batch: None  # batch size -> this rank's indices, or None for all
     micro_batch_size: Callable[[int], int | None] = lambda batch: None  # batch size -> images per pass, or None for all
-    scalars_as_tensors: bool = False  # whether eager steps get settings as tensors, to round as CUDA graphs do
+    scalars_as_tensors: bool = False  # whether eager steps get alpha, rates as tensors, which round as in CUDA graphs
     capture: bool = False  # whether steps are captured and replayed as CUDA graphs
 
     def __post_init__(self) -> None:
