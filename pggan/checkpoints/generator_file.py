@@ -93,7 +93,7 @@ def describe_generator(generator: LoadedGenerator) -> dict[str, Any]:
 def save_generator(generator: LoadedGenerator, path: Path, others: "Mapping[str, torch.nn.Module]" = NOTHING) -> None:
     """Write a generator file that `load_generator` can read; raises OSError when the system refuses to write.
 
-    others: networks for `stored_networks`; the file then looks like WEIGHTS_FILE of a checkpoint.
+    others: more networks to store in the file, by name, which `stored_networks` reads.
     """
     networks = {AVERAGED: generator.network, **{f"{name}/": network for name, network in others.items()}}
     tensors = {

@@ -1,7 +1,7 @@
 """Reading checkpoints: every file is verified before it is used.
 
 checkpoints/<images>/   weights.safetensors: tensors generator/…, discriminator/…, generator_ema/…
-                        state.safetensors: optimizer_g/…, optimizer_d/…, grad_scaler/…, and tensors of ADA and DGC, if used
+                        state.safetensors: optimizer_g/…, optimizer_d/…, grad_scaler/…, tensors of ADA and DGC, if used
                         state.json, with the checksum of each file
 
 A checkpoint of version 4 has one file per component, such as generator.safetensors.  Only loading imports torch.

@@ -24,7 +24,7 @@ REFUSED = {
     "schedule": "the new schedule has another resolution or alpha at the checkpoint's number of images shown",
 }
 
-NAMED = 3  # a log line on weights that were taken over names at most 3 tensors of a kind
+NAMED = 3  # a log line lists at most 3 tensors of the same kind
 # Fields of the architecture that have to be equal, so that a network can start from another network's weights.
 KIND_FIELDS = ("latent_size", "fmap_base", "fmap_decay", "fmap_max", "resampling", "blur")
 
@@ -114,8 +114,8 @@ def transfer(path: str, state: State) -> Iterator[str]:
 def taken_over(name: str, own: Tensor, theirs: Tensor) -> Tensor | None:
     """The values that the tensor `own` takes from `theirs`; None if the shapes differ too much.
 
-    Between grey and colour, an image's layers keep the mean over its channels.  Of layers for classes, which differ in
-    number, the part for latents or the score is taken over.
+    If one run is grey and the other colour, layers that read or write images keep their mean over channels.  If the
+    numbers of classes differ, only the part of a layer for latents, or for the score, is taken over.
     """
     theirs = theirs.to(own.device)
     if own.shape == theirs.shape:
@@ -135,7 +135,7 @@ def taken_over(name: str, own: Tensor, theirs: Tensor) -> Tensor | None:
 
 
 def load_weights(path: str, architecture: Architecture) -> StateDicts:
-    """The weights at `path` for each network.  From a file of the averaged G alone, G gets the same weights.
+    """The weights at `path` for each network.  If `path` has only the averaged G, G gets its weights.
 
     Raises UserError when `path` has no weights, or its networks differ from `architecture` in KIND_FIELDS.
     """

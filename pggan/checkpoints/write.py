@@ -112,7 +112,7 @@ def prune(run_dir: Path, newest: int, keep: int) -> None:
     found = read.checkpoints_of(run_dir)
     ahead = [directory for directory in found if int(directory.name) > newest]
     valid = [directory for directory in found if directory not in ahead]
-    old = [one for one in valid[:-keep] if not read.mark_of(one, "milestone")]  # old versions of pggan set this mark
+    old = [one for one in valid[:-keep] if not read.mark_of(one, "milestone")]  # old versions set "milestone"
     best = read.best_of(valid)
     for directory in (*ahead, *old):
         if directory != best:

@@ -93,7 +93,7 @@ def run_with_flags(command: Command, words: list[str], task: Task) -> int:
     if not {"-sc", "--shell-completion"} & {*flags}:
         overrides = words_for_hydra(command, overrides, several=bool({"-m", "--multirun"} & {*flags}))
     before, sys.argv = sys.argv, [sys.argv[0], *OWN_SETTINGS, *overrides, *rest]
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise errors instead of printing a summary
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises errors instead of printing a summary
     if sys.version_info >= (3, 14):
         argparse.ArgumentParser = ParserOfText  # type: ignore[misc]
     try:
@@ -155,7 +155,7 @@ def suggestion(command: Command, key: str) -> str:
     found = same[0] if same else nearest_name(key, names)
     meant = "" if found == key else f"Did you mean '{found}'? " if found else "--help lists the keys."
     table, _, last = (found or "").partition(".")
-    choices = named_tables(command.schema_type).get(table, {})  # {} unless `table` is loss, augmentation or gradients
+    choices = named_tables(command.schema_type).get(table, {})  # only loss, augmentation, gradients have choices
     having = [f"{table}={choice}" for choice, schema in choices.items() if last in kinds_of(schema)]
     return f"{meant}It is a key of {' and '.join(having)}." if having else meant.rstrip()
 

@@ -100,7 +100,7 @@ def given_keys(overrides: Sequence[str], values: dict[str, Any]) -> tuple[set[st
     """The keys whose values hours= must not choose, and whether hours= scales the phase lengths of a recipe.
 
     If the user names no recipe, hours= must keep the keys of `overrides`.  If the user names a recipe by experiment= or
-    debug=, hours= may choose only data.channels and the phase lengths (LENGTHS), and of these none that the user typed.
+    debug=, hours= may choose only data.channels and the phase lengths (LENGTHS), unless the user typed them.
     """
     names = {two_parts(key_of(one)) for one in overrides}
     tables = {key: value for key, value in values.items() if isinstance(value, dict)}

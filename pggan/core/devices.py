@@ -60,7 +60,7 @@ def device_of_rank(devices: str, local_rank: int) -> torch.device:
 
 
 def set_threads(threads: int | None, *, one: bool = False) -> None:
-    """Set PyTorch's number of CPU threads.  None means OMP_NUM_THREADS if set, else 1 if `one`, else 1 per CPU core."""
+    """Set PyTorch's number of CPU threads.  None means OMP_NUM_THREADS or, if not set, 1 (`one`=True) or 1 per core."""
     if threads is None and "OMP_NUM_THREADS" not in os.environ:
         most = 1 if one else available_cores()  # PyTorch ignores a container's CPU limit
         threads = most if most < torch.get_num_threads() else None
@@ -82,7 +82,7 @@ def configure_process(
         torch.backends.cudnn.benchmark = not deterministic  # the search for fast kernels pays off: shapes rarely change
         if deterministic:  # https://docs.pytorch.org/docs/stable/notes/randomness.html
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads this variable once
-            torch.use_deterministic_algorithms(True, warn_only=True)  # warns of operations that are not deterministic
+            torch.use_deterministic_algorithms(True, warn_only=True)  # operations without a deterministic version warn
             # To fill new tensors with NaN would cost time, and no step reads a tensor before it writes the tensor.
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if device.type == "cpu":

@@ -34,7 +34,7 @@ class StepOutOfMemory(UserError):
 
 
 def require(holds: bool, key: str, value: object, wanted: str) -> None:
-    """Raise UserError unless `holds`; the message says that `key`=`value` is wrong, and what is `wanted` instead."""
+    """Raise UserError if `holds` is false.  The message has the wrong key=value, and what it should be (`wanted`)."""
     if not holds:
         raise UserError(f"{key}={value} does not work.", f"It has to be {wanted}.")
 

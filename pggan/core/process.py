@@ -21,7 +21,7 @@ PARENT_VARIABLE = "PGGAN_PARENT"  # process id of a child's parent: when the par
 # Each of these signals asks the program to save and stop: Ctrl-C, a scheduler's signals, a closed terminal.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # mallopt options: free bytes kept at the heap's end, largest number of mmaps
-SYSTEM = Path("/")  # holds Linux's proc/ and sys/; tests replace this directory
+SYSTEM = Path("/")  # parent of Linux's proc/ and sys/; tests use another directory
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def set_library_defaults() -> None:
         # 0: NCCL does not register all-reduce buffers in CUDA graphs; registering would not speed up small gradients.
         # If NCCL registers buffers that differ between ranks, it hangs (https://github.com/NVIDIA/nccl/issues/2389).
         "NCCL_GRAPH_REGISTER": "0",
-        "LOGLEVEL": "ERROR",  # keeps torchrun from logging a warning for each signal
+        "LOGLEVEL": "ERROR",  # torchrun then does not log a warning for each signal
         # By default, a rank that loses another rank prints a C++ stack trace per connection; pggan logs only one line.
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }

@@ -50,7 +50,7 @@ class Schedule:
     batch: PerResolution
     learning_rate_g: PerResolution
     learning_rate_d: PerResolution
-    batch_factor: int = 1  # multiplies the batch of every phase
+    batch_factor: int = 1  # factor for the batch of every phase
     learning_rate_factor: float = 1.0  # multiplies both learning rates
     lr_warmup_images: int = 0  # images at the start of each phase over which both learning rates rise linearly from 0
     lr_decay_images: int = 0  # images at the end over which the learning rates fall linearly to 0; at most half the run

@@ -13,7 +13,7 @@ from PIL import Image, ImageFilter
 from pggan.data.formats import Pixels
 from pggan.data.image_file import block_mean, to_pil, to_pixels
 
-MAX_SIDE_FACTOR = 4  # landmarks are wrong if a face's square is over 4 times as wide as the photograph's longer side
+MAX_SIDE_FACTOR = 4  # landmarks are wrong if the face's square is over 4 times as wide as the photograph's longer side
 SUPERSAMPLING = 4  # a face is drawn at 4 times the resolution, then every 4x4 pixels are averaged to one pixel
 Point = NDArray[np.float64]
 # Four points (x, y) in pixels: left eye, right eye, left and right corner of the mouth; left is the viewer's left.

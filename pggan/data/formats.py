@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 Pixels = NDArray[np.uint8]  # [H, W, C]
 
 CONVERT = "convert it to PNG or JPEG"
-# How files of other kinds begin, what they are, and what to do.  Files from the web and from phones often have the
-# name of another kind.
+# {first bytes of a file: what kind of file this is, and what to do with it}
+# Files from the web and from phones often have the extension of another kind.
 KINDS = {
     rb"version https://git-lfs": "a pointer of Git LFS: run `git lfs pull`",
     rb"(\.\./)*\.?(git/)?/?annex/": "a pointer of git-annex: run `git annex get`",
@@ -36,7 +36,7 @@ KINDS = {
 }
 PNG_START = b"\x89PNG\r\n\x1a\n"
 VITAL = (b"IHDR", b"PLTE", b"IDAT", b"tRNS")  # chunks of a PNG file on which its pixels depend
-MARKER = re.compile(rb"\xff+([\x02-\xcf\xd9-\xfe])", re.DOTALL)  # begins a segment of a JPEG file, or ends the file
+MARKER = re.compile(rb"\xff+([\x02-\xcf\xd9-\xfe])", re.DOTALL)  # the marker of a JPEG segment or of the file's end
 
 
 class BadImage(Exception):
@@ -49,10 +49,10 @@ def kind_of(start: bytes) -> str | None:
 
 
 def mended_png(content: BinaryIO) -> BinaryIO:
-    """A PNG file without the chunks of wrong checksums; the same content if all checksums are right.
+    """A PNG file without the chunks whose checksums are wrong; the same content if all checksums are right.
 
     Pillow does not compare the checksums of pixels, and refuses files for a wrong checksum of a comment.
-    Raises BadImage if pixels depend on a wrong chunk.
+    Raises BadImage if pixels depend on a chunk with a wrong checksum.
     """
     file, place, kept = content.read(), len(PNG_START), [PNG_START]
     while place + 12 <= len(file):
@@ -62,7 +62,7 @@ def mended_png(content: BinaryIO) -> BinaryIO:
             kept.append(file[place:])
         elif crc32(memoryview(file)[place + 4 : end - 4]) == int.from_bytes(file[end - 4 : end]):
             kept.append(file[place:end])
-        # A wrong bit may be one of the chunk's name.
+        # The damaged bit may be in the chunk's name, so names that differ by one bit from a name in VITAL count, too.
         elif any((bits ^ int.from_bytes(one)).bit_count() < 2 for one in VITAL):
             raise BadImage(f"damaged: wrong checksum of the chunk {kind!r}")
         place = end
@@ -88,10 +88,10 @@ def jpeg_pixels(content: bytes, mode: str) -> Pixels | None:
 
 
 def mended_jpeg(content: bytes) -> bytes:
-    """A JPEG file without all that libjpeg warns of although no pixel depends on it.
+    """Remove from a JPEG file what libjpeg warns of, but no pixel depends on.
 
-    That are other versions of JFIF, metadata, bytes between segments, zeros behind the pixels, and a missing end.
-    libjpeg tells its first warning only, which would hide a warning of missing pixels.
+    libjpeg warns of unknown versions of JFIF, metadata, bytes between segments, zeros after pixels, and a missing end.
+    libjpeg reports only its first warning, so such a warning would hide a warning of missing pixels.
     """
     parts, place = [content[:2]], 2
     while (found := MARKER.search(content, place)) and found[1] != b"\xd9":

@@ -55,7 +55,7 @@ class ImageHeader(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """Pixels [H, W, C], and notes on their conversion, worded alike for all files, so that notes group files."""
+    """Pixels [H, W, C], and notes on their conversion.  Notes have fixed words, so that reports group files by note."""
 
     pixels: Pixels
     notes: list[str]
@@ -89,11 +89,11 @@ def decode(file: ImageFile, channels: int) -> Picture:
             pixels = jpeg_pixels(content.read(), image.mode)
             notes["an odd JPEG file, but with all pixels"] = pixels is None
         if pixels is None or image.mode == "CMYK":
-            image.load()  # before EXIF data is read, which may follow the pixels in a PNG file
+            image.load()  # EXIF data may follow the pixels in a PNG file, so pixels are decoded first
         else:
             picture = to_pil(pixels)
         try:
-            Image.Exif().load(image.info.get("exif", b""))  # raises errors that `getexif` hides for JPEG files
+            Image.Exif().load(image.info.get("exif", b""))  # `getexif` would hide errors of JPEG files
             orientation = Image.Image.getexif(image).get(ORIENTATION_TAG, 1)
             turn = TURN.get(orientation)
         except Exception:  # damaged EXIF data raises nearly every type of error
@@ -130,7 +130,7 @@ def _in_srgb(image: Image.Image, profile: bytes) -> tuple[Image.Image, bool]:
     return base, True
 
 
-@lru_cache(maxsize=16)  # a camera writes the same profile into all files
+@lru_cache(maxsize=16)  # cached, because a camera writes the same profile into all files
 def _transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
     """The transform from a colour profile to sRGB for images of `mode`; None if it changes no colour by more than 1."""
     given, wanted = ImageCms.ImageCmsProfile(BytesIO(profile)), ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB"))
@@ -210,7 +210,7 @@ def _identified(content: BinaryIO, size: int, whole: bool) -> Image.Image:
     try:
         image = Image.open(checked, formats=FORMATS)
     except UnidentifiedImageError as error:
-        if is_png and not whole:  # the checksum of a comment may be wrong
+        if is_png and not whole:  # a comment's checksum may be wrong: try again without such chunks
             return _identified(content, size, whole=True)
         what = "or its header is damaged" if (kind := kind_of(start)) is None else f"but {kind}"
         raise BadImage(f"not a PNG, JPEG or WebP image, {what}") from error
@@ -264,7 +264,7 @@ def block_mean(image: Pixels, resolution: int) -> Pixels:
     if height == width == resolution << (height // resolution).bit_length() - 1:
         return all_levels(image, resolution)[-1]
     count = (height // resolution) * (width // resolution)
-    dtype = np.uint32 if count < 2**23 else np.uint64  # must hold 2 * sum + count, which is at most 511 * count
+    dtype = np.uint32 if count < 2**23 else np.uint64  # the type must hold 2 * sum + count, at most 511 * count
     doubled = 2 * block_sums(image, resolution, dtype)
     mean: Pixels = ((doubled + count) // (2 * count)).astype(np.uint8)  # rounds half up
     return mean

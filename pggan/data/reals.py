@@ -30,7 +30,7 @@ PIECE_BYTES = 64 * MIB  # a level is copied to a GPU in pieces of this size, to 
 Indices = NDArray[np.int64]
 
 
-@lru_cache(maxsize=2)  # keeps the order of two epochs, because a batch can begin in one and end in the next
+@lru_cache(maxsize=2)  # two epochs are cached, because a batch can begin in one and end in the next
 def epoch_order(seed: int, epoch: int, count: int) -> Indices:
     """The order of `count` images in `epoch`: a permutation that depends on (seed, epoch) alone."""
     return np.random.default_rng(counter_seed(seed, "order", epoch)).permutation(count)

@@ -69,7 +69,7 @@ class Source:
 
     @property
     def passed_over(self) -> dict[str, int]:
-        """The number of `others` by extension, the most frequent first."""
+        """The number of files in `others` for each extension; the extension with the largest number comes first."""
         kinds = (
             "links to folders" if name.endswith("/") else suffix_of(name) or "without extension" for name in self.others
         )
@@ -99,7 +99,7 @@ def first_folder(name: str) -> str | None:
 
 def common_folder(names: Sequence[str]) -> str:
     """The deepest folder that holds all files `names`, such as "photos/"; "" if there is none."""
-    with suppress(ValueError):  # raised for no names, and for absolute names beside relative ones
+    with suppress(ValueError):  # `commonpath` refuses an empty list, and absolute names among relative names
         return f"{posixpath.commonpath([posixpath.dirname(name) for name in names])}/".removeprefix("/")
     return ""
 
@@ -175,7 +175,7 @@ def _zipped(path: Path) -> Iterator[Entry]:
     with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
             name = member.filename
-            if not member.flag_bits & 0x800:  # no flag says that the name is UTF-8, but the name may still be
+            if not member.flag_bits & 0x800:  # without this flag for UTF-8, the name may be UTF-8, too
                 with suppress(UnicodeError):
                     name = name.encode("cp437").decode()
             problem = "encrypted: unpack the archive" if member.flag_bits & 1 else None

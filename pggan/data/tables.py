@@ -60,12 +60,12 @@ def landmarks_from(points: Any) -> Landmarks:
 
 
 def plain(name: str) -> str:
-    """The path of an image in one form, whether written with "./", with backslashes, or with ü as one sign or two."""
+    """Normalise an image's path: "./" and backslashes, and letters such as ü, which Unicode writes in two ways."""
     return normalize("NFC", posixpath.normpath(name.strip().replace("\\", "/")))
 
 
 def matched(listed: Mapping[str, Value], names: Sequence[str]) -> dict[str, Value]:
-    """What a table lists for the images `names`; if it lists none of them, by their paths below the common folders."""
+    """{name: value} for `names` in a table; if it has none of them, common parent folders of names are ignored."""
     table, plain_names = {plain(name): value for name, value in listed.items()}, [plain(name) for name in names]
     if table.keys().isdisjoint(plain_names):
         images = [name for name in table if suffix_of(name) in EXTENSIONS]
@@ -109,7 +109,7 @@ def classes_of(labels: bool | str, source: Source, entries: Sequence[Entry]) -> 
 
 
 def read_labels(content: bytes, names: Sequence[str]) -> dict[str, str]:
-    """The label of each of the images `names` in a table; images without a label are left out.
+    """Read a table of labels; returns {name: label} for those of `names` that have a label.
 
     The table is JSON, `{name: label}` or `{"labels": [[name, label], …]}`, or text with two columns, separated by
     commas, semicolons, tabs or spaces.  Raises ValueError if there is no such table, or its labels are no classes.
@@ -147,7 +147,7 @@ def read_labels(content: bytes, names: Sequence[str]) -> dict[str, str]:
 
 @contextmanager
 def _refused(given: str, form: str) -> Iterator[None]:
-    """In a `with` block, raise any error as a UserError that names the table `given` and shows the right `form`."""
+    """In a `with` block, raise any error as a UserError that names the table (`given`) and its format (`form`)."""
     try:
         yield
     except Exception as error:

@@ -24,7 +24,7 @@ from pggan.networks.networks import Discriminator, Generator, count_parameters
 from pggan.sampling.files import check_output
 
 Array = npt.NDArray[Any]
-# Layer names in pggan and other programs.  4x4 has `number` 0; the final level has `detail` 0; `below` is number - 1.
+# Names of G's layers by program: `number` counts levels up from 4x4, `detail` down from the final level, both from 0.
 OURS = ("stem.dense", "stem.conv", "blocks.{side}.up_conv", "blocks.{side}.conv", "to_rgb.{side}")
 OFFICIAL = ("4x4/Dense", "4x4/Conv", "{side}x{side}/Conv0", "{side}x{side}/Conv1", "ToRGB_lod{detail}")
 GAN_ZOO = ("formatLayer", "groupScale0.0", "scaleLayers.{below}.0", "scaleLayers.{below}.1", "toRGBLayers.{number}")
@@ -35,7 +35,7 @@ PRO_GAN = (
     "layers.{number}.conv_2",
     "rgb_converters.{number}",
 )
-# The same for D; pro-gan-pth counts D's layers down from the final level.
+# Names of D's layers by program: `below` is the number of the level below; pro-gan-pth counts D's levels down.
 OURS_D = (
     *("head.conv", "head.dense", "head.score"),
     *("blocks.{side}.conv", "blocks.{side}.down_conv", "from_rgb.{side}"),
@@ -66,7 +66,7 @@ FIXED = {
 
 
 class Foreign(NamedTuple):
-    """Networks of another program: the averaged G, and what is found of "generator" and "discriminator" by name.
+    """Networks of another program: the averaged G, and if found, G and D under the names "generator", "discriminator".
 
     notes: sentences on networks that were left out.
     """
@@ -120,7 +120,7 @@ def from_official(*networks: PickledNetwork) -> Foreign:
     settings = networks[-1].state["static_kwargs"]
     require_ours(settings)
 
-    def layer(values: Mapping[str, Array], name: str) -> tuple[Array, Array]:  # stored: [in, out] or [H, W, in, out]
+    def layer(values: Mapping[str, Array], name: str) -> tuple[Array, Array]:  # files have [in, out], [H, W, in, out]
         if f"{name}_up/weight" in values:  # transposed convolutions store mirrored weights [H, W, out, in]
             return values[f"{name}_up/weight"].transpose(2, 3, 0, 1)[:, :, ::-1, ::-1], values[f"{name}_up/bias"]
         name += "_down" * (f"{name}_down/weight" in values)
@@ -152,7 +152,7 @@ def from_gan_zoo(state: Mapping[str, Any], config: Any, raw: Any, d: Any) -> For
     def layer(theirs: Mapping[str, Array], name: str) -> tuple[Array, Array]:
         weight = theirs[f"{name}.weight"]
         bias = theirs[f"{name}.bias"] * sqrt(2.0 / weight[0].size)  # pytorch_GAN_zoo scales biases like weights
-        if name == GAN_ZOO_D[0]:  # its stddev divides by 3 instead of 4 in each group of 4 images
+        if name == GAN_ZOO_D[0]:  # in a group of 4 images, pytorch_GAN_zoo's stddev divides by 3, not 4
             weight = np.concatenate([weight[:, :-1], weight[:, -1:] * sqrt(4 / 3)], 1)
         return weight, bias
 

@@ -71,7 +71,7 @@ def write_web(
 
 
 def read_runtime(given: str | None) -> dict[str, bytes]:
-    """Read FILES from ONNX Runtime Web's .tgz `given` or, if `given` is None, from the .tgz that npm downloads.
+    """Read FILES from the path `given` (ONNX Runtime Web's .tgz) or, if None, from the .tgz that npm downloads.
 
     Raises UserError unless the files have the SHA-256 digests in FILES.
     """

@@ -44,7 +44,7 @@ class Extractor:
     """
 
     name: str
-    network: Callable[[Tensor], Any]  # uint8 [N, 3, R, R] -> features [N, F], or a tuple that starts with features
+    network: Callable[[Tensor], Any]  # uint8 [N, 3, R, R] -> features [N, F] or (features, …)
 
     @torch.no_grad()
     def features(self, images: Tensor) -> Tensor:

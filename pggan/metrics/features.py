@@ -116,7 +116,7 @@ def kernel_sum(a: Tensor, b: Tensor) -> Tensor:
 
 
 def mean_of_pairs(a: Tensor) -> Tensor:
-    """The mean of KID's kernel over all pairs of different images, with features `a` [N, F]."""
+    """The mean of KID's kernel over all pairs of different images of one set; the set has the features `a` [N, F]."""
     diagonal = ((a.square().sum(1) / a.shape[1] + 1) ** 3).sum()
     return (kernel_sum(a, a) - diagonal) / (len(a) * (len(a) - 1))
 
@@ -171,7 +171,7 @@ def rounding_of(features: Tensor) -> float:
 
 
 def nearest_images(others: Tensor, *orientations: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Find each image's `count` nearest `others` [M, F]: distances float64, indices int64 [N, count], on the CPU."""
+    """Distances and indices [N, count], on the CPU, of the `count` images of `others` [M, F] nearest to each image."""
     found = [block.topk(count, largest=False) for _, block in distance_blocks(others, *orientations)]
     return torch.cat([one.values for one in found]).cpu(), torch.cat([one.indices for one in found]).cpu()
 

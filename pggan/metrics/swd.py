@@ -100,8 +100,8 @@ class PatchCollector(Collector):
         self.count, self.channels, self.partition = count, channels, partition
         self.starts = [block.start for block in partition.own(count)]
         self.levels = levels_of(resolution)
-        self.patches: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # [N, P, C, 7, 7] per call of `add`
-        self.sums: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # [N, 2, C] per `add`: sums of x, x^2
+        self.patches: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # per `add`: patches [N, P, C, 7, 7]
+        self.sums: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # per `add`: sums of x, x^2 [N, 2, C]
 
     def add(self, images: Tensor) -> None:
         for side, level in zip(self.levels, laplacian_pyramid(images.float()), strict=True):

@@ -37,7 +37,7 @@ class Switches:
     drops.  Gradients that `SharedKernel` delays would even be added to `weight.grad` by the next backward pass.
     """
 
-    reference = False  # forward passes read this switch; a backward pass follows its forward pass
+    reference = False  # only forward passes read this; a backward pass uses the algorithm of its forward pass
     weight_gradients = True
 
 

@@ -15,7 +15,7 @@ from pggan.ops import fused
 from pggan.ops.convolution import Switches
 from pggan.ops.fused import EPSILON, LEAKY_SLOPE
 
-Activation = Callable[[Tensor, Tensor | None], Tensor]  # takes x [N, C, …], and a bias [C] to add to x first, or None
+Activation = Callable[[Tensor, Tensor | None], Tensor]  # (x [N, C, …], bias [C] or None) -> activation of x + bias
 
 
 def to_float32(x: Tensor) -> Tensor:

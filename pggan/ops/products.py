@@ -47,7 +47,7 @@ def mm(left: Tensor, right: Tensor, out: Tensor | None = None, row: Tensor | Non
 
 
 def bmm(left: Tensor, right: Tensor, out: Tensor | None = None, *, add: bool = False) -> Tensor:
-    """The batched product [B, M, K] x [B, K, N] -> [B, M, N], written to `out`, or with `add`, added to `out`."""
+    """The batched product [B, M, K] x [B, K, N] -> [B, M, N], written to `out` or, if `add` is true, added to `out`."""
     if not (prefers_onednn_for_batches() and _for_onednn(left, right)):
         return torch.baddbmm(out, left, right, out=out) if out is not None and add else torch.bmm(left, right, out=out)
     out = left.new_empty(len(left), left.shape[1], right.shape[2]) if out is None else out

@@ -63,7 +63,7 @@ class BatchPartition:
         return max(len(replace(self, rank=rank).indices(batch)) for rank in range(self.world_size))
 
     def require_enough(self, batch: int) -> None:
-        """Raise UserError unless all ranks get whole stddev groups and, without `elastic`, equal numbers of groups."""
+        """Raise UserError unless all ranks get whole stddev groups and, if not `elastic`, equally many groups."""
         unit = min(self.stddev_group, batch) * (1 if self.elastic else self.world_size)
         if batch % unit:
             problem = f"A batch of {batch} does not divide into groups of {self.stddev_group} (model.stddev_group)"

@@ -66,7 +66,7 @@ class DgcReducer(GradientReducer):
 
         def wait() -> Tensor:
             self.group.wait(work)
-            set_mean(gradient, messages, count).mul_(scale)  # cancels the division by the loss scale in `Descent`
+            set_mean(gradient, messages, count).mul_(scale)  # `scale` cancels a division in `Descent`
             sums.copy_(torch.where(finite, agreed[:-1], torch.nan))
             return buffer.attach(buffer.flat)
 
@@ -162,7 +162,7 @@ def pack(indices: Tensor, values: Tensor, size: int) -> Tensor:
     inside = torch.searchsorted(indices, torch.arange(0, size + BLOCK, BLOCK, device=indices.device)).diff()
     parts = inside.to(torch.int32), (indices % BLOCK).to(torch.uint16), values
     message = torch.cat([part.view(torch.uint8) for part in parts])
-    return nn.functional.pad(message, (0, -len(message) % 4))  # aligns the int32 numbers of the next message
+    return nn.functional.pad(message, (0, -len(message) % 4))  # the next message has to begin at a multiple of 4 bytes
 
 
 def set_mean(vector: Tensor, messages: Tensor, count: int) -> Tensor:

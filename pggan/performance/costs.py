@@ -108,7 +108,7 @@ class Card(NamedTuple):
     teraflops: Mapping[str, float]  # 10^12 FLOP/s by precision
 
     def precision(self, asked: Precision) -> Precision:
-        """The precision for `asked`, which may be auto; raises UserError if this GPU does not support it."""
+        """The precision that precision=`asked` (or auto) means; raises UserError if this GPU does not support it."""
         found = next(name for name in ("bf16", "fp16") if name in self.teraflops) if asked is Precision.auto else asked
         if found not in self.teraflops:
             known = ", ".join(self.teraflops)

@@ -51,7 +51,7 @@ class Check(NamedTuple):
     """One check of this machine, and a remedy for the user if the check fails."""
 
     what: str
-    how: Callable[[torch.device], tuple[str, bool]]  # returns a text of findings, and whether the check has passed
+    how: Callable[[torch.device], tuple[str, bool]]  # the check: returns findings, and whether it has passed
     remedy: str
     needed: bool = False  # training is impossible if this check fails
 

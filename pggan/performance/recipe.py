@@ -103,7 +103,7 @@ class Recipe:
     choices: list[Choice] = field(default_factory=list)
 
     def take(self, values: Mapping[str, Any], reason: str) -> None:
-        """Append `values` (value by key) to the choices, except for keys that the user has given."""
+        """Append the dict `values` {key: value} to the choices, except for keys that the user has given."""
         self.choices += [Choice(*each, reason) for each in values.items() if each[0] not in self.given]
 
     def choose(self) -> None:
@@ -201,7 +201,7 @@ class Recipe:
         return model.architecture(sizes.resolution, self.facts.channels, self.facts.num_classes).width(resolution)
 
     def least_seconds(self, sizes: NetworkSizes, times: int = 1) -> float:
-        """The seconds that growth and `times` x `final_images` images at the final resolution take."""
+        """The seconds of growth, plus the seconds of `times` x `final_images` images at the final resolution."""
         side, each = sizes.resolution, self.costs(sizes, self.batch_sizes(sizes.resolution))
         return growth_seconds(each, *self.lengths()) + times * self.final_images(side) * each[side]
 

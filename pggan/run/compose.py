@@ -91,7 +91,7 @@ def open_run(
         metrics = Evaluator(wanted.metrics, wanted.extractor, device, count=wanted.count)
     run_dir = Path(group.broadcast_object(group.on_main(lambda: str(choose_run_dir(config.run_dir, config.name)))))
 
-    with ExitStack() as stack:  # holds the lock, the signal handler and open files until the run ends
+    with ExitStack() as stack:  # the lock, the signal handler and open files stay until the run ends
         interruption = stack.enter_context(StopSignal(at_once=True, then=partial(next_start, run_dir)))
         group.on_main(lambda: stack.enter_context(lock_run_dir(run_dir)))
         source = find_source(config, description, run_dir, find_images, group)
@@ -173,7 +173,7 @@ def find_source(
             ours = config.model.architecture(schedule.final_resolution, theirs.channels, theirs.num_classes)
             check_networks(found, ours)
         elif config.init_from is not None and not has_checkpoints(Path(config.init_from)):
-            generator_path(config.init_from, "init_from")  # raises UserError before the slow preparation of images
+            generator_path(config.init_from, "init_from")  # a wrong path fails before the slow preparation of images
         return found, notes
 
     checkpoint, notes = group.on_main(find_checkpoint) or (None, [])

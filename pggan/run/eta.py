@@ -41,7 +41,7 @@ class Eta:
         self._began, self._evaluating = self.now, 0.0
 
     def evaluated(self, seconds: float) -> None:
-        """Count `seconds` as time of evaluations, not as training time."""
+        """Add `seconds` to the time of evaluations, which does not count as training time."""
         self._evaluating += seconds
         self.now += seconds
 

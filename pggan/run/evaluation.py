@@ -34,7 +34,7 @@ def is_better(mark: dict[str, Any], best: Any) -> bool:
 
 
 def fits(took: float, spent: float, share: float, *, last: bool) -> bool:
-    """Whether time is left for this and the `last` evaluation (`took` seconds each): `share` seconds less `spent`."""
+    """Whether `share` - `spent` seconds suffice for this and the `last` evaluation, which take `took` seconds each."""
     return spent + took * (1 if last else 2) <= share
 
 

@@ -51,7 +51,7 @@ def serve(directory: Path, port: int | None) -> str:
     arguments += [f"--window_title=pggan {directory.name}"] + ([] if port is None else [f"--port={port}"])
     board.configure(["tensorboard", *arguments])
     try:
-        with redirect_stderr(StringIO()):  # hides TensorBoard's warning that its default data loader is experimental
+        with redirect_stderr(StringIO()):  # TensorBoard warns that its default data loader is experimental
             return str(board.launch())
     except program.TensorBoardServerException as error:
         raise UserError(f"TensorBoard can't use {HOST} with port={port}.", "Set another port=.") from error

@@ -114,7 +114,7 @@ class Reporter:
         values = flatten({key: description[key] for key in COMPARED})
         compared = {key: value for key, value in values if isinstance(value, bool | int | float | str)}
         _, start, self._end_of_row = hparams(compared, {})  # type: ignore[no-untyped-call]
-        board.file_writer.add_summary(start, self._first)  # type: ignore[attr-defined]  # stub: file_writer is None
+        board.file_writer.add_summary(start, self._first)  # type: ignore[attr-defined]  # typed as None in its stub
 
     def finish(self, images: int) -> None:
         """Mark the run as complete in TensorBoard's HParams; `images` is its last image count."""

@@ -63,7 +63,7 @@ def train(config: TrainConfig, find_images: FindImages, group: ProcessGroup) -> 
             began = run.began
             config = opened_again(config, group, run, problem, bad)
         run = None
-        gc.collect()  # frees the old trainer's memory: the trainer and its CUDA graphs refer to each other
+        gc.collect()  # the old trainer and its CUDA graphs refer to each other: only this call frees them
 
 
 def take_steps(run: Run, config: TrainConfig) -> int:

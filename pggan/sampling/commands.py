@@ -107,8 +107,8 @@ def sample(config: SampleConfig) -> int:
 def interpolate(config: InterpolateConfig) -> int:
     """Interpolate between latents, and write all frames as a picture (.png) or as a film (.webp, .gif, .mp4).
 
-    In a film, each cell of grid= shows an interpolation of its own: cell n adds 1000 n to each seed, or starts at saved
-    latent n.  The images in a film change at constant speed.  In a picture, grid= arranges the frames in rows.
+    In a film, each cell of grid= shows an interpolation of its own: cell n adds 1000 n to each seed or, with latents=,
+    starts at latent n.  The images in a film change at constant speed.  In a picture, grid= arranges frames in rows.
     """
     walks, frames = config.path == "walk", config.frames
     if walks and config.latents is not None:

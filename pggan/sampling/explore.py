@@ -162,7 +162,7 @@ class Handler(BaseHTTPRequestHandler):
     """Answers the requests of one HTTP connection."""
 
     server: Server
-    protocol_version = "HTTP/1.1"  # keeps connections open: a new connection takes longer than drawing a small face
+    protocol_version = "HTTP/1.1"  # connections stay open: a new connection takes longer than drawing a small face
     timeout = 60  # seconds that the server waits for the next bytes of a request
     disable_nagle_algorithm = True
     error_message_format, error_content_type = "%(explain)s", "text/plain; charset=utf-8"  # the page shows the text
@@ -223,7 +223,7 @@ class Handler(BaseHTTPRequestHandler):
         return self.server.files.get(name) if self.command == "GET" else None
 
     def _latents(self, most: int) -> Tensor:
-        """Read the latents [N, Z] in the body of the request; raises UserError unless N is from 1 to `most`."""
+        """Read the latents [N, Z] in the body of the request; raises UserError unless 1 <= N <= `most`."""
         size = self.server.generator.latent_size
         length = int(self.headers.get("Content-Length", "0"))
         if not 0 < length <= 4 * size * most or length % (4 * size):

@@ -18,7 +18,7 @@ from pggan.networks.networks import Generator
 from pggan.sampling.images import Pixels, to_bytes
 
 DRAWN_AHEAD = 16  # images that are queued per CPU thread, so that no thread waits for work
-PARALLEL_SIDE = 128  # pixels; up to this side, each CPU thread draws an image; all threads draw a larger image together
+PARALLEL_SIDE = 128  # pixels; up to this side, each CPU thread draws an image; all threads together draw a larger image
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ def render_each(
     """Yield the images uint8 [R, R, C] of `latents` [N, Z] in order; memory does not grow with N.
 
     Each batch has one image, because the batch size can change bits of images: so a seed always gives the same image.
-    On a CPU, each thread draws small images of its own, which is several times faster than all threads sharing one.
-    All threads share an image of more than PARALLEL_SIDE pixels per side.
+    On a CPU, each thread draws whole images, which is several times faster than to draw one image with all threads.
+    Only images with sides above PARALLEL_SIDE pixels are drawn one after the other, each with all threads.
 
     Args: center: the mean features (see `mean_features`), for truncated images.
     """

@@ -17,9 +17,9 @@ from PIL.PngImagePlugin import PngInfo
 from pggan.core.process import __version__
 
 MOST_LETTERS = 1000  # longest line of a mark: a JPEG file holds at most 64 KB of XMP
-PNG_KEY, PNG_HEADER_BYTES = "XML:com.adobe.xmp", 33  # a PNG file begins with its signature and its first chunk
+PNG_KEY, PNG_HEADER_BYTES = "XML:com.adobe.xmp", 33  # bytes of a PNG file's signature and first chunk
 MP4_BOX = b"uuid" + UUID("be7acfcb-97a9-42e8-9c71-999491e3afac").bytes
-GIF_TRAILER = bytes([1, *range(255, -1, -1), 0])  # ends the packet for programs that take its text for block lengths
+GIF_TRAILER = bytes([1, *range(255, -1, -1), 0])  # GIF readers that take XMP text for block lengths find the end here
 SOURCE_TYPES = "http://cv.iptc.org/newscodes/digitalsourcetype/"
 PACKET = f"""<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?><x:xmpmeta xmlns:x="adobe:ns:meta/">
 <rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#"><rdf:Description rdf:about=""
@@ -30,7 +30,7 @@ PACKET = f"""<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?><x:xmpmeta 
 
 
 def mark_line(wanted: bool, run: object, what: str) -> str | None:
-    """The line of a mark: program, run, and `what` was drawn, such as seeds=0-63; None if no mark is `wanted`."""
+    """The line of a mark: program, run, and what was drawn (`what`: seeds=0-63 …); None if `wanted` is false."""
     line = f"Drawn by a neural network: pggan {__version__}, run={run}, {what}"[:MOST_LETTERS]
     # XML forbids most control codes, and UTF-8 forbids surrogates, which stand for bytes of file names.
     return re.sub(r"[^ -~\u00a0-\ud7ff]", "?", line) if wanted else None

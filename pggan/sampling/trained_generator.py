@@ -21,7 +21,7 @@ from pggan.sampling.images import Pixels, to_pil
 from pggan.sampling.latents import mean_features, parse_seeds
 from pggan.sampling.projection import STEPS, Picture, Projection, project, read_target
 
-Seeds = int | str | Iterable[int]  # 5, "0-63", "1,5,9-12" or [1, 5, 9]
+Seeds = int | str | Iterable[int]  # seeds, such as 5, "0-63", "1,5,9-12" or [1, 5, 9]
 
 
 class TrainedGenerator:
@@ -40,7 +40,7 @@ class TrainedGenerator:
         self.class_names = loaded.class_names
         a = loaded.network.architecture
         self.latent_size, self.resolutions, self.num_classes = a.latent_size, a.resolutions, a.num_classes
-        self._center = cache(partial(mean_features, self.network))  # computes the mean features of each class once
+        self._center = cache(partial(mean_features, self.network))  # the mean features of each class are computed once
 
     def latents(self, seeds: Seeds) -> Tensor:
         """The latents [N, Z], N(0, 1), of `seeds`, such as 5 or "0-63"; raises UserError for seeds of another form."""

@@ -29,7 +29,7 @@ WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # number of untimed first steps, in wh
 
 # A step costs as much as UPDATE_PASSES forward passes of G, plus PENALTY_PASSES if it has a gradient penalty.
 UPDATE_PASSES, PENALTY_PASSES = 12, 6
-# {device type: (seconds to launch one level's operations, FLOP/s of steps / FLOP/s of one large matrix product)}
+# {device type: (seconds to launch one level's operations, FLOP/s of a step / FLOP/s of a large matrix product)}
 # The CPU constants were fitted to the step times of the recipe `demo` (docs/lab.md); the MPS constants are a guess.
 # The CUDA constants predict step times of the paper's networks on one H100 within 15 % (docs/performance.md).
 ROOFLINE = {"cpu": (0.01, 0.7), "mps": (0.002, 0.3), "cuda": (0.0015, 0.75)}
@@ -116,7 +116,7 @@ class StepTimes:
         return self.speed.step_seconds(self.architecture, resolution, batch, self.reg_interval)
 
     def measured(self, phases: Sequence[Phase], seconds: float) -> dict[int, float]:
-        """The ratio of measured to expected step time, by resolution, for as many of `phases` as `seconds` allow.
+        """{resolution: measured / expected step time} for as many of `phases` as can be measured within `seconds`.
 
         The lowest resolution comes first, because its steps are cheapest; then the others, from the highest down.
         The batch of each phase must be the local batch of this device.

@@ -35,9 +35,9 @@ class Trainer:
     options: ComputeOptions
     _: KW_ONLY
     reducer: GradientReducer = field(default_factory=GradientReducer)
-    indices: Callable[[int], Tensor | None] = lambda batch: None  # batch size -> this rank's indices, or None for all
-    micro_batch_size: Callable[[int], int | None] = lambda batch: None  # batch size -> images per pass, or None for all
-    scalars_as_tensors: bool = False  # whether eager steps get alpha, rates as tensors, which round as in CUDA graphs
+    indices: Callable[[int], Tensor | None] = lambda batch: None  # from batch size to this rank's indices (None: all)
+    micro_batch_size: Callable[[int], int | None] = lambda batch: None  # from batch size to images per pass (None: all)
+    scalars_as_tensors: bool = False  # whether eager steps get alpha and rates as tensors, and round as CUDA graphs do
     capture: bool = False  # whether steps are captured and replayed as CUDA graphs
 
     def __post_init__(self) -> None:
@@ -101,7 +101,7 @@ class Trainer:
         spec, count = inputs.spec, len(inputs.latents_d)
         try:
             if not self.capture or self.taken[spec] == 0 or self.taken.total() < WARMUP_STEPS:
-                self.captured.clear()  # frees the graphs' memory for the eager step
+                self.captured.clear()  # the eager step needs the graphs' memory
                 return self.eager_step(inputs)
             if spec not in self.captured:
                 self.pool = self.pool if self.captured else torch.cuda.graph_pool_handle()
