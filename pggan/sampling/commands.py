@@ -100,7 +100,7 @@ def sample(config: SampleConfig) -> int:
             mark = mark_line(config.marks, config.run, name)
             save_picture(sheet([image], 1, config.zoom or 1), out / f"{name}.png", mark)
     print(f"{out}: {len(latents)} images at {side}x{side}, alpha {settings.alpha:g}")
-    print(next_command("interpolate", "path=loop", "out=loop.webp", **config.generator_keys))
+    print(next_command("interpolate", "path=loop", "frames=90", "out=loop.webp", **config.generator_keys))
     return 0
 
 
@@ -174,7 +174,7 @@ def find_directions(config: DirectionsConfig) -> int:
     strengths = torch.linspace(-config.strength, config.strength, STRENGTHS).tolist()
     rows = [(n, latent) for n in range(len(directions)) for latent in latents]
     moved = torch.cat([move(latent[None], directions[n], by) for n, latent in rows for by in strengths])
-    captions = [f"{n}: {by:+.1f}" for n, _ in rows for by in strengths]
+    captions = [f"{n + 1}: {by:+.1f}" for n, _ in rows for by in strengths]
     images, zoom = generator.stream(moved, settings), sheet_zoom(settings.resolution, STRENGTHS)
     shown = out.with_suffix(".png")
     mark = mark_line(config.marks, config.run, f"seeds={config.seeds}, moved along directions")

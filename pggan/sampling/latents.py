@@ -203,13 +203,12 @@ def principal_directions(network: Generator, count: int, label: Tensor | int | N
 
 
 def load_direction(given: str, size: int) -> Tensor:
-    """Read a direction [Z], Z = `size`; `given` is FILE:NUMBER, or FILE for number 0.  Raises UserError if missing."""
+    """Read a direction [Z], Z = `size`; `given` is FILE:NUMBER, or FILE for number 1.  Raises UserError if missing."""
     path, colon, number = given.rpartition(":")
     if not (colon and number.isdecimal()):
-        path, number = given, "0"
+        path, number = given, "1"
     directions = load_vectors("directions", path, size)
-    if int(number) >= len(directions):
-        raise UserError(
-            f"direction={given}: the file has {len(directions)} directions.", f"Use 0 to {len(directions) - 1}."
-        )
-    return directions[int(number)]
+    if not 1 <= int(number) <= len(directions):
+        problem = f"direction={given}: the file has {len(directions)} directions."
+        raise UserError(problem, f"Use 1 to {len(directions)}.")
+    return directions[int(number) - 1]

@@ -34,6 +34,11 @@ def frames_of(path):
         return [np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(film)]
 
 
+def off(shown, expected):
+    """How far a film, which loses what people don't see, is from what was drawn: a mean over all pixels."""
+    return np.abs(np.asarray(shown, int) - expected).mean()
+
+
 @pytest.fixture
 def draw(run_dir):
     """Run a command on the run; it must succeed."""
@@ -77,7 +82,7 @@ def test_files_of_latents_are_drawn_at_several_strengths_of_a_direction(draw, ge
     words = [f"latents={files}", f"direction={tmp_path / 'd.safetensors'}:1", "strength=-2,0,2", "zoom=1"]
     draw("sample", *words, f"out={tmp_path / 'a.png'}")
     rows = [
-        np.concatenate([generator.render(move(latents[row : row + 1], directions[1], by))[0] for by in (-2, 0, 2)], 1)
+        np.concatenate([generator.render(move(latents[row : row + 1], directions[0], by))[0] for by in (-2, 0, 2)], 1)
         for row in (0, 1)
     ]
     assert np.array_equal(pixels(tmp_path / "a.png"), np.concatenate(rows))
@@ -109,24 +114,23 @@ def test_path_n_of_a_film_goes_through_every_seed_plus_a_thousand_n_or_begins_at
     save_vectors("latents", seed_latents([4, 3], 8), tmp_path / "b.safetensors", {})
     names = [f"latents={tmp_path / name}.safetensors" for name in "ab"]
     for given, of_the_second in (("seeds=3,4", "seeds=1003,1004"), names):
-        words = ["interpolate", "path=loop", "frames=2", "zoom=1"]
+        words = ["interpolate", "path=loop", "frames=2", "zoom=8"]
         draw(*words, given, "grid=2x1", f"out={tmp_path / 'grid.webp'}")
         draw(*words, of_the_second, f"out={tmp_path / 'second.webp'}")
         both, second = pixels(tmp_path / "grid.webp"), pixels(tmp_path / "second.webp")
-        assert np.array_equal(both[:, 16:], second)
-        assert not np.array_equal(both[:, :16], second)
+        assert off(both[:, 128:], second) < 2 < off(both[:, :128], second)
 
 
 def test_a_film_has_the_frames_of_its_path_at_constant_speed(draw, generator, tmp_path):
     """As people see it, no step is much larger than the others; of a path at equal times, some are."""
-    draw("interpolate", "seeds=1,5,9", "frames=24", "zoom=1", f"out={tmp_path / 'a.webp'}")
+    draw("interpolate", "seeds=1,5,9", "frames=24", "zoom=8", f"out={tmp_path / 'a.webp'}")
     measure, unevenness = partial(visible_steps, generator, generator.settings()), []
     for distances in (None, measure):
         path = path_through(seed_latents([1, 5, 9], 8), "slerp", 24, distances)
         steps = measure(path)
         unevenness.append((steps.max() / steps.median()).item())
     assert unevenness[1] < min(unevenness[0], 1.5)
-    assert np.array_equal(frames_of(tmp_path / "a.webp"), generator.render(path))
+    assert off(frames_of(tmp_path / "a.webp"), enlarge(generator.render(path), 8)) < 6
 
 
 def test_project_writes_what_other_commands_read(draw, generator, tmp_path, capsys):
@@ -167,11 +171,11 @@ def test_a_difference_counts_at_the_level_that_has_it_and_a_signal_to_noise_rati
 def test_directions_are_written_with_a_sheet_of_them(draw, generator, tmp_path):
     out = tmp_path / "found" / "d.safetensors"
     draw("directions", "seeds=7,8", "count=2", f"out={out}")
-    direction = load_direction(f"{out}:1", 8)
+    direction = load_direction(f"{out}:2", 8)
     assert float(direction.norm()) == pytest.approx(1)
     picture = pixels(out.with_suffix(".png"))
     side = picture.shape[1] // 7
-    row = picture[-(side + 16) : -16 : side // 16, :: side // 16]  # the last of direction 1: seed 8
+    row = picture[-(side + 16) : -16 : side // 16, :: side // 16]  # the last of direction 2: seed 8
     assert np.array_equal(row[:, -16:], generator.render(move(generator.latents(8), direction, 3.0))[0])
 
 
@@ -193,7 +197,7 @@ def test_a_timelapse_shows_images_evenly_and_grows_from_4x4_to_the_end_at_one_si
     assert main(["timelapse", f"run={run_dir}", "seconds=2", "fps=10", f"out={tmp_path / 'a.webp'}"]) == 0
     with Image.open(tmp_path / "a.webp") as film:
         assert sum(frame.info["duration"] for frame in ImageSequence.Iterator(film) if frame.load()) == 2000
-        assert np.array_equal(np.asarray(film.convert("RGB")), found[-1])
+        assert off(film.convert("RGB"), found[-1]) < 6
 
 
 def test_a_timelapse_leaves_out_grids_of_an_earlier_layout(tmp_path):
@@ -223,6 +227,8 @@ def test_a_stamp_says_images_resolution_and_hours_or_minutes_and_fits_into_the_w
         ("sample out=faces.tiff", "does not end in"),
         ("sample resolution=64", "4, 8, 16"),
         ("sample direction=nowhere:3", "No such file"),
+        ("sample direction=d.safetensors:0", "Use 1 to 2."),
+        ("sample direction=d.safetensors:3", "Use 1 to 2."),
         ("interpolate seeds=3", "at least two"),
         ("interpolate out=new/a.mp4", "pggan[video]"),
         ("interpolate out=new/a.webm", "does not end in"),
@@ -242,6 +248,7 @@ def test_slips_are_refused_with_advice_and_leave_nothing(run_dir, words, hint, c
     if "project" in words:
         (tmp_path / "text.png").write_text("a photo")
         Image.new("RGB", (8, 8)).save(tmp_path / "small.png")
+    save_vectors("directions", torch.eye(2, 8), tmp_path / "d.safetensors", {})
     before = sorted(tmp_path.iterdir())
     command, *arguments = words.split()
     given = [f"run={run_dir}", f"out=new/a.{'webp' if command == 'timelapse' else 'png'}"]
