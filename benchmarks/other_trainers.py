@@ -11,6 +11,7 @@ memory.  Prints JSON: medians of the seconds per step, and `factor`, the best ot
 
 import argparse
 import builtins
+import json
 import subprocess
 import sys
 import time
@@ -23,7 +24,6 @@ from typing import IO, Any, cast
 import torch
 from torch import Tensor
 
-from benchmarks.reporting import report
 from pggan.cli.compose import compose
 from pggan.config.train import TrainConfig
 from pggan.config.validation import validated
@@ -177,7 +177,9 @@ def main() -> None:
         race((side, STAGES[side]), checkouts, arguments.threads, arguments.rounds) for side in arguments.resolutions
     ]
     about = {"processor": processor_facts()["model name"], "threads": arguments.threads, "torch": torch.__version__}
-    report({**about, "stages": rows}, arguments.out)
+    print(found := json.dumps({**about, "stages": rows}, indent=1))
+    if arguments.out is not None:
+        arguments.out.write_text(found + "\n")
 
 
 if __name__ == "__main__":

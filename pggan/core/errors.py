@@ -1,8 +1,9 @@
 """Errors that a user can correct, and the exit codes of the program."""
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from typing import Any
 
 EXIT_FAILED = 1  # an unexpected exception ended the program
 EXIT_USER_ERROR = 2
@@ -24,13 +25,13 @@ class UserError(Exception):
         return f"{self.problem}\n  {self.remedy}"
 
 
-class StepOutOfMemory(UserError):
-    """A training step ran out of memory on this rank, while other ranks may be in the middle of the same step."""
+class StepFailed(UserError):
+    """One rank could not take or capture a training step; other ranks may be in the middle of the same step."""
 
-    def __init__(self, problem: str, remedy: str, smaller: int | None = None) -> None:
-        """Args: smaller: the micro-batch size to try next; None if there is no smaller size."""
+    def __init__(self, problem: str, remedy: str, compute: Mapping[str, Any] | None = None) -> None:
+        """Args: compute: values of `compute.` keys with which the step may work; None if there are none."""
         super().__init__(problem, remedy)
-        self.smaller = smaller
+        self.compute = dict(compute or {})
 
 
 def require(holds: bool, key: str, value: object, wanted: str) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
 from operator import mul
+from threading import Thread
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -21,12 +22,15 @@ from torch.distributed import PrefixStore, ReduceOp  # type: ignore[attr-defined
 from torch.distributed.rendezvous import rendezvous
 
 from pggan.core.devices import device_of_rank, synchronize
-from pggan.core.errors import EXIT_FAILED, EXIT_PEER_LOST, EXIT_USER_ERROR, StepOutOfMemory, UserError
+from pggan.core.errors import EXIT_FAILED, EXIT_PEER_LOST, EXIT_USER_ERROR, StepFailed, UserError
 from pggan.distributed.launch import RENDEZVOUS_SECONDS
 
 STEP_TIMEOUT = timedelta(minutes=30)  # timeout of gradient all-reduces, which slow networks or evaluations can delay
 CONTROL_TIMEOUT = timedelta(days=1)  # timeout of small CPU collectives: ranks may wait hours for one that prepares data
 ROUND, POLL_SECONDS = "round", 0.1
+# Ranks send one another flags before each step, so a rank that evaluates or saves never keeps the other GPUs waiting.
+STALL_SECONDS = 300
+STALLED = "All ranks restart. If this error comes back, compute.cuda_graphs=off may help; NCCL_DEBUG=INFO shows more."
 MAX_STEPS_IN_FLIGHT = 8  # largest number of steps in the GPU's queue; a checkpoint waits for all queued steps
 T = TypeVar("T")
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -137,6 +141,11 @@ class ProcessGroup:
         except RuntimeError as error:
             raise PeerLost(f"{self.name} lost its connection to the other ranks: {error}") from error
 
+    def start(self, collective: Callable[..., dist.Work | None], *arguments: Any) -> dist.Work | None:
+        """Start a `collective` of torch.distributed for gradients; NCCL reports most errors here, not in `wait`."""
+        with self.collective():
+            return collective(*arguments, group=self.torch_group, async_op=True)
+
     def wait(self, work: dist.Work | None) -> None:
         """Wait for an asynchronous collective, if there is one."""
         if work is not None:
@@ -196,6 +205,21 @@ class ProcessGroup:
             self._step_events.append(torch.cuda.current_stream(self.device).record_event())
             if len(self._step_events) > MAX_STEPS_IN_FLIGHT:  # a full GPU queue would block the CPU within a step
                 self._step_events.popleft().synchronize()
+
+    def end_if_stalled(self) -> None:
+        """End this process if its GPU has not finished a step for STALL_SECONDS; runs in a thread of its own.
+
+        Nothing else notices that ranks wait for one another inside CUDA graphs, whose collectives have no timeouts.
+        """
+        newest, since = None, time.monotonic()
+        while True:
+            time.sleep(1)
+            event = self._step_events[-1] if self._step_events else None
+            if event is not newest or event is None or event.query():
+                newest, since = event, time.monotonic()
+            elif time.monotonic() - since > STALL_SECONDS:
+                print(f"{self.name}: the GPU has not finished a step for {STALL_SECONDS} s. {STALLED}", file=sys.stderr)
+                os._exit(EXIT_PEER_LOST)
 
     def all_reduce_flags(self, flags: int) -> int:
         """The bitwise OR of the `flags` of all ranks."""
@@ -257,12 +281,13 @@ def run_distributed(info: RankInfo, devices: str, run: Callable[[ProcessGroup], 
         group.require_same({"kind of device": group.device.type}, "Compare what `pggan doctor` says on each machine.")
         with group.collective_errors():
             group.open_nccl()
+        Thread(target=group.end_if_stalled, name="stall", daemon=True).start()
         code = run(group)
         group.shutdown()
         return code
     except RemoteUserError:
         return EXIT_USER_ERROR
-    except StepOutOfMemory as error:  # out of memory: torchrun restarts all ranks, which then use smaller micro-batches
+    except StepFailed as error:  # torchrun restarts all ranks, which connect anew and compute in another way
         print(f"{group.name}: {error.problem}", file=sys.stderr, flush=True)
         return EXIT_FAILED
     except PeerLost as error:

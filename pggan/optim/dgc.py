@@ -54,15 +54,14 @@ class DgcReducer(GradientReducer):
         gradient, sums = buffer.flat[: -buffer.num_sums], buffer.flat[-buffer.num_sums :]
         # An all-reduce tells all ranks whether any gradient is NaN or infinite: then no rank may change its residual.
         agreed = torch.cat([sums, (~torch.isfinite(buffer.flat.sum())).float()[None]])
-        with self.group.collective():
-            dist.all_reduce(agreed, group=self.group.torch_group)
+        self.group.wait(self.group.start(dist.all_reduce, agreed))
         finite, count = agreed[-1] == 0, max(round(self._share * len(gradient)), 1)
         # The loss was multiplied by the loss scale / number of ranks, so `select` divides the gradient by this factor.
         scale = torch.ones_like(agreed[-1]) if trainable.scale is None else trainable.scale
         compressor = self._compressor(trainable.name.lower(), len(gradient))
         message = compressor.select(gradient, count, finite, scale / self.group.world_size)
         messages = message.new_empty(self.group.world_size, len(message))
-        work = dist.all_gather(list(messages), message, group=self.group.torch_group, async_op=True)
+        work = self.group.start(dist.all_gather, list(messages), message)
 
         def wait() -> Tensor:
             self.group.wait(work)

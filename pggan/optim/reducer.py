@@ -85,7 +85,7 @@ class AllReduce(GradientReducer):
     def start_all_reduce(self, trainable: Trainable, batch: int) -> Handle:
         buffer = FlatBuffer(trainable, self._sums.pop(id(trainable)))
         sent = buffer.flat.to(self.dtype)
-        work = dist.all_reduce(sent, group=self.group.torch_group, async_op=True)
+        work = self.group.start(dist.all_reduce, sent)
 
         def wait() -> Tensor:
             self.group.wait(work)
@@ -132,15 +132,14 @@ class ElasticReducer(GradientReducer):
         sent = mine.view(len(mine), size, width).transpose(0, 1).contiguous().view(-1)
         to_each, from_each = [len(mine) * width] * size, [len(of_rank) * width for of_rank in nodes]
         received = sent.new_empty(sum(from_each))
-        torch_group = self.group.torch_group
-        work = dist.all_to_all_single(received, sent, from_each, to_each, group=torch_group, async_op=True)
+        work = self.group.start(dist.all_to_all_single, received, sent, from_each, to_each)
 
         def wait() -> Tensor:
             self.group.wait(work)
             all_nodes = [node for of_rank in nodes for node in of_rank]
             total = tree_sum(dict(zip(all_nodes, received.view(-1, width), strict=True)), count)
             whole = total.new_empty(size, width)
-            self.group.wait(dist.all_gather(list(whole), total, group=torch_group, async_op=True))
+            self.group.wait(self.group.start(dist.all_gather, list(whole), total))
             return buffer.attach(whole.view(-1)[: buffer.size])
 
         return wait

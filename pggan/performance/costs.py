@@ -25,9 +25,9 @@ from pggan.core.errors import UserError
 from pggan.core.schedule import Phase
 from pggan.losses.base import GradientPenalty, Loss, PenaltyContext, Reals
 from pggan.networks.networks import Generator, count_parameters, new_discriminator
-from pggan.training.timing import Speed
+from pggan.training.timing import MEMORY_BYTES, Speed
 
-ACTIVATION_COPIES = 16  # memory of a step / memory of its activations: 15 to 18 for the paper's networks
+NCCL_BYTES = int(1.6e9)  # memory of NCCL on each of several GPUs (github.com/NVIDIA/nccl/issues/864, on A100s 0.7e9)
 MAX_DEVICES = 1024  # largest number of devices that `communication_bound_from` tries
 SENT_BYTES = 3  # DGC sends a 16-bit position and an 8-bit value for each gradient entry
 
@@ -41,9 +41,10 @@ COUNTED_IMAGES = 8  # FLOPs are counted for about eight images, since every imag
 class CostCounter:
     """Counts FLOPs, weights and bytes of training steps with networks on the device "meta", which stores no data."""
 
-    def __init__(self, architecture: Architecture, loss: Loss, activation_bytes: int) -> None:
-        """Args: activation_bytes: bytes of one activation, 2 or 4."""
+    def __init__(self, architecture: Architecture, loss: Loss, activation_bytes: int, other_bytes: int = 0) -> None:
+        """Args: activation_bytes: bytes of one activation, 2 or 4; other_bytes: memory that networks do not need."""
         self.architecture, self.loss, self.activation_bytes = architecture, loss, activation_bytes
+        self.other_bytes = other_bytes
         with torch.device("meta"):
             self.g, self.d = Generator(architecture), new_discriminator(architecture)
 
@@ -79,11 +80,11 @@ class CostCounter:
         in_g, in_d = in_use(self.g), in_use(self.d)
         # Memory holds all weights of G, EMA and D.  Each weight in use also has a gradient and two moments of Adam.
         weights = 2 * count_parameters(self.g) + count_parameters(self.d) + 3 * (in_g + in_d)
-        activations = ACTIVATION_COPIES * self.activation_bytes * phase.batch * a.activations_up_to(phase.resolution)
+        activations = MEMORY_BYTES[self.activation_bytes] * phase.batch * a.activations_up_to(phase.resolution)
         return {
             "parameters": {"generator": in_g, "discriminator": in_d},
             "gradient_bytes": 4 * (in_g + in_d),
-            "memory_bytes": 4 * weights + activations,  # a rough estimate
+            "memory_bytes": 4 * weights + activations + self.other_bytes,  # a rough estimate
             "flops_per_step": phase.batch / count * (plain + (penalized - plain) / loss.reg_interval),
         }
 
@@ -117,7 +118,7 @@ class Card(NamedTuple):
 
     def speed(self, precision: Precision) -> Speed:
         """Expected speed: 80 % of the data sheet's FLOP/s and 90 % of its bytes/s, as on an H200 with CUDA graphs."""
-        return Speed.of("cuda", 0.8e12 * self.teraflops[precision], 0.9 * self.bytes_per_second)
+        return Speed.of("cuda", precision, 0.8e12 * self.teraflops[precision], 0.9 * self.bytes_per_second)
 
 
 # Sources: NVIDIA's data sheets of the H200, H100 (SXM), A100 80 GB (SXM), L4 and T4.

@@ -26,7 +26,7 @@ from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import Logistic
 from pggan.ops import fused
 from pggan.performance.bench import phase_of
-from pggan.training.build import TrainerSettings, build_trainer
+from pggan.training.build import TrainerSettings, build_trainer, missing
 from pggan.training.timing import product_rate, step_seconds
 
 GIB = 2**30
@@ -121,17 +121,16 @@ def disk(device: torch.device) -> tuple[str, bool]:
 
 def gpu(device: torch.device) -> tuple[str, bool]:
     """Check that PyTorch can use the GPUs and the fused Triton kernels; report memory and NCCL."""
+    limits = missing(device)
     if device.type == "mps":
         return "Apple silicon, through MPS", True
     if not torch.cuda.is_available():
-        has_driver = Path("/proc/driver/nvidia/version").exists()
-        return f"{'there is a driver, but ' * has_driver}PyTorch finds no GPU: training runs on the CPU", not has_driver
+        return " ".join(limits) or "PyTorch finds no GPU: training runs on the CPU", not limits
     one, (free, total) = torch.cuda.get_device_properties(0), torch.cuda.mem_get_info(0)
     found = f"{torch.cuda.device_count()} x {one.name}, capability {one.major}.{one.minor}"
     nccl = "NCCL" if dist.is_nccl_available() else "no NCCL, which several GPUs need"
     found += f", {free / GIB:.1f} of {total / GIB:.1f} GiB free, {nccl}"
-    problem = fused.problem()
-    return found + f"; training is slower without Triton's kernels: {problem}" * (problem is not None), problem is None
+    return "; ".join([found, *limits]), not limits
 
 
 def products(device: torch.device) -> tuple[str, bool]:

@@ -11,7 +11,7 @@ import torch
 from pggan.config.train import DataConfig, TrainConfig
 from pggan.config.values import command_seconds
 from pggan.core.architecture import MIN_RESOLUTION, resolutions_between
-from pggan.core.devices import choose_device, configure_process, count_devices
+from pggan.core.devices import choose_device, configure_process, count_devices, free_memory
 from pggan.core.errors import UserError
 from pggan.core.process import threads_per_rank
 from pggan.core.schedule import PerResolution, value_at
@@ -45,7 +45,7 @@ class MeasuredCosts:
 
     def __call__(self, networks: NetworkSizes, batch: PerResolution) -> dict[int, float]:
         """Training seconds per image by resolution, for all resolutions of `networks`."""
-        times, found = self._times(self.config, networks), dict[int, float]()
+        times, found = self.times(self.config, networks), dict[int, float]()
         for side in resolutions_between(self.config.schedule.first_resolution, networks.resolution):
             step = times.expected(side, self._local(batch, side)) * extra(networks, side) * nearest(self.ratios, side)
             found[side] = step / value_at(batch, side)
@@ -55,13 +55,13 @@ class MeasuredCosts:
         """Measure the training steps of `recipe` for at most `seconds`; `config` contains the choices of `recipe`."""
         stable = {phase.resolution: phase for phase in config.schedule.build().phases}
         phases = [replace(phase, batch=self._local(recipe.batch, side)) for side, phase in stable.items()]
-        found = self._times(config, recipe.sizes).measured(phases, seconds)
+        found = self.times(config, recipe.sizes).measured(phases, seconds)
         self.ratios = {side: ratio / extra(recipe.sizes, side) for side, ratio in found.items()} or self.ratios
 
     def _local(self, batch: PerResolution, side: int) -> int:
         return -(-int(value_at(batch, side)) // self.ranks)
 
-    def _times(self, config: TrainConfig, networks: NetworkSizes) -> StepTimes:
+    def times(self, config: TrainConfig, networks: NetworkSizes) -> StepTimes:
         model = replace(config.model, fmap_base=networks.fmap_base, fmap_max=networks.fmap_max)
         architecture = model.architecture(networks.resolution, self.facts.channels, self.facts.num_classes)
         return StepTimes(config.trainer_settings(), architecture, self.device, self.speed)
@@ -126,8 +126,11 @@ def find_recipe(
         measure()
         if is_free and len(measured) == 1:
             threads_choice = choose_threads(costs, measure)
+    last = compose(recipe.choices).schedule.build().phases[-1]
+    larger = costs.times(config, recipe.sizes).larger_batches(last, free_memory(device) if ranks == 1 else None)
     where = f"cpu, threads={torch.get_num_threads()}" if kind == "cpu" and ranks == 1 else f"{ranks} x {kind}"
-    return [*recipe.choices, *threads_choice], f"{facts.note}; {where}; {duration(seconds)}"
+    about = f"{facts.note}; {where}; {duration(seconds)}. {larger}"
+    return [*recipe.choices, *threads_choice], about.removesuffix(". ")
 
 
 def facts_of(config: DataConfig) -> DataFacts:

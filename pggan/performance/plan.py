@@ -1,6 +1,7 @@
 """`pggan plan` predicts the time, memory, energy and scaling of a training run."""
 
 import json
+from dataclasses import replace
 from itertools import product
 from math import log10
 from pathlib import Path
@@ -25,6 +26,7 @@ from pggan.performance.bench import hardware
 from pggan.performance.costs import (
     CARDS,
     LINKS,
+    NCCL_BYTES,
     OTHER_WATTS,
     Cluster,
     CostCounter,
@@ -53,7 +55,8 @@ def run(config: PlanConfig) -> int:
         if config.device is not None:
             card = CARDS[config.device.lower()]
             precision, facts = card.precision(config.precision), {"device": config.device.lower(), "name": card.name}
-            times = StepTimes(settings, architecture, torch.device("cuda"), card.speed(precision))
+            settings, cuda = replace(settings, precision=precision), torch.device("cuda")
+            times = StepTimes(settings, architecture, cuda, card.speed(precision))
             found, memory = times.of_phases(schedule, seconds=0.0), int(card.gib * 2**30)
             note = f"Time: predicted from the data sheet of one {card.name} in {precision}; it may be wrong by a third."
         else:
@@ -68,7 +71,8 @@ def run(config: PlanConfig) -> int:
                 side = max(found.measured)
                 note = f"Time: measured on this device (*) up to {side}x{side}; other times are estimated from FLOPs."
     watts = next((card.watts for card in CARDS.values() if card.name in facts["name"]), OTHER_WATTS[kind])
-    counter = CostCounter(architecture, settings.loss, 2 if "16" in precision else 4)
+    ranks, bytes_each = count * config.distributed.nnodes, 2 if "16" in precision else 4
+    counter = CostCounter(architecture, settings.loss, bytes_each, NCCL_BYTES * (kind == "cuda" and ranks > 1))
     rows, loads = list[dict[str, Any]](), list[Load]()
     for phase, steps in zip(schedule.phases, schedule.steps(), strict=True):
         if steps:
@@ -77,11 +81,10 @@ def run(config: PlanConfig) -> int:
             about = {"phase": phase.name, "time_is": how, "images": min(phase.end, schedule.total) - phase.start}
             rows.append(about | timed(phase, steps, seconds=taken, watts=watts) | cost)
             rows[-1]["flops"] = steps * cost["flops_per_step"]
-            fixed = min(times.speed.start_seconds * (phase.resolution.bit_length() - 2), taken)
-            group = min(config.model.stddev_group, phase.batch)
+            fixed, group = min(times.expected(phase.resolution, 0), taken), min(config.model.stddev_group, phase.batch)
             loads.append(Load(steps, phase.batch, group, taken, fixed, tuple(cost["parameters"].values())))
     ratio = config.gradients.ratio if isinstance(config.gradients, DgcConfig) else DGC_RATIO
-    link, processes = LINKS[config.interconnect.lower()], sorted({*config.processes, count * config.distributed.nnodes})
+    link, processes = LINKS[config.interconnect.lower()], sorted({*config.processes, ranks})
     total = {key: sum(row[key] for row in rows) for key in ("images", "steps", "hours", "energy_kwh")}
     there = "" if memory is None else f"; the device has {memory / 2**30:.1f} GiB"
     most = {"memory_bytes": max(row["memory_bytes"] for row in rows), "device_memory_bytes": memory}
@@ -112,8 +115,9 @@ def run(config: PlanConfig) -> int:
         "notes": [
             data_note,
             f"{note} Start-up, grids, checkpoints and evaluations are not included.",
-            f"Memory: weights, gradients, Adam's moments, and sixteen copies of all activations of a batch{there}. "
-            "If memory does not suffice, training uses smaller micro-batches.",
+            f"Memory: weights, gradients, Adam's moments, all activations of a batch, NCCL of several GPUs{there}. If "
+            "memory does not suffice, training uses smaller micro-batches. "
+            + times.larger_batches(schedule.phases[-1], memory),
             f"Energy: {watts:g} W per device; hosts, cooling and network are not included.",
             "Scaling: devices like this one form a ring; communication does not overlap compute. Strong scaling "
             "divides one batch into whole groups of minibatch stddev. Weak scaling takes one such batch per device.",

@@ -25,7 +25,7 @@ from pggan.config.train import TrainConfig, parse_grid
 from pggan.config.values import changes, command_seconds, describe, flatten
 from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import clean_partials
-from pggan.core.devices import configure_process
+from pggan.core.devices import configure_process, free_memory
 from pggan.core.errors import REFUSED_WRITES
 from pggan.core.process import StopSignal
 from pggan.core.schedule import Course, Schedule
@@ -34,7 +34,6 @@ from pggan.data.reals import RealBatches, budget_bytes
 from pggan.distributed.process_group import ProcessGroup
 from pggan.metrics import Evaluator
 from pggan.networks.networks import count_parameters
-from pggan.ops import fused
 from pggan.optim.state import State
 from pggan.run.eta import Eta, TimeLimit, until, with_plan
 from pggan.run.evaluation import TrainingEvaluator
@@ -44,7 +43,7 @@ from pggan.run.pictures import Pictures
 from pggan.run.report import NullReporter, Reporter
 from pggan.run.run_dir import choose_run_dir, lock_run_dir, next_start, write_config
 from pggan.sampling.images import FOLDER
-from pggan.training.build import build_trainer
+from pggan.training.build import build_trainer, missing
 from pggan.training.timing import StepTimes
 from pggan.training.trainer import Trainer
 
@@ -111,10 +110,11 @@ def open_run(
             began = time.monotonic() - spent - source.spent
         if group.is_main:
             write_config(run_dir, description)
-            times = StepTimes(settings, source.architecture, device).of_phases(
-                source.schedule, partition.largest_local_batch, images=images
-            )
-            eta = Eta(course, times, images, time.monotonic(), wanted.max_share)
+            times = StepTimes(settings, source.architecture, device)
+            of_phases = times.of_phases(source.schedule, partition.largest_local_batch, images=images)
+            if group.world_size == 1:
+                source.notes.append(times.larger_batches(source.schedule.phases[-1], free_memory(device)))
+            eta = Eta(course, of_phases, images, time.monotonic(), wanted.max_share)
             limit = None if config.hours is None else TimeLimit(config.hours, eta, began, schedule)
             alarms = Alarms(trainer.loss.mean_sign(MAX_SIGN))
             marks = config.monitor.marks
@@ -253,9 +253,9 @@ def introduce(
         f"Schedule       {first}x{first} to {final}x{final}, {phases}",
         f"Training time  {until(seconds, datetime.now())}",
         f"Watch it with  pggan monitor run={run_dir}",
-        *source.notes,
+        *filter(None, source.notes),
     ):
         reporter.line(line)
-    if state.g_ema.weights[0].device.type == "cuda" and (reason := fused.problem()) is not None:
-        reporter.warn(f"Training is slower because the fused Triton kernels can't be used: {reason}")
+    for sentence in missing(state.g_ema.weights[0].device):
+        reporter.warn(sentence)
     reporter.describe(description)

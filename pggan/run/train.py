@@ -1,6 +1,7 @@
 """`pggan train` starts one rank per device; each rank runs the training loop of this module."""
 
 import gc
+import json
 import os
 from dataclasses import replace
 from functools import partial
@@ -11,7 +12,7 @@ from pggan.checkpoints.write import NonFiniteError
 from pggan.config.train import TrainConfig
 from pggan.config.values import to_plain
 from pggan.core.devices import choose_device, count_devices
-from pggan.core.errors import StepOutOfMemory, UserError
+from pggan.core.errors import StepFailed, UserError
 from pggan.core.process import threads_per_rank
 from pggan.core.rng import StepRng
 from pggan.distributed.process_group import ProcessGroup, RankInfo, rank_from_environment, run_distributed
@@ -21,7 +22,7 @@ from pggan.run.compose import FindImages, open_run
 from pggan.run.loop import Run
 from pggan.run.run_dir import choose_run_dir, next_start
 
-SMALLER_FILE = ".micro_batch_size"  # file in the run directory with the micro-batch size after an out-of-memory restart
+COMPUTE_FILE = ".compute.json"  # file in the run directory with the `compute.` keys after a step has failed
 MAX_FAILURES = 3  # limit of rollbacks in one process; a run with more failures has diverged
 REMEDY = (
     "Lower schedule.learning_rate_g and schedule.learning_rate_d, or raise the weight of the gradient penalty "
@@ -48,7 +49,7 @@ def run(config: TrainConfig, find_images: FindImages | None = None) -> int:
 def train(config: TrainConfig, find_images: FindImages, group: ProcessGroup) -> int:
     """Train on one rank until the end of the schedule or a stop signal; returns the exit code.
 
-    After NaN or infinite numbers, or after an out-of-memory error, the run resumes from its last checkpoint.
+    After NaN or infinite numbers, or a step that failed, the run resumes from its last checkpoint.
     """
     run: Run | None = None
     began: float | None = None
@@ -57,7 +58,7 @@ def train(config: TrainConfig, find_images: FindImages, group: ProcessGroup) -> 
         try:
             with open_run(config, find_images, group, began) as run:
                 return take_steps(run, config)
-        except (NonFiniteError, StepOutOfMemory) as problem:
+        except (NonFiniteError, StepFailed) as problem:
             if run is None:  # the run could not be opened, so nothing can be rolled back
                 raise
             began = run.began
@@ -78,22 +79,23 @@ def take_steps(run: Run, config: TrainConfig) -> int:
 
 
 def opened_again(
-    config: TrainConfig, group: ProcessGroup, run: Run, problem: NonFiniteError | StepOutOfMemory, bad: list[int]
+    config: TrainConfig, group: ProcessGroup, run: Run, problem: NonFiniteError | StepFailed, bad: list[int]
 ) -> TrainConfig:
     """The configuration that resumes the run after `problem`; raises UserError if resuming can't help.
 
     A resumed run repeats the same images and random numbers.  So a fault of the hardware does not come back, but a
-    fault of the recipe comes back at the same image count.  After an out-of-memory error, the micro-batch is smaller.
+    fault of the recipe comes back at the same image count.  After a step that failed, `compute.` keys differ.
     """
     run_dir = run.run_dir
-    if isinstance(problem, StepOutOfMemory):
-        if problem.smaller is None:
+    if isinstance(problem, StepFailed):
+        if not problem.compute:
             raise problem
         if group.world_size > 1:  # the other ranks hang in this step, so the launcher must restart all ranks
-            Path(run_dir, SMALLER_FILE).write_text(str(problem.smaller))
+            Path(run_dir, COMPUTE_FILE).write_text(json.dumps(vars(config.compute) | problem.compute))
             raise problem
-        run.reporter.warn(f"{problem.problem} The run continues with micro-batches of {problem.smaller}.")
-        compute = replace(config.compute, micro_batch_size=problem.smaller)
+        keys = " ".join(f"compute.{key}={value}" for key, value in problem.compute.items())
+        run.reporter.warn(f"{problem.problem} The run continues with {keys}.")
+        compute = replace(config.compute, **problem.compute)
         resume = "auto" if checkpoints_of(run_dir) else config.resume
         return replace(config, run_dir=str(run_dir), resume=resume, compute=compute)
     images = problem.images or run.state.images
@@ -117,9 +119,9 @@ def join_ranks(config: TrainConfig, info: RankInfo, find_images: FindImages) -> 
         raise UserError("torchrun restarts lost ranks, which need a run directory to resume from.", "Add run_dir=DIR.")
     if config.compute.deterministic:  # forbid NVSwitch sums, whose order varies (github.com/NVIDIA/nccl/issues/1497)
         os.environ.setdefault("NCCL_ALGO", "^NVLS,NVLSTree")
-    smaller = Path(config.run_dir or "", SMALLER_FILE)
-    if config.run_dir is not None and smaller.is_file():
-        config = replace(config, compute=replace(config.compute, micro_batch_size=int(smaller.read_text())))
+    changed = Path(config.run_dir or "", COMPUTE_FILE)
+    if config.run_dir is not None and changed.is_file():
+        config = replace(config, compute=replace(config.compute, **json.loads(changed.read_text())))
     with killed_if_stopped(config.distributed.heartbeat_timeout_seconds):
         return run_distributed(info, config.devices, partial(train, config, find_images))
 
@@ -130,7 +132,7 @@ def launch_ranks(config: TrainConfig, kind: str, count: int) -> int:
 
     # Choose the run directory before the ranks start, so that restarted ranks use the same directory.
     run_dir = choose_run_dir(config.run_dir, config.name)
-    (run_dir / SMALLER_FILE).unlink(missing_ok=True)
+    (run_dir / COMPUTE_FILE).unlink(missing_ok=True)
     config = replace(config, run_dir=str(run_dir), devices=f"cpu:{count}" if kind == "cpu" else str(count))
     threads = config.threads or threads_per_rank(count, elastic=config.elastic)
     then = partial(next_start, run_dir)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
@@ -14,6 +15,7 @@ from pggan.distributed.process_group import ProcessGroup
 from pggan.losses.ada import TARGET, AdaptiveP
 from pggan.losses.base import Loss
 from pggan.networks.layers import ComputeOptions
+from pggan.ops import fused
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.reducer import AllReduce, ElasticReducer, GradientReducer
 from pggan.optim.state import State, new_state
@@ -77,6 +79,17 @@ def build_trainer(
         scalars_as_tensors=device.type == "cuda",
         capture=device.type == "cuda" and settings.cuda_graphs and not reducer.has_moments,
     )
+
+
+def missing(device: torch.device) -> list[str]:
+    """What a run does without on `device`, in a sentence each."""
+    if device.type != "cuda":
+        has_driver = not torch.cuda.is_available() and Path("/proc/driver/nvidia/version").exists()
+        return ["Training uses no GPU: there is an NVIDIA driver, but it may be too old for PyTorch."] * has_driver
+    no_bf16, reason = not torch.cuda.is_bf16_supported(including_emulation=False), fused.problem()
+    found = ["This GPU can't compute in bf16: precision=auto uses fp16, and precision=bf16 would be slow."] * no_bf16
+    slower = f"Training is slower because the fused Triton kernels can't be used: {reason}"
+    return found if reason is None else [*found, slower]
 
 
 def build_reducer(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from pggan.core.errors import UserError
+from pggan.core.errors import StepFailed
 from pggan.training.inputs import StepInputs, scalars_to_tensors
 
 # What the errors of PyTorch's allocators, CUDA, cuBLAS and cuDNN say when memory runs out.
@@ -45,7 +45,7 @@ def capture(function: Callable[[], Metrics], pool: Any = None) -> tuple[Callable
     """Capture the CUDA kernels of `function` without running them.  Returns a replay function and `function`'s result.
 
     Args: pool: handle of the memory pool that captured steps can share, because no two steps run at the same time.
-    Raises UserError if CUDA can't capture the kernels, and PyTorch's own error if memory runs out.
+    Raises StepFailed if CUDA can't capture the kernels, and PyTorch's own error if memory runs out.
     """
     torch.cuda.synchronize()
     gc.collect()  # a capture fails if Python frees GPU memory during the capture
@@ -57,8 +57,9 @@ def capture(function: Callable[[], Metrics], pool: Any = None) -> tuple[Callable
     except Exception as error:
         torch.cuda.set_stream(stream)
         graph.reset()
-        if is_out_of_memory(error):
+        # NCCL's errors inside a capture come as PeerLost: a restart that captured again could fail again and again.
+        if isinstance(error, RuntimeError) and is_out_of_memory(error):
             raise
-        reason = str(error).strip().partition("\n")[0]
-        raise UserError(f"CUDA can't capture a step: {reason}", "Set compute.cuda_graphs=off.") from error
+        problem, off = f"CUDA can't capture a step: {str(error).strip().partition(chr(10))[0]}", {"cuda_graphs": "off"}
+        raise StepFailed(problem, "Set compute.cuda_graphs=off.", off) from error
     return graph.replay, result

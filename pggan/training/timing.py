@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import torch
 
-from pggan.core.architecture import Architecture, Precision
+from pggan.core.architecture import MIN_RESOLUTION, Architecture, Precision, resolutions_between
 from pggan.core.devices import DTYPES, precision_on, synchronize
 from pggan.core.rng import StepRng
-from pggan.core.schedule import Phase, Schedule
+from pggan.core.schedule import Phase, Schedule, value_at
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses.base import Reals
 from pggan.training.build import TrainerSettings, build_trainer
@@ -31,52 +31,72 @@ WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # number of untimed first steps, in wh
 UPDATE_PASSES, PENALTY_PASSES = 12, 6
 # {device type: (seconds to launch one level's operations, FLOP/s of a step / FLOP/s of a large matrix product)}
 # The CPU constants were fitted to the step times of the recipe `demo` (docs/lab.md); the MPS constants are a guess.
-# The CUDA constants predict step times of the paper's networks on one H100 within 15 % (docs/performance.md).
-ROOFLINE = {"cpu": (0.01, 0.7), "mps": (0.002, 0.3), "cuda": (0.0015, 0.75)}
-ACTIVATION_BYTES = 23  # bytes of memory traffic per activation in each pass through a network
+ROOFLINE = {"cpu": (0.01, 0.7), "mps": (0.002, 0.3), "cuda": (0.0001, 0.75)}
+# Constants for CUDA from captured steps of the paper's networks on one H100 (docs/performance.md).
+STEP_SECONDS = 0.0006  # seconds to launch what every step has, at any resolution
+# {least number of feature maps: FLOP/s of 16-bit convolutions / FLOP/s of a large matrix product}
+SHARES = {1: 0.105, 32: 0.215, 64: 0.47, 128: 0.74, 256: 0.93}
+# Bytes of memory traffic in a step: per activation (more at the final resolution), and per weight of one network.
+ACTIVATION_BYTES, IMAGE_BYTES, WEIGHT_BYTES = 146, 40, 240
+# {bytes of an activation: memory of a step per activation}: 61 to 71 on a CPU, 16 to 19 with CUDA's fused kernels.
+MEMORY_BYTES = {4: 64, 2: 19}
+LARGE_BATCH, ROOM = 32, 1.25  # batch of the official preset for eight GPUs; free memory / memory that it needs
 
 
 class Speed(NamedTuple):
     """How fast a device runs training steps: launch time, compute rate and memory bandwidth."""
 
     start_seconds: float  # seconds to launch the operations of one level in a step
-    flops_per_second: float  # FLOP/s of the matrix products and convolutions of a step
-    bytes_per_second: float  # memory bandwidth; infinite if bandwidth never limits a step
+    flops_per_second: float  # FLOP/s of a step's matrix products, and of its convolutions of many feature maps
+    bytes_per_second: float = inf  # memory bandwidth; infinite if bandwidth never limits a step
+    shares: Mapping[int, float] = {1: 1.0}  # {least number of feature maps: share of `flops_per_second`}
+    step_seconds: float = 0.0  # further seconds to launch a step
 
     @classmethod
-    def of(cls, kind: str, products: float, copies: float = inf) -> "Speed":
+    def of(cls, kind: str, precision: Precision, products: float, copies: float = inf) -> "Speed":
         """Estimate the `Speed` of a device type `kind` from FLOP/s of large matrix products and bytes/s of copies."""
         start_seconds, share = ROOFLINE[kind]
-        return cls(start_seconds, share * products, copies)
+        if kind != "cuda":
+            return cls(start_seconds, share * products)
+        if precision is Precision.fp32:  # activations have twice the bytes
+            return cls(start_seconds, share * products, copies / 2, step_seconds=STEP_SECONDS)
+        return cls(start_seconds, products, copies, SHARES, STEP_SECONDS)
 
-    def step_seconds(self, architecture: Architecture, resolution: int, batch: int, reg_interval: int) -> float:
-        """The expected seconds of a step with `batch` images, averaged over the interval of lazy penalties."""
-        passes = UPDATE_PASSES + PENALTY_PASSES / reg_interval
-        multiplying = 2 * architecture.multiply_adds(resolution) / self.flops_per_second
-        moving = ACTIVATION_BYTES * architecture.activations_up_to(resolution) / self.bytes_per_second
-        starting = (resolution.bit_length() - 2) * self.start_seconds
-        return starting + batch * passes * max(multiplying, moving)
+    def seconds(self, architecture: Architecture, resolution: int, batch: int, reg_interval: int) -> float:
+        """The expected seconds of a step with `batch` images (0 is possible), averaged over lazy penalties' interval."""
+        work = batch * (UPDATE_PASSES + PENALTY_PASSES / reg_interval)
+        share_of_work = work / (UPDATE_PASSES + PENALTY_PASSES)
+        found, before = self.step_seconds, 0
+        for level in resolutions_between(MIN_RESOLUTION, resolution):
+            width, total = architecture.width(level), architecture.multiply_adds(level)
+            multiply_adds, before = total - before, total  # of this level; divided by its pixels: about its weights
+            multiplying = 2 * work * multiply_adds / (self.flops_per_second * value_at(self.shares, width))
+            moved = ACTIVATION_BYTES + IMAGE_BYTES * (level == resolution)
+            moved = share_of_work * moved * width * level**2 + WEIGHT_BYTES * multiply_adds / level**2
+            found += self.start_seconds + multiplying + moved / self.bytes_per_second
+        return found
 
 
 def speed_of(device: torch.device, precision: Precision) -> Speed:
     """The speed of training steps on `device`, from a measured matrix product and, on CUDA, a copy of 64 MiB."""
-    dtype = DTYPES.get(precision_on(device, precision), torch.float32)
+    precision = precision_on(device, precision)
+    dtype = DTYPES.get(precision, torch.float32)
     products = product_rate(device, dtype, 512 if device.type == "cpu" else 4096)
     copies = inf
     if device.type == "cuda":
         source = torch.ones(2**24, device=device)  # 64 MiB are more than a GPU's caches hold
         target = torch.empty_like(source)
-        copies = 2 * source.nbytes / _seconds(lambda: target.copy_(source), device)
-    return Speed.of(device.type, products, copies)
+        copies = 2 * source.nbytes / seconds_of(lambda: target.copy_(source), device)
+    return Speed.of(device.type, precision, products, copies)
 
 
 def product_rate(device: torch.device, dtype: torch.dtype, side: int) -> float:
     """The measured FLOP/s of a product of two matrices with `side` rows and columns."""
     a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
-    return 2 * side**3 / _seconds(lambda: a @ b, device)
+    return 2 * side**3 / seconds_of(lambda: a @ b, device)
 
 
-def _seconds(work: Callable[[], object], device: torch.device, repeats: int = 10) -> float:
+def seconds_of(work: Callable[[], object], device: torch.device, repeats: int = 10) -> float:
     """The median seconds of one call of `work`, over five rounds after a warm-up round."""
     times = []
     for _ in range(6):
@@ -113,7 +133,18 @@ class StepTimes:
 
     def expected(self, resolution: int, batch: int) -> float:
         """The expected seconds of a step, from its FLOPs and bytes alone."""
-        return self.speed.step_seconds(self.architecture, resolution, batch, self.reg_interval)
+        return self.speed.seconds(self.architecture, resolution, batch, self.reg_interval)
+
+    def larger_batches(self, last: Phase, free: int | None) -> str:
+        """A sentence if `free` bytes of GPU memory have room for a larger batch in the `last` phase."""
+        side, batch = last.resolution, last.batch
+        each = MEMORY_BYTES[DTYPES.get(precision_on(self.device, self.settings.precision), torch.float32).itemsize]
+        needed = each * LARGE_BATCH * self.architecture.activations_up_to(side) + 2**30  # 1 GiB for weights
+        if side < 128 or batch >= LARGE_BATCH or free is None or ROOM * needed > free:
+            return ""
+        time = self.expected(side, LARGE_BATCH) / LARGE_BATCH / (self.expected(side, batch) / batch)
+        room = f"The GPU has room for batches of {LARGE_BATCH} at {side}x{side}, as in schedule=official_8gpus"
+        return f"{room}: {needed / 2**30:.0f} GiB, and {1 - time:.0%} less time per image (predicted)."
 
     def measured(self, phases: Sequence[Phase], seconds: float) -> dict[int, float]:
         """{resolution: measured / expected step time} for as many of `phases` as can be measured within `seconds`.

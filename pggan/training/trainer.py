@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pggan.core.errors import StepOutOfMemory
+from pggan.core.errors import StepFailed
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Phase
 from pggan.losses import ada
@@ -48,7 +48,8 @@ class Trainer:
     def step(self, phase: Phase, reals: Reals, rng: StepRng, ema_decay: float) -> dict[str, Tensor]:
         """Update D, then G, then the averaged G.  Returns metrics, which the next step overwrites.
 
-        Raises StepOutOfMemory if memory runs out.  Then discard the trainer: some weights may be updated already.
+        Raises StepFailed if memory runs out or CUDA can't capture the step.  Then discard the trainer: some weights may
+        be updated already.  Of several ranks, restart the processes: a failed capture can break NCCL's connections.
         """
         if phase.index != self.state.phase_index:
             self.state.reset_optimizers()  # the official code, too, resets Adam's moments when a phase begins
@@ -114,9 +115,9 @@ class Trainer:
         group = min(self.state.g_ema.architecture.stddev_group, count)
         size = min(self.micro_batch_size(spec.batch) or count, count)
         smaller = max(size // 2 // group, 1) * group  # a multiple of the minibatch stddev group
-        raise StepOutOfMemory(
+        raise StepFailed(
             f"Out of memory at {spec.resolution}x{spec.resolution} with micro-batches of {size} images.",
             f"Run the command again with compute.micro_batch_size={smaller}, or on a device with more memory.  "
             "The run resumes from the last checkpoint.",
-            smaller if smaller < size else None,
+            {"micro_batch_size": smaller} if smaller < size else None,
         )

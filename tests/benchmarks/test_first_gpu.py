@@ -1,46 +1,46 @@
-"""`make gpu` on a CPU: the parts that need no GPU, with reduced sizes."""
+"""What `make gpu` measures: gradients beside those that a file carries, and what it says without a GPU."""
 
-import json
 import subprocess
 import sys
 
 import pytest
+import torch
 
-from benchmarks.gradients import largest
-from pggan.losses import LOSSES
+from benchmarks.first_gpu import table
+from benchmarks.gradients import BOUNDS, CASES, errors
+
+CPU = torch.device("cpu")
 
 
-def first_gpu(*words):
-    command = [sys.executable, "-m", "benchmarks.first_gpu", "--device", "cpu", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", BOUNDS)
+def test_gradients_on_a_cpu_are_those_of_the_file_up_to_their_rounding(precision):
+    found = errors(CPU, precision)
+    assert len(found) == 2 * len(CASES)
+    assert all(error < BOUNDS[precision][name[-1]] for name, error in found.items())
+    if precision == "fp32":
+        assert max(found.values()) < 1e-4
+
+
+def test_figures_out_of_their_range_and_items_that_failed_are_counted(capsys, tmp_path):
+    figures = {
+        "too large": {"measured": 3.0, "expected": [1.0, 2.0]},
+        "in range": {"measured": 1.5, "expected": [1.0, 2.0]},
+        "unknown": {"measured": 7.0, "expected": None},
+    }
+    items = {"one": {"figures": figures, "clocks": ["1980 MHz"], "failed": None, "seconds": 1.0}}
+    items["two"] = {"figures": {}, "clocks": [], "failed": "RuntimeError: CUDA error"}
+    assert table({"items": items}, tmp_path) == 2
+    said = capsys.readouterr().out
+    assert said.count("NOT AS EXPECTED") == 1
+    assert "RuntimeError: CUDA error" in said
 
 
 @pytest.mark.rare
-def test_parts_are_measured_once_and_kept(tmp_path):
-    out = tmp_path / "found.json"
-    ended = first_gpu("--parts", "resume", "gradients", "memory", "--out", out)
-    assert ended.returncode == 0, ended.stderr
-    found = json.loads(out.read_text())
-    assert set(found) == {"about", "resume", "gradients"}  # memory needs a GPU
-    assert found["resume"]["good"]
-    assert found["gradients"]["good"]
-    assert found["gradients"]["fp32 d"]["largest"] < 1e-4 < found["gradients"]["bf16 d"]["median"]
-    again = first_gpu("--parts", "resume", "--out", out)
-    assert json.loads(out.read_text()) == found
-    assert "as expected" in again.stdout
-
-
-@pytest.mark.rare
-def test_what_fails_is_kept_with_its_last_line_and_tried_again_when_asked(tmp_path):
-    out = tmp_path / "found.json"
-    assert first_gpu("--parts", "doctor", "--part-seconds", "0.01", "--out", out).returncode == 1
-    assert "no end within" in json.loads(out.read_text())["doctor"]["failed"]
-    assert first_gpu("--parts", "doctor", "--retry", "--out", out).returncode == 0
-    other = {"about": {"device": "another"}}
-    out.write_text(json.dumps(other))
-    assert "name another file" in first_gpu("--out", out).stderr
-
-
-def test_the_bound_of_a_gradient_grows_with_rounding_and_depth():
-    assert len(LOSSES) == 3
-    assert largest(8, 2**-24) < largest(8, 2**-11) < largest(16, 2**-11) < largest(16, 2**-8)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_one_sentence_says_so(tmp_path):
+    command = [sys.executable, "-m", "benchmarks.first_gpu", "--out", str(tmp_path / "found.json")]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert "PyTorch finds no GPU" in ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -48,8 +48,8 @@ def test_steps_ask_of_the_device_what_the_table_says(null_gpu):
 @pytest.mark.rare
 def test_a_capture_that_does_not_fit_or_is_not_allowed_says_what_to_do_and_leaves_cuda_as_it_was(null_gpu):
     found = run(null_gpu, "failures")
-    assert "StepOutOfMemory: Out of memory at 32x32 with micro-batches of 32 images" in found["too_small"]["error"]
-    assert "UserError: CUDA can't capture a step" in found["not_allowed"]["error"]
+    assert "StepFailed: Out of memory at 32x32 with micro-batches of 32 images" in found["too_small"]["error"]
+    assert "StepFailed: CUDA can't capture a step" in found["not_allowed"]["error"]
     assert "Set compute.cuda_graphs=off" in found["not_allowed"]["error"]
     assert found["again"] == [True, 2]
 

@@ -2,12 +2,14 @@
 
 import os
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
-from pggan.core.errors import EXIT_FAILED, EXIT_PEER_LOST, StepOutOfMemory, UserError
+from pggan.core.errors import EXIT_FAILED, EXIT_PEER_LOST, StepFailed, UserError
+from pggan.distributed import process_group
 from pggan.distributed.process_group import (
     PeerLost,
     ProcessGroup,
@@ -157,7 +159,7 @@ def test_a_rank_that_is_gone_is_noticed_in_the_next_collective():
 def run_out_of_memory_on_rank_1():
     def run(group):
         if group.rank == 1:
-            raise StepOutOfMemory("Out of memory at 8x8.", "It resumes.")
+            raise StepFailed("Out of memory at 8x8.", "It resumes.")
         group.barrier()
         return 0
 
@@ -174,6 +176,37 @@ def test_a_rank_whose_memory_does_not_suffice_in_the_middle_of_a_step_lets_all_r
 def test_an_error_of_ones_own_device_is_no_lost_rank(error):
     with pytest.raises(type(error)), ProcessGroup(RankInfo(0, 2, 0, 2), CPU, None).collective():
         raise error
+
+
+def test_an_error_when_a_collective_is_started_is_a_lost_rank():
+    """NCCL reports most errors there."""
+
+    def broken(*_, **__):
+        raise RuntimeError("NCCL error: remote process exited")
+
+    with pytest.raises(PeerLost, match="remote process exited"):
+        ProcessGroup(RankInfo(0, 2, 0, 2), CPU, None).start(broken, torch.zeros(1))
+
+
+@pytest.mark.parametrize("stalls", [True, False])
+def test_a_rank_whose_gpu_makes_no_progress_ends(monkeypatch, capfd, stalls):
+    group, asked = ProcessGroup(RankInfo(0, 2, 0, 2), CPU, None), []
+
+    class Event:
+        def query(self):
+            asked.append(self)
+            if len(asked) == 50:
+                raise StopIteration
+            return not stalls
+
+    group._step_events.append(Event())
+    monkeypatch.setattr(process_group, "STALL_SECONDS", 0.05)
+    monkeypatch.setattr(process_group.time, "sleep", lambda seconds, sleep=time.sleep: sleep(seconds / 100))
+    monkeypatch.setattr(process_group.os, "_exit", lambda code: asked.extend([code] * 49) or None)
+    with pytest.raises(StopIteration):
+        group.end_if_stalled()
+    assert (EXIT_PEER_LOST in asked) == stalls
+    assert ("has not finished a step" in capfd.readouterr().err) == stalls
 
 
 def test_ranks_that_start_together_agree_where_others_have_ended():

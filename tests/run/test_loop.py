@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pggan.checkpoints.write import NonFiniteError
-from pggan.core.errors import StepOutOfMemory, UserError
+from pggan.core.errors import StepFailed, UserError
 from pggan.run import pictures, train
 
 
@@ -93,19 +93,28 @@ def test_where_memory_no_longer_suffices_the_run_goes_on_with_half_of_the_images
     def fail(state) -> None:
         if state.images in (8, 80) and state.images not in failed:
             failed.append(state.images)
-            raise StepOutOfMemory("Out of memory.", "Use less.", smaller=4)
+            raise StepFailed("Out of memory.", "Use less.", {"micro_batch_size": 4})
 
     after_step(fail)
     assert train.run(tiny_config(f"run_dir={tmp_path / 'run'}", "resume=never")) == 0
     assert failed == [8, 80]
     log = (tmp_path / "run" / "train.log").read_text()
-    assert log.count("The run continues with micro-batches of 4") == 2
+    assert log.count("The run continues with compute.micro_batch_size=4") == 2
     assert log.count("Resuming from 64 images") == 1
     assert "micro_batch_size: 4" in (tmp_path / "run" / "config.yaml").read_text()
 
+    def fail_to_capture(state) -> None:
+        if not failed[2:]:
+            failed.append(state.images)
+            raise StepFailed("CUDA can't capture a step.", "Set it.", {"cuda_graphs": "off"})
+
+    after_step(fail_to_capture)
+    assert train.run(tiny_config(f"run_dir={tmp_path / 'eager'}")) == 0
+    assert "cuda_graphs: 'off'" in (tmp_path / "eager" / "config.yaml").read_text()
+
     def fail_for_good(state) -> None:
-        raise StepOutOfMemory("Out of memory.", "Use less.")
+        raise StepFailed("Out of memory.", "Use less.")
 
     after_step(fail_for_good)
-    with pytest.raises(StepOutOfMemory, match="Use less"):
+    with pytest.raises(StepFailed, match="Use less"):
         train.run(tiny_config(f"run_dir={tmp_path / 'other'}"))

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from pggan.core.errors import StepOutOfMemory, UserError
+from pggan.core.errors import StepFailed, UserError
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Schedule
 from pggan.distributed.process_group import ProcessGroup, RankInfo
@@ -135,9 +135,9 @@ def test_a_step_for_which_the_memory_does_not_suffice_names_the_next_smaller_siz
     phase = dataclasses.replace(SCHEDULE.phases[0], batch=16)
     trainer = trainer_of(micro_batch_size=lambda batch: size)
     fail_beyond(trainer, 0)
-    with pytest.raises(StepOutOfMemory, match=r"at 4x4 with micro-batches of \d+ images") as caught:
+    with pytest.raises(StepFailed, match=r"at 4x4 with micro-batches of \d+ images") as caught:
         take(trainer, phase)
-    assert caught.value.smaller == smaller
+    assert caught.value.compute == ({} if smaller is None else {"micro_batch_size": smaller})
     assert all(weight.grad is None for weight in trainer.state.d.network.weights)
     assert trainer.state.images == 0
 

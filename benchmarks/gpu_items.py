@@ -1,0 +1,278 @@
+"""The items that `benchmarks.first_gpu` measures, the most informative first.
+
+An item is a function with a `Kit`, into which it notes figures, each beside the range in which the figure is expected.
+Ranges are of one H100, and left out on other cards, except those of steps, which are predicted for each card.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from PIL import Image
+
+from benchmarks.gradients import BOUNDS, errors
+from pggan.cli.compose import compose
+from pggan.config.train import TrainConfig
+from pggan.config.validation import validated
+from pggan.core.architecture import Precision, Rescaling
+from pggan.core.devices import configure_process
+from pggan.core.errors import StepFailed
+from pggan.core.rng import StepRng
+from pggan.core.schedule import value_at
+from pggan.distributed.process_group import ProcessGroup
+from pggan.losses.base import Reals
+from pggan.ops import convolution, fused
+from pggan.performance.bench import phase_of
+from pggan.performance.costs import CARDS
+from pggan.performance.recipe import GPU_BATCH
+from pggan.training.build import build_trainer
+from pggan.training.cuda_graphs import capture
+from pggan.training.timing import EMA_DECAY, WARMUP, product_rate, seconds_of, speed_of
+from pggan.training.trainer import Trainer
+
+CALLS, STEPS, FADE = 20, 4, 1.1  # kernels in a graph, steps in each of six rounds, and how much longer fades take
+SMALL = ["schedule.final_resolution=16", "model.fmap_max=16", "model.fmap_base=128"]
+# The milliseconds of convolutions that cuDNN was seen or predicted to take: {(maps, side, batch): (forward, gradients)}
+CONVOLUTIONS = {
+    (16, 1024, 4): (0.473, 0.476, 0.440),
+    (32, 512, 4): (0.112, 0.109, 0.228),
+    (64, 256, 4): (0.05, 0.05, 0.06),
+    (128, 128, 4): (0.03, 0.03, 0.035),
+    (512, 32, 8): (0.06, 0.06, 0.07),
+}
+TINY = "debug=smoke evaluation.metrics=[] devices=cuda elastic=true compute.deterministic=true"
+SHARED = "MASTER_ADDR=127.0.0.1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 NCCL_MULTI_RANK_GPU_ENABLE=1"
+
+
+class Kit:
+    """What all items share: the card, its networks, and the figures of the item that is being measured."""
+
+    def __init__(self, *, small: bool) -> None:
+        self.small, self.figures, self.numbers = small, dict[str, Any](), count(1)
+        self.device, self.name, self.kept = torch.device("cuda", 0), torch.cuda.get_device_name(), dict[str, Trainer]()
+        config = validated(TrainConfig, compose("train", ["experiment=celebahq_1024", *SMALL * small]))
+        self.settings, self.last = config.trainer_settings(), config.schedule.final_resolution
+        self.architecture, auto = config.model.architecture(self.last, 3, 0), Precision.auto
+        known = [card.speed(card.precision(auto)) for card in CARDS.values() if card.name in self.name]
+        self.speed = known[0] if known else speed_of(self.device, auto)
+
+    def note(self, name: str, value: Any, *expected: Any, anywhere: bool = False) -> None:
+        """Note a figure, `expected` at a value or from one to another: on an H100 or, with `anywhere`, on any card."""
+        known = expected and (anywhere or "H100" in self.name)
+        self.figures[name] = {"measured": value, "expected": [expected[0], expected[-1]] if known else None}
+
+    def side(self, side: int) -> int:
+        """`side`, which is one of the paper's networks, or with small ones much less."""
+        return max(side * self.last // 1024, 4)
+
+    def trainer(self, **settings: Any) -> Trainer:
+        """A trainer with these settings, which all items share."""
+        if str(settings) not in self.kept:
+            phases, alone = [phase_of(self.last, 4)], ProcessGroup.single_process(self.device)
+            chosen = replace(self.settings, **settings)
+            self.kept[str(settings)] = build_trainer(chosen, self.architecture, phases, alone)
+        return self.kept[str(settings)]
+
+    def step(self, side: int, batch: int, *, fading: bool = False, penalty: bool = True) -> Callable[[Trainer], None]:
+        """A function that takes a step of a new phase; without a `penalty`, if these are due at every other step."""
+        side, batch = self.side(side), min(batch, 8) if self.small else batch
+        phase = replace(phase_of(side, batch), index=next(self.numbers), fading=fading, alpha=0.5 if fading else 1.0)
+        images = 2 * torch.rand(batch, 3, side, side, device=self.device) - 1
+        reals, shown = Reals(images.contiguous(memory_format=torch.channels_last), None, None), 0 if penalty else batch
+        return lambda trainer: trainer.step(phase, reals, StepRng(0, shown, self.device), EMA_DECAY) and None
+
+    def milliseconds(self, trainer: Trainer, step: Callable[[Trainer], None]) -> float:
+        """The median time of a step, after those that warm up."""
+        for _ in range(WARMUP["cuda"]):
+            step(trainer)
+        return 1000 * seconds_of(lambda: step(trainer), self.device, STEPS)
+
+    def stage(self, side: int, batch: int = 0, fading: bool = False) -> None:
+        """Note the time of a captured step, expected as predicted for this card within a tenth."""
+        batch = batch or int(value_at(GPU_BATCH, side))
+        taken = self.milliseconds(self.trainer(), self.step(side, batch, fading=fading))
+        ms = 1000 * self.speed.seconds(self.architecture, self.side(side), batch, 1) * (FADE if fading else 1.0)
+        self.note(f"{side}, N={batch}{', fade' * fading}, ms", taken, 0.9 * ms, 1.1 * ms, anywhere=True)
+        self.note("memory so far, GiB", torch.cuda.max_memory_reserved() / 2**30)
+
+
+def kernel_ms(work: Callable[[], object]) -> float:
+    """The milliseconds of one call of `work` in a CUDA graph."""
+    work()
+    replay, _ = capture(lambda: [work() for _ in range(CALLS)] and {})
+    return 1000 * seconds_of(replay, torch.device("cuda"), 2) / CALLS
+
+
+def directions(kit: Kit, name: str, maps: int, side: int, batch: int) -> list[float]:
+    """The milliseconds of a 3x3 convolution and of its gradients to x and kernel, by the algorithm `name`."""
+    algorithm, options = getattr(convolution, name), {"device": kit.device, "dtype": torch.bfloat16}
+    x = torch.zeros(batch, maps, *[kit.side(side)] * 2, **options).contiguous(memory_format=torch.channels_last)
+    kernel, same = algorithm.prepare(torch.zeros(maps, maps, 3, 3, **options), Rescaling.same, 1.0), Rescaling.same
+    ways = (algorithm.convolve, x, kernel, None), (algorithm.grad_input, x, kernel), (algorithm.grad_weight, x, x)
+    return [kernel_ms(partial(function, *arguments, same)) for function, *arguments in ways]
+
+
+# ---- the items
+
+
+def rates(kit: Kit) -> None:
+    """Whether the card is alone, and the rates of a large copy and a large product."""
+    free, total = torch.cuda.mem_get_info()
+    kit.note("memory that others hold, GiB", (total - free) / 2**30, 0, 2, anywhere=True)
+    side = 256 if kit.small else 8192
+    kit.note("product, TFLOP/s", product_rate(kit.device, torch.bfloat16, side) / 1e12, 700, 820)
+    source = torch.empty(2 * side * side, device=kit.device)
+    target = torch.empty_like(source)
+    kit.note("copy, TB/s", 2 * source.nbytes / seconds_of(lambda: target.copy_(source), kit.device) / 1e12, 2.9, 3.2)
+
+
+def launches(kit: Kit) -> None:
+    """The time of one node of a graph, and of the fused activations of the largest maps."""
+    kit.note("graph node, us", 1000 * kernel_ms(partial(torch.zeros(1, device=kit.device).add_, 1)), 1.0, 2.0)
+    x = torch.zeros(4, 16, *[kit.side(1024)] * 2, device=kit.device, dtype=torch.bfloat16)
+    x, bias = x.contiguous(memory_format=torch.channels_last), x.new_zeros(16)
+    if fused.problem() is None:
+        kit.note("bias and leaky ReLU, ms", kernel_ms(lambda: fused.BiasAct.apply(x, bias)), 0.08, 0.12)
+        kit.note("its gradient, ms", kernel_ms(partial(fused.bias_act_backward, x, x, None, sums=True)), 0.12, 0.18)
+
+
+def top_stages(kit: Kit) -> None:
+    """The steps of three stages, and the kernels of a replayed step by name."""
+    for side in (512, 64, 1024):
+        kit.stage(side)
+    trainer, step = kit.trainer(), kit.step(1024, 4)
+    kit.milliseconds(trainer, step)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        step(trainer)
+        torch.cuda.synchronize()
+    kernels: Counter[str] = Counter()
+    for event in profile.key_averages():
+        kernels[f"{event.key[:90]} x {event.count}"] += round(event.self_device_time_total)
+    kit.note("kernels of a step at 1024, us in all", sum(kernels.values()))
+    kit.note("by name", dict(kernels.most_common(40)))
+
+
+def convolutions(kit: Kit, most: int | None = None) -> None:
+    """Convolutions of all kinds or of the first `most`, and their gradients by each algorithm."""
+    for (maps, side, batch), expected in [*CONVOLUTIONS.items()][:most]:
+        for name, least in (("DIRECT", 0.8), ("PACKED", 0.0)):
+            if hasattr(convolution, name):
+                taken = directions(kit, name, maps, side, batch)
+                for way, one, ms in zip(("", ", to x", ", to kernel"), taken, expected, strict=True):
+                    kit.note(f"{maps} maps, {side}, N={batch}, {name}{way}, ms", one, least * ms, 1.2 * ms)
+
+
+def search(kit: Kit) -> None:
+    """The worst convolutions, if cuDNN tries all of its plans; adopt what takes less than expected."""
+    torch.backends.cudnn.benchmark_limit = 0
+    convolutions(kit, 2)
+
+
+def stages(*which: tuple[int, int, bool]) -> Callable[[Kit], None]:
+    """The item that times these stages: resolution, batch (0: that of the official preset), and whether they fade."""
+    return lambda kit: [kit.stage(*one) for one in which] and None
+
+
+def variants(kit: Kit) -> None:
+    """Steps without penalty, without CUDA graphs and in float32, as shares and multiples of captured ones in bf16."""
+    usual = {side: kit.milliseconds(kit.trainer(), kit.step(side, 4 if side > 4 else 128)) for side in (1024, 4)}
+    lazy = kit.trainer(loss=replace(kit.settings.loss, reg_interval=2))
+    kit.note("1024, no penalty", kit.milliseconds(lazy, kit.step(1024, 4, penalty=False)) / usual[1024], 0.6, 0.76)
+    eager = kit.trainer(cuda_graphs=False)
+    kit.note("1024, no graphs", kit.milliseconds(eager, kit.step(1024, 4)) / usual[1024], 1.0, 1.4)
+    kit.note("4, no graphs", kit.milliseconds(eager, kit.step(4, 128)) / usual[4], 3.0, 9.0)
+    exact = kit.trainer(precision=Precision.fp32)
+    kit.note("1024, fp32", kit.milliseconds(exact, kit.step(1024, 4)) / usual[1024], 2.3, 6.0)
+
+
+def gradients(kit: Kit) -> None:
+    """The errors of gradients, relative to gradients in float64."""
+    torch.backends.cudnn.benchmark = False  # trying plans takes longer than these steps
+    for precision, bounds in BOUNDS.items():
+        for case, error in errors(kit.device, precision).items():
+            kit.note(f"{precision} {case}", error, 0.0, bounds[case[-1]], anywhere=True)
+
+
+def bits(kit: Kit) -> None:
+    """Captured steps have the bits of eager ones, if algorithms are deterministic."""
+    configure_process(kit.device, deterministic=True)
+    ends, step = [], kit.step(8, 8)
+    for graphs in (True, False):
+        trainer = kit.trainer(cuda_graphs=graphs)
+        kit.milliseconds(trainer, step)
+        ends.append(trainer.state.flat_weights.cpu())
+    kit.note("captured steps have the bits of eager ones", torch.equal(*ends), True, anywhere=True)
+
+
+def failures(kit: Kit) -> None:
+    """Captures that fail, alone and after an all-reduce in the capture, and what works afterwards."""
+    step = kit.step(8, 8)
+
+    def captured(spoil: Callable[[torch.Tensor], object] | None = None) -> bool:
+        kit.kept.clear()
+        trainer = kit.trainer()
+        take = trainer.eager_step
+
+        def spoiled(inputs: Any) -> Any:
+            metrics = take(inputs)
+            if spoil is not None and torch.cuda.is_current_stream_capturing():
+                spoil(metrics["D/loss"])
+                metrics["D/loss"].item()  # waits, which no capture allows
+            return metrics
+
+        trainer.eager_step = spoiled  # type: ignore[method-assign]
+        try:
+            kit.milliseconds(trainer, step)
+        except StepFailed:
+            return False
+        return True
+
+    kit.note("a spoiled capture fails", not captured(torch.abs), True, anywhere=True)
+    kit.note("a later capture works", captured(), True, anywhere=True)
+    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+    dist.all_reduce(torch.ones(1, device=kit.device))
+    kit.note("a spoiled capture of an all-reduce fails", not captured(dist.all_reduce), True, anywhere=True)
+    kit.note("a capture after it works", captured(), True, anywhere=True)
+    dist.all_reduce(torch.ones(1, device=kit.device))  # an error here says that the connection was broken
+    kit.note("the old connection still works", bool(torch.cuda.synchronize() is None))
+
+
+def ranks(kit: Kit) -> None:
+    """Two ranks that share the GPU, where NCCL (from 2.30 on) allows that, end in the bits of one."""
+    states, shared, command = [], dict(one.split("=") for one in SHARED.split()), [sys.executable, "-m", "pggan"]
+    shared["MASTER_PORT"] = str(29400 + os.getpid() % 1000)
+    with TemporaryDirectory(prefix="pggan-first-gpu-") as folder:
+        os.mkdir(pictures := f"{folder}/pictures")
+        for number, pixels in enumerate(np.random.default_rng(0).integers(0, 256, (64, 8, 8, 3), np.uint8)):
+            Image.fromarray(pixels).save(f"{pictures}/{number}.png")
+        for size in (1, 2):
+            keys = [*TINY.split(), f"data.path={pictures}", f"data.cache={folder}/data", f"run_dir={folder}/run{size}"]
+            own = [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(size)] if size > 1 else [{}]
+            started = [subprocess.Popen([*command, "train", *keys], env=os.environ | each) for each in own]  # noqa: S603
+            kit.note(f"exit codes of {size}", [each.wait(timeout=90) for each in started], [0] * size, anywhere=True)
+            shown = subprocess.check_output([*command, "inspect", keys[-1].replace("_dir", ""), "json=true"])  # noqa: S603
+            states.append(json.loads(shown)["state_sha256"])
+    kit.note("two ranks have the bits of one", states[0] == states[1], True, anywhere=True)
+
+
+ITEMS: dict[str, Callable[[Kit], None]] = {"rates": rates, "launches": launches, "top stages": top_stages}
+ITEMS |= {"convolutions": convolutions, "search": search}
+ITEMS["lower stages"] = stages(*((side, 0, False) for side in (256, 128, 32, 16, 8, 4)))
+ITEMS["fades"] = stages((512, 0, True), (1024, 0, True))
+ITEMS["batches"] = stages(*((1024, batch, False) for batch in (8, 16, 32)), (512, 32, False), (256, 32, False))
+ITEMS |= {"variants": variants, "gradients": gradients, "bits": bits, "failures": failures, "ranks": ranks}
+ITEMS["search by mode B"] = search
+# These items need a process of their own, with these environment variables.
+ALONE: dict[str, dict[str, str]] = {"failures": {}, "bits": {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}}
+ALONE["search by mode B"] = {"TORCH_CUDNN_USE_HEURISTIC_MODE_B": "1"}
