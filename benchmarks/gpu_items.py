@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -20,6 +21,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from PIL import Image
+from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from benchmarks.gradients import BOUNDS, errors
 from pggan.cli.compose import compose
@@ -84,39 +86,40 @@ class Kit:
             self.kept[str(settings)] = build_trainer(chosen, self.architecture, phases, alone)
         return self.kept[str(settings)]
 
-    def step(self, side: int, batch: int, *, fading: bool = False, penalty: bool = True) -> Callable[[Trainer], None]:
+    def step(self, side: int, batch: int, *, fading: bool = False, penalty: bool = True) -> Callable[[Trainer], object]:
         """A function that takes a step of a new phase; without a `penalty`, if these are due at every other step."""
         side, batch = self.side(side), min(batch, 8) if self.small else batch
         phase = replace(phase_of(side, batch), index=next(self.numbers), fading=fading, alpha=0.5 if fading else 1.0)
         images = 2 * torch.rand(batch, 3, side, side, device=self.device) - 1
         reals, shown = Reals(images.contiguous(memory_format=torch.channels_last), None, None), 0 if penalty else batch
-        return lambda trainer: trainer.step(phase, reals, StepRng(0, shown, self.device), EMA_DECAY) and None
+        return lambda trainer: trainer.step(phase, reals, StepRng(0, shown, self.device), EMA_DECAY)
 
-    def milliseconds(self, trainer: Trainer, step: Callable[[Trainer], None]) -> float:
+    def milliseconds(self, trainer: Trainer, step: Callable[[Trainer], object]) -> float:
         """The median time of a step, after those that warm up."""
         for _ in range(WARMUP["cuda"]):
             step(trainer)
         return 1000 * seconds_of(lambda: step(trainer), self.device, STEPS)
 
-    def stage(self, side: int, batch: int = 0, fading: bool = False) -> None:
-        """Note the time of a captured step, expected as predicted for this card within a tenth."""
+    def stage(self, side: int, batch: int = 0, fading: bool = False) -> float:
+        """Note and return the time of a captured step, expected as predicted for this card within a tenth."""
         batch = batch or int(value_at(GPU_BATCH, side))
         taken = self.milliseconds(self.trainer(), self.step(side, batch, fading=fading))
         ms = 1000 * self.speed.seconds(self.architecture, self.side(side), batch, 1) * (FADE if fading else 1.0)
         self.note(f"{side}, N={batch}{', fade' * fading}, ms", taken, 0.9 * ms, 1.1 * ms, anywhere=True)
         self.note("memory so far, GiB", torch.cuda.max_memory_reserved() / 2**30)
+        return taken
 
 
-def kernel_ms(work: Callable[[], object]) -> float:
+def kernel_ms(work: Callable[[], torch.Tensor]) -> float:
     """The milliseconds of one call of `work` in a CUDA graph."""
     work()
-    replay, _ = capture(lambda: [work() for _ in range(CALLS)] and {})
+    replay, _ = capture(lambda: {str(number): work() for number in range(CALLS)})
     return 1000 * seconds_of(replay, torch.device("cuda"), 2) / CALLS
 
 
 def directions(kit: Kit, name: str, maps: int, side: int, batch: int) -> list[float]:
     """The milliseconds of a 3x3 convolution and of its gradients to x and kernel, by the algorithm `name`."""
-    algorithm, options = getattr(convolution, name), {"device": kit.device, "dtype": torch.bfloat16}
+    algorithm, options = getattr(convolution, name), dict[str, Any](device=kit.device, dtype=torch.bfloat16)
     x = torch.zeros(batch, maps, *[kit.side(side)] * 2, **options).contiguous(memory_format=torch.channels_last)
     kernel, same = algorithm.prepare(torch.zeros(maps, maps, 3, 3, **options), Rescaling.same, 1.0), Rescaling.same
     ways = (algorithm.convolve, x, kernel, None), (algorithm.grad_input, x, kernel), (algorithm.grad_weight, x, x)
@@ -144,7 +147,7 @@ def launches(kit: Kit) -> None:
     x, bias = x.contiguous(memory_format=torch.channels_last), x.new_zeros(16)
     if fused.problem() is None:
         kit.note("bias and leaky ReLU, ms", kernel_ms(lambda: fused.BiasAct.apply(x, bias)), 0.08, 0.12)
-        kit.note("its gradient, ms", kernel_ms(partial(fused.bias_act_backward, x, x, None, sums=True)), 0.12, 0.18)
+        kit.note("its gradient, ms", kernel_ms(lambda: fused.bias_act_backward(x, x, None, sums=True)[0]), 0.12, 0.18)
 
 
 def top_stages(kit: Kit) -> None:
@@ -179,9 +182,9 @@ def search(kit: Kit) -> None:
     convolutions(kit, 2)
 
 
-def stages(*which: tuple[int, int, bool]) -> Callable[[Kit], None]:
+def stages(*which: tuple[int, int, bool]) -> Callable[[Kit], object]:
     """The item that times these stages: resolution, batch (0: that of the official preset), and whether they fade."""
-    return lambda kit: [kit.stage(*one) for one in which] and None
+    return lambda kit: [kit.stage(*one) for one in which]
 
 
 def variants(kit: Kit) -> None:
@@ -232,20 +235,18 @@ def failures(kit: Kit) -> None:
             return metrics
 
         trainer.eager_step = spoiled  # type: ignore[method-assign]
-        try:
+        with suppress(StepFailed):
             kit.milliseconds(trainer, step)
-        except StepFailed:
-            return False
-        return True
+        return bool(trainer.captured)
 
     kit.note("a spoiled capture fails", not captured(torch.abs), True, anywhere=True)
     kit.note("a later capture works", captured(), True, anywhere=True)
-    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("nccl", store=HashStore(), rank=0, world_size=1)
     dist.all_reduce(torch.ones(1, device=kit.device))
     kit.note("a spoiled capture of an all-reduce fails", not captured(dist.all_reduce), True, anywhere=True)
     kit.note("a capture after it works", captured(), True, anywhere=True)
-    dist.all_reduce(torch.ones(1, device=kit.device))  # an error here says that the connection was broken
-    kit.note("the old connection still works", bool(torch.cuda.synchronize() is None))
+    dist.all_reduce(count := torch.ones(1, device=kit.device))  # an error here says that the connection was broken
+    kit.note("the old connection still works", bool(count.isfinite()))
 
 
 def ranks(kit: Kit) -> None:
@@ -266,7 +267,7 @@ def ranks(kit: Kit) -> None:
     kit.note("two ranks have the bits of one", states[0] == states[1], True, anywhere=True)
 
 
-ITEMS: dict[str, Callable[[Kit], None]] = {"rates": rates, "launches": launches, "top stages": top_stages}
+ITEMS: dict[str, Callable[[Kit], object]] = {"rates": rates, "launches": launches, "top stages": top_stages}
 ITEMS |= {"convolutions": convolutions, "search": search}
 ITEMS["lower stages"] = stages(*((side, 0, False) for side in (256, 128, 32, 16, 8, 4)))
 ITEMS["fades"] = stages((512, 0, True), (1024, 0, True))

@@ -6,7 +6,7 @@ random signs: of the difference of two gradients, such a sum has the squared nor
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -34,22 +34,17 @@ CASES = {"wgan_gp": False, "wgan_gp fading": True, "logistic": False}
 BOUNDS = {"fp32": {"d": 0.05, "g": 0.05}, "bf16": {"d": 0.21, "g": 0.35}}
 
 
+@dataclass(frozen=True)
 class SameRng(StepRng):
-    """The random numbers of the CPU, on any device and in any precision."""
+    """The random numbers of the CPU, on any device and in float32, or in another `dtype`."""
 
-    dtype = torch.float32
+    dtype: torch.dtype = torch.float32
 
     def normal(self, purpose: str, *shape: int) -> Tensor:
         return torch.randn(shape, generator=generator_for(0, purpose, 0)).to(self.device, self.dtype)
 
     def uniform(self, purpose: str, *shape: int) -> Tensor:
         return torch.rand(shape, generator=generator_for(0, purpose, 0)).to(self.device, self.dtype)
-
-
-class PreciseRng(SameRng):
-    """The same numbers in float64."""
-
-    dtype = torch.float64
 
 
 def sums(gradient: Tensor) -> list[float]:
@@ -67,7 +62,7 @@ def step(device: torch.device, precision: Precision | None, case: str) -> dict[s
     settings = replace(config.trainer_settings(), precision=precision or Precision.fp32)
     architecture = config.model.architecture(2 * RESOLUTION, 3, 0)
     trainer = build_trainer(settings, architecture, [phase], ProcessGroup.single_process(device))
-    gradients, start, rng = dict[str, Tensor](), trainer.reducer.start_all_reduce, SameRng(0, 0, device)
+    gradients, start = dict[str, Tensor](), trainer.reducer.start_all_reduce
 
     def keep(trainable: Trainable, batch: int) -> Any:
         each = [one.grad.double().flatten() for one in trainable.weights_in_use if one.grad is not None]
@@ -78,7 +73,7 @@ def step(device: torch.device, precision: Precision | None, case: str) -> dict[s
     if precision is None:
         for network in (trainer.state.d.network, trainer.state.g.network, trainer.state.g_ema):
             network.double()
-        rng = PreciseRng(0, 0, device)
+    rng = SameRng(0, 0, device, torch.float64 if precision is None else torch.float32)
     images = torch.rand(IMAGES, 3, RESOLUTION, RESOLUTION, generator=torch.Generator().manual_seed(0)) * 2 - 1
     trainer.step(phase, Reals(images.to(device, rng.dtype), None, None), rng, 0.9)
     return gradients

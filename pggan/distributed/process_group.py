@@ -215,7 +215,7 @@ class ProcessGroup:
         while True:
             time.sleep(1)
             event = self._step_events[-1] if self._step_events else None
-            if event is not newest or event is None or event.query():
+            if event is not newest or event is None or event.query():  # type: ignore[no-untyped-call]
                 newest, since = event, time.monotonic()
             elif time.monotonic() - since > STALL_SECONDS:
                 print(f"{self.name}: the GPU has not finished a step for {STALL_SECONDS} s. {STALLED}", file=sys.stderr)

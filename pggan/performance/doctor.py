@@ -24,7 +24,6 @@ from pggan.core.process import available_cores, processor_facts
 from pggan.core.text import duration, next_command, three_digits
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import Logistic
-from pggan.ops import fused
 from pggan.performance.bench import phase_of
 from pggan.training.build import TrainerSettings, build_trainer, missing
 from pggan.training.timing import product_rate, step_seconds

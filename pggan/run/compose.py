@@ -112,14 +112,13 @@ def open_run(
             write_config(run_dir, description)
             times = StepTimes(settings, source.architecture, device)
             of_phases = times.of_phases(source.schedule, partition.largest_local_batch, images=images)
-            if group.world_size == 1:
-                source.notes.append(times.larger_batches(source.schedule.phases[-1], free_memory(device)))
             eta = Eta(course, of_phases, images, time.monotonic(), wanted.max_share)
             limit = None if config.hours is None else TimeLimit(config.hours, eta, began, schedule)
             alarms = Alarms(trainer.loss.mean_sign(MAX_SIGN))
             marks = config.monitor.marks
             reporter = Reporter(run_dir, course, eta, alarms, images=images, began=began, marks=marks)
             stack.enter_context(reporter)
+            source.notes.append(times.larger_batches(source.schedule.phases[-1], free_memory(device)))
             introduce(reporter, source, description, state, limit)
             layout, distance = parse_grid(config.monitor.grid, "monitor.grid"), config.monitor.grid_images
             pictures = Pictures(run_dir, source.schedule, state, pyramid, reporter, layout=layout, grid_images=distance)

@@ -29,15 +29,14 @@ WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # number of untimed first steps, in wh
 
 # A step costs as much as UPDATE_PASSES forward passes of G, plus PENALTY_PASSES if it has a gradient penalty.
 UPDATE_PASSES, PENALTY_PASSES = 12, 6
-# {device type: (seconds to launch one level's operations, FLOP/s of a step / FLOP/s of a large matrix product)}
+# {device type: (seconds to launch a step, and each level of a step; FLOP/s of a step / FLOP/s of a large product)}
 # The CPU constants were fitted to the step times of the recipe `demo` (docs/lab.md); the MPS constants are a guess.
-ROOFLINE = {"cpu": (0.01, 0.7), "mps": (0.002, 0.3), "cuda": (0.0001, 0.75)}
-# Constants for CUDA from captured steps of the paper's networks on one H100 (docs/performance.md).
-STEP_SECONDS = 0.0006  # seconds to launch what every step has, at any resolution
-# {least number of feature maps: FLOP/s of 16-bit convolutions / FLOP/s of a large matrix product}
+ROOFLINE = {"cpu": (0.0, 0.01, 0.7), "mps": (0.0, 0.002, 0.3), "cuda": (0.0006, 0.0001, 0.75)}
+# CUDA constants from captured steps of the paper's networks on one H100 (docs/performance.md), in 16 bits.
+# {least number of feature maps: FLOP/s of convolutions / FLOP/s of a large matrix product}
 SHARES = {1: 0.105, 32: 0.215, 64: 0.47, 128: 0.74, 256: 0.93}
-# Bytes of memory traffic in a step: per activation (more at the final resolution), and per weight of one network.
-ACTIVATION_BYTES, IMAGE_BYTES, WEIGHT_BYTES = 146, 40, 240
+# Bytes of memory traffic: in each pass per activation, more at the final resolution; in a step per weight of G.
+ACTIVATION_BYTES, IMAGE_BYTES, WEIGHT_BYTES = 8.1, 2.2, 240
 # {bytes of an activation: memory of a step per activation}: 61 to 71 on a CPU, 16 to 19 with CUDA's fused kernels.
 MEMORY_BYTES = {4: 64, 2: 19}
 LARGE_BATCH, ROOM = 32, 1.25  # batch of the official preset for eight GPUs; free memory / memory that it needs
@@ -46,34 +45,30 @@ LARGE_BATCH, ROOM = 32, 1.25  # batch of the official preset for eight GPUs; fre
 class Speed(NamedTuple):
     """How fast a device runs training steps: launch time, compute rate and memory bandwidth."""
 
-    start_seconds: float  # seconds to launch the operations of one level in a step
+    step_seconds: float  # seconds to launch the operations that a step has at every resolution
+    level_seconds: float  # seconds to launch the operations of one level in a step
     flops_per_second: float  # FLOP/s of a step's matrix products, and of its convolutions of many feature maps
     bytes_per_second: float = inf  # memory bandwidth; infinite if bandwidth never limits a step
     shares: Mapping[int, float] = {1: 1.0}  # {least number of feature maps: share of `flops_per_second`}
-    step_seconds: float = 0.0  # further seconds to launch a step
 
     @classmethod
     def of(cls, kind: str, precision: Precision, products: float, copies: float = inf) -> "Speed":
         """Estimate the `Speed` of a device type `kind` from FLOP/s of large matrix products and bytes/s of copies."""
-        start_seconds, share = ROOFLINE[kind]
-        if kind != "cuda":
-            return cls(start_seconds, share * products)
-        if precision is Precision.fp32:  # activations have twice the bytes
-            return cls(start_seconds, share * products, copies / 2, step_seconds=STEP_SECONDS)
-        return cls(start_seconds, products, copies, SHARES, STEP_SECONDS)
+        step, level, share = ROOFLINE[kind]
+        if kind == "cuda" and precision is not Precision.fp32:
+            return cls(step, level, products, copies, SHARES)
+        return cls(step, level, share * products, copies / 2)  # in float32, activations have twice the bytes
 
     def seconds(self, architecture: Architecture, resolution: int, batch: int, reg_interval: int) -> float:
-        """The expected seconds of a step with `batch` images (0 is possible), averaged over lazy penalties' interval."""
-        work = batch * (UPDATE_PASSES + PENALTY_PASSES / reg_interval)
-        share_of_work = work / (UPDATE_PASSES + PENALTY_PASSES)
-        found, before = self.step_seconds, 0
+        """The expected seconds of a step with `batch` images (or 0), averaged over the interval of lazy penalties."""
+        passes, found, before = batch * (UPDATE_PASSES + PENALTY_PASSES / reg_interval), self.step_seconds, 0
         for level in resolutions_between(MIN_RESOLUTION, resolution):
             width, total = architecture.width(level), architecture.multiply_adds(level)
             multiply_adds, before = total - before, total  # of this level; divided by its pixels: about its weights
-            multiplying = 2 * work * multiply_adds / (self.flops_per_second * value_at(self.shares, width))
-            moved = ACTIVATION_BYTES + IMAGE_BYTES * (level == resolution)
-            moved = share_of_work * moved * width * level**2 + WEIGHT_BYTES * multiply_adds / level**2
-            found += self.start_seconds + multiplying + moved / self.bytes_per_second
+            multiplying = 2 * passes * multiply_adds / (self.flops_per_second * value_at(self.shares, width))
+            moved = passes * (ACTIVATION_BYTES + IMAGE_BYTES * (level == resolution)) * width * level**2
+            moved += WEIGHT_BYTES * multiply_adds / level**2
+            found += self.level_seconds + multiplying + moved / self.bytes_per_second
         return found
 
 
