@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
-from pggan.checkpoints.generator_file import STATE_FILE, WEIGHTS_FILE, architecture_in, stored_tensors
+from pggan.checkpoints.generator_file import GENERATOR_FILE, STATE_FILE, WEIGHTS_FILE, architecture_in, stored_tensors
 from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import file_sha256, parse_json
 from pggan.core.errors import UserError
@@ -33,6 +33,9 @@ CHECKSUM = "sha256"  # entry of state.json: the checksum of all other entries
 NETWORKS = ("generator", "discriminator", "generator_ema")
 COMPONENTS = (*NETWORKS, "optimizer_g", "optimizer_d", "grad_scaler")
 NEWEST, BEST = "newest", "best"  # values of checkpoint=; in state.json, the entry BEST marks the best checkpoint so far
+CONFIG_FILE = "config.yaml"  # each run directory has this file
+OUTPUTS = Path("outputs")  # default place of run directories
+EVENTS = "events.out.tfevents.*"  # TensorBoard's files in a run directory
 FILE_NAME = r"[a-z_]+\.safetensors"  # a plain file name, not a path to another directory
 
 
@@ -137,6 +140,16 @@ def mark_of(directory: Path, name: str) -> Any:
         return parse_json((directory / STATE_FILE).read_bytes()).get(name)
     except (OSError, ValueError):
         return None
+
+
+def newest_run(folder: Path, file: str = GENERATOR_FILE) -> Path:
+    """The run in or below `folder` whose `file` changed last; raises UserError if no run has this file."""
+    found = (path for path in folder.rglob(file) if (path.parent / CONFIG_FILE).is_file())
+    files = {path: path.stat().st_mtime for path in found}
+    if not files:
+        remedy = "Set run= to the run_dir of a training. By default, runs are below outputs/."
+        raise UserError(f"There is no run {'with a checkpoint ' * (file != EVENTS)}in {folder.absolute()}.", remedy)
+    return max(files, key=files.__getitem__).parent
 
 
 def checkpoints_of(run_dir: Path) -> list[Path]:

@@ -262,27 +262,34 @@ def own_config(given: dict[str, Any]) -> dict[str, Any] | None:
     The values of `given`, by full key, replace saved ones.  Interpolations are not resolved.  Returns None if there is
     no config.yaml.  Raises UserError if there is no run to resume.
     """
-    from omegaconf import OmegaConf
-
-    from pggan.checkpoints.read import has_checkpoints
-    from pggan.config.defaults import of_earlier_version
+    from pggan.checkpoints.read import CONFIG_FILE, has_checkpoints
 
     run_dir, resume = Path(str(given["run_dir"])), str(given.get("resume", "auto"))
     named = Path(resume).parents[1] if Path(resume).parent.name == "checkpoints" else Path(resume)
-    for saved in (run_dir / "config.yaml", named / "config.yaml"):
-        if saved.is_file():
-            values: Any = OmegaConf.to_container(OmegaConf.load(saved), resolve=False)
-            before = values.pop("versions").get("directory") or os.getcwd()
-            values = of_earlier_version(values)
-            for key in ("path", "cache"):  # relative paths count from the working directory of the earlier command
-                value = values["data"][key]
-                if before != os.getcwd() and value is not None and Path(before, value).exists():
-                    values["data"][key] = str(Path(before, value))
+    for file in (run_dir / CONFIG_FILE, named / CONFIG_FILE):
+        if file.is_file():
+            values = saved_config(file)
             for key, value in given.items():
                 section, _, name = key.rpartition(".")
                 (values[section] if section else values)[name] = value
-            return dict(values)
+            return values
     if resume in ("auto", "never") and not has_checkpoints(run_dir):  # resume= names no run
         new = f"pggan train data.path=photos hours=2 run_dir={run_dir}"
         raise UserError(f"There is no run in run_dir={run_dir} to resume.", f"Start a new run, for example: {new}")
     return None
+
+
+def saved_config(file: Path) -> dict[str, Any]:
+    """The values in a run's config.yaml; relative paths of images count from the directory of the earlier command."""
+    from omegaconf import OmegaConf
+
+    from pggan.config.defaults import of_earlier_version
+
+    values: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+    before = values.pop("versions").get("directory") or os.getcwd()
+    values = of_earlier_version(values)
+    for key in ("path", "cache"):
+        value = values["data"][key]
+        if before != os.getcwd() and value is not None and Path(before, value).exists():
+            values["data"][key] = str(Path(before, value))
+    return dict(values)

@@ -1,5 +1,6 @@
 """The texts of --help.  The help of a command is its YAML files, whose comments explain the keys."""
 
+import re
 from collections.abc import Sequence
 from textwrap import fill, indent, wrap
 
@@ -34,6 +35,28 @@ def help_text(command: Command, arguments: Sequence[str]) -> str:
         parts.append("\n".join(["Choices, each a file of configs/:", *wrapped]))
     parts.append("--cfg job shows the composed configuration.\n--multirun key=a,b runs one job per value.")
     return "\n\n".join(parts)
+
+
+def meanings(choices: dict[str, str]) -> dict[str, str]:
+    """The comments that explain the keys of `pggan train`, by full key.
+
+    Args: choices: config groups with the file that is used; groups that are missing have their default.
+    """
+    files = {"": CONFIGS / "train.yaml"}
+    for group, name in (COMMANDS["train"].own_groups | choices).items():
+        files[f"{group}."] = CONFIGS / group / f"{name}.yaml"
+    found: dict[str, str] = {}
+    for group, file in files.items():
+        section, comment, last = group, "", ""
+        for line in file.read_text().splitlines() if file.is_file() else []:
+            if key := re.match(r"( *)(?!defaults)(\w+):(.*)", line):
+                section = group if not key[1] else section
+                found[section + key[2]] = comment
+                section = f"{key[2]}." if not group and not key[3] else section
+            elif line.strip().startswith("#"):
+                comment = f"{comment} " * last.startswith("#") + line.strip("# ")
+            last = line.strip()
+    return found
 
 
 def hang(start: str, text: str, end: str = "") -> str:

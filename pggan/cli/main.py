@@ -72,7 +72,7 @@ def run_command(command: Command, values: Mapping[str, Any]) -> int:
     from pggan.config.train import TrainConfig
     from pggan.config.validation import validated
 
-    config: object = validated(command.schema_type, values)
+    config: object = validated(command.schema_type, with_newest_run(command, values))
     parts: list[object] = []
     if type(config) is TrainConfig:  # pggan.run must not import pggan.data.prepare
         from pggan.data.prepare import training_pyramid
@@ -82,6 +82,18 @@ def run_command(command: Command, values: Mapping[str, Any]) -> int:
     run: Callable[..., int] = resolve_name(command.function)
     gc.enable()
     return run(config, *parts)
+
+
+def with_newest_run(command: Command, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The `values` with the newest run in place of run=newest, which this function prints on stderr."""
+    from pggan.checkpoints.read import EVENTS, NEWEST, OUTPUTS, newest_run
+
+    looks_elsewhere = command.name == "inspect" and (values["data"], values["image"]) != (None, None)
+    if values.get("run") != NEWEST or looks_elsewhere:
+        return values
+    run = newest_run(OUTPUTS, *([EVENTS] if command.name == "monitor" else []))  # TensorBoard needs no checkpoint
+    print(f"The newest run: run={run}", file=sys.stderr)
+    return {**values, "run": str(run)}
 
 
 def guarded(run: Callable[[], int]) -> int:

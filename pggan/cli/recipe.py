@@ -1,26 +1,42 @@
 """With `hours=`, choose values for the keys that the user has not set, and save these values in a run's recipe.yaml."""
 
+import re
 import shlex
+import sys
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from pggan.cli.commands import Command
-from pggan.cli.compose import compose, named_file, read_recipe, resumes
+from pggan.cli.compose import compose, named_file, read_recipe, resumes, saved_config
+from pggan.cli.help import hang, meanings
+from pggan.config.values import command_seconds
 from pggan.core.atomic_io import atomic_write
 from pggan.core.errors import UserError
 from pggan.core.text import as_hydra_reads_it, key_of
 
 if TYPE_CHECKING:
+    from pggan.config.train import TrainConfig
     from pggan.performance.recipe import Choice
 
 RECIPE_FILE = "recipe.yaml"
-OF_ONE_RUN = {"run_dir", "resume", "hours"}  # these keys make sense for one run only, so recipes never have them
+OF_ONE_RUN = {
+    "run_dir",
+    "resume",
+    "hours",
+    "grow",
+}  # keys of one run, which recipes never have
 OF_THE_MACHINE = {"devices", "threads"}  # a recipe has these keys only if experiment=FILE.yaml sets them
 RECIPES = ("experiment", "debug")  # config groups whose files set keys of other config groups
 GROUPS = (*RECIPES, "data", "model", "schedule", "loss", "augmentation", "gradients")
 NAMED_GROUPS = ("loss", "augmentation")  # with loss=NAME, the program still chooses the keys loss.KEY
+# Keys that grow= chooses anew besides LENGTHS; all others are those of the run that it goes on from.
+GROWING = {
+    *("augmentation.rampup_images", "ema.half_life_images", "ema.rampup", "checkpoint.every_images"),
+    *("monitor.tick_images", "monitor.grid_images", "schedule.final_resolution"),
+}
 LENGTHS = {f"schedule.{key}_images" for key in ("stable", "fade", "lr_decay", "total")}
 TOTAL = "schedule.total_images"
 
@@ -30,41 +46,79 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
 
     A run with a checkpoint keeps its recipe; a run without a checkpoint gets a new recipe.
     """
-    if values.get("hours") is None or resumes(overrides):  # a resumed run keeps its configuration
+    if resumes(overrides):  # a resumed run keeps its configuration
         return values
+    if values.get("hours") is None:
+        if values.get("grow") is not None:
+            raise UserError("grow= needs the hours that the new run may take.", "Add hours=1, for example.")
+        return values
+    base = [] if values["grow"] is None else base_of_growth(values["grow"], overrides)
     if command.name != "train":
         if values.get("device") is not None:
             problem = f"device={values['device']} is a GPU of another machine; hours= fits a run to this machine."
             raise UserError(problem, "Leave out one of them.")
-        choices, _ = choose(command, values, overrides)
-        return compose(command.name, [*overrides, *map(override_of, choices)])
+        choices, about = choose(command, values, overrides, base)
+        show([*about[:-1], *(f"  {override_of(one)}: {one.reason}." for one in choices)])
+        return compose(command.name, [*base, *overrides, *map(override_of, choices)])
     from pggan.checkpoints.read import checkpoints_of
     from pggan.config.train import TrainConfig
     from pggan.config.validation import validated
-    from pggan.run.run_dir import choose_run_dir, lock_run_dir
+    from pggan.run.run_dir import beside, choose_run_dir, lock_run_dir
 
     if values["resume"] not in ("auto", "never"):
         raise UserError("hours= is for a new run, but resume= continues a run.", "Leave out one of them.")
     config = validated(TrainConfig, values)
-    run_dir = choose_run_dir(config.run_dir, config.name)
+    if config.run_dir is None and config.grow is not None:
+        run_dir = beside(Path(config.grow))
+    else:
+        run_dir = choose_run_dir(config.run_dir, config.name)
     file = run_dir / RECIPE_FILE
     if checkpoints_of(run_dir) and not file.exists():
         problem = f"hours= chooses the recipe of a new run, but the run in {run_dir} was started without hours=."
         raise UserError(problem, "Choose another run_dir=, or leave out hours=.")
     with lock_run_dir(run_dir):
         if not checkpoints_of(run_dir):  # overwrite a recipe.yaml left by a command that wrote no checkpoint
-            choices, about = choose(command, values, overrides)
-            write(file, recipe_of(overrides, values, choices), about)
+            choices, about = choose(command, values, overrides, base)
+            every = [*base, *overrides]
+            write(file, recipe_of(every, compose(command.name, every) if base else values, choices), choices, about)
+            show([*about[:-1], f"  More        {file} explains each key and its value."])
     typed = [one for one in overrides if key_of(one) not in RECIPES]
     return compose(command.name, [f"experiment={file}", *typed]) | {"run_dir": str(run_dir)}
 
 
-def choose(command: Command, values: dict[str, Any], overrides: list[str]) -> tuple[list["Choice"], list[str]]:
-    """Choose and print config keys for a run of values["hours"] hours; returns choices and comments for recipe.yaml."""
+def base_of_growth(run: str, overrides: Sequence[str]) -> list[str]:
+    """Overrides for a run that goes on from `run` at its resolution, with its configuration and weights.
+
+    Raises UserError if `run` has no checkpoint, or if `overrides` set keys of the networks.
+    """
+    from pggan.checkpoints.read import CONFIG_FILE, resolve_checkpoint
+
+    if fixed := [key for key in map(key_of, overrides) if key.split(".")[0] in (*RECIPES, "model")]:
+        problem = f"grow={run} keeps the networks and the recipe of this run, which {fixed[0]}= would change."
+        raise UserError(problem, f"Leave out {fixed[0]}=. For other networks, start a new run with init_from={run}.")
+    checkpoint, _ = resolve_checkpoint(Path(run), "grow")
+    saved, header = saved_config(checkpoint.directory.parents[1] / CONFIG_FILE), checkpoint.header
+    side = header["resolution"] if header["alpha"] == 1 else header["resolution"] // 2
+    saved["schedule"] |= {"first_resolution": side, "total_images": None}
+    saved |= {"init_from": run, "allow_changes": []}
+    found = [f"{group}={saved[group]['name']}" for group in ("loss", "augmentation", "gradients")]
+    for name, value in saved.items():
+        if name not in OF_ONE_RUN | OF_THE_MACHINE:
+            keys = {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
+            found += [f"{key}={as_hydra_reads_it(each)}" for key, each in keys.items() if not key.endswith(".name")]
+    return found
+
+
+def choose(
+    command: Command, values: dict[str, Any], overrides: list[str], base: Sequence[str]
+) -> tuple[list["Choice"], list[str]]:
+    """Choose config keys for a run of values["hours"] hours; returns choices and comments for recipe.yaml.
+
+    Args: base: with grow=, the overrides of the run that the new run goes on from.
+    """
     from dataclasses import fields
 
     from rich.console import Console
-    from rich.table import Table
 
     from pggan.config.train import TrainConfig
     from pggan.config.validation import validated
@@ -73,7 +127,9 @@ def choose(command: Command, values: dict[str, Any], overrides: list[str]) -> tu
     keys = [one for one in overrides if key_of(one).split(".")[0] in known]
     if any(key_of(one) == TOTAL for one in keys) and values["schedule"]["total_images"] is not None:
         raise UserError(f"hours= and {TOTAL}= both say when training ends.", "Leave out one of them.")
+    values = compose(command.name, [*base, *keys]) if base else values
     given, scales = given_keys(keys, values)
+    keys = [*base, *keys]
 
     def composed(choices: list["Choice"]) -> TrainConfig:
         return validated(TrainConfig, compose("train", [*keys, *map(override_of, choices)]))
@@ -83,12 +139,30 @@ def choose(command: Command, values: dict[str, Any], overrides: list[str]) -> tu
 
     with console.status("Choosing a recipe") as status:
         choices, about = find_recipe(config, given, composed, status.update, scales=scales)
-    table = Table("", "", box=None, title=f"For {about}:", title_justify="left", title_style="", show_header=False)
-    for one in choices:
-        table.add_row(override_of(one), one.reason)
-    console.print(table)
-    title = f"Chosen for {about}. The command was: {shlex.join(['pggan', command.name, *overrides])}"
-    return choices, [*wrap(title, 118), *(f"{override_of(one)}: {one.reason}" for one in choices)]
+    command_words = shlex.join(["pggan", command.name, *overrides])
+    return choices, [f"Recipe for {about}.", *decisive(composed(choices), choices), f"Command: {command_words}"]
+
+
+def decisive(config: "TrainConfig", choices: Sequence["Choice"]) -> list[str]:
+    """The three choices that matter most, each as a line for the user: resolution, images and end."""
+    from pggan.performance.recipe import two_digits
+    from pggan.run.eta import until
+
+    reasons, schedule = {choice.key: f": {choice.reason}" for choice in choices}, config.schedule.build()
+    side = f"{schedule.final_resolution}x{schedule.final_resolution}"
+    end = until(3600 * (config.hours or 0) - command_seconds(), datetime.now())
+    return [
+        f"  Resolution  {side}{reasons.get('schedule.final_resolution', ', as given')}.",
+        f"  Images      about {two_digits(schedule.total):,}{reasons.get('schedule.stable_images', '')}.",
+        f"  End         {end}.",
+    ]
+
+
+def show(lines: Sequence[str]) -> None:
+    """Print lines on stderr, wrapped between words; what a line begins with stays where it is."""
+    for line in lines:
+        heading = re.match(r"( {2}\w+ {2,}| *)", line)
+        print(hang(heading[0] if heading else "", line[heading.end() if heading else 0 :]), file=sys.stderr)
 
 
 def override_of(choice: "Choice") -> str:
@@ -108,6 +182,12 @@ def given_keys(overrides: Sequence[str], values: dict[str, Any]) -> tuple[set[st
     of_groups = {key for key in every if key.partition(".")[0] in names - {*NAMED_GROUPS}}
     # If the user types a key such as loss.gamma, the loss is fixed, too, because other losses may not have this key.
     typed = names | of_groups | {name.partition(".")[0] for name in names}
+    if values["grow"] is not None:
+        from pggan.performance.recipe import FEATURES_FROM
+
+        is_plain = values["model"]["features"] is None and values["schedule"]["first_resolution"] < FEATURES_FROM
+        free = GROWING | LENGTHS | ({"model.features", "model.features_from"} if is_plain else set())
+        return (every | tables.keys()) - (free - typed), False
     if not names & {*RECIPES}:
         return typed, False
     scales = "schedule.stable_images" not in typed
@@ -140,17 +220,31 @@ def recipe_of(overrides: Sequence[str], values: dict[str, Any], choices: Sequenc
     return {key: value for key, value in found.items() if key not in OF_ONE_RUN}
 
 
-def write(file: Path, recipe: dict[str, Any], about: Sequence[str] = ()) -> None:
-    """Write `recipe` as an experiment file, with the lines `about` as comments."""
+def write(file: Path, recipe: dict[str, Any], choices: Sequence["Choice"] = (), about: Sequence[str] = ()) -> None:
+    """Write `recipe` as an experiment file, with comments: the lines `about`, and what each key means.
+
+    Args: choices: keys that the program has chosen; their reasons are comments, too.
+    """
     import yaml
 
-    groups = {f"override /{key}": recipe[key] for key in recipe if key in GROUPS[1:]}
+    groups = {key: recipe[key] for key in recipe if key in GROUPS[1:]}
     base = [recipe["experiment"]] if "experiment" in recipe else []
-    content: dict[str, Any] = {"defaults": [*base, *({key: name} for key, name in groups.items())]}
+    content: dict[str, Any] = {"defaults": [*base, *({f"override /{key}": name} for key, name in groups.items())]}
     for key, value in recipe.items():
         section, _, name = key.rpartition(".")
         if key not in GROUPS:
             (content.setdefault(section, {}) if section else content)[name] = value
-    lines = ["# @package _global_", *(f"# {line}" for line in about), yaml.safe_dump(content, sort_keys=False)]
+    reasons = {one.key: f"{override_of(one)}: {one.reason}." for one in choices}
+    explained, section = meanings(groups), ""
+    heads = [*about, *(reasons[key] for key in groups if key in reasons)]
+    lines = ["# @package _global_", *(f"# {part}" for text in heads for part in wrap(text, 118))]
+    for line in yaml.safe_dump(content, sort_keys=False).splitlines():
+        if found := re.match(r"( {0,2})(\w+):", line):
+            indent, name = found.groups()
+            section = section if indent else f"{name}."
+            key = f"{section}{name}" if indent else name
+            texts = filter(None, (explained.get(key), reasons.get(key)))
+            lines += [f"{indent}# {part}" for text in texts for part in wrap(text, 116)]
+        lines.append(line)
     with atomic_write(file) as temporary:
-        temporary.write_text("\n".join(lines))
+        temporary.write_text("\n".join([*lines, ""]))

@@ -22,6 +22,7 @@ from pggan.core.architecture import Precision
 from pggan.core.errors import UserError
 from pggan.core.schedule import value_at
 
+NEWEST = "newest"  # value of run= that means the newest run, and of checkpoint= that means the newest checkpoint
 ALL = "all"  # value of checkpoint= that means all checkpoints of a run
 Port = Annotated[int, ">=0 <=65535"]
 
@@ -40,7 +41,7 @@ class GeneratorConfig:
     def generator_keys(self) -> dict[str, Any]:
         """The keys with which another command loads the same generator; keys with default values are left out."""
         values = {name: getattr(self, name, None) for name in ("run", "checkpoint", "resolution", "alpha", "label")}
-        return {name: value for name, value in values.items() if value not in (None, "newest", ALL)}
+        return {name: value for name, value in values.items() if value not in (None, NEWEST, ALL)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +197,7 @@ class ImportConfig:
 class MonitorConfig:
     """Keys of `pggan monitor`, which serves TensorBoard for a run."""
 
-    run: str | None
+    run: str
     port: Port | None
     open: bool
 
@@ -205,16 +206,15 @@ class MonitorConfig:
 class InspectConfig:
     """Keys of `pggan inspect`, which shows what a run, a checkpoint, a data set or a picture holds."""
 
-    run: str | None
+    run: str  # not used beside `data` and `image`
     data: str | None
     image: str | None
     json: bool
     sheet: str | None
 
     def __post_init__(self) -> None:
-        if [self.run, self.data, self.image].count(None) != 2:
-            remedy = "Give one of run=DIRECTORY, data=DIRECTORY and image=FILE."
-            raise UserError("inspect needs run=, data= or image=.", remedy)
+        if [self.run != NEWEST, self.data is not None, self.image is not None].count(True) > 1:
+            raise UserError("inspect takes one of run=, data= and image=.", "Leave out the others.")
 
 
 # ---- speed -------------------------------------------------------------------------------------------------

@@ -260,6 +260,7 @@ class TrainConfig:
     name: str
     run_dir: str | None
     hours: Positive | None
+    grow: str | None
     resume: str
     allow_changes: list[str]
     init_from: str | None

@@ -14,12 +14,17 @@ PLAIN = re.compile(r"(?!(null|true|false|nan|inf)$|\.\d)[a-z/._][\w/.:+@-]*", re
 
 
 def next_command(command: str, *words: str, **values: object) -> str:
-    """The line that suggests the next `pggan` command, quoted for a shell.
+    """The line that suggests the next `pggan` command; `command_line` explains the arguments."""
+    return f"{NEXT} {command_line(command, *words, **values)}"
+
+
+def command_line(command: str, *words: str, **values: object) -> str:
+    """A `pggan` command, quoted for a shell.
 
     Args: words: overrides and flags in Hydra's syntax, put last; values: configuration values by key, unquoted.
     """
     given = [f"{key}={as_hydra_reads_it(value)}" for key, value in values.items()]
-    return f"{NEXT} {shlex.join(['pggan', *command.split(), *given, *words])}"
+    return shlex.join(["pggan", *command.split(), *given, *words])
 
 
 def key_of(override: str) -> str:
@@ -52,8 +57,8 @@ def new_table(title: str, first: str, *others: str) -> "Table":
 
 
 def three_digits(value: float) -> str:
-    """Format `value` with three significant digits; from 100 on, as a whole number; below 0.001, as 0."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if value >= 0.001 else "0"
+    """Format `value` with three significant digits; above 100, as a whole number; between -0.001 and 0.001, as 0."""
+    return f"{value:,.0f}" if abs(value) >= 100 else "0" if abs(value) < 0.001 else f"{value:.3g}"
 
 
 def duration(seconds: float) -> str:

@@ -6,7 +6,7 @@ has the metrics by name, and a user's own metric is named MODULE:CLASS.  Only th
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pkgutil import resolve_name
 from typing import Any, ClassVar, TypeVar
@@ -53,13 +53,6 @@ def find(key: str, name: str, known: Mapping[str, str]) -> Any:
 def label(metric: str, extractor: str, count: int) -> str:
     """The full name of a metric's value, such as kid@inception-50000: metric, feature extractor, number of images."""
     return f"{metric}@{extractor}-{count}"
-
-
-def summary(values: Mapping[str, float]) -> Iterator[str]:
-    """Yield texts such as "kid@inception-512 3.21", one per value; values of one pyramid level (swd/32) are skipped."""
-    for name, value in values.items():
-        if not name.partition("@")[0].partition("/")[2].isdecimal():
-            yield f"{name} {value:.3g}"
 
 
 @dataclass

@@ -7,7 +7,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from pggan.checkpoints.read import checkpoints_of, choose_checkpoint
+from pggan.checkpoints.read import CONFIG_FILE, checkpoints_of, choose_checkpoint
 from pggan.config.commands import ALL, EvaluateConfig
 from pggan.config.defaults import default_values, of_earlier_version
 from pggan.config.train import DataConfig
@@ -16,12 +16,13 @@ from pggan.config.values import versions
 from pggan.core.atomic_io import atomic_write
 from pggan.core.devices import choose_device, configure_process
 from pggan.core.errors import UserError
+from pggan.core.quality import in_words
 from pggan.core.text import new_table, next_command, three_digits
 from pggan.data.prepare import training_pyramid
 from pggan.data.pyramid import ImagePyramid, open_pyramid
 from pggan.distributed.process_group import ProcessGroup
 from pggan.metrics import FIRST_SEED, Evaluator
-from pggan.sampling.files import CONFIG_FILE, check_output
+from pggan.sampling.files import check_output
 from pggan.sampling.images import save_png
 from pggan.sampling.marks import mark_line
 from pggan.sampling.trained_generator import load
@@ -104,8 +105,8 @@ def report(config: EvaluateConfig, result: dict[str, Any]) -> None:
         title = f"{found['generator']} compared with {result['data']['path']}"
         table = new_table(title, "images shown", f"{found['images']:,}")
         for name, value in found["metrics"].items():
-            table.add_row(name, f"{'-' if value < 0 else ''}{three_digits(abs(value))}")
+            table.add_row(name, three_digits(value))
         console.print(table)
-        for note in found["notes"]:
-            console.print(note)
+        for note in (*in_words(found["metrics"]), *found["notes"]):
+            console.print(f"{note[0].upper()}{note[1:].removesuffix('.')}.", soft_wrap=False)
     print(next_command("export", "format=hf", "out=faces", **config.generator_keys))

@@ -67,25 +67,31 @@ class MeasuredCosts:
         return StepTimes(config.trainer_settings(), architecture, self.device, self.speed)
 
 
-def choose_threads(costs: MeasuredCosts, measure: Callable[[], None]) -> list[Choice]:
+def choose_threads(step: Callable[[int], float], costs: MeasuredCosts, measure: Callable[[], None]) -> list[Choice]:
     """Halve the number of CPU threads as long as that makes the measured steps clearly faster.
 
     If other programs use the CPU, the threads of a step wait for one another: two threads can be slower than one.
+    Args: step: the seconds of a step at a resolution, by the ratios of `costs`, which `measure` measures again.
     """
     threads, choices = torch.get_num_threads(), list[Choice]()
     while threads > 1:
-        before = costs.ratios
+        before, ratios = {side: step(side) for side in costs.ratios}, costs.ratios
         torch.set_num_threads(threads // 2)
         measure()
         side = max(before.keys() & costs.ratios.keys(), default=0)
-        if not side or costs.ratios[side] > CLEARLY_FASTER * before[side]:
+        if not side or step(side) > CLEARLY_FASTER * before[side]:
             torch.set_num_threads(threads)
-            costs.ratios = before
+            costs.ratios = ratios
             break
+        reason = f"{duration(step(side))} a step at {side}x{side}; {threads} threads need {duration(before[side])}"
         threads //= 2
-        share = f"{costs.ratios[side] / before[side]:.0%} of the time with {2 * threads} threads"
-        choices = [Choice("threads", threads, f"a step at {side}x{side} takes {share}")]
+        choices = [Choice("threads", threads, reason)]
     return choices
+
+
+def step_of(costs: MeasuredCosts, recipe: Recipe, side: int) -> float:
+    """The seconds of a training step of `recipe` at resolution `side`."""
+    return costs(recipe.sizes, recipe.batch)[side] * value_at(recipe.batch, side)
 
 
 def extra(networks: NetworkSizes, side: int) -> float:
@@ -125,7 +131,8 @@ def find_recipe(
         measure = partial(costs.measure, compose(recipe.choices), recipe, limit)
         measure()
         if is_free and len(measured) == 1:
-            threads_choice = choose_threads(costs, measure)
+            step = partial(step_of, costs, recipe)
+            threads_choice = choose_threads(step, costs, measure)
     last = compose(recipe.choices).schedule.build().phases[-1]
     larger = costs.times(config, recipe.sizes).larger_batches(last, free_memory(device) if ranks == 1 else None)
     where = f"cpu, threads={torch.get_num_threads()}" if kind == "cpu" and ranks == 1 else f"{ranks} x {kind}"

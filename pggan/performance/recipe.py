@@ -102,6 +102,11 @@ class Recipe:
     batch: PerResolution = field(default_factory=dict)
     choices: list[Choice] = field(default_factory=list)
 
+    @property
+    def grows(self) -> bool:
+        """Whether the run goes on from another run, whose weights it has at schedule.first_resolution."""
+        return self.config.grow is not None
+
     def take(self, values: Mapping[str, Any], reason: str) -> None:
         """Append the dict `values` {key: value} to the choices, except for keys that the user has given."""
         self.choices += [Choice(*each, reason) for each in values.items() if each[0] not in self.given]
@@ -153,7 +158,8 @@ class Recipe:
             (few, {"augmentation": "ada"}, f"D would memorize fewer than {FEW_IMAGES:,} photographs"),
             (adapts, {"augmentation.rampup_images": rampup}, "so that ADA's p can reach 1 within the run"),
             (True, {"ema.half_life_images": half_life}, "a sixtieth of the run's images, between 1,000 and 10,000"),
-            (True, {"ema.rampup": 0.2 if is_short else 0.05}, "recipe demo" if is_short else "as in StyleGAN2-ADA"),
+            (self.grows, {"ema.rampup": None}, "the averaged generator goes on from that of the run"),
+            (not self.grows, {"ema.rampup": 0.2 if is_short else 0.05}, "demo" if is_short else "as in StyleGAN2-ADA"),
             (True, {"monitor.tick_images": one_two_five(images / ticks)}, f"about {ticks} in the run"),
             (True, {"monitor.grid_images": one_two_five(images / (ticks // 5))}, f"about {ticks // 5} in the run"),
             (True, {"checkpoint.every_images": one_two_five(images / 3)}, "about 3 in the run"),
@@ -163,6 +169,8 @@ class Recipe:
         """Choose final resolution, feature maps and pretrained features: the largest networks that fit the time."""
         facts, schedule = self.facts, self.config.schedule
         first, highest = schedule.first_resolution, min(facts.resolution, 1024)
+        if self.grows:
+            highest = min(highest, max(2 * first, schedule.final_resolution))
         sides = [*reversed(resolutions_between(first, max(first, highest)))]
         sides = [schedule.final_resolution] if "schedule.final_resolution" in self.given else sides
         needs = {side: self.least_seconds(self.candidates(side)[0]) for side in sides}
@@ -207,12 +215,15 @@ class Recipe:
 
     def final_images(self, side: int) -> int:
         """Image count at final resolution `side` that must fit the time; otherwise, a lower resolution is chosen."""
+        if self.grows:  # as many images as the fade has: only new layers have to learn
+            return FADE[side] if side > self.config.schedule.first_resolution else 0
         return (DRAWN_FINAL if self.facts.drawn else FINAL)[side]
 
     def lengths(self) -> tuple[PerResolution, PerResolution]:
         """Image counts per stable phase and per fade, given or by default; `choose_lengths` scales these counts."""
         schedule = self.config.schedule.build()
-        stable = schedule.stable_images if self.scales or STABLE_KEY in self.given else STABLE
+        default = STABLE | ({schedule.first_resolution: 0} if self.grows else {})  # the first resolution is trained
+        stable = schedule.stable_images if self.scales or STABLE_KEY in self.given else default
         return stable, schedule.fade_images if self.scales or FADE_KEY in self.given else FADE
 
     def batch_sizes(self, resolution: int, *, short: bool = True) -> dict[int, int]:
@@ -247,6 +258,7 @@ class Recipe:
         growing = growth_seconds(each, stable, fade)
         stable[side] = max(two_digits((self.seconds - growing) / each[side]), int(value_at(self.batch, side)))
         reason = f"growth takes {growing / self.seconds:.0%} of the time, {side}x{side} the rest"
+        reason = reason if growing else f"all of them at {side}x{side}"
         reason += f", lengths are {factor:.3g} x the recipe's" if self.scales else "" if worth else ": too few images"
         self.take({STABLE_KEY: stable, FADE_KEY: fade or 0}, reason)
         if self.scales or STABLE_KEY in self.given or config.total_images is not None:

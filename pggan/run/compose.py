@@ -242,7 +242,8 @@ def introduce(
     seconds = reporter.eta.seconds_between(state.images, schedule.total)
     if limit is not None:
         seconds = max(3600 * (limit.hours - reporter.hours), 0.0)
-    phases = f"{len(schedule.phases)} phases, {schedule.total:,} images"
+    count = len(schedule.phases)
+    phases = f"{count} phase{'s' * (count > 1)}, {schedule.total:,} images"
     classes = f", {len(pyramid.class_names or ())} classes, not used: data.labels=true trains with them"
     unused = classes if pyramid.class_names and not description["data"]["labels"] else ""
     for line in (

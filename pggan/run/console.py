@@ -3,33 +3,57 @@
 A file, a pipe, a notebook or a terminal with TERM=dumb gets only the lines, without control characters.
 """
 
-import re
 import time
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from textwrap import fill
 from typing import Any, Self
 
+import numpy as np
+from PIL import Image
+from rich.color import Color
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.panel import Panel
 from rich.progress_bar import ProgressBar
+from rich.segment import Segment, Segments
+from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
 from pggan.checkpoints.read import checkpoints_of
 from pggan.core.architecture import resolutions_between
 from pggan.core.schedule import Course, Phase
-from pggan.core.text import duration
+from pggan.core.text import NEXT, duration
+from pggan.run.summary import last_quality, quality
+from pggan.sampling.images import Pixels, to_pil
 
-# Matches the tags of metrics that compare fakes with reals, except metrics of one level of a pyramid (swd/32).
-IMAGE_QUALITY = r"metrics/(?![a-z_]+_(floor|reals))[a-z_]+(/[a-z]+)?@.*"
 FRAMES_PER_SECOND = 1  # rate of the live view; drawing one frame delays training by 3 ms
 KEPT_WARNINGS = 3  # the live view shows the last three warnings; train.log keeps all warnings
 BAR_WIDTH = 26
+FACES = 8
 
 
 class LastingConsole(Console):
-    """A console that becomes quiet, and does not fail, when its pipe or terminal is closed."""
+    """A console on stderr that becomes quiet, and does not fail, when its pipe or terminal is closed."""
+
+    def __init__(self) -> None:
+        # A live view inside a Jupyter notebook would add a new copy of itself with every frame.
+        super().__init__(stderr=True, highlight=False, force_jupyter=False)
+
+    def say(self, text: str, style: str | None = None) -> None:
+        """Print a line; a terminal gets it wrapped between words, so that only a long path is wider than its lines."""
+        if self.is_terminal and not text.startswith(NEXT):  # users copy the next command
+            text = fill(text, self.width, break_long_words=False, break_on_hyphens=False)
+        self.print(text, markup=False, soft_wrap=True, style=style)
+
+    def box(self, lines: Sequence[str]) -> None:
+        """Print `lines`, in a box if the terminal is wide enough: users can't copy a line that a box has cut."""
+        fits = self.is_terminal and max(map(len, lines)) + 4 <= self.width
+        text = Text("\n".join(lines))
+        self.print(Panel.fit(text) if fits else text, soft_wrap=not fits)
 
     def print(self, *objects: Any, **settings: Any) -> None:
         """Print `objects`; a closed pipe or terminal is ignored."""
@@ -47,13 +71,16 @@ class TrainingConsole:
     def __init__(self, run_dir: Path, course: Course, images: int) -> None:
         """Args: images: number of images that the run has shown so far."""
         self.run_dir, self.course, self.images, self.phase = run_dir, course, images, course.at(images)
-        self.rows = {"tick": "none yet", "metric": "none yet"}  # texts about the last tick and metric
+        self.rows = {"tick": "none yet", "quality": last_quality(run_dir) or "not measured yet"}
         self._end: float | None = None  # expected end of the run, on the clock of time.monotonic()
         self.warnings: deque[str] = deque(maxlen=KEPT_WARNINGS)
-        # A live view inside a Jupyter notebook would add a new copy of itself with every frame.
-        self._console = LastingConsole(stderr=True, highlight=False, force_jupyter=False)
+        self._strip: list[RenderableType] = []  # the newest faces, if the terminal can show faces
+        self._console = LastingConsole()
+        self.line, self.box = self._console.say, self._console.box
         self.is_live = self._console.is_terminal and not self._console.is_dumb_terminal
-        self._live = Live(get_renderable=self.frame, console=self._console, refresh_per_second=FRAMES_PER_SECOND)
+        self._live = Live(
+            get_renderable=self.frame, console=self._console, refresh_per_second=FRAMES_PER_SECOND, transient=True
+        )
 
     def __enter__(self) -> Self:
         if self.is_live:
@@ -61,17 +88,25 @@ class TrainingConsole:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the live view; the lines above it and the newest faces stay on the terminal."""
         with suppress(OSError):
             self._live.stop()
-
-    def line(self, text: str, style: str | None = None) -> None:
-        """Print a line."""
-        self._console.print(text, markup=False, soft_wrap=True, style=style)
+        for strip in self._strip:
+            self._console.print(strip, end="")
+        self._strip = []
 
     def warn(self, text: str) -> None:
         """Print a warning, and keep it in the live view."""
         self.warnings.append(f"{self.images:,} images: {text}")
         self.line(text, "yellow")
+
+    def faces(self, fakes: Pixels) -> None:
+        """Show the first `fakes` [N, R, R, C] in the live view, if the terminal has true colour."""
+        if self.is_live and self._console.color_system == "truecolor":
+            self._strip = [half_blocks(fakes[:FACES], self._console.width)]
 
     def progress(self, images: int, phase: Phase) -> None:
         """Store the images shown and the current phase for the next frame of the live view."""
@@ -81,8 +116,8 @@ class TrainingConsole:
         """Show the `scalars` (value by name) of the last tick; returns the tick's line for train.log."""
         left, side = scalars["speed/eta_seconds"], self.phase.resolution
         self._end = time.monotonic() + left
-        for tag in [tag for tag in scalars if re.fullmatch(IMAGE_QUALITY, tag)][:1]:
-            self.rows["metric"] = f"{tag.removeprefix('metrics/')} {scalars[tag]:.3g} at {self.images:,}"
+        if words := quality(scalars):
+            self.rows["quality"] = f"{words} (at {self.images:,} images)"
         losses = " ".join(f"{name} {scalars.get(f'{name}/loss', 0):8.2f}" for name in "DG")
         self.rows["tick"] = f"{losses} {scalars['speed/images_per_second']:6.1f} img/s"
         size = f"{side}x{side}"
@@ -92,7 +127,7 @@ class TrainingConsole:
         return text
 
     def frame(self) -> RenderableType:
-        """Build the live view, at most 80 columns wide."""
+        """Build the live view, at most 80 columns wide unless there are faces."""
         phase, schedule = self.phase, self.course.schedule
         levels = Text()
         for side in resolutions_between(schedule.first_resolution, schedule.final_resolution):
@@ -105,9 +140,26 @@ class TrainingConsole:
         table.add_row("run", _bar(self.images / schedule.total), f"{self.images:,} of {schedule.total:,}, {left}")
         table.add_row("phase", _bar(done), f"batch {phase.batch}, alpha {phase.alpha:.2f}")
         saved = [f"{int(path.name):,} images" for path in checkpoints_of(self.run_dir)]
-        rows = self.rows | {"checkpoint": (saved or ["none yet"])[-1]}
-        shown = [Text(f"{name:<11}{text}", overflow="fold") for name, text in rows.items()]
-        return Group(table, *shown, *(Text(f"! {text}", "yellow", overflow="fold") for text in self.warnings))
+        rows = Table.grid(padding=(0, 1))
+        for name, text in (self.rows | {"checkpoint": (saved or ["none yet"])[-1]}).items():
+            rows.add_row(name, Text(text))
+        return Group(*self._strip, table, rows, *(Text(f"! {text}", "yellow") for text in self.warnings))
+
+
+def half_blocks(fakes: Pixels, width: int) -> RenderableType:
+    """Images [N, R, R, C] side by side in at most `width` columns; a character shows two pixels, one above the other.
+
+    Images that are too wide are shrunk.
+    """
+    side = max(min(fakes.shape[1], width // len(fakes)) // 2 * 2, 2)
+    small = [to_pil(one).convert("RGB").resize((side, side), Image.Resampling.BOX) for one in fakes]
+    pixels = np.concatenate([np.asarray(one) for one in small], 1)
+    segments = []
+    for upper, lower in zip(pixels[::2].tolist(), pixels[1::2].tolist(), strict=True):
+        colours = zip(upper, lower, strict=True)
+        segments += [Segment("▀", Style.from_color(*(Color.from_rgb(*one) for one in pair))) for pair in colours]
+        segments.append(Segment.line())
+    return Segments(segments)
 
 
 def _bar(share: float) -> ProgressBar:

@@ -14,10 +14,11 @@ import torch
 
 from pggan.checkpoints.read import BEST, best_of, checkpoints_of, mark_of
 from pggan.core.errors import UserError
+from pggan.core.quality import in_words
 from pggan.core.schedule import Phase, is_due
 from pggan.data.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup, RemoteUserError
-from pggan.metrics import Evaluator, images_compared, summary
+from pggan.metrics import Evaluator, images_compared
 from pggan.networks.networks import Generator
 from pggan.run.report import NullReporter, Reporter
 from pggan.sampling.generate import RenderSettings
@@ -115,5 +116,5 @@ class TrainingEvaluator:
             mark = {"metric": name, "value": values[name], "resolution": phase.resolution, "fading": phase.alpha < 1}
             if is_better(mark, self._best):
                 self._best = self.mark = mark
-        best = "; the best so far" * (self.mark is not None)
-        self.reporter.line(f"Evaluation: {', '.join(summary(values))}{best}")
+        best = " (the best so far)" * (self.mark is not None)
+        self.reporter.line(f"Quality{best}: {'. '.join(in_words(values))}.")

@@ -24,6 +24,7 @@ from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError
 from pggan.core.text import next_command
 from pggan.data.pyramid import ImagePyramid
+from pggan.run.summary import COMMANDS, reached
 from pggan.sampling.files import STILLS, check_output, save_picture
 from pggan.sampling.images import grid
 from pggan.sampling.marks import mark_in
@@ -37,7 +38,7 @@ def run(config: InspectConfig) -> int:
     """Print the facts of the run, data set or picture that `config` names; returns the exit code."""
     if config.image is not None:
         facts, step = facts_of_picture(Path(config.image)), next_command("explore", "open=true")
-    elif config.run is None:
+    elif config.data is not None:
         facts, step = facts_of_data(config), next_command("train", "hours=2", **{"data.path": config.data})
     else:
         path = path_of_run(config.run)
@@ -48,7 +49,8 @@ def run(config: InspectConfig) -> int:
         return 0
     table = Table(Column(), Column(overflow="fold"), show_header=False)
     for name, value in facts.items():
-        table.add_row(name, json.dumps(value) if isinstance(value, dict) else str(value))
+        parts = [f"{key} {each}" for key, each in value.items()] if isinstance(value, dict) else [str(value)]
+        table.add_row(name, ", ".join(parts))
     Console().print(table)
     print(step)
     return 0
@@ -58,8 +60,11 @@ def facts_of_run(path: Path) -> dict[str, Any]:
     """The facts of a checkpoint; `path` is a checkpoint, or a run directory whose newest valid checkpoint is read."""
     checkpoint, _ = resolve_checkpoint(path, "run")
     best, header = best_of(checkpoints_of(path)), checkpoint.header
+    about = reached(path) if checkpoints_of(path) else {}  # `path` may be a checkpoint
     return {
         **{key: header[key] for key in ("images", "resolution", "alpha", "phase")},
+        "hours": round(header.get("spent_seconds", 0.0) / 3600, 3),
+        **{name.lower(): text for name, text in about.items() if name not in COMMANDS},
         "parameters": {name: parameters_in(checkpoint, name) for name in ("generator", "discriminator")},
         "state_sha256": header["state_sha256"],
         "checkpoint": str(checkpoint.directory),

@@ -23,6 +23,7 @@ from pggan.run.evaluation import TrainingEvaluator
 from pggan.run.health import REALS_SIGN, MetricAccumulator, means
 from pggan.run.pictures import Pictures, Step
 from pggan.run.report import NullReporter, Reporter
+from pggan.run.summary import ending
 from pggan.training.trainer import Trainer
 
 # Bits that a rank sets in an all-reduce before each step, so that all ranks stop, save or roll back at the same step.
@@ -183,13 +184,16 @@ class Run:
             prune(self.run_dir, images, self.writer.keep)
         if problem := self.group.broadcast_object(str(self._problem or "")):
             raise self._problem or NonFiniteError(problem)  # rank 0's `_problem` also has the checkpoint's image count
+        reporter.console.close()
         if images < schedule.total:
             resumes = f"The same command with run_dir={self.run_dir} resumes."
-            reporter.line(f"Interrupted at {images:,} images; everything is saved. {resumes}")
+            saved = f"Interrupted at {images:,} images; everything is saved. {resumes}"
+            reporter.line(saved)
+            reporter.line(next_command("train", run_dir=self.run_dir))
             return EXIT_INTERRUPTED
-        reporter.finish(schedule.total)
-        reporter.line(f"Done: {images:,} images.")
-        reporter.line(next_command("sample", "seeds=0-63", run=self.run_dir))
+        if self.pictures is not None:
+            self.pictures.write_film()
+        reporter.finish(ending(self.run_dir, images) if self.group.is_main else [], images)
         return 0
 
 

@@ -6,12 +6,11 @@ from contextlib import redirect_stderr
 from io import StringIO
 from pathlib import Path
 
+from pggan.checkpoints.read import EVENTS, newest_run
 from pggan.config.commands import MonitorConfig
 from pggan.core.errors import UserError
 from pggan.core.text import next_command
 
-OUTPUTS = Path("outputs")
-EVENTS = "events.out.tfevents.*"
 HOST = "127.0.0.1"
 # By default, TensorBoard shows only 10 pictures per tag, which it picks at random.
 SAMPLES = "images=1000,text=1000"
@@ -19,8 +18,8 @@ SAMPLES = "images=1000,text=1000"
 
 def run(config: MonitorConfig) -> int:
     """Serve TensorBoard until Ctrl-C; returns the exit code."""
-    newest = newest_run(OUTPUTS if config.run is None else Path(config.run))
-    directory = newest if config.run is None else Path(config.run)
+    directory = Path(config.run)
+    newest = newest_run(directory, EVENTS)
     address = serve(directory, config.port)
     print(f"{directory}: {address}\nPreview grids are in the tab Images.  Ctrl-C ends TensorBoard.", flush=True)
     if config.open:
@@ -31,15 +30,6 @@ def run(config: MonitorConfig) -> int:
         print()
     print(next_command("sample", "seeds=0-63", run=newest))
     return 0
-
-
-def newest_run(folder: Path) -> Path:
-    """The run in or below `folder` whose TensorBoard events changed last; raises UserError if there is no run."""
-    files = {path: path.stat().st_mtime for path in folder.rglob(EVENTS)}
-    if not files:
-        remedy = "Set run= to the run_dir of a training, or to a folder with runs. By default, runs are below outputs/."
-        raise UserError(f"There is no run in {folder.absolute()}.", remedy)
-    return max(files, key=files.__getitem__).parent
 
 
 def serve(directory: Path, port: int | None) -> str:

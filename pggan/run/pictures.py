@@ -14,7 +14,10 @@ from pggan.data.pyramid import ImagePyramid
 from pggan.data.reals import to_float
 from pggan.networks.networks import Discriminator, Generator
 from pggan.optim.state import State
+from pggan.run.console import FACES
 from pggan.run.report import Reporter
+from pggan.run.summary import FILM
+from pggan.sampling.files import save_film
 from pggan.sampling.generate import draw_seeds
 from pggan.sampling.images import (
     FOLDER,
@@ -27,9 +30,12 @@ from pggan.sampling.images import (
     shrink,
     stored_grids,
 )
+from pggan.sampling.timelapse import film_of, grids_of_run
 
 MAX_GRID = 2**22  # largest number of pixels of a preview grid: a screen shows no more, and encoding takes a second
 FILM_GRIDS = 200  # number of small grids that a run stores for its film: 200 frames last seven seconds
+FILM_SIDE, FILM_FPS = 256, 25  # of the film that a run writes at its end: pixels, and frames per second
+LEAST_SECONDS = 60  # shorter runs write no film, because writing 200 frames takes a second
 MAX_TILE = 128  # longest side in pixels of an image in a stored grid; larger images are shrunk by averaging
 MAX_STORED_PIXELS = 2**16  # largest number of pixels of a stored grid: even a grid of noise then takes less than 200 KB
 MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # limits on fakes in TensorBoard's projector: 256 at 256x256, 16 at 1024x1024
@@ -95,6 +101,13 @@ class Pictures:
             torch.cuda.empty_cache()
             self.reporter.warn(f"Pictures of {images:,} images are left out: {str(error).partition('. GPU')[0]}.")
 
+    def write_film(self) -> None:
+        """Write the film of the run's growth, unless the run was so short that the film would take a share of it."""
+        if 3600 * self.reporter.hours >= LEAST_SECONDS:
+            grids = grids_of_run(self.reporter.run_dir)
+            frames, mark = film_of(grids, len(grids), FILM_SIDE), self.reporter.mark(self.state.images)
+            save_film(frames, len(grids), FILM_FPS, self.folder / FILM, mark)
+
     def _show_grids(self, phase: Phase, images: int) -> None:
         """Show reals, and fakes of G and averaged G for seeds 0, 1, 2 …; store the averaged G's fakes as a PNG file."""
         self._show("reals", self._reals(phase.resolution), images)
@@ -103,6 +116,7 @@ class Pictures:
         for name, network, path in (("fakes", g, None), ("averaged_fakes", self.state.g_ema, file)):
             fakes = draw_seeds(network, self._count(phase.resolution), phase.resolution, phase.alpha)
             self._show(name, fakes, images, path)
+            self.reporter.console.faces(fakes)  # those of the averaged G are drawn last, and stay
 
     def _count(self, resolution: int) -> int:
         """The number of images of a preview grid: columns x rows, or fewer to stay within MAX_GRID pixels."""
@@ -120,6 +134,8 @@ class Pictures:
     def _store_grid(self, phase: Phase, images: int) -> None:
         """Store one frame of the film: a small grid of the averaged generator's images for the seeds 0, 1, 2 …"""
         fakes = draw_seeds(self.state.g_ema, self.columns**2, phase.resolution, phase.alpha)
+        if len(fakes) >= FACES:  # the film's grids of large images have fewer
+            self.reporter.console.faces(fakes)
         small = shrink(fakes, max(phase.resolution // self.tile, 1))
         facts = GridFacts(images, phase.resolution, phase.alpha, round(self.reporter.hours, 6), self.columns)
         save_grid(grid(small, self.columns), facts, self.film, self.reporter.mark(images))

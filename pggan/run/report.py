@@ -4,6 +4,7 @@ import json
 import math
 import re
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -20,10 +21,10 @@ from pggan.run.console import TrainingConsole
 from pggan.run.eta import Eta
 from pggan.run.health import Alarms
 from pggan.run.run_dir import append_log
+from pggan.run.summary import METRICS_FILE, records_of
 from pggan.sampling.images import Pixels, save_png
 from pggan.sampling.marks import mark_line
 
-METRICS_FILE = "metrics.jsonl"  # the scalars of each tick as one JSON object per line
 # Keys for TensorBoard's HParams, where people compare runs; TensorBoard's text page has all keys.
 COMPARED = ("seed", "precision", "elastic", "loss", "model", "schedule", "ema", "augmentation")
 GROWTH = {"growth: levels above 4x4; the curve bends where a phase ends": ["^schedule/growth$"]}
@@ -70,11 +71,11 @@ class Reporter:
         """
         self.run_dir, self.course, self.eta, self.alarms, self.began = run_dir, course, eta, alarms, began
         self.marks = marks
+        keep_metrics(run_dir / METRICS_FILE, images)
         self.console = TrainingConsole(run_dir, course, images)
         self.board = SummaryWriter(str(run_dir), purge_step=images + 1 if images else 0)
         self._first = images and images + 1  # image count of this command's first entries in TensorBoard
         self._tick_images, self._tick_time = images, time.monotonic()
-        keep_metrics(run_dir / METRICS_FILE, images)
 
     def __enter__(self) -> Self:
         self.console.__enter__()
@@ -116,9 +117,12 @@ class Reporter:
         _, start, self._end_of_row = hparams(compared, {})  # type: ignore[no-untyped-call]
         board.file_writer.add_summary(start, self._first)  # type: ignore[attr-defined]  # typed as None in its stub
 
-    def finish(self, images: int) -> None:
-        """Mark the run as complete in TensorBoard's HParams; `images` is its last image count."""
+    def finish(self, lines: Sequence[str], images: int) -> None:
+        """Print and log the last `lines`, and mark the run as complete in TensorBoard; `images` is its image count."""
         self.board.file_writer.add_summary(self._end_of_row, images)  # type: ignore[attr-defined]
+        self.console.box(lines)
+        for line in lines:
+            append_log(self.run_dir, line)
 
     def begin_phase(self, phase: Phase, images: int, *, is_new: bool) -> None:
         """Report that `phase` begins (if `is_new`), or that the run resumes within `phase`, at image count `images`."""
@@ -188,9 +192,6 @@ def growth(phase: Phase) -> float:
 
 def keep_metrics(path: Path, images: int) -> None:
     """Rewrite a metrics.jsonl without lines beyond `images`, and without lines that a kill or a full disk cut short."""
-    kept = ""
-    for line in path.read_text().splitlines() if path.is_file() else []:
-        with suppress(ValueError, KeyError, TypeError):
-            kept += f"{line}\n" * (json.loads(line)["images"] <= images)
+    kept = [json.dumps(record) for record in records_of(path.parent) if record["images"] <= images]
     with atomic_write(path) as temporary:
-        temporary.write_text(kept)
+        temporary.write_text("".join(f"{line}\n" for line in kept))

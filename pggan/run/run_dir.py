@@ -1,16 +1,18 @@
 """The run directory: its name, lock, log and configuration.  This module does not import torch."""
 
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
-from pggan.checkpoints.read import checkpoints_of
+from pggan.checkpoints.read import CONFIG_FILE, checkpoints_of
 from pggan.core.atomic_io import atomic_write, make_directory, try_lock
 from pggan.core.errors import UserError
 
@@ -27,6 +29,14 @@ def choose_run_dir(run_dir: str | None, name: str) -> Path:
     return Path("outputs") / name / time.strftime("%Y-%m-%d_%H-%M-%S")
 
 
+def beside(run_dir: Path) -> Path:
+    """A new path beside `run_dir` for a run that goes on from it, such as photos-grown, then photos-grown-2."""
+    run_dir = run_dir.parents[1] if run_dir.parent.name == "checkpoints" else run_dir  # `run_dir` may be a checkpoint
+    stem = re.sub(r"-grown(-\d+)?$", "", run_dir.absolute().name)
+    names = (f"{stem}-grown{'' if number == 1 else -number}" for number in count(1))
+    return next(path for name in names if not (path := run_dir.parent / name).exists())
+
+
 def next_start(run_dir: Path) -> str:
     """A sentence that says whether the same command resumes the run from a checkpoint or starts it again."""
     found = checkpoints_of(run_dir)
@@ -36,7 +46,7 @@ def next_start(run_dir: Path) -> str:
 
 def write_config(path: Path, description: dict[str, Any]) -> None:
     """Write config.yaml into the run directory `path`."""
-    with atomic_write(path / "config.yaml") as temporary:
+    with atomic_write(path / CONFIG_FILE) as temporary:
         temporary.write_text(OmegaConf.to_yaml(OmegaConf.create(description)))
 
 

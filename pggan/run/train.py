@@ -7,10 +7,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from pggan.checkpoints.read import checkpoints_of, newest_checkpoint
-from pggan.checkpoints.write import NonFiniteError
+from pggan.checkpoints.read import checkpoints_of, mark_of, newest_checkpoint
+from pggan.checkpoints.write import NonFiniteError, prune
 from pggan.config.train import TrainConfig
-from pggan.config.values import to_plain
+from pggan.config.values import changes, describe, to_plain
 from pggan.core.devices import choose_device, count_devices
 from pggan.core.errors import StepFailed, UserError
 from pggan.core.process import threads_per_rank
@@ -19,11 +19,15 @@ from pggan.distributed.process_group import ProcessGroup, RankInfo, rank_from_en
 from pggan.distributed.watchdog import killed_if_stopped
 from pggan.optim.updates import ema_decay
 from pggan.run.compose import FindImages, open_run
+from pggan.run.console import LastingConsole
 from pggan.run.loop import Run
 from pggan.run.run_dir import choose_run_dir, next_start
+from pggan.run.summary import ending
 
 COMPUTE_FILE = ".compute.json"  # file in the run directory with the `compute.` keys after a step has failed
 MAX_FAILURES = 3  # limit of rollbacks in one process; a run with more failures has diverged
+# Keys that don't change a run that has ended.
+OF_ONE_COMMAND = {"run_dir", "resume", "hours", "devices", "threads", "allow_changes", "init_from", "grow"}
 REMEDY = (
     "Lower schedule.learning_rate_g and schedule.learning_rate_d, or raise the weight of the gradient penalty "
     "(loss.*), and repeat the command: the run resumes from its last checkpoint."
@@ -40,10 +44,31 @@ def run(config: TrainConfig, find_images: FindImages | None = None) -> int:
     if info is not None:
         return join_ranks(config, info, find_images)
     refuse_copies(config)
+    if config.distributed.nnodes == 1 and (images := ended_at(config)):
+        run_dir, console = Path(str(config.run_dir)), LastingConsole()
+        prune(run_dir, images, config.checkpoint.keep)  # the command that ended the run may have been killed before
+        console.say(f"The run in {run_dir} has ended, so nothing was trained.")
+        console.box(ending(run_dir, images))
+        return 0
     kind, count = count_devices(config.devices)
     if count * config.distributed.nnodes == 1:
         return train(config, find_images, ProcessGroup.single_process(choose_device(kind)))
     return launch_ranks(config, kind, count)
+
+
+def ended_at(config: TrainConfig) -> int:
+    """The image count at which the run in config.run_dir has ended; 0 if it goes on, or if the keys have changed."""
+    run_dir = Path(config.run_dir or "")
+    if config.run_dir is None or config.resume != "auto" or not (found := checkpoints_of(run_dir)):
+        return 0
+    total = config.schedule.build().total if config.hours is None else mark_of(found[-1], "total_images")
+    if total is None or int(found[-1].name) < total:
+        return 0
+    checkpoint, _ = newest_checkpoint(run_dir)  # verifies the files, which takes a second for large networks
+    if checkpoint is None or checkpoint.directory != found[-1]:
+        return 0
+    changed = {key for key, _ in changes(checkpoint.header["config"], describe(config))}
+    return 0 if changed - OF_ONE_COMMAND else checkpoint.images
 
 
 def train(config: TrainConfig, find_images: FindImages, group: ProcessGroup) -> int:

@@ -13,6 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 from rich.console import Console
 from rich.progress import track
 
+from pggan.checkpoints.read import CONFIG_FILE
 from pggan.core.atomic_io import atomic_write, existing_parent
 from pggan.core.errors import UserError
 from pggan.sampling.images import MIN_TILE, Pixels, enlarge, grid, to_pil
@@ -21,7 +22,7 @@ from pggan.sampling.marks import mark_film, saving
 STILLS = (".png", ".jpg", ".jpeg", ".webp")  # endings of the names of picture files
 VIDEO = ".mp4"
 ANIMATED = (VIDEO, ".webp", ".gif")
-CONFIG_FILE = "config.yaml"  # each run directory has this file
+MAX_FILM = 512  # pixels: frames of a film are enlarged to at most this side
 WIDEST = 2048  # pixels: images of a sheet are enlarged only while the sheet is no wider than this
 PAPER, INK = 232, 40  # grey levels of captions: the background and the letters
 CAPTION_HEIGHT, FONT_SIZE = 16, 11  # pixels
@@ -91,9 +92,9 @@ def sheet_zoom(resolution: int, columns: int) -> int:
     return max(min(MIN_TILE, WIDEST // columns) // resolution, 1)
 
 
-def film_zoom(side: int) -> int:
-    """The largest whole factor that enlarges frames of `side` pixels to at most 512 pixels; 1 for larger frames."""
-    return max(512 // side, 1)
+def film_zoom(side: int, most: int = MAX_FILM) -> int:
+    """The largest whole factor that enlarges frames of `side` pixels to at most `most` pixels; 1 for larger frames."""
+    return max(most // side, 1)
 
 
 def save_picture(picture: Pixels, path: Path, mark: str | None = None) -> None:

@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw, ImageFont
 from pggan.config.commands import TimelapseConfig
 from pggan.core.errors import UserError
 from pggan.core.text import next_command
-from pggan.sampling.files import ANIMATED, film_zoom, output_path, save_film
+from pggan.sampling.files import ANIMATED, MAX_FILM, film_zoom, output_path, save_film
 from pggan.sampling.images import FOLDER, GridFacts, Pixels, stored_grids
 from pggan.sampling.marks import mark_line
 
@@ -31,11 +31,11 @@ def run(config: TimelapseConfig) -> int:
     return 0
 
 
-def film_of(grids: dict[Path, GridFacts], count: int) -> Iterator[Pixels]:
+def film_of(grids: dict[Path, GridFacts], count: int, most: int = MAX_FILM) -> Iterator[Pixels]:
     """Yield `count` frames [H, W, 3] at equal steps of images shown; each frame shows the newest grid so far."""
     paths, facts = [*grids], [*grids.values()]
     with Image.open(paths[-1]) as largest:
-        side = largest.width * film_zoom(largest.width)
+        side = largest.width * film_zoom(largest.width, most)
     stamp_height = side // STAMP_SHARE
     font = ImageFont.load_default(side / STAMP_LETTERS)
     times = [each.images for each in facts]

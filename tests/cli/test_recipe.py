@@ -1,5 +1,6 @@
 """hours= on the command line: what is given stays, the choice is kept, and the run ends in time."""
 
+import re
 from shutil import rmtree
 from types import SimpleNamespace
 
@@ -21,6 +22,7 @@ from tests.composed import composed
 
 SECONDS = 4
 SECONDS_PER_IMAGE = 0.01
+HEADINGS = ["Resolution", "Images", "End", "More"]
 HOURS = f"hours={SECONDS / 3600}"
 RECIPE = {
     "experiment": "avatars_32",
@@ -39,7 +41,7 @@ RECIPE = {
 
 def test_a_recipe_is_read_as_it_was_written_and_given_keys_have_priority(tmp_path):
     file = tmp_path / "my recipe.yaml"
-    write(file, RECIPE, ["A test."])
+    write(file, RECIPE, about=["A test."])
     assert read_recipe(file) == RECIPE
     assert file.read_text().splitlines()[:2] == ["# @package _global_", "# A test."]
     values = compose("train", [f"experiment={file}", "seed=9"])
@@ -117,9 +119,11 @@ def chosen(even_costs, monkeypatch):
 def test_typed_lengths_stay_in_the_recipe_and_what_is_shown(chosen, tmp_path, capsys):
     typed = ["schedule.fade_images={8: 200, 16: 300, 32: 400}", "schedule.lr_decay_images=77"]
     values = chosen("train", "hours=0.01", "experiment=avatars_32", "data.count=64", f"run_dir={tmp_path}", *typed)
-    shown, schedule = capsys.readouterr().err, values["schedule"]
-    assert "schedule.stable_images=" in shown
-    assert not any(key in shown for key in ("fade_images=", "lr_decay_images="))
+    shown, written, schedule = capsys.readouterr().err, (tmp_path / "recipe.yaml").read_text(), values["schedule"]
+    assert [line.split()[0] for line in shown.splitlines() if re.match("  [A-Z]", line)] == HEADINGS
+    assert all(len(line) <= 80 for line in shown.replace(str(tmp_path), "run").splitlines())
+    assert "  # schedule.stable_images=" in written  # its reason
+    assert not any(f"  # schedule.{key}=" in written for key in ("fade_images", "lr_decay_images"))
     fades = [schedule["fade_images"][side] for side in (8, 16, 32)]
     assert (fades, schedule["lr_decay_images"]) == ([200, 300, 400], 77)
     assert compose("train", [f"experiment={tmp_path}/recipe.yaml"])["schedule"] == schedule
@@ -183,7 +187,7 @@ def even_clock(monkeypatch, after_step):
 def test_a_run_of_hours_keeps_its_recipe_and_ends_in_time(toy_data, tmp_path, even_costs, even_clock, capsys):
     words = ["train", f"data.path={toy_data}", "devices=cpu", "monitor.tick_images=32", f"run_dir={tmp_path}"]
     assert main([*words, HOURS]) == 0
-    assert "schedule.final_resolution=" in capsys.readouterr().err
+    assert "  Resolution  " in capsys.readouterr().err
     recipe, (checkpoint, _) = read_recipe(tmp_path / "recipe.yaml"), newest_checkpoint(tmp_path)
     assert recipe["monitor.tick_images"] == 32
     assert not {"run_dir", "hours", "devices"} & recipe.keys()

@@ -33,7 +33,7 @@ REFUSED = {
     "train schedule.learning_rate_g=inf": "a number at least 0, or a table {resolution: a number at least 0}",
     "train schedule.batch={4: 16, 12: 8}": "a table {resolution: a whole number at least 1}",
     "sample run=x truncation=nan": "a number",
-    "sample": "'run' needs a value",
+    "prepare": "'source' needs a value",
     # bounds
     "train model.fmap_max=99999999999": "at least 1 and at most 65536",
     "train model.features_from=4": "or 2048 at least 8",
@@ -49,7 +49,7 @@ REFUSED = {
     "train ema.decay_per_update=0.9": "null if ema.decay_per_update= is given",
     "train monitor.grid=100x101": "at most 10000 images",
     "train monitor.grid=2x3x4": "for example 8x4",
-    "inspect run=x data=y": "run=, data= or image=",
+    "inspect run=x data=y": "run=, data= and image=",
 }
 
 

@@ -10,8 +10,9 @@ from PIL import Image
 
 from pggan.cli.main import main
 from pggan.core.errors import EXIT_USER_ERROR, UserError
+from pggan.core.quality import in_words
 from pggan.data.pyramid import ImagePyramid
-from pggan.metrics import METRICS, Evaluator, Metric, label, summary
+from pggan.metrics import METRICS, Evaluator, Metric, label
 from pggan.metrics.command import open_images
 from pggan.metrics.images import FakeImages, RealImages
 from pggan.networks.efficientnet_lite0 import LITE0, backbone_fingerprint
@@ -50,7 +51,7 @@ def test_every_metric_has_numbers_by_names_with_extractor_and_count(finished_run
     # An untrained generator is far from the data, by any metric.
     assert found.values["swd/16@patches-20"] > found.values["swd_floor/16@patches-20"]
     assert found.values["kid@pixels-20"] > 5 * abs(found.values["kid_floor@pixels-10"])
-    assert next(summary(found.values)).startswith("swd/mean@patches-20 ")
+    assert next(in_words(found.values)).startswith("SWD ")
 
 
 def test_a_metric_takes_all_the_reals_there_are_and_is_left_out_where_it_has_no_number(finished_run, toy_data, alone):

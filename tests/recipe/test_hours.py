@@ -90,17 +90,20 @@ def test_cpu_threads_are_halved_as_long_as_steps_become_clearly_faster():
     before, times = torch.get_num_threads(), {4: 4.0, 2: 2.0, 1: 1.9}
     costs = SimpleNamespace(ratios={16: times[4]})
 
+    def step(side):
+        return costs.ratios[side]
+
     def measure():
         costs.ratios = {16: times[torch.get_num_threads()]}
 
     torch.set_num_threads(4)
     try:
-        ((key, value, reason),) = choose_threads(costs, measure)
+        ((key, value, reason),) = choose_threads(step, costs, measure)
         assert (key, value, torch.get_num_threads(), costs.ratios) == ("threads", 2, 2, {16: 2.0})
-        assert reason == "a step at 16x16 takes 50% of the time with 4 threads"
+        assert reason == "2 s a step at 16x16; 4 threads need 4 s"
         times[2] = 4.0
         torch.set_num_threads(4)
-        assert choose_threads(costs, measure) == []
+        assert choose_threads(step, costs, measure) == []
         assert torch.get_num_threads() == 4
     finally:
         torch.set_num_threads(before)

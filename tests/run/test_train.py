@@ -60,11 +60,19 @@ def run_dir(finished_run, tmp_path) -> Path:
     return Path(shutil.copytree(finished_run, tmp_path / "run"))
 
 
-def test_a_finished_run_is_left_as_it_is_but_for_checkpoints_that_a_kill_has_left(run_dir, tiny_config):
+def test_a_finished_run_is_left_as_it_is_but_for_checkpoints_that_a_kill_has_left(run_dir, tiny_config, capsys):
+    """And says what it has reached and how to go on, as at its end, instead of what it will do."""
     checkpoints = run_dir / "checkpoints"
     shutil.copytree(checkpoints / "000000128", checkpoints / "000000096")
     before = facts_of_run(run_dir)["state_sha256"], (run_dir / "metrics.jsonl").read_text()
+    log = (run_dir / "train.log").read_text()
     assert train.run(tiny_config(f"run_dir={run_dir}")) == 0
+    said = capsys.readouterr().err
+    assert "has ended" in said
+    assert f"pggan train grow={run_dir} hours=1" in said
+    assert f"{run_dir}/samples/fakes-000000160.png" in said
+    assert "Schedule" not in said
+    assert (run_dir / "train.log").read_text() == log
     assert (facts_of_run(run_dir)["state_sha256"], (run_dir / "metrics.jsonl").read_text()) == before
     assert sorted(path.name for path in checkpoints.iterdir()) == ["000000128", "000000160"]
 
@@ -150,6 +158,6 @@ def test_what_the_run_will_do_is_announced(finished_run):
         "Schedule       4x4 to 16x16, 5 phases, 160 images",
         f"Watch it with  pggan monitor run={finished_run}",
         "Phase 1 of 5: 4x4 stable, batch 8",
-        "Done: 160 images.",
+        "Done: 160 images in ",
     ):
         assert log.count(line) == 1, line

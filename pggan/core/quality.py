@@ -1,0 +1,43 @@
+"""The values of metrics in words, for people who do not know the metric.  This module does not import torch."""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from pggan.core.text import three_digits
+
+# What each metric's value means.  Values are filled in by their names, without extractor and number of images.
+SENTENCES = {
+    "swd/mean": "SWD {swd/mean}, lower is better; two halves of your images differ by {swd_floor/mean}",
+    "ms_ssim": "MS-SSIM {ms_ssim}, near {ms_ssim_reals} of your images is best; far above it, faces are too alike",
+    "kid": "KID {kid}, lower is better, 0 is perfect",
+    "fid": "FID {fid}, lower is better, 0 is perfect",
+    "precision": "precision {precision}, up to 1: the share of generated images that are like your images",
+    "recall": "recall {recall}, up to 1: the share of your images that have a generated image like them",
+    "copies": "copies {copies}: the share of generated images that repeat one of yours; 0.05 is chance",
+}
+# What good runs have reached at 32x32 and 64x64 (docs/quality.md), by metric and extractor.
+REACHED = {
+    ("kid", "efficientnet-lite0"): "good runs reach 20 to 60 with photographs of faces, about 100 with cartoon faces",
+    ("kid", "inception"): "good runs reach 0.3 to 1 with photographs of faces, about 3 with cartoon faces",
+}
+COMPARABLE = {
+    "kid": "figures by another extractor do not compare",
+    "fid": "figures by another extractor, or of another number of images, do not compare",
+}
+PART = re.compile(r"[a-z_]+_(floor|reals|distance)(_reals)?(/.*)?|.*/\d+")  # values that only explain another value
+
+
+def in_words(values: Mapping[str, float]) -> Iterator[str]:
+    """Yield a sentence without a full stop for each metric in `values` (value by full name, such as kid@inception-9).
+
+    A metric without a sentence gets its name and value.
+    """
+    known = {name.partition("@")[0]: three_digits(value) for name, value in values.items()}
+    for name, value in values.items():
+        metric, _, rest = name.partition("@")
+        extractor = rest.rpartition("-")[0]
+        if metric in SENTENCES:
+            said = [SENTENCES[metric].format_map(known), REACHED.get((metric, extractor)), COMPARABLE.get(metric)]
+            yield "; ".join(filter(None, said))
+        elif not PART.fullmatch(metric):
+            yield f"{name} {three_digits(value)}"

@@ -1,0 +1,65 @@
+"""What a run has reached, in words: for the end of training and for `pggan inspect`.  Imports no torch."""
+
+import json
+from contextlib import suppress
+from itertools import zip_longest
+from math import ceil, nan
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+from pggan.checkpoints.generator_file import GENERATOR_FILE
+from pggan.core.quality import in_words
+from pggan.core.text import command_line, duration
+
+METRICS_FILE = "metrics.jsonl"  # the scalars of each tick as one JSON object per line
+FILM = "growth.webp"  # in samples/: the film that a run makes of its stored grids when it ends
+WIDTH = 65  # columns of a text in the box at the end of a run: with its heading and the box, 80
+COMMANDS = LOOK, GO_ON = "Look", "Go on"  # headings of the next commands
+METRIC = "metrics/"  # the names of metrics in metrics.jsonl begin with this
+
+
+def records_of(run_dir: Path) -> list[dict[str, Any]]:
+    """The lines of a run's metrics.jsonl; lines that a kill or a full disk cut short are left out."""
+    path, records = run_dir / METRICS_FILE, []
+    for line in path.read_text().splitlines() if path.is_file() else []:
+        with suppress(ValueError, KeyError, TypeError):
+            record = json.loads(line)
+            records.append({"images": int(record["images"]), **record})
+    return records
+
+
+def quality(record: dict[str, Any]) -> str:
+    """The values of the metrics in `record`, a line of metrics.jsonl, in words; empty if the line has no metric."""
+    values = {name.removeprefix(METRIC): value for name, value in record.items() if name.startswith(METRIC)}
+    return ". ".join(in_words({name: nan if value is None else value for name, value in values.items()}))
+
+
+def last_quality(run_dir: Path) -> str:
+    """The quality at the run's last evaluation in words, with the image count; empty without an evaluation."""
+    found = ((text, record["images"]) for record in reversed(records_of(run_dir)) if (text := quality(record)))
+    return next((f"{text} (at {images:,} images)" for text, images in found), "")
+
+
+def reached(run_dir: Path) -> dict[str, str]:
+    """What a run has reached, by heading: quality, files, a command to look at the faces, and a command to go on."""
+    folder, record = run_dir / "samples", {"hours": 0.0, **(records_of(run_dir) or [{}])[-1]}
+    files = {"Picture": sorted(folder.glob("fakes-*.png"))[-1:], "Film": [folder / FILM]}
+    files["Generator"] = [run_dir / GENERATOR_FILE]
+    found = {"Quality": last_quality(run_dir)}
+    found |= {name: str(path) for name, paths in files.items() for path in paths if path.is_file()}
+    found[LOOK] = command_line("explore", "open=true", run=run_dir)
+    found[GO_ON] = command_line("train", f"hours={max(ceil(record['hours']), 1)}", grow=run_dir)
+    return {name: text for name, text in found.items() if text}
+
+
+def ending(run_dir: Path, images: int) -> list[str]:
+    """The lines that are printed when the run has ended at image count `images`."""
+    record = (records_of(run_dir) or [{}])[-1]
+    took, side = f" in {duration(3600 * record['hours'])}" if record else "", record.get("resolution", 0)
+    size = f", at {side:.0f}x{side:.0f}" if side else ""
+    lines = [f"Done: {images:,} images{took}{size}."]
+    for name, text in reached(run_dir).items():
+        words = wrap(text, WIDTH) if name == "Quality" else [text]  # users copy the other lines
+        lines += [f"{heading:<10} {line}" for heading, line in zip_longest([name], words, fillvalue="")]
+    return lines

@@ -1,0 +1,88 @@
+"""grow=: a new run beside another one goes on with its images, recipe and weights."""
+
+from pathlib import Path
+from shutil import copytree
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pggan.checkpoints.read import newest_checkpoint
+from pggan.cli.commands import COMMANDS
+from pggan.cli.main import main
+from pggan.cli.recipe import read_recipe, with_choices
+from pggan.performance import hours
+from pggan.performance.hours import MeasuredCosts
+from pggan.training import timing
+from tests.composed import composed
+
+SECONDS_PER_IMAGE = 0.001
+
+
+@pytest.fixture
+def old(finished_run, tmp_path) -> Path:
+    return Path(copytree(finished_run, tmp_path / "photos"))
+
+
+@pytest.fixture
+def chosen(monkeypatch):
+    """The values of `pggan train` with some words, where an image of any size takes a thousandth of a second."""
+    of = MeasuredCosts.__call__
+    monkeypatch.setattr(MeasuredCosts, "measure", lambda *_: None)
+    monkeypatch.setattr(MeasuredCosts, "__call__", lambda *asked: dict.fromkeys(of(*asked), SECONDS_PER_IMAGE))
+    monkeypatch.setattr(timing, "product_rate", lambda *_: 1e9)
+    monkeypatch.setattr(hours, "configure_process", lambda *_, **__: None)
+    return lambda *words: with_choices(COMMANDS["train"], composed("train", [*words]), [*words])
+
+
+def test_the_next_resolution_is_added_when_the_hours_allow(old, chosen, make_pyramid, tmp_path):
+    make_pyramid(tmp_path / "larger", resolution=64)
+    words = [f"grow={old}", f"data.path={tmp_path / 'larger'}", "devices=cpu"]
+    short, long = chosen(*words, "hours=0.002"), chosen(*words, "hours=0.01")
+    assert [values["schedule"]["first_resolution"] for values in (short, long)] == [16, 16]
+    assert [values["schedule"]["final_resolution"] for values in (short, long)] == [16, 32]
+    assert long["schedule"]["stable_images"][16] == 8  # one batch: 32x32 fades in at once
+    assert long["schedule"]["fade_images"][32] > 1000
+    assert long["init_from"] == str(old)
+    assert (long["model"]["fmap_max"], long["schedule"]["batch"], long["loss"]["name"]) == (8, 8, "wgan_gp")
+    assert long["ema"]["rampup"] is None
+    assert [Path(values["run_dir"]).name for values in (short, long)] == ["photos-grown", "photos-grown-2"]
+    recipe = read_recipe(Path(long["run_dir"]) / "recipe.yaml")
+    assert recipe["schedule.final_resolution"] == 32
+    assert not {"grow", "hours", "run_dir", "devices"} & recipe.keys()
+
+
+def test_what_is_typed_beside_it_stays(old, chosen):
+    values = chosen(f"grow={old}", "hours=0.01", "devices=cpu", "seed=5", "schedule.batch=4", "evaluation.metrics=[]")
+    assert (values["seed"], values["schedule"]["batch"], values["evaluation"]["metrics"]) == (5, 4, [])
+    assert values["schedule"]["final_resolution"] == 16  # the images are no larger
+
+
+@pytest.mark.slow
+def test_the_new_run_begins_with_the_same_faces_and_resumes(old, capsys):
+    new = old.with_name("photos-grown")
+    words = ["train", f"grow={old}", f"hours={3 / 3600}", "devices=cpu", "schedule.learning_rate_g=0"]
+    assert main(words) == 0
+    assert f"pggan train grow={new} hours=1" in capsys.readouterr().err
+    files = old / "samples" / "fakes-000000160.png", new / "samples" / "fakes-000000000.png"
+    before, after = (np.asarray(Image.open(file)).astype(int) for file in files)
+    assert np.abs(before - after).max() <= 1
+    images = newest_checkpoint(new)[0].images
+    assert main([*words, f"run_dir={new}"]) == 0  # it has ended
+    assert newest_checkpoint(new)[0].images == images
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["hours=1"], "grow=NOTHING has no checkpoint"),
+        ([], "needs the hours"),
+        (["hours=1", "model.fmap_max=4"], "model.fmap_max= would change"),
+        (["hours=1", "experiment=demo"], "experiment= would change"),
+    ],
+)
+def test_what_can_not_grow_is_refused_before_anything_is_measured(words, message, old, tmp_path, capsys):
+    place = tmp_path / "nothing" if "NOTHING" in message else old
+    assert main(["train", f"grow={place}", *words]) == 2
+    assert message.replace("NOTHING", str(place)) in capsys.readouterr().err
+    assert not list(tmp_path.glob("*-grown"))
