@@ -74,19 +74,21 @@ class GradientPenalty:
     def of(self, gradient: Tensor, missing_levels: int) -> Tensor:
         """The penalty [N] for the `gradient` [N, C, R, R] of scores.  Final resolution is R * 2**`missing_levels`."""
         gradient = to_float32(gradient).flatten(1)
-        if self.at is PenaltyAt.interpolated:  # the official code upsamples all images to the final resolution
-            gradient = gradient / 2**missing_levels  # each upsampling of images by 2 halves their gradient's norm
-        if self.target == 0:
-            return self.weight * gradient.square().sum(1)  # a norm would take a root, whose derivative at 0 is NaN
+        # The official code upsamples interpolated images to the final resolution.  Each time halves the norm.
+        factor = 2**missing_levels if self.at is PenaltyAt.interpolated else 1
+        if self.target == 0:  # a norm would take a root, whose derivative at 0 is NaN
+            return self.weight / factor**2 * gradient.square().sum(1)
         norm: Tensor = torch.linalg.vector_norm(gradient, dim=1)
-        return self.weight * (norm - self.target).square() / self.target**2
+        target = self.target * factor
+        return self.weight / target**2 * (norm - target).square()
 
     def of_scores(self, images: Tensor, scores: Tensor, context: PenaltyContext) -> Tensor:
         """The penalty [N] for the gradient of `scores` [N] with respect to `images` [N, C, R, R], differentiable."""
-        scale = 1.0 if context.scale is None else context.scale
+        scale = context.scale
+        weights = torch.ones_like(scores) if scale is None else scale.to(scores.dtype).expand_as(scores)
         with switched(weight_gradients=False):
-            (gradient,) = torch.autograd.grad((scores * scale).sum(), images, create_graph=True)
-        return self.of(to_float32(gradient) / scale, context.missing_levels)
+            (gradient,) = torch.autograd.grad(scores, images, weights, create_graph=True)
+        return self.of(gradient if scale is None else to_float32(gradient) / scale, context.missing_levels)
 
 
 class LossTerms(NamedTuple):

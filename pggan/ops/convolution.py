@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pggan.core.architecture import Rescaling
-from pggan.ops import products, winograd
+from pggan.ops import packed, products, winograd
 
 WIDE = 128  # with this many feature maps or more, Winograd saves more time than its transformations cost
 MIN_TILES = 16  # with fewer image tiles in a batch, transforming the kernel for Winograd costs more than Winograd saves
@@ -68,6 +68,12 @@ def fuse_resampling(kernel: Tensor, rescaling: Rescaling, scale: float) -> Tenso
     box = resampling_box(rescaling, scale, kernel.dtype, kernel.device)
     wide = torch.bmm(box.expand(len(taps), -1, -1), taps)
     return wide.view(len(wide), 4, 4, -1).permute(0, 3, 1, 2)
+
+
+def pack_kernel(kernel: Tensor, rescaling: Rescaling, scale: float) -> Tensor:
+    """`scale` times a kernel [O, I, 3, 3], fused with resampling and packed for `packed.convolve`."""
+    fused = fuse_resampling(kernel, rescaling, scale)
+    return packed.pack_kernel(fused, packed.pack_size(*kernel.shape[:2]), rescaling)
 
 
 @cache  # cached, because on a GPU, launching the ten kernels of this function takes longer than running them
@@ -142,6 +148,7 @@ DIRECT = Algorithm(torch_convolve, torch_grad_input, torch_grad_weight)
 POINTWISE = Algorithm(torch_convolve, torch_grad_input, partial(torch_grad_weight, side=1))
 DENSE = Algorithm(products.dense, products.dense_grad_input, products.dense_grad_weight)
 IM2COL = Algorithm(products.convolve, products.grad_input, products.grad_weight)
+PACKED = Algorithm(packed.convolve, packed.grad_input, packed.grad_weight, pack_kernel, only_scales=False)
 WINOGRAD = Algorithm(winograd.convolve, winograd.grad_input, winograd.grad_weight, winograd.transform_kernel, False)
 
 
@@ -150,23 +157,25 @@ def algorithm_for(x: Tensor, shape: torch.Size, rescaling: Rescaling) -> Algorit
 
     WIDE, MIN_TILES, CACHED and LARGE were measured on processors with AVX2 and AVX-512 (docs/performance.md).
     """
-    on_cpu, wide = x.device.type == "cpu", min(shape[:2]) >= WIDE
     if Switches.reference:
         return REFERENCE
+    wide = min(shape[:2]) >= WIDE
     if len(shape) == 2:
         # With `F.linear`, autograd would add the kernel gradients of several passes, and allocate a tensor per sum.
         # Adding gradients of 8192x512 weights takes longer than computing them.  On CPUs, DENSE computes their sum.
         return DENSE if wide else TORCH
-    if shape[-1] == 1:
-        return TORCH if on_cpu else POINTWISE
-    if on_cpu and wide and x.dtype.itemsize >= 4 and x.shape[-1] <= CACHED:
+    if x.device.type != "cpu":
+        # Packs pay where a GPU would otherwise wait for tiles: in half precision, and for rows of several whole packs.
+        packs = max(shape[:2]) <= packed.MAPS // 2 and x.dtype.itemsize == 2 and x.shape[-1] % (2 * packed.MAPS) == 0
+        return POINTWISE if shape[-1] == 1 else PACKED if packs else DIRECT
+    if shape[-1] > 1 and wide and x.dtype.itemsize >= 4 and x.shape[-1] <= CACHED:
         stride = 2 if rescaling is Rescaling.up else 4  # pixels of x from one Winograd tile to the next
         if len(x) * (x.shape[2] // stride) * (x.shape[3] // stride) < MIN_TILES:
             return IM2COL
         if x.shape[2] % stride == x.shape[3] % stride == 0:
             return WINOGRAD
-    # On CPUs, PyTorch's own derivatives are faster for images with a side below LARGE pixels.
-    return TORCH if on_cpu and x.shape[-1] < LARGE else DIRECT
+    # PyTorch's own derivatives are faster for 1x1 kernels, and for images with a side below LARGE pixels.
+    return TORCH if shape[-1] == 1 or x.shape[-1] < LARGE else DIRECT
 
 
 class Kernel(NamedTuple):

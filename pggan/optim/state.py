@@ -46,19 +46,19 @@ class Trainable:
         norm: Tensor = torch.stack(torch._foreach_norm(gradients)).norm()
         return norm if self.scale is None else norm / self.scale
 
-    def update(self, learning_rate: float | Tensor, finite: Tensor) -> None:
-        """Take one step if the gradient is `finite`, and free the gradient; does not wait for the GPU.
+    def update(self, learning_rate: float | Tensor, wrong: Tensor, skip: Tensor) -> None:
+        """Take one step unless the gradient is `wrong`, and free the gradient; does not wait for the GPU.
 
-        If the gradient is not finite, the update is skipped and counted, and the loss scale halves.  The loss scale
-        doubles after GROWTH_INTERVAL updates that were not skipped.
+        If the gradient is infinite or NaN, the update is skipped and counted, and the loss scale halves.  The loss
+        scale doubles after GROWTH_INTERVAL updates that were not skipped.  Args: skip: `wrong` as float32.
         """
-        self.optimizer.step(learning_rate, (~finite).float(), self.scale)
+        self.optimizer.step(learning_rate, skip, self.scale)
         self.zero_grad()
-        self.skipped.copy_(torch.where(finite, 0, self.skipped + 1))
+        self.skipped.add_(1).mul_(wrong)
         if self.scale is not None:
             grown = self.since_scaling + 1 >= GROWTH_INTERVAL
-            self.scale.mul_(torch.where(finite, torch.where(grown, 2.0, 1.0), 0.5)).clamp_(1.0, MAX_SCALE)
-            self.since_scaling.copy_(torch.where(finite & ~grown, self.since_scaling + 1, 0))
+            self.scale.mul_(torch.where(wrong, 0.5, torch.where(grown, 2.0, 1.0))).clamp_(1.0, MAX_SCALE)
+            self.since_scaling.add_(1).mul_(~(wrong | grown))
 
     def zero_grad(self) -> None:
         """Set all gradients to None, so that weights of levels not in use get no gradient and no update."""

@@ -85,7 +85,8 @@ def backward(trainable: Trainable, terms: LossTerms, batch: int, reducer: Gradie
     Returns the terms without their autograd graph.
     """
     share = len(next(iter(terms.loss.values()))) / batch
-    total = torch.stack([term.mean() for term in terms.loss.values()]).sum() * share
+    total = torch.stack([term.mean() for term in terms.loss.values()]).sum()
+    total = total if share == 1 else total * share
     (total if trainable.scale is None else total * trainable.scale).backward()  # type: ignore[no-untyped-call]
     sums = total.detach()[None]
     if SIGN in terms.metrics:
@@ -102,9 +103,10 @@ def update(
     Args: sums: [1], the loss of the whole `batch`, or with ADA [2], the loss and the mean sign of D's scores.
     """
     name, loss, norm = trainable.name, sums[0], trainable.gradient_norm()
-    finite = torch.isfinite(norm + loss)
-    trainable.update(learning_rate, finite)
-    about = {f"{name}/loss": loss, f"{name}/gradient_norm": norm, f"{name}/skipped": (trainable.skipped > 0).float()}
+    wrong = (norm + loss) * 0 != 0  # true only if the sum is infinite or NaN
+    skip = wrong.float()
+    trainable.update(learning_rate, wrong, skip)
+    about = {f"{name}/loss": loss, f"{name}/gradient_norm": norm, f"{name}/skipped": skip}
     if trainable.scale is not None:
         about[f"{name}/loss_scale"] = trainable.scale.clone()  # the loss scale for the next step
     if trainable.adaptive_p is not None:

@@ -13,6 +13,7 @@ from pggan.ops.convolution import (
     DIRECT,
     IM2COL,
     MIN_TILES,
+    PACKED,
     POINTWISE,
     REFERENCE,
     TORCH,
@@ -23,9 +24,10 @@ from pggan.ops.convolution import (
     share_kernel,
     switched,
 )
+from pggan.ops.elementwise import activate_and_normalize
 from tests.networks.naive import normal
 
-WIDE = {"torch": TORCH, "direct": DIRECT, "im2col": IM2COL, "winograd": WINOGRAD}  # of 3x3 kernels
+WIDE = {"torch": TORCH, "direct": DIRECT, "im2col": IM2COL, "packed": PACKED, "winograd": WINOGRAD}  # of 3x3 kernels
 ALGORITHMS = {**WIDE, "dense": DENSE, "1x1": POINTWISE}
 KERNELS = dict.fromkeys(WIDE, (3, 3)) | {"dense": (), "1x1": (1, 1)}
 CASES = [*((name, each) for name in WIDE for each in Rescaling), ("dense", Rescaling.same), ("1x1", Rescaling.same)]
@@ -116,6 +118,41 @@ def test_each_shape_gets_the_algorithm_that_is_fastest_for_it(count, maps, side,
         assert algorithm_for(x, shape, rescaling) is REFERENCE
     if algorithm in (IM2COL, WINOGRAD):
         assert algorithm_for(x.bfloat16(), shape, rescaling) is TORCH
+
+
+@pytest.mark.parametrize(
+    ("outputs", "inputs", "side", "dtype", "algorithm"),
+    [
+        (16, 16, 1024, torch.bfloat16, PACKED),
+        (32, 16, 512, torch.float16, PACKED),
+        (64, 32, 512, torch.bfloat16, DIRECT),  # as many maps as a tile has
+        (16, 16, 64, torch.bfloat16, DIRECT),  # small
+        (16, 16, 1024, torch.float32, DIRECT),  # full precision pays for each multiplication
+    ],
+)
+def test_gpus_pack_the_pixels_of_large_images_with_few_maps(outputs, inputs, side, dtype, algorithm):
+    x, shape = torch.empty(4, inputs, side, side, dtype=dtype, device="meta"), torch.Size((outputs, inputs, 3, 3))
+    for rescaling in Rescaling:
+        assert algorithm_for(x, shape, rescaling) is algorithm
+
+
+@pytest.mark.parametrize("rescaling", Rescaling)
+def test_packed_convolutions_in_half_precision_round_as_plain_ones_and_stay_channels_last(rescaling):
+    x = normal(2, 16, 4, 16).to(torch.bfloat16, memory_format=torch.channels_last)
+    weight, bias = normal(16, 16, 3, 3, seed=1), normal(16, seed=2)
+    found = []
+    for algorithm in (PACKED, DIRECT):
+
+        def layer(x, weight, bias, of=algorithm):
+            kernel = Kernel(of.prepare(weight, rescaling, 0.1).bfloat16(), of, rescaling)
+            return convolve(x, kernel, bias.bfloat16())
+
+        found.append(with_derivatives(layer, x, weight, bias))
+        y = layer(x, weight.requires_grad_(), bias)
+        assert y.is_contiguous(memory_format=torch.channels_last)
+        activate_and_normalize(y)  # may overwrite the result
+    for one, other in zip(*found, strict=True):
+        assert (one.double() - other.double()).norm() <= 2**-7 * other.double().norm()
 
 
 def test_a_batch_that_winograd_works_on_in_chunks_is_the_batch_in_one():

@@ -1,0 +1,87 @@
+"""3x3 convolutions with few feature maps on GPUs: neighbouring pixels of a row become one pixel with more maps.
+
+Tensor cores multiply in tiles of MAPS feature maps: fewer maps take almost as long.  Channels-last images [N, C, H, W]
+have the same memory as images [N, k C, H, W / k], whose pixels are packs of k pixels.  The kernel for packs is
+block-Toeplitz: it holds each tap k times, and zeros elsewhere.
+With fused resampling, a pack of the smaller images belongs to a pack of 2k pixels of the larger images.
+Shapes: N batch size, H height, W width, S maps of the smaller images, L maps of the larger images, k pixels per pack.
+Without resampling, the result of the convolution counts as the smaller images.
+"""
+
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pggan.core.architecture import Rescaling
+from pggan.ops.products import side_and_stride
+
+MAPS = 64  # a pack has at most so many feature maps
+REACH = 3  # width of a kernel for packs: a pack and its neighbours contain the neighbours of all pixels of the pack
+
+
+def pack_size(outputs: int, inputs: int) -> int:
+    """The number k of pixels per pack, a power of two, for a convolution with these numbers of feature maps."""
+    return 1 << max(MAPS // max(outputs, inputs), 1).bit_length() - 1
+
+
+@cache  # cached, because on a GPU, launching the kernels of this function takes longer than running them
+def places(k: int, rescaling: Rescaling, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Where a kernel for packs has 1 times a tap: [k pixels of the small pack, REACH, pixels of the large pack, taps].
+
+    Tap t of a small image's pixel a reads the large image's pixel a * stride + t - 1.
+    """
+    side, stride = side_and_stride(rescaling)
+    sizes = (k, REACH, k * stride, side)
+    small, pack, large, tap = torch.meshgrid(*(torch.arange(size, device=device) for size in sizes), indexing="ij")
+    return (small * stride + tap - 1 == large + (pack - 1) * k * stride).to(dtype)
+
+
+def pack_kernel(kernel: Tensor, k: int, rescaling: Rescaling) -> Tensor:
+    """The kernel [k S, k L, 3, 3], with resampling [k S, 2k L, 4, 3], for packs, from one of `fuse_resampling`."""
+    taps = kernel.permute(0, 2, 3, 1)  # [S, side, side, L]
+    packed = torch.einsum("kplt,ahtb->kahplb", places(k, rescaling, kernel.dtype, kernel.device), taps)
+    return packed.reshape(k * taps.shape[0], taps.shape[1], REACH, -1).permute(0, 3, 1, 2)
+
+
+def with_maps(images: Tensor, maps: int) -> Tensor:
+    """The same channels-last memory with another number of feature maps: [N, C, H, W] -> [N, maps, H, W C / maps]."""
+    count, _, height, _ = images.shape
+    return images.permute(0, 2, 3, 1).reshape(count, height, -1, maps).permute(0, 3, 1, 2)
+
+
+def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling) -> Tensor:
+    """The convolution [N, I, H, W] -> [N, O, …] by a `kernel` that `pack_kernel` returned, plus `bias` [O]."""
+    result = (_to_large if rescaling is Rescaling.up else _to_small)(x, kernel, bias, rescaling)
+    return result.detach()  # for PyTorch no longer a view, because an activation may overwrite the result
+
+
+def grad_input(gradient: Tensor, kernel: Tensor, rescaling: Rescaling) -> Tensor:
+    """The gradient of `convolve` with respect to `x`: [N, O, …] -> [N, I, H, W]."""
+    return (_to_small if rescaling is Rescaling.up else _to_large)(gradient, kernel, None, rescaling)
+
+
+def grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling) -> Tensor:
+    """The gradient of `convolve` with respect to `kernel`, in the kernel's shape."""
+    small, large = (x, gradient) if rescaling is Rescaling.up else (gradient, x)
+    k, (side, stride) = pack_size(gradient.shape[1], x.shape[1]), side_and_stride(rescaling)
+    small, large = with_maps(small, k * small.shape[1]), with_maps(large, k * stride * large.shape[1])
+    kernel = x.new_empty(small.shape[1], large.shape[1], side, REACH)  # PyTorch reads only the kernel's shape
+    backward, asked = torch.ops.aten.convolution_backward, [False, True, False]
+    gradients = backward(small, large, kernel, None, [stride, 1], [1, 1], [1, 1], False, [0, 0], 1, asked)
+    return gradients[1]  # type: ignore[no-any-return]
+
+
+def _to_small(large: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling) -> Tensor:
+    (maps, large_maps), (_, stride) = kernel.shape[:2], side_and_stride(rescaling)
+    k = large_maps // (stride * large.shape[1])
+    bias = None if bias is None else bias.repeat(k)
+    return with_maps(F.conv2d(with_maps(large, large_maps), kernel, bias, (stride, 1), 1), maps // k)
+
+
+def _to_large(small: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling) -> Tensor:
+    (maps, large_maps), (_, stride) = kernel.shape[:2], side_and_stride(rescaling)
+    pixels = maps // small.shape[1] * stride
+    bias = None if bias is None else bias.repeat(pixels)
+    return with_maps(F.conv_transpose2d(with_maps(small, maps), kernel, bias, (stride, 1), 1), large_maps // pixels)
