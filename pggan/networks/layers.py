@@ -4,19 +4,23 @@ Shapes: N batch size, I input feature maps, O output feature maps, C channels, R
 Source: paper sections 3 and 4.1; constants as in the official code.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import sqrt
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pggan.core.architecture import Architecture, Rescaling
-from pggan.ops.convolution import WIDE, Algorithm, Kernel, algorithm_for, convolve, share_kernel, switched
+from pggan.ops.convolution import PACKED, WIDE, Algorithm, Kernel, algorithm_for, convolve, share_kernel, switched
 from pggan.ops.elementwise import Activation, adds_bias, to_float32
 from pggan.ops.filters import blur
+from pggan.ops.fused import Slot, serves
+from pggan.ops.packed import pack_size
+from pggan.ops.preparation import Plan, Request, Transform, map_of_ones, prepare_together, transform_of
 
 HE_GAIN = sqrt(2.0)  # gain of weights in layers before a ReLU, in units of 1 / sqrt(fan-in) (He et al. 2015)
 EPSILON = 1e-8  # added to the variance before the square root in the minibatch stddev, as in the official code
@@ -30,7 +34,16 @@ class ComputeOptions:
     reference: bool = False  # whether to use the plain PyTorch version of every fast operation, for comparisons
 
 
-Prepared = tuple[Kernel, Tensor, Tensor | None]  # kernel, bias, and in `ConvWithStddev` also a convolved map of ones
+class Prepared(NamedTuple):
+    """What a layer computes from its weights, once for many passes."""
+
+    kernel: Kernel
+    bias: Tensor
+    sums: Tensor | None = None  # only in `ConvWithStddev`: a map of ones, convolved
+    slot: Slot | None = None  # where backward passes put the gradient of the bias aside
+
+
+Key = tuple["Equalized", Algorithm, float]
 
 
 class Computing:
@@ -38,7 +51,18 @@ class Computing:
 
     def __init__(self) -> None:
         self.options = ComputeOptions()
-        self.prepared: dict[tuple[nn.Module, Algorithm, float], Prepared] | None = None
+        self.prepared: dict[Key, Prepared] | None = None
+        self.asked: dict[ComputeOptions, dict[Key, None]] = {}  # what layers asked for in the last pass, by options
+        self.plans: dict[Any, Plan] = {}
+
+    def prepare_together(self, keys: Iterable[Key]) -> dict[Key, Prepared]:
+        """Prepare the kernels that Triton kernels serve, by one launch."""
+        served = [key for key in keys if key[0].dtype == (self.options.dtype or torch.float32) and key[0].is_served()]
+        requests = [Request(key[0].weight, key[0].bias, key[0].transforms(*key[1:])) for key in served]
+        if not requests:
+            return {}
+        found = prepare_together(requests, served[0][0].dtype, self.plans)
+        return {key: key[0].assemble(key[1], *one) for key, one in zip(served, found, strict=True)}
 
 
 def minibatch_stddev(features: Tensor, group: int, sub_batches: int = 1) -> Tensor:
@@ -86,13 +110,13 @@ class Equalized(nn.Module):
 
     def forward(self, x: Tensor, constant: Tensor | None = None) -> Tensor:
         """Args: constant: [N], only for `ConvWithStddev`: the value of an additional feature map at all pixels."""
-        x, (kernel, bias, sums) = self.operands(x)
+        x, (kernel, bias, sums, slot) = self.operands(x)
         late = self.activation is not None and adds_bias(bias)  # a bias has the same effect before and after `blur`
         x = convolve(x, kernel, None if late else bias.to(x.dtype))
         x = blur(x) if self.blur else x
         if constant is not None and sums is not None:
             x = x + constant.to(x.dtype)[:, None, None, None] * sums
-        return x if self.activation is None else self.activation(x, bias if late else None)
+        return x if self.activation is None else self.activation(x, bias if late else None, slot)
 
     def operands(self, x: Tensor) -> tuple[Tensor, Prepared]:
         """Convert `x` to the layer's precision, prepare the kernel, and multiply the smaller one by `self.scale`."""
@@ -102,26 +126,49 @@ class Equalized(nn.Module):
         may_scale_x = self.rescaling is Rescaling.same and algorithm.only_scales
         may_scale_x = may_scale_x and (shape, x.dtype) == (weight.shape, weight.dtype)
         # An exported network serves every batch size, so its choice to scale x or the kernel can't depend on x's size.
-        if may_scale_x and not torch.compiler.is_exporting() and x.numel() < weight.numel():
+        may_scale_x = may_scale_x and not torch.compiler.is_exporting() and not self.is_served()
+        if may_scale_x and x.numel() < weight.numel():
             x, scale = x * scale, 1.0
         return x, self.prepared(algorithm, scale)
 
     def prepared(self, algorithm: Algorithm, scale: float) -> Prepared:
         """The result of `prepare`, computed only once for the same arguments inside a `use_options` block."""
-        cache, key = self.computing.prepared, (self, algorithm, scale)
+        computing, key = self.computing, (self, algorithm, scale)
+        cache = computing.prepared
         if cache is None:
             return self.prepare(algorithm, scale)
+        computing.asked[computing.options][key] = None
         if key not in cache:
             with torch.enable_grad():  # the first pass may run without gradients, but a later pass may need them
-                kernel, *others = self.prepare(algorithm, scale)
-                shares = min(self.weight.shape[:2]) >= WIDE
-                cache[key] = (share_kernel(kernel) if shares else kernel, *others)  # type: ignore[assignment]
+                cache |= computing.prepare_together([key])
+                if key not in cache:
+                    prepared = self.prepare(algorithm, scale)
+                    shares = min(self.weight.shape[:2]) >= WIDE
+                    cache[key] = prepared._replace(kernel=share_kernel(prepared.kernel)) if shares else prepared
         return cache[key]
 
     def prepare(self, algorithm: Algorithm, scale: float) -> Prepared:
         """Prepare the layer's tensors: the weight times `scale`, transformed for `algorithm`, and the bias."""
         weight = algorithm.prepare(self.weight, self.rescaling, scale)
-        return Kernel(weight.to(self.dtype), algorithm, self.rescaling), self.cast_bias(), None
+        return Prepared(Kernel(weight.to(self.dtype), algorithm, self.rescaling), self.cast_bias())
+
+    def is_served(self) -> bool:
+        """Whether `Computing.prepare_together` prepares the layer's kernel."""
+        return self.weight.dtype is torch.float32 and serves(self.weight)
+
+    def transforms(self, algorithm: Algorithm, scale: float, inputs: int | None = None) -> tuple[Transform, ...]:
+        """How the kernel for `algorithm` follows from the weight, or from its first `inputs` maps."""
+        k = pack_size(*self.weight.shape[:2]) if algorithm is PACKED else None
+        return (transform_of(self.weight, inputs or self.weight.shape[1], self.rescaling, scale, k),)
+
+    def assemble(
+        self, algorithm: Algorithm, kernels: list[tuple[Tensor, list[Tensor]]], bias: Tensor, slot: Slot
+    ) -> Prepared:
+        """What `prepare` returns, from the result of `prepare_together`."""
+        (kernel, aside), *more = kernels
+        kernel = kernel.flatten(1) if self.weight.ndim == 2 else kernel
+        sums = more[0][0].flatten(0, 1) if more else None
+        return Prepared(Kernel(kernel, algorithm, self.rescaling, aside=aside), bias, sums, slot)
 
     def cast_bias(self) -> Tensor:
         """Convert the bias to the layer's precision, unless the activation adds it: activations take any precision."""
@@ -142,7 +189,12 @@ class ConvWithStddev(Equalized):
         features, taps = (block.permute(0, 3, 1, 2) for block in blocks)
         sums = F.conv2d(taps.new_ones(1, 1, 4, 4), taps * scale, padding=1)[0]
         weight = algorithm.prepare(features, self.rescaling, scale)
-        return Kernel(weight.to(self.dtype), algorithm, self.rescaling), self.cast_bias(), sums.to(self.dtype)
+        kernel = Kernel(weight.to(self.dtype), algorithm, self.rescaling)
+        return Prepared(kernel, self.cast_bias(), sums.to(self.dtype))
+
+    def transforms(self, algorithm: Algorithm, scale: float, inputs: int | None = None) -> tuple[Transform, ...]:
+        last = self.weight.shape[1] - 1
+        return (*super().transforms(algorithm, scale, last), map_of_ones(self.weight, scale))
 
 
 class ProgressiveNetwork(nn.Module):
@@ -169,11 +221,14 @@ def use_options(network: ProgressiveNetwork, options: ComputeOptions, *, frozen:
     Args: frozen: backward passes compute the gradient of the network's input, but no gradients of weights.
     """
     computing, before = network.computing, network.computing.options
-    computing.options, computing.prepared = options, None if options.reference else {}
+    computing.options = options
+    expected, computing.asked[options] = computing.asked.get(options, ()), {}
     for weight in network.weights if frozen else ():
         weight.requires_grad_(False)
     try:
         with switched(reference=options.reference):
+            with torch.enable_grad():
+                computing.prepared = None if options.reference else computing.prepare_together(expected)
             yield
     finally:
         computing.options, computing.prepared = before, None

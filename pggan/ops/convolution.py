@@ -185,6 +185,7 @@ class Kernel(NamedTuple):
     algorithm: Algorithm
     rescaling: Rescaling
     put_off: list[tuple[Tensor, Tensor]] | None = None  # (input, output gradient) of each delayed kernel gradient
+    aside: list[Tensor] | None = None  # kernel gradients that `preparation.Prepare` will sum up
 
 
 def share_kernel(kernel: Kernel) -> Kernel:
@@ -193,15 +194,15 @@ def share_kernel(kernel: Kernel) -> Kernel:
     if not tensor.requires_grad or tensor.device.type != "cpu" or kernel.algorithm.grad_weight is None:
         return kernel
     kernel = kernel._replace(put_off=[])
-    return kernel._replace(tensor=SharedKernel.apply(*kernel))
+    return kernel._replace(tensor=SharedKernel.apply(*kernel[:4]))
 
 
 def convolve(x: Tensor, kernel: Kernel, bias: Tensor | None = None) -> Tensor:
     """A convolution [N, I, H, W] -> [N, O, …] or a dense layer [N, I] -> [N, O]; `bias` [O]."""
-    tensor, algorithm, rescaling, put_off = kernel
+    tensor, algorithm, rescaling, put_off, aside = kernel
     if algorithm.grad_weight is None:
         return algorithm.convolve(x, tensor, bias, rescaling)
-    return Convolution.apply(x, tensor, None, bias, (algorithm, rescaling, put_off))  # type: ignore[no-any-return]
+    return Convolution.apply(x, tensor, None, bias, (algorithm, rescaling, put_off, aside))  # type: ignore[no-any-return]
 
 
 class Convolution(torch.autograd.Function):
@@ -217,7 +218,7 @@ class Convolution(torch.autograd.Function):
         ctx.save_for_backward(x, kernel, y)
         ctx.set_materialize_grads(False)
         ctx.how = how
-        algorithm, rescaling, _ = how
+        algorithm, rescaling, *_ = how
         if y is None:
             return algorithm.convolve(x, kernel, bias, rescaling)  # type: ignore[no-any-return]
         adjoint = algorithm.grad_input(y, kernel, rescaling) if x is None else algorithm.grad_weight(x, y, rescaling)
@@ -227,7 +228,7 @@ class Convolution(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, kernel, y = (gradient if saved is None else saved for saved in ctx.saved_tensors)
         apply: Callable[..., Tensor] = Convolution.apply
-        asked, (_, _, put_off) = ctx.needs_input_grad, ctx.how
+        asked, (_, _, put_off, aside) = ctx.needs_input_grad, ctx.how
         for_x = apply(None, kernel, y, None, ctx.how) if asked[0] else None
         for_kernel = for_bias = None
         if asked[1] and Switches.weight_gradients:
@@ -237,6 +238,9 @@ class Convolution(torch.autograd.Function):
                 put_off.append((x, y))
             else:
                 for_kernel = apply(x, None, y, None, ctx.how)
+            if aside is not None and for_kernel is not None and not torch.is_grad_enabled():
+                aside.append(for_kernel)
+                for_kernel = None
         for_y = apply(x, kernel, None, None, ctx.how) if asked[2] else None
         if asked[3] and Switches.weight_gradients:
             for_bias = y.sum((0, *range(2, y.dim())))

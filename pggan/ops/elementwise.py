@@ -13,9 +13,10 @@ from torch.autograd.function import once_differentiable
 
 from pggan.ops import fused
 from pggan.ops.convolution import Switches
-from pggan.ops.fused import EPSILON, LEAKY_SLOPE
+from pggan.ops.fused import EPSILON, LEAKY_SLOPE, PixelSums, Slot
 
-Activation = Callable[[Tensor, Tensor | None], Tensor]  # (x [N, C, …], bias [C] or None) -> activation of x + bias
+# (x [N, C, …], bias [C] or None, place where the bias's gradient is put aside, or None) -> activation of x + bias
+Activation = Callable[[Tensor, Tensor | None, Slot | None], Tensor]
 
 
 def to_float32(x: Tensor) -> Tensor:
@@ -23,23 +24,18 @@ def to_float32(x: Tensor) -> Tensor:
     return x.float() if x.dtype.itemsize < 4 else x
 
 
-def serves(features: int) -> bool:
-    """Whether operations on a GPU use the Triton kernels of `fused.py` for tensors with this number of features."""
-    return not Switches.reference and features <= fused.WIDEST and fused.problem() is None
-
-
 def adds_bias(bias: Tensor) -> bool:
-    """Whether the activation, not the convolution, adds the layer's `bias` [C]: one GPU kernel for both is faster."""
-    return bias.device.type == "cuda" and serves(bias.numel())
+    """Whether the activation, not the convolution, adds the layer's `bias` [C]: one kernel for both is faster."""
+    return bias.numel() <= fused.WIDEST and fused.serves(bias)
 
 
-def activate(x: Tensor, bias: Tensor | None = None) -> Tensor:
+def activate(x: Tensor, bias: Tensor | None = None, slot: Slot | None = None) -> Tensor:
     """The leaky ReLU of `x` [N, C, …] in place, or with `bias` [C], the leaky ReLU of `x` + `bias` as a new tensor."""
     if Switches.reference:
         return F.leaky_relu(x, LEAKY_SLOPE)
     if bias is None:
         return F.leaky_relu_(x, LEAKY_SLOPE)
-    return fused.BiasAct.apply(x, bias)  # type: ignore[no-any-return]
+    return fused.BiasAct.apply(x, bias, slot)  # type: ignore[no-any-return]
 
 
 def pixel_norm(features: Tensor) -> Tensor:
@@ -48,14 +44,14 @@ def pixel_norm(features: Tensor) -> Tensor:
     return (wide * torch.rsqrt(wide.square().mean(1, keepdim=True) + EPSILON)).to(features.dtype)
 
 
-def activate_and_normalize(x: Tensor, bias: Tensor | None = None) -> Tensor:
+def activate_and_normalize(x: Tensor, bias: Tensor | None = None, slot: Slot | None = None) -> Tensor:
     """Overwrite `x` [N, C, R, R] with the pixel norm of the leaky ReLU of `x`, or of `x` + `bias` [C].
 
     The result can be differentiated only once.  This suffices for G: gradient penalties differentiate only D twice.
     """
     if Switches.reference:
         return pixel_norm(F.leaky_relu(x, LEAKY_SLOPE))
-    return ActivationAndNorm.apply(x, bias)  # type: ignore[no-any-return]
+    return ActivationAndNorm.apply(x, bias, slot)  # type: ignore[no-any-return]
 
 
 class ActivationAndNorm(torch.autograd.Function):
@@ -66,7 +62,7 @@ class ActivationAndNorm(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(ctx: Any, x: Tensor, bias: Tensor | None, slot: Slot | None) -> Tensor:
         if bias is None:
             F.leaky_relu_(x, LEAKY_SLOPE)
             wide = to_float32(x)
@@ -77,20 +73,27 @@ class ActivationAndNorm(torch.autograd.Function):
             scale = fused.bias_act_norm_(x, bias)  # [N, 1, R, R]
         ctx.mark_dirty(x)
         ctx.save_for_backward(x, scale)
-        ctx.has_bias = bias is not None
+        ctx.has_bias, ctx.slot = bias is not None, slot
         return x
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
         """dL/dz = scale * (g - y * mean(g * y)), where z is the leaky ReLU's output, y = scale * z, and g = dL/dy."""
         y, scale = ctx.saved_tensors
         if ctx.has_bias:
-            return fused.bias_act_backward(gradient, y, scale, sums=ctx.needs_input_grad[1])
+            slot = ctx.slot or Slot(PixelSums(y.shape[1:2]), 0)
+            rows = slot.rows(y) if ctx.needs_input_grad[1] else None
+            result = fused.bias_act_backward(gradient, y, scale, rows)
+            return result, None if rows is None or ctx.slot is not None else rows.sum(0), None
         wide, g = to_float32(y), to_float32(gradient)
         along = (g * wide).mean(1, keepdim=True)
         result = torch.addcmul(g, wide, along, value=-1).mul_(scale).to(gradient.dtype)
-        return torch.ops.aten.leaky_relu_backward(result, y, LEAKY_SLOPE, True), None  # scale > 0, so y has z's sign
+        return (
+            torch.ops.aten.leaky_relu_backward(result, y, LEAKY_SLOPE, True),
+            None,
+            None,
+        )  # scale > 0, so y has z's sign
 
 
 def upsample(images: Tensor) -> Tensor:
@@ -105,8 +108,7 @@ def downsample(images: Tensor) -> Tensor:
 
 def fade(old: Tensor, new: Tensor, alpha: float | Tensor) -> Tensor:
     """The blend (1 - alpha) * `old` + alpha * `new`, in float32; exact at alpha 0 and 1.  (paper Figure 2)"""
-    on_gpu = isinstance(alpha, Tensor) and new.device.type == "cuda" and old.dtype == new.dtype
-    if on_gpu and serves(new.shape[1]):
+    if isinstance(alpha, Tensor) and old.dtype == new.dtype and fused.serves(new) and new.shape[1] <= fused.WIDEST:
         return fused.Blend.apply(old, new, alpha)  # type: ignore[no-any-return]
     return torch.lerp(to_float32(old), to_float32(new), alpha).to(new.dtype)
 

@@ -4,11 +4,12 @@
 Shapes: N batch size, C features, H height, W width.
 """
 
+from collections.abc import Sequence
 from functools import cache
 from math import ceil
 from subprocess import CalledProcessError
 from textwrap import shorten
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,9 +20,13 @@ LEAKY_SLOPE = 0.2  # slope of the leaky ReLU below 0 (paper Table 2)
 EPSILON = 1e-8  # added to the mean square under the root of pixel norm (paper section 4.2)
 WIDEST = 1024  # largest number of features that the kernels support, because a tile holds all features of a pixel
 TILE = 2048  # numbers that a Triton program holds at a time: 16 in the registers of each of its 128 threads
-PROGRAMS = 1024  # Triton programs that an H200 runs at a time: about 8 on each of its 132 multiprocessors
+PROGRAMS = 512  # Triton programs that sum over pixels: about 4 on each of an H200's 132 multiprocessors
 REASON_WIDTH = 120  # largest length of the message that says why the Triton kernels do not work
-MAX_TILES_PER_PROGRAM = 8  # largest number of tiles per Triton program; a larger number would hardly save memory
+
+
+def serves(tensor: Tensor) -> bool:
+    """Whether operations on `tensor` use Triton kernels."""
+    return not Switches.reference and tensor.device.type == "cuda" and problem() is None
 
 
 @cache
@@ -30,7 +35,7 @@ def problem() -> str | None:
     try:
         x = torch.zeros(1, 8, 2, 2, device="cuda").contiguous(memory_format=torch.channels_last)
         scale = bias_act_norm_(x, x.new_zeros(8))
-        bias_act_backward(x, x, scale, sums=True)
+        bias_act_backward(x, x, scale, PixelSums([8]).rows(0, x))
         Blend.apply(x.requires_grad_(), x, x.new_zeros(())).sum().backward()
     except Exception as error:
         text = (str(error) or type(error).__name__).strip().splitlines()[0]
@@ -80,64 +85,107 @@ def bias_act_norm_(x: Tensor, bias: Tensor) -> Tensor:
     return scale
 
 
-def bias_act_backward(gradient: Tensor, y: Tensor, scale: Tensor | None, *, sums: bool) -> tuple[Tensor, Tensor | None]:
+class PixelSums:
+    """Sums over pixels for many biases, in a fixed order, so that their bits are reproducible.
+
+    Each use of a bias adds its sums to the columns of this bias: a Triton program to one row.  `take` sums up all rows.
+    """
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        """Args: sizes: the number of features of each bias."""
+        self.sizes, self.used = list(sizes), set[int]()
+        self.memory: Tensor | None = None  # [PROGRAMS, the sum of all sizes], from the first use on
+
+    def rows(self, number: int, like: Tensor) -> Tensor:
+        """The columns [PROGRAMS, C] of bias `number`, on the device of `like`."""
+        if self.memory is None:
+            self.memory = torch.zeros(PROGRAMS, sum(self.sizes), device=like.device)
+        self.used.add(number)
+        return torch.split(self.memory, self.sizes, 1)[number]
+
+    def take(self, others: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """The sums [C] of all biases that were used, each plus its other gradient, if there is one; then start anew."""
+        totals = () if self.memory is None else torch.split(self.memory.sum(0), self.sizes)
+        found = list(others)
+        for number in self.used:
+            other = others[number]
+            found[number] = totals[number] if other is None else totals[number] + other
+        self.memory, self.used = None, set()
+        return found
+
+
+class Slot(NamedTuple):
+    """The place of one bias among the biases of a network, whose gradients backward passes put aside."""
+
+    sums: PixelSums
+    number: int
+
+    def rows(self, like: Tensor) -> Tensor:
+        """The columns [PROGRAMS, C] of this bias."""
+        return self.sums.rows(self.number, like)
+
+
+def bias_act_backward(gradient: Tensor, y: Tensor, scale: Tensor | None, rows: Tensor | None) -> Tensor:
     """The gradient of x from the `gradient` of y, where y = `BiasAct`(x), or with a `scale`, y = `bias_act_norm_`(x).
 
-    With `sums`, the second result is the gradient of the bias: float32 [C], the gradient of x summed over all pixels in
-    a fixed order, so that its bits are reproducible.
+    The gradient of the bias, which is the sum of this gradient over all pixels, is added to `rows` [PROGRAMS, C].
     """
     gradient, y, (_, tiles) = dense(gradient), dense(y), pixels_of(y)
     result = torch.empty_like(gradient)
-    each = min(ceil(tiles / PROGRAMS), MAX_TILES_PER_PROGRAM) if sums else 1
-    partial = y.new_empty(ceil(tiles / each), y.shape[1], dtype=torch.float32) if sums else None
-    launch("bias_act_backward", gradient, y, scale, result, partial, each=each, SLOPE=LEAKY_SLOPE)
-    return result, None if partial is None else partial.sum(0)
+    each, pitch = (1, 0) if rows is None else (ceil(tiles / len(rows)), rows.stride(0))
+    launch("bias_act_backward", gradient, y, scale, result, rows, pitch, each=each, SLOPE=LEAKY_SLOPE)
+    return result
 
 
 class BiasAct(torch.autograd.Function):
     """Leaky ReLU of x [N, C, …] + bias [C], differentiable twice.  Autograd saves only the result."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, bias: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, bias: Tensor, slot: Slot | None = None) -> Tensor:
         x = dense(x)
         y = torch.empty_like(x)
         launch("bias_act_forward", x, bias, y, None, SLOPE=LEAKY_SLOPE, EPSILON=0.0)
         ctx.save_for_backward(y)
         ctx.set_materialize_grads(False)
-        ctx.bias_dtype = bias.dtype
+        ctx.bias_dtype, ctx.slot = bias.dtype, slot
         return y
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, Tensor | None, None]:
         if gradient is None:
-            return None, None
+            return None, None, None
         y = ctx.saved_tensors[0].detach()  # no second derivative passes through y, because only the sign of y matters
         sums = ctx.bias_dtype if ctx.needs_input_grad[1] and Switches.weight_gradients else None
-        return BiasActGradient.apply(gradient, y, sums)  # type: ignore[no-any-return]
+        slot = None if torch.is_grad_enabled() else ctx.slot  # no one differentiates sums that are put aside
+        return *BiasActGradient.apply(gradient, y, sums, slot), None
 
 
 class BiasActGradient(torch.autograd.Function):
     """The gradients of `BiasAct`: of x [N, C, …] and, unless the dtype `sums` is None, of the bias [C], in this dtype.
 
-    This Function's forward and backward pass multiply a gradient by 1 where y > 0, and by the slope elsewhere.
+    This Function's forward and backward pass multiply a gradient by 1 where y > 0, and by the slope elsewhere.  With a
+    `slot`, the gradient of the bias is put there instead.
     """
 
     @staticmethod
-    def forward(ctx: Any, gradient: Tensor, y: Tensor, sums: torch.dtype | None) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        ctx: Any, gradient: Tensor, y: Tensor, sums: torch.dtype | None, slot: Slot | None
+    ) -> tuple[Tensor, Tensor | None]:
         ctx.save_for_backward(y)
         ctx.set_materialize_grads(False)
-        result, total = bias_act_backward(gradient, y, None, sums=sums is not None)
-        return result, None if total is None else total.to(sums)
+        rows = None if sums is None else (slot or Slot(PixelSums(y.shape[1:2]), 0)).rows(y)
+        result = bias_act_backward(gradient, y, None, rows)
+        return result, None if rows is None or slot is not None else rows.sum(0).to(sums)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor | None, of_sums: Tensor | None) -> tuple[Tensor | None, None, None]:
+    def backward(ctx: Any, gradient: Tensor | None, of_sums: Tensor | None) -> tuple[Tensor | None, None, None, None]:
         (y,) = ctx.saved_tensors
         if of_sums is not None:
             spread = of_sums.to(y.dtype).view(-1, *[1] * (y.ndim - 2)).expand_as(y)
             gradient = spread if gradient is None else gradient + spread
         if gradient is None:
-            return None, None, None
-        return BiasActGradient.apply(gradient, y, None)[0], None, None
+            return None, None, None, None
+        return BiasActGradient.apply(gradient, y, None, None)[0], None, None, None
 
 
 class Blend(torch.autograd.Function):

@@ -40,14 +40,15 @@ def bias_act_forward(
     tl.store(y + places, z, mask=inside)
 
 
-@triton.jit(do_not_specialize=["pixels", "tiles"])
+@triton.jit(do_not_specialize=["pitch", "pixels", "tiles"])
 def bias_act_backward(
-    gradient, y, scale, result, sums, pixels, tiles,
+    gradient, y, scale, result, sums, pitch, pixels, tiles,
     SLOPE: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Set result [P, C] to the gradient of `bias_act_forward` with respect to x, from y, scale and the gradient of y.
 
-    Each of the K programs computes `tiles` tiles and sets its row of sums [K, C] to the sum of result over its pixels.
+    Each of the K programs computes `tiles` tiles, and adds the sum of result over its pixels to its row of sums [K, C].
+    The rows begin `pitch` numbers after one another.
 
     dL/dz = s * (g - y * mean(g * y)), where z is the leaky ReLU's output, s > 0 the scale, y = s * z, g = dL/dy.
     """
@@ -66,7 +67,9 @@ def bias_act_backward(
         total += g
     if sums is not None:
         column = tl.arange(0, COLUMNS)
-        tl.store(sums + program * C + column, tl.sum(total, 0), mask=column < C)
+        places = sums + program * pitch + column
+        before = tl.load(places, mask=column < C, other=0.0)
+        tl.store(places, before + tl.sum(total, 0), mask=column < C)
 
 
 @triton.jit(do_not_specialize=["pixels"])

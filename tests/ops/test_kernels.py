@@ -13,10 +13,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pggan.ops import fused
+from pggan.core.architecture import Rescaling
+from pggan.networks.layers import ComputeOptions, ConvWithStddev, Equalized
+from pggan.networks.networks import initialize
+from pggan.ops import fused, preparation
+from pggan.ops.convolution import DENSE, DIRECT, PACKED, POINTWISE, Algorithm
 from pggan.ops.elementwise import LEAKY_SLOPE, pixel_norm
+from pggan.ops.preparation import Request, prepare_together
 
 SHAPES = [(1, 6, 5, 5), (2, 16, 3, 3), (1, 33, 2, 2), (2, 1, 3, 3), (9, 24)]  # images and dense layers
+PACKS = ((32, 9), PACKED)  # of two pixels
 # float32 rounds sums of some 40 terms; a result in bf16 is cut off, not rounded, by the interpreter.
 TOLERANCES = {torch.float32: 40 * 2**-24, torch.bfloat16: 2**-7}
 
@@ -62,7 +68,12 @@ def check_norm(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     x, gradient, bias = normal(shape, 0, dtype), normal(shape, 1, dtype), normal(shape[1:2], 3, torch.float32)
     y = x.detach().clone()
     scale = fused.bias_act_norm_(y, bias.detach())
-    found = [y, *fused.bias_act_backward(gradient.detach(), y, scale, sums=True)]
+    sums = fused.PixelSums([2, shape[1]])
+    of_x = [fused.bias_act_backward(part, y, scale, sums.rows(1, y)) for part in (gradient.detach(), gradient.detach())]
+    of_bias = sums.take([None, None])
+    assert of_bias[0] is None, "this one was not used"
+    assert of_bias[1] is not None
+    found = [y, of_x[1], of_bias[1] / 2]  # of two uses
     x, bias, gradient = wide(x, bias, gradient)
     expected = pixel_norm(F.leaky_relu(x + bias.view(-1, *[1] * (len(shape) - 2)), LEAKY_SLOPE))
     for one, other in zip(found, [expected, *torch.autograd.grad(expected, (x, bias), gradient)], strict=True):
@@ -88,6 +99,48 @@ def check_blend(shape: tuple[int, ...], dtype: torch.dtype) -> None:
             require_close(one, other, dtype)
 
 
+def check_preparation(dtype: torch.dtype) -> None:
+    """Kernels, and gradients of weights and biases from several uses: `prepare_together` against `prepare`."""
+    layers: list[tuple[Equalized, Algorithm]] = [(Equalized(20, 17), DENSE), (Equalized(3, 17, 1, 1), POINTWISE)]
+    for rescaling in Rescaling:
+        layers += [(Equalized(*sizes, 3, 3, rescaling=rescaling), how) for sizes, how in (((5, 6), DIRECT), PACKS)]
+    layers += [(ConvWithStddev(7, 5, 3, 3), DIRECT)]
+    for number, (layer, _) in enumerate(layers):
+        initialize(layer, number, "layer")
+        if number % 2 and layer.weight.ndim == 4:
+            layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
+        layer.computing.options = ComputeOptions(dtype=dtype)
+    requests = [Request(layer.weight, layer.bias, layer.transforms(how, 0.3)) for layer, how in layers]
+    plans: dict[object, object] = {}
+    for _ in range(2):
+        prepared = [
+            layer.assemble(how, *one)
+            for (layer, how), one in zip(layers, prepare_together(requests, dtype, plans), strict=True)  # type: ignore[arg-type]
+        ]
+    assert len(plans) == 1
+    found, expected, ends = [], [], []
+    for number, ((layer, how), one) in enumerate(zip(layers, prepared, strict=True)):
+        twin = layer.prepare(how, 0.3)
+        found += [one.kernel.tensor] + [one.sums] * (one.sums is not None)
+        expected += [twin.kernel.tensor] + [twin.sums] * (twin.sums is not None)
+        gradients = [normal(tuple(twin.kernel.tensor.shape), seed, dtype).detach() for seed in range(number % 3 + 1)]
+        assert one.kernel.aside is not None
+        one.kernel.aside.extend(gradients[1:])
+        ends += [((one.kernel.tensor, twin.kernel.tensor), gradients[0], sum(gradients))]
+        if one.sums is not None and twin.sums is not None:
+            ends += [((one.sums, twin.sums), torch.ones_like(one.sums), torch.ones_like(one.sums))]
+        assert one.slot is not None
+        one.slot.rows(one.bias)[1].add_(1)
+        ends += [((one.bias, layer.bias), torch.ones_like(one.bias), torch.ones_like(one.bias) * 2)]
+    for pair in zip(found, expected, strict=True):
+        require_close(*pair, dtype)
+    weights = [weight for layer, _ in layers for weight in layer.parameters()]
+    of_found = torch.autograd.grad([pair[0] for pair, _, _ in ends], weights, [one for _, one, _ in ends])
+    of_twin = torch.autograd.grad([pair[1] for pair, _, _ in ends], weights, [one for _, _, one in ends])
+    for pair in zip(of_found, of_twin, strict=True):
+        require_close(*pair, dtype)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed: it comes with torch for CUDA")
 def test_kernels_have_the_values_and_derivatives_of_the_plain_operations():
@@ -98,6 +151,7 @@ def test_kernels_have_the_values_and_derivatives_of_the_plain_operations():
 
 
 if __name__ == "__main__":
+    preparation.BLOCK = 16
     fused.TILE, fused.PROGRAMS = 64, 3  # several tiles per program, and the last one with room left
     for shape in SHAPES:
         for dtype in TOLERANCES:
@@ -105,3 +159,4 @@ if __name__ == "__main__":
             if shape[1] > 1:  # the norm of one number is its sign
                 check_norm(shape, dtype)
             check_blend(shape, dtype)
+    check_preparation(torch.bfloat16)

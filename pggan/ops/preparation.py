@@ -1,0 +1,190 @@
+"""All kernels of a network prepared by one launch on a GPU: scaled, cast, fused with resampling, packed.
+
+Kernels and gradients of weights are linear maps of each other.  One launch computes all gradients, too: layers put the
+gradients of kernels aside, instead of returning them to autograd, which would take several launches for each of them.
+`Algorithm.prepare` is the plain twin.  Shapes: O and I are the weight's output and input maps.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, chain, islice
+from math import ceil
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from pggan.core.architecture import Rescaling
+from pggan.ops.fused import PixelSums, Slot
+from pggan.ops.packed import REACH
+from pggan.ops.products import side_and_stride
+
+BLOCK = 32  # side of the tiles of a kernel that Triton programs compute
+
+
+class Transform(NamedTuple):
+    """How a kernel follows from a weight, in the order in which the Triton kernels read these numbers.
+
+    The kernel has the memory layout [k rows, height, width, pixels * columns].  It is the sum of copies x copies copies
+    of the weight, shifted by 0 to copies - 1 taps.  With packs, each pixel of a pack has such a sum (`packed.py`).
+    """
+
+    rows: int
+    columns: int
+    height: int
+    width: int
+    k: int  # pixels in a pack of the smaller image
+    pixels: int  # pixels in a pack of the larger image
+    stride: int
+    copies: int
+    shift: int
+    taps: int  # side of the weight
+    origin: int  # where the weight's tap at the top left begins in memory
+    row_step: int  # numbers in memory from a row, a column and a tap to the next one
+    column_step: int
+    tap_step: int
+    factor: float  # multiplies the kernel
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """The shape of the kernel's memory."""
+        return self.k * self.rows, self.height, self.width, self.pixels * self.columns
+
+    def tiles(self, rows: int, columns: int, taps: int) -> int:
+        """The number of tiles of `taps` matrices [rows, columns]."""
+        return taps * ceil(rows / BLOCK) * ceil(columns / BLOCK)
+
+
+def transform_of(weight: Tensor, inputs: int, rescaling: Rescaling, scale: float, k: int | None) -> Transform:
+    """The transform of the first `inputs` maps of a weight [O, I] or [O, I, taps, taps], in packs of `k` if given."""
+    taps, step = (weight.shape[3], weight.stride(3)) if weight.ndim == 4 else (1, 1)
+    side, stride = side_and_stride(rescaling) if rescaling is not Rescaling.same else (taps, 1)
+    packs = (k, k * stride) if k else (1, 1)
+    width, copies = REACH if k else side, 1 if rescaling is Rescaling.same else 2
+    row_step, column_step = weight.stride()[:2]
+    sizes, origin = (weight.shape[0], inputs), 0
+    factor = scale / 4 if rescaling is Rescaling.down else scale
+    if rescaling is Rescaling.up:  # a transposed convolution has inputs as rows, and mirrors its kernel
+        sizes, row_step, column_step = sizes[::-1], column_step, row_step
+        origin, step = (taps**2 - 1) * step, -step
+    return Transform(*sizes, side, width, *packs, stride, copies, 0, taps, origin, row_step, column_step, step, factor)
+
+
+def map_of_ones(weight: Tensor, scale: float) -> Transform:
+    """The transform of a weight to a 4x4 map of ones convolved by its last input map: [O, 4, 4, 1]."""
+    (outputs, inputs), step = weight.shape[:2], weight.stride(3)
+    origin = (inputs - 1) * weight.stride(1) + 8 * step
+    return Transform(outputs, 1, 4, 4, 1, 1, 1, 4, 1, 3, origin, weight.stride(0), 1, -step, scale)
+
+
+class Request(NamedTuple):
+    """The kernels that one layer needs."""
+
+    weight: Tensor
+    bias: Tensor
+    transforms: tuple[Transform, ...]
+
+
+class Plan:
+    """What the launches for all `requests` of a network need: tables on the device, and where tensors begin."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        device = requests[0].weight.device
+        pairs = [(number, one) for number, request in enumerate(requests) for one in request.transforms]
+        self.owners, self.transforms = zip(*pairs, strict=True)  # the number of each kernel's weight
+        self.sizes = [torch.Size(one.shape).numel() for one in self.transforms]
+        self.starts = [0, *accumulate(request.weight.numel() for request in requests)]
+        tiles = (
+            [one.tiles(one.k * one.rows, one.pixels * one.columns, one.height * one.width) for one in self.transforms],
+            [one.tiles(one.rows, one.columns, one.taps**2) for one in self.transforms],
+        )
+        begins = zip(*([0, *accumulate(each)] for each in (tiles[0], self.sizes, tiles[1])), strict=True)
+        rows = [[*one[:-1], *begin, self.starts[of]] for (of, one), begin in zip(pairs, begins, strict=False)]
+        self.table = torch.tensor(rows, dtype=torch.int32, device=device)
+        self.addresses = torch.tensor([requests[of].weight.data_ptr() for of in self.owners], device=device)
+        self.factors = torch.tensor([one.factor for one in self.transforms], device=device)
+        numbers = torch.arange(len(rows), dtype=torch.int32)
+        self.programs = [numbers.repeat_interleave(torch.tensor(each)).to(device) for each in tiles]
+
+    def prepare(self, dtype: torch.dtype) -> list[Tensor]:
+        """The kernels in `dtype`: [rows, columns, height, width] in channels-last memory."""
+        from pggan.ops import triton_preparation  # imported late, because Triton is not installed everywhere
+
+        result = torch.empty(sum(self.sizes), dtype=dtype, device=self.table.device)
+        tables = self.table, self.addresses, self.factors, self.programs[0]
+        triton_preparation.prepare[len(self.programs[0]),](*tables, result, BLOCK=BLOCK, enable_fp_fusion=True)
+        parts = zip(torch.split(result, self.sizes), self.transforms, strict=True)
+        return [part.view(one.shape).permute(0, 3, 1, 2) for part, one in parts]
+
+    def gradients(self, parts: Sequence[Sequence[Tensor]]) -> Tensor:
+        """The gradients of all weights, side by side in float32, from those of each kernel from all of its uses."""
+        from pggan.ops import triton_preparation
+
+        uses = max(map(len, parts))
+        missing = [(uses - len(kernel)) * size for kernel, size in zip(parts, self.sizes, strict=True)]
+        zeros = next(iter(chain(*parts))).new_zeros(max(missing))
+        pieces = []
+        for kernel, count in zip(parts, missing, strict=True):
+            pieces += [(each if each.ndim == 2 else each.permute(0, 2, 3, 1)).reshape(-1) for each in kernel]
+            pieces += [zeros[:count]] if count else []
+        result = torch.empty(self.starts[-1], device=self.table.device)
+        tables = self.table, self.factors, self.programs[1]
+        launch = triton_preparation.gradients[len(self.programs[1]),]
+        launch(*tables, torch.cat(pieces), result, uses, BLOCK=BLOCK, enable_fp_fusion=True)
+        return result
+
+
+class Aside(NamedTuple):
+    """Where backward passes put the gradients of a plan's kernels and biases, instead of returning them to autograd."""
+
+    kernels: list[list[Tensor]]  # gradients of each kernel, from all of its uses
+    biases: PixelSums
+
+
+class Prepare(torch.autograd.Function):
+    """The kernels of `plan` in `dtype`, and all biases as they are; the inputs are all weights, then all biases.
+
+    The backward pass comes after those of all uses, and computes the gradients that they put aside.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, plan: Plan, dtype: torch.dtype, aside: Aside, *inputs: Tensor) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.plan, ctx.aside, ctx.weights = plan, aside, inputs[: len(plan.starts) - 1]
+        return *plan.prepare(dtype), *(bias.view_as(bias) for bias in inputs[len(ctx.weights) :])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:
+        plan, weights, (kernels, biases) = ctx.plan, ctx.weights, ctx.aside
+        for put, gradient in zip(kernels, given, strict=False):
+            put.extend([] if gradient is None else [gradient])
+        used = {owner for owner, put in zip(plan.owners, kernels, strict=True) if put}
+        flat = plan.gradients(kernels) if used else torch.empty(0)
+        for put in kernels:
+            put.clear()
+        found = [
+            flat.as_strided(weight.shape, weight.stride(), plan.starts[number]) if number in used else None
+            for number, weight in enumerate(weights)
+        ]
+        return None, None, None, *found, *biases.take(given[len(kernels) :])
+
+
+def prepare_together(
+    requests: Sequence[Request], dtype: torch.dtype, plans: dict[Any, Plan]
+) -> Iterator[tuple[list[tuple[Tensor, list[Tensor]]], Tensor, Slot]]:
+    """For each request its kernels, each with the list for its gradients; the bias; and the slot for its gradient.
+
+    Args: plans: keeps the tables for later calls, because CUDA graphs can't copy tables to the device.
+    """
+    about = tuple((request.weight.data_ptr(), request.transforms) for request in requests)
+    if about not in plans:
+        plans[about] = Plan(requests)
+    plan = plans[about]
+    biases = [request.bias for request in requests]
+    aside = Aside([[] for _ in plan.transforms], PixelSums([bias.numel() for bias in biases]))
+    prepared = Prepare.apply(plan, dtype, aside, *(request.weight for request in requests), *biases)
+    kernels = zip(prepared, aside.kernels, strict=False)
+    for number, request in enumerate(requests):
+        bias = prepared[len(plan.transforms) + number]
+        yield list(islice(kernels, len(request.transforms))), bias, Slot(aside.biases, number)
