@@ -268,13 +268,13 @@ def ranks(kit: Kit) -> None:
     kit.note("two ranks have the bits of one", states[0] == states[1], True, anywhere=True)
 
 
-ITEMS: dict[str, Callable[[Kit], object]] = {"rates": rates, "launches": launches, "top stages": top_stages}
+ITEMS: dict[str, Callable[[Kit], object]] = {"rates": rates, "launches": launches, "top-stages": top_stages}
 ITEMS |= {"convolutions": convolutions, "search": search}
-ITEMS["lower stages"] = stages(*((side, 0, False) for side in (256, 128, 32, 16, 8, 4)))
+ITEMS["lower-stages"] = stages(*((side, 0, False) for side in (256, 128, 32, 16, 8, 4)))
 ITEMS["fades"] = stages((512, 0, True), (1024, 0, True))
 ITEMS["batches"] = stages(*((1024, batch, False) for batch in (8, 16, 32)), (512, 32, False), (256, 32, False))
 ITEMS |= {"variants": variants, "gradients": gradients, "bits": bits, "failures": failures, "ranks": ranks}
-ITEMS["search by mode B"] = search
+ITEMS["search-by-mode-b"] = search
 # These items need a process of their own, with these environment variables.
 ALONE: dict[str, dict[str, str]] = {"failures": {}, "bits": {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}}
-ALONE["search by mode B"] = {"TORCH_CUDNN_USE_HEURISTIC_MODE_B": "1"}
+ALONE["search-by-mode-b"] = {"TORCH_CUDNN_USE_HEURISTIC_MODE_B": "1"}
