@@ -2,7 +2,7 @@
 
 import sys
 
-from pggan.cli.main import exit_process, main
+from pggan.cli.main import console
 
 if __name__ == "__main__":
-    exit_process(main(["train", *sys.argv[1:]]))  # composes the configuration for `run` in pggan/run/train.py
+    console(["train", *sys.argv[1:]])  # composes the configuration for `run` in pggan/run/train.py

@@ -125,7 +125,7 @@ def read_header(directory: Path) -> dict[str, Any]:
 
 def write_header(directory: Path, header: dict[str, Any]) -> None:
     """Write `header` and its checksum into the state.json of the checkpoint `directory`."""
-    (directory / STATE_FILE).write_text(json.dumps({**header, CHECKSUM: checksum_of(header)}, indent=1))
+    (directory / STATE_FILE).write_text(json.dumps({**header, CHECKSUM: checksum_of(header)}, indent=1), "utf-8")
 
 
 def checksum_of(header: dict[str, Any]) -> str:

@@ -61,17 +61,17 @@ class Command:
     @property
     def duty(self) -> str:
         """A sentence that says what this command does: the first line of its YAML file."""
-        return self.config_file.read_text().splitlines()[0].removeprefix("# ")
+        return self.config_file.read_text("utf-8").splitlines()[0].removeprefix("# ")
 
     @property
     def example(self) -> str:
         """A command line as an example: the second line of this command's YAML file."""
-        return self.config_file.read_text().splitlines()[1].removeprefix("#   ")
+        return self.config_file.read_text("utf-8").splitlines()[1].removeprefix("#   ")
 
     @cached_property
     def own_groups(self) -> dict[str, str]:
         """The config groups in the `defaults:` list of this command's YAML file, each with the file used by default."""
-        listed = self.config_file.read_text().partition("\ndefaults:\n")[2].partition("\n\n")[0]
+        listed = self.config_file.read_text("utf-8").partition("\ndefaults:\n")[2].partition("\n\n")[0]
         # The lines are split by hand, because the import of yaml would take a fifth of the time of --help.
         entries = (line.removeprefix("  - ").partition(": ") for line in listed.splitlines())
         return {group: choice for group, _, choice in entries}

@@ -4,6 +4,7 @@ import argparse
 import os
 import re
 import sys
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -11,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pggan.cli.commands import COMMANDS, Command
-from pggan.config.validation import kinds_of, named_tables, names_of
+from pggan.config.defaults import CONFIGS
+from pggan.config.validation import alternatives, keys_of, kinds_of, named_tables
 from pggan.config.withdrawn import withdrawal
 from pggan.core.errors import UserError, nearest, nearest_name
 from pggan.core.text import as_hydra_reads_it, key_of
@@ -29,6 +31,7 @@ OWN_SETTINGS = [
     "hydra/hydra_logging=none",
     "hydra/job_logging=none",
 ]
+QUOTED = re.compile(r"'([^'\\]|\\.)*'|\"([^\"\\]|\\.)*\"", re.DOTALL)
 LIST = re.compile(r"[^\s,=(){}\[\]'\"]+(,[^\s,=(){}\[\]'\"]+)+")  # matches lists such as 1,5,9-12
 # Keys that say where and how a run resumes, and where its images are now.
 RESUME_KEYS = {"run_dir", "resume", "devices", "threads", "data.path", "data.cache"}
@@ -129,9 +132,7 @@ def unreadable(override: str) -> UserError:
     """The error for an override that Hydra can't parse; it shows the override quoted for the shell and for Hydra."""
     key, equals, value = override.removeprefix("++").partition("=")
     remedy = "Write key=value; quote values with spaces, commas, brackets or '=': \"data.path='my, photos'\"."
-    if equals and value.startswith("~"):
-        remedy = f"The shell does not expand ~ here, so write: {key}={value.replace('~', '$HOME', 1)}"
-    elif equals and not re.search(r"['\"$`\\]", value):
+    if equals and not re.search(r"['\"$`\\]", value):
         remedy = f"Quote the value for the shell and for Hydra: \"{key}='{value.strip()}'\""
     return UserError(f"'{override.removeprefix('++')}' can't be read.", remedy)
 
@@ -146,7 +147,7 @@ def missing_choice(group: str, choice: str, options: Sequence[str]) -> UserError
 
 def suggestion(command: Command, key: str) -> str:
     """Suggest a known key for the unknown `key`: from SYNONYMS, a key that ends with `key`, or the most similar key."""
-    names = {*command.groups, *names_of(command.schema_type)}
+    names = {*command.groups, *dict(keys_of(command.schema_type))}
     table, _, last = key.rpartition(".")
     here = SYNONYMS.get(last, "")
     if key not in names and here.startswith(table) and here.partition("=")[0] in names:
@@ -176,14 +177,47 @@ def words_for_hydra(command: Command, overrides: Sequence[str], *, several: bool
     '++' allows keys that the YAML files do not have, such as entries of a table; `validated` refuses unknown keys.
     Args: several: whether the command is a --multirun, in which each value of a list is one job.
     """
-    words = []
+    words, kinds = [], dict(keys_of(command.schema_type))
     for word in with_recipes(overrides):
         key, equals, value = word.partition("=")
         if key in command.groups or re.match(r"hydra\b", key) or not (equals and re.fullmatch(r"[\w.]+", key)):
             words.append(word)
+        elif several and re.search(r"[,(]", value):
+            words.append(f"++{word}")
         else:
-            words.append(f"++{key}=[{value}]" if LIST.fullmatch(value) and not several else f"++{word}")
+            words.append(f"++{key}={as_typed(value, alternatives(kinds.get(key)))}")
     return words
+
+
+def as_typed(value: str, kinds: tuple[Any, ...]) -> str:
+    """A value in Hydra's syntax, so that keys of text get the value as the user has typed it: 2024_12_25 is no number.
+
+    Quotes for Hydra, interpolations, and what is no text for a key of these `kinds` stay.  Lists get brackets.
+    """
+    is_list = LIST.fullmatch(value) is not None and not os.path.exists(value)
+    stays = QUOTED.fullmatch(value) or value in ("", "null", *(["true", "false"] if bool in kinds else []))
+    if str in kinds and not stays and "${" not in value:
+        return as_hydra_reads_it(os.path.expanduser(value))
+    if list[str] not in kinds or stays or re.search(r"""['"]|\$\{""", value):
+        return f"[{value}]" if is_list else value
+    inside = re.fullmatch(r"\[(.*)\]", value, re.DOTALL)
+    parts = inside[1].split(",") if inside else value.split(",") if is_list else [value]
+    return as_hydra_reads_it([os.path.expanduser(part.strip()) for part in parts if part])
+
+
+def with_marked_files(words: Sequence[str]) -> list[str]:
+    """Replace experiment=NAME by the path of its file if the file has a byte-order mark.
+
+    The mark would hide the first line, `# @package _global_`, from Hydra.
+    """
+    folders = [CONFIGS, *(Path(word.removeprefix("--config-dir=")) for word in words if word.find("=") in (-1, 12))]
+    found = []
+    for word in words:
+        key, _, name = word.partition("=")
+        files = (folder / key / f"{name}.yaml" for folder in folders if key == "experiment")
+        marked = (f"{key}={file}" for file in files if file.is_file() and file.read_bytes().startswith(BOM_UTF8))
+        found.append(next(marked, word))
+    return found
 
 
 def named_file(override: str) -> Path | None:
@@ -234,8 +268,8 @@ def finished(command: Command, composed: "DictConfig", overrides: Sequence[str])
     from omegaconf import OmegaConf
 
     own = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
-    values: dict[str, Any] = OmegaConf.to_container(own, resolve=True)  # type: ignore[assignment]
     typed = {key_of(one) for one in overrides}
+    values: dict[str, Any] = OmegaConf.to_container(own, resolve=True)  # type: ignore[assignment]
     if command.name == "train" and resumes(overrides):
         return own_config({key: OmegaConf.select(own, key) for key in typed}) or values
     for table, choices in named_tables(command.schema_type).items():

@@ -27,7 +27,7 @@ def help_text(command: Command, arguments: Sequence[str]) -> str:
     chosen = {group: name for group, name in command.own_groups.items() if name}
     chosen |= {key: value for key, _, value in (one.partition("=") for one in arguments) if key in chosen}
     files = [command.config_file, *(CONFIGS / group / f"{name}.yaml" for group, name in chosen.items())]
-    texts = ((file.relative_to(CONFIGS.parent), file.read_text()) for file in files if file.is_file())
+    texts = ((file.relative_to(CONFIGS.parent), file.read_text("utf-8")) for file in files if file.is_file())
     parts += [f"Keys of {file}:\n\n{indent(text.strip(), '  ')}" for file, text in texts]
     if command.groups:
         choices = (f"{group}= {' '.join(choices_of(group))}" for group in command.groups)

@@ -3,7 +3,9 @@
 This module does not import torch, so that --help and a typo are answered at once.
 """
 
+import codecs
 import gc
+import locale
 import os
 import shlex
 import sys
@@ -15,7 +17,7 @@ from typing import Any, NoReturn
 
 from pggan.cli.commands import COMMANDS, Command
 from pggan.cli.help import help_text, overview
-from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER_ERROR, REFUSED_WRITES, UserError, nearest
+from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER_ERROR, REFUSED, UserError, nearest
 from pggan.core.process import (
     COMMAND_VARIABLE,
     STARTED_VARIABLE,
@@ -36,6 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run_arguments(arguments: list[str]) -> int:
     """Run the command that `arguments` name; returns the exit code."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise UserError("The working directory does not exist any more.", "Change to another one: cd") from error
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(overview())
         return 0
@@ -51,7 +57,7 @@ def run_arguments(arguments: list[str]) -> int:
     if {"--help", "-h", "help"} & {*arguments}:
         print(help_text(command, arguments), flush=True)
         return 0
-    from pggan.cli.compose import compose, run_with_flags, suggestion
+    from pggan.cli.compose import compose, run_with_flags, suggestion, with_marked_files
     from pggan.cli.recipe import with_choices
     from pggan.config.validation import UnknownKey, validated
 
@@ -62,6 +68,7 @@ def run_arguments(arguments: list[str]) -> int:
         except UnknownKey as error:
             raise UserError(error.problem, suggestion(command, error.key)) from error
 
+    arguments = with_marked_files(arguments)
     if any(argument.startswith("-") for argument in arguments):
         return run_with_flags(command, arguments, run)
     return run(compose(command.name, arguments), arguments)
@@ -107,9 +114,9 @@ def guarded(run: Callable[[], int]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     except OSError as error:
-        if error.errno not in REFUSED_WRITES:
+        if error.errno not in REFUSED:
             raise
-        print(f"Error: {error}\n  Make room there, or choose a place that can be written to.", file=sys.stderr)
+        print(f"Error: {error}\n  Make room there, get permission, or choose another path.", file=sys.stderr)
         return EXIT_USER_ERROR
     except KeyboardInterrupt as interrupt:
         print(" ".join(["Stopped at once.", *interrupt.args]).rstrip(), file=sys.stderr)
@@ -135,6 +142,18 @@ def exit_process(code: int) -> NoReturn:
     sys.exit(code)
 
 
-def console() -> NoReturn:
+def use_utf8() -> None:
+    """Let Python read names and files as UTF-8 in every locale, by a new start of this process if it has to be.
+
+    The output keeps the terminal's encoding; signs that the terminal can't show become question marks.
+    """
+    if codecs.lookup(locale.getencoding()).name != "utf-8" and not sys.flags.utf8_mode:
+        variables = {"PYTHONIOENCODING": sys.stdout.encoding, **os.environ, "PYTHONUTF8": "1"}
+        os.execve(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]], variables)  # noqa: S606 - itself
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+
+
+def console(argv: Sequence[str] | None = None) -> NoReturn:
     """The entry point of `pggan`: run the command line, or one rank if the launcher has set TASK_VARIABLE."""
-    exit_process(run_rank() if TASK_VARIABLE in os.environ else main())
+    use_utf8()
+    exit_process(run_rank() if TASK_VARIABLE in os.environ else main(argv))

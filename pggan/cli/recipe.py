@@ -225,7 +225,7 @@ def write(file: Path, recipe: dict[str, Any], choices: Sequence["Choice"] = (), 
 
     Args: choices: keys that the program has chosen; their reasons are comments, too.
     """
-    import yaml
+    from omegaconf import OmegaConf
 
     groups = {key: recipe[key] for key in recipe if key in GROUPS[1:]}
     base = [recipe["experiment"]] if "experiment" in recipe else []
@@ -238,7 +238,7 @@ def write(file: Path, recipe: dict[str, Any], choices: Sequence["Choice"] = (), 
     explained, section = meanings(groups), ""
     heads = [*about, *(reasons[key] for key in groups if key in reasons)]
     lines = ["# @package _global_", *(f"# {part}" for text in heads for part in wrap(text, 118))]
-    for line in yaml.safe_dump(content, sort_keys=False).splitlines():
+    for line in OmegaConf.to_yaml(OmegaConf.create(content)).splitlines():
         if found := re.match(r"( {0,2})(\w+):", line):
             indent, name = found.groups()
             section = section if indent else f"{name}."
@@ -247,4 +247,4 @@ def write(file: Path, recipe: dict[str, Any], choices: Sequence["Choice"] = (), 
             lines += [f"{indent}# {part}" for text in texts for part in wrap(text, 116)]
         lines.append(line)
     with atomic_write(file) as temporary:
-        temporary.write_text("\n".join([*lines, ""]))
+        temporary.write_text("\n".join([*lines, ""]), "utf-8", "replace")  # a name may be no text

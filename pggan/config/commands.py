@@ -73,7 +73,7 @@ class PicturesConfig(DrawConfig):
     """Keys of the commands that draw images from seeds or from files of latents."""
 
     seeds: Any
-    latents: Any
+    latents: list[str] | None
     truncation: float
     grid: str | None
     zoom: Count | None

@@ -19,11 +19,11 @@ def default_values(choices: Mapping[str, str]) -> dict[str, Any]:
     """The values of configs/train.yaml and of each config group's file `choices[group]`; `${…}` stays unresolved."""
     from yaml import safe_load  # imported late, because --help does not need it
 
-    values: dict[str, Any] = safe_load((CONFIGS / "train.yaml").read_text())
+    values: dict[str, Any] = safe_load((CONFIGS / "train.yaml").read_text("utf-8"))
     defaults = {group: name for entry in values.pop("defaults") if entry != "_self_" for group, name in entry.items()}
     for group, name in {**defaults, **choices}.items():
         file = CONFIGS / group / f"{name}.yaml"
-        values |= {group: safe_load(file.read_text())} if file.is_file() else {}
+        values |= {group: safe_load(file.read_text("utf-8"))} if file.is_file() else {}
     return values
 
 

@@ -66,8 +66,7 @@ def of_key(key: str, kind: Any, value: Any) -> Any:
         if meant := nearest_name(str(value), [word for one in kinds for word in words_of(one)]):
             remedy = f"Did you mean '{meant}'?"
         elif isinstance(value, list) and not any(get_origin(one) is list for one in kinds):
-            quoted = f"\"{key}='{','.join(map(str, value))}'\""
-            remedy = f"{remedy} To run once per value, add --multirun. To give one value with a comma, write {quoted}."
+            remedy = f"{remedy} To run once per value, add --multirun."
         raise UserError(f"{key}={value} does not work.", remedy) from error
 
 
@@ -128,12 +127,12 @@ def kinds_of(schema: type) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in fields(schema)}
 
 
-def names_of(schema: Any, prefix: str = "") -> Iterator[str]:
-    """Yield the full names of all keys, such as 'loss.gamma'; for a union of dataclasses, the keys of all of them."""
+def keys_of(schema: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the full name and type of each key, such as 'loss.gamma'; for a union of dataclasses, the keys of all."""
     for name, kind in kinds_of(schema).items():
-        yield f"{prefix}{name}"
+        yield f"{prefix}{name}", kind
         for part in filter(is_dataclass, alternatives(kind)):
-            yield from names_of(part, f"{prefix}{name}.")
+            yield from keys_of(part, f"{prefix}{name}.")
 
 
 def named_tables(schema: type) -> dict[str, dict[str, Any]]:

@@ -11,6 +11,8 @@ EXIT_INTERRUPTED = 75  # a signal stopped the program; the same command resumes 
 EXIT_PEER_LOST = 76  # a rank ended because another rank failed
 # Error numbers of failed writes: disk full, quota exceeded, read-only file system, file too large.
 REFUSED_WRITES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+# Those errors, and errors of paths that a user can correct: no permission, a name too long, a circle of links.
+REFUSED = (*REFUSED_WRITES, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
 
 
 class UserError(Exception):

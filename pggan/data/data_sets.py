@@ -122,7 +122,7 @@ def _draw(resolution: int, number: int) -> BinaryIO:
 
 
 def _definition() -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((files("dicebear_styles") / f"{STYLE}.json").read_text())
+    content: dict[str, Any] = json.loads((files("dicebear_styles") / f"{STYLE}.json").read_text("utf-8"))
     return content
 
 

@@ -147,7 +147,7 @@ def _make(source: Source, destination: Path, options: Options, digest: str, work
                 labels = [classes[entry.name] for entry in found.good()] if class_names else []
                 about = source.description | {"crop": options.crop, "bad_images": len(found.reasons)}
                 write_index(layout, about, class_names=class_names, labels=labels)
-                (directory / REPORT_FILE).write_text(found.to_json(made_of=digest))
+                (directory / REPORT_FILE).write_text(found.to_json(made_of=digest), "utf-8")
     found.show()
 
 

@@ -134,7 +134,7 @@ def write_folder(generator: TrainedGenerator, folder: Path, mark: str | None = N
     with atomic_directory(folder) as temporary:
         save_generator(generator.loaded, temporary / GENERATOR_FILE)
         about = {"library_name": "pggan", "pggan_version": __version__, **describe_generator(generator.loaded)}
-        (temporary / "config.json").write_text(json.dumps(about, indent=1) + "\n")
+        (temporary / "config.json").write_text(json.dumps(about, indent=1) + "\n", "utf-8")
         (temporary / "README.md").write_text(model_card(generator, folder.name), encoding="utf-8")
         save_png(samples, temporary / SAMPLES, mark)
 

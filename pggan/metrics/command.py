@@ -63,7 +63,7 @@ def run(config: EvaluateConfig) -> int:
             for file, picture in pictures.items():
                 save_png(picture, folder / file, mark_line(config.marks, place, f"seeds from {FIRST_SEED} on"))
             with atomic_write(folder / "evaluation.json") as temporary:
-                temporary.write_text(json.dumps(result, indent=1) + "\n")
+                temporary.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
     report(config, result)
     return 0
 

@@ -159,7 +159,7 @@ class Reporter:
         record = {re.sub("^(schedule|speed|health)/", "", name): value for name, value in scalars.items()}
         # A number that is not finite is null, because JSON has no NaN.
         finite = {name: value if math.isfinite(value) else None for name, value in record.items()}
-        with (self.run_dir / METRICS_FILE).open("a") as file:
+        with (self.run_dir / METRICS_FILE).open("a", encoding="utf-8") as file:
             file.write(json.dumps({"images": images, "phase": phase.name, **finite}, allow_nan=False) + "\n")
         self.console.progress(images, phase)
         append_log(self.run_dir, self.console.tick(scalars))
@@ -194,4 +194,4 @@ def keep_metrics(path: Path, images: int) -> None:
     """Rewrite a metrics.jsonl without lines beyond `images`, and without lines that a kill or a full disk cut short."""
     kept = [json.dumps(record) for record in records_of(path.parent) if record["images"] <= images]
     with atomic_write(path) as temporary:
-        temporary.write_text("".join(f"{line}\n" for line in kept))
+        temporary.write_text("".join(f"{line}\n" for line in kept), "utf-8")

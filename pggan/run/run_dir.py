@@ -22,7 +22,9 @@ LOCK_FILE = ".lock"
 def choose_run_dir(run_dir: str | None, name: str) -> Path:
     """The path `run_dir`, or by default a new path outputs/<name>/<date>_<time>; this function creates nothing."""
     if run_dir is not None:
-        path = Path(run_dir)
+        path, is_utf8 = Path(run_dir), run_dir.encode(errors="ignore") == os.fsencode(run_dir)
+        if not is_utf8:
+            raise UserError(f"run_dir={path} is no UTF-8, so that TensorBoard can't open it.", "Choose another name.")
         if path.exists() and not path.is_dir():
             raise UserError(f"run_dir={path} is a file.", "Set run_dir= to a new directory or an existing run.")
         return path
@@ -47,12 +49,12 @@ def next_start(run_dir: Path) -> str:
 def write_config(path: Path, description: dict[str, Any]) -> None:
     """Write config.yaml into the run directory `path`."""
     with atomic_write(path / CONFIG_FILE) as temporary:
-        temporary.write_text(OmegaConf.to_yaml(OmegaConf.create(description)))
+        temporary.write_text(OmegaConf.to_yaml(OmegaConf.create(description)), "utf-8")
 
 
 def append_log(run_dir: Path, text: str) -> None:
     """Append a line to train.log, with date and time before it."""
-    with (run_dir / "train.log").open("a") as file:
+    with (run_dir / "train.log").open("a", encoding="utf-8", errors="replace") as file:
         file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
 
 
@@ -68,7 +70,7 @@ def lock_run_dir(run_dir: Path) -> Iterator[None]:
     try:
         samples = make_directory(run_dir / "samples")
         made = [*make_directory(run_dir / "checkpoints"), *samples]
-        file = path.open("a+")
+        file = path.open("a+", encoding="utf-8")
     except OSError as error:
         remedy = "Choose another run_dir=, or get permission there."
         raise UserError(f"run_dir={run_dir} can't be written: {error.strerror}.", remedy) from error

@@ -66,14 +66,13 @@ def keyframes(generator: TrainedGenerator, config: PicturesConfig, number: int =
     if config.latents is None:
         wanted = [seed + 1000 * number for seed in parse_seeds(config.seeds)]
         return generator.latents(wanted), [f"seed-{seed:06d}" for seed in wanted]
-    paths = config.latents if isinstance(config.latents, list) else [config.latents]
-    found = torch.cat([load_vectors("latents", path, generator.latent_size) for path in paths])
+    found = torch.cat([load_vectors("latents", path, generator.latent_size) for path in config.latents])
     return found.roll(-number, 0), [f"latent-{index:06d}" for index in range(len(found))]
 
 
 def drawn_by(config: PicturesConfig) -> str | None:
     """The line for the mark in a picture or film (see `mark_line`); None if `config` wants no mark."""
-    latents = f"seeds={config.seeds}" if config.latents is None else f"latents={config.latents}"
+    latents = f"seeds={config.seeds}" if config.latents is None else f"latents={','.join(config.latents)}"
     return mark_line(config.marks, config.run, latents)
 
 

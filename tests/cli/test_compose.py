@@ -4,6 +4,7 @@ import pytest
 
 from pggan.cli.compose import compose
 from pggan.cli.main import main
+from pggan.cli.recipe import write
 from pggan.config.train import TrainConfig
 from pggan.config.validation import validated
 from pggan.config.values import describe
@@ -38,6 +39,70 @@ def test_options_of_a_recipe_go_with_the_choice_that_they_are_for():
 )
 def test_a_list_needs_neither_brackets_nor_quotes(given, seeds):
     assert compose("sample", ["run=outputs/faces", f"seeds={given}"])["seeds"] == seeds
+
+
+NAMES = [
+    "2025_01_02",
+    "1e2",
+    "true",
+    "007",
+    "0x10",
+    ".5",
+    "nan",
+    "NULL",
+    "my photos",
+    " a ",
+    "a,b",
+    "[x]",
+    "{x}",
+    "a=b",
+]
+NAMES += [
+    "it's",
+    '"a',
+    "a\\",
+    "photos (1)",
+    "choice(a,b)",
+    "1,2",
+    "写真",
+    "é",
+    "😀",
+    "#a",
+    "a%b",
+    "x\ny",
+    "~nobody-here/x",
+    "caf\udce9",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_are_taken_as_typed(name):
+    values = compose("train", ["seed=1", f"run_dir={name}", f"data.path={name}"])
+    assert (values["run_dir"], values["data"]["path"]) == (name, name)
+    assert compose("prepare", [f"source={name}", "dest=x", f"labels={name}x"])["labels"] == f"{name}x"
+    assert compose("sample", ["run=x", f"label={name}"])["label"] == name
+
+
+def test_null_and_truths_of_keys_of_text_keep_their_meaning(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    values = compose("prepare", ["source=~/photos", "dest='a, b'", "labels=true", "landmarks=null"])
+    assert (values["source"], values["dest"], values["labels"], values["landmarks"]) == (
+        "/home/me/photos",
+        "a, b",
+        True,
+        None,
+    )
+
+
+@pytest.mark.parametrize(("given", "images"), [("1e2", ["1e2"]), ("a.png,1e2", ["a.png", "1e2"]), ("a, b", ["a, b"])])
+def test_names_in_a_list_are_taken_as_typed(given, images):
+    assert compose("project", ["run=x", f"image={given}"])["image"] == images
+
+
+def test_a_recipe_keeps_names_that_look_like_numbers(tmp_path):
+    write(tmp_path / "recipe.yaml", {"data.path": "1e2", "name": "2025_01_02"})
+    values = compose("train", [f"experiment={tmp_path / 'recipe.yaml'}"])
+    assert (values["data"]["path"], values["name"]) == ("1e2", "2025_01_02")
 
 
 # ---- a run knows its configuration ------------------------------------------------------------------------

@@ -22,6 +22,19 @@ def own(tmp_path):
     return tmp_path / "conf"
 
 
+@pytest.mark.parametrize("words", [["experiment=mine", "--config-dir"], ["experiment=experiment/mine.yaml", ""]])
+def test_a_recipe_may_begin_with_a_byte_order_mark(own, words, monkeypatch, capsys):
+    recipe = own / "experiment" / "mine.yaml"
+    recipe.write_text(recipe.read_text(), encoding="utf-8-sig")
+    monkeypatch.chdir(own)
+    flags = [*words[1:], "."] if words[1] else []
+    assert main(["train", words[0], "seed=6", "schedule.batch=6", *flags]) == 2  # in the recipe's order of images
+    assert "a multiple of 4" in capsys.readouterr().err
+    monkeypatch.setattr("pggan.cli.main.run_command", lambda command, values: print(values["name"], values["seed"]))
+    main(["train", words[0], "seed=6", *flags])
+    assert capsys.readouterr().out == "mine 6\n"
+
+
 def shown(words, capsys):
     assert main(words) == 0
     return yaml.safe_load(capsys.readouterr().out)

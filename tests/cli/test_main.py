@@ -1,6 +1,8 @@
 """The program as a user starts it: which command runs, what it prints, how it ends."""
 
 import errno
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,8 @@ import pytest
 from pggan.cli.main import guarded, main
 from pggan.core.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR, UserError
 from pggan.core.process import __version__
+from pggan.data.pyramid import ImagePyramid
+from tests.data.images import save
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,6 +57,33 @@ def test_the_module_and_the_script_are_the_same_program():
         result = python(*command, "--help")
         assert result.returncode == 0, result.stderr
         assert "Keys of configs/train.yaml" in result.stdout
+
+
+def test_a_working_directory_that_was_deleted_is_named(tmp_path, monkeypatch, capsys):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(["doctor"]) == EXIT_USER_ERROR
+    assert "working directory does not exist" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("localedef") is None, reason="needs localedef")
+@pytest.mark.parametrize(("locale", "encoding"), [("en_US", "ISO-8859-1"), ("ja_JP", "EUC-JP")])
+def test_names_and_texts_are_utf_8_in_every_locale(tmp_path, locale, encoding):
+    """Classes are folders of the names' bytes, and the terminal gets its own encoding, with ? for what it lacks."""
+    subprocess.run(["localedef", "-i", locale, "-f", encoding, tmp_path / f"{locale}.{encoding}"], check=False)
+    for seed, kind in enumerate(("ä", "é", "ä", "é")):
+        save(tmp_path / "photos" / kind / f"{seed}.png", seed)
+    variables = {**os.environ, "LOCPATH": str(tmp_path), "LC_ALL": f"{locale}.{encoding}", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "pggan", "prepare", "source=photos", "dest=sät", "labels=true", "num_workers=1"]
+    ended = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "sät: 4x4 to 16x16".encode(encoding, "replace") in ended.stdout
+    assert ImagePyramid(tmp_path / "sät").class_names == ["ä", "é"]
+    ended = subprocess.run([*command[:3], "--help"], env=variables, capture_output=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, b"")
 
 
 def test_what_a_command_raises_decides_the_exit_code(capsys):

@@ -1,5 +1,7 @@
 """Slips on the command line: each is refused in one sentence with what to write, and nothing is written."""
 
+from pathlib import Path
+
 import pytest
 
 from pggan.cli.main import main
@@ -28,9 +30,10 @@ SLIPS = {
     # values
     "train seed=1,2": "--multirun",
     "train seed=1 run_dir=": "set this variable",
-    "train data.path=~/photos": "data.path=$HOME/photos",
-    "train data.path='photos": "quote",
-    "train data.path=a(1)": "\"data.path='a(1)'\"",
+    "train data.path=~/nowhere": f"{Path.home()}/nowhere does not exist",
+    "train data.path=~nobody-here/x": "~nobody-here/x does not exist",
+    "train data.path=a(1)": "a(1) does not exist",
+    "train schedule.batch={4:": "can't be read",
     # flags
     "train --multirun hydra=slurm seed=1,2": "Add run_dir=",
     "train --config-dir nope experiment=demo": "nope' not found",

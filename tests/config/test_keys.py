@@ -27,7 +27,6 @@ REFUSED = {
     "train data.mirror=1": "true or false",
     "train compute.cuda_graphs=of": "Did you mean 'off'?",
     "train compute=5": "'compute.kernels' needs a value",
-    "train name=[a,b]": "To give one value with a comma, write \"name='a,b'\"",
     "train model.features=resnet": "efficientnet-lite0, or null",
     "bench stages=[4,x]": "a list, each 4 or 8 or 16",
     "train schedule.learning_rate_g=inf": "a number at least 0, or a table {resolution: a number at least 0}",
