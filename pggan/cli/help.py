@@ -48,7 +48,7 @@ def meanings(choices: dict[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for group, file in files.items():
         section, comment, last = group, "", ""
-        for line in file.read_text().splitlines() if file.is_file() else []:
+        for line in file.read_text("utf-8").splitlines() if file.is_file() else []:
             if key := re.match(r"( *)(?!defaults)(\w+):(.*)", line):
                 section = group if not key[1] else section
                 found[section + key[2]] = comment

@@ -22,7 +22,7 @@ METRIC = "metrics/"  # the names of metrics in metrics.jsonl begin with this
 def records_of(run_dir: Path) -> list[dict[str, Any]]:
     """The lines of a run's metrics.jsonl; lines that a kill or a full disk cut short are left out."""
     path, records = run_dir / METRICS_FILE, []
-    for line in path.read_text().splitlines() if path.is_file() else []:
+    for line in path.read_text("utf-8").splitlines() if path.is_file() else []:
         with suppress(ValueError, KeyError, TypeError):
             record = json.loads(line)
             records.append({"images": int(record["images"]), **record})
