@@ -137,7 +137,7 @@ def find_recipe(
     larger = costs.times(config, recipe.sizes).larger_batches(last, free_memory(device) if ranks == 1 else None)
     where = f"cpu, threads={torch.get_num_threads()}" if kind == "cpu" and ranks == 1 else f"{ranks} x {kind}"
     about = f"{facts.note}; {where}; {duration(seconds)}. {larger}"
-    return [*recipe.choices, *threads_choice], about.removesuffix(". ")
+    return [*recipe.choices, *threads_choice], about.rstrip(". ")
 
 
 def facts_of(config: DataConfig) -> DataFacts:

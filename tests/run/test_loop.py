@@ -3,12 +3,14 @@
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from pggan.checkpoints.write import NonFiniteError
 from pggan.core.errors import StepFailed, UserError
+from pggan.distributed.process_group import ProcessGroup, RankInfo
 from pggan.run import pictures, train
 
 
@@ -118,3 +120,16 @@ def test_where_memory_no_longer_suffices_the_run_goes_on_with_half_of_the_images
     after_step(fail_for_good)
     with pytest.raises(StepFailed, match="Use less"):
         train.run(tiny_config(f"run_dir={tmp_path / 'other'}"))
+
+
+def test_ranks_restart_with_what_a_step_that_failed_needs(tiny_config, tmp_path, monkeypatch):
+    """Without CUDA graphs after a capture that failed, and still with the smaller micro-batches of a restart before."""
+    config, info, seen = tiny_config(f"run_dir={tmp_path}"), RankInfo(1, 2, 1, 2), []
+    monkeypatch.setattr(train, "run_distributed", lambda info, devices, run: seen.append(run.args[0]) or 0)
+    for compute in ({"micro_batch_size": 4}, {"cuda_graphs": "off"}):
+        group, run = ProcessGroup(info, torch.device("cpu"), None), SimpleNamespace(run_dir=tmp_path)
+        with pytest.raises(StepFailed):
+            train.opened_again(config, group, run, StepFailed("It failed.", "Set it.", compute), [])
+        train.join_ranks(config, info, None)
+        config = seen[-1]
+    assert (config.compute.micro_batch_size, config.compute.cuda_graphs) == (4, "off")
