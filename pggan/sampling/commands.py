@@ -25,6 +25,7 @@ from pggan.sampling.files import (
     STILLS,
     film_zoom,
     output_path,
+    require_size,
     save_film,
     save_picture,
     sheet,
@@ -91,13 +92,15 @@ def sample(config: SampleConfig) -> int:
         names = [f"{name}{strength:+g}" for name in names for strength in config.strength]
         columns = len(config.strength) if len(config.strength) > 1 else columns
     side = settings.resolution
+    zoom = config.zoom or (sheet_zoom(side, columns) if out.suffix else 1)
+    require_size(len(latents) if out.suffix else 1, side, zoom)
     images = tracked(generator.stream(latents, settings), len(latents))
     if out.suffix:
-        save_picture(sheet(images, columns, config.zoom or sheet_zoom(side, columns)), out, drawn_by(config))
+        save_picture(sheet(images, columns, zoom), out, drawn_by(config))
     else:
         for name, image in zip(names, images, strict=True):
             mark = mark_line(config.marks, config.run, name)
-            save_picture(sheet([image], 1, config.zoom or 1), out / f"{name}.png", mark)
+            save_picture(sheet([image], 1, zoom), out / f"{name}.png", mark)
     print(f"{out}: {len(latents)} images at {side}x{side}, alpha {settings.alpha:g}")
     print(next_command("interpolate", "path=loop", "frames=90", "out=loop.webp", **config.generator_keys))
     return 0
@@ -125,12 +128,13 @@ def interpolate(config: InterpolateConfig) -> int:
         else:
             paths.append(path_through(keyframes(generator, config, number)[0], config.path, frames, distances))
     images = generator.stream(torch.stack(paths, 1).flatten(0, 1), settings)
+    zoom = config.zoom or (film_zoom(max(columns, rows) * side) if animated else sheet_zoom(side, columns))
+    require_size(len(paths) if animated else frames, side, zoom)
     if animated:
-        zoom = config.zoom or film_zoom(max(columns, rows) * side)
         shown = (sheet(islice(images, len(paths)), columns, zoom) for _ in range(frames))
         save_film(shown, frames, config.fps, out, drawn_by(config))
     else:
-        save_picture(sheet(images, columns, config.zoom or sheet_zoom(side, columns)), out, drawn_by(config))
+        save_picture(sheet(images, columns, zoom), out, drawn_by(config))
     print(f"{out}: {frames} frames at {side}x{side}, {config.path}")
     print(next_command("explore", "open=true", run=config.run))
     return 0

@@ -15,7 +15,7 @@ from rich.progress import track
 
 from pggan.checkpoints.read import CONFIG_FILE
 from pggan.core.atomic_io import atomic_write, existing_parent
-from pggan.core.errors import UserError
+from pggan.core.errors import UserError, require
 from pggan.sampling.images import MIN_TILE, Pixels, enlarge, grid, to_pil
 from pggan.sampling.marks import mark_film, saving
 
@@ -23,6 +23,9 @@ STILLS = (".png", ".jpg", ".jpeg", ".webp")  # endings of the names of picture f
 VIDEO = ".mp4"
 ANIMATED = (VIDEO, ".webp", ".gif")
 MAX_FILM = 512  # pixels: frames of a film are enlarged to at most this side
+# Browsers show frames of at most 10 ms for 100 ms.  A GIF counts in 10 ms, a WebP in 1 ms.
+MOST_FPS = {".gif": 50, ".webp": 90}
+MOST_PIXELS = 2**28  # of a picture or a frame; a few copies fit into the memory of most machines
 WIDEST = 2048  # pixels: images of a sheet are enlarged only while the sheet is no wider than this
 PAPER, INK = 232, 40  # grey levels of captions: the background and the letters
 CAPTION_HEIGHT, FONT_SIZE = 16, 11  # pixels
@@ -72,6 +75,13 @@ def check_output(out: str, kinds: tuple[str, ...] = ()) -> Path:
 def writable(kinds: tuple[str, ...]) -> list[str]:
     """The endings in `kinds` that this installation can write: a video needs PyAV."""
     return [kind for kind in kinds if kind != VIDEO or find_spec("av") is not None]
+
+
+def require_size(count: int, side: int, zoom: int) -> None:
+    """Raise UserError if a sheet of `count` images of `side` pixels, enlarged by `zoom`, is too large a picture."""
+    if (pixels := count * (side * zoom) ** 2) > MOST_PIXELS:
+        problem = f"A picture of {count:,} images of {side}x{side}, enlarged by zoom={zoom}, has {pixels:,} pixels."
+        raise UserError(problem, f"At most {MOST_PIXELS:,} are possible: lower zoom=, or draw fewer images.")
 
 
 def sheet(images: Iterable[Pixels], columns: int, zoom: int, captions: Sequence[str] = ()) -> Pixels:
@@ -129,6 +139,8 @@ def save_film(frames: Iterable[Pixels], count: int, fps: int, path: Path, mark: 
     mark: the line of `mark_line`.
     """
     kind = path.suffix.lower()
+    fastest = MOST_FPS.get(kind, fps)
+    require(fps <= fastest, "fps", fps, f"at most {fastest}, because browsers show a faster {kind} slowly; or use .mp4")
     shown = tracked(frames, count)
     with writing(path) as temporary:
         if kind == VIDEO:

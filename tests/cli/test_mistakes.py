@@ -29,6 +29,7 @@ SLIPS = {
     "train loss=logistic,wgan_gp": "add --multirun",
     # values
     "train seed=1,2": "--multirun",
+    "train seed=1 data.labels=table.csv": "pggan prepare labels=FILE",
     "train seed=1 run_dir=": "set this variable",
     "train data.path=~/nowhere": f"{Path.home()}/nowhere does not exist",
     "train data.path=~nobody-here/x": "~nobody-here/x does not exist",

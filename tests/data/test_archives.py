@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import subprocess
 import tarfile
 import zipfile
 
@@ -68,6 +69,41 @@ def test_an_archive_that_has_changed_is_read_anew_and_is_another_data_set(tmp_pa
         np.testing.assert_array_equal(load_image(entry.file, 16, 3, "center").pixels, noise(seed))
         stamps.add(entry.stamp)
     assert len(stamps) == 2
+
+
+def test_a_sparse_file_in_a_tar_has_its_holes(tmp_path):
+    """Such a member stores only what is not zero; the bytes behind are of its neighbour."""
+    whole = png(0) + bytes(2**20)
+    files = tmp_path / "files"
+    files.mkdir()
+    with (files / "a.png").open("wb") as file:
+        file.write(whole[: -(2**20)])
+        file.truncate(len(whole))
+    (files / "b.png").write_bytes(png(1))
+    subprocess.run(["tar", "-cSf", tmp_path / "a.tar", "-C", files, "a.png", "b.png"], check=True)
+    assert (tmp_path / "a.tar").stat().st_size < 2**20
+    first, second = open_source(str(tmp_path / "a.tar")).entries
+    assert first.file.open().read() == whole
+    np.testing.assert_array_equal(load_image(second.file, 16, 3, "center").pixels, noise(1))
+
+
+METHODS = {9: "Deflate64", 99: "Deflate64"}  # 99: encrypted by WinZip
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_zip_that_can_not_be_unpacked_here_says_so(tmp_path, method):
+    archive = write_zip(tmp_path / "a.zip", [("a.png", png(0)), ("b.png", png(1))])
+    content = bytearray(archive.read_bytes())
+    content[content.index(b"PK\1\2") + 10] = method
+    archive.write_bytes(content)
+    assert METHODS[method] in problems(archive)["a.png"]
+    np.testing.assert_array_equal(everything(prepared(archive, tmp_path / "set")), [noise(1)])
+
+
+def test_a_compressed_file_that_is_no_archive_is_named(tmp_path):
+    (tmp_path / "a.tar").write_bytes(gzip.compress(png(0)))
+    with pytest.raises(UserError, match="a gzip file: unpack it"):
+        problems(tmp_path / "a.tar")
 
 
 def test_a_member_of_gigabytes_is_refused_by_its_header(tmp_path):

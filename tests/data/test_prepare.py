@@ -219,9 +219,21 @@ def test_the_command_prepares_with_every_key_and_says_what_it_made(folder, tmp_p
     pyramid = ImagePyramid(tmp_path / "set")
     assert (pyramid.images, pyramid.channels, pyramid.class_names) == (1, 1, ["c"])
     shown = capsys.readouterr()
-    assert "4x4 to 32x32, images: 1, channels: 1" in shown.out
+    assert "4x4 to 32x32, images: 1, channels: 1, classes: 1" in shown.out
+    assert "data.labels=true hours=2" in shown.out
     assert "Left out 3 of 4 images:" in shown.err
     assert json.loads((tmp_path / "set" / "report.json").read_text())["usable"] == 1
+
+
+def test_images_of_any_usual_extension_are_read_and_other_files_counted(tmp_path, capsys):
+    for seed, ending in enumerate((".jfif", ".JPE", ".apng", ".mpo", ".avif", "", ".txt", ".txt")):
+        save(tmp_path / "photos" / f"{seed}{ending}", seed)
+    (tmp_path / "more").mkdir()
+    (tmp_path / "photos" / "linked").symlink_to(tmp_path / "more")
+    assert main(["prepare", f"source={tmp_path / 'photos'}", f"dest={tmp_path / 'set'}", "num_workers=1"]) == 0
+    assert "2 .txt, 1 links to folders, 1 without extension" in capsys.readouterr().err
+    report = json.loads((tmp_path / "set" / "report.json").read_text())
+    assert (report["usable"], sum(report["passed_over"].values())) == (5, 4)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +245,7 @@ def test_the_command_prepares_with_every_key_and_says_what_it_made(folder, tmp_p
         ("crop=face", "crop=face and landmarks=FILE need each other"),
         ("labels=3", "labels=3 can't be read"),
         ("crop=middle", "center"),
-        ("source=[a,b]", "has to be text"),
+        ("source=[a,b]", "[a,b] does not exist"),
         ("source=/etc/passwd", "can't be read as a zip or tar archive"),
         ("dest=/dev/null/set", "cannot be written"),
         ("dest=null", "has to be text"),

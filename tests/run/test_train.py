@@ -123,6 +123,12 @@ def test_labels_train_and_their_losses_are_reported(tiny_config, tmp_path, label
     assert facts_of_run(tmp_path)["architecture"]["num_classes"] == 3
 
 
+@pytest.mark.slow
+def test_labels_that_are_not_used_are_named(tiny_config, tmp_path, labelled_data):
+    assert train.run(tiny_config(f"run_dir={tmp_path}", f"data.path={labelled_data}", "schedule.total_images=8")) == 0
+    assert "3 classes, not used: data.labels=true" in (tmp_path / "train.log").read_text()
+
+
 @pytest.mark.rare
 def test_the_same_command_really_runs_every_level_to_1024(tiny_config, make_pyramid, tmp_path):
     make_pyramid(tmp_path / "data", resolution=1024, images=2)

@@ -49,6 +49,16 @@ def draw(run_dir):
     return command
 
 
+@pytest.mark.parametrize(
+    "words", ["sample zoom=100000", "sample seeds=0-99 zoom=200", "interpolate frames=30 zoom=9999"]
+)
+def test_a_picture_that_does_not_fit_into_memory_is_refused(run_dir, tmp_path, capsys, words):
+    name, *keys = words.split()
+    assert main([name, f"run={run_dir}", "device=cpu", f"out={tmp_path}/a.png", *keys]) == 2
+    assert "lower zoom=" in capsys.readouterr().err
+    assert not [*tmp_path.glob("a.png")]
+
+
 def test_sample_writes_a_grid_of_the_seeds_in_order(draw, generator, tmp_path, capsys):
     out = tmp_path / "new" / "faces.png"
     draw("sample", "seeds=[3,1,4]", "grid=2x2", f"out={out}", "zoom=2")

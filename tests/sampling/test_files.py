@@ -57,6 +57,14 @@ def test_what_a_file_can_not_hold_is_refused(tmp_path):
     assert [*tmp_path.iterdir()] == []
 
 
+@pytest.mark.parametrize(("name", "fps"), [("a.gif", 51), ("a.webp", 91)])
+def test_a_film_that_browsers_would_show_slowly_is_refused(tmp_path, name, fps):
+    frames = np.zeros((2, 8, 8, 3), np.uint8)
+    with pytest.raises(UserError, match="fps"):
+        save_film(frames, 2, fps, tmp_path / name)
+    save_film(frames, 2, fps - 1, tmp_path / name)
+
+
 @pytest.mark.parametrize(("ending", "channels"), [(".webp", 1), (".webp", 3), (".gif", 3)])
 def test_an_animation_has_its_frames_in_order_at_its_rate_for_ever(tmp_path, ending, channels):
     frames = np.empty((5, 8, 6, channels), np.uint8)
