@@ -15,7 +15,7 @@ FROM base AS test
 RUN apt-get update && apt-get install --yes --no-install-recommends git make && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY . /src
-RUN uv pip install --editable ".[avatars,datasets,docs,export,metrics,slurm,dev]" --constraint constraints.txt
+RUN uv pip install --editable ".[avatars,datasets,docs,export,faces,metrics,slurm,dev]" --constraint constraints.txt
 RUN python -m pytest --numprocesses auto -m "not slow" --ignore tests/faults --ignore tests/launch
 
 FROM base AS program

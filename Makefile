@@ -9,7 +9,7 @@ CORES := $(shell $(PYTHON) -c "import os; print(os.cpu_count() or 1)")
 WORKERS ?= $(shell expr $(CORES) + 1)
 SHARED := --dist loadfile --no-loadscope-reorder
 UNIT_TESTS := --numprocesses $(CORES) $(SHARED) -m "not slow and not rare" --ignore tests/faults --ignore tests/launch
-EVERYTHING := --quiet --editable ".[avatars,datasets,docs,export,metrics,slurm,video,dev]" --constraint constraints.txt
+EVERYTHING := --quiet --editable ".[avatars,datasets,docs,export,faces,metrics,slurm,video,dev]" --constraint constraints.txt
 
 # Compiled test modules are kept wherever this is set: making them anew takes each process of pytest ten seconds.
 export PYTHONDONTWRITEBYTECODE =

@@ -2,7 +2,7 @@
 
 import nox
 
-EXTRAS = ".[avatars,datasets,docs,export,metrics,slurm,video,dev]"
+EXTRAS = ".[avatars,datasets,docs,export,faces,metrics,slurm,video,dev]"
 
 nox.options.default_venv_backend = "uv"
 

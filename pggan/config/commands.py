@@ -173,7 +173,7 @@ class PrepareConfig:
     source: str
     dest: str
     max_resolution: Resolution | None
-    crop: Literal["center", "resize", "pad", "face"]
+    crop: Literal["center", "resize", "pad", "faces"]
     landmarks: str | None
     channels: Channels | None
     labels: bool | str
@@ -181,8 +181,8 @@ class PrepareConfig:
     num_workers: Count | None
 
     def __post_init__(self) -> None:
-        if (self.crop == "face") != (self.landmarks is not None):
-            raise UserError("crop=face and landmarks=FILE need each other.", "Give both keys, or neither.")
+        if self.landmarks is not None and self.crop != "faces":
+            raise UserError(f"landmarks=FILE does not go with crop={self.crop}.", "Set crop=faces, too.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,7 +40,7 @@ class DataConfig:
     path: str | None
     count: Count
     cache: str
-    crop: Literal["center", "resize", "pad"]
+    crop: Literal["center", "resize", "pad", "faces"]
     channels: Channels | None
     labels: bool
     mirror: bool

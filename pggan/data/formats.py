@@ -69,14 +69,15 @@ def mended_png(content: BinaryIO) -> BinaryIO:
     return BytesIO(b"".join(kept))
 
 
-def jpeg_pixels(content: bytes, mode: str) -> Pixels | None:
+def jpeg_pixels(content: bytes, mode: str, least_side: int = 0) -> Pixels | None:
     """The pixels [H, W, C] of a JPEG file of Pillow's `mode`; None if the file is odd, but Pillow can read all pixels.
 
+    A JPEG file that is much larger than `least_side` is decoded at up to an eighth of its size, if that is not 0.
     Raises BadImage for damaged files, where Pillow fills in grey without a word.
     """
     colours = {"L": "GRAY"}.get(mode, mode)
     try:
-        pixels: Pixels = simplejpeg.decode_jpeg(content, colours)
+        pixels: Pixels = simplejpeg.decode_jpeg(content, colours, min_height=least_side, min_width=least_side)
         return pixels
     except ValueError as error:
         try:

@@ -67,8 +67,8 @@ def read_header(file: ImageFile) -> ImageHeader:
         return ImageHeader(*image.size, image.mode in GREYS or image.mode.startswith("I"))
 
 
-def decode(file: ImageFile, channels: int) -> Picture:
-    """Decode a file to its upright picture with sRGB colours.  Raises BadImage."""
+def decode(file: ImageFile, channels: int, least_side: int = 0) -> Picture:
+    """Decode a file to its upright picture with sRGB colours; see `jpeg_pixels` for `least_side`.  Raises BadImage."""
     with _opened(file, whole=True) as image:
         kind = "JPEG" if image.format == "MPO" else str(image.format)
         article, ending = "an" if kind == "AVIF" else "a", file.path.suffix.lower()
@@ -86,7 +86,7 @@ def decode(file: ImageFile, channels: int) -> Picture:
         if kind == "JPEG":
             content: BinaryIO = image.fp  # type: ignore[attr-defined]
             content.seek(0)
-            pixels = jpeg_pixels(content.read(), image.mode)
+            pixels = jpeg_pixels(content.read(), image.mode, least_side)
             notes["an odd JPEG file, but with all pixels"] = pixels is None
         if pixels is None or image.mode == "CMYK":
             image.load()  # EXIF data may follow the pixels in a PNG file, so pixels are decoded first

@@ -11,6 +11,8 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
+import numpy as np
+
 from pggan.config.commands import PrepareConfig
 from pggan.core.architecture import MIN_RESOLUTION
 from pggan.core.atomic_io import atomic_directory, file_sha256, parse_json, require_free_space, try_lock
@@ -19,8 +21,9 @@ from pggan.core.process import StopSignal
 from pggan.core.text import next_command
 from pggan.data.data_sets import STYLE, avatars, open_source
 from pggan.data.face_crop import align_face
+from pggan.data.face_finder import SECOND, with_found_faces
 from pggan.data.formats import BadImage
-from pggan.data.image_file import all_levels, decode, load_image, usable_side
+from pggan.data.image_file import all_levels, decode, load_image, to_pil, usable_side
 from pggan.data.pyramid import INDEX_FILE, ImagePyramid
 from pggan.data.report import Findings, examine
 from pggan.data.sources import Entry, Source
@@ -29,6 +32,9 @@ from pggan.data.workers import Workers
 from pggan.data.writer import Layout, write_index
 
 REPORT_FILE = "report.json"  # a file in the pyramid's directory that lists the images that were left out
+SHEET_FILE = "faces.png"  # a file in the pyramid's directory that shows faces which were cut out
+SHEET_COLUMNS, SHEET_IMAGES, SHEET_TILE = 24, 576, 64  # of SHEET_FILE; the tile is in pixels
+SMALL_SHARE = 0.1  # share of the faces found that may be smaller than the resolution that is chosen for them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +43,8 @@ class Options:
 
     max_resolution: resolution of the top level; None = the highest for which no image has to be enlarged.
     channels: 1 grey, 3 colour, 4 with transparency; None = 1 if every image is grey, else 3.
-    crop: how an image becomes square: center, resize, pad (see `load_image`), or face (see `align_face`).
-    landmarks: file with the landmarks of every face, for crop=face.
+    crop: how an image becomes square: center, resize, pad (see `load_image`), or faces (see `align_face`).
+    landmarks: file with the landmarks of every face, for crop=faces; None = find the faces.
     labels: True = an image's class is its first folder below the source; or the path of a JSON or CSV file of classes.
     on_bad: report = leave unusable files out and list them on stderr; stop = make no dataset if a file is unusable.
     """
@@ -50,6 +56,11 @@ class Options:
     labels: bool | str = False
     on_bad: str = "report"
 
+    @property
+    def finds_faces(self) -> bool:
+        """Whether images are cut around faces whose places are not known."""
+        return self.crop == "faces" and self.landmarks is None
+
 
 def run(config: PrepareConfig) -> int:
     """Prepare images, and print a summary.  A scheduler's stop signal ends the command as Ctrl-C does."""
@@ -60,6 +71,8 @@ def run(config: PrepareConfig) -> int:
     levels, classes = f"4x4 to {pyramid.resolution}x{pyramid.resolution}", len(pyramid.class_names or ())
     about = f"{levels}, images: {pyramid.images}, channels: {pyramid.channels}"
     print(f"{pyramid.path}: {about}{f', classes: {classes}' * bool(classes)}")
+    if options.crop == "faces":
+        print(f"{pyramid.path / SHEET_FILE} shows the faces.")
     if source.table is not None and not classes:
         print(f"The source has a table {source.table.name}; labels=true takes the labels in this table.")
     places = {"data.path": pyramid.path, "run_dir": Path("outputs", pyramid.path.name)}
@@ -129,6 +142,8 @@ def digest_of(source: Source, options: Options) -> str:
 def _make(source: Source, destination: Path, options: Options, digest: str, workers: int | None) -> None:
     """Make the dataset at `destination`, unless another process makes it first."""
     with Workers(workers) as pool:
+        if options.finds_faces:
+            source = with_found_faces(source, pool)
         found = examine(with_faces(source, options.landmarks), pool)
         resolution = top_level(found, options)
         found.refuse(options.on_bad)
@@ -147,8 +162,23 @@ def _make(source: Source, destination: Path, options: Options, digest: str, work
                 labels = [classes[entry.name] for entry in found.good()] if class_names else []
                 about = source.description | {"crop": options.crop, "bad_images": len(found.reasons)}
                 write_index(layout, about, class_names=class_names, labels=labels)
+                if options.crop == "faces":
+                    write_sheet(directory, found)
                 (directory / REPORT_FILE).write_text(found.to_json(made_of=digest), "utf-8")
     found.show()
+
+
+def write_sheet(directory: Path, found: Findings) -> None:
+    """Write a sheet of faces that were cut out, and note the photographs with several faces."""
+    pyramid = ImagePyramid(directory)
+    tile, count = min(SHEET_TILE, pyramid.resolution), min(SHEET_IMAGES, pyramid.images)
+    rows = -(-count // SHEET_COLUMNS)
+    tiles = np.full((rows * SHEET_COLUMNS, tile, tile, pyramid.channels), 255, np.uint8)
+    tiles[:count] = pyramid.read(tile, np.arange(count) * pyramid.images // count)
+    tiles = tiles.reshape(rows, SHEET_COLUMNS, tile, tile, -1).swapaxes(1, 2)
+    to_pil(tiles.reshape(rows * tile, SHEET_COLUMNS * tile, -1)).save(directory / SHEET_FILE)
+    for name in (entry.name for entry in found.source.entries if entry.name.endswith(SECOND)):
+        found.notes.setdefault(name.removesuffix(SECOND), []).append("several faces")
 
 
 @contextmanager
@@ -196,6 +226,7 @@ def _decode(layout: Layout, crop: str, item: tuple[int, Entry]) -> tuple[str, li
     except (BadImage, ValueError) as bad:
         return entry.name, str(bad)
     layout.write(slot, all_levels(pixels))
+    notes = [note for note in notes if entry.face is None or note != "not square"]
     return entry.name, notes if entry.header is None else []  # avatars have no notes
 
 
@@ -203,8 +234,9 @@ def top_level(found: Findings, options: Options) -> int:
     """The resolution of the top level.  Each image that is too small for it gets an entry in `found.reasons`."""
     headers = {entry.name: found.headers[entry.name] for entry in found.good()}
     sides = {name: usable_side(header.width, header.height, options.crop) for name, header in headers.items()}
-    smallest = min((side for side in sides.values() if side >= MIN_RESOLUTION), default=MIN_RESOLUTION)
+    usable = sorted(side for side in sides.values() if side >= MIN_RESOLUTION) or [MIN_RESOLUTION]
+    smallest = usable[int(SMALL_SHARE * len(usable)) if options.finds_faces else 0]
     resolution = options.max_resolution or 1 << smallest.bit_length() - 1
-    small = f"{'a face ' if options.crop == 'face' else ''}smaller than {resolution}x{resolution}"
+    small = f"{'a face ' if options.crop == 'faces' else ''}smaller than {resolution}x{resolution}"
     found.reasons |= {name: small for name, side in sides.items() if side < resolution}
     return resolution

@@ -14,6 +14,7 @@ from pggan.data.workers import Workers
 
 MAX_LINES = 20
 NAMED_IN_LINE = 3
+NO_FACE = "no face found"  # the reason why a photograph is bad with crop=faces
 
 
 @dataclass
@@ -40,7 +41,9 @@ class Findings:
             remedy = "Repair or remove these files, or leave them out with on_bad=report."
             if bad == total:
                 remedy = "Give other images, or a smaller max_resolution= (schedule.final_resolution= when training)."
-                if not any("smaller than" in reason for reason in self.reasons.values()):
+                if NO_FACE in self.reasons.values():
+                    remedy = "Give photographs of faces, or take the middle of each photograph: crop=center."
+                elif not any("smaller than" in reason for reason in self.reasons.values()):
                     remedy = "Repair these files as the reasons say, or give other images."
             raise UserError("\n".join([f"{bad} of {total} images cannot be used:", *_lines(self._bad())]), remedy)
 
@@ -102,7 +105,7 @@ def examine(source: Source, workers: Workers) -> Findings:
 
 
 def header_of(entry: Entry) -> tuple[str, ImageHeader | str]:
-    """A file's name, and its ImageHeader or why the file is bad.  With crop=face, the header has the face's size."""
+    """A file's name, and its ImageHeader or why the file is bad.  With crop=faces, the header has the face's size."""
     try:
         header = entry.problem or entry.header or read_header(entry.file)
         if entry.face is not None and isinstance(header, ImageHeader):

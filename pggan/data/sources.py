@@ -34,7 +34,7 @@ class Entry(NamedTuple):
     label: the class of the image: its first sub-folder, or its class in a known data set.
     stamp: a text, such as size and modification time, that changes when the content may have changed.
     header: size and colour of an avatar, known before the avatar is drawn; None for files, which have a header.
-    face: with crop=face, the landmarks of the face that is cut out.
+    face: with crop=faces, the landmarks of the face that is cut out.
     offset: where the file begins in a tar archive, in bytes.
     """
 

@@ -60,8 +60,11 @@ def landmarks_from(points: Any) -> Landmarks:
 
 
 def plain(name: str) -> str:
-    """Normalise an image's path: "./" and backslashes, and letters such as ü, which Unicode writes in two ways."""
-    return normalize("NFC", posixpath.normpath(name.strip().replace("\\", "/")))
+    """Normalise an image's path: "./" and backslashes, and letters such as ü, which Unicode writes in two ways.
+
+    The number of a face, as in a.jpg#2, is left out.
+    """
+    return normalize("NFC", posixpath.normpath(re.sub(r"#\d+$", "", name.strip()).replace("\\", "/")))
 
 
 def matched(listed: Mapping[str, Value], names: Sequence[str]) -> dict[str, Value]:

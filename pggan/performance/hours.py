@@ -17,6 +17,7 @@ from pggan.core.process import threads_per_rank
 from pggan.core.schedule import PerResolution, value_at
 from pggan.core.text import Log, duration
 from pggan.data.data_sets import open_source
+from pggan.data.face_finder import faces_of
 from pggan.data.image_file import ImageHeader, usable_side
 from pggan.data.pyramid import INDEX_FILE, ImagePyramid
 from pggan.data.report import header_of
@@ -30,6 +31,7 @@ MAX_SECONDS, MAX_SHARE = 60.0, 0.02  # measuring steps takes at most 60 seconds,
 FEATURES_COST = 1.6  # pretrained features multiply the step time at 64x64 by 1.6 (recipe orl_64, one CPU thread)
 ATTEMPTS = 3  # steps are timed at most this often: measured times can change the networks, which are then timed, too
 MAX_HEADERS = 200  # image sizes are read from at most this many files, because reading 200 headers takes a second
+MAX_SEARCHED = 50  # faces are looked for in at most this many photographs, because this takes five seconds
 SMALL_SHARE = 0.2  # share of images that may be smaller than the final resolution; training leaves these images out
 CLEARLY_FASTER = 0.9  # half as many CPU threads are chosen if the time of a step shrinks to this share or less
 MAX_AVATAR = 256  # highest final resolution for avatars; larger avatars show no more details
@@ -163,8 +165,10 @@ def facts_of_files(config: DataConfig, path: str) -> DataFacts:
     """The number, size and channels of images in a folder, archive or known data set, from a sample of file headers."""
     entries = open_source(path, config.cache).in_reading_order()
     found = [entry for entry in entries if entry.problem is None]
-    sample = found[:: -(-len(found) // MAX_HEADERS) or 1]
-    headers = [header for entry in sample if isinstance(header := header_of(entry)[1], ImageHeader)]
+    finds_faces = config.crop == "faces"
+    sample = found[:: -(-len(found) // (MAX_SEARCHED if finds_faces else MAX_HEADERS)) or 1]
+    shown = [face for entry in sample for face in faces_of(entry)] if finds_faces else sample
+    headers = [header for entry in shown if isinstance(header := header_of(entry)[1], ImageHeader)]
     sides = sorted(usable_side(header.width, header.height, config.crop) for header in headers)
     sides = [side for side in sides if side >= MIN_RESOLUTION]
     if not sides:

@@ -93,7 +93,7 @@ def test_faces_are_prepared_and_images_without_landmarks_are_left_out(tmp_path):
     Image.fromarray(draw(UPRIGHT)).save(tmp_path / "photos" / "nobody.png")
     (tmp_path / "faces.json").write_text(json.dumps(listed))
     landmarks = str(tmp_path / "faces.json")
-    pyramid = prepared(tmp_path / "photos", tmp_path / "set", crop="face", landmarks=landmarks)
+    pyramid = prepared(tmp_path / "photos", tmp_path / "set", crop="faces", landmarks=landmarks)
     assert (pyramid.images, pyramid.resolution) == (3, 128)  # the side is 180
     for image in pyramid.read(128, np.arange(3)):
         np.testing.assert_allclose(center_of(image, 0), [70 / 180, 85 / 180], atol=0.015)
