@@ -18,7 +18,8 @@ from PIL import Image
 
 from pggan.core.errors import UserError
 from pggan.data.face_crop import Landmarks
-from pggan.data.image_file import BadImage, Pixels, decode, read_header, to_pil, to_pixels
+from pggan.data.formats import BadImage, Pixels
+from pggan.data.image_file import decode, read_header, to_pil, to_pixels
 from pggan.data.report import NO_FACE
 from pggan.data.sources import Entry, Source
 from pggan.data.workers import Workers
@@ -132,7 +133,7 @@ def refined(image: "Tensor", boxes: "Tensor", network: Network) -> tuple["Tensor
     ticks = torch.arange(0.5, 2 * network.side) / network.side - 1
     places = middle[:, :, None] + half[:, :, None] * ticks  # [N, 2, 2 S], x and y
     x, y = (2 * places / torch.tensor(image.shape[:1:-1])[:, None] - 1).unbind(1)
-    grids = torch.stack(torch.broadcast_tensors(x[:, None], y[:, :, None]), 3)
+    grids = torch.stack([x[:, None].expand(-1, len(ticks), -1), y[:, :, None].expand(-1, -1, len(ticks))], 3)
     crops = F.grid_sample(image.expand(len(boxes), -1, -1, -1), grids, align_corners=False)
     changes, *points, scores = outputs(network, F.avg_pool2d(crops, 2))
     passed = scores > network.least_score
