@@ -84,7 +84,7 @@ class ProcessGroup:
     @classmethod
     def connect(cls, info: RankInfo, device: torch.device) -> "ProcessGroup":
         """Connect this rank with all other ranks; raises UserError if not all connect within RENDEZVOUS_SECONDS."""
-        # Registered buffers save little time here, and if ranks register different ones, NCCL waits forever (nccl 2389).
+        # If ranks register different buffers of a CUDA graph, NCCL waits forever (github.com/NVIDIA/nccl/issues/2389).
         os.environ.setdefault("NCCL_GRAPH_REGISTER", "0")
         try:
             store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=RENDEZVOUS_SECONDS)))
