@@ -60,6 +60,6 @@ def capture(function: Callable[[], Metrics], pool: Any = None) -> tuple[Callable
         # NCCL's errors inside a capture come as PeerLost: a restart that captured again could fail again and again.
         if isinstance(error, RuntimeError) and is_out_of_memory(error):
             raise
-        problem, off = f"CUDA can't capture a step: {str(error).strip().partition(chr(10))[0]}", {"cuda_graphs": "off"}
+        problem, off = f"CUDA can't capture a step: {str(error).strip().partition(chr(10))[0]}.", {"cuda_graphs": "off"}
         raise StepFailed(problem, "Set compute.cuda_graphs=off.", off) from error
     return graph.replay, result
