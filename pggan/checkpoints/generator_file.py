@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 
 from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import atomic_write, parse_json
-from pggan.core.errors import UserError
+from pggan.core.errors import UserError, nearest_path
 
 if TYPE_CHECKING:
     import torch
@@ -130,6 +130,8 @@ def generator_path(run: str, key: str = "run") -> Path:
         path /= GENERATOR_FILE
     if not path.exists() or path.is_dir():
         remedy = "Give a run directory with a checkpoint, a directory checkpoints/<images>, or a generator.safetensors."
+        if not Path(run).exists():
+            raise UserError(f"{key}={run} has no generator: it does not exist.", nearest_path(run) or remedy)
         raise UserError(f"{key}={run} has no generator.", remedy)
     return path
 

@@ -3,13 +3,14 @@
 import argparse
 import os
 import re
+import shlex
 import sys
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_origin
 
 from pggan.cli.commands import COMMANDS, Command
 from pggan.config.defaults import CONFIGS
@@ -33,6 +34,8 @@ OWN_SETTINGS = [
 ]
 QUOTED = re.compile(r"'([^'\\]|\\.)*'|\"([^\"\\]|\\.)*\"", re.DOTALL)
 LIST = re.compile(r"[^\s,=(){}\[\]'\"]+(,[^\s,=(){}\[\]'\"]+)+")  # matches lists such as 1,5,9-12
+WORD = re.compile(r"[\w./:+$@-]*", re.ASCII)  # matches values that Hydra reads without quotes
+CHOICE = re.compile(r"[\w./,\[\]-]*", re.ASCII)  # matches choices of config groups, and lists of choices
 # Keys that say where and how a run resumes, and where its images are now.
 RESUME_KEYS = {"run_dir", "resume", "devices", "threads", "data.path", "data.cache"}
 Task = Callable[[dict[str, Any], list[str]], int]  # a function of composed values and overrides; returns an exit code
@@ -122,19 +125,34 @@ def plain_errors(*others: type[Exception]) -> Iterator[None]:
     except OverrideParseException as error:
         raise unreadable(str(error.override)) from error
     except MissingConfigException as error:
-        group, _, choice = (error.missing_cfg_file or "").rpartition("/")
+        group, _, choice = (error.missing_cfg_file or "").partition("/")
         raise missing_choice(group, choice, error.options or []) from error
     except (HydraException, OmegaConfBaseException, YAMLError, *others) as error:
         raise UserError(" ".join(str(error).split()), "See --help for the keys and their values.") from error
 
 
 def unreadable(override: str) -> UserError:
-    """The error for an override that Hydra can't parse; it shows the override quoted for the shell and for Hydra."""
-    key, equals, value = override.removeprefix("++").partition("=")
-    remedy = "Write key=value; quote values with spaces, commas, brackets or '=': \"data.path='my, photos'\"."
-    if equals and not re.search(r"['\"$`\\]", value):
-        remedy = f"Quote the value for the shell and for Hydra: \"{key}='{value.strip()}'\""
+    """The error for an override that Hydra can't parse."""
+    remedy = 'Write key=value, a list as key=1,2,3, and a table as "key={4: 16, 8: 8}"; --help shows examples.'
     return UserError(f"'{override.removeprefix('++')}' can't be read.", remedy)
+
+
+def stray(command: Command, words: Sequence[str]) -> UserError | None:
+    """The error for the first of `words` without '='; it shows what was meant.  None if every word has a '='."""
+    position = next((i for i, word in enumerate(words) if "=" not in word and not word.startswith("~")), None)
+    if position is None:
+        return None
+    end = next((i for i, word in enumerate(words) if i > position and "=" in word), len(words))
+    kinds, word, meant = dict(keys_of(command.schema_type)), words[position], " ".join(words[position:end])
+    if word in kinds:
+        meant = f"{word}={meant.removeprefix(word).strip() or '…'}"
+    elif position == 0:
+        meant = f"{next((key for key in ('data.path', 'source', 'run') if key in kinds), 'key')}={meant}"
+    else:
+        before = words[position - 1]
+        is_text = str in alternatives(kinds.get(key_of(before)))
+        meant = f"{before} {meant}" if is_text else f"{before}{meant}".replace(" ", "")
+    return UserError(f"'{word}' is no key=value.", f"Did you mean {shlex.quote(meant)}?")
 
 
 def missing_choice(group: str, choice: str, options: Sequence[str]) -> UserError:
@@ -172,37 +190,52 @@ class ParserOfText(argparse.ArgumentParser):
 
 
 def words_for_hydra(command: Command, overrides: Sequence[str], *, several: bool = False) -> list[str]:
-    """Rewrite overrides for Hydra: insert the keys of recipe files, force each key by '++', put lists in brackets.
+    """Rewrite overrides for Hydra: insert the keys of recipe files, force each key by '++', and quote values.
 
-    '++' allows keys that the YAML files do not have, such as entries of a table; `validated` refuses unknown keys.
+    '++' allows keys that the YAML files do not have, such as entries of a table.
     Args: several: whether the command is a --multirun, in which each value of a list is one job.
+    Raises UserError for an unknown key, before Hydra finds a mistake in a value, and for a word that is no key=value.
     """
-    words, kinds = [], dict(keys_of(command.schema_type))
+    kinds = dict(keys_of(command.schema_type))
+    for key in (key_of(word) for word in overrides if "=" in word):
+        entry_of = get_origin(alternatives(kinds.get(key.rpartition(".")[0]))[-1])  # dict for schedule.batch.8
+        if re.fullmatch(r"(?!hydra\b)[\w.]+", key) and key not in {*kinds, *command.groups} and entry_of is not dict:
+            raise withdrawal(key) or UserError(f"There is no key '{key}'.", suggestion(command, key))
+    if error := stray(command, overrides):
+        raise error
+    words = []
     for word in with_recipes(overrides):
-        key, equals, value = word.partition("=")
-        if key in command.groups or re.match(r"hydra\b", key) or not (equals and re.fullmatch(r"[\w.]+", key)):
+        key, _, value = word.lstrip("+").partition("=")
+        if re.match(r"hydra\b", key) or not re.fullmatch(r"[\w.]+", key):
             words.append(word)
-        elif several and re.search(r"[,(]", value):
-            words.append(f"++{word}")
+        elif key in command.groups:
+            words.append(f"{key}={value if CHOICE.fullmatch(value) else as_hydra_reads_it(value)}")
         else:
-            words.append(f"++{key}={as_typed(value, alternatives(kinds.get(key)))}")
+            types = alternatives(kinds.get(key))
+            parts = value.split(",") if several and str in types and "(" not in value else [value]
+            is_sweep = several and len(parts) == 1 and re.search(r"[,(]", value)
+            words.append(f"++{key}={value if is_sweep else ','.join(as_typed(part, types) for part in parts)}")
     return words
 
 
 def as_typed(value: str, kinds: tuple[Any, ...]) -> str:
     """A value in Hydra's syntax, so that keys of text get the value as the user has typed it: 2024_12_25 is no number.
 
-    Quotes for Hydra, interpolations, and what is no text for a key of these `kinds` stay.  Lists get brackets.
+    Quotes for Hydra, and what is no text for these `kinds` of keys, stay.  ~ is the home directory; lists get brackets.
     """
-    is_list = LIST.fullmatch(value) is not None and not os.path.exists(value)
-    stays = QUOTED.fullmatch(value) or value in ("", "null", *(["true", "false"] if bool in kinds else []))
-    if str in kinds and not stays and "${" not in value:
-        return as_hydra_reads_it(os.path.expanduser(value))
-    if list[str] not in kinds or stays or re.search(r"""['"]|\$\{""", value):
-        return f"[{value}]" if is_list else value
-    inside = re.fullmatch(r"\[(.*)\]", value, re.DOTALL)
-    parts = inside[1].split(",") if inside else value.split(",") if is_list else [value]
-    return as_hydra_reads_it([os.path.expanduser(part.strip()) for part in parts if part])
+    if QUOTED.fullmatch(value) or value in ("", "null", *(["true", "false"] if bool in kinds else [])):
+        return value
+    text = os.path.expanduser(value)
+    if str in kinds or (not WORD.fullmatch(text) and os.path.exists(text)):  # `text` may be a file such as "a,b.png"
+        return as_hydra_reads_it(text)
+    inside, takes_text = re.fullmatch(r"\[(.*)\]", text, re.DOTALL), list[str] in kinds
+    if re.search(r"['\"{]", text) or (inside and not takes_text):
+        return value
+    is_list = LIST.fullmatch(text) or inside
+    parts = (inside[1] if inside else text).split(",") if is_list else [text]
+    items = [os.path.expanduser(part.strip()) for part in parts if part]
+    items = [item if WORD.fullmatch(item) and not takes_text else as_hydra_reads_it(item) for item in items]
+    return f"[{','.join(items)}]" if is_list or takes_text else items[0]
 
 
 def with_marked_files(words: Sequence[str]) -> list[str]:

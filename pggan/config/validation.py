@@ -16,9 +16,11 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from pggan.config.values import flatten
 from pggan.config.withdrawn import withdrawal
 from pggan.core.errors import UserError, nearest, nearest_name
+from pggan.core.text import three_digits
 
 Conf = TypeVar("Conf")
 MISSING = "???"  # in a YAML file: the key has no default, so the user has to set it
+HOURS = {"s": 1 / 3600, "m": 1 / 60, "h": 1, "d": 24}  # the hours in one second, minute, hour and day
 BOUND = re.compile(r"([<>]=?)(\S+)")
 COMPARISONS = {">=": ("at least", ge), ">": ("above", gt), "<=": ("at most", le), "<": ("below", lt)}
 NAMES = {Any: "a value", NoneType: "null", bool: "true or false", str: "text", int: "a whole number", float: "a number"}
@@ -67,6 +69,8 @@ def of_key(key: str, kind: Any, value: Any) -> Any:
             remedy = f"Did you mean '{meant}'?"
         elif isinstance(value, list) and not any(get_origin(one) is list for one in kinds):
             remedy = f"{remedy} To run once per value, add --multirun."
+        elif key == "hours" and (found := re.fullmatch(r"([\d.]+) ?([smhd]).*", str(value))):
+            remedy = f"{remedy} {value} are hours={three_digits(float(found[1]) * HOURS[found[2]])}."
         raise UserError(f"{key}={value} does not work.", remedy) from error
 
 

@@ -3,6 +3,7 @@
 import errno
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 EXIT_FAILED = 1  # an unexpected exception ended the program
@@ -45,6 +46,13 @@ def require(holds: bool, key: str, value: object, wanted: str) -> None:
 def nearest_name(name: str, choices: Iterable[str]) -> str | None:
     """The choice that is most similar to a mistyped `name`; None if no choice is similar."""
     return next(iter(get_close_matches(name, sorted(choices), n=1, cutoff=0.5)), None)
+
+
+def nearest_path(path: str | Path) -> str:
+    """A sentence for the user: the existing path that is most similar to the missing `path`; "" if none is similar."""
+    folder = Path(path).parent
+    found = nearest_name(Path(path).name, [one.name for one in folder.iterdir()] if folder.is_dir() else [])
+    return "" if found is None else f"Did you mean '{folder / found}'?"
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:

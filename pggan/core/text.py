@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
 
 Log = Callable[[str], None]  # a function that logs one line
 NEXT = "Next:"
+AS_TYPED = re.compile(r"(?!null$)[^'\"~\[{].*", re.DOTALL)  # texts that commands take as typed, without Hydra's quotes
 PLAIN = re.compile(r"(?!(null|true|false|nan|inf)$|\.\d)[a-z/._][\w/.:+@-]*", re.ASCII | re.IGNORECASE)
 
 
@@ -21,9 +23,10 @@ def next_command(command: str, *words: str, **values: object) -> str:
 def command_line(command: str, *words: str, **values: object) -> str:
     """A `pggan` command, quoted for a shell.
 
-    Args: words: overrides and flags in Hydra's syntax, put last; values: configuration values by key, unquoted.
+    Args: words: overrides and flags in Hydra's syntax, put last; values: paths and other values by key, unquoted.
     """
-    given = [f"{key}={as_hydra_reads_it(value)}" for key, value in values.items()]
+    is_typed = {key: isinstance(value, str | Path) and AS_TYPED.fullmatch(str(value)) for key, value in values.items()}
+    given = [f"{key}={value if is_typed[key] else as_hydra_reads_it(value)}" for key, value in values.items()]
     return shlex.join(["pggan", *command.split(), *given, *words])
 
 

@@ -11,7 +11,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pggan.core.errors import UserError, nearest
+from pggan.core.errors import UserError, nearest, nearest_path
 from pggan.data.image_file import ImageFile, ImageHeader
 from pggan.data.pyramid import INDEX_FILE
 from pggan.data.sources import Entry, Source, archive_source, folder_source
@@ -24,6 +24,7 @@ def require_source(source: str) -> None:
             raise UserError(f"There is no known data set '{name}'.", nearest(name, CLASSES))
     elif not Path(source).exists():
         remedy = f"Give the path of the folder or archive that holds the images, or {PREFIX}NAME for a known data set."
+        remedy = nearest_path(source) or remedy
         raise UserError(f"{source} does not exist.", f"{remedy} A run resumes with moved images by data.path=NEW_PATH.")
 
 

@@ -1,5 +1,7 @@
 """Composing: values of a command; a run knows its configuration."""
 
+from pathlib import Path
+
 import pytest
 
 from pggan.cli.compose import compose
@@ -103,6 +105,16 @@ def test_a_recipe_keeps_names_that_look_like_numbers(tmp_path):
     write(tmp_path / "recipe.yaml", {"data.path": "1e2", "name": "2025_01_02"})
     values = compose("train", [f"experiment={tmp_path / 'recipe.yaml'}"])
     assert (values["data"]["path"], values["name"]) == ("1e2", "2025_01_02")
+
+
+def test_a_file_with_signs_of_hydra_is_taken_as_typed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a,b [1].png", "[1].png", "{3}.png", "Anna's.png"):
+        (tmp_path / name).touch()
+        assert compose("project", ["run=x", f"image={name}"])["image"] == name
+    assert compose("sample", ["run=x", "latents=写真/a b.st,~/c"])["latents"] == "写真/a b.st,~/c"
+    assert compose("sample", ["run=x", "latents=写真/a.st,~/c"])["latents"] == ["写真/a.st", str(Path.home() / "c")]
+    assert compose("sample", ["run=x", "out=${run}/a b"])["out"] == "x/a b"
 
 
 # ---- a run knows its configuration ------------------------------------------------------------------------

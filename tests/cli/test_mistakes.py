@@ -24,6 +24,7 @@ SLIPS = {
     # choices
     "train loss=wgangp": "'wgan_gp'",
     "train data=photos": "data.path=photos",
+    "train data=写真/a(1)": "data.path=写真/a(1)",
     "train augmentation=diffaugment": "Use augmentation=ada instead",
     "train loss=null": "must be a string",
     "train loss=logistic,wgan_gp": "add --multirun",
@@ -34,7 +35,13 @@ SLIPS = {
     "train data.path=~/nowhere": f"{Path.home()}/nowhere does not exist",
     "train data.path=~nobody-here/x": "~nobody-here/x does not exist",
     "train data.path=a(1)": "a(1) does not exist",
-    "train schedule.batch={4:": "can't be read",
+    "train hours=15m": "15m are hours=0.25.",
+    "train data.path=my photos hours=2": "Did you mean 'data.path=my photos'?",
+    "train photos hours=2": "Did you mean data.path=photos?",
+    "sample run=x seeds=1, 5, 9": "Did you mean seeds=1,5,9?",
+    "sample run=x seeds 5": "Did you mean seeds=5?",
+    "train schedule.batch={8": "can't be read",
+    "bench stages=4, loss=x modle.fmap_max=4": "'model.fmap_max'",  # unknown keys come before all other mistakes
     # flags
     "train --multirun hydra=slurm seed=1,2": "Add run_dir=",
     "train --config-dir nope experiment=demo": "nope' not found",
@@ -46,6 +53,8 @@ SLIPS = {
     "train data.path=cifar10": "torchvision:NAME for a known data set",
     "plan data.path=nowhere hours=1": "nowhere does not exist",
     "sample run=nowhere": "run=nowhere has no generator",
+    "sample run=emtpy": "Did you mean 'empty'?",
+    "train data.path=emtpy": "Did you mean 'empty'?",
     "interpolate run=pretrained:avatar": "no such generator comes with the package",
     "export run=empty checkpoint=best out=x.onnx": "run=empty has no checkpoint=best",
     # commands

@@ -3,8 +3,8 @@
 import shlex
 
 import pytest
-from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from pggan.cli.compose import compose
 from pggan.core.text import next_command
 
 
@@ -18,7 +18,7 @@ from pggan.core.text import next_command
 def test_a_shell_and_hydra_read_the_value_that_was_meant(value):
     first, *words = shlex.split(next_command("sample", run=value))
     assert (first, words[:2], len(words)) == ("Next:", ["pggan", "sample"], 3)
-    assert OverridesParser.create().parse_override(words[2]).value() == value
+    assert compose("sample", words[2:])["run"] == value
 
 
 def test_a_line_has_values_before_words_and_as_few_quotes_as_may_be():
