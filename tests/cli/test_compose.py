@@ -112,7 +112,7 @@ def test_a_file_with_signs_of_hydra_is_taken_as_typed(tmp_path, monkeypatch):
     for name in ("a,b [1].png", "[1].png", "{3}.png", "Anna's.png"):
         (tmp_path / name).touch()
         assert compose("project", ["run=x", f"image={name}"])["image"] == name
-    assert compose("sample", ["run=x", "latents=写真/a b.st,~/c"])["latents"] == "写真/a b.st,~/c"
+    assert compose("sample", ["run=x", "latents=写真/a b.st,~/c"])["latents"] == ["写真/a b.st,~/c"]
     assert compose("sample", ["run=x", "latents=写真/a.st,~/c"])["latents"] == ["写真/a.st", str(Path.home() / "c")]
     assert compose("sample", ["run=x", "out=${run}/a b"])["out"] == "x/a b"
 
