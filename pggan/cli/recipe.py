@@ -18,16 +18,10 @@ from pggan.core.errors import UserError
 from pggan.core.text import as_hydra_reads_it, key_of
 
 if TYPE_CHECKING:
-    from pggan.config.train import TrainConfig
     from pggan.performance.recipe import Choice
 
 RECIPE_FILE = "recipe.yaml"
-OF_ONE_RUN = {
-    "run_dir",
-    "resume",
-    "hours",
-    "grow",
-}  # keys of one run, which recipes never have
+OF_ONE_RUN = {"run_dir", "resume", "hours", "grow"}  # keys of one run, which recipes never have
 OF_THE_MACHINE = {"devices", "threads"}  # a recipe has these keys only if experiment=FILE.yaml sets them
 RECIPES = ("experiment", "debug")  # config groups whose files set keys of other config groups
 GROUPS = (*RECIPES, "data", "model", "schedule", "loss", "augmentation", "gradients")
@@ -57,8 +51,8 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
         if values.get("device") is not None:
             problem = f"device={values['device']} is a GPU of another machine; hours= fits a run to this machine."
             raise UserError(problem, "Leave out one of them.")
-        choices, about = choose(command, values, overrides, base)
-        show([*about[:-1], *(f"  {override_of(one)}: {one.reason}." for one in choices)])
+        choices, _ = choose(command, values, overrides, base)
+        print(*(hang("  ", f"{override_of(one)}: {one.reason}.") for one in choices), sep="\n", file=sys.stderr)
         return compose(command.name, [*base, *overrides, *map(override_of, choices)])
     from pggan.checkpoints.read import checkpoints_of
     from pggan.config.train import TrainConfig
@@ -81,7 +75,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
             choices, about = choose(command, values, overrides, base)
             every = [*base, *overrides]
             write(file, recipe_of(every, compose(command.name, every) if base else values, choices), choices, about)
-            show([*about[:-1], f"  More        {file} explains each key and its value."])
+            print(hang("  More        ", f"{file} explains each key and its value."), file=sys.stderr)
     typed = [one for one in overrides if key_of(one) not in RECIPES]
     return compose(command.name, [f"experiment={file}", *typed]) | {"run_dir": str(run_dir)}
 
@@ -112,8 +106,9 @@ def base_of_growth(run: str, overrides: Sequence[str]) -> list[str]:
 def choose(
     command: Command, values: dict[str, Any], overrides: list[str], base: Sequence[str]
 ) -> tuple[list["Choice"], list[str]]:
-    """Choose config keys for a run of values["hours"] hours; returns choices and comments for recipe.yaml.
+    """Choose config keys for a run of values["hours"] hours, and print the three choices that matter most.
 
+    Returns: the choices, and comments for recipe.yaml.
     Args: base: with grow=, the overrides of the run that the new run goes on from.
     """
     from dataclasses import fields
@@ -136,33 +131,23 @@ def choose(
 
     config, console = composed([]), Console(stderr=True, highlight=False)
     from pggan.performance.hours import find_recipe  # imported late, because it imports torch
-
-    with console.status("Choosing a recipe") as status:
-        choices, about = find_recipe(config, given, composed, status.update, scales=scales)
-    command_words = shlex.join(["pggan", command.name, *overrides])
-    return choices, [f"Recipe for {about}.", *decisive(composed(choices), choices), f"Command: {command_words}"]
-
-
-def decisive(config: "TrainConfig", choices: Sequence["Choice"]) -> list[str]:
-    """The three choices that matter most, each as a line for the user: resolution, images and end."""
     from pggan.performance.recipe import two_digits
     from pggan.run.eta import until
 
-    reasons, schedule = {choice.key: f": {choice.reason}" for choice in choices}, config.schedule.build()
-    side = f"{schedule.final_resolution}x{schedule.final_resolution}"
-    end = until(3600 * (config.hours or 0) - command_seconds(), datetime.now())
-    return [
-        f"  Resolution  {side}{reasons.get('schedule.final_resolution', ', as given')}.",
-        f"  Images      about {two_digits(schedule.total):,}{reasons.get('schedule.stable_images', '')}.",
-        f"  End         {end}.",
+    with console.status("Choosing a recipe") as status:
+        choices, about = find_recipe(config, given, composed, status.update, scales=scales)
+    final, reasons = composed(choices), {one.key: f": {one.reason}" for one in choices}
+    schedule = final.schedule.build()
+    size = f"{schedule.final_resolution}x{schedule.final_resolution}"
+    lines = [
+        hang("", f"Recipe for {about.removesuffix('.')}:"),
+        hang("  Resolution  ", f"{size}{reasons.get('schedule.final_resolution', ', as given')}."),
+        hang("  Images      ", f"about {two_digits(schedule.total):,}{reasons.get('schedule.stable_images', '')}."),
+        hang("  End         ", f"{until(3600 * (final.hours or 0) - command_seconds(), datetime.now())}."),
     ]
-
-
-def show(lines: Sequence[str]) -> None:
-    """Print lines on stderr, wrapped between words; what a line begins with stays where it is."""
-    for line in lines:
-        heading = re.match(r"( {2}\w+ {2,}| *)", line)
-        print(hang(heading[0] if heading else "", line[heading.end() if heading else 0 :]), file=sys.stderr)
+    print(*lines, sep="\n", file=sys.stderr)
+    command_line = shlex.join(["pggan", command.name, *overrides])
+    return choices, [*"\n".join(lines).splitlines(), *wrap(f"Command: {command_line}", 118)]
 
 
 def override_of(choice: "Choice") -> str:
@@ -236,8 +221,8 @@ def write(file: Path, recipe: dict[str, Any], choices: Sequence["Choice"] = (), 
             (content.setdefault(section, {}) if section else content)[name] = value
     reasons = {one.key: f"{override_of(one)}: {one.reason}." for one in choices}
     explained, section = meanings(groups), ""
-    heads = [*about, *(reasons[key] for key in groups if key in reasons)]
-    lines = ["# @package _global_", *(f"# {part}" for text in heads for part in wrap(text, 118))]
+    lines = ["# @package _global_", *(f"# {line}" for line in about)]
+    lines += [f"# {part}" for key in groups for part in wrap(reasons.get(key, ""), 118)]
     for line in OmegaConf.to_yaml(OmegaConf.create(content)).splitlines():
         if found := re.match(r"( {0,2})(\w+):", line):
             indent, name = found.groups()

@@ -242,6 +242,7 @@ def introduce(
     seconds = reporter.eta.seconds_between(state.images, schedule.total)
     if limit is not None:
         seconds = max(3600 * (limit.hours - reporter.hours), 0.0)
+    reporter.console.end = time.monotonic() + seconds
     count = len(schedule.phases)
     phases = f"{count} phase{'s' * (count > 1)}, {schedule.total:,} images"
     classes = f", {len(pyramid.class_names or ())} classes, not used: data.labels=true trains with them"

@@ -72,7 +72,7 @@ class TrainingConsole:
         """Args: images: number of images that the run has shown so far."""
         self.run_dir, self.course, self.images, self.phase = run_dir, course, images, course.at(images)
         self.rows = {"tick": "none yet", "quality": last_quality(run_dir) or "not measured yet"}
-        self._end: float | None = None  # expected end of the run, on the clock of time.monotonic()
+        self.end = 0.0  # expected end of the run, on the clock of time.monotonic()
         self.warnings: deque[str] = deque(maxlen=KEPT_WARNINGS)
         self._strip: list[RenderableType] = []  # the newest faces, if the terminal can show faces
         self._console = LastingConsole()
@@ -115,7 +115,7 @@ class TrainingConsole:
     def tick(self, scalars: dict[str, float]) -> str:
         """Show the `scalars` (value by name) of the last tick; returns the tick's line for train.log."""
         left, side = scalars["speed/eta_seconds"], self.phase.resolution
-        self._end = time.monotonic() + left
+        self.end = time.monotonic() + left
         if words := quality(scalars):
             self.rows["quality"] = f"{words} (at {self.images:,} images)"
         losses = " ".join(f"{name} {scalars.get(f'{name}/loss', 0):8.2f}" for name in "DG")
@@ -133,7 +133,7 @@ class TrainingConsole:
         for side in resolutions_between(schedule.first_resolution, schedule.final_resolution):
             style = "bold reverse" if side == phase.resolution else "green" if side < phase.resolution else "dim"
             levels.append(f"{side}", style).append(" ")
-        left = "time left unknown" if self._end is None else f"{duration(max(self._end - time.monotonic(), 0))} left"
+        left = f"{duration(max(self.end - time.monotonic(), 0))} left"
         done = (self.images - phase.start) / max(min(phase.end, schedule.total) - phase.start, 1)
         table = Table.grid(padding=(0, 2))
         table.add_row("growth", levels, f"phase {phase.index + 1} of {len(schedule.phases)}: {phase.name}")

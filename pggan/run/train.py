@@ -59,10 +59,9 @@ def run(config: TrainConfig, find_images: FindImages | None = None) -> int:
 def ended_at(config: TrainConfig) -> int:
     """The image count at which the run in config.run_dir has ended; 0 if it goes on, or if the keys have changed."""
     run_dir = Path(config.run_dir or "")
-    if config.run_dir is None or config.resume != "auto" or not (found := checkpoints_of(run_dir)):
-        return 0
-    total = config.schedule.build().total if config.hours is None else mark_of(found[-1], "total_images")
-    if total is None or int(found[-1].name) < total:
+    found = checkpoints_of(run_dir) if config.run_dir is not None and config.resume == "auto" else []
+    planned = mark_of(found[-1], "total_images") if found and config.hours is not None else None
+    if not found or int(found[-1].name) < (planned or config.schedule.build().total):
         return 0
     checkpoint, _ = newest_checkpoint(run_dir)  # verifies the files, which takes a second for large networks
     if checkpoint is None or checkpoint.directory != found[-1]:

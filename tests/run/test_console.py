@@ -78,7 +78,6 @@ def test_a_terminal_gets_a_view_and_a_dumb_one_lines(schedule, tmp_path, monkeyp
 
 
 def test_the_view_shows_phase_times_metric_checkpoint_and_warnings_in_80_columns(schedule, view, tmp_path):
-    assert "time left unknown" in shown(view)
     phase = next(phase for phase in schedule.phases if phase.resolution == 1024 and phase.fading)
     images = (phase.start + phase.end) // 2
     view.progress(images, schedule.at(images))
