@@ -8,7 +8,7 @@ from pggan.core.text import three_digits
 # What each metric's value means.  Values are filled in by their names, without extractor and number of images.
 SENTENCES = {
     "swd/mean": "SWD {swd/mean}, lower is better; two halves of your images differ by {swd_floor/mean}",
-    "ms_ssim": "MS-SSIM {ms_ssim}, near {ms_ssim_reals} of your images is best; far above it, faces are too alike",
+    "ms_ssim": "MS-SSIM {ms_ssim}, best near that of your images, {ms_ssim_reals}; far above it, faces are too alike",
     "kid": "KID {kid}, lower is better, 0 is perfect",
     "fid": "FID {fid}, lower is better, 0 is perfect",
     "precision": "precision {precision}, up to 1: the share of generated images that are like your images",

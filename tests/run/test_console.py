@@ -1,8 +1,10 @@
 """What a person sees of a run, on a terminal and without one."""
 
 import io
+import json
 from contextlib import redirect_stderr
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -98,3 +100,37 @@ def test_the_view_shows_phase_times_metric_checkpoint_and_warnings_in_80_columns
     ):
         assert part in text, part
     assert "warning 1" not in text
+
+
+@pytest.mark.parametrize(("colours", "rows"), [("truecolor", 5), ("", 0)])
+def test_a_terminal_with_true_colour_shows_eight_faces_as_large_as_they_fit(
+    schedule, tmp_path, monkeypatch, colours, rows
+):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(WIDTH))
+    monkeypatch.setenv("COLORTERM", colours)
+    with redirect_stderr(Terminal()):
+        view = TrainingConsole(tmp_path, Course(schedule), 0)
+        for side, lines in ((4, min(rows, 2)), (32, rows)):
+            view.faces(np.zeros((16, side, side, 1), np.uint8))
+            strip = [line for line in shown(view).splitlines() if line.startswith("▀")]
+            assert len(strip) == lines
+            assert all(len(line.rstrip()) == 8 * 2 * lines for line in strip)
+
+
+def test_a_resumed_run_shows_the_quality_that_it_had(schedule, tmp_path):
+    lines = [{"images": 8, "hours": 0.1} | METRICS, {"images": 16, "hours": 0.2}]
+    (tmp_path / "metrics.jsonl").write_text("\n".join([*map(json.dumps, lines), '{"images": 3']))
+    assert "SWD 3, lower is better" in shown(TrainingConsole(tmp_path, Course(schedule), 16))
+
+
+def test_lines_are_wrapped_between_words_and_commands_are_whole(view, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(WIDTH))
+    command, words = f"Next: pggan train run_dir={'x' * WIDTH} hours=1", "some words " * 20
+    with redirect_stderr(Terminal()) as terminal:
+        for text in (words, command):
+            view.line(text)
+    *wrapped, last = terminal.getvalue().splitlines()
+    assert last == command
+    assert all(len(line) <= WIDTH and line.split()[0] in ("some", "words") for line in wrapped)
