@@ -1,8 +1,8 @@
 """What only a GPU can show, in one call of nine minutes: `make gpu`, or `python -m benchmarks.first_gpu`.
 
-The items of `gpu_items.py`, the most informative first; each is on disk as soon as it is measured, and the same command
-goes on with those that are missing.  An item that breaks CUDA ends its process, and the next ones get a new one.
-`--small` takes small networks, as on the null GPU.  The exit code is 0 when all figures are as expected, else 1.
+The items of `gpu_items.py`, the most informative first.  Each is on disk as soon as it is measured; the same command
+goes on with those that are missing or failed.  An item that breaks CUDA ends its process; the next ones get a new one.
+The exit code is 0 when all figures are as expected, else 1.
 """
 
 import argparse
@@ -64,10 +64,9 @@ def work(out: Path, names: list[str], *, small: bool) -> int:
 
 def table(found: dict[str, Any], out: Path) -> int:
     """Print all figures, each beside its range; returns how many were not as expected."""
-    wrong = 0
+    wrong = sum(item["failed"] is not None for item in found["items"].values())
     for name, item in found["items"].items():
         print(f"\n{name}: {item.get('seconds', '?')} s, {' -> '.join(item['clocks'])} {item['failed'] or ''}")
-        wrong += item["failed"] is not None
         for figure, values in item["figures"].items():
             value, (least, most) = values["measured"], values["expected"] or ("", "")
             good = least == "" or least <= value <= most
@@ -91,8 +90,7 @@ def main() -> int:
     if given.worker:
         return work(given.out, given.items, small=given.small)
     end = time.monotonic() + given.seconds
-    for sentence in missing(torch.device("cuda" if torch.cuda.is_available() else "cpu")):
-        print(sentence)
+    print(*missing(torch.device("cuda" if torch.cuda.is_available() else "cpu")), sep="\n")
     if not torch.cuda.is_available():
         sys.exit("PyTorch finds no GPU, and this program measures nothing else: `pggan doctor` says what is there.")
     about = {"hardware": hardware(torch.device("cuda", 0)), "small": given.small, "versions": versions()}
@@ -100,7 +98,8 @@ def main() -> int:
     if found["about"]["hardware"]["name"] != about["hardware"]["name"]:
         sys.exit(f"{given.out} holds figures of {found['about']['hardware']['name']}: name another file by --out=.")
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    found["items"] = {name: one for name, one in found["items"].items() if name not in (given.items or ())}
+    again = {*(given.items or ()), *(name for name, item in found["items"].items() if item["failed"] is not None)}
+    found["items"] = {name: item for name, item in found["items"].items() if name not in again}
     save(given.out, found)
     while (left := [one for one in given.items or ITEMS if one not in found["items"]]) and time.monotonic() < end:
         number = next((number for number, one in enumerate(left) if one in ALONE), len(left))

@@ -28,7 +28,7 @@ from pggan.cli.compose import compose
 from pggan.config.train import TrainConfig
 from pggan.config.validation import validated
 from pggan.core.architecture import Precision, Rescaling
-from pggan.core.devices import configure_process
+from pggan.core.devices import DTYPES, configure_process, precision_on
 from pggan.core.errors import StepFailed
 from pggan.core.rng import StepRng
 from pggan.core.schedule import value_at
@@ -45,13 +45,18 @@ from pggan.training.trainer import Trainer
 
 CALLS, STEPS, FADE = 20, 4, 1.1  # kernels in a graph, steps in each of six rounds, and how much longer fades take
 SMALL = ["schedule.final_resolution=16", "model.fmap_max=16", "model.fmap_base=128"]
-# The milliseconds of convolutions that cuDNN was seen or predicted to take: {(maps, side, batch): (forward, gradients)}
+# {(input maps, output maps, side, batch): milliseconds of convolution, gradient of x, gradient of kernel} on one H100,
+# of 64 and 128 maps predicted.  3 maps are images, and 8 would be images with five channels of zeros.
 CONVOLUTIONS = {
-    (16, 1024, 4): (0.473, 0.476, 0.440),
-    (32, 512, 4): (0.112, 0.109, 0.228),
-    (64, 256, 4): (0.05, 0.05, 0.06),
-    (128, 128, 4): (0.03, 0.03, 0.035),
-    (512, 32, 8): (0.06, 0.06, 0.07),
+    (16, 16, 1024, 4): (0.473, 0.476, 0.440),
+    (32, 32, 512, 4): (0.112, 0.109, 0.228),
+    (3, 16, 1024, 4): (0.212, 0.262, 0.287),
+    (16, 3, 1024, 4): (0.280, 0.280, 0.251),
+    (8, 16, 1024, 4): (0.12, 0.12, 0.12),
+    (64, 64, 256, 4): (0.05, 0.05, 0.06),
+    (128, 128, 128, 4): (0.03, 0.03, 0.035),
+    (256, 256, 64, 32): (0.197, 0.197, 0.208),
+    (512, 512, 32, 64): (0.193, 0.204, 0.206),
 }
 TINY = "debug=smoke evaluation.metrics=[] devices=cuda elastic=true compute.deterministic=true"
 SHARED = "MASTER_ADDR=127.0.0.1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 NCCL_MULTI_RANK_GPU_ENABLE=1"
@@ -64,8 +69,7 @@ class Kit:
         self.small, self.figures, self.numbers = small, dict[str, Any](), count(1)
         self.device, self.name, self.kept = torch.device("cuda", 0), torch.cuda.get_device_name(), dict[str, Trainer]()
         config = validated(TrainConfig, compose("train", ["experiment=celebahq_1024", *SMALL * small]))
-        self.has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
-        self.half = torch.bfloat16 if self.has_bf16 else torch.float16
+        self.half = DTYPES[precision_on(self.device, Precision.auto)]
         self.settings, self.last = config.trainer_settings(), config.schedule.final_resolution
         self.architecture, auto = config.model.architecture(self.last, 3, 0), Precision.auto
         known = [card.speed(card.precision(auto)) for card in CARDS.values() if card.name in self.name]
@@ -119,16 +123,15 @@ def kernel_ms(work: Callable[[], torch.Tensor]) -> float:
     return 1000 * seconds_of(replay, torch.device("cuda"), 2) / CALLS
 
 
-def directions(kit: Kit, name: str, maps: int, side: int, batch: int) -> list[float]:
-    """The milliseconds of a 3x3 convolution and of its gradients to x and kernel, by the algorithm `name`."""
-    algorithm, options = getattr(convolution, name), dict[str, Any](device=kit.device, dtype=kit.half)
-    x = torch.zeros(batch, maps, *[kit.side(side)] * 2, **options).contiguous(memory_format=torch.channels_last)
-    kernel, same = algorithm.prepare(torch.zeros(maps, maps, 3, 3, **options), Rescaling.same, 1.0), Rescaling.same
-    ways = (algorithm.convolve, x, kernel, None), (algorithm.grad_input, x, kernel), (algorithm.grad_weight, x, x)
+def directions(kit: Kit, name: str, *shape: int) -> list[float]:
+    """The milliseconds of a convolution and its gradients to x and kernel; `shape`: a key of CONVOLUTIONS."""
+    (inputs, outputs, side, batch), algorithm = shape, getattr(convolution, name)
+    options, sides = dict[str, Any](device=kit.device, dtype=kit.half), [kit.side(side)] * 2
+    x, y = (torch.zeros(batch, *sides, maps, **options).permute(0, 3, 1, 2) for maps in (inputs, outputs))
+    kernel, same = torch.zeros(outputs, inputs, *[1 if name == "POINTWISE" else 3] * 2, **options), Rescaling.same
+    kernel = algorithm.prepare(kernel, same, 1.0)
+    ways = (algorithm.convolve, x, kernel, None), (algorithm.grad_input, y, kernel), (algorithm.grad_weight, x, y)
     return [kernel_ms(partial(function, *arguments, same)) for function, *arguments in ways]
-
-
-# ---- the items
 
 
 def rates(kit: Kit) -> None:
@@ -137,16 +140,15 @@ def rates(kit: Kit) -> None:
     kit.note("memory that others hold, GiB", (total - free) / 2**30, 0, 2, anywhere=True)
     side = 256 if kit.small else 8192
     kit.note("product, TFLOP/s", product_rate(kit.device, kit.half, side) / 1e12, 700, 820)
-    source = torch.empty(2 * side * side, device=kit.device)
-    target = torch.empty_like(source)
+    source, target = torch.empty(2, 2 * side * side, device=kit.device).unbind()
     kit.note("copy, TB/s", 2 * source.nbytes / seconds_of(lambda: target.copy_(source), kit.device) / 1e12, 2.9, 3.2)
 
 
 def launches(kit: Kit) -> None:
     """The time of one node of a graph, and of the fused activations of the largest maps."""
     kit.note("graph node, us", 1000 * kernel_ms(partial(torch.zeros(1, device=kit.device).add_, 1)), 1.0, 2.0)
-    x = torch.zeros(4, 16, *[kit.side(1024)] * 2, device=kit.device, dtype=kit.half)
-    x, bias = x.contiguous(memory_format=torch.channels_last), x.new_zeros(16)
+    x = torch.zeros(4, *[kit.side(1024)] * 2, 16, device=kit.device, dtype=kit.half).permute(0, 3, 1, 2)
+    bias = x.new_zeros(16)
     if fused.problem() is None:
         kit.note("bias and leaky ReLU, ms", kernel_ms(lambda: fused.BiasAct.apply(x, bias)), 0.08, 0.12)
         rows = fused.PixelSums([16]).rows(0, x)
@@ -171,12 +173,12 @@ def top_stages(kit: Kit) -> None:
 
 def convolutions(kit: Kit, first: int | None = None) -> None:
     """Convolutions of all kinds or the `first` ones, and their gradients by each algorithm."""
-    for (maps, side, batch), expected in [*CONVOLUTIONS.items()][:first]:
-        for name, least, most in (("DIRECT", 0.8, 1.2), ("PACKED", 0.2, 0.9)):
-            if name == "DIRECT" or maps <= 32:
-                taken = directions(kit, name, maps, side, batch)
-                for way, one, ms in zip(("", ", to x", ", to kernel"), taken, expected, strict=True):
-                    kit.note(f"{maps} maps, {side}, N={batch}, {name}{way}, ms", one, least * ms, most * ms)
+    for (inputs, outputs, side, batch), expected in [*CONVOLUTIONS.items()][:first]:
+        plain = ("POINTWISE" if min(inputs, outputs) < 16 else "DIRECT", 0.8, 1.2)
+        for name, least, most in (plain, ("PACKED", 0.2, 0.9))[: 2 if inputs == outputs <= 32 else 1]:
+            taken = directions(kit, name, inputs, outputs, side, batch)
+            for way, one, ms in zip(("", ", to x", ", to kernel"), taken, expected, strict=True):
+                kit.note(f"{inputs} to {outputs}, {side}, N={batch}, {name}{way}, ms", one, least * ms, most * ms)
 
 
 def search(kit: Kit) -> None:
@@ -198,15 +200,15 @@ def variants(kit: Kit) -> None:
     eager = kit.trainer(cuda_graphs=False)
     kit.note("1024, no graphs", kit.milliseconds(eager, kit.step(1024, 4)) / usual[1024], 1.0, 1.4)
     kit.note("4, no graphs", kit.milliseconds(eager, kit.step(4, 128)) / usual[4], 3.0, 9.0)
-    exact = kit.trainer(precision=Precision.fp32)
-    kit.note("1024, fp32", kit.milliseconds(exact, kit.step(1024, 4)) / usual[1024], 2.3, 6.0)
+    exact = kit.milliseconds(kit.trainer(precision=Precision.fp32), kit.step(1024, 4))
+    kit.note("1024, fp32", exact / usual[1024], 2.3, 6.0)
 
 
 def gradients(kit: Kit) -> None:
     """The errors of gradients, relative to gradients in float64."""
     torch.backends.cudnn.benchmark = False  # trying plans takes longer than these steps
     for precision, bounds in BOUNDS.items():
-        cases = errors(kit.device, precision) if kit.has_bf16 or precision != "bf16" else {}
+        cases = errors(kit.device, precision) if kit.half is torch.bfloat16 or precision != "bf16" else {}
         for case, error in cases.items():
             kit.note(f"{precision} {case}", error, 0.0, bounds[case[-1]], anywhere=True)
 
@@ -271,13 +273,12 @@ def ranks(kit: Kit) -> None:
     kit.note("two ranks have the bits of one", states[0] == states[1], True, anywhere=True)
 
 
-ITEMS: dict[str, Callable[[Kit], object]] = {"rates": rates, "launches": launches, "top-stages": top_stages}
-ITEMS |= {"convolutions": convolutions, "search": search}
-ITEMS["lower-stages"] = stages(*((side, 0, False) for side in (256, 128, 32, 16, 8, 4)))
+Items = dict[str, Callable[[Kit], object]]
+ITEMS = Items(rates=rates, launches=launches, top=top_stages, convolutions=convolutions, search=search)
+ITEMS["lower"] = stages(*((side, 0, False) for side in (256, 128, 32, 16, 8, 4)))
 ITEMS["fades"] = stages((512, 0, True), (1024, 0, True))
 ITEMS["batches"] = stages(*((1024, batch, False) for batch in (8, 16, 32)), (512, 32, False), (256, 32, False))
-ITEMS |= {"variants": variants, "gradients": gradients, "bits": bits, "failures": failures, "ranks": ranks}
-ITEMS["search-by-mode-b"] = search
+ITEMS |= Items(variants=variants, gradients=gradients, bits=bits, failures=failures, ranks=ranks, mode_b=search)
 # These items need a process of their own, with these environment variables.
 ALONE: dict[str, dict[str, str]] = {"failures": {}, "bits": {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}}
-ALONE["search-by-mode-b"] = {"TORCH_CUDNN_USE_HEURISTIC_MODE_B": "1"}
+ALONE["mode_b"] = {"TORCH_CUDNN_USE_HEURISTIC_MODE_B": "1"}
