@@ -82,7 +82,7 @@ def decode(file: ImageFile, channels: int, least_side: int = 0) -> Picture:
             "not square": image.width != image.height,
             "wrong checksums, but of no pixels": "mended" in image.info,
         }
-        pixels, picture = None, image
+        pixels = None
         if kind == "JPEG":
             content: BinaryIO = image.fp  # type: ignore[attr-defined]
             content.seek(0)
@@ -90,8 +90,7 @@ def decode(file: ImageFile, channels: int, least_side: int = 0) -> Picture:
             notes["an odd JPEG file, but with all pixels"] = pixels is None
         if pixels is None or image.mode == "CMYK":
             image.load()  # EXIF data may follow the pixels in a PNG file, so pixels are decoded first
-        else:
-            picture = to_pil(pixels)
+            pixels = None
         try:
             Image.Exif().load(image.info.get("exif", b""))  # `getexif` would hide errors of JPEG files
             orientation = Image.Image.getexif(image).get(ORIENTATION_TAG, 1)
@@ -100,34 +99,36 @@ def decode(file: ImageFile, channels: int, least_side: int = 0) -> Picture:
             orientation = turn = None
         notes["turned upright as its EXIF data says"] = turn is not None
         notes["an orientation in its EXIF data that can't be read"] = turn is None and orientation != 1
-        if turn is not None:
-            picture = picture.transpose(turn)
-        if picture.mode.startswith("I"):
-            sixteen_bits = np.asarray(picture).astype(np.uint32)
-            picture = Image.fromarray(((sixteen_bits + 128) // 257).astype(np.uint8))  # white is 65535 = 257 * 255
+        transform = None
         if profile := image.info.get("icc_profile"):
+            mode = "L" if image.mode in GREYS or image.mode.startswith("I") else "RGB"
             try:
-                picture, notes["a colour profile, converted to sRGB"] = _in_srgb(picture, profile)
+                transform = _transform(profile, "CMYK" if image.mode == "CMYK" else mode)
             except (ImageCms.PyCMSError, OSError, TypeError, ValueError):
                 notes["a colour profile that can't be used"] = True
-        if picture.has_transparency_data and channels != 4:
-            picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture.convert("RGBA"))
-        return Picture(to_pixels(picture.convert(MODES[channels])), [text for text, holds in notes.items() if holds])
+        notes["a colour profile, converted to sRGB"] = transform is not None
+        if pixels is None or turn is not None or transform is not None or pixels.shape[2] != channels:
+            pixels = _converted(image if pixels is None else to_pil(pixels), turn, transform, channels)
+        return Picture(pixels, [text for text, holds in notes.items() if holds])
 
 
-def _in_srgb(image: Image.Image, profile: bytes) -> tuple[Image.Image, bool]:
-    """Convert an image from a colour profile to sRGB.  Returns the image, and whether its colours have changed.
-
-    Raises PyCMSError or OSError if the profile is damaged, or is for other modes.
-    """
-    alpha = image.convert("RGBA").getchannel("A") if image.has_transparency_data else None
-    base = image if image.mode == "CMYK" else image.convert("L" if image.mode in GREYS else "RGB")
-    if (transform := _transform(profile, base.mode)) is None:
-        return image, False
-    base = transform.apply(base)
-    if alpha is not None:
-        base.putalpha(alpha)
-    return base, True
+def _converted(
+    image: Image.Image, turn: Image.Transpose | None, transform: ImageCms.ImageCmsTransform | None, channels: int
+) -> Pixels:
+    """Turn an image upright, and convert its colours by `transform` and to `channels` channels; returns [H, W, C]."""
+    if turn is not None:
+        image = image.transpose(turn)
+    if image.mode.startswith("I"):
+        sixteen_bits = np.asarray(image).astype(np.uint32)
+        image = Image.fromarray(((sixteen_bits + 128) // 257).astype(np.uint8))  # 16-bit white is 65535 = 257 * 255
+    if transform is not None:
+        alpha = image.convert("RGBA").getchannel("A") if image.has_transparency_data else None
+        image = transform.apply(image if image.mode == "CMYK" else image.convert(transform.input_mode))
+        if alpha is not None:
+            image.putalpha(alpha)
+    if image.has_transparency_data and channels != 4:
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
+    return to_pixels(image.convert(MODES[channels]))
 
 
 @lru_cache(maxsize=16)  # cached, because a camera writes the same profile into all files

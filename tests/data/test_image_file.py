@@ -223,6 +223,7 @@ def test_cmyk_becomes_rgb(tmp_path):
     cyan = Image.new("CMYK", (8, 8), (255, 0, 0, 0))
     loaded = load_image(save(tmp_path / "a.jpg", cyan, quality=100), 8, 3, "center")
     np.testing.assert_allclose(loaded[0, 0], [0, 255, 255], atol=3)
+    np.testing.assert_allclose(load_image(tmp_path / "a.jpg", 8, 4, "center")[0, 0], [0, 255, 255, 255], atol=3)
 
 
 def test_the_first_frame_of_a_jpeg_with_a_second_view_is_the_image(tmp_path):
