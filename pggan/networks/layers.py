@@ -4,7 +4,7 @@ Shapes: N batch size, I input feature maps, O output feature maps, C channels, R
 Source: paper sections 3 and 4.1; constants as in the official code.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import sqrt
@@ -15,10 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pggan.core.architecture import Architecture, Rescaling
-from pggan.ops.convolution import PACKED, WIDE, Algorithm, Kernel, algorithm_for, convolve, share_kernel, switched
+from pggan.ops import rgb
+from pggan.ops.convolution import PACKED, RGB, WIDE, Algorithm, Kernel, algorithm_for, convolve, share_kernel, switched
 from pggan.ops.elementwise import Activation, adds_bias, to_float32
 from pggan.ops.filters import blur
-from pggan.ops.fused import Slot, serves
+from pggan.ops.fused import WIDEST, Slot, serves
 from pggan.ops.packed import pack_size
 from pggan.ops.preparation import Plan, Request, Transform, map_of_ones, prepare_together, transform_of
 
@@ -58,7 +59,7 @@ class Computing:
     def prepare_together(self, keys: Iterable[Key]) -> dict[Key, Prepared]:
         """Prepare the kernels that Triton kernels serve, by one launch."""
         served = [key for key in keys if key[0].dtype == (self.options.dtype or torch.float32) and key[0].is_served()]
-        requests = [Request(key[0].weight, key[0].bias, key[0].transforms(*key[1:])) for key in served]
+        requests = [layer.request(algorithm, scale) for layer, algorithm, scale in served]
         if not requests:
             return {}
         found = prepare_together(requests, served[0][0].dtype, self.plans)
@@ -93,14 +94,19 @@ class Equalized(nn.Module):
         rescaling: Rescaling = Rescaling.same,
         blur: bool = False,
         full_precision: bool = False,
+        images: bool = False,
     ) -> None:
-        """Args: shape: shape of the weight, [O, I, …].  blur: whether a low-pass filter comes before the activation."""
+        """Args: shape: shape of the weight, [O, I, …].  blur: whether a low-pass filter comes before the activation.
+
+        images: whether this is a 1x1 convolution of images followed by `activate`, or one to images without activation.
+        """
         super().__init__()
         self.weight = nn.Parameter(torch.empty(shape))
         self.bias = nn.Parameter(torch.empty(shape[0]))
         self.scale = gain / sqrt(self.weight[0].numel())
         self.activation, self.rescaling, self.blur = activation, rescaling, blur
         self.full_precision = full_precision
+        self.images = images and min(shape[:2]) <= rgb.MOST_CHANNELS and max(shape[:2]) <= WIDEST
         self.computing = Computing()
 
     @property
@@ -110,6 +116,13 @@ class Equalized(nn.Module):
 
     def forward(self, x: Tensor, constant: Tensor | None = None) -> Tensor:
         """Args: constant: [N], only for `ConvWithStddev`: the value of an additional feature map at all pixels."""
+        if self.images and self.computing.prepared is not None and self.is_served():
+            kernel, bias, _, slot = self.prepared(RGB, self.scale)
+            assert slot is not None, "a served layer has slots"
+            slots = slot._replace(number=slot.number - 1), slot  # the weight is passed before the bias
+            how = rgb.Layer(self.activation is None, self.scale, self.dtype, slots)
+            apply: Callable[..., Tensor] = rgb.ToRgb.apply if how.to_rgb else rgb.FromRgb.apply
+            return apply(x, kernel.tensor, bias, how)
         x, (kernel, bias, sums, slot) = self.operands(x)
         late = self.activation is not None and adds_bias(bias)  # a bias has the same effect before and after `blur`
         x = convolve(x, kernel, None if late else bias.to(x.dtype))
@@ -161,13 +174,20 @@ class Equalized(nn.Module):
         k = pack_size(*self.weight.shape[:2]) if algorithm is PACKED else None
         return (transform_of(self.weight, inputs or self.weight.shape[1], self.rescaling, scale, k),)
 
+    def request(self, algorithm: Algorithm, scale: float) -> Request:
+        """What `prepare_together` has to prepare."""
+        if algorithm is RGB:
+            return Request(self.weight, (), (self.weight, self.bias))
+        return Request(self.weight, self.transforms(algorithm, scale), (self.bias,))
+
     def assemble(
-        self, algorithm: Algorithm, kernels: list[tuple[Tensor, list[Tensor]]], bias: Tensor, slot: Slot
+        self, algorithm: Algorithm, kernels: list[tuple[Tensor, list[Tensor]]], passed: list[tuple[Tensor, Slot]]
     ) -> Prepared:
         """What `prepare` returns, from the result of `prepare_together`."""
-        (kernel, aside), *more = kernels
+        bias, slot = passed[-1]
+        kernel, aside = kernels[0] if kernels else (passed[0][0], None)
         kernel = kernel.flatten(1) if self.weight.ndim == 2 else kernel
-        sums = more[0][0].flatten(0, 1) if more else None
+        sums = kernels[1][0].flatten(0, 1) if len(kernels) > 1 else None
         return Prepared(Kernel(kernel, algorithm, self.rescaling, aside=aside), bias, sums, slot)
 
     def cast_bias(self) -> Tensor:
@@ -234,3 +254,9 @@ def use_options(network: ProgressiveNetwork, options: ComputeOptions, *, frozen:
         computing.options, computing.prepared = before, None
         for weight in network.weights if frozen else ():
             weight.requires_grad_(True)
+
+
+def backpropagate(loss: Tensor, *, through_d: bool) -> None:
+    """Compute the gradients of all weights; unless `through_d`, D's images need no gradients."""
+    with switched(image_gradients=through_d):
+        loss.backward()  # type: ignore[no-untyped-call]

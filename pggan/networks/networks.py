@@ -120,7 +120,9 @@ class Generator(ProgressiveNetwork):
         self.blocks = nn.ModuleDict(
             {str(r): GeneratorBlock(width(r // 2), width(r), a.resampling, blur=a.blur) for r in levels[1:]}
         )
-        self.to_rgb = nn.ModuleDict({str(r): Equalized(a.channels, width(r), 1, 1, gain=1.0) for r in levels})
+        self.to_rgb = nn.ModuleDict(
+            {str(r): Equalized(a.channels, width(r), 1, 1, gain=1.0, images=True) for r in levels}
+        )
         self.index_weights()
 
     def forward(self, latents: Tensor, labels: Tensor | None, resolution: int, alpha: float | Tensor = 1.0) -> Tensor:
@@ -162,7 +164,7 @@ class Discriminator(ProgressiveNetwork):
         super().__init__(architecture)
         a, width, levels = architecture, architecture.width, architecture.resolutions
         self.from_rgb = nn.ModuleDict(
-            {str(r): Equalized(width(r), a.channels, 1, 1, activation=activate) for r in levels}
+            {str(r): Equalized(width(r), a.channels, 1, 1, activation=activate, images=True) for r in levels}
         )
         self.blocks = nn.ModuleDict(
             {str(r): DiscriminatorBlock(width(r), width(r // 2), a.resampling, residual=a.residual) for r in levels[1:]}

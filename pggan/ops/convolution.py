@@ -35,10 +35,14 @@ class Switches:
     `weight_gradients`: backward passes compute gradients of weights.  False during `torch.autograd.grad` with respect
     to images.  If this switch were True there, each `autograd.Function` would compute gradients of weights that PyTorch
     drops.  Gradients that `SharedKernel` delays would even be added to `weight.grad` by the next backward pass.
+
+    `image_gradients`: backward passes compute gradients of D's images.  False while D's loss is differentiated, because
+    no one reads the gradient of the images at which a penalty is taken.
     """
 
     reference = False  # only forward passes read this; a backward pass uses the algorithm of its forward pass
     weight_gradients = True
+    image_gradients = True
 
 
 @contextmanager
@@ -146,6 +150,7 @@ REFERENCE = Algorithm(plain_convolve, prepare=lambda kernel, rescaling, scale: k
 TORCH = Algorithm(torch_convolve)
 DIRECT = Algorithm(torch_convolve, torch_grad_input, torch_grad_weight)
 POINTWISE = Algorithm(torch_convolve, torch_grad_input, partial(torch_grad_weight, side=1))
+RGB = Algorithm(torch_convolve)  # stands for the Triton kernels of `rgb.py`
 DENSE = Algorithm(products.dense, products.dense_grad_input, products.dense_grad_weight)
 IM2COL = Algorithm(products.convolve, products.grad_input, products.grad_weight)
 PACKED = Algorithm(packed.convolve, packed.grad_input, packed.grad_weight, pack_kernel, only_scales=False)

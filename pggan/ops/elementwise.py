@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from pggan.ops import fused
 from pggan.ops.convolution import Switches
-from pggan.ops.fused import EPSILON, LEAKY_SLOPE, PixelSums, Slot
+from pggan.ops.fused import EPSILON, LEAKY_SLOPE, Slot
 
 # (x [N, C, …], bias [C] or None, place where the bias's gradient is put aside, or None) -> activation of x + bias
 Activation = Callable[[Tensor, Tensor | None, Slot | None], Tensor]
@@ -82,18 +82,14 @@ class ActivationAndNorm(torch.autograd.Function):
         """dL/dz = scale * (g - y * mean(g * y)), where z is the leaky ReLU's output, y = scale * z, and g = dL/dy."""
         y, scale = ctx.saved_tensors
         if ctx.has_bias:
-            slot = ctx.slot or Slot(PixelSums(y.shape[1:2]), 0)
-            rows = slot.rows(y) if ctx.needs_input_grad[1] else None
+            rows = (ctx.slot or fused.own_slot(y)).rows(y) if ctx.needs_input_grad[1] else None
             result = fused.bias_act_backward(gradient, y, scale, rows)
             return result, None if rows is None or ctx.slot is not None else rows.sum(0), None
         wide, g = to_float32(y), to_float32(gradient)
         along = (g * wide).mean(1, keepdim=True)
         result = torch.addcmul(g, wide, along, value=-1).mul_(scale).to(gradient.dtype)
-        return (
-            torch.ops.aten.leaky_relu_backward(result, y, LEAKY_SLOPE, True),
-            None,
-            None,
-        )  # scale > 0, so y has z's sign
+        result = torch.ops.aten.leaky_relu_backward(result, y, LEAKY_SLOPE, True)  # scale > 0, so y has z's sign
+        return result, None, None
 
 
 def upsample(images: Tensor) -> Tensor:

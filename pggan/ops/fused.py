@@ -35,7 +35,7 @@ def problem() -> str | None:
     try:
         x = torch.zeros(1, 8, 2, 2, device="cuda").contiguous(memory_format=torch.channels_last)
         scale = bias_act_norm_(x, x.new_zeros(8))
-        bias_act_backward(x, x, scale, PixelSums([8]).rows(0, x))
+        bias_act_backward(x, x, scale, PixelSums([x.new_zeros(8)]).rows(0, x))
         Blend.apply(x.requires_grad_(), x, x.new_zeros(())).sum().backward()
     except Exception as error:
         text = (str(error) or type(error).__name__).strip().splitlines()[0]
@@ -86,43 +86,50 @@ def bias_act_norm_(x: Tensor, bias: Tensor) -> Tensor:
 
 
 class PixelSums:
-    """Sums over pixels for many biases, in a fixed order, so that their bits are reproducible.
+    """Gradients of many parameters that are sums over pixels, in a fixed order, so that their bits are reproducible.
 
-    Each use of a bias adds its sums to the columns of this bias: a Triton program to one row.  `take` sums up all rows.
+    Each use of a parameter adds to the parameter's columns: a Triton program to one row.  `take` sums up all rows.
     """
 
-    def __init__(self, sizes: Sequence[int]) -> None:
-        """Args: sizes: the number of features of each bias."""
-        self.sizes, self.used = list(sizes), set[int]()
-        self.memory: Tensor | None = None  # [PROGRAMS, the sum of all sizes], from the first use on
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self.parameters, self.used = parameters, set[int]()
+        self.sizes = [parameter.numel() for parameter in parameters]
+        self.pitch = sum(self.sizes)  # numbers from a row to the next one
+        self.memory: Tensor | None = None  # [PROGRAMS, pitch], from the first use on
 
     def rows(self, number: int, like: Tensor) -> Tensor:
-        """The columns [PROGRAMS, C] of bias `number`, on the device of `like`."""
+        """The columns [PROGRAMS, …] of parameter `number`, on the device of `like`."""
         if self.memory is None:
-            self.memory = torch.zeros(PROGRAMS, sum(self.sizes), device=like.device)
+            self.memory = torch.zeros(PROGRAMS, self.pitch, device=like.device)
         self.used.add(number)
         return torch.split(self.memory, self.sizes, 1)[number]
 
     def take(self, others: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """The sums [C] of all biases that were used, each plus its other gradient, if there is one; then start anew."""
+        """The gradients of the parameters that were used, each plus its other gradient, if any; then start anew."""
         totals = () if self.memory is None else torch.split(self.memory.sum(0), self.sizes)
         found = list(others)
         for number in self.used:
-            other = others[number]
-            found[number] = totals[number] if other is None else totals[number] + other
+            parameter, other = self.parameters[number], others[number]
+            total = totals[number].as_strided(parameter.shape, parameter.stride())
+            found[number] = total if other is None else total + other
         self.memory, self.used = None, set()
         return found
 
 
 class Slot(NamedTuple):
-    """The place of one bias among the biases of a network, whose gradients backward passes put aside."""
+    """The place of one parameter in `PixelSums`, where backward passes put its gradient aside."""
 
     sums: PixelSums
     number: int
 
     def rows(self, like: Tensor) -> Tensor:
-        """The columns [PROGRAMS, C] of this bias."""
+        """The columns of this parameter."""
         return self.sums.rows(self.number, like)
+
+
+def own_slot(y: Tensor) -> Slot:
+    """The place of the bias of features `y` [N, C, …] that no network prepared."""
+    return Slot(PixelSums([y.new_empty(y.shape[1])]), 0)
 
 
 def bias_act_backward(gradient: Tensor, y: Tensor, scale: Tensor | None, rows: Tensor | None) -> Tensor:
@@ -173,7 +180,7 @@ class BiasActGradient(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor | None]:
         ctx.save_for_backward(y)
         ctx.set_materialize_grads(False)
-        rows = None if sums is None else (slot or Slot(PixelSums(y.shape[1:2]), 0)).rows(y)
+        rows = None if sums is None else (slot or own_slot(y)).rows(y)
         result = bias_act_backward(gradient, y, None, rows)
         return result, None if rows is None or slot is not None else rows.sum(0).to(sums)
 

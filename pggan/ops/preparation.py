@@ -78,11 +78,11 @@ def map_of_ones(weight: Tensor, scale: float) -> Transform:
 
 
 class Request(NamedTuple):
-    """The kernels that one layer needs."""
+    """What one layer needs: kernels from its weight, and parameters that it uses as they are."""
 
     weight: Tensor
-    bias: Tensor
     transforms: tuple[Transform, ...]
+    passed: tuple[Tensor, ...]
 
 
 class Plan:
@@ -91,7 +91,7 @@ class Plan:
     def __init__(self, requests: Sequence[Request]) -> None:
         device = requests[0].weight.device
         pairs = [(number, one) for number, request in enumerate(requests) for one in request.transforms]
-        self.owners, self.transforms = zip(*pairs, strict=True)  # the number of each kernel's weight
+        self.owners, self.transforms = [of for of, _ in pairs], [one for _, one in pairs]  # each kernel's weight
         self.sizes = [torch.Size(one.shape).numel() for one in self.transforms]
         self.starts = [0, *accumulate(request.weight.numel() for request in requests)]
         tiles = (
@@ -104,12 +104,14 @@ class Plan:
         self.addresses = torch.tensor([requests[of].weight.data_ptr() for of in self.owners], device=device)
         self.factors = torch.tensor([one.factor for one in self.transforms], device=device)
         numbers = torch.arange(len(rows), dtype=torch.int32)
-        self.programs = [numbers.repeat_interleave(torch.tensor(each)).to(device) for each in tiles]
+        self.programs = [numbers.repeat_interleave(torch.tensor(each, dtype=torch.int64)).to(device) for each in tiles]
 
     def prepare(self, dtype: torch.dtype) -> list[Tensor]:
         """The kernels in `dtype`: [rows, columns, height, width] in channels-last memory."""
         from pggan.ops import triton_preparation  # imported late, because Triton is not installed everywhere
 
+        if not self.transforms:
+            return []
         result = torch.empty(sum(self.sizes), dtype=dtype, device=self.table.device)
         tables = self.table, self.addresses, self.factors, self.programs[0]
         triton_preparation.prepare[len(self.programs[0]),](*tables, result, BLOCK=BLOCK, enable_fp_fusion=True)
@@ -135,14 +137,14 @@ class Plan:
 
 
 class Aside(NamedTuple):
-    """Where backward passes put the gradients of a plan's kernels and biases, instead of returning them to autograd."""
+    """Where backward passes put gradients, instead of returning them to autograd."""
 
     kernels: list[list[Tensor]]  # gradients of each kernel, from all of its uses
-    biases: PixelSums
+    passed: PixelSums
 
 
 class Prepare(torch.autograd.Function):
-    """The kernels of `plan` in `dtype`, and all biases as they are; the inputs are all weights, then all biases.
+    """The kernels of `plan` in `dtype` from all weights, which are the first inputs; all other inputs as they are.
 
     The backward pass comes after those of all uses, and computes the gradients that they put aside.
     """
@@ -151,12 +153,12 @@ class Prepare(torch.autograd.Function):
     def forward(ctx: Any, plan: Plan, dtype: torch.dtype, aside: Aside, *inputs: Tensor) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
         ctx.plan, ctx.aside, ctx.weights = plan, aside, inputs[: len(plan.starts) - 1]
-        return *plan.prepare(dtype), *(bias.view_as(bias) for bias in inputs[len(ctx.weights) :])
+        return *plan.prepare(dtype), *(each.view_as(each) for each in inputs[len(ctx.weights) :])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:
-        plan, weights, (kernels, biases) = ctx.plan, ctx.weights, ctx.aside
+        plan, weights, (kernels, passed) = ctx.plan, ctx.weights, ctx.aside
         for put, gradient in zip(kernels, given, strict=False):
             put.extend([] if gradient is None else [gradient])
         used = {owner for owner, put in zip(plan.owners, kernels, strict=True) if put}
@@ -167,24 +169,24 @@ class Prepare(torch.autograd.Function):
             flat.as_strided(weight.shape, weight.stride(), plan.starts[number]) if number in used else None
             for number, weight in enumerate(weights)
         ]
-        return None, None, None, *found, *biases.take(given[len(kernels) :])
+        return None, None, None, *found, *passed.take(given[len(kernels) :])
 
 
 def prepare_together(
     requests: Sequence[Request], dtype: torch.dtype, plans: dict[Any, Plan]
-) -> Iterator[tuple[list[tuple[Tensor, list[Tensor]]], Tensor, Slot]]:
-    """For each request its kernels, each with the list for its gradients; the bias; and the slot for its gradient.
+) -> Iterator[tuple[list[tuple[Tensor, list[Tensor]]], list[tuple[Tensor, Slot]]]]:
+    """For each request its kernels, with lists for their gradients, and what it passed, with slots for their gradients.
 
     Args: plans: keeps the tables for later calls, because CUDA graphs can't copy tables to the device.
     """
     about = tuple((request.weight.data_ptr(), request.transforms) for request in requests)
     if about not in plans:
         plans[about] = Plan(requests)
-    plan = plans[about]
-    biases = [request.bias for request in requests]
-    aside = Aside([[] for _ in plan.transforms], PixelSums([bias.numel() for bias in biases]))
-    prepared = Prepare.apply(plan, dtype, aside, *(request.weight for request in requests), *biases)
+    plan, passed = plans[about], [each for request in requests for each in request.passed]
+    aside = Aside([[] for _ in plan.transforms], PixelSums(passed))
+    prepared = Prepare.apply(plan, dtype, aside, *(request.weight for request in requests), *passed)
     kernels = zip(prepared, aside.kernels, strict=False)
-    for number, request in enumerate(requests):
-        bias = prepared[len(plan.transforms) + number]
-        yield list(islice(kernels, len(request.transforms))), bias, Slot(aside.biases, number)
+    slots = (Slot(aside.passed, number) for number in range(len(passed)))
+    others = zip(prepared[len(aside.kernels) :], slots, strict=True)
+    for request in requests:
+        yield list(islice(kernels, len(request.transforms))), list(islice(others, len(request.passed)))

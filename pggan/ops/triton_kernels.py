@@ -93,3 +93,80 @@ def blend_backward(
     g = tl.load(gradient + places, mask=inside, other=0.0).to(tl.float32)
     tl.store(for_old + places, (1 - a) * g, mask=inside)
     tl.store(for_new + places, a * g, mask=inside)
+
+
+@triton.jit
+def _colours(row, pixels, plane, image, pixel, channel, CHANNELS: tl.constexpr):
+    """For the pixels of a tile: the memory offsets [ROWS, 4] of their channels, and which offsets are valid."""
+    number = tl.arange(0, 4)
+    row = row.to(tl.int64)
+    places = (row // plane * image + row % plane * pixel)[:, None] + (number * channel)[None, :]
+    return number, places, (row < pixels)[:, None] & (number < CHANNELS)[None, :]
+
+
+@triton.jit(do_not_specialize=["pixels"])
+def widen(
+    result, x, weight, bias, y, scale, plane, image, pixel, channel, maps_step, channel_step, pixels,
+    SLOPE: tl.constexpr, CHANNELS: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Set result [P, C] to the 1x1 convolution of images x.  With a bias, add it and apply the leaky ReLU.
+
+    With y [P, C], multiply by the derivative of the leaky ReLU whose result is y instead.
+    """
+    row, column, places, inside = _tile(tl.program_id(0), pixels, C, ROWS, COLUMNS)
+    number, colours, valid = _colours(row, pixels, plane, image, pixel, channel, CHANNELS)
+    at, used = column[:, None] * maps_step + number[None, :] * channel_step, number[None, :] < CHANNELS
+    w = tl.load(weight + at, mask=(column < C)[:, None] & used, other=0.0) * scale
+    z = tl.sum(tl.load(x + colours, mask=valid, other=0.0)[:, None, :] * w[None, :, :], 2)
+    if bias is not None:
+        z += tl.load(bias + column, mask=column < C, other=0.0)[None, :]
+        z = tl.where(z > 0, z, z * SLOPE)
+    if y is not None:
+        z = tl.where(tl.load(y + places, mask=inside, other=0.0).to(tl.float32) > 0, z, z * SLOPE)
+    tl.store(result + places, z, mask=inside)
+
+
+@triton.jit(do_not_specialize=["pixels", "tiles", "pitch"])
+def narrow(
+    wide, y, weight, bias, x, result, of_weight, of_bias, scale, pitch,
+    plane, image, pixel, channel, maps_step, channel_step, pixels, tiles,
+    SLOPE: tl.constexpr, CHANNELS: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Set images `result` to the 1x1 convolution of wide [P, C], plus a bias.  With y, `widen` with y comes before it.
+
+    From images x, add to a row of of_weight the gradient of the weight, and to one of of_bias that of the bias: the sum
+    over pixels of wide with y, of x without.
+    """
+    program, number = tl.program_id(0), tl.arange(0, 4)
+    column, used = tl.arange(0, COLUMNS), number[None, :] < CHANNELS
+    at, known = column[:, None] * maps_step + number[None, :] * channel_step, (column < C)[:, None] & used
+    w = tl.load(weight + at, mask=known, other=0.0) * scale
+    total, total_wide = tl.zeros((COLUMNS, 4), tl.float32), tl.zeros((COLUMNS,), tl.float32)
+    total_x = tl.zeros((4,), tl.float32)
+    for tile in range(tiles):
+        row, _, places, inside = _tile(program * tiles + tile, pixels, C, ROWS, COLUMNS)
+        _, colours, valid = _colours(row, pixels, plane, image, pixel, channel, CHANNELS)
+        g = tl.load(wide + places, mask=inside, other=0.0).to(tl.float32)
+        if y is not None:
+            g = tl.where(tl.load(y + places, mask=inside, other=0.0).to(tl.float32) > 0, g, g * SLOPE)
+        if result is not None:
+            colour = tl.sum(g[:, :, None] * w[None, :, :], 1)
+            if bias is not None:
+                colour += tl.load(bias + number, mask=number < CHANNELS, other=0.0)[None, :]
+            tl.store(result + colours, colour, mask=valid)
+        if of_weight is not None:
+            colour = tl.load(x + colours, mask=valid, other=0.0)
+            total += tl.sum(g[:, :, None] * colour[:, None, :], 0)
+            total_wide += tl.sum(g, 0)
+            total_x += tl.sum(colour, 0)
+    if of_weight is not None:
+        of_weight += program * pitch + at
+        tl.store(of_weight, tl.load(of_weight, mask=known, other=0.0) + total * scale, mask=known)
+    if of_bias is not None:
+        of_bias += program * pitch
+        if y is not None:
+            before = tl.load(of_bias + column, mask=column < C, other=0.0)
+            tl.store(of_bias + column, before + total_wide, mask=column < C)
+        else:
+            before = tl.load(of_bias + number, mask=number < CHANNELS, other=0.0)
+            tl.store(of_bias + number, before + total_x, mask=number < CHANNELS)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pggan.losses.ada import augment
 from pggan.losses.base import SIGN, LossTerms, PenaltyContext
-from pggan.networks.layers import use_options
+from pggan.networks.layers import backpropagate, use_options
 from pggan.optim.reducer import GradientReducer
 from pggan.optim.state import State, Trainable
 from pggan.training.inputs import StepInputs
@@ -87,7 +87,7 @@ def backward(trainable: Trainable, terms: LossTerms, batch: int, reducer: Gradie
     share = len(next(iter(terms.loss.values()))) / batch
     total = torch.stack([term.mean() for term in terms.loss.values()]).sum()
     total = total if share == 1 else total * share
-    (total if trainable.scale is None else total * trainable.scale).backward()  # type: ignore[no-untyped-call]
+    backpropagate(total if trainable.scale is None else total * trainable.scale, through_d=trainable.name == "G")
     sums = total.detach()[None]
     if SIGN in terms.metrics:
         sums = torch.cat([sums, terms.metrics[SIGN].mean(0, keepdim=True) * share])

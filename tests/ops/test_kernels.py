@@ -16,8 +16,8 @@ from torch import Tensor
 from pggan.core.architecture import Rescaling
 from pggan.networks.layers import ComputeOptions, ConvWithStddev, Equalized
 from pggan.networks.networks import initialize
-from pggan.ops import fused, preparation
-from pggan.ops.convolution import DENSE, DIRECT, PACKED, POINTWISE, Algorithm
+from pggan.ops import fused, rgb
+from pggan.ops.convolution import DENSE, DIRECT, PACKED, POINTWISE, Algorithm, switched
 from pggan.ops.elementwise import LEAKY_SLOPE, pixel_norm
 from pggan.ops.preparation import Request, prepare_together
 
@@ -68,7 +68,7 @@ def check_norm(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     x, gradient, bias = normal(shape, 0, dtype), normal(shape, 1, dtype), normal(shape[1:2], 3, torch.float32)
     y = x.detach().clone()
     scale = fused.bias_act_norm_(y, bias.detach())
-    sums = fused.PixelSums([2, shape[1]])
+    sums = fused.PixelSums([torch.empty(2), bias])
     of_x = [fused.bias_act_backward(part, y, scale, sums.rows(1, y)) for part in (gradient.detach(), gradient.detach())]
     of_bias = sums.take([None, None])
     assert of_bias[0] is None, "this one was not used"
@@ -99,6 +99,45 @@ def check_blend(shape: tuple[int, ...], dtype: torch.dtype) -> None:
             require_close(one, other, dtype)
 
 
+def check_rgb(channels: int, features: int, dtype: torch.dtype) -> None:
+    """Layers from and to images: values, gradients, and from images the gradients of a penalty on the gradient."""
+    shape, size = (2, channels, 3, 5), (2, features, 3, 5)
+    images, direction = (normal(shape, seed, torch.float32) for seed in (1, 2))  # in both layouts
+    upstream, weights_of_y = normal(size, 3, dtype), normal(size, 4, dtype)
+    weight, bias = normal((features, channels, 1, 1), 5, torch.float32), normal((features,), 6, torch.float32)
+    sums = fused.PixelSums([weight, bias])
+    slots = fused.Slot(sums, 0), fused.Slot(sums, 1)
+
+    def derivatives(y: Tensor, given: list[Tensor], others: list[Tensor], *, aside: bool) -> list[Tensor]:
+        with switched(weight_gradients=False):
+            (slope,) = torch.autograd.grad(y, given[0], given[1], create_graph=True)
+        total = (slope.double() * others[0]).sum() + (y.double() * others[1]).sum()
+        found = torch.autograd.grad(total, given, allow_unused=aside)
+        more = sums.take([None, None]) if aside else found[2:]
+        return [y, slope, *found[:2], *more]  # type: ignore[list-item]
+
+    found = rgb.FromRgb.apply(images, weight, bias, rgb.Layer(False, 0.3, dtype, slots))
+    others = [each.detach().double() for each in (direction, weights_of_y)]
+    found = derivatives(found, [images, upstream, weight, bias], others, aside=True)
+    ends = wide(images, upstream, weight, bias)
+    expected = F.leaky_relu(F.conv2d(ends[0], 0.3 * ends[2], ends[3]), LEAKY_SLOPE)
+    for one, other in zip(found, derivatives(expected, ends, others, aside=False), strict=True):
+        require_close(one, other, dtype)
+
+    features_in, weight = normal(size, 3, dtype), normal((channels, features, 1, 1), 5, torch.float32)
+    bias, gradient = normal((channels,), 6, torch.float32), normal(shape, 1, torch.float32).detach()
+    sums = fused.PixelSums([weight, bias])
+    y = rgb.ToRgb.apply(
+        features_in, weight, bias, rgb.Layer(True, 0.3, dtype, (fused.Slot(sums, 0), fused.Slot(sums, 1)))
+    )
+    y.backward(gradient)
+    ends = wide(features_in, weight, bias)
+    expected = F.conv2d(ends[0], 0.3 * ends[1], ends[2])
+    found = [y, features_in.grad, *sums.take([None, None])]
+    for one, other in zip(found, [expected, *torch.autograd.grad(expected, ends, gradient.double())], strict=True):
+        require_close(one, other, dtype)
+
+
 def check_preparation(dtype: torch.dtype) -> None:
     """Kernels, and gradients of weights and biases from several uses: `prepare_together` against `prepare`."""
     layers: list[tuple[Equalized, Algorithm]] = [(Equalized(20, 17), DENSE), (Equalized(3, 17, 1, 1), POINTWISE)]
@@ -110,7 +149,7 @@ def check_preparation(dtype: torch.dtype) -> None:
         if number % 2 and layer.weight.ndim == 4:
             layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
         layer.computing.options = ComputeOptions(dtype=dtype)
-    requests = [Request(layer.weight, layer.bias, layer.transforms(how, 0.3)) for layer, how in layers]
+    requests = [Request(layer.weight, layer.transforms(how, 0.3), (layer.bias,)) for layer, how in layers]
     plans: dict[object, object] = {}
     for _ in range(2):
         prepared = [
@@ -151,12 +190,13 @@ def test_kernels_have_the_values_and_derivatives_of_the_plain_operations():
 
 
 if __name__ == "__main__":
-    preparation.BLOCK = 16
     fused.TILE, fused.PROGRAMS = 64, 3  # several tiles per program, and the last one with room left
-    for shape in SHAPES:
-        for dtype in TOLERANCES:
+    for dtype in TOLERANCES:
+        for shape in SHAPES:
             check_activation(shape, dtype)
             if shape[1] > 1:  # the norm of one number is its sign
                 check_norm(shape, dtype)
             check_blend(shape, dtype)
+        check_rgb(3, 6, dtype)
+        check_rgb(1, 33, dtype)
     check_preparation(torch.bfloat16)
