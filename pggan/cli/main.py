@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from io import TextIOWrapper
 from pkgutil import resolve_name
 from typing import Any, NoReturn
 
@@ -147,10 +148,11 @@ def use_utf8() -> None:
 
     The output keeps the terminal's encoding; signs that the terminal can't show become question marks.
     """
-    if codecs.lookup(locale.getencoding()).name != "utf-8" and not sys.flags.utf8_mode:
+    if sys.stdout and codecs.lookup(locale.getencoding()).name != "utf-8" and not sys.flags.utf8_mode:
         variables = {"PYTHONIOENCODING": sys.stdout.encoding, **os.environ, "PYTHONUTF8": "1"}
         os.execve(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]], variables)  # noqa: S606 - itself
-    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+    if isinstance(sys.stdout, TextIOWrapper):  # None if it is closed
+        sys.stdout.reconfigure(errors="replace")
 
 
 def console(argv: Sequence[str] | None = None) -> NoReturn:

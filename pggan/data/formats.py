@@ -18,7 +18,7 @@ KINDS = {
     rb"version https://git-lfs": "a pointer of Git LFS: run `git lfs pull`",
     rb"(\.\./)*\.?(git/)?/?annex/": "a pointer of git-annex: run `git annex get`",
     rb"....ftyp(hei|hev|mif1|msf1)": f"HEIC: {CONVERT}",
-    rb"....ftypavi": f"AVIF that is damaged or unknown to this Pillow: {CONVERT}",
+    rb"....ftypavi": f"AVIF that can't be read: {CONVERT}",
     rb"....ftyp|.{3}\x01\xba|\x1aE\xdf\xa3|RIFF....AVI": "a video: cut pictures from it",
     rb"\0\0\0\x0cjP|\xff\x4f\xff\x51": f"JPEG 2000: {CONVERT}",
     rb"\0\0\0\x0cJXL|\xff\x0a": f"JPEG XL: {CONVERT}",
@@ -64,7 +64,7 @@ def mended_png(content: BinaryIO) -> BinaryIO:
             kept.append(file[place:end])
         # The damaged bit may be in the chunk's name, so names that differ by one bit from a name in VITAL count, too.
         elif any((bits ^ int.from_bytes(one)).bit_count() < 2 for one in VITAL):
-            raise BadImage(f"damaged: wrong checksum of the chunk {kind!r}")
+            raise BadImage(f"damaged: wrong checksum of the chunk {kind.decode('latin-1')!a}")
         place = end
     return BytesIO(b"".join(kept))
 

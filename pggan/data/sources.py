@@ -166,6 +166,8 @@ def archive_source(path: Path) -> Source:
     except Exception as error:  # a damaged archive may raise any type of error
         with path.open("rb") as file:
             what = None if isinstance(error, EOFError) or "end of" in str(error) else kind_of(file.read(64))
+        if suffix_of(path.name) in EXTENSIONS:
+            what = "one image: name its folder"
         problem = f"{path} can't be read as a zip or tar archive: {str(error).partition(':')[0]}."
         remedy = "download a damaged archive again." if what is None else f"this file is {what}."
         raise UserError(problem, f"Give a folder of images or an archive; {remedy}") from error

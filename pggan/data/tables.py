@@ -87,13 +87,12 @@ def classes_of(labels: bool | str, source: Source, entries: Sequence[Entry]) -> 
     if labels is False:
         return None, {}
     found = {entry.name: entry.label for entry in entries if entry.label is not None}
-    if isinstance(labels, str) or source.table is not None:
-        with _refused(f"labels={labels}", '{"a.jpg": "cat"}, or CSV in UTF-8 with two columns: name, label'):
-            if isinstance(labels, str):
-                content = Path(labels).read_bytes()
-            else:
-                assert source.table is not None, "one of the two is given"
-                content = source.table.file.open().read()
+    with _refused(f"labels={labels}", '{"a.jpg": "cat"}, or CSV in UTF-8 with two columns: name, label'):
+        content = Path(labels).read_bytes() if isinstance(labels, str) else b""
+        if source.table is not None and labels is True:
+            with source.table.file.open() as file:
+                content = file.read()
+        if isinstance(labels, str) or b'"labels"' in content:
             found = read_labels(content, [entry.name for entry in entries])
     if missing := [entry.name for entry in entries if entry.name not in found]:
         raise UserError(
