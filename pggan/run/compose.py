@@ -29,6 +29,7 @@ from pggan.core.devices import configure_process, free_memory
 from pggan.core.errors import REFUSED_WRITES
 from pggan.core.process import StopSignal
 from pggan.core.schedule import Course, Schedule
+from pggan.core.text import command_line
 from pggan.data.pyramid import ImagePyramid, open_pyramid
 from pggan.data.reals import RealBatches, budget_bytes
 from pggan.distributed.process_group import ProcessGroup
@@ -82,7 +83,6 @@ def open_run(
     group.require_same(dict(flatten(description | same)))
     exact, keys = config.compute.deterministic, config.checkpoint
     configure_process(device, config.threads, one_thread=config.elastic, deterministic=exact)
-    description["versions"]["cpu_threads"] = torch.get_num_threads()
     with group.collective_errors():
         batches = (phase.batch for phase in schedule.phases)
         partition = settings.partition(config.model.stddev_group, batches, group.world_size, group.rank)
@@ -95,6 +95,7 @@ def open_run(
         group.on_main(lambda: stack.enter_context(lock_run_dir(run_dir)))
         source = find_source(config, description, run_dir, find_images, group)
         pyramid, course = source.pyramid, Course(source.schedule)
+        description["versions"] |= {"cpu_threads": torch.get_num_threads(), "images": pyramid.images}
 
         trainer = build_trainer(settings, source.architecture, source.schedule.phases, group)
         stack.callback(trainer.release_graphs)  # CUDA graphs with NCCL kernels would block closing the process group
@@ -253,7 +254,7 @@ def introduce(
         f"Networks       G {g:,}  D {d:,} parameters",
         f"Schedule       {first}x{first} to {final}x{final}, {phases}",
         f"Training time  {until(seconds, datetime.now())}",
-        f"Watch it with  pggan monitor run={run_dir}",
+        f"Watch it with  {command_line('monitor', run=run_dir)}",
         *filter(None, source.notes),
     ):
         reporter.line(line)

@@ -1,47 +1,131 @@
-"""`pggan monitor` serves TensorBoard for a run, with settings for many pictures and for a live run."""
+"""`pggan monitor` serves TensorBoard for a run, with the most important charts pinned to the top of the page."""
 
+import json
 import threading
 import webbrowser
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr
+from functools import partial
 from io import StringIO
 from pathlib import Path
+from signal import SIGTERM, default_int_handler, signal
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import quote
 
-from pggan.checkpoints.read import EVENTS, newest_run
+from pggan.checkpoints.read import CONFIG_FILE, EVENTS, newest_run
 from pggan.config.commands import MonitorConfig
 from pggan.core.errors import UserError
+from pggan.core.quality import PART
 from pggan.core.text import next_command
+from pggan.run.summary import METRIC, records_of
 
 HOST = "127.0.0.1"
 # By default, TensorBoard shows only 10 pictures per tag, which it picks at random.
 SAMPLES = "images=1000,text=1000"
+MAX_FACES = 4  # runs whose faces are pinned, the newest ones: TensorBoard pins at most ten cards
+PINNED = ("scores/reals", "scores/fakes", "speed/images_per_second", "speed/eta_seconds")
 
 
 def run(config: MonitorConfig) -> int:
     """Serve TensorBoard until Ctrl-C; returns the exit code."""
     directory = Path(config.run)
     newest = newest_run(directory, EVENTS)
-    address = serve(directory, config.port)
-    print(f"{directory}: {address}\nPreview grids are in the tab Images.  Ctrl-C ends TensorBoard.", flush=True)
-    if config.open:
-        webbrowser.open(address)
-    try:
-        threading.Event().wait()
-    except KeyboardInterrupt:
-        print()
+    signal(SIGTERM, default_int_handler)  # so that no temporary folder is left behind
+    with TemporaryDirectory(prefix="pggan-monitor-") as folder:
+        logdir = directory
+        if any(directory.glob(EVENTS)):  # TensorBoard would call a run ".", so it gets a folder with a link to the run
+            logdir = Path(folder)
+            (logdir / directory.resolve().name).symlink_to(directory.resolve(), target_is_directory=True)
+        address = serve(directory, logdir, config.port) + cockpit(directory)
+        print(f"{directory}: {address}", flush=True)
+        print("Faces, quality, scores and speed are pinned to the top.  Ctrl-C ends TensorBoard.", flush=True)
+        if config.open and not webbrowser.open(address):
+            print("No browser was found here: open the address in a browser of this machine.", flush=True)
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            print()
     print(next_command("sample", "seeds=0-63", run=newest))
     return 0
 
 
-def serve(directory: Path, port: int | None) -> str:
-    """Start TensorBoard in a thread; returns its address.  Raises UserError if its port is in use."""
-    from tensorboard import program
+def cockpit(directory: Path) -> str:
+    """The part of TensorBoard's address that pins cards and turns smoothing off, for the runs in `directory`."""
+    events = sorted(directory.rglob(EVENTS), key=lambda path: path.stat().st_mtime, reverse=True)
+    runs = [*dict.fromkeys(path.parent for path in events)]
+    names = {path: directory.resolve().name if path == directory else path.relative_to(directory) for path in runs}
+    faces = {"plugin": "images", "tag": "images/averaged_fakes", "sample": 0}
+    cards: list[dict[str, Any]] = [
+        {**faces, "runId": f"defaultExperimentId/{names[path]}"} for path in runs[:MAX_FACES]
+    ]
+    tags = [*dict.fromkeys(tag for path in runs[:1] for tag in qualities(path)), *PINNED]
+    cards += [{"plugin": "scalars", "tag": tag} for tag in tags]
+    return f"?pinnedCards={quote(json.dumps(cards, separators=(',', ':'), ensure_ascii=False))}&smoothing=0#timeseries"
 
-    board = program.TensorBoard()
-    arguments = [f"--logdir={directory}", f"--host={HOST}", f"--samples_per_plugin={SAMPLES}", "--reload_interval=10"]
-    arguments += [f"--window_title=pggan {directory.name}"] + ([] if port is None else [f"--port={port}"])
+
+def qualities(run_dir: Path) -> Iterator[str]:
+    """Yield the tags of a run's metrics; before the first evaluation, the tags that evaluations will have."""
+    from yaml import safe_load
+
+    names = (name for record in reversed(records_of(run_dir)) for name in record if name.startswith(METRIC))
+    known = [name for name in names if not PART.fullmatch(name.removeprefix(METRIC).partition("@")[0])]
+    if known:
+        yield from dict.fromkeys(known)
+    elif (file := run_dir / CONFIG_FILE).is_file():
+        config = safe_load(file.read_text("utf-8"))
+        wanted, images = config["evaluation"], config["versions"].get("images", 0)
+        for name in wanted["metrics"]:
+            value = {"swd": "swd/mean@patches", "ms_ssim": "ms_ssim@5scales"}.get(name, f"{name}@{wanted['extractor']}")
+            yield f"{METRIC}{value}-{min(wanted['count'] or images, images)}"
+
+
+def serve(directory: Path, logdir: Path, port: int | None) -> str:
+    """Start TensorBoard for the runs in `directory` in a thread; returns its address.
+
+    Args: logdir: `directory`, or a folder with a link to it.  Raises UserError if the port is in use.
+    """
+    from tensorboard import default, program
+    from tensorboard.plugins.projector.projector_plugin import ProjectorPlugin
+
+    projector = rereading(ProjectorPlugin, directory)
+    plugins = [projector if plugin is ProjectorPlugin else plugin for plugin in default.get_plugins()]
+    board = program.TensorBoard(plugins)
+    arguments = [f"--logdir={logdir}", f"--host={HOST}", f"--samples_per_plugin={SAMPLES}", "--reload_interval=10"]
+    arguments += [f"--window_title=pggan {directory.resolve().name}"] + ([] if port is None else [f"--port={port}"])
     board.configure(["tensorboard", *arguments])
     try:
         with redirect_stderr(StringIO()):  # TensorBoard warns that its default data loader is experimental
             return str(board.launch())
     except program.TensorBoardServerException as error:
         raise UserError(f"TensorBoard can't use {HOST} with port={port}.", "Set another port=.") from error
+
+
+def rereading(plugin: Any, directory: Path) -> Any:
+    """A class like TensorBoard's projector `plugin`, which rereads the points in `directory` when they have changed.
+
+    TensorBoard's own projector reads points once, so it never shows points that a run writes later.
+    """
+
+    class Projector(plugin):  # type: ignore[misc]
+        def __init__(self, context: Any) -> None:
+            super().__init__(context)
+            self.context, self.times, self.current = context, dict[Path, int](), plugin(context)
+
+        def get_plugin_apps(self) -> dict[str, Callable[..., Any]]:
+            return {route: partial(self.answer, route) for route in self.current.get_plugin_apps()}
+
+        def answer(self, route: str, *request: Any) -> Any:
+            return self.newest().get_plugin_apps()[route](*request)
+
+        def is_active(self) -> bool:
+            self.newest()
+            return bool(self.times)
+
+        def newest(self) -> Any:
+            times = {path: path.stat().st_mtime_ns for path in directory.rglob("projector_config.pbtxt")}
+            if times != self.times:
+                self.times, self.current = times, plugin(self.context)
+            return self.current
+
+    return Projector

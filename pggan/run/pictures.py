@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
-from pggan.core.atomic_io import make_directory
+from pggan.core.atomic_io import atomic_write, make_directory
 from pggan.core.schedule import Phase, Schedule, is_due
 from pggan.data.pyramid import ImagePyramid
 from pggan.data.reals import to_float
@@ -39,6 +39,7 @@ LEAST_SECONDS = 60  # shorter runs write no film, because writing 200 frames tak
 MAX_TILE = 128  # longest side in pixels of an image in a stored grid; larger images are shrunk by averaging
 MAX_STORED_PIXELS = 2**16  # largest number of pixels of a stored grid: even a grid of noise then takes less than 200 KB
 MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # limits on fakes in TensorBoard's projector: 256 at 256x256, 16 at 1024x1024
+POINTS_FILE = "projector_config.pbtxt"  # tells TensorBoard's projector where the points are
 POINT_TILE = 32  # side in pixels of an image in TensorBoard's projector: 256 such images take a few hundred kilobytes
 
 
@@ -95,7 +96,7 @@ class Pictures:
                 self._show_grids(phase, images)
             if is_first or step.reaches(self.film_images):
                 self._store_grid(phase, images)
-            if step.is_last:
+            if is_first or step.is_last or (images >= phase.end and not phase.fading):
                 show_projector(self.reporter.board, self.pyramid, self.state, phase)
         except torch.OutOfMemoryError as error:
             torch.cuda.empty_cache()
@@ -164,3 +165,7 @@ def show_projector(board: SummaryWriter, pyramid: ImagePyramid, state: State, ph
     faces = torch.from_numpy(shrink(images.numpy(), max(side // POINT_TILE, 1))).permute(0, 3, 1, 2) / 255
     faces = faces[:, :3] if faces.shape[1] in (3, 4) else faces[:, :1].expand(-1, 3, -1, -1)
     board.add_embedding(torch.cat(features), rows, faces, state.images, "features_of_D", ["name", "kind"])
+    # TensorBoard would list the points of all image counts, and show the oldest.
+    points = (file := Path(board.log_dir, POINTS_FILE)).read_text("utf-8").rpartition("embeddings {")
+    with atomic_write(file) as temporary:
+        temporary.write_text(points[1] + points[2], "utf-8")

@@ -3,14 +3,17 @@
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 from urllib.request import urlopen
 
 import pytest
+import yaml
 
 from pggan.core.errors import UserError
 from pggan.run import monitor
@@ -46,22 +49,54 @@ def test_a_port_that_is_taken_is_named(finished_run):
     assert (ended.returncode, ended.stderr.count("Set another port=")) == (2, 1)
 
 
+def test_faces_quality_scores_and_speed_are_pinned_from_the_start_on(finished_run, tmp_path):
+    begun = tmp_path / "outputs" / "größe 1"
+    begun.mkdir(parents=True)
+    shutil.copy(next(finished_run.glob(monitor.EVENTS)), begun)
+    config = yaml.safe_load((finished_run / "config.yaml").read_text())
+    config["evaluation"] |= {"metrics": ["swd", "kid"], "count": 40}
+    (begun / "config.yaml").write_text(yaml.safe_dump(config))
+    for folder, name in ((begun, "größe 1"), (begun.parent, "größe 1")):
+        asked = parse_qs(urlsplit(monitor.cockpit(folder)).query)
+        assert asked["smoothing"] == ["0"]
+        faces, *others = json.loads(asked["pinnedCards"][0])
+        assert (faces["tag"], faces["runId"]) == ("images/averaged_fakes", f"defaultExperimentId/{name}")
+        tags = [card["tag"] for card in others]
+        assert tags[:2] == ["metrics/swd/mean@patches-40", "metrics/kid@efficientnet-lite0-40"]
+        assert tags[2:] == [*monitor.PINNED]
+    values = {"metrics/swd/8@patches-9": 1, "metrics/swd/mean@patches-9": 1, "metrics/swd_floor/mean@patches-4": 1}
+    (begun / "metrics.jsonl").write_text(json.dumps({"images": 1, **values}))
+    assert [*monitor.qualities(begun)] == ["metrics/swd/mean@patches-9"]
+
+
 TABS = {"scalars", "custom_scalars", "images", "text", "hparams", "projector"}
 
 
 @pytest.mark.rare
-def test_its_page_gets_the_numbers_and_the_tabs_of_a_run(finished_run):
-    words = [sys.executable, "-m", "pggan", "monitor", f"run={finished_run}", "port=0"]
+def test_its_page_gets_the_numbers_and_the_tabs_of_a_run_and_points_that_come_later(finished_run, tmp_path):
+    run = tmp_path / "faces"
+    shutil.copytree(finished_run, run)
+    points = (run / "projector_config.pbtxt").rename(tmp_path / "points")
+    words = [sys.executable, "-m", "pggan", "monitor", f"run={run}", "port=0"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         address = re.search(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())[0]
-        tags, tabs, end = {}, set(), time.monotonic() + 60
-        while not (tags.get(".") and tabs >= TABS) and time.monotonic() < end:  # it answers while it reads the files
-            time.sleep(0.2)
-            tags = json.load(urlopen(f"{address}data/plugin/scalars/tags"))
-            listed = json.load(urlopen(f"{address}data/plugins_listing"))
-            tabs = {name for name, about in listed.items() if about["enabled"]}
-        points = json.load(urlopen(f"{address}data/plugin/scalars/scalars?run=.&tag=G%2Floss"))
+
+        def get(path):
+            return json.load(urlopen(f"{address}data/{path}"))
+
+        def wait(holds):
+            end = time.monotonic() + 60
+            while not holds():  # it answers while it reads the files
+                assert time.monotonic() < end
+                time.sleep(0.2)
+
+        wait(lambda: get("plugin/scalars/tags").get("faces"))
+        assert get("plugin/projector/runs") == []
+        points.rename(run / "projector_config.pbtxt")
+        wait(lambda: {name for name, about in get("plugins_listing").items() if about["enabled"]} >= TABS)
+        assert get("plugin/projector/runs") == ["faces"]
+        tags = get("plugin/scalars/tags")["faces"]
+        values = get("plugin/scalars/scalars?run=faces&tag=G%2Floss")
         process.terminate()
-    assert {"D/loss", "health/alarms", "speed/images_per_second"} <= tags["."].keys()
-    assert [step for _, step, _ in points] == [32, 64, 96, 128, 160]
-    assert tabs >= TABS
+    assert {"D/loss", "health/alarms", "speed/images_per_second"} <= tags.keys()
+    assert [step for _, step, _ in values] == [32, 64, 96, 128, 160]
