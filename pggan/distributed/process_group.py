@@ -30,7 +30,6 @@ CONTROL_TIMEOUT = timedelta(days=1)  # timeout of small CPU collectives: ranks m
 ROUND, POLL_SECONDS = "round", 0.1
 # Ranks send one another flags before each step, so a rank that evaluates or saves never keeps the other GPUs waiting.
 STALL_SECONDS = 300
-STALLED = "All ranks restart. If this error comes back, compute.cuda_graphs=off may help; NCCL_DEBUG=INFO shows more."
 MAX_STEPS_IN_FLIGHT = 8  # largest number of steps in the GPU's queue; a checkpoint waits for all queued steps
 T = TypeVar("T")
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -220,7 +219,8 @@ class ProcessGroup:
             if event is not newest or event is None or event.query():  # type: ignore[no-untyped-call]
                 newest, since = event, time.monotonic()
             elif time.monotonic() - since > STALL_SECONDS:
-                print(f"{self.name}: the GPU has not finished a step for {STALL_SECONDS} s. {STALLED}", file=sys.stderr)
+                remedy = "All ranks restart. If this error comes back, set compute.cuda_graphs=off."
+                print(f"{self.name}: the GPU has not finished a step for {STALL_SECONDS} s. {remedy}", file=sys.stderr)
                 os._exit(EXIT_PEER_LOST)
 
     def all_reduce_flags(self, flags: int) -> int:

@@ -115,9 +115,9 @@ class Trainer:
         group = min(self.state.g_ema.architecture.stddev_group, count)
         size = min(self.micro_batch_size(spec.batch) or count, count)
         smaller = max(size // 2 // group, 1) * group  # a multiple of the minibatch stddev group
+        eager = {"cuda_graphs": "off"} if self.capture else None  # captured steps need more memory than eager steps
         raise StepFailed(
             f"Out of memory at {spec.resolution}x{spec.resolution} with micro-batches of {size} images.",
-            f"Run the command again with compute.micro_batch_size={smaller}, or on a device with more memory.  "
-            "The run resumes from the last checkpoint.",
-            {"micro_batch_size": smaller} if smaller < size else None,
+            "Use smaller networks, or a device with more memory.  The same command resumes from the last checkpoint.",
+            {"micro_batch_size": smaller} if smaller < size else eager,
         )

@@ -129,15 +129,17 @@ def fail_beyond(trainer, count, message="CUDA out of memory. Tried to allocate 2
     trainer.state.d.network.head.dense.register_forward_pre_hook(check)
 
 
+@pytest.mark.parametrize("capture", [False, True])
 @pytest.mark.parametrize(("size", "smaller"), [(None, 8), (12, 4), (8, 4), (4, None)])
-def test_a_step_for_which_the_memory_does_not_suffice_names_the_next_smaller_size(size, smaller):
-    """In whole groups of four images; D sees twice as many at once."""
+def test_a_step_for_which_the_memory_does_not_suffice_names_the_next_smaller_size(size, smaller, capture):
+    """In whole groups of four images; D sees twice as many at once.  Of the smallest size, CUDA graphs are left out."""
     phase = dataclasses.replace(SCHEDULE.phases[0], batch=16)
-    trainer = trainer_of(micro_batch_size=lambda batch: size)
+    trainer = trainer_of(micro_batch_size=lambda batch: size, capture=capture)
     fail_beyond(trainer, 0)
     with pytest.raises(StepFailed, match=r"at 4x4 with micro-batches of \d+ images") as caught:
         take(trainer, phase)
-    assert caught.value.compute == ({} if smaller is None else {"micro_batch_size": smaller})
+    smallest = {"cuda_graphs": "off"} if capture else {}
+    assert caught.value.compute == (smallest if smaller is None else {"micro_batch_size": smaller})
     assert all(weight.grad is None for weight in trainer.state.d.network.weights)
     assert trainer.state.images == 0
 
