@@ -16,7 +16,7 @@ from torch import Tensor
 from pggan.core.atomic_io import atomic_directory
 from pggan.core.errors import UserError
 from pggan.interop.onnx_graph import Inputs, build, largest_difference, runnable
-from pggan.sampling.explore import page_files, page_name, to_file
+from pggan.sampling.explore import page_files, to_file
 from pggan.sampling.trained_generator import TrainedGenerator
 
 PACKAGE = "onnxruntime-web@1.30.0"
@@ -43,15 +43,14 @@ def write_web(
 ) -> float:
     """Write a web page for `generator` (on CPU); returns the largest difference of the page's images from PyTorch's.
 
-    Args: run: gives the page its name; directions: a file with latent directions for sliders; runtime: ONNX Runtime
-    Web's .tgz, or None: npm downloads it; mark: see `page_files`.
+    Args: run, directions, mark: see `page_files`; runtime: ONNX Runtime Web's .tgz, or None: npm downloads it.
     Levels above the generator's resolution are left out.
     Raises UserError for wrong files, DifferenceError if images differ too much, or OSError; then no file is left.
     """
     network = generator.network
     levels = [resolution for resolution in generator.resolutions if resolution <= generator.resolution]
-    about = {"name": page_name(run), "renderer": "browser", "resolutions": levels, "seeds": SEEDS}
-    files = page_files(generator, directions, about, mark) | read_runtime(runtime)
+    about = {"renderer": "browser", "seeds": SEEDS, "films": []}
+    files = page_files(generator, run, directions, about, mark) | read_runtime(runtime)
     files["seeds.bin"] = to_file(generator.latents(range(SEEDS)))
     graphs = {level: build(network, [level], for_page=True) for level in levels}
     exported = {level: runnable(graph) for level, graph in graphs.items()}

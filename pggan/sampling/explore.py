@@ -6,7 +6,7 @@ The page is in static/.  N latents, Z latent size, K directions.
 import json
 import sys
 import webbrowser
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,14 +21,16 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from pggan.checkpoints.generator_file import GENERATOR_FILE, PREFIX
 from pggan.config.commands import ExploreConfig
 from pggan.core.devices import set_threads
 from pggan.core.errors import UserError
 from pggan.core.text import next_command
-from pggan.sampling.files import ANIMATED, check_output, film_zoom, save_film
-from pggan.sampling.images import Pixels, to_pil
-from pggan.sampling.latents import load_vectors, principal_directions
+from pggan.sampling.files import ANIMATED, check_output, film_zoom, save_film, writable
+from pggan.sampling.images import Pixels, shrink, to_pil
+from pggan.sampling.latents import load_about, load_vectors, principal_directions, save_vectors
 from pggan.sampling.marks import mark_line, png_chunk
+from pggan.sampling.projection import STEPS, read_target, rounds, search
 from pggan.sampling.trained_generator import TrainedGenerator, load
 
 TYPES = MimeTypes()
@@ -41,9 +43,13 @@ PROTECTION = {  # other sites can't embed or read our page, and our page loads n
 }
 HOST, PORT = "127.0.0.1", 8765  # PORT is the default; if another program uses this port, the system chooses a free port
 DIRECTIONS = 8  # number of sliders on the page, unless the user names a file of directions
+DIRECTIONS_FILE = "directions.safetensors"  # in a run directory: directions that a user has named
 SEEDS = 100_000  # the page draws random faces from seeds below this limit, so that users can easily write seeds down
 BLOCK = 8  # frames of a film that are drawn at a time; in between, the page can draw its current face
 MAX_FRAMES = 3600  # largest number of frames of a film: two minutes at 30 frames per second
+MAX_BYTES = 100_000_000  # largest photo; the page refuses larger ones, too, because it can't send them
+
+Answer = tuple[int, Iterable[bytes]]  # the length of a response in bytes, and its parts
 
 
 def run(config: ExploreConfig) -> int:
@@ -51,7 +57,7 @@ def run(config: ExploreConfig) -> int:
     set_threads(config.threads)
     generator = load(config.run, config.device, config.checkpoint)
     mark = mark_line(config.marks, config.run, "pggan explore")
-    with listen(generator, page_name(config.run), config.directions, config.port, mark) as server:
+    with listen(generator, config.run, config.directions, config.port, mark) as server:
         address = f"http://{HOST}:{server.server_port}/"
         print(f"{address}\nCtrl-C ends the server.", flush=True)
         if config.open:
@@ -63,35 +69,53 @@ def run(config: ExploreConfig) -> int:
 
 
 def listen(
-    generator: TrainedGenerator, name: str, directions: str | None, port: int | None, mark: str | None = None
+    generator: TrainedGenerator, run: str, directions: str | None, port: int | None, mark: str | None = None
 ) -> "Server":
-    """A server at `port` (None: PORT, or a free port if PORT is in use).  Raises UserError if `port` can't be used."""
-    files = page_files(generator, directions, {"name": name, "renderer": "server", "seeds": SEEDS}, mark)
+    """A server at `port` (None: PORT, or a free port if PORT is in use).  Raises UserError if `port` can't be used.
+
+    Args: run, directions, mark: see `page_files`.
+    """
+    about = {"renderer": "server", "seeds": SEEDS, "films": writable(ANIMATED)}
+    files = page_files(generator, run, directions, about, mark)
     for number in (PORT, 0) if port is None else (port,):
         with suppress(OSError):
-            return Server(number, generator, files, mark)
+            return Server(number, generator, files, mark, directions_file(run, directions))
     raise UserError(f"The page can't be served at port={port}.", "Set another port=, or leave it out.")
 
 
+def directions_file(run: str, given: str | None) -> Path | None:
+    """The file of the page's directions and their names: `given`, else a file beside the generator of `run`.
+
+    None for a generator of the package, which is in no directory of the user.
+    """
+    if given is not None or run.startswith(PREFIX):
+        return None if given is None else Path(given)
+    path = Path(run).parent if Path(run).name == GENERATOR_FILE else Path(run)
+    path = path.parents[1] if path.parent.name == "checkpoints" else path
+    return path / DIRECTIONS_FILE if path.is_dir() else path.with_name(f"{path.stem}-{DIRECTIONS_FILE}")
+
+
 def page_files(
-    generator: TrainedGenerator, directions: str | None, about: dict[str, Any], mark: str | None = None
+    generator: TrainedGenerator, run: str, directions: str | None, about: dict[str, Any], mark: str | None = None
 ) -> dict[str, bytes]:
     """The files of the web page: a dictionary from file name to content.
 
-    Args: directions: a file with a direction of latents for each slider; None: the principal directions;
-    about: more entries of model.json: `name` of the page, `renderer` (server or browser), and `seeds`, the number of
-    seeds for random faces; mark: the line of `mark_line` for pictures that the page saves.
-    Raises UserError when the file `directions` has no directions for this generator.
+    Args: run: gives the page its name; directions: see `directions_file`; without a file, the sliders move along the
+    principal directions; about: more entries of model.json: `renderer` (server or browser), `films` (endings), and
+    `seeds`, the number of seeds for random faces; mark: the line of `mark_line` for pictures that the page saves.
+    Raises UserError when the file of directions has none for this generator.
     """
-    facts = ("latent_size", "resolutions", "num_classes", "resolution", "alpha", "images")
-    if directions is not None:
-        sliders = load_vectors("directions", directions, generator.latent_size)
+    file, names = directions_file(run, directions), []
+    if file is not None and (directions is not None or file.is_file()):
+        sliders, names = load_vectors("directions", file, generator.latent_size), load_about(file).get("names", [])
     else:
         sliders = principal_directions(generator.network, DIRECTIONS, generator.settings().label)
-    files = {path.name: path.read_bytes() for path in STATIC.iterdir()}
-    model = {fact: getattr(generator, fact) for fact in facts} | about
-    return files | {
+    facts = ("latent_size", "num_classes", "resolution", "alpha", "images")
+    levels = [resolution for resolution in generator.resolutions if resolution <= generator.resolution]
+    model = {fact: getattr(generator, fact) for fact in facts} | {"resolutions": levels, "name": page_name(run)} | about
+    return {path.name: path.read_bytes() for path in STATIC.iterdir()} | {
         "directions.bin": to_file(sliders),
+        "names.json": json.dumps(names).encode(),
         "model.json": json.dumps(model).encode(),
         "mark.bin": png_chunk(mark),
     }
@@ -112,18 +136,31 @@ def to_file(vectors: Tensor) -> bytes:
 class Server(ThreadingHTTPServer):
     """An HTTP server of the page's `files` and of a generator's images; raises OSError when the port is in use."""
 
-    def __init__(self, port: int, generator: TrainedGenerator, files: dict[str, bytes], mark: str | None) -> None:
+    def __init__(
+        self, port: int, generator: TrainedGenerator, files: dict[str, bytes], mark: str | None, names: Path | None
+    ) -> None:
+        """Args: names: the file that keeps the names of directions, if any."""
         # One thread draws all images, because each thread that calls PyTorch would start a thread pool of its own.
         # Two threads must not draw at once, because drawing stores prepared weights in the generator's network.
         self._drawing, self._closed = ThreadPoolExecutor(1, "drawing"), False
         super().__init__((HOST, port), Handler)
-        self.generator, self.files, self.mark = generator, files, mark
+        self.generator, self.files, self.mark, self.names = generator, files, mark, names
 
     def draw(self, latents: Tensor, query: dict[str, str]) -> list[Pixels]:
-        """Draw images uint8 [R, R, C] of `latents` [N, Z]; raises UserError for a resolution or class unknown to G."""
-        stage: dict[str, Any] = {name: float(query[name]) for name in ("alpha", "truncation")}
-        settings = self.generator.settings(**stage, resolution=int(query["resolution"]), label=query.get("label"))
-        return self._drawing.submit(lambda: list(self.generator.stream(latents, settings))).result()
+        """Draw images uint8 [R, R, C] of `latents` [N, Z]; raises UserError for a class or stage that is not there.
+
+        Below the stage that training had reached, images are averages of those of this stage.  Levels that the growth
+        has left behind are not trained any more: their own images would have wrong colours.
+        """
+        settings = self.generator.settings(truncation=float(query["truncation"]), label=query.get("label"))
+        resolution = int(query["resolution"])
+        if resolution not in self.generator.resolutions or (factor := settings.resolution // resolution) < 1:
+            raise UserError(f"The page has no stage of {resolution}x{resolution} pixels.", "Reload the page.")
+
+        def drawn() -> list[Pixels]:
+            return [shrink(image[None], factor)[0] for image in self.generator.stream(latents, settings)]
+
+        return self._drawing.submit(drawn).result()
 
     def film(self, latents: Tensor, query: dict[str, str]) -> bytes:
         """The bytes of a film of `latents` [N, Z], one frame per latent, enlarged by bicubic or nearest interpolation.
@@ -145,6 +182,39 @@ class Server(ThreadingHTTPServer):
             path = check_output(f"{folder}/film{kind}", ANIMATED)
             save_film(frames(), len(latents), fps, path, self.mark)
             return path.read_bytes()
+
+    def search(self, photo: bytes, query: dict[str, str]) -> Answer:
+        """The latents nearest to the content of a photo's file so far, one after the other; the last one is the result.
+
+        The page can draw faces during the search.  Raises UserError for a file that is no image, or a small image.
+        """
+        settings = self.generator.settings(label=query.get("label"))
+        target = read_target(photo, settings.resolution, self.generator.network.architecture.channels)
+        found, count = search(self.generator.network, target, settings, STEPS), rounds(settings.resolution, STEPS)
+
+        def latents() -> Iterator[bytes]:
+            try:
+                for _ in range(count):
+                    yield to_file(self._drawing.submit(next, found).result())
+            finally:  # the page may have closed the connection, or the server has
+                with suppress(RuntimeError):
+                    self._drawing.submit(found.close)
+
+        return count * self.generator.latent_size * 4, latents()
+
+    def rename(self, content: bytes) -> bytes:
+        """Keep the names of directions, a JSON list; returns a note for the user, which is empty if a file has them.
+
+        Raises ValueError for other content, and OSError if the file can't be written.
+        """
+        if not isinstance(names := json.loads(content), list):
+            raise ValueError("names.json is no list")
+        self.files["names.json"] = content
+        if self.names is None:
+            return b"These names end with the server, because this generator is in no directory of yours."
+        vectors = np.frombuffer(self.files["directions.bin"], "<f4").reshape(-1, self.generator.latent_size)
+        save_vectors("directions", torch.tensor(vectors), self.names, load_about(self.names) | {"names": names})
+        return b""
 
     def server_close(self) -> None:
         """Close the server and stop drawing: a thread that is still inside PyTorch at exit would abort the process."""
@@ -177,15 +247,17 @@ class Handler(BaseHTTPRequestHandler):
             content = self._content(name, dict(parse_qsl(text)))
         except UserError as error:
             return self.send_error(400, explain=f"{error.problem} {error.remedy}")
-        except (KeyError, ValueError) as error:
-            return self.send_error(400, explain=f"The request can't be read: {error}. Reload the page.")
+        except (KeyError, ValueError, OSError) as error:
+            return self.send_error(400, explain=f"This can't be done: {error}. Reload the page.")
         if content is None:
             return self.send_error(404, explain=f"There is no {name[:100]}. Reload the page.")
+        length, parts = (len(content), [content]) if isinstance(content, bytes) else content
         self.send_response(200)
         self.send_header("Content-Type", TYPES.guess_type(name)[0] or "application/octet-stream")
-        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Content-Length", str(length))
         self.end_headers()
-        self.wfile.write(content)
+        for part in parts:
+            self.wfile.write(part)
         return None
 
     do_POST = do_GET
@@ -208,7 +280,7 @@ class Handler(BaseHTTPRequestHandler):
         local = urlsplit(f"//{host}").hostname in (HOST, "localhost")
         return local and (origin is None or urlsplit(origin).netloc == host)
 
-    def _content(self, name: str, query: dict[str, str]) -> bytes | None:
+    def _content(self, name: str, query: dict[str, str]) -> bytes | Answer | None:
         """The body of the HTTP response for the path `name`; None if there is no such path.
 
         Raises UserError, KeyError or ValueError for a bad query.
@@ -220,13 +292,25 @@ class Handler(BaseHTTPRequestHandler):
                 return self.server.draw(self._latents(1), query)[0].tobytes()
             case "POST", "film":
                 return self.server.film(self._latents(MAX_FRAMES), query)
+            case "POST", "search":
+                return self.server.search(self._body(MAX_BYTES), query)
+            case "POST", "names.json":
+                return self.server.rename(self._body(MAX_BYTES))
         return self.server.files.get(name) if self.command == "GET" else None
 
     def _latents(self, most: int) -> Tensor:
         """Read the latents [N, Z] in the body of the request; raises UserError unless 1 <= N <= `most`."""
         size = self.server.generator.latent_size
+        body = self._body(4 * size * most)
+        if len(body) % (4 * size):
+            raise UserError(f"The request does not hold latents of {size} float32 numbers.", "Reload the page.")
+        return torch.tensor(np.frombuffer(body, "<f4")).view(-1, size)
+
+    def _body(self, most: int) -> bytes:
+        """Read the body of the request; raises UserError unless it has from 1 to `most` bytes."""
         length = int(self.headers.get("Content-Length", "0"))
-        if not 0 < length <= 4 * size * most or length % (4 * size):
-            problem = f"The request of {length} bytes does not hold 1 to {most} latents of {size} float32 numbers."
-            raise UserError(problem, "Take fewer frames.")
-        return torch.tensor(np.frombuffer(self.rfile.read(length), "<f4")).view(-1, size)
+        if not 0 < length <= most:
+            raise UserError(
+                f"The request has {length} bytes, not 1 to {most}.", "Take fewer frames, or a smaller file."
+            )
+        return self.rfile.read(length)

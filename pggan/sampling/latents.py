@@ -12,6 +12,7 @@ from functools import partial
 from itertools import chain
 from math import pi, sqrt
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -202,13 +203,26 @@ def principal_directions(network: Generator, count: int, label: Tensor | int | N
     return directions * largest.sign()  # signs are arbitrary: make each direction's largest entry positive
 
 
+def load_about(path: str | Path) -> dict[str, Any]:
+    """What `save_vectors` wrote into the metadata of a file; empty for a file of another program."""
+    try:
+        with safe_open(path, "pt") as file:
+            about = json.loads((file.metadata() or {}).get(HEADER_KEY, "{}"))
+    except (OSError, SafetensorError, ValueError):
+        return {}
+    return about if isinstance(about, dict) else {}
+
+
 def load_direction(given: str, size: int) -> Tensor:
-    """Read a direction [Z], Z = `size`; `given` is FILE:NUMBER, or FILE for number 1.  Raises UserError if missing."""
-    path, colon, number = given.rpartition(":")
-    if not (colon and number.isdecimal()):
-        path, number = given, "1"
-    directions = load_vectors("directions", path, size)
-    if not 1 <= int(number) <= len(directions):
-        problem = f"direction={given}: the file has {len(directions)} directions."
-        raise UserError(problem, f"Use 1 to {len(directions)}.")
-    return directions[int(number) - 1]
+    """Read a direction [Z], Z = `size`; `given` is FILE:NUMBER, FILE:NAME, or FILE for number 1.
+
+    Raises UserError if there is no such file or direction.
+    """
+    path, _, which = (given, "", "1") if Path(given).is_file() else given.rpartition(":")
+    directions = load_vectors("directions", path or given, size)
+    named: dict[str, Tensor] = dict(zip(load_about(path).get("names", []), directions, strict=False))
+    named = {str(number): direction for number, direction in enumerate(directions, 1)} | named
+    if which not in named:
+        known = ", ".join(filter(None, named))
+        raise UserError(f"direction={given}: there is no direction {which}.", f"Use one of {known}.")
+    return named[which]

@@ -1,9 +1,10 @@
 """Projection: the latent whose image is nearest to a target image.  N images, S starts, Z latent size, R resolution."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from collections.abc import Generator as Yielding
 from dataclasses import dataclass
 from io import BytesIO
-from math import cos, log10, pi
+from math import ceil, cos, log10, pi
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +21,11 @@ from pggan.networks.layers import ComputeOptions, use_options
 from pggan.networks.networks import Generator
 from pggan.ops.elementwise import downsample, upsample
 from pggan.sampling.files import tracked
-from pggan.sampling.generate import RenderSettings, one_hot, seed_latents
-from pggan.sampling.images import Pixels, to_bytes
+from pggan.sampling.generate import RenderSettings, draw, one_hot, seed_latents
+from pggan.sampling.images import Pixels
 from pggan.sampling.latents import on_sphere
 
-Picture = str | Path | Image.Image
+Picture = str | Path | Image.Image | bytes  # a path, a PIL image, or the content of an image file
 Measure = Callable[[Tensor], Tensor]  # maps latents [N, Z] to the distances [N] of their images from the target
 
 STEPS = 300  # default number of steps of the optimiser
@@ -44,7 +45,24 @@ class Projection:
 
 
 def project(network: Generator, target: Pixels, settings: RenderSettings, steps: int = STEPS) -> Projection:
-    """The latent whose image is nearest to `target` uint8 [R, R, C]; R is the resolution in `settings`.
+    """The latent whose image is nearest to `target` uint8 [R, R, C]; R is the resolution in `settings`."""
+    *_, best = tracked(search(network, target, settings, steps), rounds(settings.resolution, steps), "Projecting")
+    image = draw(network, best[None], settings)[0]
+    return Projection(best.cpu(), image, psnr(image, target))
+
+
+def rounds(resolution: int, steps: int) -> int:
+    """How many latents `search` yields."""
+    return ceil(CANDIDATES / candidates_at_once(resolution)) + steps
+
+
+def candidates_at_once(resolution: int) -> int:
+    """How many seeds' images are compared with the target in one batch."""
+    return max(BATCH_PIXELS // resolution**2, 1)
+
+
+def search(network: Generator, target: Pixels, settings: RenderSettings, steps: int) -> Yielding[Tensor, None, None]:
+    """Yield the nearest latent [Z] so far, after each batch of seeds and each step; the last one is the nearest of all.
 
     Adam optimises the latents of the STARTS nearest seeds together, on the sphere of radius sqrt(Z).  Noise that fades
     lets latents leave poor minima.  In contrast, the StyleGAN2 projector (Karras et al. 2020, appendix D) optimises one
@@ -53,36 +71,36 @@ def project(network: Generator, target: Pixels, settings: RenderSettings, steps:
     device = network.weights[0].device
     goal = to_float(torch.tensor(target, device=device)[None])
 
-    def draw(latents: Tensor) -> Tensor:
-        labels = one_hot(network, settings.label, len(latents))
-        return network(latents, labels, settings.resolution, settings.alpha)  # type: ignore[no-any-return]
-
     def measure(latents: Tensor) -> Tensor:
-        return laplacian_distance(draw(latents), goal.expand(len(latents), *goal.shape[1:]))
+        labels = one_hot(network, settings.label, len(latents))
+        images = network(latents, labels, settings.resolution, settings.alpha)
+        return laplacian_distance(images, goal.expand(len(latents), *goal.shape[1:]))
 
     with use_options(network, ComputeOptions()):  # each weight is scaled (equalized learning rate) once for all steps
-        starts = nearest_seeds(measure, network.architecture.latent_size, settings.resolution, device)
-        latents = optimise(measure, starts, steps)
-        with torch.no_grad():
-            best = latents[measure(latents).argmin()]
-            image: Pixels = to_bytes(draw(best[None]))[0]
-    return Projection(best.cpu(), image, psnr(image, target))
+        starts = yield from nearest_seeds(measure, network.architecture.latent_size, settings.resolution, device)
+        yield from optimise(measure, starts, steps)
 
 
 @torch.no_grad()
-def nearest_seeds(measure: Measure, size: int, resolution: int, device: torch.device) -> Tensor:
-    """The latents [S, Z] of the STARTS seeds whose images are nearest to the target, scaled to length sqrt(Z)."""
+def nearest_seeds(measure: Measure, size: int, resolution: int, device: torch.device) -> Yielding[Tensor, None, Tensor]:
+    """Return the latents [S, Z] of the STARTS seeds whose images are nearest to the target, scaled to length sqrt(Z).
+
+    Yields the nearest latent [Z] so far after each batch.
+    """
     latents = on_sphere(seed_latents(list(range(CANDIDATES)), size).to(device))
-    batches = torch.split(latents, max(BATCH_PIXELS // resolution**2, 1))
-    return latents[torch.cat([measure(batch) for batch in batches]).topk(STARTS, largest=False).indices]
+    distances = torch.empty(0, device=device)
+    for batch in torch.split(latents, candidates_at_once(resolution)):
+        distances = torch.cat([distances, measure(batch)])
+        yield latents[distances.argmin()]
+    return latents[distances.topk(STARTS, largest=False).indices]
 
 
-def optimise(measure: Measure, latents: Tensor, steps: int) -> Tensor:
-    """Minimise `measure` with Adam, from each of `latents` [S, Z]; returns the optimised latents."""
+def optimise(measure: Measure, latents: Tensor, steps: int) -> Iterator[Tensor]:
+    """Minimise `measure` with Adam, from each of `latents` [S, Z]; yields the nearest latent [Z] of each step."""
     latents = latents.clone().requires_grad_()
     optimizer = torch.optim.Adam([latents], betas=(0.9, 0.99))
     random = generator_for(0, "projection", 0)
-    for step in tracked(range(steps), steps, "Projecting"):
+    for step in range(steps):
         done = step / steps
         optimizer.param_groups[0]["lr"] = LEARNING_RATE * (1 + cos(pi * done)) / 2
         deviation = NOISE * max(1 - 2 * done, 0) ** 2
@@ -93,7 +111,9 @@ def optimise(measure: Measure, latents: Tensor, steps: int) -> Tensor:
         optimizer.step()
         with torch.no_grad():
             latents.copy_(on_sphere(latents))
-    return latents.detach()
+            if step + 1 == steps:
+                distances = measure(latents)
+        yield latents.detach()[distances.argmin()].clone()
 
 
 def laplacian_distance(a: Tensor, b: Tensor) -> Tensor:
@@ -119,14 +139,13 @@ def psnr(a: Pixels, b: Pixels) -> float:
 
 def read_target(picture: Picture, resolution: int, channels: int) -> Pixels:
     """Scale the middle square of a picture down to uint8 [R, R, C]; raises UserError for a damaged or small picture."""
-    if isinstance(picture, str | Path):
-        path, content = Path(picture), None
-    else:
-        path, content = Path("(picture)"), BytesIO()
+    content = BytesIO(picture if isinstance(picture, bytes) else b"")
+    path = Path(picture) if isinstance(picture, str | Path) else Path("(picture)")
+    if isinstance(picture, Image.Image):
         picture.save(content, "PNG")
-    file = ImageFile(path, lambda: content or path.open("rb"))
+    file = ImageFile(path, lambda: path.open("rb") if isinstance(picture, str | Path) else content)
     try:
         return load_image(file, resolution, channels, "center").pixels
     except BadImage as error:
-        remedy = f"Give a PNG, JPEG or WebP image of at least {resolution}x{resolution} pixels, or another resolution=."
+        remedy = f"Give a PNG, JPEG, WebP or AVIF image of at least {resolution}x{resolution} pixels."
         raise UserError(f"image={path} can't be projected: {error}.", remedy) from error

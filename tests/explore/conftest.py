@@ -46,8 +46,8 @@ def serve():
 
 
 @pytest.fixture(scope="session")
-def server(generator, serve):
-    made = listen(generator, "faces", None, 0)
+def server(generator, generator_file, serve):
+    made = listen(generator, str(generator_file.with_name("faces")), None, 0)
     serve(made)
     return made
 

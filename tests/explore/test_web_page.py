@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from pggan.interop.web import ARCHIVE, cache_folder, write_web
+from pggan.sampling.images import shrink
 
 pytestmark = pytest.mark.slow
 
@@ -43,13 +44,15 @@ def draw(page, seeds, look):
 
 
 def test_pixels_are_those_of_pytorch(page, generator):
-    seeds, look = [0, 7, 999], {"resolution": 16, "alpha": 0.5, "truncation": 0.6, "label": 2}
-    found = draw(page, seeds, look).astype(int)
-    assert np.abs(found - generator.render(generator.latents(seeds), **look)).max() <= 1  # where rounding turns
+    seeds, look = [0, 7, 999], {"resolution": 16, "truncation": 0.6, "label": 2}
+    found, expected = draw(page, seeds, look).astype(int), generator.render(generator.latents(seeds), **look)
+    assert np.abs(found - expected).max() <= 1  # where rounding turns
+    small = draw(page, seeds, look | {"resolution": 4}).astype(int)
+    assert np.abs(small - shrink(expected, 4)).max() <= 1
 
 
 def test_the_controls_work_without_a_server(page):
-    page.set("#growth", 0.5)
+    page.set("#growth", 1)
     page.wait("document.querySelector('#face').width === 8")
     page.wait("[...document.querySelectorAll('#lattice canvas')].every((canvas) => canvas.width === 8)")
     for _ in range(2):
@@ -59,6 +62,9 @@ def test_the_controls_work_without_a_server(page):
     page.wait("document.querySelector('#playhead').value > 0.05")
     assert page.run("document.querySelector('#saving').offsetParent") is None
     page.click("#play")
+    assert page.run("document.querySelector('#directions .name').readOnly")  # nobody keeps names
+    page.run("""document.ondrop({ preventDefault() {}, dataTransfer: { files: [new File(["x"], "a.jpg")] } })""")
+    page.wait("document.querySelector('#message p').textContent.includes('`pggan explore` can')")
     page.set("#seed", "1000")
     page.click("#seeds button[type=submit]")
     page.wait("document.querySelector('#message p').textContent.includes('0 to 999')")

@@ -1,14 +1,15 @@
 // The page: the face that it shows, and what each control does to this face.
 
+import { readAddress, writeAddress } from "./address.js";
 import { copyOf, download, draw, enlarge, fetchVectors, marked, readVectors, writeLatents, zoomOf } from "./files.js";
-import { move } from "./latents.js";
-import { Lattice, Painter } from "./painter.js";
+import { move, through } from "./latents.js";
+import { Lattice, Painter, SHOWN } from "./painter.js";
 import { RENDERERS } from "./renderers.js";
 import { Timeline } from "./timeline.js";
 
 const DRAG = 1.5; // radians from one border of the face to the other
 const REST = 150; // milliseconds without a change after which the small images are drawn
-const STEP = 0.01; // step of the slider Growth
+const MAX_BYTES = 100_000_000; // largest photo that the server takes
 
 const $ = (id) => document.getElementById(id);
 
@@ -21,9 +22,11 @@ const seen = { latent: null, name: "", image: null }; // latent and name before 
 const visited = []; // the faces to which Back returns
 const recent = []; // times at which the faces of the last second were drawn
 let directions = await fetchVectors("directions.bin", size);
+let held = null; // the face {latent, name} that others are mixed with
+let searching = null; // what can end the search for the face of a photo
 let resting = 0;
 
-const lattice = new Lattice($("lattice"), size, walk);
+const lattice = new Lattice($("lattice"), (place) => ($("sheet").checked ? showSeed(seedAt(place)) : walk(place)));
 const timeline = new Timeline({
   element: $("keyframes"),
   closed: () => $("closed").checked,
@@ -41,10 +44,10 @@ function busy(is) {
   $("face").ariaBusy = String(is);
 }
 
-// Say what went wrong, and what to do.
+// Say what went wrong, and what to do; without a text, nothing did.
 function complain(text) {
   busy(false);
-  $("message").hidden = false;
+  $("message").hidden = text === "";
   $("message").firstChild.textContent = text;
 }
 
@@ -59,37 +62,35 @@ const guarded = (act) => async (event) => {
 
 const on = (id, kind, act) => $(id).addEventListener(kind, guarded(act));
 
-const strengths = () => [...$("directions").querySelectorAll("input")].map((input) => Number(input.value));
+const sliders = () => [...$("directions").querySelectorAll("[type=range]")];
+const strengths = () => sliders().map((slider) => Number(slider.value));
 
 const moved = () => strengths().some((strength) => strength !== 0);
+const share = () => (held ? Number($("mix").value) : 0);
+const percent = () => `${Math.round(100 * share())} %`;
 
 function current() {
-  return moved() ? move(seen.latent, directions, strengths()) : seen.latent;
+  const mixed = share() ? through([seen.latent, held.latent])(share()) : seen.latent;
+  return moved() ? move(mixed, directions, strengths()) : mixed;
 }
 
-const currentName = () => (moved() ? `${seen.name}, moved` : seen.name);
+const currentName = () => `${seen.name}${share() ? `, ${percent()} ${held.name}` : ""}${moved() ? ", moved" : ""}`;
 
-// The stage at a position of the slider Growth: 2.4 is level 2 with 40 % of level 3 blended in.
-function stageAt(position) {
-  const level = Math.ceil(position);
-  return { resolution: model.resolutions[level], alpha: level === position ? 1 : Number((position - level + 1).toFixed(4)) };
+function settings() {
+  const look = { resolution: model.resolutions[$("growth").value], truncation: Number($("truncation").value) };
+  return model.num_classes ? { ...look, label: Number($("class").value) } : look;
 }
 
-function positionOf(resolution, alpha) {
-  return Math.max(model.resolutions.indexOf(resolution) - 1 + alpha, 0);
-}
-
-function settings(position = Number($("growth").value)) {
-  const { resolution, alpha } = model;
-  const newest = positionOf(resolution, alpha) - position < STEP; // the slider may end just below the newest stage
-  const about = { ...(newest ? { resolution, alpha } : stageAt(position)), truncation: Number($("truncation").value) };
-  return model.num_classes ? { ...about, label: Number($("class").value) } : about;
+// End what changes the face by itself: the film, or the search for the face of a photo.
+function settle() {
+  timeline.stop();
+  searching?.abort();
 }
 
 // Show a face; Back returns to the previous face.
 function look(latent, name) {
+  settle();
   remember();
-  timeline.stop();
   pass(latent, name);
 }
 
@@ -101,9 +102,8 @@ function remember() {
 // Show a face without a change of what Back returns to.
 function pass(latent, name) {
   Object.assign(seen, { latent, name });
-  for (const input of $("directions").querySelectorAll("input")) {
-    if (Number(input.value)) input.value = 0;
-  }
+  for (const slider of [$("mix"), ...sliders()]) slider.value = 0;
+  $("photo").hidden = $("photo").alt !== name;
   refresh();
 }
 
@@ -125,22 +125,36 @@ function refresh() {
 function refreshTiles() {
   clearTimeout(resting);
   resting = setTimeout(() => {
-    const tiles = timeline.playing ? {} : lattice.tiles(current(), Number($("distance").value), draw);
-    for (const { id, latent, canvas } of timeline.keyframes) {
+    if (seen.latent === null) return;
+    const tiles = timeline.playing ? {} : lattice.tiles(smallFace, draw);
+    for (const { id, latent, canvas } of [...timeline.keyframes, ...(held ? [held] : [])]) {
       tiles[`keyframe ${id}`] = { latent, done: (image) => draw(canvas, image) };
     }
     painter.tiles(settings(), tiles);
+    if (!timeline.playing) writeAddress(seen, held, strengths());
   }, REST);
+}
+
+const isCenter = ({ column, row }) => column === 0 && row === 0;
+const seedAt = ({ number }) => ($("turned").value * SHOWN + number) % model.seeds;
+
+const neighbourAt = ({ column, row }) => lattice.at(current(), column * $("distance").value, row * $("distance").value);
+
+// The latent and the title of a place in the contact sheet, or among the neighbours.
+function smallFace(place) {
+  if ($("sheet").checked) return { latent: renderer.latentOfSeed(seedAt(place)), title: `seed ${seedAt(place)}` };
+  return { latent: neighbourAt(place), title: isCenter(place) ? "This face" : `Walk ${place.column}, ${place.row}` };
 }
 
 function showNumbers() {
   document.body.classList.toggle("smooth", $("smooth").checked);
-  const { resolution, alpha } = settings();
+  document.body.classList.toggle("sheet", $("sheet").checked);
+  const { resolution } = settings();
+  const fades = resolution === model.resolution && model.alpha < 1;
   $("title").textContent = currentName();
-  $("growth").nextSibling.textContent = alpha === 1 ? `${resolution}x${resolution}` : `${resolution / 2}→${resolution}, ${alpha.toFixed(2)}`;
-  for (const input of document.querySelectorAll("#truncation, #distance, #directions input")) {
-    input.nextSibling.textContent = Number(input.value).toFixed(2);
-  }
+  $("growth").nextSibling.textContent = fades ? `${resolution / 2}→${resolution}, ${model.alpha.toFixed(2)}` : `${resolution}x${resolution}`;
+  for (const slider of [$("truncation"), $("distance"), ...sliders()]) slider.nextSibling.textContent = Number(slider.value).toFixed(2);
+  $("mix").nextSibling.textContent = held ? percent() : "";
 }
 
 async function showSeed(seed) {
@@ -152,12 +166,43 @@ const anySeed = () => Math.floor(Math.random() * model.seeds);
 
 const nearby = (name) => `near ${name.replace(/^near /, "")}`;
 
-function walk(column, row) {
-  const distance = Number($("distance").value);
-  if (column || row) look(lattice.at(current(), column * distance, row * distance), nearby(seen.name));
+function walk(place) {
+  if (!isCenter(place)) look(neighbourAt(place), nearby(seen.name));
+}
+
+function hold(face) {
+  held = face && { id: "held", ...face, canvas: $("held") };
+  $("held").hidden = $("mix").disabled = !held;
+}
+
+// Search for the face of a photo, and show what has been found so far.
+async function findFace(photo) {
+  if (!renderer.search) throw new Error("This page can't search for the face of a photo; `pggan explore` can. Open a .safetensors file.");
+  if (photo.size > MAX_BYTES) throw new Error(`${photo.name} is larger than ${MAX_BYTES / 1e6} MB. Take a smaller photo.`);
+  settle();
+  $("truncation").value = 1; // the search is for images without truncation
+  $("search").hidden = false;
+  $("search").firstElementChild.value = 0;
+  const { signal } = (searching = new AbortController());
+  try {
+    for await (const { latent, done } of renderer.search(photo, settings(), signal)) {
+      if ($("search").firstElementChild.value === 0) {
+        remember();
+        Object.assign($("photo"), { src: URL.createObjectURL(photo), alt: photo.name });
+      }
+      $("search").firstElementChild.value = done;
+      if (done === 1 || !painter.waiting) pass(latent, photo.name);
+    }
+  } catch (error) {
+    if (!signal.aborted) throw new Error(`${photo.name} can't be used. ${error.message}`);
+  } finally {
+    if (searching.signal === signal) $("search").hidden = true;
+  }
 }
 
 async function openFile(file) {
+  if (!file) throw new Error("Nothing to open. Take a photo, or a .safetensors file of latents or directions.");
+  if (!file.name.endsWith(".safetensors")) return findFace(file);
   let found;
   try {
     found = readVectors(await file.arrayBuffer(), size);
@@ -166,7 +211,7 @@ async function openFile(file) {
   }
   if (found.kind === "directions") {
     directions = found.vectors.map((vector) => vector.map((value) => value / Math.hypot(...vector)));
-    buildDirections();
+    buildDirections(found.names, false);
     return refresh();
   }
   look(found.vectors[0], `${file.name}, 0`);
@@ -201,10 +246,17 @@ async function exportFilm(event) {
   }
 }
 
-function buildDirections() {
-  const labels = directions.map(() => copyOf("direction"));
-  labels.forEach((label, number) => label.prepend(`Direction ${number + 1} `));
-  $("directions").replaceChildren(...labels);
+// A slider for each direction, with its name; names can be typed if the server keeps them.
+function buildDirections(names, kept) {
+  const rows = directions.map((_, k) => {
+    const row = copyOf("direction");
+    const [name, slider] = row.children;
+    const about = { placeholder: `Direction ${k + 1}`, ariaLabel: `Name of direction ${k + 1}`, readOnly: !kept };
+    Object.assign(name, { ...about, value: names[k] ?? "" });
+    slider.ariaLabel = name.value || name.placeholder;
+    return row;
+  });
+  $("directions").replaceChildren(...rows);
 }
 
 function dragFace(down) {
@@ -213,7 +265,7 @@ function dragFace(down) {
   const drag = (event) => {
     if (!begun) remember();
     begun = true;
-    timeline.stop();
+    settle();
     const angle = (pixels) => (pixels / $("face").clientWidth) * DRAG;
     pass(lattice.at(start.latent, angle(event.clientX - down.clientX), angle(event.clientY - down.clientY)), nearby(start.name));
   };
@@ -222,8 +274,9 @@ function dragFace(down) {
   $("face").onpointerup = $("face").onpointercancel = () => ($("face").onpointermove = null);
 }
 
-const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
-const KEYS = { r: "random", b: "back", k: "keep", " ": "play" };
+const at = (column, row) => ({ column, row });
+const ARROWS = { ArrowLeft: at(-1, 0), ArrowRight: at(1, 0), ArrowUp: at(0, -1), ArrowDown: at(0, 1) };
+const KEYS = { r: "random", b: "back", k: "keep", m: "hold", " ": "play" };
 
 on("seeds", "submit", (event) => {
   event.preventDefault();
@@ -232,7 +285,7 @@ on("seeds", "submit", (event) => {
 on("random", "click", () => showSeed(anySeed()));
 on("back", "click", () => {
   const { latent, name } = visited.pop();
-  timeline.stop();
+  settle();
   pass(latent, name);
   $("back").disabled = visited.length === 0;
 });
@@ -244,17 +297,35 @@ on("open", "change", async ({ target }) => {
   target.value = ""; // the same file can be opened again
   await openFile(file);
 });
+document.ondragover = (event) => event.preventDefault();
+document.ondrop = guarded((event) => {
+  event.preventDefault();
+  return openFile(event.dataTransfer.files[0]);
+});
+on("stop", "click", settle);
 on("face", "pointerdown", dragFace);
 
-for (const id of ["growth", "truncation", "class", "distance"]) on(id, "input", refresh);
-on("directions", "input", () => {
-  timeline.stop();
+for (const id of ["growth", "truncation", "class", "distance", "smooth", "lattice-of"]) on(id, "input", refresh);
+for (const id of ["mix", "directions"]) {
+  on(id, "input", ({ target }) => {
+    if (target.type !== "range") return;
+    settle();
+    refresh();
+  });
+}
+on("directions", "change", async ({ target }) => {
+  if (target.type === "range") return;
+  target.nextSibling.ariaLabel = target.value || target.placeholder;
+  complain(await renderer.rename([...$("directions").querySelectorAll(".name")].map((name) => name.value)));
+});
+on("reset", "click", () => pass(seen.latent, seen.name));
+on("hold", "click", () => {
+  hold({ latent: current(), name: currentName() });
   refresh();
 });
-on("smooth", "change", showNumbers);
-on("reset", "click", () => pass(seen.latent, seen.name));
 on("turn", "click", () => {
-  lattice.turn(size);
+  $("turned").value++;
+  lattice.turn(size, Number($("turned").value));
   refreshTiles();
 });
 
@@ -265,11 +336,12 @@ on("keep-random", "click", async () => {
 on("clear", "click", () => timeline.clear());
 on("play", "click", () => {
   if (timeline.playing) return timeline.stop();
+  settle();
   remember();
   return timeline.play();
 });
 on("playhead", "input", ({ target }) => {
-  timeline.stop();
+  settle();
   timeline.seek(Number(target.value));
 });
 on("closed", "change", () => timeline.reshape());
@@ -282,7 +354,7 @@ document.addEventListener(
     const typing = event.target.matches("input, select, button") && !(event.target === $("face"));
     if (typing || event.ctrlKey || event.metaKey || event.altKey || !(ARROWS[event.key] || KEYS[event.key])) return;
     event.preventDefault();
-    if (ARROWS[event.key]) walk(...ARROWS[event.key]);
+    if (ARROWS[event.key]) walk(ARROWS[event.key]);
     else $(KEYS[event.key]).click();
   }),
 );
@@ -291,22 +363,30 @@ document.title = `${model.name} · pggan`;
 $("name").textContent = model.name;
 const shown = model.images ? `, ${model.images.toLocaleString("en")} images shown in training` : "";
 $("facts").className = "";
-$("facts").textContent = `${model.resolution}x${model.resolution}, ${size} numbers make a face${shown}`;
-$("growth").step = STEP;
-$("growth").max = $("growth").value = positionOf(model.resolution, model.alpha);
+const hint = renderer.search ? ". Drop a photo, and its face is found" : "";
+$("facts").textContent = `${model.resolution}x${model.resolution}, ${size} numbers make a face${shown}${hint}`;
+$("growth").max = $("growth").value = model.resolutions.length - 1;
 $("classes").hidden = model.num_classes === 0;
 $("class").replaceChildren(...Array.from({ length: model.num_classes }, (_, label) => new Option(label, label)));
-$("saving").hidden = renderer.filmKinds.length === 0;
-$("kind").replaceChildren(...renderer.filmKinds.map((kind) => new Option(kind.slice(1).toUpperCase(), kind)));
+$("saving").hidden = model.films.length === 0;
+$("kind").replaceChildren(...model.films.map((kind) => new Option(kind.slice(1).toUpperCase(), kind)));
 
-buildDirections();
+$("open").parentNode.firstChild.textContent = renderer.search ? "Photo or file …" : "Open …";
+if (renderer.search) $("open").accept += ",image/*";
+buildDirections(await (await fetch("names.json")).json(), Boolean(renderer.rename));
 
-// The first face grows from 4x4 on, as in training; an exported page downloads the next level meanwhile.
-await guarded(async () => {
-  const latent = await renderer.latentOfSeed(0);
-  const last = Number($("growth").max);
-  for (let position = 0; position < last; position++) {
-    draw($("face"), await renderer.image(latent, settings(position)));
-  }
-  look(latent, "seed 0");
-})();
+const openAddress = guarded(async () => {
+  const { face, held, strengths, damaged } = await readAddress(size, (seed) => renderer.latentOfSeed(seed));
+  const share = $("mix").value;
+  $("neighbours").checked = !$("sheet").checked;
+  $("turned").value = Math.abs(Math.trunc($("turned").value));
+  lattice.turn(size, Number($("turned").value));
+  hold(held);
+  look(face?.latent ?? (await renderer.latentOfSeed(0)), face?.name ?? "seed 0");
+  $("mix").value = share;
+  sliders().forEach((slider, k) => (slider.value = strengths[k] ?? 0));
+  refresh();
+  if (damaged.length) throw new Error(`This address is damaged: ${damaged.join(", ")}. The page shows the rest of it.`);
+});
+window.onhashchange = openAddress;
+await openAddress();

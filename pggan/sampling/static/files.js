@@ -62,7 +62,7 @@ export async function fetchVectors(name, size) {
   return split(new Float32Array(await (await fetch(name)).arrayBuffer()), size);
 }
 
-// The vectors in a file that is opened, and their kind; throws an Error unless all are finite and not 0.
+// The vectors in a file that is opened, their kind, and names of directions; throws an Error unless all are finite and not 0.
 export function readVectors(buffer, size) {
   try {
     const start = 8 + Number(new DataView(buffer).getBigUint64(0, true));
@@ -72,7 +72,8 @@ export function readVectors(buffer, size) {
     const values = new Float32Array(buffer.slice(start + from, start + to));
     if (dtype === "F32" && numbers === size && count <= MAX_VECTORS && values.length === count * size) {
       const vectors = split(values, size);
-      if (count && values.every(Number.isFinite) && vectors.every((vector) => vector.some(Boolean))) return { kind, vectors };
+      const { names = [] } = JSON.parse(header.__metadata__?.pggan ?? "{}");
+      if (count && values.every(Number.isFinite) && vectors.every((vector) => vector.some(Boolean))) return { kind, vectors, names };
     }
   } catch {} // the file has no header of safetensors
   throw new Error(`It has no valid latents or directions: 1 to ${MAX_VECTORS} of ${size} numbers, float32, finite and not all 0.`);

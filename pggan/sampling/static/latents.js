@@ -76,10 +76,13 @@ export function framePositions(frames, closed) {
   return Array.from({ length: frames }, (_, frame) => frame / (closed ? frames : Math.max(frames - 1, 1)));
 }
 
-export function randomLatent(size) {
+// A random latent; a seed gives the same one again.
+export function randomLatent(size, seed) {
+  let state = seed;
+  const random = () => (state = (Math.imul(state, 1664525) + 1013904223) >>> 0) / 2 ** 32; // Numerical Recipes, 7.1
   return Float32Array.from({ length: size }, () => {
-    const radius = Math.sqrt(-2 * Math.log(1 - Math.random())); // Box and Muller 1958
-    return radius * Math.cos(2 * Math.PI * Math.random());
+    const radius = Math.sqrt(-2 * Math.log(1 - random())); // Box and Muller 1958
+    return radius * Math.cos(2 * Math.PI * random());
   });
 }
 

@@ -30,19 +30,32 @@ function level(resolution) {
   return sessions.get(resolution);
 }
 
-// An image {pixels, side} of a latent at a resolution, alpha, truncation and class.
-async function draw(latent, { resolution, alpha, truncation, label }) {
+// An image {pixels, side} of a latent: averages of the trained stage's pixels.
+async function draw(latent, { resolution, truncation, label }) {
+  const { alpha, resolution: trained } = model;
   const values = { latents: tensor(latent), truncation: new ort.Tensor("float32", [truncation], [1]) };
   if (model.num_classes) values.labels = tensor(Float32Array.from({ length: model.num_classes }, (_, i) => Number(i === label)));
   let [old, images] = [null, null];
-  for (const current of model.resolutions.filter((one) => one <= resolution)) {
+  for (const current of model.resolutions) {
     const session = await level(current);
-    const wanted = current === resolution ? ["images"] : ["features", "images"];
+    const wanted = current === trained ? ["images"] : ["features", "images"];
     const feeds = Object.fromEntries(session.inputNames.map((name) => [name, values[name]]));
     const found = await session.run(feeds, wanted);
     [old, images, values.below] = [images, found.images.data, found.features];
   }
-  return { pixels: toBytes(images, alpha < 1 ? old : null, alpha, resolution), side: resolution };
+  return { pixels: shrink(toBytes(images, alpha < 1 ? old : null, alpha, trained), trained, resolution), side: resolution };
+}
+
+// Averages of square boxes of pixels, from an image with sides of `from` pixels to one of `to` pixels.
+function shrink(pixels, from, to) {
+  if (from === to) return pixels;
+  const [factor, channels] = [from / to, pixels.length / from ** 2];
+  const sums = new Float64Array(channels * to ** 2);
+  pixels.forEach((value, i) => {
+    const [row, column] = [Math.floor(i / channels / from), Math.floor(i / channels) % from];
+    sums[(Math.floor(row / factor) * to + Math.floor(column / factor)) * channels + (i % channels)] += value;
+  });
+  return Uint8Array.from(sums, (sum) => sum / factor ** 2 + 0.5);
 }
 
 const tensor = (values) => new ort.Tensor("float32", values, [1, values.length]);

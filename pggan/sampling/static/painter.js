@@ -5,6 +5,8 @@ import { axesAcross, neighbour, randomLatent } from "./latents.js";
 
 const FACE = "face";
 const REACH = 2; // number of neighbours on each side of the face
+const SIDE = 2 * REACH + 1;
+export const SHOWN = SIDE * SIDE; // number of small images
 
 // Draws one image after the other, and for each place on the page only the image that was requested last.
 export class Painter {
@@ -29,6 +31,7 @@ export class Painter {
   }
 
   // Draw small images {name: {latent, done}}; a new request replaces a waiting request of the same name.
+  // A latent may be a promise.
   tiles(look, wanted) {
     for (const [name, tile] of Object.entries(wanted)) this.#wanted.set(name, { ...tile, look });
     this.#run();
@@ -43,7 +46,7 @@ export class Painter {
         const { latent, look, done } = this.#wanted.get(name);
         this.#wanted.delete(name);
         const begin = performance.now();
-        const image = await this.#renderer.image(latent, look);
+        const image = await this.#renderer.image(await latent, look);
         done(image, performance.now() - begin);
       }
     } catch (error) {
@@ -55,29 +58,25 @@ export class Painter {
   }
 }
 
-// The lattice of neighbours around a face: clicking one walks there.
+// The small images beside the face: its neighbours, or a contact sheet of seeds.
 export class Lattice {
   #axes;
-  #buttons = [];
+  #places = [];
 
-  // `walk` is called with the columns and rows to a neighbour that was clicked.
-  constructor(element, size, walk) {
-    this.turn(size);
-    for (let row = -REACH; row <= REACH; row++) {
-      for (let column = -REACH; column <= REACH; column++) {
-        const button = Object.assign(copyOf("neighbour"), { onclick: () => walk(column, row) });
-        button.title = row || column ? `Walk ${column}, ${row}` : "This face";
-        button.className = row || column ? "" : "center";
-        element.append(button);
-        this.#buttons.push({ button, column, row });
-      }
+  // `choose` is called with the place {column, row, number} of an image that was clicked.
+  constructor(element, choose) {
+    for (let number = 0; number < SHOWN; number++) {
+      const place = { number, column: (number % SIDE) - REACH, row: Math.floor(number / SIDE) - REACH };
+      const button = Object.assign(copyOf("neighbour"), { onclick: () => choose(place) });
+      element.append(button);
+      this.#places.push({ ...place, button });
     }
-    this.#buttons.sort((a, b) => Math.hypot(a.column, a.row) - Math.hypot(b.column, b.row)); // the nearest first
+    this.#places.sort((a, b) => Math.hypot(a.column, a.row) - Math.hypot(b.column, b.row)); // the nearest first
   }
 
-  // Take two other directions at random.
-  turn(size) {
-    this.#axes = [randomLatent(size), randomLatent(size)];
+  // Take two other random directions, those of a number.
+  turn(size, number) {
+    this.#axes = [randomLatent(size, 2 * number), randomLatent(size, 2 * number + 1)];
   }
 
   // The latent at two angles (in radians) from `latent`.
@@ -86,12 +85,13 @@ export class Lattice {
     return neighbour(latent, this.#axes, angleX, angleY);
   }
 
-  // The small images to draw around a latent whose neighbours are at `distance` radians: {name: {latent, done}}.
-  tiles(latent, distance, paint) {
-    const tile = ({ button, column, row }) => [
-      `neighbour ${column} ${row}`,
-      { latent: this.at(latent, column * distance, row * distance), done: (image) => paint(button.firstChild, image) },
-    ];
-    return Object.fromEntries(this.#buttons.map(tile));
+  // The small images to draw, {name: {latent, done}}; `at` gives the latent and the title of each place.
+  tiles(at, paint) {
+    const tile = (place) => {
+      const { latent, title } = at(place);
+      place.button.title = title;
+      return [`place ${place.number}`, { latent, done: (image) => paint(place.button.firstChild, image) }];
+    };
+    return Object.fromEntries(this.#places.map(tile));
   }
 }

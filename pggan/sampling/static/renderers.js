@@ -3,34 +3,55 @@
 import { fetchVectors } from "./files.js";
 
 class ServerRenderer {
-  filmKinds = [".webp", ".gif", ".mp4"];
+  constructor({ latent_size }) {
+    this.bytes = 4 * latent_size; // of a latent
+  }
 
   async latentOfSeed(seed) {
-    return new Float32Array(await ask(`latent?seed=${seed}`));
+    return new Float32Array(await (await ask(`latent?seed=${seed}`)).arrayBuffer());
   }
 
   // The image {pixels, side} of a latent.
   async image(latent, look) {
-    return { pixels: new Uint8Array(await ask(`image?${new URLSearchParams(look)}`, latent)), side: look.resolution };
+    const answer = await ask(`image?${new URLSearchParams(look)}`, latent);
+    return { pixels: new Uint8Array(await answer.arrayBuffer()), side: look.resolution };
   }
 
   // A film of latents as a file.
   async film(latents, look, { kind, fps, smooth }) {
     const query = new URLSearchParams({ ...look, kind, fps, smooth: Number(smooth) });
-    return new Blob([await ask(`film?${query}`, new Blob(latents))]);
+    return (await ask(`film?${query}`, new Blob(latents))).blob();
+  }
+
+  // The latents nearest to a photo so far, and the share of the search that is done; the last latent is the result.
+  async *search(photo, look, signal) {
+    const answer = await ask(`search?${new URLSearchParams(look)}`, photo, signal);
+    const found = new Uint8Array(Number(answer.headers.get("Content-Length")));
+    const reader = answer.body.getReader();
+    for (let length = 0, part; !(part = await reader.read()).done; length += part.value.length) {
+      found.set(part.value, length);
+      const end = length + part.value.length - ((length + part.value.length) % this.bytes);
+      if (end) yield { latent: new Float32Array(found.slice(end - this.bytes, end).buffer), done: end / found.length };
+    }
+  }
+
+  // Keep the names of directions beside the run; the text of the answer is for the user.
+  async rename(names) {
+    return (await ask("names.json", JSON.stringify(names))).text();
   }
 }
 
-// The content of the server's answer; throws an Error with the text of a refusal.
-async function ask(address, body) {
-  let response;
+// The server's answer; throws an Error with the text of a refusal.
+async function ask(address, body, signal) {
+  let answer;
   try {
-    response = await fetch(address, body && { method: "POST", body });
-  } catch {
+    answer = await fetch(address, body && { method: "POST", body, signal });
+  } catch (error) {
+    if (signal?.aborted) throw error;
     throw new Error("The server does not answer. Is `pggan explore` still running?");
   }
-  if (response.ok) return response.arrayBuffer();
-  throw new Error(await response.text());
+  if (answer.ok) return answer;
+  throw new Error(await answer.text());
 }
 
 // Draws in a worker, so that the page keeps reacting.
@@ -39,7 +60,6 @@ class BrowserRenderer {
   #waiting = []; // the promises of requests to the worker, the oldest first
   #failure = null;
   #seeds = null; // the latents of the first seeds
-  filmKinds = []; // an exported page plays films, but can't save them
 
   constructor(model) {
     this.model = model;
