@@ -41,10 +41,8 @@ COUNTED_IMAGES = 8  # FLOPs are counted for about eight images, since every imag
 class CostCounter:
     """Counts FLOPs, weights and bytes of training steps with networks on the device "meta", which stores no data."""
 
-    def __init__(self, architecture: Architecture, loss: Loss, activation_bytes: int, other_bytes: int = 0) -> None:
-        """Args: activation_bytes: bytes of one activation, 2 or 4; other_bytes: memory that networks do not need."""
-        self.architecture, self.loss, self.activation_bytes = architecture, loss, activation_bytes
-        self.other_bytes = other_bytes
+    def __init__(self, architecture: Architecture, loss: Loss, precision: Precision) -> None:
+        self.architecture, self.loss, self.memory = architecture, loss, MEMORY_BYTES["16" in precision]
         with torch.device("meta"):
             self.g, self.d = Generator(architecture), new_discriminator(architecture)
 
@@ -80,11 +78,11 @@ class CostCounter:
         in_g, in_d = in_use(self.g), in_use(self.d)
         # Memory holds all weights of G, EMA and D.  Each weight in use also has a gradient and two moments of Adam.
         weights = 2 * count_parameters(self.g) + count_parameters(self.d) + 3 * (in_g + in_d)
-        activations = MEMORY_BYTES[self.activation_bytes] * phase.batch * a.activations_up_to(phase.resolution)
+        activations = self.memory * phase.batch * a.activations_up_to(phase.resolution)
         return {
             "parameters": {"generator": in_g, "discriminator": in_d},
             "gradient_bytes": 4 * (in_g + in_d),
-            "memory_bytes": 4 * weights + activations + self.other_bytes,  # a rough estimate
+            "memory_bytes": 4 * weights + activations,  # a rough estimate
             "flops_per_step": phase.batch / count * (plain + (penalized - plain) / loss.reg_interval),
         }
 

@@ -71,8 +71,7 @@ def run(config: PlanConfig) -> int:
                 side = max(found.measured)
                 note = f"Time: measured on this device (*) up to {side}x{side}; other times are estimated from FLOPs."
     watts = next((card.watts for card in CARDS.values() if card.name in facts["name"]), OTHER_WATTS[kind])
-    ranks, bytes_each = count * config.distributed.nnodes, 2 if "16" in precision else 4
-    counter = CostCounter(architecture, settings.loss, bytes_each, NCCL_BYTES * (kind == "cuda" and ranks > 1))
+    ranks, counter = count * config.distributed.nnodes, CostCounter(architecture, settings.loss, precision)
     rows, loads = list[dict[str, Any]](), list[Load]()
     for phase, steps in zip(schedule.phases, schedule.steps(), strict=True):
         if steps:
@@ -81,6 +80,7 @@ def run(config: PlanConfig) -> int:
             about = {"phase": phase.name, "time_is": how, "images": min(phase.end, schedule.total) - phase.start}
             rows.append(about | timed(phase, steps, seconds=taken, watts=watts) | cost)
             rows[-1]["flops"] = steps * cost["flops_per_step"]
+            rows[-1]["memory_bytes"] += NCCL_BYTES * (kind == "cuda" and ranks > 1)
             fixed, group = min(times.expected(phase.resolution, 0), taken), min(config.model.stddev_group, phase.batch)
             loads.append(Load(steps, phase.batch, group, taken, fixed, tuple(cost["parameters"].values())))
     ratio = config.gradients.ratio if isinstance(config.gradients, DgcConfig) else DGC_RATIO

@@ -37,8 +37,8 @@ ROOFLINE = {"cpu": (0.0, 0.01, 0.7), "mps": (0.0, 0.002, 0.3), "cuda": (0.0006, 
 SHARES = {1: 0.105, 32: 0.215, 64: 0.47, 128: 0.74, 256: 0.93}
 # Bytes of memory traffic: in each pass per activation, more at the final resolution; in a step per weight of G.
 ACTIVATION_BYTES, IMAGE_BYTES, WEIGHT_BYTES = 8.1, 2.2, 240
-# {bytes of an activation: memory of a step per activation}: 61 to 71 on a CPU, 16 to 19 with CUDA's fused kernels.
-MEMORY_BYTES = {4: 64, 2: 19}
+# {whether a step is in 16 bits: memory per activation}: 61 to 71 bytes on a CPU, 16 to 19 with CUDA's fused kernels.
+MEMORY_BYTES = {False: 64, True: 19}
 LARGE_BATCH, ROOM = 32, 1.4  # batch of the official preset for eight GPUs; memory of captured steps / of eager ones
 
 
@@ -133,7 +133,7 @@ class StepTimes:
     def larger_batches(self, last: Phase, free: int | None) -> str:
         """A sentence if `free` bytes of GPU memory have room for a larger batch in the `last` phase."""
         side, batch = last.resolution, last.batch
-        each = MEMORY_BYTES[DTYPES.get(precision_on(self.device, self.settings.precision), torch.float32).itemsize]
+        each = MEMORY_BYTES["16" in precision_on(self.device, self.settings.precision)]
         needed = each * LARGE_BATCH * self.architecture.activations_up_to(side) + 2**30  # 1 GiB for weights
         if side < 128 or batch >= LARGE_BATCH or free is None or ROOM * needed > free:
             return ""

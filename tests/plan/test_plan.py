@@ -55,7 +55,7 @@ def test_operations_are_those_of_real_steps(loss):
     keys = [*TINY, *loss, "model.fmap_max=32"]
     config = train_config(*keys)
     architecture, phase = config.model.architecture(8, 3, 0), config.schedule.build().phases[2]
-    cost = CostCounter(architecture, build_loss(vars(config.loss)), 4).cost(phase)
+    cost = CostCounter(architecture, build_loss(vars(config.loss)), Precision.fp32).cost(phase)
     trainer = build_trainer(config.trainer_settings(), architecture, [phase], ProcessGroup.single_process(CPU))
     counter = FlopCounterMode(display=False)
     counter.mod_tracker = Everything()
