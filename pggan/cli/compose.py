@@ -340,7 +340,8 @@ def own_config(given: dict[str, Any]) -> dict[str, Any] | None:
                 section, _, name = key.rpartition(".")
                 (values[section] if section else values)[name] = value
             return values
-    if resume in ("auto", "never") and not has_checkpoints(run_dir):  # resume= names no run
+    # With data.path=, the command starts a new run where there is none.
+    if "data.path" not in given and resume in ("auto", "never") and not has_checkpoints(run_dir):
         new = f"pggan train data.path=photos hours=2 run_dir={run_dir}"
         raise UserError(f"There is no run in run_dir={run_dir} to resume.", f"Start a new run, for example: {new}")
     return None
