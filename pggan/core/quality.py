@@ -19,6 +19,7 @@ SENTENCES = {
 REACHED = {
     ("kid", "efficientnet-lite0"): "good runs reach 20 to 60 with photographs of faces, about 100 with cartoon faces",
     ("kid", "inception"): "good runs reach 0.3 to 1 with photographs of faces, about 3 with cartoon faces",
+    ("fid", "efficientnet-lite0"): "the demo, a run of five minutes, reaches 185 with 2,048 cartoon faces",
 }
 COMPARABLE = {
     "kid": "figures by another extractor do not compare",
