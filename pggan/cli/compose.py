@@ -239,18 +239,11 @@ def as_typed(value: str, kinds: tuple[Any, ...]) -> str:
 
 
 def with_marked_files(words: Sequence[str]) -> list[str]:
-    """Replace experiment=NAME by the path of its file if the file has a byte-order mark.
-
-    The mark would hide the first line, `# @package _global_`, from Hydra.
-    """
+    """Replace experiment=NAME by the file's path if the file has a byte-order mark, which hides a line from Hydra."""
     folders = [CONFIGS, *(Path(word.removeprefix("--config-dir=")) for word in words if word.find("=") in (-1, 12))]
-    found = []
-    for word in words:
-        key, _, name = word.partition("=")
-        files = (folder / key / f"{name}.yaml" for folder in folders if key == "experiment")
-        marked = (f"{key}={file}" for file in files if file.is_file() and file.read_bytes().startswith(BOM_UTF8))
-        found.append(next(marked, word))
-    return found
+    files = {f"experiment={file.stem}": file for one in folders for file in one.glob("experiment/*.yaml")}
+    marked = {word for word in words if word in files and files[word].read_bytes().startswith(BOM_UTF8)}
+    return [f"experiment={files[word]}" if word in marked else word for word in words]
 
 
 def named_file(override: str) -> Path | None:

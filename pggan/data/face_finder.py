@@ -76,7 +76,7 @@ def faces_of(entry: Entry) -> list[Entry]:
     if entry.problem is not None:
         return [entry]
     try:
-        header, pixels = read_header(entry.file), decode(entry.file, 3, SIDE).pixels
+        header, pixels = read_header(entry.file), decode(entry.file, 3, SIDE)[0]
     except BadImage as bad:
         return [entry._replace(problem=str(bad))]
     sides = np.array(pixels.shape[1::-1])

@@ -10,7 +10,7 @@ H height, W width, R resolution, C channels.
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
@@ -19,9 +19,10 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageChops, ImageCms, UnidentifiedImageError
+from PIL import ImageFile as pillow_file
 
 from pggan.core.architecture import MIN_RESOLUTION
-from pggan.data.formats import PNG_START, BadImage, Pixels, jpeg_pixels, kind_of, mended_png
+from pggan.data.formats import BadImage, Pixels, jpeg_pixels, kind_of
 
 FORMATS = ("PNG", "JPEG", "WEBP", "AVIF")
 EXTENSIONS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WEBP", ".avif": "AVIF", ".apng": "PNG"}
@@ -54,21 +55,18 @@ class ImageHeader(NamedTuple):
     is_grey: bool
 
 
-class Picture(NamedTuple):
-    """Pixels [H, W, C], and notes on their conversion.  Notes have fixed words, so that reports group files by note."""
-
-    pixels: Pixels
-    notes: list[str]
-
-
 def read_header(file: ImageFile) -> ImageHeader:
     """Read the header of an image file; pixels are not decoded.  Raises BadImage."""
     with _opened(file) as image:
         return ImageHeader(*image.size, image.mode in GREYS or image.mode.startswith("I"))
 
 
-def decode(file: ImageFile, channels: int, least_side: int = 0) -> Picture:
-    """Decode a file to its upright picture with sRGB colours; see `jpeg_pixels` for `least_side`.  Raises BadImage."""
+def decode(file: ImageFile, channels: int, least_side: int = 0) -> tuple[Pixels, list[str]]:
+    """Decode a file to its upright picture [H, W, C] with sRGB colours; raises BadImage.
+
+    Also returns notes on the conversion, in fixed words, so that reports group files by note.
+    Args: least_side: see `jpeg_pixels`.
+    """
     with _opened(file, whole=True) as image:
         kind = "JPEG" if image.format == "MPO" else str(image.format)
         article, ending = "an" if kind == "AVIF" else "a", file.path.suffix.lower()
@@ -109,7 +107,7 @@ def decode(file: ImageFile, channels: int, least_side: int = 0) -> Picture:
         notes["a colour profile, converted to sRGB"] = transform is not None
         if pixels is None or turn is not None or transform is not None or pixels.shape[2] != channels:
             pixels = _converted(image if pixels is None else to_pil(pixels), turn, transform, channels)
-        return Picture(pixels, [text for text, holds in notes.items() if holds])
+        return pixels, [text for text, holds in notes.items() if holds]
 
 
 def _converted(
@@ -142,7 +140,7 @@ def _transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
     return None if np.asarray(difference).max() <= 1 else transform
 
 
-def load_image(file: ImageFile, resolution: int, channels: int, crop: str) -> Picture:
+def load_image(file: ImageFile, resolution: int, channels: int, crop: str) -> tuple[Pixels, list[str]]:
     """Load a file as a square image [R, R, C], R = `resolution` (see the top of this file).  Raises BadImage.
 
     crop: how the image becomes square: center (keep its middle), resize (squash it), pad (add white borders).
@@ -161,8 +159,8 @@ def load_image(file: ImageFile, resolution: int, channels: int, crop: str) -> Pi
         _middle(pixels, height, width)[:] = photo
     if pixels.shape[0] % resolution or pixels.shape[1] % resolution:
         image = to_pil(np.ascontiguousarray(pixels))
-        return Picture(to_pixels(image.resize((resolution, resolution), Image.Resampling.LANCZOS)), notes)
-    return Picture(block_mean(pixels, resolution), notes)
+        return to_pixels(image.resize((resolution, resolution), Image.Resampling.LANCZOS)), notes
+    return block_mean(pixels, resolution), notes
 
 
 def usable_side(width: int, height: int, crop: str) -> int:
@@ -187,7 +185,7 @@ def _opened(file: ImageFile, whole: bool = False) -> Iterator[Image.Image]:
             warnings.simplefilter("ignore")  # Pillow warns of EXIF errors, and of sizes that we check ourselves
             if (size := content.seek(0, 2)) == 0:
                 raise BadImage("empty file")
-            with _identified(content, size, whole) as image:
+            with _identified(content, whole) as image:
                 _check_header(image, size)
                 yield image
     except BadImage:
@@ -198,25 +196,35 @@ def _opened(file: ImageFile, whole: bool = False) -> Iterator[Image.Image]:
         raise BadImage(getattr(error, "strerror", None) or f"damaged: {error}") from error
 
 
-def _identified(content: BinaryIO, size: int, whole: bool) -> Image.Image:
-    """The image in a file of `size` bytes.  Its info has an entry "mended" if wrong checksums were left out.
+def _identified(content: BinaryIO, whole: bool) -> Image.Image:
+    """The image in a file; raises BadImage, which says what the file is, if it is no image that can be read.
 
-    Raises BadImage, which says what the file is, if it is no image that can be read.
+    The image's info has an entry "mended" if checksums on which no pixel depends are wrong.
     """
+    problem: Exception = UnidentifiedImageError()
+    for lenient in (False, True):  # lenient: Pillow ignores the checksums of comments
+        pillow_file.LOAD_TRUNCATED_IMAGES = lenient
+        try:
+            content.seek(0)
+            if whole:
+                with suppress(OSError), Image.open(content, formats=["PNG"]) as image:
+                    image.verify()  # compares the checksums of pixels, which decoding does not
+                content.seek(0)
+            image = Image.open(content, formats=FORMATS)
+            if not lenient:
+                return image
+            image.info["mended"] = True
+            if image.mode != "P" and "transparency" not in image.info:  # these depend on the ignored checksums
+                return image
+        except (SyntaxError, UnidentifiedImageError) as error:
+            problem = error
+        finally:
+            pillow_file.LOAD_TRUNCATED_IMAGES = False
+    if isinstance(problem, SyntaxError):
+        raise BadImage(f"damaged: {problem}") from problem
     content.seek(0)
-    start = content.read(64)
-    content.seek(0)
-    is_png = start.startswith(PNG_START)
-    checked = mended_png(content) if is_png and whole else content
-    try:
-        image = Image.open(checked, formats=FORMATS)
-    except UnidentifiedImageError as error:
-        if is_png and not whole:  # a comment's checksum may be wrong: try again without such chunks
-            return _identified(content, size, whole=True)
-        what = "or its header is damaged" if (kind := kind_of(start)) is None else f"but {kind}"
-        raise BadImage(f"not a PNG, JPEG or WebP image, {what}") from error
-    image.info |= {"mended": True} if checked is not content and checked.seek(0, 2) != size else {}
-    return image
+    what = "or its header is damaged" if (kind := kind_of(content.read(64))) is None else f"but {kind}"
+    raise BadImage(f"not a PNG, JPEG or WebP image, {what}") from problem
 
 
 def _check_header(image: Image.Image, size: int) -> None:

@@ -53,17 +53,13 @@ class Findings:
         for title, groups in ((left_out, self._bad()), ("Notes about the other images:", self._notes())):
             if groups:
                 print("\n".join([title, *_lines(groups)]), file=sys.stderr)
-        if others := self.source.passed_over:
-            kinds = ", ".join(f"{count} {kind}" for kind, count in others.items())
-            print(
-                f"Passed over {len(self.source.others)} files without the extension of an image: {kinds}",
-                file=sys.stderr,
-            )
+        if others := self.source.others:
+            print(f"Passed over files without the extension of an image: {others}", file=sys.stderr)
 
     def to_json(self, **more: object) -> str:
         """The text of report.json: bad files by reason, good files by note, and one entry per keyword argument."""
         counts = {"files": len(self.source.entries), "usable": len(self.good())}
-        lists = {"left_out": self._bad(), "noted": self._notes(), "passed_over": self.source.passed_over}
+        lists = {"left_out": self._bad(), "noted": self._notes(), "passed_over": self.source.others}
         return json.dumps({**counts, **lists, **more}, indent=1) + "\n"
 
     def _bad(self) -> dict[str, list[str]]:

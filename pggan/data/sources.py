@@ -1,13 +1,12 @@
 """List the image files of a folder, a zip or a tar archive.  Archives are never unpacked to the disk."""
 
 import os
-import posixpath
 import re
 import stat
 import tarfile
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -53,55 +52,26 @@ class Source:
     """Image files from one place, in the order of their paths.  Raises UserError if there are no image files.
 
     description: where the images come from, for the index of the dataset: a "kind", a "name" and more.
-    others: the files, and links to folders, that do not have the name of an image, by name.
+    others: the number of files that do not have the name of an image, by extension.
+    table: the file dataset.json of StyleGAN's tools, which may have labels of the images; or None.
     """
 
     description: dict[str, object]
     entries: list[Entry]
-    others: dict[str, Entry] = field(default_factory=dict)
+    others: dict[str, int] = field(default_factory=dict)
+    table: Entry | None = None
 
     def __post_init__(self) -> None:
         if not self.entries:
-            there = "".join(f" There are other files: {count} {kind}." for kind, count in self.passed_over.items())
             remedy = f"Images are files ending in {', '.join(EXTENSIONS)}; links to folders are not followed (cp -rL)."
-            raise UserError(f"There are no images in {self.description['name']}.{there}", remedy)
+            raise UserError(
+                f"There are no images in {self.description['name']}, but {self.others or 'no'} files.", remedy
+            )
         self.entries = sorted(self.entries, key=lambda entry: entry.file.path)
-
-    @property
-    def passed_over(self) -> dict[str, int]:
-        """The number of files in `others` for each extension; the extension with the largest number comes first."""
-        kinds = (
-            "links to folders" if name.endswith("/") else suffix_of(name) or "without extension" for name in self.others
-        )
-        return dict(Counter(kinds).most_common())
-
-    @property
-    def table(self) -> Entry | None:
-        """The file TABLE in the folder that holds all images, or None."""
-        folders = {"", common_folder([entry.name for entry in self.entries])}
-        return next((self.others[f"{folder}{TABLE}"] for folder in folders if f"{folder}{TABLE}" in self.others), None)
 
     def in_reading_order(self) -> list[Entry]:
         """The entries sorted by offset, because a step back in a compressed tar archive unpacks it from the start."""
         return sorted(self.entries, key=lambda entry: entry.offset)
-
-
-def suffix_of(name: str) -> str:
-    """The extension of a name in small letters, such as ".png"; "" without extension."""
-    return PurePosixPath(name).suffix.lower()
-
-
-def first_folder(name: str) -> str | None:
-    """The first folder of a relative path, such as "cats" for "cats/1.png"; None for a file that lies in no folder."""
-    folder, slash, _ = name.removeprefix("./").partition("/")
-    return folder if slash else None
-
-
-def common_folder(names: Sequence[str]) -> str:
-    """The deepest folder that holds all files `names`, such as "photos/"; "" if there is none."""
-    with suppress(ValueError):  # `commonpath` refuses an empty list, and absolute names among relative names
-        return f"{posixpath.commonpath([posixpath.dirname(name) for name in names])}/".removeprefix("/")
-    return ""
 
 
 def source_of(description: dict[str, object], files: Iterable[Entry]) -> Source:
@@ -111,12 +81,13 @@ def source_of(description: dict[str, object], files: Iterable[Entry]) -> Source:
     """
     # If an archive holds several files of one name, the last file counts: unpacking would overwrite the others.
     found = {file.name: file for file in files if not re.search(r"(^|/)\.(?!\.?/)", file.name)}
-    images = [file for file in found.values() if suffix_of(file.name) in (*EXTENSIONS, *UNREADABLE)]
-    root = common_folder([file.name for file in images if file.problem is None])
-    if all(first_folder(file.name.removeprefix(root)) is None for file in images):
-        root = ""
-    labelled = [file._replace(label=first_folder(file.name.removeprefix(root))) for file in images]
-    return Source(description, labelled, {name: found[name] for name in found.keys() - {file.name for file in images}})
+    endings = {name: PurePosixPath(name).suffix.lower() for name in found}
+    folders = {name: PurePosixPath(name).parts[:-1] for name in found if endings[name] in (*EXTENSIONS, *UNREADABLE)}
+    shared = os.path.commonprefix([*folders.values()])  # noqa: RUF071 - of names of folders, not of letters
+    depth = len(shared) - (bool(shared) and set(folders.values()) == {shared})
+    images = [found[name]._replace(label=next(iter(parts[depth:]), None)) for name, parts in folders.items()]
+    others = Counter(endings[name] or "without extension" for name in found if name not in folders)
+    return Source(description, images, dict(others.most_common()), found.get(TABLE))
 
 
 def folder_source(path: Path) -> Source:
@@ -128,14 +99,13 @@ def _files_below(path: Path) -> Iterator[Entry]:
     root = Path(os.path.realpath(path))
     for folder, subfolders, names in os.walk(path):
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-        links = [f"{name}/" for name in subfolders if os.path.islink(f"{folder}/{name}")]
-        for name in [*names, *links]:
-            file, stamp = Path(folder, name), "missing"
+        for file in (Path(folder, name) for name in names):
+            stamp = "missing"
             with suppress(OSError):  # `stat` fails for a link that leads nowhere
                 status = file.stat()
                 stamp = f"{status.st_size}-{status.st_mtime_ns}"
-            below = file.relative_to(path).as_posix() + "/" * name.endswith("/")
-            yield Entry(below, ImageFile(file, partial(_open_below, file, root)), stamp=stamp)
+            content = ImageFile(file, partial(_open_below, file, root))
+            yield Entry(file.relative_to(path).as_posix(), content, stamp=stamp)
 
 
 def _open_below(path: Path, root: Path) -> BinaryIO:
@@ -166,7 +136,7 @@ def archive_source(path: Path) -> Source:
     except Exception as error:  # a damaged archive may raise any type of error
         with path.open("rb") as file:
             what = None if isinstance(error, EOFError) or "end of" in str(error) else kind_of(file.read(64))
-        if suffix_of(path.name) in EXTENSIONS:
+        if path.suffix.lower() in EXTENSIONS:
             what = "one image: name its folder"
         problem = f"{path} can't be read as a zip or tar archive: {str(error).partition(':')[0]}."
         remedy = "download a damaged archive again." if what is None else f"this file is {what}."
@@ -180,9 +150,8 @@ def _zipped(path: Path) -> Iterator[Entry]:
             if not member.flag_bits & 0x800:  # without this flag for UTF-8, the name may be UTF-8, too
                 with suppress(UnicodeError):
                     name = name.encode("cp437").decode()
-            problem = "encrypted: unpack the archive" if member.flag_bits & 1 else None
-            if member.compress_type not in COMPRESSION:
-                problem = "compressed by a method such as Deflate64 that can't be read here: unpack the archive"
+            is_readable = member.compress_type in COMPRESSION and not member.flag_bits & 1
+            problem = None if is_readable else "encrypted, or compressed by a method like Deflate64: unpack the archive"
             if not name.endswith(("/", "\\")):  # some programs on Windows write backslashes
                 entry = _member(path, name.replace("\\", "/"), member.file_size, member.filename, problem)
                 yield entry._replace(stamp=f"{member.file_size}-{member.CRC}")

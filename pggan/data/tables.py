@@ -18,8 +18,7 @@ import numpy as np
 from pggan.core.atomic_io import parse_json
 from pggan.core.errors import UserError
 from pggan.data.face_crop import Landmarks
-from pggan.data.image_file import EXTENSIONS
-from pggan.data.sources import Entry, Source, common_folder, suffix_of
+from pggan.data.sources import Entry, Source
 
 Value = TypeVar("Value")
 
@@ -68,14 +67,9 @@ def plain(name: str) -> str:
 
 
 def matched(listed: Mapping[str, Value], names: Sequence[str]) -> dict[str, Value]:
-    """{name: value} for `names` in a table; if it has none of them, common parent folders of names are ignored."""
-    table, plain_names = {plain(name): value for name, value in listed.items()}, [plain(name) for name in names]
-    if table.keys().isdisjoint(plain_names):
-        images = [name for name in table if suffix_of(name) in EXTENSIONS]
-        theirs, ours = common_folder(images), common_folder(plain_names)
-        table = {name.removeprefix(theirs): value for name, value in table.items()}
-        plain_names = [name.removeprefix(ours) for name in plain_names]
-    return {name: table[short] for name, short in zip(names, plain_names, strict=True) if short in table}
+    """{name: value} for those of `names` that are in a table."""
+    table = {plain(name): value for name, value in listed.items()}
+    return {name: table[plain(name)] for name in names if plain(name) in table}
 
 
 def classes_of(labels: bool | str, source: Source, entries: Sequence[Entry]) -> tuple[list[str] | None, dict[str, int]]:
@@ -124,14 +118,8 @@ def read_labels(content: bytes, names: Sequence[str]) -> dict[str, str]:
             raise ValueError("its labels are null, as StyleGAN's tool writes for images without classes")
         tables = [list(rows.items()) if isinstance(rows, dict) else rows]
     else:
-        tables = [
-            [
-                row[:2] if not any(row[2:]) else row
-                for row in csv.reader(StringIO(text, newline=""), delimiter=sign)
-                if row
-            ]
-            for sign in ",;\t "
-        ]
+        rows_by_sign = (csv.reader(StringIO(text, newline=""), delimiter=sign) for sign in ",;\t ")
+        tables = [[row if any(row[2:]) else row[:2] for row in rows if row] for rows in rows_by_sign]
         tables = [rows for rows in tables if rows and all(len(row) == 2 for row in rows)]
         if not tables:
             raise ValueError("its rows do not have two columns")

@@ -145,7 +145,7 @@ def read_target(picture: Picture, resolution: int, channels: int) -> Pixels:
         picture.save(content, "PNG")
     file = ImageFile(path, lambda: path.open("rb") if isinstance(picture, str | Path) else content)
     try:
-        return load_image(file, resolution, channels, "center").pixels
+        return load_image(file, resolution, channels, "center")[0]
     except BadImage as error:
         remedy = f"Give a PNG, JPEG, WebP or AVIF image of at least {resolution}x{resolution} pixels."
         raise UserError(f"image={path} can't be projected: {error}.", remedy) from error

@@ -64,7 +64,7 @@ def test_fashion_mnist(tmp_path):
     sent = pickle.dumps(source.entries[2])  # as to another process: where to find it, not the set itself
     assert len(sent) < 1000
     data_sets._opened.cache_clear()
-    image = load_image(pickle.loads(sent).file, 28, 1, "center").pixels
+    image = load_image(pickle.loads(sent).file, 28, 1, "center")[0]
     np.testing.assert_array_equal(image, pixels[2])
 
 

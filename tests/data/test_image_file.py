@@ -14,7 +14,7 @@ from pggan.data.image_file import ImageFile
 
 
 def load_image(path, resolution, channels, crop):
-    return image_file.load_image(ImageFile(path, partial(path.open, "rb")), resolution, channels, crop).pixels
+    return image_file.load_image(ImageFile(path, partial(path.open, "rb")), resolution, channels, crop)[0]
 
 
 def read_header(path):
@@ -136,9 +136,9 @@ def tag(kind, value):
 def test_an_orientation_that_can_not_be_read_turns_nothing_and_is_noted(tmp_path, name, exif):
     pixels = noise(8, 8)
     path = save(tmp_path / name, pixels, exif=exif, lossless=True)
-    picture = image_file.decode(ImageFile(path, partial(path.open, "rb")), 3)
-    assert picture.notes == ["an orientation in its EXIF data that can't be read"]
-    np.testing.assert_array_equal(picture.pixels, np.asarray(Image.open(path)))
+    decoded, notes = image_file.decode(ImageFile(path, partial(path.open, "rb")), 3)
+    assert notes == ["an orientation in its EXIF data that can't be read"]
+    np.testing.assert_array_equal(decoded, np.asarray(Image.open(path)))
 
 
 # ---- colours

@@ -82,7 +82,7 @@ LEFT_OUT = {
     "half.png": (PNG[: len(PNG) // 2], "truncated"),
     "half.webp": (encoded(photo(), "WEBP")[:500], "damaged: "),
     "page.jpg": (b"<html>404</html>", "not a PNG, JPEG or WebP image"),
-    "checksum.png": (flipped_bit(PNG, len(PNG) - 30), "damaged: wrong checksum of the chunk 'IDAT'"),
+    "checksum.png": (flipped_bit(PNG, len(PNG) - 30), "bad header checksum in b'IDAT'"),
     "flipped.jpg": (silently_broken(JPEG), "damaged: "),
     "nowhere.png": (lambda path: path.symlink_to(path.parent / "nothing.png"), "a link that leads nowhere"),
     "passwd.png": (lambda path: path.symlink_to("/etc/passwd"), "a link that leads out of the source folder"),
