@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -214,6 +214,9 @@ def _decode_all(found: Findings, layout: Layout, options: Options, pool: Workers
         found.refuse(options.on_bad)
 
 
+_photograph = lru_cache(maxsize=1)(decode)  # a worker process cuts the faces of a photograph one after the other
+
+
 def _decode(layout: Layout, crop: str, item: tuple[int, Entry]) -> tuple[str, list[str] | str]:
     """Decode a file, and write its image to the shards.  Returns the file's name, and notes, or why the file is bad."""
     slot, entry = item
@@ -221,7 +224,7 @@ def _decode(layout: Layout, crop: str, item: tuple[int, Entry]) -> tuple[str, li
         if entry.face is None:
             pixels, notes = load_image(entry.file, layout.resolution, layout.channels, crop)
         else:
-            pixels, notes = decode(entry.file, layout.channels)
+            pixels, notes = _photograph(entry.file, layout.channels)
             pixels = align_face(pixels, entry.face, layout.resolution)
     except (BadImage, ValueError) as bad:
         return entry.name, str(bad)
