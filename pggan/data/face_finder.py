@@ -50,7 +50,7 @@ class Network(NamedTuple):
 
 
 SEARCH = Network(
-    "pnet.lz4", "ea6b0c3e685ebee3165326ad6484acc95f2ef78f1c94fbf40a55704fa989f7b5", 12, 0.7, 0.7, (2, 0, 0)
+    "pnet.lz4", "ea6b0c3e685ebee3165326ad6484acc95f2ef78f1c94fbf40a55704fa989f7b5", 12, 0.6, 0.7, (2, 0, 0)
 )
 REFINE = Network(
     "rnet.lz4", "cb00e6460f3c98b0bfafaba3c0a0ded4bdf6e62cee7174d969e8670d7e757fee", 24, 0.7, 0.7, (3, 3, 0)
