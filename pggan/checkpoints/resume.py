@@ -153,7 +153,9 @@ def load_weights(path: str, architecture: Architecture) -> StateDicts:
         theirs = network.architecture
     if found := [line for line in architecture.differences(theirs) if line.split(":")[0] in KIND_FIELDS]:
         problem = f"init_from={path} has networks that do not fit the networks of this run ({'; '.join(found)})."
-        raise UserError(problem, "Set the model keys of that run.")
+        values = {name: getattr(theirs, name) for name in ("fmap_base", "fmap_max", "resampling", "blur")}
+        keys = (f"model.{name}={getattr(value, 'value', value)}" for name, value in values.items())
+        raise UserError(problem, f"Set the model keys of those networks: {' '.join(keys)}.")
     return state_dicts
 
 

@@ -116,7 +116,7 @@ def search(image: Image.Image) -> "Tensor":
 
     size, scale, found = torch.tensor(image.size), SEARCH.side / SMALLEST, [torch.empty(0, 5)]
     while min(shape := (size * scale).round().int().tolist()) >= SEARCH.side:
-        changes, scores = outputs(SEARCH, to_tensor(image.resize(shape, Image.Resampling.BILINEAR)))
+        changes, scores = outputs(SEARCH, to_tensor(image.resize(shape, Image.Resampling.BOX)))
         rows, columns = torch.where(scores[0] > SEARCH.least_score)
         corners = 2 * torch.stack([columns, rows], 1)  # there is an output for every second pixel
         boxes = torch.cat([corners, corners + SEARCH.side], 1) * (size / torch.tensor(shape)).repeat(2)

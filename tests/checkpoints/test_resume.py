@@ -31,6 +31,7 @@ def test_weights_of_networks_of_another_kind_are_refused_with_what_differs(finis
         with pytest.raises(UserError) as caught:
             load_weights(str(finished_run / place), ours)
         assert caught.value.problem.endswith(f" fit the networks of this run ({field}: {before} -> {value}).")
+        assert f"model.{field}={getattr(before, 'value', before)}" in caught.value.remedy
 
 
 def test_weights_of_networks_that_differ_in_anything_else_are_taken(finished_run, checkpoint):
