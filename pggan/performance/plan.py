@@ -115,7 +115,7 @@ def run(config: PlanConfig) -> int:
         "notes": [
             data_note,
             f"{note} Start-up, grids, checkpoints and evaluations are not included.",
-            f"Memory: weights, gradients, Adam's moments, all activations of a batch, and on several GPUs NCCL{there}. If "
+            f"Memory: weights, gradients, Adam's moments, activations of a batch, and on several GPUs NCCL{there}. If "
             "memory does not suffice, training uses smaller micro-batches. "
             + times.larger_batches(schedule.phases[-1], memory),
             f"Energy: {watts:g} W per device; hosts, cooling and network are not included.",
