@@ -22,9 +22,9 @@ from pggan.ops.filters import blur
 from pggan.ops.fused import WIDEST, Slot, serves
 from pggan.ops.packed import pack_size
 from pggan.ops.preparation import Plan, Request, Transform, map_of_ones, prepare_together, transform_of
+from pggan.ops.stddev import EPSILON, Groups, Stddev
 
 HE_GAIN = sqrt(2.0)  # gain of weights in layers before a ReLU, in units of 1 / sqrt(fan-in) (He et al. 2015)
-EPSILON = 1e-8  # added to the variance before the square root in the minibatch stddev, as in the official code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +73,9 @@ def minibatch_stddev(features: Tensor, group: int, sub_batches: int = 1) -> Tens
     holds the images m, m + M, m + 2M, … of the sub-batch.  The result is float32.  (paper section 3)
     """
     size = min(group, len(features) // sub_batches)  # `grouped`: [sub-batches, images per group, groups, C, R, R]
+    if serves(features):
+        apply: Callable[..., Tensor] = Stddev.apply
+        return apply(features, Groups(size, len(features) // (sub_batches * size)))
     grouped = to_float32(features).reshape(sub_batches, size, -1, *features.shape[1:])
     centered = grouped - grouped.mean(1, keepdim=True)
     deviation = (centered.square().mean(1, keepdim=True) + EPSILON).sqrt()  # the biased variance, a mean over images

@@ -40,6 +40,8 @@ def activate(x: Tensor, bias: Tensor | None = None, slot: Slot | None = None) ->
 
 def pixel_norm(features: Tensor) -> Tensor:
     """Scale each pixel's feature vector (dimension 1) to unit mean square, in float32.  (paper section 4.2)"""
+    if fused.serves(features) and not features.requires_grad:  # latents
+        return fused.pixel_norm(features)
     wide = to_float32(features)
     return (wide * torch.rsqrt(wide.square().mean(1, keepdim=True) + EPSILON)).to(features.dtype)
 

@@ -30,6 +30,7 @@ def serves(tensor: Tensor) -> bool:
 
 
 @cache
+@torch.enable_grad()  # because the first call may be in a pass without gradients
 def problem() -> str | None:
     """Why the Triton kernels do not work on this machine, in one line; None if they work."""
     try:
@@ -83,6 +84,13 @@ def bias_act_norm_(x: Tensor, bias: Tensor) -> Tensor:
     if y is not x:
         x.copy_(y)
     return scale
+
+
+def pixel_norm(x: Tensor) -> Tensor:
+    """The pixel norm of `x` [N, C]; no gradient flows through it."""
+    y, scale = torch.empty_like(x), x.new_empty(len(x), dtype=torch.float32)
+    launch("bias_act_forward", x.contiguous(), None, y, scale, SLOPE=1.0, EPSILON=EPSILON)
+    return y
 
 
 class PixelSums:
@@ -201,7 +209,8 @@ class Blend(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, old: Tensor, new: Tensor, alpha: Tensor) -> Tensor:
         ctx.save_for_backward(alpha)
-        old, new = dense(old), dense(new)
+        if not old.is_contiguous() or not new.is_contiguous():  # a blend works in any order in memory that both share
+            old, new = dense(old), dense(new)
         result = torch.empty_like(new)
         launch("blend", old, new, alpha, result)
         return result
@@ -217,7 +226,7 @@ class BlendBackward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gradient: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(alpha)
-        gradient = dense(gradient)
+        gradient = gradient if gradient.is_contiguous() else dense(gradient)
         of_old, of_new = torch.empty_like(gradient), torch.empty_like(gradient)
         launch("blend_backward", gradient, alpha, of_old, of_new)
         return of_old, of_new

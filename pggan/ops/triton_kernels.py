@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
-# ruff: noqa: ANN001, ANN201, ANN202, PLR0917 - Triton accepts only its own annotations, and no keyword-only arguments
+# ruff: noqa: ANN001, ANN201, ANN202, C901, PLR0912, PLR0917 - Triton accepts only its own annotations, and no keyword-only arguments
 """Triton kernels for operations that memory bandwidth limits: each kernel reads and writes every number once.
 
 Feature maps are channels-last: P pixels of C features.  A Triton program computes one tile after the other.  A tile has
@@ -30,8 +30,9 @@ def bias_act_forward(
     If a tensor scale [P] is given, apply pixel norm, too, and set scale to the factor that multiplied each pixel.
     """
     row, column, places, inside = _tile(tl.program_id(0), pixels, C, ROWS, COLUMNS)
-    b = tl.load(bias + column, mask=column < C, other=0.0).to(tl.float32)
-    z = tl.load(x + places, mask=inside, other=0.0).to(tl.float32) + b[None, :]
+    z = tl.load(x + places, mask=inside, other=0.0).to(tl.float32)
+    if bias is not None:
+        z += tl.load(bias + column, mask=column < C, other=0.0).to(tl.float32)[None, :]
     z = tl.where(z > 0, z, z * SLOPE)  # in the columns beyond C, z stays 0, so that the sum below ignores them
     if scale is not None:
         s = tl.rsqrt(tl.sum(z * z, 1) / C + EPSILON)
@@ -170,3 +171,52 @@ def narrow(
         else:
             before = tl.load(of_bias + number, mask=number < CHANNELS, other=0.0)
             tl.store(of_bias + number, before + total_x, mask=number < CHANNELS)
+
+
+@triton.jit(do_not_specialize=["groups", "size", "numbers"])
+def stddev(
+    x, of_result, of_gradient, result, of_of_result, groups, size, numbers, EPSILON: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Set `result` [N] to the minibatch stddev of x [N, numbers], or `result` [N, numbers] to a derivative.
+
+    A program has a group of `size` images, which are `groups` images apart.  From the gradient `of_result` [N] follows
+    that of x.  From the gradient `of_gradient` of this gradient follow those of x and of `of_result`.
+    """
+    first = tl.program_id(0) // groups * groups * size + tl.program_id(0) % groups
+    factor, total = 0.0, tl.zeros((BLOCK,), tl.float32)
+    if of_result is not None:
+        for image in range(size):
+            factor += tl.load(of_result + first + image * groups) / (numbers * size)
+    for start in range(0, numbers, BLOCK):
+        j = start + tl.arange(0, BLOCK)
+        inside = j < numbers
+        mean, variance = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
+        mean_w, along = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
+        for image in range(size):
+            mean += tl.load(x + (first + image * groups) * numbers + j, mask=inside, other=0.0).to(tl.float32) / size
+        for image in range(size):
+            places = (first + image * groups) * numbers + j
+            d = tl.load(x + places, mask=inside, other=0.0).to(tl.float32) - mean
+            variance += d * d / size
+            if of_gradient is not None:
+                w = tl.load(of_gradient + places, mask=inside, other=0.0).to(tl.float32)
+                mean_w += w / size
+                along += w * d / size
+        deviation = tl.sqrt(variance + EPSILON)
+        if of_result is None:
+            total += tl.where(inside, deviation, 0.0)
+        else:
+            total += along / deviation
+            for image in range(size):
+                places = (first + image * groups) * numbers + j
+                d = tl.load(x + places, mask=inside, other=0.0).to(tl.float32) - mean
+                if of_gradient is not None:
+                    w = tl.load(of_gradient + places, mask=inside, other=0.0).to(tl.float32)
+                    d = w - mean_w - d * along / (deviation * deviation)
+                tl.store(result + places, factor * d / deviation, mask=inside)
+    mean_of_all = tl.sum(total, 0) / numbers
+    for image in range(size):
+        if of_result is None:
+            tl.store(result + first + image * groups, mean_of_all)
+        if of_of_result is not None:
+            tl.store(of_of_result + first + image * groups, mean_of_all)

@@ -22,6 +22,7 @@ from pggan.core.schedule import Phase, Schedule
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses.base import Reals
 from pggan.networks import efficientnet_lite0
+from pggan.ops import fused, rgb, stddev
 from pggan.training import trainer as trainer_module
 from pggan.training.build import TrainerSettings, build_trainer
 from pggan.training.trainer import Trainer
@@ -163,6 +164,8 @@ BATCHES = {4: 128, 16: 128, 64: 32, 256: 8, 1024: 4}  # the official ones for on
 
 def launches() -> dict[str, dict[str, int]]:
     """Counts by row: stages of the paper's networks in the default way; every other way at 16x16, 64 wide."""
+    for module in (fused, rgb, stddev):
+        module.dense = counted_dense  # type: ignore[attr-defined]
     trainer_module.WARMUP_STEPS = 2  # instead of three: the second one finds Adam's moments, as all later ones do
     phases = {phase.name: phase for phase in growth(1024, 4)}
     trainer = new_trainer([*phases.values()], width=512, precision="bf16")
@@ -181,6 +184,12 @@ def launches() -> dict[str, dict[str, int]]:
     return found
 
 
+def counted_dense(maps: torch.Tensor, dense: Any = fused.dense) -> Any:
+    """What `fused.dense` returns; counts maps that it copies."""
+    session.count_copy(maps)
+    return dense(maps)
+
+
 def counts_of(trainer: Trainer, phase: Phase) -> dict[str, int]:
     """The counts of an eager step, those of its graph, and those of a step that replays the graph."""
     take_steps(trainer, phase)
@@ -191,6 +200,7 @@ def counts_of(trainer: Trainer, phase: Phase) -> dict[str, int]:
         take_steps(trainer, phase)
         counted.append(session.counts())
         if len(counted) == 1:
+            copied = session.copied_maps[0]
             peak = torch.cuda.max_memory_allocated(CUDA)
     (eager, captured, replay), copies, waits = counted, ("copy ",), ("wait: ", "pageable ")
     launched = replay["kernel"] + replay["triton kernel"] + replay["memset"] + replay["graph launch"]
@@ -201,6 +211,7 @@ def counts_of(trainer: Trainer, phase: Phase) -> dict[str, int]:
         "memsets": eager["memset"],
         "copies": total(eager, copies),
         "waits": total(eager, waits),
+        "copied_maps": copied,
         "peak_mib": -(-peak // MIB),  # the most memory of all tensors at a time
         "graph_nodes": captured["graph nodes"],
         "replay_launches": launched,

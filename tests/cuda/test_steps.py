@@ -15,6 +15,7 @@ import torch
 from tests.cuda.null_gpu.build import build, started
 
 pytestmark = pytest.mark.slow
+MOST_NODES = {1024: 700, 4: 260}
 TABLE = Path(__file__).with_name("launches.json")
 
 
@@ -42,7 +43,9 @@ def test_steps_ask_of_the_device_what_the_table_says(null_gpu):
         pytest.skip(f"the table is for PyTorch {table['torch']}, this is {torch.__version__}")
     rows = table["rows"]
     assert run(null_gpu, "launches") == rows, "`python -m tests.cuda.test_steps` writes them anew; the commit says why"
-    assert {(row["waits"], row["replay_waits"]) for row in rows.values()} == {(0, 0)}
+    assert {(row["waits"], row["replay_waits"], row["copied_maps"]) for row in rows.values()} == {(0, 0, 0)}
+    assert rows["1024 stable wgan_gp bf16"]["graph_nodes"] <= MOST_NODES[1024]
+    assert rows["4 stable wgan_gp bf16"]["graph_nodes"] <= MOST_NODES[4]
 
 
 @pytest.mark.rare

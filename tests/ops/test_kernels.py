@@ -14,12 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pggan.core.architecture import Rescaling
-from pggan.networks.layers import ComputeOptions, ConvWithStddev, Equalized
+from pggan.networks.layers import ComputeOptions, ConvWithStddev, Equalized, minibatch_stddev
 from pggan.networks.networks import initialize
 from pggan.ops import fused, rgb
 from pggan.ops.convolution import DENSE, DIRECT, PACKED, POINTWISE, Algorithm, switched
 from pggan.ops.elementwise import LEAKY_SLOPE, pixel_norm
 from pggan.ops.preparation import Request, prepare_together
+from pggan.ops.stddev import Groups, Stddev
 
 SHAPES = [(1, 6, 5, 5), (2, 16, 3, 3), (1, 33, 2, 2), (2, 1, 3, 3), (9, 24)]  # images and dense layers
 PACKS = ((32, 9), PACKED)  # of two pixels
@@ -97,6 +98,23 @@ def check_blend(shape: tuple[int, ...], dtype: torch.dtype) -> None:
             (y, *shares), (expected, *torch.autograd.grad(expected, ends, gradient.double())), strict=True
         ):
             require_close(one, other, dtype)
+
+
+def check_stddev(sub_batches: int, group: int, dtype: torch.dtype) -> None:
+    """Value, gradients, and the gradients of these: `Stddev` against `minibatch_stddev`, and pixel norm of latents."""
+    x, upstream = normal((12, 3, 4, 4), 0, dtype), normal((12,), 1, torch.float32)
+    direction = normal((12, 3, 4, 4), 2, dtype)
+
+    def derivatives(y: Tensor, x: Tensor, upstream: Tensor) -> list[Tensor]:
+        (slope,) = torch.autograd.grad(y, x, upstream, create_graph=True)
+        return [y, slope, *torch.autograd.grad((slope.double() * direction.double()).sum(), (x, upstream))]
+
+    found = derivatives(Stddev.apply(x, Groups(group, 12 // sub_batches // group)), x, upstream)
+    ends = wide(x, upstream)
+    for one, other in zip(found, derivatives(minibatch_stddev(ends[0], group, sub_batches), *ends), strict=True):
+        require_close(one, other, dtype)
+    latents = normal((5, 20), 3, torch.float32).detach()
+    require_close(fused.pixel_norm(latents), pixel_norm(latents), torch.float32)
 
 
 def check_rgb(channels: int, features: int, dtype: torch.dtype) -> None:
@@ -199,4 +217,6 @@ if __name__ == "__main__":
             check_blend(shape, dtype)
         check_rgb(3, 6, dtype)
         check_rgb(1, 33, dtype)
+        check_stddev(1, 4, dtype)
+        check_stddev(2, 3, dtype)
     check_preparation(torch.bfloat16)

@@ -25,11 +25,14 @@ _Watcher = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
 _watchers = []  # for good: another thread may have read one that is no longer set, and be about to call it
 
 
+copied_maps = [0]  # since the last `reset`
+
 # ---- what the program asked of the device ------------------------------------------------------------------------
 
 
 def reset() -> None:
     """Begin to count anew."""
+    copied_maps[0] = 0
     _gpu.null_gpu_reset()
 
 
@@ -75,8 +78,15 @@ def _layout(*tensors: Tensor) -> torch.memory_format:
     return torch.channels_last if last else torch.contiguous_format
 
 
+def count_copy(maps: Tensor) -> None:
+    """Count `maps` that are larger than 4x4 and about to be copied, because they are not channels-last."""
+    in_order = maps.is_contiguous(memory_format=torch.channels_last) if maps.ndim == 4 else True
+    copied_maps[0] += not in_order and maps.shape[2] > 4
+
+
 def _product(operands: Sequence[Tensor], shape: Sequence[int], layout: torch.memory_format) -> Tensor:
     for operand in operands:
+        count_copy(operand)
         operand.contiguous(memory_format=layout)
     result = torch.empty(tuple(shape), dtype=operands[0].dtype, device=operands[0].device, memory_format=layout)
     _gpu.null_gpu_convolution(torch.cuda.current_stream().cuda_stream)
