@@ -55,10 +55,10 @@ def reached(run_dir: Path) -> dict[str, str]:
 
 def ending(run_dir: Path, images: int) -> list[str]:
     """The lines that are printed when the run has ended at image count `images`."""
-    record = (records_of(run_dir) or [{}])[-1]
-    took, side = f" in {duration(3600 * record['hours'])}" if record else "", record.get("resolution", 0)
-    size = f", at {side:.0f}x{side:.0f}" if side else ""
-    lines = [f"Done: {images:,} images{took}{size}."]
+    lines = [f"Done: {images:,} images."]
+    for record in records_of(run_dir)[-1:]:
+        side = f"{record['resolution']:.0f}x{record['resolution']:.0f}"
+        lines = [f"Done: {images:,} images in {duration(3600 * record['hours'])}, at {side}."]
     for name, text in reached(run_dir).items():
         words = wrap(text, WIDTH) if name == "Quality" else [text]  # users copy the other lines
         lines += [f"{heading:<10} {line}" for heading, line in zip_longest([name], words, fillvalue="")]

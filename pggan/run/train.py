@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pggan.checkpoints.read import checkpoints_of, mark_of, newest_checkpoint
 from pggan.checkpoints.write import NonFiniteError, prune
+from pggan.config.defaults import of_earlier_version
 from pggan.config.train import TrainConfig
 from pggan.config.values import changes, describe, to_plain
 from pggan.core.devices import choose_device, count_devices
@@ -66,7 +67,7 @@ def ended_at(config: TrainConfig) -> int:
     checkpoint, _ = newest_checkpoint(run_dir)  # verifies the files, which takes a second for large networks
     if checkpoint is None or checkpoint.directory != found[-1]:
         return 0
-    changed = {key for key, _ in changes(checkpoint.header["config"], describe(config))}
+    changed = {key for key, _ in changes(of_earlier_version(checkpoint.header["config"]), describe(config))}
     return 0 if changed - OF_ONE_COMMAND else checkpoint.images
 
 
