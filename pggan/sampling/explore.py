@@ -207,13 +207,12 @@ class Server(ThreadingHTTPServer):
 
         Raises ValueError for other content, and OSError if the file can't be written.
         """
-        if not isinstance(names := json.loads(content), list):
-            raise ValueError("names.json is no list")
+        about = {"names": json.loads(content)}
         self.files["names.json"] = content
         if self.names is None:
             return b"These names end with the server, because this generator is in no directory of yours."
         vectors = np.frombuffer(self.files["directions.bin"], "<f4").reshape(-1, self.generator.latent_size)
-        save_vectors("directions", torch.tensor(vectors), self.names, load_about(self.names) | {"names": names})
+        save_vectors("directions", torch.tensor(vectors), self.names, load_about(self.names) | about)
         return b""
 
     def server_close(self) -> None:
@@ -299,18 +298,13 @@ class Handler(BaseHTTPRequestHandler):
         return self.server.files.get(name) if self.command == "GET" else None
 
     def _latents(self, most: int) -> Tensor:
-        """Read the latents [N, Z] in the body of the request; raises UserError unless 1 <= N <= `most`."""
+        """Read the latents [N, Z] in the body of the request; raises UserError for more than `most`, and ValueError."""
         size = self.server.generator.latent_size
-        body = self._body(4 * size * most)
-        if len(body) % (4 * size):
-            raise UserError(f"The request does not hold latents of {size} float32 numbers.", "Reload the page.")
-        return torch.tensor(np.frombuffer(body, "<f4")).view(-1, size)
+        return torch.tensor(np.frombuffer(self._body(4 * size * most), "<f4").reshape(-1, size))
 
     def _body(self, most: int) -> bytes:
         """Read the body of the request; raises UserError unless it has from 1 to `most` bytes."""
         length = int(self.headers.get("Content-Length", "0"))
         if not 0 < length <= most:
-            raise UserError(
-                f"The request has {length} bytes, not 1 to {most}.", "Take fewer frames, or a smaller file."
-            )
+            raise UserError(f"The request has {length} bytes, not 1 to {most}.", "Take fewer frames or bytes.")
         return self.rfile.read(length)

@@ -139,13 +139,16 @@ def psnr(a: Pixels, b: Pixels) -> float:
 
 def read_target(picture: Picture, resolution: int, channels: int) -> Pixels:
     """Scale the middle square of a picture down to uint8 [R, R, C]; raises UserError for a damaged or small picture."""
-    content = BytesIO(picture if isinstance(picture, bytes) else b"")
-    path = Path(picture) if isinstance(picture, str | Path) else Path("(picture)")
+    what, path, content = "The picture", Path("picture"), BytesIO()
     if isinstance(picture, Image.Image):
         picture.save(content, "PNG")
+    elif isinstance(picture, bytes):
+        content = BytesIO(picture)
+    else:
+        what, path = f"image={picture}", Path(picture)
     file = ImageFile(path, lambda: path.open("rb") if isinstance(picture, str | Path) else content)
     try:
         return load_image(file, resolution, channels, "center")[0]
     except BadImage as error:
         remedy = f"Give a PNG, JPEG, WebP or AVIF image of at least {resolution}x{resolution} pixels."
-        raise UserError(f"image={path} can't be projected: {error}.", remedy) from error
+        raise UserError(f"{what} can't be projected: {error}.", remedy) from error

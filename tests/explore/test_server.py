@@ -73,8 +73,7 @@ def test_names_of_directions_are_kept_beside_the_run_or_in_the_file_that_was_giv
         before = np.frombuffer(ask(made, "GET", "/directions.bin")[1], "<f4").reshape(-1, 20)
         names = ["a smile", *[""] * (len(before) - 1)]
         assert ask(made, "POST", "/names.json", json.dumps(names).encode())[1] == b""
-        for bad in (b"{", b"1"):
-            assert ask(made, "POST", "/names.json", bad)[0].status == 400
+        assert ask(made, "POST", "/names.json", b"{")[0].status == 400
         serve(made := listen(generator, str(run), file, 0))
         assert json.loads(ask(made, "GET", "/names.json")[1]) == names
         for which in ("1", "a smile"):

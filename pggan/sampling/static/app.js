@@ -64,7 +64,6 @@ const on = (id, kind, act) => $(id).addEventListener(kind, guarded(act));
 
 const sliders = () => [...$("directions").querySelectorAll("[type=range]")];
 const strengths = () => sliders().map((slider) => Number(slider.value));
-
 const moved = () => strengths().some((strength) => strength !== 0);
 const share = () => (held ? Number($("mix").value) : 0);
 const percent = () => `${Math.round(100 * share())} %`;
@@ -104,6 +103,7 @@ function pass(latent, name) {
   Object.assign(seen, { latent, name });
   for (const slider of [$("mix"), ...sliders()]) slider.value = 0;
   $("photo").hidden = $("photo").alt !== name;
+  if (/^seed \d+$/.test(name)) $("seed").value = name.slice(5);
   refresh();
 }
 
@@ -149,26 +149,19 @@ function smallFace(place) {
 function showNumbers() {
   document.body.classList.toggle("smooth", $("smooth").checked);
   document.body.classList.toggle("sheet", $("sheet").checked);
-  const { resolution } = settings();
-  const fades = resolution === model.resolution && model.alpha < 1;
+  const { resolution: side } = settings();
   $("title").textContent = currentName();
-  $("growth").nextSibling.textContent = fades ? `${resolution / 2}→${resolution}, ${model.alpha.toFixed(2)}` : `${resolution}x${resolution}`;
+  $("growth").nextSibling.textContent = side < model.resolution || model.alpha === 1 ? `${side}x${side}` : `${side / 2}→${side}, ${model.alpha.toFixed(2)}`;
   for (const slider of [$("truncation"), $("distance"), ...sliders()]) slider.nextSibling.textContent = Number(slider.value).toFixed(2);
   $("mix").nextSibling.textContent = held ? percent() : "";
 }
 
-async function showSeed(seed) {
-  $("seed").value = seed;
-  look(await renderer.latentOfSeed(seed), `seed ${seed}`);
-}
-
+const showSeed = async (seed) => look(await renderer.latentOfSeed(seed), `seed ${seed}`);
 const anySeed = () => Math.floor(Math.random() * model.seeds);
 
 const nearby = (name) => `near ${name.replace(/^near /, "")}`;
 
-function walk(place) {
-  if (!isCenter(place)) look(neighbourAt(place), nearby(seen.name));
-}
+const walk = (place) => isCenter(place) || look(neighbourAt(place), nearby(seen.name));
 
 function hold(face) {
   held = face && { id: "held", ...face, canvas: $("held") };
@@ -307,8 +300,7 @@ on("face", "pointerdown", dragFace);
 
 for (const id of ["growth", "truncation", "class", "distance", "smooth", "lattice-of"]) on(id, "input", refresh);
 for (const id of ["mix", "directions"]) {
-  on(id, "input", ({ target }) => {
-    if (target.type !== "range") return;
+  on(id, "input", () => {
     settle();
     refresh();
   });
@@ -361,8 +353,8 @@ document.addEventListener(
 
 document.title = `${model.name} · pggan`;
 $("name").textContent = model.name;
-const shown = model.images ? `, ${model.images.toLocaleString("en")} images shown in training` : "";
 $("facts").className = "";
+const shown = model.images ? `, ${model.images.toLocaleString("en")} images shown in training` : "";
 const hint = renderer.search ? ". Drop a photo, and its face is found" : "";
 $("facts").textContent = `${model.resolution}x${model.resolution}, ${size} numbers make a face${shown}${hint}`;
 $("growth").max = $("growth").value = model.resolutions.length - 1;
