@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw, ImageFilter
 from pggan.cli.main import main
 from pggan.config.train import DataConfig
 from pggan.core.errors import UserError
-from pggan.data import face_finder
+from pggan.data import mtcnn
 from pggan.data.face_crop import face_side
 from pggan.data.face_finder import faces_of
 from pggan.data.sources import folder_source
@@ -135,12 +135,12 @@ def test_hours_take_the_size_of_faces_not_that_of_photographs(tmp_path):
 
 @pytest.mark.parametrize("lacking", ["joblib", "other weights"])
 def test_what_is_missing_is_said_with_what_to_install(tmp_path, lacking, monkeypatch, capsys):
-    face_finder.weights.cache_clear()
+    mtcnn.weights.cache_clear()
     photo(tmp_path / "photos" / "a.png", (300, 300))
     if lacking == "joblib":
         monkeypatch.setitem(sys.modules, "joblib", None)
     else:
-        monkeypatch.setattr(face_finder, "SEARCH", face_finder.SEARCH._replace(sha256="0" * 64))
+        monkeypatch.setattr(mtcnn, "NETWORKS", [mtcnn.SEARCH._replace(sha256="0" * 64)])
     assert main(["prepare", f"source={tmp_path / 'photos'}", f"dest={tmp_path / 'set'}", "crop=faces"]) == 2
     shown = capsys.readouterr().err
     assert "pip install 'pggan[faces]'" in shown

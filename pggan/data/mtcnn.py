@@ -1,0 +1,125 @@
+"""MTCNN, three small networks that find faces, with the weights of the package `mtcnn`.
+
+Source: Zhang et al. 2016, Joint Face Detection and Alignment using Multitask Cascaded Convolutional Networks.
+N boxes; a box is (left, top, right, bottom) in pixels.
+"""
+
+from functools import lru_cache
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional as F
+from torchvision.ops import nms, roi_align
+
+from pggan.core.errors import UserError
+from pggan.data.face_crop import Landmarks
+
+SMALLEST = 24  # pixels: side of the smallest box that the search finds
+SEARCH_STEP = 0.5**0.5  # the search looks at a photograph at scales with this ratio
+
+
+class Network(NamedTuple):
+    """One of the three networks: the file of its weights, and the side of the images that it sees.
+
+    least_score: the score above which a box passes; most_shared: of two boxes that share more of their union, the worse
+    is dropped; pools: the pooling behind each convolution, 0 for none.
+    """
+
+    file: str
+    sha256: str
+    side: int
+    least_score: float
+    most_shared: float
+    pools: tuple[int, ...]
+
+
+NETWORKS = SEARCH, REFINE, FINISH = (
+    Network("pnet.lz4", "ea6b0c3e685ebee3165326ad6484acc95f2ef78f1c94fbf40a55704fa989f7b5", 12, 0.6, 0.7, (2, 0, 0)),
+    Network("rnet.lz4", "cb00e6460f3c98b0bfafaba3c0a0ded4bdf6e62cee7174d969e8670d7e757fee", 24, 0.7, 0.7, (3, 3, 0)),
+    Network("onet.lz4", "94f6ea2f4cf985275ee958cdd762d17b6009348a4fb9d8c6be39ba73ffd22ca3", 48, 0.9, 0.3, (3, 3, 2, 0)),
+)
+
+
+@torch.inference_mode()
+def find_faces(image: Image.Image) -> list[Landmarks]:
+    """The landmarks of each face in a colour image, the largest face first."""
+    boxes, _ = refined(to_tensor(image), search(image), REFINE)
+    boxes, points = refined(to_tensor(image), boxes, FINISH)
+    order = (boxes[:, 0] - boxes[:, 2]).argsort()
+    return [np.delete(five, 2, axis=0) - 0.5 for five in points[order].double().numpy()]  # without the nose
+
+
+def search(image: Image.Image) -> Tensor:
+    """Boxes [N, 4] that may hold faces: the first network looks at all places of `image`, in all sizes."""
+    size, scale = torch.tensor(image.size), SEARCH.side / SMALLEST
+    boxes, scores = [torch.empty(0, 4)], [torch.empty(0)]
+    while min(shape := (size * scale).round().int().tolist()) >= SEARCH.side:
+        changes, values = outputs(SEARCH, to_tensor(image.resize(shape, Image.Resampling.BOX)))
+        rows, columns = torch.where(values[0] > SEARCH.least_score)
+        corners = 2 * torch.stack([columns, rows], 1)  # there is an output for every second pixel
+        found = torch.cat([corners, corners + SEARCH.side], 1) * (size / torch.tensor(shape)).repeat(2)
+        boxes.append(found + changes[0, :, rows, columns].T * (found[:, 2:] - found[:, :2]).repeat(1, 2))
+        scores.append(values[0, rows, columns])
+        scale *= SEARCH_STEP
+    return torch.cat(boxes)[nms(torch.cat(boxes), torch.cat(scores), SEARCH.most_shared)]
+
+
+def refined(image: Tensor, boxes: Tensor, network: Network) -> tuple[Tensor, Tensor]:
+    """The boxes [N, 4] that `network` keeps, moved, and the five points [N, 5, 2] that only the last network finds."""
+    middle, half = (boxes[:, :2] + boxes[:, 2:]) / 2, (boxes[:, 2:] - boxes[:, :2]).amax(1, keepdim=True) / 2
+    boxes = torch.cat([middle - half, middle + half], 1)  # squares
+    crops = roi_align(image, [boxes], network.side, sampling_ratio=2, aligned=True)
+    changes, *shares, scores = outputs(network, crops)
+    passed = torch.where(scores > network.least_score)[0]
+    new = (boxes + changes * 2 * half)[passed]
+    keep = nms(new, scores[passed], network.most_shared)
+    shares = shares or [changes.new_zeros(len(boxes), 10)]
+    points = boxes[:, None, :2] + shares[0].view(-1, 2, 5).mT * 2 * half[:, None]
+    return new[keep], points[passed][keep]
+
+
+def to_tensor(image: Image.Image) -> Tensor:
+    """A Pillow image as a tensor [1, 3, H, W] in [0, 255]."""
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)[None].float()
+
+
+def outputs(network: Network, images: Tensor) -> list[Tensor]:
+    """The outputs of a network for images [N, 3, H, W] in [0, 255]: changes of boxes, maybe points, and scores."""
+    layers, x = list(weights(network)), (images - 127.5) / 128
+    x = x.contiguous(memory_format=torch.channels_last)  # pooling takes a tenth of the time of the default format
+    for pool in network.pools:
+        weight, bias, slope = layers.pop(0), layers.pop(0), layers.pop(0)
+        x = F.prelu(F.conv2d(x, weight.permute(3, 2, 0, 1), bias), slope.flatten())
+        x = F.max_pool2d(x, pool, 2, ceil_mode=True) if pool else x
+    if network is not SEARCH:
+        x = x.permute(0, 3, 2, 1).flatten(1)  # the weights come from a program whose images are stored by columns
+        x = F.prelu(x @ layers.pop(0) + layers.pop(0), layers.pop(0))
+    found = []
+    while layers:
+        weight, bias = layers.pop(0), layers.pop(0)
+        found.append(F.conv2d(x, weight.permute(3, 2, 0, 1), bias) if network is SEARCH else x @ weight + bias)
+    return [*found[:-1], found[-1].softmax(1)[:, 1]]
+
+
+@lru_cache
+def weights(network: Network) -> list[Tensor]:
+    """The weights of a network, layer by layer; raises UserError if the packages of the extra `faces` are missing."""
+    try:
+        import joblib
+
+        (folder,) = getattr(find_spec("mtcnn"), "submodule_search_locations", None) or [""]
+        path = Path(folder, "assets", "weights", network.file)
+        # joblib's files are pickles, which can run code.  This file is the one with the known checksum, or is not read.
+        if sha256(path.read_bytes()).hexdigest() == network.sha256:
+            return [torch.from_numpy(np.asarray(array)) for array in joblib.load(path)]
+    except (ImportError, OSError, ValueError):  # joblib raises ValueError if lz4 is missing
+        pass
+    problem = "crop=faces needs mtcnn 1.0.0, which finds faces, with joblib and lz4."
+    remedy = "Install these packages: pip install 'pggan[faces]'. Or take the middle of each photograph: crop=center."
+    raise UserError(problem, remedy)
