@@ -83,7 +83,8 @@ def test_the_loss_scale_doubles_after_so_many_updates_in_a_row_and_halves_with_o
     scaled.scale.fill_(scale)
     scaled.since_scaling.fill_(since)
     scaled.skipped.fill_(4)
-    scaled.update(0.001, torch.tensor(finite))
+    wrong = torch.tensor(not finite)
+    scaled.update(0.001, wrong, wrong.float())
     assert (float(scaled.scale), int(scaled.since_scaling)) == expected
     assert int(scaled.skipped) == (0 if finite else 5)  # in a row
 
@@ -92,7 +93,7 @@ def test_the_norm_and_the_update_are_those_of_the_gradient_before_the_loss_was_s
     weight = scaled.network.weights[0]
     weight.grad = torch.full_like(weight, INIT_SCALE * 0.5)
     assert float(scaled.gradient_norm()) == pytest.approx(0.5 * weight.numel() ** 0.5)
-    scaled.update(0.001, torch.tensor(True))
+    scaled.update(0.001, torch.tensor(False), torch.tensor(0.0))
     (square,) = (value for name, value in scaled.optimizer.state[weight].items() if "sq" in name)
     torch.testing.assert_close(square, torch.full_like(square, 0.01 * 0.25))  # (1 - beta2) g^2
 
