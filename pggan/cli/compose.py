@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_origin
 
 from pggan.cli.commands import COMMANDS, Command
-from pggan.config.defaults import CONFIGS
+from pggan.config.defaults import CONFIGS, saved_config
 from pggan.config.validation import alternatives, keys_of, kinds_of, named_tables
 from pggan.config.withdrawn import withdrawal
 from pggan.core.errors import UserError, nearest, nearest_name
@@ -37,7 +37,7 @@ LIST = re.compile(r"[^\s,=(){}\[\]'\"]+(,[^\s,=(){}\[\]'\"]+)+")  # matches list
 WORD = re.compile(r"[\w./:+$@-]*", re.ASCII)  # matches values that Hydra reads without quotes
 CHOICE = re.compile(r"[\w./,\[\]-]*", re.ASCII)  # matches choices of config groups, and lists of choices
 # Keys that say where and how a run resumes, and where its images are now.
-RESUME_KEYS = {"run_dir", "resume", "devices", "threads", "data.path", "data.cache"}
+RESUME_KEYS = {"run_dir", "resume", "devices", "threads", "data.path", "data.cache", "allow_changes"}
 Task = Callable[[dict[str, Any], list[str]], int]  # a function of composed values and overrides; returns an exit code
 
 # Maps the name of a key in other GAN programs to the name of this key in pggan.
@@ -338,19 +338,3 @@ def own_config(given: dict[str, Any]) -> dict[str, Any] | None:
         new = f"pggan train data.path=photos hours=2 run_dir={run_dir}"
         raise UserError(f"There is no run in run_dir={run_dir} to resume.", f"Start a new run, for example: {new}")
     return None
-
-
-def saved_config(file: Path) -> dict[str, Any]:
-    """The values in a run's config.yaml; relative paths of images count from the directory of the earlier command."""
-    from omegaconf import OmegaConf
-
-    from pggan.config.defaults import of_earlier_version
-
-    values: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-    before = values.pop("versions").get("directory") or os.getcwd()
-    values = of_earlier_version(values)
-    for key in ("path", "cache"):
-        value = values["data"][key]
-        if before != os.getcwd() and value is not None and Path(before, value).exists():
-            values["data"][key] = str(Path(before, value))
-    return dict(values)

@@ -10,8 +10,9 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from pggan.cli.commands import Command
-from pggan.cli.compose import compose, named_file, read_recipe, resumes, saved_config
+from pggan.cli.compose import compose, named_file, read_recipe, resumes
 from pggan.cli.help import hang, meanings
+from pggan.config.defaults import saved_config
 from pggan.config.values import command_seconds
 from pggan.core.atomic_io import atomic_write
 from pggan.core.errors import UserError

@@ -1,5 +1,6 @@
 """Read default values from the YAML files of configs/, and convert the saved configurations of earlier versions."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,20 @@ def default_values(choices: Mapping[str, str]) -> dict[str, Any]:
         file = CONFIGS / group / f"{name}.yaml"
         values |= {group: safe_load(file.read_text("utf-8"))} if file.is_file() else {}
     return values
+
+
+def saved_config(file: Path) -> dict[str, Any]:
+    """The values in a run's config.yaml; relative paths of images count from the directory of the earlier command."""
+    from omegaconf import OmegaConf
+
+    values: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+    before = values.pop("versions").get("directory") or os.getcwd()
+    values = of_earlier_version(values)
+    for key in ("path", "cache"):
+        value = values["data"][key]
+        if before != os.getcwd() and value is not None and Path(before, value).exists():
+            values["data"][key] = str(Path(before, value))
+    return dict(values)
 
 
 def of_earlier_version(values: Mapping[str, Any]) -> dict[str, Any]:

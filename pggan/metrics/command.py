@@ -4,12 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
 from rich.console import Console
 
 from pggan.checkpoints.read import CONFIG_FILE, checkpoints_of, choose_checkpoint
 from pggan.config.commands import ALL, EvaluateConfig
-from pggan.config.defaults import default_values, of_earlier_version
+from pggan.config.defaults import default_values, saved_config
 from pggan.config.train import DataConfig
 from pggan.config.validation import validated
 from pggan.config.values import versions
@@ -87,8 +86,7 @@ def images_of_run(run: str) -> tuple[DataConfig, int]:
     folders = (path, path.parent, path.parent.parent)  # `run` may be a run directory, a file there, or a checkpoint
     file = next((folder / CONFIG_FILE for folder in folders if (folder / CONFIG_FILE).is_file()), path / CONFIG_FILE)
     try:
-        values: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-        values = of_earlier_version({"schedule": values["schedule"], "data": {**values["data"]}})
+        values = saved_config(file)
         return validated(DataConfig, values["data"], "data."), int(values["schedule"]["final_resolution"])
     except Exception as error:  # a damaged YAML file may raise any exception
         problem = f"{file} does not say which images to compare with: {error}."
