@@ -150,5 +150,5 @@ def read_target(picture: Picture, resolution: int, channels: int) -> Pixels:
     try:
         return load_image(file, resolution, channels, "center")[0]
     except BadImage as error:
-        remedy = f"Give a PNG, JPEG, WebP or AVIF image of at least {resolution}x{resolution} pixels."
+        remedy = f"Give a PNG, JPEG, WebP or AVIF image of {resolution}x{resolution} pixels to 64 megapixels."
         raise UserError(f"{what} can't be projected: {error}.", remedy) from error

@@ -184,7 +184,7 @@ async function findFace(photo) {
         Object.assign($("photo"), { src: URL.createObjectURL(photo), alt: photo.name });
       }
       $("search").firstElementChild.value = done;
-      if (done === 1 || !painter.waiting) pass(latent, photo.name);
+      if (done === 1 || performance.now() - recent.at(-1) > REST) pass(latent, photo.name); // drawing delays the search
     }
   } catch (error) {
     if (!signal.aborted) throw new Error(`${photo.name} can't be used. ${error.message}`);
@@ -194,7 +194,7 @@ async function findFace(photo) {
 }
 
 async function openFile(file) {
-  if (!file) throw new Error("Nothing to open. Take a photo, or a .safetensors file of latents or directions.");
+  if (!file?.size) throw new Error("Nothing to open. Take a photo, or a .safetensors file of latents or directions.");
   if (!file.name.endsWith(".safetensors")) return findFace(file);
   let found;
   try {
