@@ -15,6 +15,7 @@ import numpy as np
 from PIL import Image
 from rich.color import Color
 from rich.console import Console, Group, RenderableType
+from rich.constrain import Constrain
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
@@ -143,7 +144,9 @@ class TrainingConsole:
         rows = Table.grid(padding=(0, 1))
         for name, text in (self.rows | {"checkpoint": (saved or ["none yet"])[-1]}).items():
             rows.add_row(name, Text(text))
-        return Group(*self._strip, table, rows, *(Text(f"! {text}", "yellow") for text in self.warnings))
+        texts = Group(table, rows, *(Text(f"! {text}", "yellow") for text in self.warnings))
+        # The terminal writes ^C behind the last line, which must not wrap: rich erases as many lines as it has drawn.
+        return Group(*self._strip, Constrain(texts, self._console.width - len("^C")))
 
 
 def half_blocks(fakes: Pixels, width: int) -> RenderableType:
