@@ -9,6 +9,7 @@ import pytest
 import pggan
 from pggan.checkpoints.generator_file import LoadedGenerator, save_generator
 from pggan.sampling.explore import listen
+from pggan.sampling.marks import mark_line
 from tests.definitions import variant, with_random_biases
 from tests.explore.browser import CHROMIUM, open_browser
 
@@ -47,7 +48,7 @@ def serve():
 
 @pytest.fixture(scope="session")
 def server(generator, generator_file, serve):
-    made = listen(generator, str(generator_file.with_name("faces")), None, 0)
+    made = listen(generator, str(generator_file.with_name("faces")), None, 0, mark_line(True, "faces", "the page"))
     serve(made)
     return made
 

@@ -12,6 +12,7 @@ from pggan.sampling import explore
 from pggan.sampling.generate import seed_latents
 from pggan.sampling.images import enlarge, shrink
 from pggan.sampling.latents import load_vectors, move, path_through, save_vectors
+from pggan.sampling.marks import mark_in
 
 pytestmark = pytest.mark.slow
 
@@ -212,6 +213,7 @@ def test_what_is_saved_is_what_is_seen(page, downloads, generator):
     page.wait_for_files(downloads, ["seed-0.png", "seed-0.safetensors"])
     expected = generator.render(generator.latents([0]))[0]
     assert np.array_equal(picture(downloads / "seed-0.png"), expected)
+    assert mark_in(downloads / "seed-0.png")["digital_source_type"] == "trainedAlgorithmicMedia"
     (downloads / "seed-0.png").unlink()
     page.set("#size", "enlarged", "change")
     page.click("#smooth")
