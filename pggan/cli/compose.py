@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, get_origin
 from pggan.cli.commands import COMMANDS, Command
 from pggan.config.defaults import CONFIGS, saved_config
 from pggan.config.validation import alternatives, keys_of, kinds_of, named_tables
+from pggan.config.values import flatten
 from pggan.config.withdrawn import withdrawal
 from pggan.core.errors import UserError, nearest, nearest_name
 from pggan.core.text import as_hydra_reads_it, key_of
@@ -297,7 +298,7 @@ def finished(command: Command, composed: "DictConfig", overrides: Sequence[str])
     typed = {key_of(one) for one in overrides}
     values: dict[str, Any] = OmegaConf.to_container(own, resolve=True)  # type: ignore[assignment]
     if command.name == "train" and resumes(overrides):
-        return own_config({key: OmegaConf.select(own, key) for key in typed}) or values
+        return own_config({key: value for key, value in flatten(values) if key in typed}) or values
     for table, choices in named_tables(command.schema_type).items():
         given, options = values.get(table), {field for one in choices.values() for field in one.__dataclass_fields__}
         if isinstance(given, dict) and (chosen := choices.get(str(given.get("name")))) is not None:

@@ -133,6 +133,9 @@ def saved_run(tmp_path):
 def test_run_dir_alone_takes_the_configuration_of_the_run_but_for_keys_of_the_machine(saved_run):
     run_dir, config = saved_run
     assert validated(TrainConfig, compose("train", [f"run_dir={run_dir}"])) == config
+    values = compose("train", [f"run_dir={run_dir}", "data.path=moved", "data.cache=here", "allow_changes=[data]"])
+    moved = validated(TrainConfig, values)
+    assert (moved.data.path, moved.data.cache, moved.allow_changes, moved.seed) == ("moved", "here", ["data"], 7)
     values = compose("train", [f"run_dir={run_dir}", "threads=3", "resume=never"])
     assert (values["threads"], values["resume"], values["seed"]) == (3, "never", 7)
 
