@@ -49,9 +49,6 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
         return values
     base = [] if values["grow"] is None else base_of_growth(values["grow"], overrides)
     if command.name != "train":
-        if values.get("device") is not None:
-            problem = f"device={values['device']} is a GPU of another machine; hours= fits a run to this machine."
-            raise UserError(problem, "Leave out one of them.")
         choices, _ = choose(command, values, overrides, base)
         print(*(hang("  ", f"{override_of(one)}: {one.reason}.") for one in choices), sep="\n", file=sys.stderr)
         return compose(command.name, [*base, *overrides, *map(override_of, choices)])
@@ -131,12 +128,15 @@ def choose(
         return validated(TrainConfig, compose("train", [*keys, *map(override_of, choices)]))
 
     config, console = composed([]), Console(stderr=True, highlight=False)
-    from pggan.performance.hours import find_recipe  # imported late, because it imports torch
+    from pggan.performance.costs import card_of  # imported late, because it imports torch
+    from pggan.performance.hours import find_recipe
     from pggan.performance.recipe import two_digits
     from pggan.run.eta import until
 
     with console.status("Choosing a recipe") as status:
-        choices, about = find_recipe(config, given, composed, status.update, scales=scales)
+        choices, about = find_recipe(
+            config, given, composed, status.update, scales=scales, card=card_of(values.get("device"))
+        )
     final, reasons = composed(choices), {one.key: f": {one.reason}" for one in choices}
     schedule = final.schedule.build()
     size = f"{schedule.final_resolution}x{schedule.final_resolution}"

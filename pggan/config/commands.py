@@ -234,8 +234,9 @@ class PlanConfig(TrainConfig):
 
     device: str | None
     calibrate: bool
+    details: bool
     interconnect: str
-    processes: list[Count]
+    processes: list[Count] | None
     json: bool
 
 

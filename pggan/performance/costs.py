@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from pggan.core.architecture import Architecture, Precision
-from pggan.core.errors import UserError
+from pggan.core.errors import UserError, nearest
 from pggan.core.schedule import Phase
 from pggan.losses.base import GradientPenalty, Loss, PenaltyContext, Reals
 from pggan.networks.networks import Generator, count_parameters, new_discriminator
@@ -106,6 +106,11 @@ class Card(NamedTuple):
     watts: float
     teraflops: Mapping[str, float]  # 10^12 FLOP/s by precision
 
+    @property
+    def memory_bytes(self) -> int:
+        """The GPU's memory in bytes."""
+        return int(self.gib * 2**30)
+
     def precision(self, asked: Precision) -> Precision:
         """The precision that precision=`asked` (or auto) means; raises UserError if this GPU does not support it."""
         found = next(name for name in ("bf16", "fp16") if name in self.teraflops) if asked is Precision.auto else asked
@@ -130,6 +135,13 @@ CARDS = {
     "t4": Card("Tesla T4", 320e9, 15, 70, {"fp16": 65, "fp32": 8.1}),
 }
 OTHER_WATTS = {"cpu": 100, "mps": 40, "cuda": 300}  # guessed watts, at full load, of devices that are not in CARDS
+
+
+def card_of(device: str | None) -> Card | None:
+    """The GPU that `device` names; None for None.  Raises UserError for an unknown name."""
+    if device is not None and device.lower() not in CARDS:
+        raise UserError(f"device={device} is not known.", nearest(device.lower(), CARDS))
+    return None if device is None else CARDS[device.lower()]
 
 
 # ---- many devices

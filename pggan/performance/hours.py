@@ -23,9 +23,10 @@ from pggan.data.pyramid import INDEX_FILE, ImagePyramid
 from pggan.data.report import header_of
 from pggan.distributed.process_group import rank_from_environment
 from pggan.networks import efficientnet_lite0
+from pggan.performance.costs import Card
 from pggan.performance.recipe import FEATURES_FROM, Choice, DataFacts, NetworkSizes, Recipe
 from pggan.run.eta import TRAINING_SHARE
-from pggan.training.timing import StepTimes, nearest, speed_of
+from pggan.training.timing import Speed, StepTimes, nearest, speed_of
 
 MAX_SECONDS, MAX_SHARE = 60.0, 0.02  # measuring steps takes at most 60 seconds, and 2 % of the hours
 FEATURES_COST = 1.6  # pretrained features multiply the step time at 64x64 by 1.6 (recipe orl_64, one CPU thread)
@@ -40,9 +41,12 @@ MAX_AVATAR = 256  # highest final resolution for avatars; larger avatars show no
 class MeasuredCosts:
     """Training seconds per image for networks of any size: estimated from FLOPs, then scaled to measured steps."""
 
-    def __init__(self, config: TrainConfig, facts: DataFacts, device: torch.device, ranks: int) -> None:
+    def __init__(
+        self, config: TrainConfig, facts: DataFacts, device: torch.device, ranks: int, speed: Speed | None = None
+    ) -> None:
+        """Args: speed: the speed of the device; None: measure the speed now."""
         self.config, self.facts, self.device, self.ranks = config, facts, device, ranks
-        self.speed = speed_of(device, config.precision)
+        self.speed = speed or speed_of(device, config.precision)
         self.ratios: dict[int, float] = {}  # measured / expected step time, by resolution
 
     def __call__(self, networks: NetworkSizes, batch: PerResolution) -> dict[int, float]:
@@ -102,24 +106,37 @@ def extra(networks: NetworkSizes, side: int) -> float:
 
 
 def find_recipe(
-    config: TrainConfig, given: Set[str], compose: Callable[[list[Choice]], TrainConfig], log: Log, *, scales: bool
+    config: TrainConfig,
+    given: Set[str],
+    compose: Callable[[list[Choice]], TrainConfig],
+    log: Log,
+    *,
+    scales: bool,
+    card: Card | None = None,
 ) -> tuple[list[Choice], str]:
     """Choose values for the keys of a run of `config.hours`; returns them, and a text on images, machine and time.
 
     Args: config: the configuration without choices; given: keys that must not be chosen; compose: builds the
-    configuration with choices; log: shows progress; scales: whether to scale the phases of the user's recipe.
+    configuration with choices; log: shows progress; scales: whether to scale the phases of the user's recipe;
+    card: another machine's GPU, whose step times are predicted; None: measure steps on this machine.
     """
     if rank_from_environment() is not None or config.distributed.nnodes > 1:
         problem = "hours= has to choose the recipe on one machine before the ranks start."
         raise UserError(problem, "Run hours= on one machine, then start all ranks with experiment=RUN_DIR/recipe.yaml.")
     assert config.hours is not None, "hours= is set"
-    facts, seconds, (kind, ranks) = facts_of(config.data), 3600 * config.hours, count_devices(config.devices)
-    device = choose_device(kind)
-    threads = config.threads or (threads_per_rank(ranks, elastic=config.elastic) if ranks > 1 else None)
-    configure_process(device, threads, one_thread=config.elastic)
+    facts, seconds, speed = facts_of(config.data), 3600 * config.hours, None
+    if card is not None:
+        (kind, ranks), device, memory = ("cuda", 1), torch.device("cuda"), card.memory_bytes
+        config = replace(config, precision=card.precision(config.precision))
+        speed = card.speed(config.precision)
+    else:
+        kind, ranks = count_devices(config.devices)
+        device = choose_device(kind)
+        threads = config.threads or (threads_per_rank(ranks, elastic=config.elastic) if ranks > 1 else None)
+        configure_process(device, threads, one_thread=config.elastic)
     is_free = kind == "cpu" and ranks == 1 and config.threads is None and "OMP_NUM_THREADS" not in os.environ
     threads_choice = list[Choice]()
-    costs, measured = MeasuredCosts(config, facts, device, ranks), list[tuple[NetworkSizes, PerResolution]]()
+    costs, measured = MeasuredCosts(config, facts, device, ranks, speed), list[tuple[NetworkSizes, PerResolution]]()
     while True:
         left, installed = TRAINING_SHARE * seconds - command_seconds(), efficientnet_lite0.is_installed()
         training = (1 - config.evaluation.share) * left
@@ -128,6 +145,9 @@ def find_recipe(
         if (recipe.sizes, recipe.batch) in measured or len(measured) == ATTEMPTS:
             break
         measured.append((recipe.sizes, recipe.batch))
+        if card is not None:  # the chosen loss decides how many penalties the predicted steps have
+            costs.config = compose(recipe.choices)
+            continue
         log(f"Measuring steps up to {recipe.sizes.resolution}x{recipe.sizes.resolution}")
         limit = min(MAX_SECONDS, MAX_SHARE * seconds) / ATTEMPTS
         measure = partial(costs.measure, compose(recipe.choices), recipe, limit)
@@ -136,8 +156,11 @@ def find_recipe(
             step = partial(step_of, costs, recipe)
             threads_choice = choose_threads(step, costs, measure)
     last = compose(recipe.choices).schedule.build().phases[-1]
-    larger = costs.times(config, recipe.sizes).larger_batches(last, free_memory(device) if ranks == 1 else None)
+    if card is None:
+        memory = free_memory(device) if ranks == 1 else None
+    larger = costs.times(config, recipe.sizes).larger_batches(last, memory)
     where = f"cpu, threads={torch.get_num_threads()}" if kind == "cpu" and ranks == 1 else f"{ranks} x {kind}"
+    where = where if card is None else card.name
     about = f"{facts.note}; {where}; {duration(seconds)}. {larger}"
     return [*recipe.choices, *threads_choice], about.rstrip(". ")
 

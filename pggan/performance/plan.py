@@ -1,9 +1,10 @@
 """`pggan plan` predicts the time, memory, energy and scaling of a training run."""
 
 import json
+import re
 from dataclasses import replace
 from itertools import product
-from math import log10
+from math import inf, log10
 from pathlib import Path
 from typing import Any
 
@@ -33,32 +34,51 @@ from pggan.performance.costs import (
     Load,
     Reduction,
     Scaling,
+    card_of,
 )
 from pggan.training.timing import StepTimes
 
 CALIBRATION_SECONDS = 120.0  # with calibrate=true, steps are measured for at most this many seconds
+PROCESSES = (1, 2, 4, 8, 16)  # numbers of ranks in the scaling table by default
+UNITS = (("days", 86400), ("hours", 3600), ("minutes", 60), ("seconds", 1))
 DGC_RATIO = 0.1  # gradients.ratio in the scaling table, if the run does not use gradients=dgc
 
 
 def run(config: PlanConfig) -> int:
     """Print the predicted costs of the run that `config` describes; returns the exit code."""
-    for key, value, known in (("interconnect", config.interconnect, LINKS), ("device", config.device, CARDS)):
-        if value is not None and value.lower() not in known:
-            raise UserError(f"{key}={value} is not known.", nearest(value.lower(), known))
+    plan = predict(config)
+    if config.json:
+        print(json.dumps(plan, indent=1))
+        return 0
+    scales = config.details or config.processes is not None or plan["ranks"] > 1
+    Console(highlight=False).print(*tables(plan, scales=scales))
+    print(f"{NEXT} pggan train with the same keys\n\n{plan['answer']}")
+    return 0
+
+
+def predict(config: PlanConfig) -> dict[str, Any]:
+    """The predicted costs of the run that `config` describes.  Raises UserError for an unknown card or interconnect."""
+    if config.interconnect.lower() not in LINKS:
+        raise UserError(f"interconnect={config.interconnect} is not known.", nearest(config.interconnect, LINKS))
+    card = card_of(config.device)
     channels, num_classes, data_note = image_facts(config.data)
     architecture = config.model.architecture(config.schedule.final_resolution, channels, num_classes)
     schedule, settings = config.schedule.build(), config.trainer_settings()
     kind, count = ("cuda", 1) if config.device is not None else count_devices(config.devices)
     partition = settings.partition(architecture.stddev_group, (phase.batch for phase in schedule.phases), world_size=1)
     memory: int | None
-    with Console(stderr=True, highlight=False).status("Measuring a few steps"):
-        if config.device is not None:
-            card = CARDS[config.device.lower()]
-            precision, facts = card.precision(config.precision), {"device": config.device.lower(), "name": card.name}
+    with Console(stderr=True, highlight=False).status("Measuring a few steps") as status:
+        if card is not None:
+            precision, facts = (
+                card.precision(config.precision),
+                {"device": str(config.device).lower(), "name": card.name},
+            )
             settings, cuda = replace(settings, precision=precision), torch.device("cuda")
             times = StepTimes(settings, architecture, cuda, card.speed(precision))
-            found, memory = times.of_phases(schedule, seconds=0.0), int(card.gib * 2**30)
-            note = f"Time: predicted from the data sheet of one {card.name} in {precision}; it may be wrong by a third."
+            found, memory = times.of_phases(schedule, seconds=0.0), card.memory_bytes
+            note = (
+                f"Time: predicted from the data sheet of one {card.name} in {precision}; narrow networks take longer."
+            )
         else:
             device, exact = choose_device(kind), config.compute.deterministic
             configure_process(device, config.threads, one_thread=config.elastic, deterministic=exact)
@@ -70,27 +90,34 @@ def run(config: PlanConfig) -> int:
             if found.measured:
                 side = max(found.measured)
                 note = f"Time: measured on this device (*) up to {side}x{side}; other times are estimated from FLOPs."
-    watts = next((card.watts for card in CARDS.values() if card.name in facts["name"]), OTHER_WATTS[kind])
-    ranks, counter = count * config.distributed.nnodes, CostCounter(architecture, settings.loss, precision)
-    rows, loads = list[dict[str, Any]](), list[Load]()
-    for phase, steps in zip(schedule.phases, schedule.steps(), strict=True):
-        if steps:
-            cost, taken = counter.cost(phase), found.seconds_per_image[phase.index] * phase.batch
-            how = "predicted" if config.device else "measured" if phase.resolution in found.measured else "expected"
-            about = {"phase": phase.name, "time_is": how, "images": min(phase.end, schedule.total) - phase.start}
-            rows.append(about | timed(phase, steps, seconds=taken, watts=watts) | cost)
-            rows[-1]["flops"] = steps * cost["flops_per_step"]
-            rows[-1]["memory_bytes"] += NCCL_BYTES * (kind == "cuda" and ranks > 1)
-            fixed, group = min(times.expected(phase.resolution, 0), taken), min(config.model.stddev_group, phase.batch)
-            loads.append(Load(steps, phase.batch, group, taken, fixed, tuple(cost["parameters"].values())))
+        watts = next((card.watts for card in CARDS.values() if card.name in facts["name"]), OTHER_WATTS[kind])
+        ranks, counter = count * config.distributed.nnodes, CostCounter(architecture, settings.loss, precision)
+        rows, loads = list[dict[str, Any]](), list[Load]()
+        for phase, steps in zip(schedule.phases, schedule.steps(), strict=True):
+            if steps:
+                status.update(f"Counting the work at {phase.resolution}x{phase.resolution}")
+                cost, taken = counter.cost(phase), found.seconds_per_image[phase.index] * phase.batch
+                how = "predicted" if config.device else "measured" if phase.resolution in found.measured else "expected"
+                about = {"phase": phase.name, "time_is": how, "images": min(phase.end, schedule.total) - phase.start}
+                rows.append(about | timed(phase, steps, seconds=taken, watts=watts) | cost)
+                rows[-1]["flops"] = steps * cost["flops_per_step"]
+                rows[-1]["memory_bytes"] += NCCL_BYTES * (kind == "cuda" and ranks > 1)
+                fixed = min(times.expected(phase.resolution, 0), taken)
+                group = min(config.model.stddev_group, phase.batch)
+                loads.append(Load(steps, phase.batch, group, taken, fixed, tuple(cost["parameters"].values())))
     ratio = config.gradients.ratio if isinstance(config.gradients, DgcConfig) else DGC_RATIO
-    link, processes = LINKS[config.interconnect.lower()], sorted({*config.processes, ranks})
+    link, processes = LINKS[config.interconnect.lower()], sorted({*(config.processes or PROCESSES), ranks})
     total = {key: sum(row[key] for row in rows) for key in ("images", "steps", "hours", "energy_kwh")}
     there = "" if memory is None else f"; the device has {memory / 2**30:.1f} GiB"
     most = {"memory_bytes": max(row["memory_bytes"] for row in rows), "device_memory_bytes": memory}
+    runs = [
+        Cluster(link, reduction, ratio, scaling).run(loads, devices)
+        for scaling, devices, reduction in product(Scaling, processes, Reduction)
+    ]
     plan = {
         "name": config.name,
         "hardware": facts,
+        "ranks": ranks,
         "versions": versions(),
         "parameters": {"generator": count_parameters(counter.g), "discriminator": count_parameters(counter.d)},
         "watts": watts,
@@ -100,10 +127,7 @@ def run(config: PlanConfig) -> int:
             "interconnect": config.interconnect,
             "link": link._asdict(),
             "ratio": ratio,
-            "runs": [
-                Cluster(link, reduction, ratio, scaling).run(loads, devices)
-                for scaling, devices, reduction in product(Scaling, processes, Reduction)
-            ],
+            "runs": runs,
         },
         "communication_dominates_from": {
             name: {
@@ -123,12 +147,21 @@ def run(config: PlanConfig) -> int:
             "divides one batch into whole groups of minibatch stddev. Weak scaling takes one such batch per device.",
         ],
     }
-    if config.json:
-        print(json.dumps(plan, indent=1))
-        return 0
-    Console(highlight=False).print(*tables(plan))
-    print(f"{NEXT} pggan train with the same keys")
-    return 0
+    return plan | {"answer": answer(plan)}
+
+
+def answer(plan: dict[str, Any]) -> str:
+    """The plan in one line: resolution, images, time and its possible error, devices, and memory of each device."""
+    last, total, ranks = plan["phases"][-1], plan["total"], plan["ranks"]
+    error = 10 if all(row["time_is"] == "measured" for row in plan["phases"]) else 25  # percent; other programs count
+    seconds = 3600 * next(run["hours"] for run in plan["scaling"]["runs"] if run["devices"] == ranks)
+    unit, length = next(((unit, length) for unit, length in UNITS if seconds >= 2 * length), UNITS[-1])
+    name = re.sub(r"^NVIDIA |GeForce |\(R\)|\(TM\)| CPU| @.*| Processor", "", plan["hardware"]["name"])
+    text = f"{last['resolution']}x{last['resolution']} after {total['images']:,} images: "
+    text += f"about {float(f'{seconds / length:.2g}'):,g} {unit} on {f'{ranks} x' if ranks > 1 else 'one'} {name}"
+    needed, there = total["memory_bytes"] / 1e9, (total["device_memory_bytes"] or inf) / 1e9
+    enough = "" if needed <= there else f"; of {there:.2g} GB, so in smaller micro-batches"
+    return f"{text} (±{error} %), {needed:.2g} GB{enough}"
 
 
 def image_facts(config: DataConfig) -> tuple[int, int, str]:
@@ -164,10 +197,11 @@ def timed(phase: Phase, steps: int, *, seconds: float, watts: float) -> dict[str
 # ---- tables, 80 columns wide
 
 
-def tables(plan: dict[str, Any]) -> list[RenderableType]:
-    """All tables and notes of a plan, in the order of the output."""
-    found = (time_table(plan), work_table(plan), scaling_table(plan["scaling"]), dominance_table(plan))
-    return [*(Padding(table, (0, 0, 1, 0)) for table in found), Group(*map(Text, plan["notes"]))]
+def tables(plan: dict[str, Any], *, scales: bool) -> list[RenderableType]:
+    """The tables and notes of a plan, in the order of the output.  Args: scales: whether to show many devices, too."""
+    found = [time_table(plan), work_table(plan), *([scaling_table(plan["scaling"]), dominance_table(plan)] * scales)]
+    notes = plan["notes"] if scales else plan["notes"][:-1]
+    return [*(Padding(table, (0, 0, 1, 0)) for table in found), Group(*map(Text, notes))]
 
 
 def time_table(plan: dict[str, Any]) -> Table:

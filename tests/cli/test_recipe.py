@@ -62,7 +62,7 @@ def test_what_is_no_recipe_is_refused(tmp_path, capsys):
     ("words", "message"),
     [
         (["train", "hours=1", "resume=elsewhere"], "Leave out one of them"),
-        (["plan", "hours=1", "device=h200"], "Leave out one of them"),
+        (["plan", "hours=1", "device=h20"], "h200"),
         (["plan", "hours=0.01", "schedule.total_images=1000"], "both say when training ends"),
     ],
 )

@@ -1,6 +1,7 @@
 """`pggan plan` as a user meets it, what it counts, and many devices worked out by hand."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -157,6 +158,24 @@ def test_tables_fit_into_80_columns(capsys, monkeypatch):
     lines = capsys.readouterr().out.splitlines()
     assert not [line for line in lines if "…" in line]
     assert any(line.startswith("1024 stable") for line in lines)
+
+
+@pytest.mark.parametrize(("words", "shown"), [([], False), (["details=true"], True), (["devices=cpu:2"], True)])
+def test_the_answer_is_the_last_line_and_scaling_is_shown_on_request_or_for_several_devices(words, shown, capsys):
+    assert main(["plan", *TINY, *words]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    devices = "2 x" if words == ["devices=cpu:2"] else "one"
+    assert re.fullmatch(rf"8x8 after 84 images: about [\d.]+ \w+ on {devices} .+ \(±\d+ %\), [\d.e-]+ GB", last)
+    assert any(line.startswith("Scaling on nvlink") for line in lines) is shown
+
+
+def test_hours_and_a_card_tell_what_the_card_would_train(plan_of, make_pyramid, tmp_path):
+    make_pyramid(tmp_path / "photos", images=200)
+    plan = plan_of(f"data.path={tmp_path / 'photos'}", "hours=0.5", "device=4090", of=[])
+    assert {row["time_is"] for row in plan["phases"]} == {"predicted"}
+    assert plan["phases"][-1]["resolution"] == 16
+    assert plan["total"]["hours"] == pytest.approx(0.5, rel=0.15)
+    assert re.match(r"16x16 after [\d,]+ images: about \d+ minutes on one RTX 4090 \(±25 %\), ", plan["answer"])
 
 
 def test_the_images_of_a_prepared_folder_say_how_many_channels_they_have(plan_of, labelled_data):
