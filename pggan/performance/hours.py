@@ -126,7 +126,7 @@ def find_recipe(
     assert config.hours is not None, "hours= is set"
     facts, seconds, speed = facts_of(config.data), 3600 * config.hours, None
     if card is not None:
-        (kind, ranks), device, memory = ("cuda", 1), torch.device("cuda"), card.memory_bytes
+        (kind, ranks), device = ("cuda", 1), torch.device("cuda")
         config = replace(config, precision=card.precision(config.precision))
         speed = card.speed(config.precision)
     else:
@@ -156,8 +156,7 @@ def find_recipe(
             step = partial(step_of, costs, recipe)
             threads_choice = choose_threads(step, costs, measure)
     last = compose(recipe.choices).schedule.build().phases[-1]
-    if card is None:
-        memory = free_memory(device) if ranks == 1 else None
+    memory = card.memory_bytes if card is not None else free_memory(device) if ranks == 1 else None
     larger = costs.times(config, recipe.sizes).larger_batches(last, memory)
     where = f"cpu, threads={torch.get_num_threads()}" if kind == "cpu" and ranks == 1 else f"{ranks} x {kind}"
     where = where if card is None else card.name
