@@ -175,7 +175,7 @@ class Equalized(nn.Module):
     def transforms(self, algorithm: Algorithm, scale: float, inputs: int | None = None) -> tuple[Transform, ...]:
         """How the kernel for `algorithm` follows from the weight, or from its first `inputs` maps."""
         k = pack_size(*self.weight.shape[:2]) if algorithm is PACKED else None
-        return (transform_of(self.weight, inputs or self.weight.shape[1], self.rescaling, scale, k),)
+        return (transform_of(self.weight, inputs or self.weight.shape[1], scale, self.rescaling, k),)
 
     def request(self, algorithm: Algorithm, scale: float) -> Request:
         """What `prepare_together` has to prepare."""

@@ -55,7 +55,9 @@ class Transform(NamedTuple):
         return taps * ceil(rows / BLOCK) * ceil(columns / BLOCK)
 
 
-def transform_of(weight: Tensor, inputs: int, rescaling: Rescaling, scale: float, k: int | None) -> Transform:
+def transform_of(
+    weight: Tensor, inputs: int, scale: float, rescaling: Rescaling = Rescaling.same, k: int | None = None
+) -> Transform:
     """The transform of the first `inputs` maps of a weight [O, I] or [O, I, taps, taps], in packs of `k` if given."""
     taps, step = (weight.shape[3], weight.stride(3)) if weight.ndim == 4 else (1, 1)
     side, stride = side_and_stride(rescaling) if rescaling is not Rescaling.same else (taps, 1)
@@ -108,32 +110,33 @@ class Plan:
 
     def prepare(self, dtype: torch.dtype) -> list[Tensor]:
         """The kernels in `dtype`: [rows, columns, height, width] in channels-last memory."""
-        from pggan.ops import triton_preparation  # imported late, because Triton is not installed everywhere
-
         if not self.transforms:
             return []
         result = torch.empty(sum(self.sizes), dtype=dtype, device=self.table.device)
-        tables = self.table, self.addresses, self.factors, self.programs[0]
-        triton_preparation.prepare[len(self.programs[0]),](*tables, result, BLOCK=BLOCK, enable_fp_fusion=True)
+        self.launch("prepare", self.programs[0], self.addresses, result)
         parts = zip(torch.split(result, self.sizes), self.transforms, strict=True)
         return [part.view(one.shape).permute(0, 3, 1, 2) for part, one in parts]
 
     def gradients(self, parts: Sequence[Sequence[Tensor]]) -> Tensor:
         """The gradients of all weights, side by side in float32, from those of each kernel from all of its uses."""
-        from pggan.ops import triton_preparation
-
         uses = max(map(len, parts))
         missing = [(uses - len(kernel)) * size for kernel, size in zip(parts, self.sizes, strict=True)]
-        zeros = next(iter(chain(*parts))).new_zeros(max(missing))
+        zeros = next(chain(*parts)).new_zeros(max(missing))
         pieces = []
         for kernel, count in zip(parts, missing, strict=True):
             pieces += [(each if each.ndim == 2 else each.permute(0, 2, 3, 1)).reshape(-1) for each in kernel]
             pieces += [zeros[:count]] if count else []
         result = torch.empty(self.starts[-1], device=self.table.device)
-        tables = self.table, self.factors, self.programs[1]
-        launch = triton_preparation.gradients[len(self.programs[1]),]
-        launch(*tables, torch.cat(pieces), result, uses, BLOCK=BLOCK, enable_fp_fusion=True)
+        self.launch("gradients", self.programs[1], torch.cat(pieces), result, uses)
         return result
+
+    def launch(self, name: str, programs: Tensor, *others: object) -> None:
+        """Launch kernel `name` of `triton_preparation.py`."""
+        from pggan.ops import triton_preparation  # imported late, because Triton is not installed everywhere
+
+        with torch.cuda.device_of(self.table):  # type: ignore[no-untyped-call]
+            kernel = getattr(triton_preparation, name)[len(programs),]
+            kernel(self.table, self.factors, programs, *others, BLOCK=BLOCK, enable_fp_fusion=True)
 
 
 class Aside(NamedTuple):

@@ -4,7 +4,7 @@
 
 Feature maps are channels-last: P pixels of C features.  A Triton program computes one tile after the other.  A tile has
 ROWS pixels and COLUMNS features: C, rounded up to a power of two.  Arithmetic is in float32.  A launch has K programs.
-Only `fused.py` imports this file, because Triton is not installed everywhere.
+Only `fused.py` and `stddev.py` import this file, because Triton is not installed everywhere.
 """
 
 import triton
@@ -118,7 +118,7 @@ def widen(
     number, colours, valid = _colours(row, pixels, plane, image, pixel, channel, CHANNELS)
     at, used = column[:, None] * maps_step + number[None, :] * channel_step, number[None, :] < CHANNELS
     w = tl.load(weight + at, mask=(column < C)[:, None] & used, other=0.0) * scale
-    z = tl.sum(tl.load(x + colours, mask=valid, other=0.0)[:, None, :] * w[None, :, :], 2)
+    z = tl.sum(tl.load(x + colours, mask=valid, other=0.0).to(tl.float32)[:, None, :] * w[None, :, :], 2)
     if bias is not None:
         z += tl.load(bias + column, mask=column < C, other=0.0)[None, :]
         z = tl.where(z > 0, z, z * SLOPE)
@@ -156,7 +156,7 @@ def narrow(
                 colour += tl.load(bias + number, mask=number < CHANNELS, other=0.0)[None, :]
             tl.store(result + colours, colour, mask=valid)
         if of_weight is not None:
-            colour = tl.load(x + colours, mask=valid, other=0.0)
+            colour = tl.load(x + colours, mask=valid, other=0.0).to(tl.float32)
             total += tl.sum(g[:, :, None] * colour[:, None, :], 0)
             total_wide += tl.sum(g, 0)
             total_x += tl.sum(colour, 0)

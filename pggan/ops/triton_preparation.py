@@ -35,7 +35,7 @@ def _copies(source, x0, x1, y, place0, place1, inside0, inside1, copies, shift, 
 
 
 @triton.jit
-def prepare(table, addresses, factors, owners, result, BLOCK: tl.constexpr):
+def prepare(table, factors, owners, addresses, result, BLOCK: tl.constexpr):
     """Set all kernels in `result`, each from the weight at its address in `addresses`, times its factor."""
     entry = tl.load(owners + tl.program_id(0))
     row = table + entry * FIELDS
