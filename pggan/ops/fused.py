@@ -169,38 +169,30 @@ class BiasAct(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, Tensor | None, None]:
         if gradient is None:
             return None, None, None
-        y = ctx.saved_tensors[0].detach()  # no second derivative passes through y, because only the sign of y matters
-        sums = ctx.bias_dtype if ctx.needs_input_grad[1] and Switches.weight_gradients else None
-        slot = None if torch.is_grad_enabled() else ctx.slot  # no one differentiates sums that are put aside
-        return *BiasActGradient.apply(gradient, y, sums, slot), None
+        y, rows = ctx.saved_tensors[0].detach(), None  # y has no second derivative, because only the sign of y matters
+        if ctx.needs_input_grad[1] and Switches.weight_gradients:
+            rows = (ctx.slot or own_slot(y)).rows(y)
+        of_x = BiasActGradient.apply(gradient, y, rows)
+        return of_x, None if rows is None or ctx.slot is not None else rows.sum(0).to(ctx.bias_dtype), None
 
 
 class BiasActGradient(torch.autograd.Function):
-    """The gradients of `BiasAct`: of x [N, C, …] and, unless the dtype `sums` is None, of the bias [C], in this dtype.
+    """The gradient of `BiasAct` with respect to x [N, C, …]; adds the gradient of the bias to `rows`, if given.
 
-    This Function's forward and backward pass multiply a gradient by 1 where y > 0, and by the slope elsewhere.  With a
-    `slot`, the gradient of the bias is put there instead.
+    This Function's forward and backward pass multiply a gradient by 1 where y > 0, and by the slope elsewhere.
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, gradient: Tensor, y: Tensor, sums: torch.dtype | None, slot: Slot | None
-    ) -> tuple[Tensor, Tensor | None]:
+    def forward(ctx: Any, gradient: Tensor, y: Tensor, rows: Tensor | None) -> Tensor:
         ctx.save_for_backward(y)
         ctx.set_materialize_grads(False)
-        rows = None if sums is None else (slot or own_slot(y)).rows(y)
-        result = bias_act_backward(gradient, y, None, rows)
-        return result, None if rows is None or slot is not None else rows.sum(0).to(sums)
+        return bias_act_backward(gradient, y, None, rows)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor | None, of_sums: Tensor | None) -> tuple[Tensor | None, None, None, None]:
-        (y,) = ctx.saved_tensors
-        if of_sums is not None:
-            spread = of_sums.to(y.dtype).view(-1, *[1] * (y.ndim - 2)).expand_as(y)
-            gradient = spread if gradient is None else gradient + spread
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None, None]:
         if gradient is None:
-            return None, None, None, None
-        return BiasActGradient.apply(gradient, y, None, None)[0], None, None, None
+            return None, None, None
+        return BiasActGradient.apply(gradient, *ctx.saved_tensors, None), None, None
 
 
 class Blend(torch.autograd.Function):
