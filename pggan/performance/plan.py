@@ -159,9 +159,10 @@ def answer(plan: dict[str, Any]) -> str:
     name = re.sub(r"^NVIDIA |GeForce |\(R\)|\(TM\)| CPU| @.*| Processor", "", plan["hardware"]["name"])
     text = f"{last['resolution']}x{last['resolution']} after {total['images']:,} images: "
     text += f"about {float(f'{seconds / length:.2g}'):,g} {unit} on {f'{ranks} x' if ranks > 1 else 'one'} {name}"
-    needed, there = total["memory_bytes"] / 1e9, (total["device_memory_bytes"] or inf) / 1e9
-    enough = "" if needed <= there else f"; of {there:.2g} GB, so in smaller micro-batches"
-    return f"{text} (±{error} %), {needed:.2g} GB{enough}"
+    needed, there = total["memory_bytes"], total["device_memory_bytes"] or inf
+    memory = f"{needed / 1e9:.2g} GB" if needed >= 1e8 else f"{needed / 1e6:.2g} MB"
+    enough = "" if needed <= there else f" of {there / 1e9:.2g} GB, so in smaller micro-batches"
+    return f"{text} (±{error} %), {memory}{enough}"
 
 
 def image_facts(config: DataConfig) -> tuple[int, int, str]:

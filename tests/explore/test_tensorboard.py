@@ -26,7 +26,14 @@ def test_the_charts_the_images_and_the_points_of_a_run_are_shown(browser, finish
     words = [sys.executable, "-m", "pggan", "monitor", f"run={finished_run}", "port=0"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
-            address = re.search(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())[0]
+            cockpit = re.search(r"http://127\.0\.0\.1:\d+/\S+", process.stdout.readline())[0]
+            address = cockpit.partition("?")[0]
+            browser.open(cockpit, 1400, 1000)
+            browser.wait("document.readyState == 'complete'")
+            browser.run(FIND)
+            browser.wait("find('*').some((one) => one.innerText === '5 cards')")  # this run has no metrics
+            browser.wait("find('input').some((one) => one.type === 'number' && one.value === '0')")  # smoothing
+            assert browser.run(f"document.body.innerText.includes('{finished_run.name}')")  # not "."
             for tab, condition in SHOWN.items():
                 browser.open(f"{address}#{tab}", 1400, 1000)
                 browser.wait("location.href.startsWith('http') && document.readyState == 'complete'")

@@ -165,7 +165,7 @@ def test_the_answer_is_the_last_line_and_scaling_is_shown_on_request_or_for_seve
     assert main(["plan", *TINY, *words]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
     devices = "2 x" if words == ["devices=cpu:2"] else "one"
-    assert re.fullmatch(rf"8x8 after 84 images: about [\d.]+ \w+ on {devices} .+ \(±\d+ %\), [\d.e-]+ GB", last)
+    assert re.fullmatch(rf"8x8 after 84 images: about [\d.]+ \w+ on {devices} .+ \(±\d+ %\), [\d.]+ MB", last)
     assert any(line.startswith("Scaling on nvlink") for line in lines) is shown
 
 
