@@ -24,6 +24,8 @@ REFUSED = {
     "schedule": "the new schedule has another resolution or alpha at the checkpoint's number of images shown",
 }
 
+# The axis of each tensor that is longer for more classes.
+CLASS_AXES = {"stem.dense.weight": 1, "head.score.weight": 0, "head.score.bias": 0}
 NAMED = 3  # a log line lists at most 3 tensors of the same kind
 # Fields of the architecture that have to be equal, so that a network can start from another network's weights.
 KIND_FIELDS = ("latent_size", "fmap_base", "fmap_decay", "fmap_max", "resampling", "blur")
@@ -115,23 +117,23 @@ def taken_over(name: str, own: Tensor, theirs: Tensor) -> Tensor | None:
     """The values that the tensor `own` takes from `theirs`; None if the shapes differ too much.
 
     If one run is grey and the other colour, layers that read or write images keep their mean over channels.  If the
-    numbers of classes differ, only the part of a layer for latents, or for the score, is taken over.
+    numbers of classes differ, the part of a layer that both networks have is taken over.
     """
-    theirs = theirs.to(own.device)
+    theirs, kind = theirs.to(own.device), name.split(".", maxsplit=1)[0]
+    axis = CLASS_AXES.get(name, int(kind == "from_rgb"))  # along which a tensor has classes or channels
     if own.shape == theirs.shape:
         return theirs
-    kind = name.split(".", maxsplit=1)[0]
-    if name in ("stem.dense.weight", "head.score.weight", "head.score.bias") and own.ndim == theirs.ndim:
-        result, part = own.clone(), tuple(slice(min(sizes)) for sizes in zip(own.shape, theirs.shape, strict=True))
-        result[part] = theirs[part]
-        return result if own.ndim == 1 or own.shape[kind == "head"] == theirs.shape[kind == "head"] else None
-    axis = 1 if kind == "from_rgb" else 0
-    channels = own.shape[axis], theirs.shape[axis]
-    if kind in ("to_rgb", "from_rgb") and {*channels} == {1, 3}:
-        # D's weights are scaled by 1 / sqrt(channels) at run time.
-        scale = sqrt(channels[1] / channels[0]) if axis else 1.0
-        return (theirs.mean(axis, keepdim=True) * scale).expand_as(own)
-    return None
+    if own.shape[:axis] + own.shape[axis + 1 :] != theirs.shape[:axis] + theirs.shape[axis + 1 :]:
+        return None
+    size, their_size = own.shape[axis], theirs.shape[axis]
+    if name in CLASS_AXES:
+        result, part = own.clone(), min(size, their_size)
+        result.narrow(axis, 0, part).copy_(theirs.narrow(axis, 0, part))
+        return result
+    if kind not in ("to_rgb", "from_rgb") or {size, their_size} != {1, 3}:
+        return None
+    scale = sqrt(their_size / size) if kind == "from_rgb" else 1.0  # D's layers divide by sqrt(channels) at run time
+    return (theirs.mean(axis, keepdim=True) * scale).expand_as(own)
 
 
 def load_weights(path: str, architecture: Architecture) -> StateDicts:
