@@ -53,12 +53,13 @@ class Computing:
     def __init__(self) -> None:
         self.options = ComputeOptions()
         self.prepared: dict[Key, Prepared] | None = None
+        self.served = False  # whether Triton kernels prepare kernels in this `use_options` block
         self.asked: dict[ComputeOptions, dict[Key, None]] = {}  # what layers asked for in the last pass, by options
         self.plans: dict[Any, Plan] = {}
 
     def prepare_together(self, keys: Iterable[Key]) -> dict[Key, Prepared]:
         """Prepare the kernels that Triton kernels serve, by one launch."""
-        served = [key for key in keys if key[0].dtype == (self.options.dtype or torch.float32) and key[0].is_served()]
+        served = [key for key in keys if key[0].dtype == (self.options.dtype or torch.float32)]
         requests = [layer.request(algorithm, scale) for layer, algorithm, scale in served]
         if not requests:
             return {}
@@ -119,7 +120,7 @@ class Equalized(nn.Module):
 
     def forward(self, x: Tensor, constant: Tensor | None = None) -> Tensor:
         """Args: constant: [N], only for `ConvWithStddev`: the value of an additional feature map at all pixels."""
-        if self.images and self.computing.prepared is not None and self.is_served():
+        if self.images and self.computing.served:
             kernel, bias, _, slot = self.prepared(RGB, self.scale)
             assert slot is not None, "a served layer has slots"
             slots = slot._replace(number=slot.number - 1), slot  # the weight is passed before the bias
@@ -142,7 +143,7 @@ class Equalized(nn.Module):
         may_scale_x = self.rescaling is Rescaling.same and algorithm.only_scales
         may_scale_x = may_scale_x and (shape, x.dtype) == (weight.shape, weight.dtype)
         # An exported network serves every batch size, so its choice to scale x or the kernel can't depend on x's size.
-        may_scale_x = may_scale_x and not torch.compiler.is_exporting() and not self.is_served()
+        may_scale_x = may_scale_x and not torch.compiler.is_exporting() and not self.computing.served
         if may_scale_x and x.numel() < weight.numel():
             x, scale = x * scale, 1.0
         return x, self.prepared(algorithm, scale)
@@ -153,10 +154,11 @@ class Equalized(nn.Module):
         cache = computing.prepared
         if cache is None:
             return self.prepare(algorithm, scale)
-        computing.asked[computing.options][key] = None
+        if computing.served:
+            computing.asked[computing.options][key] = None
         if key not in cache:
             with torch.enable_grad():  # the first pass may run without gradients, but a later pass may need them
-                cache |= computing.prepare_together([key])
+                cache |= computing.prepare_together([key]) if computing.served else {}
                 if key not in cache:
                     prepared = self.prepare(algorithm, scale)
                     shares = min(self.weight.shape[:2]) >= WIDE
@@ -167,10 +169,6 @@ class Equalized(nn.Module):
         """Prepare the layer's tensors: the weight times `scale`, transformed for `algorithm`, and the bias."""
         weight = algorithm.prepare(self.weight, self.rescaling, scale)
         return Prepared(Kernel(weight.to(self.dtype), algorithm, self.rescaling), self.cast_bias())
-
-    def is_served(self) -> bool:
-        """Whether `Computing.prepare_together` prepares the layer's kernel."""
-        return self.weight.dtype is torch.float32 and serves(self.weight)
 
     def transforms(self, algorithm: Algorithm, scale: float, inputs: int | None = None) -> tuple[Transform, ...]:
         """How the kernel for `algorithm` follows from the weight, or from its first `inputs` maps."""
@@ -250,11 +248,14 @@ def use_options(network: ProgressiveNetwork, options: ComputeOptions, *, frozen:
         weight.requires_grad_(False)
     try:
         with switched(reference=options.reference):
-            with torch.enable_grad():
-                computing.prepared = None if options.reference else computing.prepare_together(expected)
+            computing.prepared = None if options.reference else {}
+            computing.served = network.weights[0].dtype is torch.float32 and serves(network.weights[0])
+            if computing.served:
+                with torch.enable_grad():
+                    computing.prepared = computing.prepare_together(expected)
             yield
     finally:
-        computing.options, computing.prepared = before, None
+        computing.options, computing.prepared, computing.served = before, None, False
         for weight in network.weights if frozen else ():
             weight.requires_grad_(True)
 
