@@ -85,9 +85,9 @@ class GradientPenalty:
     def of_scores(self, images: Tensor, scores: Tensor, context: PenaltyContext) -> Tensor:
         """The penalty [N] for the gradient of `scores` [N] with respect to `images` [N, C, R, R], differentiable."""
         scale = context.scale
-        weights = torch.ones_like(scores) if scale is None else scale.to(scores.dtype).expand_as(scores)
+        total = (scores if scale is None else scores * scale).sum()  # `grad_outputs` would make torch import sympy
         with switched(weight_gradients=False):
-            (gradient,) = torch.autograd.grad(scores, images, weights, create_graph=True)
+            (gradient,) = torch.autograd.grad(total, images, create_graph=True)
         return self.of(gradient if scale is None else to_float32(gradient) / scale, context.missing_levels)
 
 
