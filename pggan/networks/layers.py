@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from pggan.core.architecture import Architecture, Rescaling
 from pggan.ops import rgb
 from pggan.ops.convolution import PACKED, RGB, WIDE, Algorithm, Kernel, algorithm_for, convolve, share_kernel, switched
-from pggan.ops.elementwise import Activation, adds_bias, to_float32
+from pggan.ops.elementwise import Activation, adds_bias, serves, to_float32
 from pggan.ops.filters import blur
-from pggan.ops.fused import WIDEST, Slot, serves
+from pggan.ops.fused import WIDEST, Slot
 from pggan.ops.packed import pack_size
 from pggan.ops.preparation import Plan, Request, Transform, map_of_ones, prepare_together, transform_of
 from pggan.ops.stddev import EPSILON, Groups, Stddev

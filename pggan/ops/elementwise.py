@@ -24,9 +24,14 @@ def to_float32(x: Tensor) -> Tensor:
     return x.float() if x.dtype.itemsize < 4 else x
 
 
+def serves(tensor: Tensor) -> bool:
+    """Whether operations on `tensor` use Triton kernels."""
+    return not Switches.reference and tensor.device.type == "cuda" and fused.problem() is None
+
+
 def adds_bias(bias: Tensor) -> bool:
     """Whether the activation, not the convolution, adds the layer's `bias` [C]: one kernel for both is faster."""
-    return bias.numel() <= fused.WIDEST and fused.serves(bias)
+    return bias.numel() <= fused.WIDEST and serves(bias)
 
 
 def activate(x: Tensor, bias: Tensor | None = None, slot: Slot | None = None) -> Tensor:
@@ -40,7 +45,7 @@ def activate(x: Tensor, bias: Tensor | None = None, slot: Slot | None = None) ->
 
 def pixel_norm(features: Tensor) -> Tensor:
     """Scale each pixel's feature vector (dimension 1) to unit mean square, in float32.  (paper section 4.2)"""
-    if fused.serves(features) and not features.requires_grad:  # latents
+    if serves(features) and not features.requires_grad:  # latents
         return fused.pixel_norm(features)
     wide = to_float32(features)
     return (wide * torch.rsqrt(wide.square().mean(1, keepdim=True) + EPSILON)).to(features.dtype)
@@ -106,7 +111,7 @@ def downsample(images: Tensor) -> Tensor:
 
 def fade(old: Tensor, new: Tensor, alpha: float | Tensor) -> Tensor:
     """The blend (1 - alpha) * `old` + alpha * `new`, in float32; exact at alpha 0 and 1.  (paper Figure 2)"""
-    if isinstance(alpha, Tensor) and old.dtype == new.dtype and fused.serves(new) and new.shape[1] <= fused.WIDEST:
+    if isinstance(alpha, Tensor) and old.dtype == new.dtype and serves(new) and new.shape[1] <= fused.WIDEST:
         return fused.Blend.apply(old, new, alpha)  # type: ignore[no-any-return]
     return torch.lerp(to_float32(old), to_float32(new), alpha).to(new.dtype)
 

@@ -24,11 +24,6 @@ PROGRAMS = 512  # Triton programs that sum over pixels: about 4 on each of an H2
 REASON_WIDTH = 120  # largest length of the message that says why the Triton kernels do not work
 
 
-def serves(tensor: Tensor) -> bool:
-    """Whether operations on `tensor` use Triton kernels."""
-    return not Switches.reference and tensor.device.type == "cuda" and problem() is None
-
-
 @cache
 @torch.enable_grad()  # because the first call may be in a pass without gradients
 def problem() -> str | None:

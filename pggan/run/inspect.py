@@ -63,7 +63,7 @@ def facts_of_run(path: Path) -> dict[str, Any]:
     about = reached(path) if checkpoints_of(path) else {}  # `path` may be a checkpoint
     return {
         **{key: header[key] for key in ("images", "resolution", "alpha", "phase")},
-        "hours": round(header.get("spent_seconds", 0.0) / 3600, 3),
+        "hours": round(header.get("spent_seconds", 0.0) / 3600, 6),
         **{name.lower(): text for name, text in about.items() if name not in COMMANDS},
         "parameters": {name: parameters_in(checkpoint, name) for name in ("generator", "discriminator")},
         "state_sha256": header["state_sha256"],

@@ -18,7 +18,7 @@ from pggan.losses.base import PenaltyContext, Reals
 from pggan.networks import layers
 from pggan.networks.layers import ComputeOptions, backpropagate, use_options
 from pggan.networks.networks import Discriminator, Generator
-from pggan.ops import fused, packed
+from pggan.ops import elementwise, fused, packed
 from pggan.ops.convolution import DENSE, DIRECT, PACKED, POINTWISE, Algorithm, Switches
 from tests.definitions import LOSSES, variant
 from tests.networks.naive import normal, ready
@@ -67,7 +67,8 @@ def test_a_step_with_all_triton_kernels_has_the_gradients_of_the_plain_operation
 if __name__ == "__main__":
     expected, serves = gradients(reference=True), lambda tensor: not Switches.reference
     with (
-        mock.patch.multiple(fused, serves=serves, PROGRAMS=5),
+        mock.patch.multiple(fused, PROGRAMS=5),
+        mock.patch.multiple(elementwise, serves=serves),
         mock.patch.multiple(layers, serves=serves, algorithm_for=algorithm_on_gpu),
         mock.patch.object(packed, "MAPS", 12),
     ):
