@@ -22,7 +22,7 @@ from pggan.optim.updates import ema_decay
 from pggan.run.compose import FindImages, open_run
 from pggan.run.console import LastingConsole
 from pggan.run.loop import Run
-from pggan.run.run_dir import choose_run_dir, next_start
+from pggan.run.run_dir import choose_run_dir, lock_run_dir, next_start
 from pggan.run.summary import ending
 
 COMPUTE_FILE = ".compute.json"  # file in the run directory with the `compute.` keys after a step has failed
@@ -47,7 +47,8 @@ def run(config: TrainConfig, find_images: FindImages | None = None) -> int:
     refuse_copies(config)
     if config.distributed.nnodes == 1 and (images := ended_at(config)):
         run_dir, console = Path(str(config.run_dir)), LastingConsole()
-        prune(run_dir, images, config.checkpoint.keep)  # the command that ended the run may have been killed before
+        with lock_run_dir(run_dir):  # the command that ended the run may have been killed before it cleaned up
+            prune(run_dir, images, config.checkpoint.keep)
         console.say(f"The run in {run_dir} has ended, so nothing was trained.")
         console.box(ending(run_dir, images))
         return 0
