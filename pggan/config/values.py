@@ -43,7 +43,12 @@ def versions() -> dict[str, str | None]:
 
 
 def command_seconds() -> float:
-    """Seconds since the user started the command; 0 if the start time is not known."""
+    """Seconds since the user started the command; 0 if the start time is not known.
+
+    It is also 0 in a rank that torchrun has restarted, because the time in the checkpoint includes these seconds.
+    """
+    if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
+        return 0.0
     now = time.time()
     return max(now - float(os.environ.get(STARTED_VARIABLE, now)), 0.0)
 
