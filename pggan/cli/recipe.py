@@ -27,7 +27,7 @@ OF_THE_MACHINE = {"devices", "threads"}  # a recipe has these keys only if exper
 RECIPES = ("experiment", "debug")  # config groups whose files set keys of other config groups
 GROUPS = (*RECIPES, "data", "model", "schedule", "loss", "augmentation", "gradients")
 NAMED_GROUPS = ("loss", "augmentation")  # with loss=NAME, the program still chooses the keys loss.KEY
-# Keys that grow= chooses anew besides LENGTHS; all others are those of the run that it goes on from.
+# Keys that grow= chooses anew besides LENGTHS.  All other keys keep the values of the old run.
 GROWING = {
     *("augmentation.rampup_images", "ema.half_life_images", "ema.rampup", "checkpoint.every_images"),
     *("monitor.tick_images", "monitor.grid_images", "schedule.final_resolution"),

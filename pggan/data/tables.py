@@ -67,7 +67,7 @@ def plain(name: str) -> str:
 
 
 def matched(listed: Mapping[str, Value], names: Sequence[str]) -> dict[str, Value]:
-    """{name: value} for those of `names` that are in a table."""
+    """Select from a table the entries {name: value} whose name is in `names`."""
     table = {plain(name): value for name, value in listed.items()}
     return {name: table[plain(name)] for name in names if plain(name) in table}
 
@@ -105,7 +105,7 @@ def classes_of(labels: bool | str, source: Source, entries: Sequence[Entry]) -> 
 
 
 def read_labels(content: bytes, names: Sequence[str]) -> dict[str, str]:
-    """Read a table of labels; returns {name: label} for those of `names` that have a label.
+    """Read a table of labels; returns {name: label}, without the `names` that have no label.
 
     The table is JSON, `{name: label}` or `{"labels": [[name, label], …]}`, or text with two columns, separated by
     commas, semicolons, tabs or spaces.  Raises ValueError if there is no such table, or its labels are no classes.

@@ -118,7 +118,7 @@ class Plan:
         return [part.view(one.shape).permute(0, 3, 1, 2) for part, one in parts]
 
     def gradients(self, parts: Sequence[Sequence[Tensor]]) -> Tensor:
-        """The gradients of all weights, side by side in float32, from those of each kernel from all of its uses."""
+        """The gradients of all weights, side by side in float32, from the gradients that each use of a kernel has."""
         uses = max(map(len, parts))
         missing = [(uses - len(kernel)) * size for kernel, size in zip(parts, self.sizes, strict=True)]
         zeros = next(chain(*parts)).new_zeros(max(missing))
@@ -149,7 +149,7 @@ class Aside(NamedTuple):
 class Prepare(torch.autograd.Function):
     """The kernels of `plan` in `dtype` from all weights, which are the first inputs; all other inputs as they are.
 
-    The backward pass comes after those of all uses, and computes the gradients that they put aside.
+    Autograd calls `backward` after all uses of the kernels.  The uses have put their kernel gradients aside.
     """
 
     @staticmethod

@@ -135,8 +135,8 @@ def narrow(
 ):  # fmt: skip
     """Set images `result` to the 1x1 convolution of wide [P, C], plus a bias.  With y, `widen` with y comes before it.
 
-    From images x, add to a row of of_weight the gradient of the weight, and to one of of_bias that of the bias: the sum
-    over pixels of wide with y, of x without.
+    From images x, add the gradient of the weight to a row of of_weight, and the gradient of the bias to a row of
+    of_bias.  The bias gradient is the sum over pixels: of wide if y is given, else of x.
     """
     program, number = tl.program_id(0), tl.arange(0, 4)
     column, used = tl.arange(0, COLUMNS), number[None, :] < CHANNELS
@@ -179,8 +179,9 @@ def stddev(
 ):
     """Set `result` [N] to the minibatch stddev of x [N, numbers], or `result` [N, numbers] to a derivative.
 
-    A program has a group of `size` images, which are `groups` images apart.  From the gradient `of_result` [N] follows
-    that of x.  From the gradient `of_gradient` of this gradient follow those of x and of `of_result`.
+    A program has a group of `size` images, which are `groups` images apart.  With the gradient `of_result` [N] of
+    the stddev, result is the gradient of x.  With the gradient `of_gradient` of this gradient, too, result is the
+    second derivative with respect to x, and `of_of_result` the one with respect to `of_result`.
     """
     first = tl.program_id(0) // groups * groups * size + tl.program_id(0) % groups
     factor, total = 0.0, tl.zeros((BLOCK,), tl.float32)

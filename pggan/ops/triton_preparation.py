@@ -52,7 +52,7 @@ def prepare(table, factors, owners, addresses, result, BLOCK: tl.constexpr):
     in0, in1 = r < k * rows, c < pixels * columns
     if column_step == 1:
         value = _copies(source, x0, x1, y, place0, place1, in0, in1, copies, shift, taps, step)
-    else:  # neighbouring threads read neighbouring numbers, here those of a column
+    else:  # neighbouring threads read neighbouring numbers of a column
         value = tl.trans(_copies(source, x1, x0, y, place1, place0, in1, in0, copies, shift, taps, step))
     places = ((r * height + y) * width + pack)[:, None] * (pixels * columns) + c[None, :]
     value *= tl.load(factors + entry)

@@ -158,7 +158,7 @@ class Recipe:
             (few, {"augmentation": "ada"}, f"D would memorize fewer than {FEW_IMAGES:,} photographs"),
             (adapts, {"augmentation.rampup_images": rampup}, "so that ADA's p can reach 1 within the run"),
             (True, {"ema.half_life_images": half_life}, "a sixtieth of the run's images, between 1,000 and 10,000"),
-            (self.grows, {"ema.rampup": None}, "the averaged generator goes on from that of the run"),
+            (self.grows, {"ema.rampup": None}, "the averaged generator of the run goes on"),
             (not self.grows, {"ema.rampup": 0.2 if is_short else 0.05}, "demo" if is_short else "as in StyleGAN2-ADA"),
             (True, {"monitor.tick_images": one_two_five(images / ticks)}, f"about {ticks} in the run"),
             (True, {"monitor.grid_images": one_two_five(images / (ticks // 5))}, f"about {ticks // 5} in the run"),

@@ -149,8 +149,8 @@ class Server(ThreadingHTTPServer):
     def draw(self, latents: Tensor, query: dict[str, str]) -> list[Pixels]:
         """Draw images uint8 [R, R, C] of `latents` [N, Z]; raises UserError for a class or stage that is not there.
 
-        Below the stage that training had reached, images are averages of those of this stage.  Levels that the growth
-        has left behind are not trained any more: their own images would have wrong colours.
+        Below the trained resolution, each pixel is the mean of a block of pixels at the trained resolution.  The layers
+        to RGB of lower levels are not trained any more, so they would give wrong colours.
         """
         settings = self.generator.settings(truncation=float(query["truncation"]), label=query.get("label"))
         resolution = int(query["resolution"])

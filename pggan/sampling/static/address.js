@@ -1,6 +1,6 @@
 // The page's address keeps the face, the held face, and what the controls say: a link shows the same page again.
 
-// Controls whose values are in the address, as numbers, where they are not those of a new page.
+// Controls whose values are in the address, as numbers, if they differ from the values of a new page.
 const KEPT = ["growth", "truncation", "class", "smooth", "mix", "sheet", "distance", "turned"];
 
 let usual = null; // the values of a new page

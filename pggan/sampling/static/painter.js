@@ -74,7 +74,7 @@ export class Lattice {
     this.#places.sort((a, b) => Math.hypot(a.column, a.row) - Math.hypot(b.column, b.row)); // the nearest first
   }
 
-  // Take two other random directions, those of a number.
+  // Take the two random directions with this number.
   turn(size, number) {
     this.#axes = [randomLatent(size, 2 * number), randomLatent(size, 2 * number + 1)];
   }
