@@ -21,7 +21,7 @@ STAGES = {
     "Look at faces": {
         "sample": "pggan.sampling.commands:sample",
         "interpolate": "pggan.sampling.commands:interpolate",
-        "timelapse": "pggan.sampling.timelapse:run",
+        "timelapse": "pggan.run.inspect:timelapse",
         "explore": "pggan.sampling.explore:run",
         "project": "pggan.sampling.commands:project_images",
         "directions": "pggan.sampling.commands:find_directions",

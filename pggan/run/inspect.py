@@ -1,4 +1,4 @@
-"""`pggan inspect` prints facts of a run, checkpoint, generator or data set; it does not import torch."""
+"""`pggan inspect` and `pggan timelapse`: what a run, file or data set holds, and a run's film.  Imports no torch."""
 
 import json
 from collections import Counter
@@ -19,15 +19,15 @@ from pggan.checkpoints.generator_file import (
     stored_tensors,
 )
 from pggan.checkpoints.read import Checkpoint, best_of, checkpoints_of, resolve_checkpoint
-from pggan.config.commands import InspectConfig
+from pggan.config.commands import InspectConfig, TimelapseConfig
 from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError
 from pggan.core.text import next_command
 from pggan.data.pyramid import ImagePyramid
 from pggan.run.summary import COMMANDS, reached
-from pggan.sampling.files import STILLS, check_output, save_picture
-from pggan.sampling.images import grid
-from pggan.sampling.marks import mark_in
+from pggan.sampling.files import ANIMATED, STILLS, check_output, film_of, output_path, save_film, save_picture
+from pggan.sampling.images import FOLDER, grid, stored_grids
+from pggan.sampling.marks import mark_in, mark_line
 
 SHEET_IMAGES = 48
 SHEET_COLUMNS = 8
@@ -124,3 +124,18 @@ def facts_of_data(config: InspectConfig) -> dict[str, Any]:
         "source": pyramid.source,
         "fingerprint": pyramid.fingerprint,
     }
+
+
+def timelapse(config: TimelapseConfig) -> int:
+    """Write a film of the small grids that a run has stored; returns the exit code of `pggan timelapse`."""
+    out, folder = output_path(config.out, config.run, "timelapse", ANIMATED), Path(config.run) / "samples" / FOLDER
+    grids = stored_grids(folder)
+    if not grids:
+        raise UserError(f"{folder} has no grids that a run has stored.", "Set run= to the run directory of a training.")
+    first, last = next(iter(grids.values())), [*grids.values()][-1]
+    count = max(round(config.seconds * config.fps), 1)
+    mark = mark_line(config.marks, config.run, f"seeds=0-{last.columns**2 - 1}")
+    save_film(film_of(grids, count), count, config.fps, out, mark)
+    print(f"{out}: {count} frames, {first.stamp} to {last.stamp}")
+    print(next_command("evaluate", "checkpoint=all", run=config.run))
+    return 0

@@ -17,7 +17,7 @@ from pggan.optim.state import State
 from pggan.run.console import FACES
 from pggan.run.report import Reporter
 from pggan.run.summary import FILM
-from pggan.sampling.files import save_film
+from pggan.sampling.files import film_of, save_film
 from pggan.sampling.generate import draw_seeds
 from pggan.sampling.images import (
     FOLDER,
@@ -30,7 +30,6 @@ from pggan.sampling.images import (
     shrink,
     stored_grids,
 )
-from pggan.sampling.timelapse import film_of, grids_of_run
 
 MAX_GRID = 2**22  # largest number of pixels of a preview grid: a screen shows no more, and encoding takes a second
 FILM_GRIDS = 200  # number of small grids that a run stores for its film: 200 frames last seven seconds
@@ -105,7 +104,7 @@ class Pictures:
     def write_film(self) -> None:
         """Write the film of the run's growth, unless the run was so short that the film would take a share of it."""
         if 3600 * self.reporter.hours >= LEAST_SECONDS:
-            grids = grids_of_run(self.reporter.run_dir)
+            grids = stored_grids(self.film)
             frames, mark = film_of(grids, len(grids), FILM_SIDE), self.reporter.mark(self.state.images)
             save_film(frames, len(grids), FILM_FPS, self.folder / FILM, mark)
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -16,7 +17,7 @@ from rich.progress import track
 from pggan.checkpoints.read import CONFIG_FILE
 from pggan.core.atomic_io import atomic_write, existing_parent
 from pggan.core.errors import UserError, require
-from pggan.sampling.images import MIN_TILE, Pixels, enlarge, grid, to_pil
+from pggan.sampling.images import MIN_TILE, GridFacts, Pixels, enlarge, grid, to_pil
 from pggan.sampling.marks import mark_film, saving
 
 STILLS = (".png", ".jpg", ".jpeg", ".webp")  # endings of the names of picture files
@@ -29,6 +30,8 @@ MOST_PIXELS = 2**28  # of a picture or a frame; a few copies fit into the memory
 WIDEST = 2048  # pixels: images of a sheet are enlarged only while the sheet is no wider than this
 PAPER, INK = 232, 40  # grey levels of captions: the background and the letters
 CAPTION_HEIGHT, FONT_SIZE = 16, 11  # pixels
+STAMP_SHARE = 16  # the line of text below the images has 1/16 of the images' height
+STAMP_LETTERS = 22  # the longest line of text below the images is 22 times as wide as its font size
 # Below a constant rate factor (crf) of about 17, people see no loss in a video (FFmpeg's guide).
 H264 = {"crf": "16", "preset": "medium"}
 # Six seconds of photographs, enlarged to 512x512, take at most 2 MB; without loss, they take 20 MB.
@@ -129,6 +132,26 @@ def writing(path: Path) -> Iterator[Path]:
             raise
         remedy = "Use a smaller zoom=, grid= or resolution=, or another kind of file."
         raise UserError(f"{path} can't hold these images: {error}.", remedy) from error
+
+
+def film_of(grids: dict[Path, GridFacts], count: int, most: int = MAX_FILM) -> Iterator[Pixels]:
+    """Yield `count` frames [H, W, 3] at equal steps of images shown; each frame shows the newest grid so far."""
+    paths, facts = [*grids], [*grids.values()]
+    with Image.open(paths[-1]) as largest:
+        side = largest.width * film_zoom(largest.width, most)
+    stamp_height = side // STAMP_SHARE
+    font = ImageFont.load_default(side / STAMP_LETTERS)
+    times = [each.images for each in facts]
+    drawn, frame = -1, np.empty(0, np.uint8)
+    for time in np.linspace(times[0], times[-1], count) if count > 1 else [times[-1]]:
+        if (shown := bisect_right(times, time) - 1) != drawn:
+            drawn, picture = shown, Image.new("RGB", (side, side + stamp_height))
+            with Image.open(paths[drawn]) as grid:
+                picture.paste(grid.resize((side, side), Image.Resampling.NEAREST))
+            place = side / 2, side + stamp_height / 2
+            ImageDraw.Draw(picture).text(place, facts[drawn].stamp, fill="white", font=font, anchor="mm")
+            frame = np.asarray(picture)
+        yield frame
 
 
 def save_film(frames: Iterable[Pixels], count: int, fps: int, path: Path, mark: str | None = None) -> None:

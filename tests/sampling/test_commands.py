@@ -10,8 +10,9 @@ from PIL import Image, ImageSequence
 
 from pggan.cli.main import main
 from pggan.sampling.commands import visible_steps
+from pggan.sampling.files import film_of
 from pggan.sampling.generate import seed_latents
-from pggan.sampling.images import FOLDER, GridFacts, enlarge, grid, save_grid
+from pggan.sampling.images import FOLDER, GridFacts, enlarge, grid, stored_grids
 from pggan.sampling.latents import (
     load_direction,
     load_vectors,
@@ -22,7 +23,6 @@ from pggan.sampling.latents import (
     save_vectors,
 )
 from pggan.sampling.projection import laplacian_distance, psnr, read_target
-from pggan.sampling.timelapse import film_of, grids_of_run
 
 
 def pixels(path):
@@ -190,7 +190,7 @@ def test_directions_are_written_with_a_sheet_of_them(draw, generator, tmp_path):
 
 
 def test_a_timelapse_shows_images_evenly_and_grows_from_4x4_to_the_end_at_one_size(run_dir, generator, tmp_path):
-    grids = grids_of_run(run_dir)
+    grids = stored_grids(run_dir / "samples" / FOLDER)
     counts, last = [facts.images for facts in grids.values()], [*grids.values()][-1]
     assert counts == sorted(counts)
     found = list(film_of(grids, 20))
@@ -208,14 +208,6 @@ def test_a_timelapse_shows_images_evenly_and_grows_from_4x4_to_the_end_at_one_si
     with Image.open(tmp_path / "a.webp") as film:
         assert sum(frame.info["duration"] for frame in ImageSequence.Iterator(film) if frame.load()) == 2000
         assert off(film.convert("RGB"), found[-1]) < 6
-
-
-def test_a_timelapse_leaves_out_grids_of_an_earlier_layout(tmp_path):
-    folder = tmp_path / "samples" / FOLDER
-    folder.mkdir(parents=True)
-    for images, columns in ((0, 4), (8, 2), (16, 2)):
-        save_grid(np.zeros((8, 8, 3), np.uint8), GridFacts(images, 4, 1.0, 0.1, columns), folder)
-    assert [facts.images for facts in grids_of_run(tmp_path).values()] == [8, 16]
 
 
 def test_a_stamp_says_images_resolution_and_hours_or_minutes_and_fits_into_the_width(tmp_path):
