@@ -130,9 +130,7 @@ def generator_path(run: str, key: str = "run") -> Path:
         path /= GENERATOR_FILE
     if not path.exists() or path.is_dir():
         remedy = "Give a run directory with a checkpoint, a directory checkpoints/<images>, or a generator.safetensors."
-        if not Path(run).exists():
-            raise UserError(f"{key}={run} has no generator: it does not exist.", nearest_path(run) or remedy)
-        raise UserError(f"{key}={run} has no generator.", remedy)
+        raise UserError(f"{key}={run} has no generator.", nearest_path(run) or remedy)
     return path
 
 

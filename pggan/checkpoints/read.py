@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from pggan.checkpoints.generator_file import GENERATOR_FILE, STATE_FILE, WEIGHTS_FILE, architecture_in, stored_tensors
 from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import file_sha256, parse_json
-from pggan.core.errors import UserError
+from pggan.core.errors import UserError, nearest_path
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -147,8 +147,9 @@ def newest_run(folder: Path, file: str = GENERATOR_FILE) -> Path:
     found = (path for path in folder.rglob(file) if (path.parent / CONFIG_FILE).is_file())
     files = {path: path.stat().st_mtime for path in found}
     if not files:
+        problem = f"There is no run {'with a checkpoint ' * (file != EVENTS)}in {folder.absolute()}."
         remedy = "Set run= to the run_dir of a training. By default, runs are below outputs/."
-        raise UserError(f"There is no run {'with a checkpoint ' * (file != EVENTS)}in {folder.absolute()}.", remedy)
+        raise UserError(problem, nearest_path(folder) or remedy)
     return max(files, key=files.__getitem__).parent
 
 
@@ -209,5 +210,5 @@ def resolve_checkpoint(path: Path, key: str) -> tuple[Checkpoint, list[str]]:
     if corrupt:
         remedy = "Restore an undamaged copy, give another checkpoint, or start anew with another run_dir=."
         raise UserError(f"{key}={path} has no valid checkpoint: {'; '.join(corrupt)}.", remedy)
-    where = "a run directory with a checkpoint (see checkpoint.every_images), or one of its checkpoints/<images>"
-    raise UserError(f"{key}={path} has no checkpoint.", f"Give {where}.")
+    remedy = "Give a run directory with a checkpoint (see checkpoint.every_images), or one of its checkpoints/<images>."
+    raise UserError(f"{key}={path} has no checkpoint.", nearest_path(path) or remedy)

@@ -49,9 +49,10 @@ def nearest_name(name: str, choices: Iterable[str]) -> str | None:
 
 
 def nearest_path(path: str | Path) -> str:
-    """A sentence for the user: the existing path that is most similar to the missing `path`; "" if none is similar."""
-    folder = Path(path).parent
-    found = nearest_name(Path(path).name, [one.name for one in folder.iterdir()] if folder.is_dir() else [])
+    """A sentence for the user: the path that is most similar to `path`; "" if `path` exists, or if none is similar."""
+    path, folder = Path(path), Path(path).parent
+    names = [one.name for one in folder.iterdir()] if folder.is_dir() and not path.exists() else []
+    found = nearest_name(path.name, names)
     return "" if found is None else f"Did you mean '{folder / found}'?"
 
 

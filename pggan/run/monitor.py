@@ -3,9 +3,8 @@
 import json
 import threading
 import webbrowser
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import redirect_stderr
-from functools import partial
 from io import StringIO
 from pathlib import Path
 from signal import SIGTERM, default_int_handler, signal
@@ -37,7 +36,7 @@ def run(config: MonitorConfig) -> int:
         if any(directory.glob(EVENTS)):  # TensorBoard would call a run ".", so it gets a folder with a link to the run
             logdir = Path(folder)
             (logdir / directory.resolve().name).symlink_to(directory.resolve(), target_is_directory=True)
-        address = serve(directory, logdir, config.port) + cockpit(directory)
+        address = serve(logdir, directory.resolve().name, config.port) + cockpit(directory)
         print(f"{directory}: {address}", flush=True)
         print("Faces, quality, scores and speed are pinned to the top.  Ctrl-C ends TensorBoard.", flush=True)
         if config.open and not webbrowser.open(address):
@@ -80,19 +79,18 @@ def qualities(run_dir: Path) -> Iterator[str]:
             yield f"{METRIC}{value}-{min(wanted['count'] or images, images)}"
 
 
-def serve(directory: Path, logdir: Path, port: int | None) -> str:
-    """Start TensorBoard for the runs in `directory` in a thread; returns its address.
+def serve(logdir: Path, title: str, port: int | None) -> str:
+    """Start TensorBoard for the runs in `logdir` in a thread; returns its address.
 
-    Args: logdir: `directory`, or a folder with a link to it.  Raises UserError if the port is in use.
+    Raises UserError if the port is in use.
     """
     from tensorboard import default, program
     from tensorboard.plugins.projector.projector_plugin import ProjectorPlugin
 
-    projector = rereading(ProjectorPlugin, directory)
-    plugins = [projector if plugin is ProjectorPlugin else plugin for plugin in default.get_plugins()]
+    plugins = [rereading(plugin) if plugin is ProjectorPlugin else plugin for plugin in default.get_plugins()]
     board = program.TensorBoard(plugins)
     arguments = [f"--logdir={logdir}", f"--host={HOST}", f"--samples_per_plugin={SAMPLES}", "--reload_interval=10"]
-    arguments += [f"--window_title=pggan {directory.resolve().name}"] + ([] if port is None else [f"--port={port}"])
+    arguments += [f"--window_title=pggan {title}"] + ([] if port is None else [f"--port={port}"])
     board.configure(["tensorboard", *arguments])
     try:
         with redirect_stderr(StringIO()):  # TensorBoard warns that its default data loader is experimental
@@ -101,31 +99,12 @@ def serve(directory: Path, logdir: Path, port: int | None) -> str:
         raise UserError(f"TensorBoard can't use {HOST} with port={port}.", "Set another port=.") from error
 
 
-def rereading(plugin: Any, directory: Path) -> Any:
-    """A class like TensorBoard's projector `plugin`, which rereads the points in `directory` when they have changed.
-
-    TensorBoard's own projector reads points once, so it never shows points that a run writes later.
-    """
+def rereading(plugin: Any) -> Any:
+    """TensorBoard's projector `plugin`, which then also shows points that a run writes while TensorBoard serves it."""
 
     class Projector(plugin):  # type: ignore[misc]
-        def __init__(self, context: Any) -> None:
-            super().__init__(context)
-            self.context, self.times, self.current = context, dict[Path, int](), plugin(context)
-
-        def get_plugin_apps(self) -> dict[str, Callable[..., Any]]:
-            return {route: partial(self.answer, route) for route in self.current.get_plugin_apps()}
-
-        def answer(self, route: str, *request: Any) -> Any:
-            return self.newest().get_plugin_apps()[route](*request)
-
-        def is_active(self) -> bool:
-            self.newest()
-            return bool(self.times)
-
-        def newest(self) -> Any:
-            times = {path: path.stat().st_mtime_ns for path in directory.rglob("projector_config.pbtxt")}
-            if times != self.times:
-                self.times, self.current = times, plugin(self.context)
-            return self.current
+        def _update_configs(self) -> None:
+            self._run_paths = None  # otherwise, the plugin would read the list of points once
+            super()._update_configs()
 
     return Projector

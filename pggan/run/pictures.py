@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,7 +39,7 @@ LEAST_SECONDS = 60  # shorter runs write no film, because writing 200 frames tak
 MAX_TILE = 128  # longest side in pixels of an image in a stored grid; larger images are shrunk by averaging
 MAX_STORED_PIXELS = 2**16  # largest number of pixels of a stored grid: even a grid of noise then takes less than 200 KB
 MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # limits on fakes in TensorBoard's projector: 256 at 256x256, 16 at 1024x1024
-POINTS_FILE = "projector_config.pbtxt"  # tells TensorBoard's projector where the points are
+POINTS, POINTS_FILE = "projector", "projector_config.pbtxt"  # folder with points, and TensorBoard's list of points
 POINT_TILE = 32  # side in pixels of an image in TensorBoard's projector: 256 such images take a few hundred kilobytes
 
 
@@ -163,7 +164,8 @@ def show_projector(board: SummaryWriter, pyramid: ImagePyramid, state: State, ph
     rows = [[f"{kind} {number}", kind] for kind in ("fake", "real") for number in range(count)]
     faces = torch.from_numpy(shrink(images.numpy(), max(side // POINT_TILE, 1))).permute(0, 3, 1, 2) / 255
     faces = faces[:, :3] if faces.shape[1] in (3, 4) else faces[:, :1].expand(-1, 3, -1, -1)
-    board.add_embedding(torch.cat(features), rows, faces, state.images, "features_of_D", ["name", "kind"])
+    step: Any = f"{POINTS}/{state.images:09d}"  # SummaryWriter makes a folder of this name in the run directory
+    board.add_embedding(torch.cat(features), rows, faces, step, "features_of_D", ["name", "kind"])
     # TensorBoard would list the points of all image counts, and show the oldest.
     points = (file := Path(board.log_dir, POINTS_FILE)).read_text("utf-8").rpartition("embeddings {")
     with atomic_write(file) as temporary:

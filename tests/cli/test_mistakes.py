@@ -54,6 +54,8 @@ SLIPS = {
     "plan data.path=nowhere hours=1": "nowhere does not exist",
     "sample run=nowhere": "run=nowhere has no generator",
     "sample run=emtpy": "Did you mean 'empty'?",
+    "inspect run=emtpy": "Did you mean 'empty'?",
+    "monitor run=emtpy": "Did you mean 'empty'?",
     "train data.path=emtpy": "Did you mean 'empty'?",
     "interpolate run=pretrained:avatar": "no such generator comes with the package",
     "export run=empty checkpoint=best out=x.onnx": "run=empty has no checkpoint=best",

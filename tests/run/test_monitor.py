@@ -95,6 +95,9 @@ def test_its_page_gets_the_numbers_and_the_tabs_of_a_run_and_points_that_come_la
         points.rename(run / "projector_config.pbtxt")
         wait(lambda: {name for name, about in get("plugins_listing").items() if about["enabled"]} >= TABS)
         assert get("plugin/projector/runs") == ["faces"]
+        config, later = run / "projector_config.pbtxt", "features_of_D:later"
+        config.write_text(re.sub('features_of_D:[^"]*', later, config.read_text()))
+        assert get("plugin/projector/info?run=faces")["embeddings"][0]["tensorName"] == later
         tags = get("plugin/scalars/tags")["faces"]
         values = get("plugin/scalars/scalars?run=faces&tag=G%2Floss")
         process.terminate()

@@ -38,11 +38,11 @@ def test_preview_grids_are_of_the_averaged_generator(finished_run):
 
 def test_points_tables_and_pictures_of_the_projector_go_together(finished_run):
     """48 fakes and 48 reals, each with the 8 numbers of D's last features."""
-    written = sorted(path.parent.name for path in finished_run.glob("[0-9]*/features_of_D"))
-    assert written == ["00000", "00032", "00096", "00160"]  # at the start, and at the end of each stable phase
+    written = sorted(int(path.parent.name) for path in finished_run.glob("projector/*/features_of_D"))
+    assert written == [0, 32, 96, 160]  # at the start, and at the end of each stable phase
     found = text_format.Parse((finished_run / "projector_config.pbtxt").read_text(), config.ProjectorConfig())
     (entry,) = found.embeddings
-    assert entry.tensor_name == "features_of_D:00160"
+    assert entry.tensor_name == "features_of_D:projector/000000160"
     assert np.loadtxt(finished_run / entry.tensor_path).shape == (96, 8)
     head, *rows = (finished_run / entry.metadata_path).read_text().splitlines()
     assert head == "name\tkind"
