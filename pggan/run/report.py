@@ -14,7 +14,6 @@ from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
 from pggan.config.values import flatten
-from pggan.core.architecture import MIN_RESOLUTION
 from pggan.core.atomic_io import atomic_write
 from pggan.core.schedule import Course, Phase
 from pggan.run.console import TrainingConsole
@@ -27,25 +26,6 @@ from pggan.sampling.marks import mark_line
 
 # Keys for TensorBoard's HParams, where people compare runs; TensorBoard's text page has all keys.
 COMPARED = ("seed", "precision", "elastic", "loss", "model", "schedule", "ema", "augmentation")
-GROWTH = {"growth: levels above 4x4; the curve bends where a phase ends": ["^schedule/growth$"]}
-# Charts on TensorBoard's page Custom Scalars: category, chart title, and regular expressions of the tags in the chart.
-LAYOUT: dict[str, dict[str, list[str]]] = {
-    "losses": {
-        "losses": ["^[DG]/loss$"],
-        "terms": ["^[DG]/(wasserstein|loss_reals|loss_fakes|relativistic|class_loss_.*)$"],
-        "penalties": ["^D/(gradient_penalty|r1|r2|drift)$"],
-    },
-    "scores": {"scores: reals against fakes": ["^scores/.*"]},
-    "quality": {"metrics and their floors": ["^metrics/.*"]},
-    "health": {
-        "gradient norms": ["^[DG]/gradient_norm(_max)?$"],
-        "alarms, skipped updates": ["^health/alarms$", "^alarms/.*", "^[DG]/skipped$"],
-        "overfitting, p of ADA": ["^health/reals_sign$", "^augment/.*"],
-        "loss scale": ["^[DG]/loss_scale$"],
-    },
-    "speed": {tag: [f"^speed/{tag}$"] for tag in ("images_per_second", "memory_bytes", "eta_seconds")},
-    "schedule": {tag: [f"^schedule/{tag}.*"] for tag in ("resolution", "alpha", "batch", "learning_rate")},
-}
 
 
 class NullReporter:
@@ -102,13 +82,8 @@ class Reporter:
         append_log(self.run_dir, text)
 
     def describe(self, description: dict[str, Any]) -> None:
-        """Write to TensorBoard: the layout of charts, the configuration, and this run's row in the table of HParams."""
+        """Write to TensorBoard: the configuration, and this run's row in the table of HParams."""
         board = self.board
-        charts = {
-            title: {name: ["Multiline", tags] for name, tags in (GROWTH | parts).items()}
-            for title, parts in LAYOUT.items()
-        }
-        board.add_custom_scalars(charts)
         configuration = OmegaConf.to_yaml(OmegaConf.create(description)).splitlines()
         board.add_text("run/configuration", "\n".join(f"    {line}" for line in configuration), self._first)
         # `add_hparams` would declare columns; without declared columns, HParams shows all scalars of all runs.
@@ -132,7 +107,6 @@ class Reporter:
         if is_new:
             # A run that resumes at `images` drops TensorBoard's later points, so this point never appears twice.
             self.board.add_text("phases", title, images + 1)
-            self.board.add_scalar("schedule/growth", growth(phase), images + 1)
 
     def tick(self, images: int, phase: Phase, scalars: dict[str, float]) -> None:
         """Write the `scalars` of a tick, by tag, to all outputs, and the alarms that they raise."""
@@ -145,7 +119,6 @@ class Reporter:
         scalars = scalars | raised
         scalars |= {
             "schedule/resolution": phase.resolution,
-            "schedule/growth": growth(phase),
             "schedule/alpha": phase.alpha,
             "schedule/batch": phase.batch,
             "schedule/learning_rate_g": phase.learning_rate_g,
@@ -183,11 +156,6 @@ class Reporter:
             save_png(picture, path, self.mark(images) if not tag.endswith("reals") else None)
         shown = picture if picture.shape[2] in (3, 4) else picture[:, :, :1]
         self.board.add_image(tag, shown, images, dataformats="HWC")
-
-
-def growth(phase: Phase) -> float:
-    """The number of levels above 4x4; a level that fades in counts as alpha instead of 1."""
-    return phase.resolution.bit_length() - MIN_RESOLUTION.bit_length() - 1 + phase.alpha
 
 
 def keep_metrics(path: Path, images: int) -> None:

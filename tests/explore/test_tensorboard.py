@@ -16,7 +16,6 @@ window.find = (selector, node = document) => [...node.querySelectorAll("*")].fla
 ]);
 """
 SHOWN = {
-    "custom_scalars": "find('path.line').filter((line) => line.getAttribute('d')).length > 20",
     "images": "find('img').filter((image) => image.naturalWidth > 0).length >= 4",
     "projector": "find('canvas').length > 0 && find('*').some((one) => /^(48|96)$/.test(one.innerText))",  # points
 }

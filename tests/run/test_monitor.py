@@ -69,7 +69,7 @@ def test_faces_quality_scores_and_speed_are_pinned_from_the_start_on(finished_ru
     assert [*monitor.qualities(begun)] == ["metrics/swd/mean@patches-9"]
 
 
-TABS = {"scalars", "custom_scalars", "images", "text", "hparams", "projector"}
+TABS = {"scalars", "images", "text", "hparams", "projector"}
 
 
 @pytest.mark.rare
