@@ -10,7 +10,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from pggan.cli.commands import Command
-from pggan.cli.compose import compose, named_file, read_recipe, resumes
+from pggan.cli.compose import compose, resumes
 from pggan.cli.help import hang, meanings
 from pggan.config.defaults import saved_config
 from pggan.config.values import command_seconds
@@ -23,10 +23,9 @@ if TYPE_CHECKING:
 
 RECIPE_FILE = "recipe.yaml"
 OF_ONE_RUN = {"run_dir", "resume", "hours", "grow"}  # keys of one run, which recipes never have
-OF_THE_MACHINE = {"devices", "threads"}  # a recipe has these keys only if experiment=FILE.yaml sets them
+OF_THE_MACHINE = {"devices", "threads"}  # recipes do not have the values of these keys that the user has typed
 RECIPES = ("experiment", "debug")  # config groups whose files set keys of other config groups
-GROUPS = (*RECIPES, "data", "model", "schedule", "loss", "augmentation", "gradients")
-NAMED_GROUPS = ("loss", "augmentation")  # with loss=NAME, the program still chooses the keys loss.KEY
+NAMED_GROUPS = ("loss", "augmentation", "gradients")  # with loss=NAME, the program still chooses the keys loss.KEY
 # Keys that grow= chooses anew besides LENGTHS.  All other keys keep the values of the old run.
 GROWING = {
     *("augmentation.rampup_images", "ema.half_life_images", "ema.rampup", "checkpoint.every_images"),
@@ -71,8 +70,9 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
     with lock_run_dir(run_dir):
         if not checkpoints_of(run_dir):  # overwrite a recipe.yaml left by a command that wrote no checkpoint
             choices, about = choose(command, values, overrides, base)
-            every = [*base, *overrides]
-            write(file, recipe_of(every, compose(command.name, every) if base else values, choices), choices, about)
+            chosen = compose(command.name, [*base, *overrides, *map(override_of, choices)])
+            left_out = OF_ONE_RUN | OF_THE_MACHINE.intersection(map(key_of, overrides))
+            write(file, {key: each for key, each in chosen.items() if key not in left_out}, choices, about)
             print(hang("  More        ", f"{file} explains each key and its value."), file=sys.stderr)
     typed = [one for one in overrides if key_of(one) not in RECIPES]
     return compose(command.name, [f"experiment={file}", *typed]) | {"run_dir": str(run_dir)}
@@ -93,7 +93,7 @@ def base_of_growth(run: str, overrides: Sequence[str]) -> list[str]:
     side = header["resolution"] if header["alpha"] == 1 else header["resolution"] // 2
     saved["schedule"] |= {"first_resolution": side, "total_images": None}
     saved |= {"init_from": run, "allow_changes": []}
-    found = [f"{group}={saved[group]['name']}" for group in ("loss", "augmentation", "gradients")]
+    found = [f"{group}={saved[group]['name']}" for group in NAMED_GROUPS]
     for name, value in saved.items():
         if name not in OF_ONE_RUN | OF_THE_MACHINE:
             keys = {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
@@ -109,23 +109,19 @@ def choose(
     Returns: the choices, and comments for recipe.yaml.
     Args: base: with grow=, the overrides of the run that the new run goes on from.
     """
-    from dataclasses import fields
-
     from rich.console import Console
 
     from pggan.config.train import TrainConfig
     from pggan.config.validation import validated
 
-    known = {*GROUPS, *(field.name for field in fields(TrainConfig))}  # keys that only `pggan plan` has are left out
-    keys = [one for one in overrides if key_of(one).split(".")[0] in known]
-    if any(key_of(one) == TOTAL for one in keys) and values["schedule"]["total_images"] is not None:
+    if any(key_of(one) == TOTAL for one in overrides) and values["schedule"]["total_images"] is not None:
         raise UserError(f"hours= and {TOTAL}= both say when training ends.", "Leave out one of them.")
-    values = compose(command.name, [*base, *keys]) if base else values
-    given, scales = given_keys(keys, values)
-    keys = [*base, *keys]
+    given, scales = given_keys(overrides, compose(command.name, [*base, *overrides]) if base else values)
 
     def composed(choices: list["Choice"]) -> TrainConfig:
-        return validated(TrainConfig, compose("train", [*keys, *map(override_of, choices)]))
+        keys = [*base, *overrides, *map(override_of, choices)]
+        config: TrainConfig = validated(command.schema_type, compose(command.name, keys))
+        return config
 
     config, console = composed([]), Console(stderr=True, highlight=False)
     from pggan.performance.costs import card_of  # imported late, because it imports torch
@@ -162,7 +158,7 @@ def given_keys(overrides: Sequence[str], values: dict[str, Any]) -> tuple[set[st
     If the user names no recipe, hours= must keep the keys of `overrides`.  If the user names a recipe by experiment= or
     debug=, hours= may choose only data.channels and the phase lengths (LENGTHS), unless the user typed them.
     """
-    names = {two_parts(key_of(one)) for one in overrides}
+    names = {".".join(key_of(one).split(".")[:2]) for one in overrides}  # schedule.batch.8= sets schedule.batch
     tables = {key: value for key, value in values.items() if isinstance(value, dict)}
     every = {f"{table}.{key}" for table, keys in tables.items() for key in keys}
     of_groups = {key for key in every if key.partition(".")[0] in names - {*NAMED_GROUPS}}
@@ -181,45 +177,17 @@ def given_keys(overrides: Sequence[str], values: dict[str, Any]) -> tuple[set[st
     return (every | tables.keys()) - free, scales
 
 
-def two_parts(key: str) -> str:
-    """Cut a key after its second part: 'schedule.batch.8' becomes 'schedule.batch'."""
-    return ".".join(key.split(".")[:2])
-
-
-def recipe_of(overrides: Sequence[str], values: dict[str, Any], choices: Sequence["Choice"]) -> dict[str, Any]:
-    """The recipe of the user's `overrides` and the program's `choices`: values by full key, and choices by group.
-
-    The keys of a recipe file (experiment=FILE.yaml) are copied, so the new recipe does not need that file.
-    Args: values: the composed values, in which the values of `overrides` are numbers, lists and so on instead of text.
-    """
-    found: dict[str, Any] = {}
-    for file in filter(None, map(named_file, overrides)):
-        found |= read_recipe(file)
-    for one in overrides:
-        key = two_parts(key_of(one))
-        section, _, name = key.rpartition(".")
-        if key in GROUPS and named_file(one) is None:
-            found[key] = one.partition("=")[2]
-        elif key not in GROUPS and key not in OF_THE_MACHINE:
-            found[key] = (values[section] if section else values)[name]
-    found |= {choice.key: choice.value for choice in choices}
-    return {key: value for key, value in found.items() if key not in OF_ONE_RUN}
-
-
-def write(file: Path, recipe: dict[str, Any], choices: Sequence["Choice"] = (), about: Sequence[str] = ()) -> None:
-    """Write `recipe` as an experiment file, with comments: the lines `about`, and what each key means.
+def write(file: Path, values: dict[str, Any], choices: Sequence["Choice"] = (), about: Sequence[str] = ()) -> None:
+    """Write the composed `values` as an experiment file, with comments: the lines `about`, and what each key means.
 
     Args: choices: keys that the program has chosen; their reasons are comments, too.
     """
     from omegaconf import OmegaConf
 
-    groups = {key: recipe[key] for key in recipe if key in GROUPS[1:]}
-    base = [recipe["experiment"]] if "experiment" in recipe else []
-    content: dict[str, Any] = {"defaults": [*base, *({f"override /{key}": name} for key, name in groups.items())]}
-    for key, value in recipe.items():
-        section, _, name = key.rpartition(".")
-        if key not in GROUPS:
-            (content.setdefault(section, {}) if section else content)[name] = value
+    groups = {group: values[group]["name"] for group in NAMED_GROUPS}
+    content: dict[str, Any] = {"defaults": [{f"override /{group}": name} for group, name in groups.items()], **values}
+    for group in groups:
+        content[group] = {key: value for key, value in values[group].items() if key != "name"}
     reasons = {one.key: f"{override_of(one)}: {one.reason}." for one in choices}
     explained, section = meanings(groups), ""
     lines = ["# @package _global_", *(f"# {line}" for line in about)]

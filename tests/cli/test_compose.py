@@ -6,7 +6,6 @@ import pytest
 
 from pggan.cli.compose import compose
 from pggan.cli.main import main
-from pggan.cli.recipe import write
 from pggan.config.train import TrainConfig
 from pggan.config.validation import validated
 from pggan.config.values import describe
@@ -99,12 +98,6 @@ def test_null_and_truths_of_keys_of_text_keep_their_meaning(monkeypatch):
 @pytest.mark.parametrize(("given", "images"), [("1e2", ["1e2"]), ("a.png,1e2", ["a.png", "1e2"]), ("a, b", ["a, b"])])
 def test_names_in_a_list_are_taken_as_typed(given, images):
     assert compose("project", ["run=x", f"image={given}"])["image"] == images
-
-
-def test_a_recipe_keeps_names_that_look_like_numbers(tmp_path):
-    write(tmp_path / "recipe.yaml", {"data.path": "1e2", "name": "2025_01_02"})
-    values = compose("train", [f"experiment={tmp_path / 'recipe.yaml'}"])
-    assert (values["data"]["path"], values["name"]) == ("1e2", "2025_01_02")
 
 
 def test_a_file_with_signs_of_hydra_is_taken_as_typed(tmp_path, monkeypatch):

@@ -9,8 +9,9 @@ from PIL import Image
 
 from pggan.checkpoints.read import newest_checkpoint
 from pggan.cli.commands import COMMANDS
+from pggan.cli.compose import read_recipe
 from pggan.cli.main import main
-from pggan.cli.recipe import read_recipe, with_choices
+from pggan.cli.recipe import with_choices
 from pggan.performance import hours
 from pggan.performance.hours import MeasuredCosts
 from pggan.training import timing

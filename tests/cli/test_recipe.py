@@ -8,9 +8,9 @@ import pytest
 
 from pggan.checkpoints.read import newest_checkpoint
 from pggan.cli.commands import COMMANDS
-from pggan.cli.compose import compose
+from pggan.cli.compose import compose, read_recipe
 from pggan.cli.main import main
-from pggan.cli.recipe import read_recipe, with_choices, write
+from pggan.cli.recipe import with_choices, write
 from pggan.metrics import Evaluator
 from pggan.performance import hours
 from pggan.performance.hours import MeasuredCosts
@@ -24,30 +24,26 @@ SECONDS = 4
 SECONDS_PER_IMAGE = 0.01
 HEADINGS = ["Resolution", "Images", "End", "More"]
 HOURS = f"hours={SECONDS / 3600}"
-RECIPE = {
-    "experiment": "avatars_32",
-    "loss": "relativistic",
-    "schedule.stable_images": {4: 100, 8: 100, 16: 100, 32: 900},
-    "schedule.fade_images": {8: 100, 16: 100, 32: 100},
-    "schedule.total_images": None,
-    "data.path": "it's [mine], yes",
-    "data.mirror": True,
-    "evaluation.metrics": ["swd", "kid"],
-    "seed": 7,
-    "threads": 1,
-    "loss.gamma": 2.5,
-}
 
 
-def test_a_recipe_is_read_as_it_was_written_and_given_keys_have_priority(tmp_path):
-    file = tmp_path / "my recipe.yaml"
-    write(file, RECIPE, about=["A test."])
-    assert read_recipe(file) == RECIPE
-    assert file.read_text().splitlines()[:2] == ["# @package _global_", "# A test."]
-    values = compose("train", [f"experiment={file}", "seed=9"])
-    assert (values["seed"], values["loss"]["name"], values["loss"]["gamma"]) == (9, "relativistic", 2.5)
+@pytest.fixture
+def old_recipe(tmp_path):
+    """A recipe file with the values of a run, whose names are odd."""
+    file, words = tmp_path / "old recipe.yaml", ["experiment=avatars_32", "loss=relativistic", "loss.gamma=2.5"]
+    words += ["seed=7", "threads=1", "name=2025_01_02", "data.path=it's [mine], yes"]
+    words += ["schedule.stable_images={4: 100, 8: 100, 16: 100, 32: 900}", "schedule.fade_images=100"]
+    write(file, compose("train", words), about=["A test."])
+    return file
+
+
+def test_a_recipe_is_read_as_it_was_written_and_given_keys_have_priority(old_recipe):
+    assert old_recipe.read_text().splitlines()[:2] == ["# @package _global_", "# A test."]
+    values = compose("train", [f"experiment={old_recipe}", "seed=9"])
+    assert (values["seed"], values["threads"], values["name"]) == (9, 1, "2025_01_02")
+    assert (values["loss"]["name"], values["loss"]["gamma"]) == ("relativistic", 2.5)
     assert (values["schedule"]["stable_images"][8], values["data"]["path"]) == (100, "it's [mine], yes")
     assert values["model"]["fmap_base"] == 256  # of the experiment
+    assert compose("train", [f"experiment={old_recipe}", "loss=wgan_gp"])["loss"]["penalty_weight"] == 10
 
 
 def test_what_is_no_recipe_is_refused(tmp_path, capsys):
@@ -146,21 +142,20 @@ def test_the_end_of_a_file_of_the_schedule_yields_to_the_hours(chosen):
     assert schedule["batch"] == {4: 128, 32: 64, 64: 32, 128: 16, 256: 8, 512: 4}  # the file's
 
 
-def test_the_lengths_of_a_file_are_scaled_and_the_new_recipe_needs_it_no_more(chosen, tmp_path, monkeypatch):
-    file, run_dir = tmp_path / "old recipe.yaml", tmp_path / "run"
-    write(file, {key: value for key, value in RECIPE.items() if not key.startswith("data")})
-    words = ["hours=0.01", f"experiment={file}", "data.count=64", "seed=3", "loss=logistic", f"run_dir={run_dir}"]
-    values = chosen("train", *words)
+def test_the_lengths_of_a_file_are_scaled_and_the_new_recipe_needs_it_no_more(
+    chosen, old_recipe, tmp_path, monkeypatch
+):
+    run_dir = tmp_path / "run"
+    words = ["hours=0.01", f"experiment={old_recipe}", "data.path=null", "data.count=64", "seed=3", "loss=logistic"]
+    values = chosen("train", *words, f"run_dir={run_dir}")
     schedule = values["schedule"]
     assert schedule["total_images"] is None
     assert schedule["stable_images"] == {4: 240, 8: 240, 16: 240, 32: 2100}
     assert (values["loss"]["name"], values["threads"], values["seed"]) == ("logistic", 1, 3)
     (run_dir / "checkpoints" / "000000008").mkdir(parents=True)
     monkeypatch.setattr(hours, "find_recipe", None)
-    assert chosen("train", *words) == values  # the same command resumes the run
-    file.unlink()
-    recipe = read_recipe(run_dir / "recipe.yaml")
-    assert {"experiment": "avatars_32", "loss.gamma": 2.5, "threads": 1, "seed": 3}.items() <= recipe.items()
+    assert chosen("train", *words, f"run_dir={run_dir}") == values  # the same command resumes the run
+    old_recipe.unlink()
     repeated = compose("train", [f"experiment={run_dir}/recipe.yaml", "devices=cpu", f"run_dir={run_dir}"])
     assert repeated | {"hours": 0.01} == values
 
