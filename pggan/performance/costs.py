@@ -28,7 +28,6 @@ from pggan.networks.networks import Generator, count_parameters, new_discriminat
 from pggan.training.timing import MEMORY_BYTES, Speed
 
 NCCL_BYTES = int(1.6e9)  # memory of NCCL on each of several GPUs (github.com/NVIDIA/nccl/issues/864, on A100s 0.7e9)
-MAX_DEVICES = 1024  # largest number of devices that `communication_bound_from` tries
 SENT_BYTES = 3  # DGC sends a 16-bit position and an 8-bit value for each gradient entry
 
 Scaling = StrEnum("Scaling", "strong weak")
@@ -206,8 +205,8 @@ class Cluster(NamedTuple):
             messages, size = 2 * (devices - 1), (4 if self.reduction is Reduction.fp32 else 2) * numel / devices
         return messages * (self.link.latency_seconds + size / self.link.bytes_per_second)
 
-    def seconds(self, loads: Sequence[Load], devices: int) -> tuple[float, float]:
-        """Seconds of compute and of communication of a run on `devices` devices; `loads`: the work of each phase."""
+    def run(self, loads: Sequence[Load], devices: int) -> dict[str, Any]:
+        """Time, efficiency, share of communication of a run on `devices` devices; `loads`: the work of each phase."""
         compute = communication = 0.0
         for load in loads:
             steps, seconds, reducing = load.steps / devices, load.seconds, devices
@@ -215,11 +214,6 @@ class Cluster(NamedTuple):
                 steps, seconds, reducing = load.steps, load.compute_seconds(devices), load.users(devices)
             compute += steps * seconds
             communication += steps * sum(self.reduction_seconds(reducing, numel) for numel in load.numels)
-        return compute, communication
-
-    def run(self, loads: Sequence[Load], devices: int) -> dict[str, Any]:
-        """Time, efficiency, share of communication of a run on `devices` devices; `loads`: the work of each phase."""
-        compute, communication = self.seconds(loads, devices)
         hours, alone = (compute + communication) / 3600, sum(load.steps * load.seconds for load in loads) / 3600
         return {
             "scaling": self.scaling,
@@ -230,10 +224,3 @@ class Cluster(NamedTuple):
             "efficiency": alone / (devices * hours),
             "communication": communication / (compute + communication),  # share of the step time
         }
-
-    def communication_bound_from(self, loads: Sequence[Load]) -> int | None:
-        """The smallest number of devices at which communication takes longer than compute; None if there is none."""
-        used = max(load.users(MAX_DEVICES) for load in loads)
-        most = used if self.scaling is Scaling.strong else MAX_DEVICES
-        times = ((devices, *self.seconds(loads, devices)) for devices in range(2, most + 1))
-        return next((devices for devices, compute, communication in times if communication > compute), None)

@@ -169,17 +169,17 @@ def facts_of(config: DataConfig) -> DataFacts:
 
     Raises UserError if there are no usable images, or if data.labels=true but the images are not prepared.
     """
-    if config.path is None:
-        note = f"{config.count:,} avatars, drawn at any size"
-        return DataFacts(config.count, MAX_AVATAR, config.channels or 3, 0, drawn=True, note=note)
-    if Path(config.path, INDEX_FILE).is_file():
+    if config.path is not None and Path(config.path, INDEX_FILE).is_file():
         pyramid = ImagePyramid(Path(config.path))
         num_classes, side = len(pyramid.class_names or ()) if config.labels else 0, pyramid.resolution
         note, drawn = f"{pyramid.images:,} images, prepared at {side}x{side}", pyramid.source.get("kind") == "avatars"
         return DataFacts(pyramid.images, side, pyramid.channels, num_classes, drawn=drawn, note=note)
     if config.labels:
-        problem = "hours= and data.labels=true need the number of classes, but the images are not prepared."
+        problem = "data.labels=true needs the number of classes, but the images are not prepared."
         raise UserError(problem, "Run pggan prepare … labels=true first, and set data.path= to its dest=.")
+    if config.path is None:
+        note = f"{config.count:,} avatars, drawn at any size"
+        return DataFacts(config.count, MAX_AVATAR, config.channels or 3, 0, drawn=True, note=note)
     return facts_of_files(config, config.path)
 
 

@@ -19,9 +19,8 @@ from pggan.config.train import DataConfig, DgcConfig
 from pggan.config.values import versions
 from pggan.core.devices import choose_device, configure_process, count_devices, free_memory, precision_on
 from pggan.core.errors import UserError, nearest
-from pggan.core.schedule import Phase
 from pggan.core.text import NEXT, duration, new_table, three_digits
-from pggan.data.pyramid import INDEX_FILE, ImagePyramid
+from pggan.data.pyramid import INDEX_FILE
 from pggan.networks.networks import count_parameters
 from pggan.performance.bench import hardware
 from pggan.performance.costs import (
@@ -36,10 +35,11 @@ from pggan.performance.costs import (
     Scaling,
     card_of,
 )
+from pggan.performance.hours import facts_of
 from pggan.training.timing import StepTimes
 
 CALIBRATION_SECONDS = 120.0  # with calibrate=true, steps are measured for at most this many seconds
-PROCESSES = (1, 2, 4, 8, 16)  # numbers of ranks in the scaling table by default
+PROCESSES = (1, 4, 16, 64, 256)  # numbers of ranks in the scaling table by default
 UNITS = (("days", 86400), ("hours", 3600), ("minutes", 60), ("seconds", 1))
 DGC_RATIO = 0.1  # gradients.ratio in the scaling table, if the run does not use gradients=dgc
 
@@ -61,7 +61,7 @@ def predict(config: PlanConfig) -> dict[str, Any]:
     if config.interconnect.lower() not in LINKS:
         raise UserError(f"interconnect={config.interconnect} is not known.", nearest(config.interconnect, LINKS))
     card = card_of(config.device)
-    channels, num_classes, data_note = image_facts(config.data)
+    channels, num_classes = image_facts(config.data)
     architecture = config.model.architecture(config.schedule.final_resolution, channels, num_classes)
     schedule, settings = config.schedule.build(), config.trainer_settings()
     kind, count = ("cuda", 1) if config.device is not None else count_devices(config.devices)
@@ -97,11 +97,24 @@ def predict(config: PlanConfig) -> dict[str, Any]:
             if steps:
                 status.update(f"Counting the work at {phase.resolution}x{phase.resolution}")
                 cost, taken = counter.cost(phase), found.seconds_per_image[phase.index] * phase.batch
+                cost["memory_bytes"] += NCCL_BYTES * (kind == "cuda" and ranks > 1)
                 how = "predicted" if config.device else "measured" if phase.resolution in found.measured else "expected"
-                about = {"phase": phase.name, "time_is": how, "images": min(phase.end, schedule.total) - phase.start}
-                rows.append(about | timed(phase, steps, seconds=taken, watts=watts) | cost)
-                rows[-1]["flops"] = steps * cost["flops_per_step"]
-                rows[-1]["memory_bytes"] += NCCL_BYTES * (kind == "cuda" and ranks > 1)
+                row = {
+                    "phase": phase.name,
+                    "resolution": phase.resolution,
+                    "fading": phase.fading,
+                    "images": min(phase.end, schedule.total) - phase.start,
+                    "steps": steps,
+                    "batch": phase.batch,
+                    "learning_rate_g": phase.learning_rate_g,
+                    "learning_rate_d": phase.learning_rate_d,
+                    "time_is": how,
+                    "milliseconds_per_step": 1000 * taken,
+                    "hours": steps * taken / 3600,
+                    "energy_kwh": steps * taken / 3600 * watts / 1000,
+                    "flops": steps * cost["flops_per_step"],
+                }
+                rows.append(row | cost)
                 fixed = min(times.expected(phase.resolution, 0), taken)
                 group = min(config.model.stddev_group, phase.batch)
                 loads.append(Load(steps, phase.batch, group, taken, fixed, tuple(cost["parameters"].values())))
@@ -129,22 +142,16 @@ def predict(config: PlanConfig) -> dict[str, Any]:
             "ratio": ratio,
             "runs": runs,
         },
-        "communication_dominates_from": {
-            name: {
-                f"{scaling} {reduction}": Cluster(one, reduction, ratio, scaling).communication_bound_from(loads)
-                for scaling, reduction in product(Scaling, Reduction)
-            }
-            for name, one in LINKS.items()
-        },
         "notes": [
-            data_note,
+            f"Images: {channels} channels, {num_classes} classes, as in a prepared data.path=, or data.channels= (3).",
             f"{note} Start-up, grids, checkpoints and evaluations are not included.",
             f"Memory: weights, gradients, Adam's moments, activations of a batch, and on several GPUs NCCL{there}. If "
             "memory does not suffice, training uses smaller micro-batches. "
             + times.larger_batches(schedule.phases[-1], memory),
             f"Energy: {watts:g} W per device; hosts, cooling and network are not included.",
             "Scaling: devices like this one form a ring; communication does not overlap compute. Strong scaling "
-            "divides one batch into whole groups of minibatch stddev. Weak scaling takes one such batch per device.",
+            "divides one batch into whole groups of minibatch stddev. Weak scaling takes one such batch per device. "
+            "Communication dominates where comm., its share of the step time, is above 50 %.",
         ],
     }
     return plan | {"answer": answer(plan)}
@@ -165,34 +172,15 @@ def answer(plan: dict[str, Any]) -> str:
     return f"{text} (±{error} %), {memory}{enough}"
 
 
-def image_facts(config: DataConfig) -> tuple[int, int, str]:
-    """The number of channels, the number of classes, and a text on where these numbers come from."""
-    if config.path is not None and Path(config.path, INDEX_FILE).is_file():
-        pyramid = ImagePyramid(Path(config.path))
-        channels, num_classes = pyramid.channels, len(pyramid.class_names or ()) if config.labels else 0
-        return channels, num_classes, f"{channels} channels, {num_classes} classes, as in {pyramid.path}."
-    if config.labels:
-        remedy = "Run pggan prepare … labels=true first, and set data.path= to its dest=."
-        raise UserError("data.labels=true needs the number of classes, but the images are not prepared.", remedy)
-    channels = config.channels or 3
-    return channels, 0, f"{channels} channels, from data.channels= or a prepared data.path=; 3 by default."
+def image_facts(config: DataConfig) -> tuple[int, int]:
+    """The number of channels and of classes: those of a prepared dataset, or of data.channels=, which is 3 by default.
 
-
-def timed(phase: Phase, steps: int, *, seconds: float, watts: float) -> dict[str, Any]:
-    """Time and energy of `steps` training steps that take `seconds` each, on a device with `watts` of power."""
-    hours = steps * seconds / 3600
-    return {
-        "resolution": phase.resolution,
-        "fading": phase.fading,
-        "steps": steps,
-        "batch": phase.batch,
-        "learning_rate_g": phase.learning_rate_g,
-        "learning_rate_d": phase.learning_rate_d,
-        "milliseconds_per_step": 1000 * seconds,
-        "images_per_second": phase.batch / seconds,
-        "hours": hours,
-        "energy_kwh": hours * watts / 1000,
-    }
+    Raises UserError if data.labels=true, but the images are not prepared.
+    """
+    if config.labels or (config.path is not None and Path(config.path, INDEX_FILE).is_file()):
+        facts = facts_of(config)
+        return facts.channels, facts.num_classes
+    return config.channels or 3, 0
 
 
 # ---- tables, 80 columns wide
@@ -200,7 +188,7 @@ def timed(phase: Phase, steps: int, *, seconds: float, watts: float) -> dict[str
 
 def tables(plan: dict[str, Any], *, scales: bool) -> list[RenderableType]:
     """The tables and notes of a plan, in the order of the output.  Args: scales: whether to show many devices, too."""
-    found = [time_table(plan), work_table(plan), *([scaling_table(plan["scaling"]), dominance_table(plan)] * scales)]
+    found = [time_table(plan), work_table(plan), *([scaling_table(plan["scaling"])] * scales)]
     notes = plan["notes"] if scales else plan["notes"][:-1]
     return [*(Padding(table, (0, 0, 1, 0)) for table in found), Group(*map(Text, notes))]
 
@@ -256,16 +244,6 @@ def scaling_table(scaling: dict[str, Any]) -> Table:
         kind = pair[0]["reduction"]
         name = f"dgc {100 * scaling['ratio']:g} %" if kind == Reduction.dgc else kind
         table.add_row(str(pair[0]["devices"]) if kind == Reduction.fp32 else "", name, *cells)
-    return table
-
-
-def dominance_table(plan: dict[str, Any]) -> Table:
-    """The table of the least number of devices at which communication takes more than half of the step time."""
-    found = plan["communication_dominates_from"]
-    title = "Least number of devices at which communication takes more than half of the step time (-: never)"
-    table = new_table(title, "interconnect", *(kind.replace(" ", "\n") for kind in next(iter(found.values()))))
-    for name, counts in found.items():
-        table.add_row(name, *(str(count or "-") for count in counts.values()))
     return table
 
 
