@@ -4,7 +4,7 @@ Shapes: N batch size, I input feature maps, O output feature maps, C channels, R
 Source: paper sections 3 and 4.1; constants as in the official code.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import sqrt
@@ -17,12 +17,11 @@ from torch import Tensor, nn
 from pggan.core.architecture import Architecture, Rescaling
 from pggan.ops import rgb
 from pggan.ops.convolution import PACKED, RGB, WIDE, Algorithm, Kernel, algorithm_for, convolve, share_kernel, switched
-from pggan.ops.elementwise import Activation, adds_bias, serves, to_float32
+from pggan.ops.elementwise import Activation, serves, to_float32
 from pggan.ops.filters import blur
-from pggan.ops.fused import WIDEST, Slot
+from pggan.ops.fused import EPSILON, WIDEST, Groups, Rows, Stddev
 from pggan.ops.packed import pack_size
 from pggan.ops.preparation import Plan, Request, Transform, map_of_ones, prepare_together, transform_of
-from pggan.ops.stddev import EPSILON, Groups, Stddev
 
 HE_GAIN = sqrt(2.0)  # gain of weights in layers before a ReLU, in units of 1 / sqrt(fan-in) (He et al. 2015)
 
@@ -41,7 +40,7 @@ class Prepared(NamedTuple):
     kernel: Kernel
     bias: Tensor
     sums: Tensor | None = None  # only in `ConvWithStddev`: a map of ones, convolved
-    slot: Slot | None = None  # where backward passes put the gradient of the bias aside
+    rows: Sequence[Rows] = ()  # where Triton kernels add the gradients of the bias and, before it, of an RGB weight
 
 
 Key = tuple["Equalized", Algorithm, float]
@@ -121,19 +120,17 @@ class Equalized(nn.Module):
     def forward(self, x: Tensor, constant: Tensor | None = None) -> Tensor:
         """Args: constant: [N], only for `ConvWithStddev`: the value of an additional feature map at all pixels."""
         if self.images and self.computing.served:
-            kernel, bias, _, slot = self.prepared(RGB, self.scale)
-            assert slot is not None, "a served layer has slots"
-            slots = slot._replace(number=slot.number - 1), slot  # the weight is passed before the bias
-            how = rgb.Layer(self.activation is None, self.scale, self.dtype, slots)
+            kernel, bias, _, rows = self.prepared(RGB, self.scale)
+            how = rgb.Layer(self.activation is None, self.scale, self.dtype, rows)
             apply: Callable[..., Tensor] = rgb.ToRgb.apply if how.to_rgb else rgb.FromRgb.apply
             return apply(x, kernel.tensor, bias, how)
-        x, (kernel, bias, sums, slot) = self.operands(x)
-        late = self.activation is not None and adds_bias(bias)  # a bias has the same effect before and after `blur`
+        x, (kernel, bias, sums, rows) = self.operands(x)
+        late = self.activation is not None and len(rows) > 0  # a bias has the same effect before and after `blur`
         x = convolve(x, kernel, None if late else bias.to(x.dtype))
         x = blur(x) if self.blur else x
         if constant is not None and sums is not None:
             x = x + constant.to(x.dtype)[:, None, None, None] * sums
-        return x if self.activation is None else self.activation(x, bias if late else None, slot)
+        return x if self.activation is None else self.activation(x, *((bias, rows[0]) if late else (None, None)))
 
     def operands(self, x: Tensor) -> tuple[Tensor, Prepared]:
         """Convert `x` to the layer's precision, prepare the kernel, and multiply the smaller one by `self.scale`."""
@@ -168,7 +165,7 @@ class Equalized(nn.Module):
     def prepare(self, algorithm: Algorithm, scale: float) -> Prepared:
         """Prepare the layer's tensors: the weight times `scale`, transformed for `algorithm`, and the bias."""
         weight = algorithm.prepare(self.weight, self.rescaling, scale)
-        return Prepared(Kernel(weight.to(self.dtype), algorithm, self.rescaling), self.cast_bias())
+        return Prepared(Kernel(weight.to(self.dtype), algorithm, self.rescaling), self.bias.to(self.dtype))
 
     def transforms(self, algorithm: Algorithm, scale: float, inputs: int | None = None) -> tuple[Transform, ...]:
         """How the kernel for `algorithm` follows from the weight, or from its first `inputs` maps."""
@@ -182,18 +179,14 @@ class Equalized(nn.Module):
         return Request(self.weight, self.transforms(algorithm, scale), (self.bias,))
 
     def assemble(
-        self, algorithm: Algorithm, kernels: list[tuple[Tensor, list[Tensor]]], passed: list[tuple[Tensor, Slot]]
+        self, algorithm: Algorithm, kernels: list[tuple[Tensor, list[Tensor]]], passed: list[tuple[Tensor, Rows]]
     ) -> Prepared:
         """What `prepare` returns, from the result of `prepare_together`."""
-        bias, slot = passed[-1]
         kernel, aside = kernels[0] if kernels else (passed[0][0], None)
         kernel = kernel.flatten(1) if self.weight.ndim == 2 else kernel
         sums = kernels[1][0].flatten(0, 1) if len(kernels) > 1 else None
-        return Prepared(Kernel(kernel, algorithm, self.rescaling, aside=aside), bias, sums, slot)
-
-    def cast_bias(self) -> Tensor:
-        """Convert the bias to the layer's precision, unless the activation adds it: activations take any precision."""
-        return self.bias if adds_bias(self.bias) else self.bias.to(self.dtype)
+        bias, rows = passed[-1][0], [of for _, of in passed] if self.bias.numel() <= WIDEST else []
+        return Prepared(Kernel(kernel, algorithm, self.rescaling, aside=aside), bias, sums, rows)
 
 
 class ConvWithStddev(Equalized):
@@ -211,7 +204,7 @@ class ConvWithStddev(Equalized):
         sums = F.conv2d(taps.new_ones(1, 1, 4, 4), taps * scale, padding=1)[0]
         weight = algorithm.prepare(features, self.rescaling, scale)
         kernel = Kernel(weight.to(self.dtype), algorithm, self.rescaling)
-        return Prepared(kernel, self.cast_bias(), sums.to(self.dtype))
+        return Prepared(kernel, self.bias.to(self.dtype), sums.to(self.dtype))
 
     def transforms(self, algorithm: Algorithm, scale: float, inputs: int | None = None) -> tuple[Transform, ...]:
         last = self.weight.shape[1] - 1

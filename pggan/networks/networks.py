@@ -23,7 +23,6 @@ from pggan.ops.convolution import convolve
 from pggan.ops.elementwise import (
     activate,
     activate_and_normalize,
-    adds_bias,
     downsample,
     fade,
     fading,
@@ -50,10 +49,10 @@ class GeneratorStem(nn.Module):
         self.conv = Equalized(width, width, 3, 3, activation=activate_and_normalize)
 
     def forward(self, latents: Tensor) -> Tensor:
-        x, (kernel, bias, _, slot) = self.dense.operands(latents)
+        x, (kernel, bias, _, rows) = self.dense.operands(latents)
         x = convolve(x, kernel).reshape(-1, self.width, 4, 4)
-        if self.stem is Stem.official and adds_bias(bias):
-            x = activate_and_normalize(x.contiguous(memory_format=torch.channels_last), bias, slot)
+        if self.stem is Stem.official and rows:
+            x = activate_and_normalize(x.contiguous(memory_format=torch.channels_last), bias, rows[0])
         else:
             x = x + bias.to(x.dtype).view(self.width, *(4, 4) if self.stem is Stem.unit_bias else (1, 1))
             x = activate(x) if self.stem is Stem.one_norm else activate_and_normalize(x)

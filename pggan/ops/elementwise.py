@@ -13,10 +13,10 @@ from torch.autograd.function import once_differentiable
 
 from pggan.ops import fused
 from pggan.ops.convolution import Switches
-from pggan.ops.fused import EPSILON, LEAKY_SLOPE, Slot
+from pggan.ops.fused import EPSILON, LEAKY_SLOPE, Rows
 
-# (x [N, C, …], bias [C] or None, place where the bias's gradient is put aside, or None) -> activation of x + bias
-Activation = Callable[[Tensor, Tensor | None, Slot | None], Tensor]
+# (x [N, C, …], bias [C] or None, rows to which the bias's gradient is added, or None) -> activation of x + bias
+Activation = Callable[[Tensor, Tensor | None, Rows | None], Tensor]
 
 
 def to_float32(x: Tensor) -> Tensor:
@@ -29,18 +29,13 @@ def serves(tensor: Tensor) -> bool:
     return not Switches.reference and tensor.device.type == "cuda" and fused.problem() is None
 
 
-def adds_bias(bias: Tensor) -> bool:
-    """Whether the activation, not the convolution, adds the layer's `bias` [C]: one kernel for both is faster."""
-    return bias.numel() <= fused.WIDEST and serves(bias)
-
-
-def activate(x: Tensor, bias: Tensor | None = None, slot: Slot | None = None) -> Tensor:
+def activate(x: Tensor, bias: Tensor | None = None, rows: Rows | None = None) -> Tensor:
     """The leaky ReLU of `x` [N, C, …] in place, or with `bias` [C], the leaky ReLU of `x` + `bias` as a new tensor."""
     if Switches.reference:
         return F.leaky_relu(x, LEAKY_SLOPE)
     if bias is None:
         return F.leaky_relu_(x, LEAKY_SLOPE)
-    return fused.BiasAct.apply(x, bias, slot)  # type: ignore[no-any-return]
+    return fused.BiasAct.apply(x, bias, rows)  # type: ignore[no-any-return]
 
 
 def pixel_norm(features: Tensor) -> Tensor:
@@ -51,14 +46,14 @@ def pixel_norm(features: Tensor) -> Tensor:
     return (wide * torch.rsqrt(wide.square().mean(1, keepdim=True) + EPSILON)).to(features.dtype)
 
 
-def activate_and_normalize(x: Tensor, bias: Tensor | None = None, slot: Slot | None = None) -> Tensor:
+def activate_and_normalize(x: Tensor, bias: Tensor | None = None, rows: Rows | None = None) -> Tensor:
     """Overwrite `x` [N, C, R, R] with the pixel norm of the leaky ReLU of `x`, or of `x` + `bias` [C].
 
     The result can be differentiated only once.  This suffices for G: gradient penalties differentiate only D twice.
     """
     if Switches.reference:
         return pixel_norm(F.leaky_relu(x, LEAKY_SLOPE))
-    return ActivationAndNorm.apply(x, bias, slot)  # type: ignore[no-any-return]
+    return ActivationAndNorm.apply(x, bias, rows)  # type: ignore[no-any-return]
 
 
 class ActivationAndNorm(torch.autograd.Function):
@@ -69,7 +64,7 @@ class ActivationAndNorm(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, bias: Tensor | None, slot: Slot | None) -> Tensor:
+    def forward(ctx: Any, x: Tensor, bias: Tensor | None, rows: Rows | None) -> Tensor:
         if bias is None:
             F.leaky_relu_(x, LEAKY_SLOPE)
             wide = to_float32(x)
@@ -80,18 +75,17 @@ class ActivationAndNorm(torch.autograd.Function):
             scale = fused.bias_act_norm_(x, bias)  # [N, 1, R, R]
         ctx.mark_dirty(x)
         ctx.save_for_backward(x, scale)
-        ctx.has_bias, ctx.slot = bias is not None, slot
+        ctx.rows = rows
         return x
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         """dL/dz = scale * (g - y * mean(g * y)), where z is the leaky ReLU's output, y = scale * z, and g = dL/dy."""
         y, scale = ctx.saved_tensors
-        if ctx.has_bias:
-            rows = (ctx.slot or fused.own_slot(y)).rows(y) if ctx.needs_input_grad[1] else None
-            result = fused.bias_act_backward(gradient, y, scale, rows)
-            return result, None if rows is None or ctx.slot is not None else rows.sum(0), None
+        if ctx.rows is not None:
+            rows = ctx.rows() if ctx.needs_input_grad[1] else None
+            return fused.bias_act_backward(gradient, y, scale, rows), None, None
         wide, g = to_float32(y), to_float32(gradient)
         along = (g * wide).mean(1, keepdim=True)
         result = torch.addcmul(g, wide, along, value=-1).mul_(scale).to(gradient.dtype)

@@ -1,67 +1,78 @@
-"""Triton kernels for CUDA compute activations, pixel norm and fades in one pass over memory each.
+"""Triton kernels for CUDA: activations, pixel norm, fades and the minibatch stddev, in one pass over memory each.
 
-`problem` tries the kernels once.  If they fail, the networks use PyTorch's operations instead.
+`launch` starts all Triton kernels, also those of `rgb.py` and `preparation.py`.  `problem` tries one kernel.  If it
+fails, the networks use PyTorch's operations instead.
 Shapes: N batch size, C features, H height, W width.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from math import ceil
+from math import ceil, inf
 from subprocess import CalledProcessError
 from textwrap import shorten
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
+from pggan.core.errors import StepFailed
 from pggan.ops.convolution import Switches
 
 LEAKY_SLOPE = 0.2  # slope of the leaky ReLU below 0 (paper Table 2)
-EPSILON = 1e-8  # added to the mean square under the root of pixel norm (paper section 4.2)
+EPSILON = 1e-8  # added to mean squares and variances before a root: pixel norm (paper section 4.2), minibatch stddev
 WIDEST = 1024  # largest number of features that the kernels support, because a tile holds all features of a pixel
 TILE = 2048  # numbers that a Triton program holds at a time: 16 in the registers of each of its 128 threads
+IMAGE_TILE = 8192  # numbers of an image that a program of the stddev holds at a time: all 4x4 pixels of 512 maps
 PROGRAMS = 512  # Triton programs that sum over pixels: about 4 on each of an H200's 132 multiprocessors
-REASON_WIDTH = 120  # largest length of the message that says why the Triton kernels do not work
+REASON_WIDTH = 120  # largest length of the message that says why a Triton kernel does not work
+
+Rows = Callable[[], Tensor]  # returns the rows [PROGRAMS, …] of a parameter in `PixelSums`
 
 
 @cache
-@torch.enable_grad()  # because the first call may be in a pass without gradients
 def problem() -> str | None:
-    """Why the Triton kernels do not work on this machine, in one line; None if they work."""
+    """A sentence about why Triton kernels do not work on this machine; None if they work."""
     try:
-        x = torch.zeros(1, 8, 2, 2, device="cuda").contiguous(memory_format=torch.channels_last)
-        scale = bias_act_norm_(x, x.new_zeros(8))
-        bias_act_backward(x, x, scale, PixelSums([x.new_zeros(8)]).rows(0, x))
-        Blend.apply(x.requires_grad_(), x, x.new_zeros(())).sum().backward()
-    except Exception as error:
-        text = (str(error) or type(error).__name__).strip().splitlines()[0]
-        if isinstance(error, CalledProcessError) or "C compiler" in text:  # Triton has to compile C code
-            return "Triton needs a C compiler and Python's headers (apt-get install gcc python3-dev)"
-        return shorten(text, REASON_WIDTH, placeholder=" …")
+        pixel_norm(torch.zeros(1, 8, device="cuda"))
+    except StepFailed as error:
+        return error.problem
     return None
 
 
-def launch(name: str, x: Tensor, *others: object, each: int | None = None, **constants: float) -> None:
-    """Launch kernel `name` of `triton_kernels.py` on `x` and `others`.  `each`: tiles per Triton program; None = 1."""
-    from pggan.ops import triton_kernels  # imported late, because Triton is not installed everywhere
+def launch(name: str, programs: int, on: Tensor, *arguments: object, **constants: float) -> None:
+    """Launch Triton kernel `name` with `programs` programs on the GPU of `on`, the first argument.
 
-    (pixels, tiles), columns = pixels_of(x), padded(x)
-    tile = {"C": x.shape[1], "ROWS": max(TILE // columns, 1), "COLUMNS": columns}
-    kernel, more = getattr(triton_kernels, name), () if each is None else (each,)
-    with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
-        # `enable_fp_fusion` is set because Triton 3.9 warns that the default of this option will change.
-        kernel[(ceil(tiles / (each or 1)),)](x, *others, pixels, *more, **constants, **tile, enable_fp_fusion=True)
+    Raises StepFailed if this machine can't compile the kernel; a run continues with the plain operations.
+    """
+    try:
+        from pggan.ops import triton_kernels  # imported late, because Triton is not installed everywhere
+
+        with torch.cuda.device_of(on):  # type: ignore[no-untyped-call]
+            # `enable_fp_fusion` is set because Triton 3.9 warns that the default of this option will change.
+            getattr(triton_kernels, name)[(programs,)](on, *arguments, **constants, enable_fp_fusion=True)
+    except Exception as error:
+        text = (str(error) or type(error).__name__).strip().splitlines()[0]
+        if text.startswith("Triton Error [CUDA]"):  # an error of the GPU, such as too little memory
+            raise
+        if isinstance(error, CalledProcessError) or "C compiler" in text:  # Triton has to compile C code
+            text = "Triton needs a C compiler and Python's headers (apt-get install gcc python3-dev)"
+        text = f"The Triton kernel {name} fails: {shorten(text, REASON_WIDTH, placeholder=' …')}."
+        raise StepFailed(text, "Set compute.kernels=reference.", {"kernels": "reference"}) from error
 
 
-def padded(x: Tensor) -> int:
-    """The number of features of `x`, rounded up to a power of two."""
-    return 1 << (x.shape[1] - 1).bit_length()
+def launch_tiles(name: str, x: Tensor, *others: object, most: float | None = None, **constants: float) -> None:
+    """Launch kernel `name` on all tiles of `x` [N, C, …], which is channels-last; the arguments `others` follow.
 
-
-def pixels_of(x: Tensor) -> tuple[int, int]:
-    """The number of pixels of `x` [N, C, H, W] or [N, C], and the number of Triton tiles that cover the pixels."""
-    pixels = x.numel() // x.shape[1]
-    return pixels, ceil(pixels / max(TILE // padded(x), 1))
+    Args: most: the largest number of programs, which compute several tiles each; None: each program computes one tile.
+    """
+    columns = 1 << (x.shape[1] - 1).bit_length()  # the number of features, rounded up to a power of two
+    rows, pixels = max(TILE // columns, 1), x.numel() // x.shape[1]
+    tiles = ceil(pixels / rows)
+    each = 1 if most is None else max(ceil(tiles / most), 1)
+    sizes = (pixels,) if most is None else (pixels, each)
+    tile = {"C": x.shape[1], "ROWS": rows, "COLUMNS": columns}
+    launch(name, ceil(tiles / each), x, *others, *sizes, **constants, **tile)
 
 
 def dense(x: Tensor) -> Tensor:
@@ -75,7 +86,7 @@ def bias_act_norm_(x: Tensor, bias: Tensor) -> Tensor:
     Returns the factor that pixel norm multiplied each pixel by, float32 [N, 1, H, W].
     """
     y, scale = dense(x), x.new_empty(len(x), 1, *x.shape[2:], dtype=torch.float32)
-    launch("bias_act_forward", y, bias, y, scale, SLOPE=LEAKY_SLOPE, EPSILON=EPSILON)
+    launch_tiles("bias_act_forward", y, bias, y, scale, SLOPE=LEAKY_SLOPE, EPSILON=EPSILON)
     if y is not x:
         x.copy_(y)
     return scale
@@ -84,7 +95,7 @@ def bias_act_norm_(x: Tensor, bias: Tensor) -> Tensor:
 def pixel_norm(x: Tensor) -> Tensor:
     """The pixel norm of `x` [N, C]; no gradient flows through it."""
     y, scale = torch.empty_like(x), x.new_empty(len(x), dtype=torch.float32)
-    launch("bias_act_forward", x.contiguous(), None, y, scale, SLOPE=1.0, EPSILON=EPSILON)
+    launch_tiles("bias_act_forward", x.contiguous(), None, y, scale, SLOPE=1.0, EPSILON=EPSILON)
     return y
 
 
@@ -97,13 +108,12 @@ class PixelSums:
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self.parameters, self.used = parameters, set[int]()
         self.sizes = [parameter.numel() for parameter in parameters]
-        self.pitch = sum(self.sizes)  # numbers from a row to the next one
-        self.memory: Tensor | None = None  # [PROGRAMS, pitch], from the first use on
+        self.memory: Tensor | None = None  # [PROGRAMS, sum of sizes], from the first use on
 
-    def rows(self, number: int, like: Tensor) -> Tensor:
-        """The columns [PROGRAMS, …] of parameter `number`, on the device of `like`."""
+    def rows(self, number: int) -> Tensor:
+        """The columns [PROGRAMS, …] of parameter `number`."""
         if self.memory is None:
-            self.memory = torch.zeros(PROGRAMS, self.pitch, device=like.device)
+            self.memory = torch.zeros(PROGRAMS, sum(self.sizes), device=self.parameters[0].device)
         self.used.add(number)
         return torch.split(self.memory, self.sizes, 1)[number]
 
@@ -119,56 +129,41 @@ class PixelSums:
         return found
 
 
-class Slot(NamedTuple):
-    """The place of one parameter in `PixelSums`, where backward passes put its gradient aside."""
-
-    sums: PixelSums
-    number: int
-
-    def rows(self, like: Tensor) -> Tensor:
-        """The columns of this parameter."""
-        return self.sums.rows(self.number, like)
-
-
-def own_slot(y: Tensor) -> Slot:
-    """The place of the bias of features `y` [N, C, …] that no network prepared."""
-    return Slot(PixelSums([y.new_empty(y.shape[1])]), 0)
-
-
 def bias_act_backward(gradient: Tensor, y: Tensor, scale: Tensor | None, rows: Tensor | None) -> Tensor:
     """The gradient of x from the `gradient` of y, where y = `BiasAct`(x), or with a `scale`, y = `bias_act_norm_`(x).
 
     The gradient of the bias, which is the sum of this gradient over all pixels, is added to `rows` [PROGRAMS, C].
     """
-    gradient, y, (_, tiles) = dense(gradient), dense(y), pixels_of(y)
+    gradient, y = dense(gradient), dense(y)
     result = torch.empty_like(gradient)
-    each, pitch = (1, 0) if rows is None else (ceil(tiles / len(rows)), rows.stride(0))
-    launch("bias_act_backward", gradient, y, scale, result, rows, pitch, each=each, SLOPE=LEAKY_SLOPE)
+    pitch, most = (0, inf) if rows is None else (rows.stride(0), PROGRAMS)
+    launch_tiles("bias_act_backward", gradient, y, scale, result, rows, pitch, most=most, SLOPE=LEAKY_SLOPE)
     return result
 
 
 class BiasAct(torch.autograd.Function):
-    """Leaky ReLU of x [N, C, …] + bias [C], differentiable twice.  Autograd saves only the result."""
+    """Leaky ReLU of x [N, C, …] + bias [C], differentiable twice.  Autograd saves only the result.
+
+    The gradient of the bias is added to `rows`.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, bias: Tensor, slot: Slot | None = None) -> Tensor:
+    def forward(ctx: Any, x: Tensor, bias: Tensor, rows: Rows) -> Tensor:
         x = dense(x)
         y = torch.empty_like(x)
-        launch("bias_act_forward", x, bias, y, None, SLOPE=LEAKY_SLOPE, EPSILON=0.0)
+        launch_tiles("bias_act_forward", x, bias, y, None, SLOPE=LEAKY_SLOPE, EPSILON=0.0)
         ctx.save_for_backward(y)
         ctx.set_materialize_grads(False)
-        ctx.bias_dtype, ctx.slot = bias.dtype, slot
+        ctx.rows = rows
         return y
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None, None]:
         if gradient is None:
             return None, None, None
-        y, rows = ctx.saved_tensors[0].detach(), None  # y has no second derivative, because only the sign of y matters
-        if ctx.needs_input_grad[1] and Switches.weight_gradients:
-            rows = (ctx.slot or own_slot(y)).rows(y)
-        of_x = BiasActGradient.apply(gradient, y, rows)
-        return of_x, None if rows is None or ctx.slot is not None else rows.sum(0).to(ctx.bias_dtype), None
+        y = ctx.saved_tensors[0].detach()  # y has no second derivative, because only the sign of y matters
+        rows = ctx.rows() if ctx.needs_input_grad[1] and Switches.weight_gradients else None
+        return BiasActGradient.apply(gradient, y, rows), None, None
 
 
 class BiasActGradient(torch.autograd.Function):
@@ -199,7 +194,7 @@ class Blend(torch.autograd.Function):
         if not old.is_contiguous() or not new.is_contiguous():  # a blend works in any order in memory that both share
             old, new = dense(old), dense(new)
         result = torch.empty_like(new)
-        launch("blend", old, new, alpha, result)
+        launch_tiles("blend", old, new, alpha, result)
         return result
 
     @staticmethod
@@ -215,9 +210,65 @@ class BlendBackward(torch.autograd.Function):
         ctx.save_for_backward(alpha)
         gradient = gradient if gradient.is_contiguous() else dense(gradient)
         of_old, of_new = torch.empty_like(gradient), torch.empty_like(gradient)
-        launch("blend_backward", gradient, alpha, of_old, of_new)
+        launch_tiles("blend_backward", gradient, alpha, of_old, of_new)
         return of_old, of_new
 
     @staticmethod
     def backward(ctx: Any, of_old: Tensor, of_new: Tensor) -> tuple[Tensor, None]:
         return Blend.apply(of_old, of_new, *ctx.saved_tensors), None
+
+
+class Groups(NamedTuple):
+    """The groups of a batch: image g of group m in sub-batch p is image (p * size + g) * step + m of the batch."""
+
+    size: int  # images per group
+    step: int  # groups per sub-batch
+
+
+def launch_stddev(
+    groups: Groups, x: Tensor, of_result: Tensor | None, of_gradient: Tensor | None, *results: Tensor | None
+) -> None:
+    """Launch the Triton kernel `stddev` with a program for each group."""
+    numbers = x[0].numel()
+    others = of_result, of_gradient, *results, groups.step, groups.size, numbers
+    block = min(IMAGE_TILE, 1 << (numbers - 1).bit_length())
+    launch("stddev", len(x) // groups.size, x, *others, EPSILON=EPSILON, BLOCK=block, num_warps=8)
+
+
+class Stddev(torch.autograd.Function):
+    """The minibatch stddev of features [N, C, H, W] as float32 [N]; differentiable twice.
+
+    The plain twin is `networks.layers.minibatch_stddev`.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, groups: Groups) -> Tensor:
+        x, ctx.groups = dense(x), groups
+        ctx.save_for_backward(x)
+        result = x.new_empty(len(x), dtype=torch.float32)
+        launch_stddev(groups, x, None, None, result, None)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, of_result: Tensor) -> tuple[Tensor, None]:
+        return StddevGradient.apply(of_result, *ctx.saved_tensors, ctx.groups), None
+
+
+class StddevGradient(torch.autograd.Function):
+    """The gradient of the features of `Stddev`, from the gradient of its result."""
+
+    @staticmethod
+    def forward(ctx: Any, of_result: Tensor, x: Tensor, groups: Groups) -> Tensor:
+        of_result, ctx.groups = of_result.contiguous(), groups
+        ctx.save_for_backward(of_result, x)
+        result = torch.empty_like(x)
+        launch_stddev(groups, x, of_result, None, result, None)
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        of_result, x = ctx.saved_tensors
+        of_of_result, of_x = torch.empty_like(of_result), torch.empty_like(x)
+        launch_stddev(ctx.groups, x, of_result, dense(of_gradient), of_x, of_of_result)
+        return of_of_result, of_x, None

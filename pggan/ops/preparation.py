@@ -6,6 +6,7 @@ gradients of kernels aside, instead of returning them to autograd, which would t
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import accumulate, chain, islice
 from math import ceil
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pggan.core.architecture import Rescaling
-from pggan.ops.fused import PixelSums, Slot
+from pggan.ops.fused import PixelSums, Rows, launch
 from pggan.ops.packed import REACH
 from pggan.ops.products import side_and_stride
 
@@ -50,9 +51,12 @@ class Transform(NamedTuple):
         """The shape of the kernel's memory."""
         return self.k * self.rows, self.height, self.width, self.pixels * self.columns
 
-    def tiles(self, rows: int, columns: int, taps: int) -> int:
-        """The number of tiles of `taps` matrices [rows, columns]."""
-        return taps * ceil(rows / BLOCK) * ceil(columns / BLOCK)
+    @property
+    def tiles(self) -> tuple[int, int]:
+        """The number of tiles of the kernel, and of the weight."""
+        rows, height, width, columns = self.shape
+        of_kernel = height * width * ceil(rows / BLOCK) * ceil(columns / BLOCK)
+        return of_kernel, self.taps**2 * ceil(self.rows / BLOCK) * ceil(self.columns / BLOCK)
 
 
 def transform_of(
@@ -96,24 +100,22 @@ class Plan:
         self.owners, self.transforms = [of for of, _ in pairs], [one for _, one in pairs]  # each kernel's weight
         self.sizes = [torch.Size(one.shape).numel() for one in self.transforms]
         self.starts = [0, *accumulate(request.weight.numel() for request in requests)]
-        tiles = (
-            [one.tiles(one.k * one.rows, one.pixels * one.columns, one.height * one.width) for one in self.transforms],
-            [one.tiles(one.rows, one.columns, one.taps**2) for one in self.transforms],
-        )
+        tiles = [[one.tiles[of] for one in self.transforms] for of in (0, 1)]
         begins = zip(*([0, *accumulate(each)] for each in (tiles[0], self.sizes, tiles[1])), strict=True)
         rows = [[*one[:-1], *begin, self.starts[of]] for (of, one), begin in zip(pairs, begins, strict=False)]
         self.table = torch.tensor(rows, dtype=torch.int32, device=device)
         self.addresses = torch.tensor([requests[of].weight.data_ptr() for of in self.owners], device=device)
         self.factors = torch.tensor([one.factor for one in self.transforms], device=device)
-        numbers = torch.arange(len(rows), dtype=torch.int32)
-        self.programs = [numbers.repeat_interleave(torch.tensor(each, dtype=torch.int64)).to(device) for each in tiles]
+        counts = torch.tensor(tiles, dtype=torch.int64)
+        self.programs = [torch.repeat_interleave(each).int().to(device) for each in counts]  # each program's row
 
     def prepare(self, dtype: torch.dtype) -> list[Tensor]:
         """The kernels in `dtype`: [rows, columns, height, width] in channels-last memory."""
         if not self.transforms:
             return []
         result = torch.empty(sum(self.sizes), dtype=dtype, device=self.table.device)
-        self.launch("prepare", self.programs[0], self.addresses, result)
+        owners = self.programs[0]
+        launch("prepare", len(owners), self.table, self.factors, owners, self.addresses, result, BLOCK=BLOCK)
         parts = zip(torch.split(result, self.sizes), self.transforms, strict=True)
         return [part.view(one.shape).permute(0, 3, 1, 2) for part, one in parts]
 
@@ -127,23 +129,9 @@ class Plan:
             pieces += [(each if each.ndim == 2 else each.permute(0, 2, 3, 1)).reshape(-1) for each in kernel]
             pieces += [zeros[:count]] if count else []
         result = torch.empty(self.starts[-1], device=self.table.device)
-        self.launch("gradients", self.programs[1], torch.cat(pieces), result, uses)
+        owners, parts_of_all = self.programs[1], torch.cat(pieces)
+        launch("gradients", len(owners), self.table, self.factors, owners, parts_of_all, result, uses, BLOCK=BLOCK)
         return result
-
-    def launch(self, name: str, programs: Tensor, *others: object) -> None:
-        """Launch kernel `name` of `triton_preparation.py`."""
-        from pggan.ops import triton_preparation  # imported late, because Triton is not installed everywhere
-
-        with torch.cuda.device_of(self.table):  # type: ignore[no-untyped-call]
-            kernel = getattr(triton_preparation, name)[len(programs),]
-            kernel(self.table, self.factors, programs, *others, BLOCK=BLOCK, enable_fp_fusion=True)
-
-
-class Aside(NamedTuple):
-    """Where backward passes put gradients, instead of returning them to autograd."""
-
-    kernels: list[list[Tensor]]  # gradients of each kernel, from all of its uses
-    passed: PixelSums
 
 
 class Prepare(torch.autograd.Function):
@@ -153,43 +141,44 @@ class Prepare(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, plan: Plan, dtype: torch.dtype, aside: Aside, *inputs: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, plan: Plan, dtype: torch.dtype, asides: list[list[Tensor]], sums: PixelSums, *inputs: Tensor
+    ) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
-        ctx.plan, ctx.aside, ctx.weights = plan, aside, inputs[: len(plan.starts) - 1]
+        ctx.plan, ctx.asides, ctx.sums, ctx.weights = plan, asides, sums, inputs[: len(plan.starts) - 1]
         return *plan.prepare(dtype), *(each.view_as(each) for each in inputs[len(ctx.weights) :])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:
-        plan, weights, (kernels, passed) = ctx.plan, ctx.weights, ctx.aside
-        for put, gradient in zip(kernels, given, strict=False):
-            put.extend([] if gradient is None else [gradient])
-        used = {owner for owner, put in zip(plan.owners, kernels, strict=True) if put}
-        flat = plan.gradients(kernels) if used else torch.empty(0)
-        for put in kernels:
-            put.clear()
+        plan, asides = ctx.plan, ctx.asides
+        for aside, gradient in zip(asides, given, strict=False):
+            aside.extend([] if gradient is None else [gradient])
+        used = {owner for owner, aside in zip(plan.owners, asides, strict=True) if aside}
+        flat = plan.gradients(asides) if used else torch.empty(0)
+        for aside in asides:
+            aside.clear()
         found = [
             flat.as_strided(weight.shape, weight.stride(), plan.starts[number]) if number in used else None
-            for number, weight in enumerate(weights)
+            for number, weight in enumerate(ctx.weights)
         ]
-        return None, None, None, *found, *passed.take(given[len(kernels) :])
+        return None, None, None, None, *found, *ctx.sums.take(given[len(asides) :])
 
 
 def prepare_together(
     requests: Sequence[Request], dtype: torch.dtype, plans: dict[Any, Plan]
-) -> Iterator[tuple[list[tuple[Tensor, list[Tensor]]], list[tuple[Tensor, Slot]]]]:
-    """For each request its kernels, with lists for their gradients, and what it passed, with slots for their gradients.
+) -> Iterator[tuple[list[tuple[Tensor, list[Tensor]]], list[tuple[Tensor, Rows]]]]:
+    """For each request its kernels, with lists for their gradients, and what it passed, with rows for its gradients.
 
     Args: plans: keeps the tables for later calls, because CUDA graphs can't copy tables to the device.
     """
     about = tuple((request.weight.data_ptr(), request.transforms) for request in requests)
-    if about not in plans:
-        plans[about] = Plan(requests)
-    plan, passed = plans[about], [each for request in requests for each in request.passed]
-    aside = Aside([[] for _ in plan.transforms], PixelSums(passed))
-    prepared = Prepare.apply(plan, dtype, aside, *(request.weight for request in requests), *passed)
-    kernels = zip(prepared, aside.kernels, strict=False)
-    slots = (Slot(aside.passed, number) for number in range(len(passed)))
-    others = zip(prepared[len(aside.kernels) :], slots, strict=True)
+    plan = plans[about] = plans.get(about) or Plan(requests)
+    passed = [each for request in requests for each in request.passed]
+    asides: list[list[Tensor]] = [[] for _ in plan.transforms]
+    sums = PixelSums(passed)
+    prepared = Prepare.apply(plan, dtype, asides, sums, *(request.weight for request in requests), *passed)
+    kernels = zip(prepared, asides, strict=False)
+    others = ((each, partial(sums.rows, number)) for number, each in enumerate(prepared[len(asides) :]))
     for request in requests:
         yield list(islice(kernels, len(request.transforms))), list(islice(others, len(request.passed)))

@@ -5,7 +5,7 @@ float32 in any layout, feature maps are channels-last.  The plain twin is `Equal
 Shapes: N batch size, C channels, F feature maps, H height, W width.
 """
 
-from math import ceil
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,9 +14,10 @@ from torch.autograd.function import once_differentiable
 
 from pggan.ops import fused
 from pggan.ops.convolution import Switches
-from pggan.ops.fused import LEAKY_SLOPE, Slot, dense, launch, pixels_of
+from pggan.ops.fused import LEAKY_SLOPE, Rows, dense, launch_tiles
 
 MOST_CHANNELS = 4  # of an image, because each thread holds all channels of a pixel
+Operands = tuple[Tensor, Tensor | None, Tensor]  # weight, bias, images
 
 
 class Layer(NamedTuple):
@@ -25,7 +26,7 @@ class Layer(NamedTuple):
     to_rgb: bool
     scale: float  # multiplies the weight
     dtype: torch.dtype  # of the feature maps
-    slots: tuple[Slot, Slot]  # where backward passes put the gradients of weight and bias aside
+    rows: Sequence[Rows]  # where backward passes add the gradients of weight and bias
 
 
 def steps(images: Tensor, weight: Tensor, layer: Layer) -> tuple[int, ...]:
@@ -39,19 +40,16 @@ def widen(images: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor | None,
     shape = (len(images), weight.shape[1 if layer.to_rgb else 0], *images.shape[2:])
     result = torch.empty(shape, dtype=layer.dtype, device=images.device, memory_format=torch.channels_last)
     others = images, weight, bias, y, layer.scale, *steps(images, weight, layer)
-    launch("widen", result, *others, SLOPE=LEAKY_SLOPE, CHANNELS=images.shape[1])
+    launch_tiles("widen", result, *others, SLOPE=LEAKY_SLOPE, CHANNELS=images.shape[1])
     return result
 
 
-def narrow(
-    wide: Tensor, y: Tensor | None, operands: tuple[Tensor, Tensor | None, Tensor], layer: Layer, **results: Any
-) -> None:
-    """The adjoint of `widen`: `triton_kernels.narrow` says what `operands` (weight, bias, images) and `results` are."""
-    (weight, bias, images), wide, (_, tiles) = operands, dense(wide), pixels_of(wide)
-    wanted = [results.get(name) for name in ("images", "of_weight", "of_bias")]
-    pitch = layer.slots[0].sums.pitch
-    others = y, weight, bias, images, *wanted, layer.scale, pitch, *steps(images, weight, layer)
-    launch("narrow", wide, *others, each=ceil(tiles / fused.PROGRAMS), SLOPE=LEAKY_SLOPE, CHANNELS=images.shape[1])
+def narrow(wide: Tensor, y: Tensor | None, operands: Operands, layer: Layer, *results: Tensor | None) -> None:
+    """The adjoint of `widen`: `triton_kernels.narrow` says what the `operands` and `results` are."""
+    (weight, bias, images), (_, of_weight, _) = operands, results
+    pitch = 0 if of_weight is None else of_weight.stride(0)
+    others = y, weight, bias, images, *results, layer.scale, pitch, *steps(images, weight, layer)
+    launch_tiles("narrow", dense(wide), *others, most=fused.PROGRAMS, SLOPE=LEAKY_SLOPE, CHANNELS=images.shape[1])
 
 
 def evenly_spaced(images: Tensor) -> Tensor:
@@ -86,9 +84,8 @@ class FromRgbGradient(torch.autograd.Function):
         ctx.save_for_backward(gradient, weight, y)
         ctx.layer = layer
         result = torch.empty_like(images) if asked[0] else None
-        rows = [slot.rows(y) for slot in layer.slots] if asked[1] and Switches.weight_gradients else [None, None]
-        operands = weight, None, images
-        narrow(gradient, y, operands, layer, images=result, of_weight=rows[0], of_bias=rows[1])
+        rows = [of() for of in layer.rows] if asked[1] and Switches.weight_gradients else [None, None]
+        narrow(gradient, y, (weight, None, images), layer, result, *rows)
         return result
 
     @staticmethod
@@ -96,7 +93,7 @@ class FromRgbGradient(torch.autograd.Function):
     def backward(ctx: Any, of_images: Tensor) -> tuple[Tensor | None, ...]:
         (gradient, weight, y), of_images, layer = ctx.saved_tensors, evenly_spaced(of_images), ctx.layer
         if ctx.needs_input_grad[2] and Switches.weight_gradients:
-            narrow(gradient, y, (weight, None, of_images), layer, of_weight=layer.slots[0].rows(y))
+            narrow(gradient, y, (weight, None, of_images), layer, None, layer.rows[0](), None)
         return widen(of_images, weight, None, y, layer), None, None, None, None, None
 
 
@@ -108,14 +105,13 @@ class ToRgb(torch.autograd.Function):
         x, ctx.layer = dense(x), layer
         ctx.save_for_backward(x, weight)
         images = torch.empty(len(x), len(weight), *x.shape[2:], device=x.device)
-        narrow(x, None, (weight, bias, images), layer, images=images)
+        narrow(x, None, (weight, bias, images), layer, images, None, None)
         return images
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, None]:
-        (x, weight), gradient, (first, second) = ctx.saved_tensors, evenly_spaced(gradient), ctx.layer.slots
+        (x, weight), gradient = ctx.saved_tensors, evenly_spaced(gradient)
         if ctx.needs_input_grad[1] and Switches.weight_gradients:
-            rows = {"of_weight": first.rows(x), "of_bias": second.rows(x)}
-            narrow(x, None, (weight, None, gradient), ctx.layer, **rows)
+            narrow(x, None, (weight, None, gradient), ctx.layer, None, *(of() for of in ctx.layer.rows))
         return widen(gradient, weight, None, None, ctx.layer), None, None, None

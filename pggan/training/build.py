@@ -88,8 +88,7 @@ def missing(device: torch.device) -> list[str]:
         return ["Training uses no GPU: there is an NVIDIA driver, but it may be too old for PyTorch."] * has_driver
     no_bf16, reason = not torch.cuda.is_bf16_supported(including_emulation=False), fused.problem()
     found = ["This GPU can't compute in bf16: precision=auto uses fp16, and precision=bf16 would be slow."] * no_bf16
-    slower = f"Training is slower because the fused Triton kernels can't be used: {reason}"
-    return found if reason is None else [*found, slower]
+    return found if reason is None else [*found, f"Training is slower without the fused Triton kernels.  {reason}"]
 
 
 def build_reducer(

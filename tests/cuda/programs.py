@@ -22,7 +22,7 @@ from pggan.core.schedule import Phase, Schedule
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses.base import Reals
 from pggan.networks import efficientnet_lite0
-from pggan.ops import fused, rgb, stddev
+from pggan.ops import fused, rgb
 from pggan.training import trainer as trainer_module
 from pggan.training.build import TrainerSettings, build_trainer
 from pggan.training.trainer import Trainer
@@ -164,7 +164,7 @@ BATCHES = {4: 128, 16: 128, 64: 32, 256: 8, 1024: 4}  # the official ones for on
 
 def launches() -> dict[str, dict[str, int]]:
     """Counts by row: stages of the paper's networks in the default way; every other way at 16x16, 64 wide."""
-    for module in (fused, rgb, stddev):
+    for module in (fused, rgb):
         module.dense = counted_dense  # type: ignore[attr-defined]
     trainer_module.WARMUP_STEPS = 2  # instead of three: the second one finds Adam's moments, as all later ones do
     phases = {phase.name: phase for phase in growth(1024, 4)}
