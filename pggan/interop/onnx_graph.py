@@ -6,7 +6,7 @@ Shapes: N batch, Z latent size, L labels, C feature maps, R resolution.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -80,32 +80,25 @@ class Graph:
         return bytes(model.SerializeToString())
 
 
-def build(
-    network: Generator, levels: Sequence[int], alpha: float = 1.0, *, for_page: bool = False, about: str = ""
-) -> bytes:
-    """Build the ONNX graph of consecutive `levels` of a generator.
+def build(generator: LoadedGenerator, *, for_page: bool = False) -> tuple[bytes, float]:
+    """Build the ONNX graph of a generator on the CPU, and compare its images with PyTorch's.
 
-    A graph from 4x4 up has the inputs `latents` [N, Z] and, if the generator has classes, one-hot `labels` [N, L].  A
-    graph of higher levels has the input `below`, which are the features of the level below.  The output is `images`
-    [N, C, R, R] of the last level, in about [-1, 1]; `alpha` blends them with images of the level below.
-    Args: about: architecture and stage as JSON, for the metadata; for_page: add the output `features` [N, C, R, R], and
-    at 4x4 the input `truncation`: a web page has one graph per level, so that no weight is in two files.
+    The graph has the inputs `latents` [N, Z] and, if the generator has classes, one-hot `labels` [N, L].  The output is
+    `images` [N, C, R, R] of the stage that training has reached, in about [-1, 1].
+    Args: for_page: add the input `truncation` [1].
+    Returns the graph and the largest difference.  Raises DifferenceError if images differ too much.
     """
-    a, graph, side = network.architecture, Graph(), levels[-1]
-    if levels[0] == MIN_RESOLUTION:
-        inputs: Shapes = {"latents": ["N", a.latent_size]}
-        if a.num_classes:
-            inputs["labels"] = ["N", a.num_classes]
-        x = stem(graph, network)
-        if for_page:
-            inputs["truncation"], x = [1], truncated(graph, x, network)
-    else:
-        inputs, x = {"below": ["N", a.width(side // 2), side // 2, side // 2]}, "below"
-    previous = x
-    for level in levels:
-        if level > MIN_RESOLUTION:
-            layers: Any = network.blocks[str(level)]
-            previous, x = x, convolved(graph, convolved(graph, x, layers.up_conv, Rescaling.up, level), layers.conv)
+    network, side, alpha = generator.network, generator.resolution, generator.alpha
+    a, graph = network.architecture, Graph()
+    inputs: Shapes = {"latents": ["N", a.latent_size]}
+    if a.num_classes:
+        inputs["labels"] = ["N", a.num_classes]
+    previous = x = stem(graph, network)
+    if for_page:
+        inputs["truncation"], x = [1], truncated(graph, x, network)
+    for level in a.resolutions[1 : a.resolutions.index(side) + 1]:
+        layers: Any = network.blocks[str(level)]
+        previous, x = x, convolved(graph, convolved(graph, x, layers.up_conv, Rescaling.up, level), layers.conv)
     if side == MIN_RESOLUTION or alpha == 1:
         found = images(graph, x, network, side)
     else:
@@ -114,20 +107,18 @@ def build(
         nearest = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
         found = graph("Add", graph("Resize", old, "", torch.tensor([1.0, 1, 2, 2]), **nearest), new)
     graph("Identity", found, name="images")
-    outputs: Shapes = {"images": ["N", a.channels, side, side]}
-    if for_page:
-        graph("Identity", x, name="features")
-        outputs["features"] = ["N", a.width(side), side, side]
-    return graph.serialized(inputs, outputs, {HEADER_KEY: about} if about else {})
+    about = {HEADER_KEY: json.dumps(describe_generator(generator))}
+    content = graph.serialized(inputs, {"images": ["N", a.channels, side, side]}, about)
+    return content, largest_difference(network, side, alpha, runnable(content))
 
 
-def runnable(graph: bytes) -> Callable[[Inputs], list[Tensor]]:
-    """A function that runs the graph in onnxruntime on the CPU, and ignores inputs that the graph does not have."""
+def runnable(graph: bytes) -> Callable[[Inputs], Tensor]:
+    """A function that runs the graph in onnxruntime on the CPU, and returns its images."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
     names = [each.name for each in session.get_inputs()]
-    return lambda inputs: [*map(torch.from_numpy, session.run(None, {name: inputs[name].numpy() for name in names}))]
+    return lambda inputs: torch.from_numpy(session.run(None, {name: inputs[name].numpy() for name in names})[0])
 
 
 def normalized(graph: Graph, x: str) -> str:
@@ -207,10 +198,10 @@ def truncated(graph: Graph, features: str, network: Generator) -> str:
 
 
 def inputs_of(network: Generator, count: int) -> Inputs:
-    """Random inputs for N = `count` images: latents [N, Z] from seed N and, with classes, one-hot labels [N, L]."""
+    """Inputs for N = `count` images: random latents [N, Z], one-hot labels [N, L] for classes, and no truncation."""
     a, random = network.architecture, torch.Generator().manual_seed(count)
     labels = {"labels": F.one_hot(torch.arange(count) % a.num_classes, a.num_classes).float()} if a.num_classes else {}
-    return {"latents": torch.randn(count, a.latent_size, generator=random), **labels}
+    return {"latents": torch.randn(count, a.latent_size, generator=random), "truncation": torch.ones(1), **labels}
 
 
 def largest_difference(
@@ -240,11 +231,7 @@ def write_onnx(generator: LoadedGenerator, path: Path) -> float:
 
     Raises DifferenceError if images differ too much, OSError if `path` can't be written; after errors, no file is left.
     """
-    network, resolution, alpha = generator.network, generator.resolution, generator.alpha
-    levels = [level for level in network.architecture.resolutions if level <= resolution]
-    graph = build(network, levels, alpha, about=json.dumps(describe_generator(generator)))
-    exported = runnable(graph)
-    difference = largest_difference(network, resolution, alpha, lambda inputs: exported(inputs)[0])
+    graph, difference = build(generator)
     with atomic_write(path) as temporary:
         temporary.write_bytes(graph)
     return difference

@@ -6,16 +6,12 @@ The page runs the generator in ONNX Runtime Web, in one pinned release, which np
 import os
 import subprocess
 import tarfile
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
 from pggan.core.atomic_io import atomic_directory
 from pggan.core.errors import UserError
-from pggan.interop.onnx_graph import Inputs, build, largest_difference, runnable
+from pggan.interop.onnx_graph import build
 from pggan.sampling.explore import page_files, to_file
 from pggan.sampling.trained_generator import TrainedGenerator
 
@@ -44,25 +40,12 @@ def write_web(
     """Write a web page for `generator` (on CPU); returns the largest difference of the page's images from PyTorch's.
 
     Args: run, directions, mark: see `page_files`; runtime: ONNX Runtime Web's .tgz, or None: npm downloads it.
-    Levels above the generator's resolution are left out.
     Raises UserError for wrong files, DifferenceError if images differ too much, or OSError; then no file is left.
     """
-    network = generator.network
-    levels = [resolution for resolution in generator.resolutions if resolution <= generator.resolution]
     about = {"renderer": "browser", "seeds": SEEDS, "films": []}
     files = page_files(generator, run, directions, about, mark) | read_runtime(runtime)
     files["seeds.bin"] = to_file(generator.latents(range(SEEDS)))
-    graphs = {level: build(network, [level], for_page=True) for level in levels}
-    exported = {level: runnable(graph) for level, graph in graphs.items()}
-
-    def drawn(last: int, inputs: Inputs) -> Tensor:
-        values = inputs | {"truncation": torch.ones(1)}
-        for level in levels[: levels.index(last) + 1]:
-            values["images"], values["below"] = exported[level](values)
-        return values["images"]
-
-    difference = max(largest_difference(network, last, 1.0, partial(drawn, last)) for last in levels)
-    files |= {f"level-{level}.onnx": graph for level, graph in graphs.items()}
+    files["generator.onnx"], difference = build(generator.loaded, for_page=True)
     with atomic_directory(folder) as temporary:
         for file, content in files.items():
             (temporary / file).write_bytes(content)

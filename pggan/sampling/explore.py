@@ -27,7 +27,7 @@ from pggan.core.devices import set_threads
 from pggan.core.errors import UserError
 from pggan.core.text import next_command
 from pggan.sampling.files import ANIMATED, check_output, film_zoom, save_film, writable
-from pggan.sampling.images import Pixels, shrink, to_pil
+from pggan.sampling.images import Pixels, to_pil
 from pggan.sampling.latents import load_about, load_vectors, principal_directions, save_vectors
 from pggan.sampling.marks import mark_line, png_chunk
 from pggan.sampling.projection import STEPS, read_target, rounds, search
@@ -147,36 +147,29 @@ class Server(ThreadingHTTPServer):
         self.generator, self.files, self.mark, self.names = generator, files, mark, names
 
     def draw(self, latents: Tensor, query: dict[str, str]) -> list[Pixels]:
-        """Draw images uint8 [R, R, C] of `latents` [N, Z]; raises UserError for a class or stage that is not there.
-
-        Below the trained resolution, each pixel is the mean of a block of pixels at the trained resolution.  The layers
-        to RGB of lower levels are not trained any more, so they would give wrong colours.
-        """
+        """Draw images uint8 [R, R, C] of `latents` [N, Z]; raises UserError for a class that is not there."""
         settings = self.generator.settings(truncation=float(query["truncation"]), label=query.get("label"))
-        resolution = int(query["resolution"])
-        if resolution not in self.generator.resolutions or (factor := settings.resolution // resolution) < 1:
-            raise UserError(f"The page has no stage of {resolution}x{resolution} pixels.", "Reload the page.")
-
-        def drawn() -> list[Pixels]:
-            return [shrink(image[None], factor)[0] for image in self.generator.stream(latents, settings)]
-
-        return self._drawing.submit(drawn).result()
+        return self._drawing.submit(lambda: [*self.generator.stream(latents, settings)]).result()
 
     def film(self, latents: Tensor, query: dict[str, str]) -> bytes:
         """The bytes of a film of `latents` [N, Z], one frame per latent, enlarged by bicubic or nearest interpolation.
 
-        Raises UserError for an unknown file ending, or for a video when PyAV is not installed.
+        Below the trained resolution, each pixel is the mean of a box of pixels, because the layers to RGB of lower
+        levels are not trained any more.  Raises UserError for an unknown stage, file ending or rate.
         """
         kind, fps, side = query["kind"], int(query["fps"]), int(query["resolution"])
-        if kind not in ANIMATED or not 1 <= fps <= 120:
-            raise UserError(f"There are no films of kind '{kind}' with {fps} frames per second.", "Reload the page.")
-        side *= film_zoom(side)
+        if kind not in ANIMATED or not 1 <= fps <= 120 or side not in self.generator.resolutions:
+            raise UserError(
+                f"No film has {side}x{side} pixels, {fps} frames a second, ending {kind}.", "Reload the page."
+            )
+        small, side = (side, side), side * film_zoom(side)
         method = Image.Resampling.BICUBIC if query["smooth"] == "1" else Image.Resampling.NEAREST
 
         def frames() -> Iterator[Pixels]:
             for some in torch.split(latents, BLOCK):
                 for image in self.draw(some, query):
-                    yield np.asarray(to_pil(image).resize((side, side), method)).reshape(side, side, -1)
+                    frame = to_pil(image).resize(small, Image.Resampling.BOX).resize((side, side), method)
+                    yield np.asarray(frame).reshape(side, side, -1)
 
         with TemporaryDirectory(prefix="pggan-film-") as folder:
             path = check_output(f"{folder}/film{kind}", ANIMATED)

@@ -117,7 +117,7 @@ def path_through(keyframes: Tensor, kind: str, frames: int, distances: Distances
 
     Args: kind: slerp (on great circles), lerp (on straight lines), or loop (smoothly back to the first keyframe);
     distances: a function that measures the distance of each frame to the next; all these distances become equal.
-    Without `distances`, a loop turns by equal angles, and slerp and lerp put equally many frames between keyframes.
+    Without `distances`, equally many frames lie between keyframes.
     Raises UserError for a single keyframe.
     """
     if len(keyframes) < 2:
@@ -126,9 +126,9 @@ def path_through(keyframes: Tensor, kind: str, frames: int, distances: Distances
     path = partial(closed_spline, keyframes) if closed else partial(through, keyframes, PATHS[kind])
     # An open path shows both ends; a closed path leaves out the last frame, which would repeat the first frame.
     positions = torch.arange(frames, dtype=torch.float64) / (frames if closed else frames - 1)
-    if not closed and distances is None:
+    if distances is None:
         return path(positions)
-    return at_constant_speed(path, distances or angles, SAMPLES_PER_KEYFRAME * len(keyframes), positions)
+    return at_constant_speed(path, distances, SAMPLES_PER_KEYFRAME * len(keyframes), positions)
 
 
 def random_walk(seed: int, size: int, frames: int, smoothness: float = 15.0) -> Tensor:
@@ -153,12 +153,6 @@ def at_constant_speed(path: LatentPath, distances: Distances, samples: int, posi
     measured = torch.linspace(0, 1, samples + 1, dtype=torch.float64)
     travelled = torch.cat([torch.zeros(1), distances(path(measured)).double().cumsum(0)])
     return path(torch.from_numpy(np.interp(positions * travelled[-1], travelled, measured)))
-
-
-def angles(latents: Tensor) -> Tensor:
-    """The angles [F - 1] in radians from each latent to the next of `latents` [F, Z]."""
-    # 2 asin(|a - b| / 2) is exact for small angles, where acos is not.
-    return 2 * torch.asin((F.normalize(latents.double()).diff(dim=0).norm(dim=1) / 2).clamp(max=1))
 
 
 def on_sphere(latents: Tensor) -> Tensor:
@@ -214,15 +208,12 @@ def load_about(path: str | Path) -> dict[str, Any]:
 
 
 def load_direction(given: str, size: int) -> Tensor:
-    """Read a direction [Z], Z = `size`; `given` is FILE:NUMBER, FILE:NAME, or FILE for number 1.
+    """Read a direction [Z], Z = `size`; `given` is FILE:NUMBER, counted from 1, or FILE for number 1.
 
     Raises UserError if there is no such file or direction.
     """
-    path, _, which = (given, "", "1") if Path(given).is_file() else given.rpartition(":")
+    path, _, number = (given, "", "1") if Path(given).is_file() else given.rpartition(":")
     directions = load_vectors("directions", path or given, size)
-    named: dict[str, Tensor] = dict(zip(load_about(path).get("names", []), directions, strict=False))
-    named = {str(number): direction for number, direction in enumerate(directions, 1)} | named
-    if which not in named:
-        known = ", ".join(filter(None, named))
-        raise UserError(f"direction={given}: there is no direction {which}.", f"Use one of {known}.")
-    return named[which]
+    possible = number.isdecimal() and 1 <= int(number) <= len(directions)
+    require(possible, "direction", given, f"FILE:NUMBER with a number from 1 to {len(directions)}")
+    return directions[int(number) - 1]

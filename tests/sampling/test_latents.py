@@ -17,7 +17,6 @@ from pggan.sampling.latents import (
     load_vectors,
     move,
     parse_seeds,
-    path_through,
     principal_directions,
     random_walk,
     slerp,
@@ -111,13 +110,6 @@ def test_a_closed_path_passes_through_every_key_without_a_corner_and_is_the_same
     back = partial(closed_spline, keys(7)[[0, 6, 5, 4, 3, 2, 1]])
     at = torch.arange(20, dtype=torch.float64) / 20
     torch.testing.assert_close(path(at), back((1 - at) % 1), atol=1e-5, rtol=1e-5)
-
-
-def test_a_loop_turns_by_the_same_angle_everywhere_and_closes():
-    found = path_through(keys(5), "loop", 240)
-    assert torch.equal(found[0], keys(5)[0])
-    turns = turns_of(torch.cat([found, found[:1]]))
-    np.testing.assert_allclose(turns, turns.mean(), rtol=0.02)  # the path is measured at 320 points
 
 
 def test_constant_speed_is_constant_by_the_distance_asked_for():

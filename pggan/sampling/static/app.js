@@ -1,9 +1,8 @@
 // The page: the face that it shows, and what each control does to this face.
 
-import { readAddress, writeAddress } from "./address.js";
-import { copyOf, download, draw, enlarge, fetchVectors, marked, readVectors, writeLatents, zoomOf } from "./files.js";
+import { copyOf, download, draw, fetchVectors, marked, readLatents, resize, writeLatents, zoomOf } from "./files.js";
 import { move, through } from "./latents.js";
-import { Lattice, Painter, SHOWN } from "./painter.js";
+import { FACE, Lattice, Painter, SHOWN } from "./painter.js";
 import { RENDERERS } from "./renderers.js";
 import { Timeline } from "./timeline.js";
 
@@ -18,10 +17,9 @@ const renderer = new RENDERERS[model.renderer](model);
 const painter = new Painter(renderer, (error) => complain(error.message));
 const size = model.latent_size;
 
-const seen = { latent: null, name: "", image: null }; // latent and name before directions move the latent; image after that
+const seen = { latent: null, name: "" }; // before directions move the latent
 const visited = []; // the faces to which Back returns
-const recent = []; // times at which the faces of the last second were drawn
-let directions = await fetchVectors("directions.bin", size);
+const directions = await fetchVectors("directions.bin", size);
 let held = null; // the face {latent, name} that others are mixed with
 let searching = null; // what can end the search for the face of a photo
 let resting = 0;
@@ -103,35 +101,34 @@ function pass(latent, name) {
   Object.assign(seen, { latent, name });
   for (const slider of [$("mix"), ...sliders()]) slider.value = 0;
   $("photo").hidden = $("photo").alt !== name;
-  if (/^seed \d+$/.test(name)) $("seed").value = name.slice(5);
+  $("seed").value = seedIn(name) || $("seed").value;
   refresh();
 }
 
 function refresh() {
   showNumbers();
   busy(!timeline.playing);
-  painter.face(current(), settings(), (image, milliseconds) => {
-    seen.image = image;
-    draw($("face"), image);
+  const latent = current();
+  const done = (image) => {
+    paint($("face"), image);
     busy(painter.waiting && !timeline.playing);
-    const now = performance.now();
-    recent.push(now);
-    while (recent[0] < now - 1000) recent.shift();
-    $("speed").textContent = timeline.playing ? `${recent.length} faces/s` : `drawn in ${milliseconds.toFixed(0)} ms`;
-  });
+  };
+  painter.request(settings(), { [FACE]: { latent, done } });
   refreshTiles();
 }
+
+const paint = (canvas, image) => draw(canvas, image, settings().resolution);
 
 function refreshTiles() {
   clearTimeout(resting);
   resting = setTimeout(() => {
     if (seen.latent === null) return;
-    const tiles = timeline.playing ? {} : lattice.tiles(smallFace, draw);
+    const tiles = timeline.playing ? {} : lattice.tiles(smallFace, paint);
     for (const { id, latent, canvas } of [...timeline.keyframes, ...(held ? [held] : [])]) {
-      tiles[`keyframe ${id}`] = { latent, done: (image) => draw(canvas, image) };
+      tiles[`keyframe ${id}`] = { latent, done: (image) => paint(canvas, image) };
     }
-    painter.tiles(settings(), tiles);
-    if (!timeline.playing) writeAddress(seen, held, strengths());
+    painter.request(settings(), tiles);
+    if (!timeline.playing) writeAddress();
   }, REST);
 }
 
@@ -156,7 +153,14 @@ function showNumbers() {
   $("mix").nextSibling.textContent = held ? percent() : "";
 }
 
-const showSeed = async (seed) => look(await renderer.latentOfSeed(seed), `seed ${seed}`);
+const faceOfSeed = async (seed) => ({ latent: await renderer.latentOfSeed(seed), name: `seed ${seed}` });
+
+async function showSeed(seed) {
+  const { latent, name } = await faceOfSeed(seed);
+  look(latent, name);
+}
+
+const seedIn = (name) => name?.match(/^seed (\d+)$/)?.[1] ?? "";
 const anySeed = () => Math.floor(Math.random() * model.seeds);
 
 const nearby = (name) => `near ${name.replace(/^near /, "")}`;
@@ -166,6 +170,7 @@ const walk = (place) => isCenter(place) || look(neighbourAt(place), nearby(seen.
 function hold(face) {
   held = face && { id: "held", ...face, canvas: $("held") };
   $("held").hidden = $("mix").disabled = !held;
+  $("held-seed").value = seedIn(held?.name);
 }
 
 // Search for the face of a photo, and show what has been found so far.
@@ -177,6 +182,7 @@ async function findFace(photo) {
   $("search").hidden = false;
   $("search").firstElementChild.value = 0;
   const { signal } = (searching = new AbortController());
+  let shown = 0;
   try {
     for await (const { latent, done } of renderer.search(photo, settings(), signal)) {
       if ($("search").firstElementChild.value === 0) {
@@ -184,7 +190,9 @@ async function findFace(photo) {
         Object.assign($("photo"), { src: URL.createObjectURL(photo), alt: photo.name });
       }
       $("search").firstElementChild.value = done;
-      if (done === 1 || performance.now() - recent.at(-1) > REST) pass(latent, photo.name); // drawing delays the search
+      if (done < 1 && performance.now() - shown < REST) continue; // drawing delays the search
+      shown = performance.now();
+      pass(latent, photo.name);
     }
   } catch (error) {
     if (!signal.aborted) throw new Error(`${photo.name} can't be used. ${error.message}`);
@@ -194,28 +202,21 @@ async function findFace(photo) {
 }
 
 async function openFile(file) {
-  if (!file?.size) throw new Error("Nothing to open. Take a photo, or a .safetensors file of latents or directions.");
+  if (!file?.size) throw new Error("Nothing to open. Take a photo, or a .safetensors file of latents.");
   if (!file.name.endsWith(".safetensors")) return findFace(file);
-  let found;
-  try {
-    found = readVectors(await file.arrayBuffer(), size);
-  } catch (error) {
-    throw new Error(`${file.name} can't be used. ${error.message} Take a file of \`pggan project\`, \`pggan directions\` or this page.`);
-  }
-  if (found.kind === "directions") {
-    directions = found.vectors.map((vector) => vector.map((value) => value / Math.hypot(...vector)));
-    buildDirections(found.names, false);
-    return refresh();
-  }
-  look(found.vectors[0], `${file.name}, 0`);
-  if (found.vectors.length > 1) found.vectors.forEach((latent, number) => timeline.add(latent, `${file.name}, ${number}`));
+  const found = readLatents(await file.arrayBuffer(), size);
+  if (!found) throw new Error(`${file.name} can't be used. Take a file of \`pggan project\` or of this page, with latents of ${size} numbers.`);
+  look(found[0], `${file.name}, 0`);
+  if (found.length > 1) found.forEach((latent, number) => timeline.add(latent, `${file.name}, ${number}`));
 }
 
 const fileName = (ending) => `${currentName().replaceAll(/[^\w.-]+/g, "-")}${ending}`;
 
 function savePicture() {
-  const factor = $("size").value === "exact" ? 1 : zoomOf(seen.image.side);
-  enlarge(seen.image, factor, $("smooth").checked).toBlob(async (blob) => download(await marked(blob), fileName(".png")));
+  const { width } = $("face");
+  const side = $("size").value === "exact" ? width : width * zoomOf(width);
+  const canvas = resize(document.createElement("canvas"), $("face"), side, $("smooth").checked);
+  canvas.toBlob(async (blob) => download(await marked(blob), fileName(".png")));
 }
 
 function updateFilm() {
@@ -240,16 +241,15 @@ async function exportFilm(event) {
 }
 
 // A slider for each direction, with its name; names can be typed if the server keeps them.
-function buildDirections(names, kept) {
-  const rows = directions.map((_, k) => {
+function buildDirections(names) {
+  directions.forEach((_, k) => {
     const row = copyOf("direction");
     const [name, slider] = row.children;
-    const about = { placeholder: `Direction ${k + 1}`, ariaLabel: `Name of direction ${k + 1}`, readOnly: !kept };
+    const about = { placeholder: `Direction ${k + 1}`, ariaLabel: `Name of direction ${k + 1}`, readOnly: !renderer.rename };
     Object.assign(name, { ...about, value: names[k] ?? "" });
-    slider.ariaLabel = name.value || name.placeholder;
-    return row;
+    Object.assign(slider, { id: `direction-${k + 1}`, ariaLabel: name.value || name.placeholder });
+    $("directions").append(row);
   });
-  $("directions").replaceChildren(...rows);
 }
 
 function dragFace(down) {
@@ -322,8 +322,8 @@ on("turn", "click", () => {
 });
 
 on("keep-random", "click", async () => {
-  const seed = anySeed();
-  timeline.add(await renderer.latentOfSeed(seed), `seed ${seed}`);
+  const { latent, name } = await faceOfSeed(anySeed());
+  timeline.add(latent, name);
 });
 on("clear", "click", () => timeline.clear());
 on("play", "click", () => {
@@ -365,20 +365,38 @@ $("kind").replaceChildren(...model.films.map((kind) => new Option(kind.slice(1).
 
 $("open").parentNode.firstChild.textContent = renderer.search ? "Photo or file …" : "Open …";
 if (renderer.search) $("open").accept += ",image/*";
-buildDirections(await (await fetch("names.json")).json(), Boolean(renderer.rename));
+buildDirections(await (await fetch("names.json")).json());
+
+// The page's address keeps the seeds of the face and the held face, and the other controls: a link shows them again.
+const kept = ["seed", "held-seed", "growth", "truncation", "class", "smooth", "mix", "sheet", "distance", "turned"].map($).concat(sliders());
+const field = (control) => (["checkbox", "radio"].includes(control.type) ? "checked" : "value");
+const valueOf = (control) => (control[field(control)] === "" ? "" : String(Number(control[field(control)])));
+const usual = kept.map(valueOf); // the values of a new page
+
+function writeAddress() {
+  const changed = kept.map((control, k) => [control.id, valueOf(control), usual[k]]).filter(([, value, before]) => value !== before);
+  history.replaceState(null, "", `#${new URLSearchParams(changed.map(([id, value]) => [id, value]))}`);
+}
+
+// Give a control a value of the address; whether it takes this value.
+function take(control, text) {
+  control[field(control)] = field(control) === "checked" ? text === "1" : text;
+  return valueOf(control) === text && control.checkValidity();
+}
 
 const openAddress = guarded(async () => {
-  const { face, held, strengths, damaged } = await readAddress(size, (seed) => renderer.latentOfSeed(seed));
-  const share = $("mix").value;
+  settle();
+  remember();
+  const told = new URLSearchParams(location.hash.slice(1));
+  const damaged = kept.filter((control, k) => !take(control, told.get(control.id) ?? usual[k]));
+  for (const control of damaged) take(control, usual[kept.indexOf(control)]);
   $("neighbours").checked = !$("sheet").checked;
-  $("turned").value = Math.abs(Math.trunc($("turned").value));
   lattice.turn(size, Number($("turned").value));
-  hold(held);
-  look(face?.latent ?? (await renderer.latentOfSeed(0)), face?.name ?? "seed 0");
-  $("mix").value = share;
-  sliders().forEach((slider, k) => (slider.value = strengths[k] ?? 0));
+  hold($("held-seed").value && (await faceOfSeed($("held-seed").value)));
+  Object.assign(seen, await faceOfSeed($("seed").value));
+  $("photo").hidden = true;
   refresh();
-  if (damaged.length) throw new Error(`This address is damaged: ${damaged.join(", ")}. The page shows the rest of it.`);
+  if (damaged.length) throw new Error(`This address is damaged: ${damaged.map(({ id }) => id).join(", ")}. The page shows the rest of it.`);
 });
 window.onhashchange = openAddress;
 await openAddress();

@@ -1,7 +1,7 @@
 // Images {pixels, side} on canvases and in files: bytes of `side` rows of `side` pixels, all channels of a pixel together.
-// Files of latents and directions, as `pggan project` and `pggan directions` write them and `pggan sample` reads them.
+// Files of latents, as `pggan project` writes them and `pggan sample` reads them.
 
-const MAX_VECTORS = 64; // the most vectors that the page has room for
+const MAX_LATENTS = 64; // the page has no room for more
 const WORTH_LOOKING_AT = 512; // pixels that small images are enlarged to
 
 export const zoomOf = (side) => Math.max(Math.floor(WORTH_LOOKING_AT / side), 1);
@@ -24,21 +24,20 @@ function toImageData(image) {
 // A copy of the element in a template of the page.
 export const copyOf = (id) => document.getElementById(id).content.firstElementChild.cloneNode(true);
 
-export function draw(canvas, image) {
-  if (canvas.width !== image.side) canvas.width = canvas.height = image.side;
-  canvas.getContext("2d").putImageData(toImageData(image), 0, 0);
+// Draw the image with sides of `side` pixels: averages of its pixels if there are fewer of them.
+export function draw(canvas, image, side) {
+  const exact = new OffscreenCanvas(image.side, image.side);
+  exact.getContext("2d").putImageData(toImageData(image), 0, 0);
+  resize(canvas, exact, side, side < image.side);
 }
 
-// A canvas with the image, whose sides are `factor` times as long; pixels are repeated, or interpolated smoothly.
-export function enlarge(image, factor, smooth) {
-  const [exact, larger] = [document.createElement("canvas"), document.createElement("canvas")];
-  draw(exact, image);
-  if (factor === 1) return exact;
-  larger.width = larger.height = image.side * factor;
-  const context = larger.getContext("2d");
+// Draw one canvas on another one with sides of `side` pixels; pixels are repeated, or changed smoothly.
+export function resize(canvas, from, side, smooth) {
+  canvas.width = canvas.height = side;
+  const context = canvas.getContext("2d");
   Object.assign(context, { imageSmoothingEnabled: smooth, imageSmoothingQuality: "high" });
-  context.drawImage(exact, 0, 0, larger.width, larger.height);
-  return larger;
+  context.drawImage(from, 0, 0, side, side);
+  return canvas;
 }
 
 // A PNG file with the chunk of mark.bin, which says that a network has drawn it, behind the header of 33 bytes.
@@ -62,21 +61,16 @@ export async function fetchVectors(name, size) {
   return split(new Float32Array(await (await fetch(name)).arrayBuffer()), size);
 }
 
-// The vectors in a file that is opened, their kind, and names of directions; throws an Error unless all are finite and not 0.
-export function readVectors(buffer, size) {
+// The latents in a file that is opened; undefined unless all of them are finite and not 0.
+export function readLatents(buffer, size) {
   try {
     const start = 8 + Number(new DataView(buffer).getBigUint64(0, true));
     const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, start - 8)));
-    const kind = ["latents", "directions"].find((name) => header[name]);
-    const { dtype, shape: [count, numbers], data_offsets: [from, to] } = header[kind];
-    const values = new Float32Array(buffer.slice(start + from, start + to));
-    if (dtype === "F32" && numbers === size && count <= MAX_VECTORS && values.length === count * size) {
-      const vectors = split(values, size);
-      const { names = [] } = JSON.parse(header.__metadata__?.pggan ?? "{}");
-      if (count && values.every(Number.isFinite) && vectors.every((vector) => vector.some(Boolean))) return { kind, vectors, names };
-    }
-  } catch {} // the file has no header of safetensors
-  throw new Error(`It has no valid latents or directions: 1 to ${MAX_VECTORS} of ${size} numbers, float32, finite and not all 0.`);
+    const { dtype, shape, data_offsets: [from, to] } = header.latents;
+    const latents = split(new Float32Array(buffer.slice(start + from, start + to)), size);
+    const whole = dtype === "F32" && String(shape) === `${latents.length},${size}`;
+    if (whole && latents.length && latents.every((latent) => latent.every(Number.isFinite) && latent.some(Boolean))) return latents.slice(0, MAX_LATENTS);
+  } catch {} // the file has no header of safetensors, or no latents
 }
 
 // A file of latents that `pggan sample latents=` reads; `sources` says where each latent comes from.

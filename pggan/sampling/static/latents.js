@@ -1,8 +1,6 @@
 // Paths of latents, and latents around a given latent: the same mathematics as in pggan/sampling, in double precision.
 // A latent is a Float32Array of Z numbers.
 
-const SAMPLES_PER_LEG = 64; // points between two keyframes from which the length of a path is measured
-
 const dot = (a, b) => a.reduce((sum, value, i) => sum + value * b[i], 0);
 const length = (v) => Math.sqrt(dot(Float64Array.from(v), v));
 const times = (v, factor) => Float64Array.from(v, (value) => value * factor);
@@ -38,52 +36,19 @@ export function through(keys) {
   };
 }
 
-// A closed path through the keys without corners (Catmull and Rom 1974), which turns by equal angles in equal times.
+// A closed path through the keys without corners (Catmull and Rom 1974).
 export function loop(keys) {
   const count = keys.length;
-  const spline = (position) => {
+  return (position) => {
     const leg = Math.floor(position * count);
     const w = position * count - leg;
     const [before, here, after, last] = [-1, 0, 1, 2].map((step) => keys[(leg + step + count) % count]);
-    return Float64Array.from(here, (value, i) => {
+    return Float32Array.from(here, (value, i) => {
       const cubic = 3 * (value - after[i]) + last[i] - before[i];
       const square = 2 * before[i] - 5 * value + 4 * after[i] - last[i];
       return value + (w / 2) * (after[i] - before[i] + w * (square + w * cubic));
     });
   };
-  const samples = SAMPLES_PER_LEG * count;
-  const travelled = new Float64Array(samples + 1);
-  let before = unit(spline(0));
-  for (let i = 1; i <= samples; i++) {
-    const here = unit(spline(i / samples));
-    // The arc sine is exact for small angles, where the arc cosine is not.
-    travelled[i] = travelled[i - 1] + 2 * Math.asin(Math.min(length(add(here, -1, before)) / 2, 1));
-    before = here;
-  }
-  const total = travelled[samples];
-  return (position) => {
-    if (total === 0) return Float32Array.from(spline(position));
-    const wanted = (position % 1) * total;
-    let after = travelled.findIndex((distance, i) => i > 0 && distance >= wanted);
-    after = after < 0 ? samples : after;
-    const share = (wanted - travelled[after - 1]) / Math.max(travelled[after] - travelled[after - 1], 1e-30);
-    return Float32Array.from(spline((after - 1 + Math.min(Math.max(share, 0), 1)) / samples));
-  };
-}
-
-// The positions of a film's frames.  A closed path leaves out the last frame, which would repeat the first one.
-export function framePositions(frames, closed) {
-  return Array.from({ length: frames }, (_, frame) => frame / (closed ? frames : Math.max(frames - 1, 1)));
-}
-
-// A random latent; a seed gives the same one again.
-export function randomLatent(size, seed) {
-  let state = seed;
-  const random = () => (state = (Math.imul(state, 1664525) + 1013904223) >>> 0) / 2 ** 32; // Numerical Recipes, 7.1
-  return Float32Array.from({ length: size }, () => {
-    const radius = Math.sqrt(-2 * Math.log(1 - random())); // Box and Muller 1958
-    return radius * Math.cos(2 * Math.PI * random());
-  });
 }
 
 // Two unit vectors at right angles to a latent and to each other, as near as possible to the two given directions.

@@ -1,9 +1,9 @@
 // The order in which images are drawn: the newest face first, then small images, such as the lattice of its neighbours.
 
 import { copyOf } from "./files.js";
-import { axesAcross, neighbour, randomLatent } from "./latents.js";
+import { axesAcross, neighbour } from "./latents.js";
 
-const FACE = "face";
+export const FACE = "face";
 const REACH = 2; // number of neighbours on each side of the face
 const SIDE = 2 * REACH + 1;
 export const SHOWN = SIDE * SIDE; // number of small images
@@ -25,14 +25,9 @@ export class Painter {
     return this.#wanted.has(FACE);
   }
 
-  // Draw a face; `done` is called with its image and milliseconds, unless a newer request replaces this one.
-  face(latent, look, done) {
-    this.tiles(look, { [FACE]: { latent, done } });
-  }
-
-  // Draw small images {name: {latent, done}}; a new request replaces a waiting request of the same name.
+  // Draw images {name: {latent, done}}; a new request replaces a waiting request of the same name.
   // A latent may be a promise.
-  tiles(look, wanted) {
+  request(look, wanted) {
     for (const [name, tile] of Object.entries(wanted)) this.#wanted.set(name, { ...tile, look });
     this.#run();
   }
@@ -45,9 +40,7 @@ export class Painter {
         const name = this.waiting ? FACE : this.#wanted.keys().next().value;
         const { latent, look, done } = this.#wanted.get(name);
         this.#wanted.delete(name);
-        const begin = performance.now();
-        const image = await this.#renderer.image(await latent, look);
-        done(image, performance.now() - begin);
+        done(await this.#renderer.image(await latent, look));
       }
     } catch (error) {
       this.#wanted.clear();
@@ -74,9 +67,9 @@ export class Lattice {
     this.#places.sort((a, b) => Math.hypot(a.column, a.row) - Math.hypot(b.column, b.row)); // the nearest first
   }
 
-  // Take the two random directions with this number.
+  // Take two of many directions, which point anywhere and are nearly at right angles to each other.
   turn(size, number) {
-    this.#axes = [randomLatent(size, 2 * number), randomLatent(size, 2 * number + 1)];
+    this.#axes = [1, 2].map((k) => Float64Array.from({ length: size }, (_, i) => Math.sin((2 * number + k) * (i + 1) ** 2)));
   }
 
   // The latent at two angles (in radians) from `latent`.

@@ -3,18 +3,18 @@
 import { fetchVectors } from "./files.js";
 
 class ServerRenderer {
-  constructor({ latent_size }) {
-    this.bytes = 4 * latent_size; // of a latent
+  constructor({ latent_size, resolution }) {
+    Object.assign(this, { bytes: 4 * latent_size, side: resolution }); // of a latent, and of an image in pixels
   }
 
   async latentOfSeed(seed) {
     return new Float32Array(await (await ask(`latent?seed=${seed}`)).arrayBuffer());
   }
 
-  // The image {pixels, side} of a latent.
+  // The image {pixels, side} of a latent, at the resolution that training has reached.
   async image(latent, look) {
     const answer = await ask(`image?${new URLSearchParams(look)}`, latent);
-    return { pixels: new Uint8Array(await answer.arrayBuffer()), side: look.resolution };
+    return { pixels: new Uint8Array(await answer.arrayBuffer()), side: this.side };
   }
 
   // A film of latents as a file.
@@ -72,7 +72,6 @@ class BrowserRenderer {
       this.#failure = new Error("A file of this page is missing. Export the page again, and put all of its files on the web server.");
       for (const { reject } of this.#waiting.splice(0)) reject(this.#failure);
     };
-    this.#worker.postMessage({ model });
   }
 
   async latentOfSeed(seed) {
@@ -85,7 +84,7 @@ class BrowserRenderer {
     if (this.#failure !== null) return Promise.reject(this.#failure);
     return new Promise((resolve, reject) => {
       this.#waiting.push({ resolve, reject });
-      this.#worker.postMessage({ latent, look });
+      this.#worker.postMessage({ latent, classes: this.model.num_classes, ...look });
     });
   }
 }

@@ -1,7 +1,7 @@
 // The keyframes of a film, its playhead, and the path between them.
 
 import { copyOf } from "./files.js";
-import { framePositions, loop, through } from "./latents.js";
+import { loop, through } from "./latents.js";
 
 export class Timeline {
   keyframes = []; // {id, latent, name, canvas}
@@ -77,9 +77,10 @@ export class Timeline {
     return this.#path(position);
   }
 
-  // The latents of all frames.
+  // The latents of all frames.  A closed path leaves out the last frame, which would repeat the first one.
   frames(fps) {
-    return framePositions(Math.max(Math.round(this.duration * fps), 2), this.closed()).map((position) => this.at(position));
+    const count = Math.max(Math.round(this.duration * fps), 2);
+    return Array.from({ length: count }, (_, frame) => this.at(frame / (this.closed() ? count : count - 1)));
   }
 
   // Show the film at a position.
