@@ -152,7 +152,7 @@ def launches(kit: Kit) -> None:
     if fused.problem() is None:
         rows = fused.PixelSums([bias]).rows(0)
         kit.note("bias and leaky ReLU, ms", kernel_ms(lambda: fused.BiasAct.apply(x, bias, lambda: rows)), 0.08, 0.12)
-        kit.note("its gradient, ms", kernel_ms(lambda: fused.bias_act_backward(x, x, None, rows)), 0.12, 0.18)
+        kit.note("its gradient, ms", kernel_ms(lambda: fused.bias_act_backward(x, x, rows=rows)), 0.12, 0.18)
 
 
 def top_stages(kit: Kit) -> None:

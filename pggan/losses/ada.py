@@ -7,13 +7,13 @@ Source: Karras et al., Training Generative Adversarial Networks with Limited Dat
 
 from collections.abc import Mapping
 from math import log, pi, sqrt
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from pggan.core.rng import StepRng
+from pggan.ops.products import LinearMap
 
 TRANSFORMS = 4  # number of batches that a step augments: reals and fakes in D's update, reals and fakes in G's update
 TARGET = 0.6  # ADA adapts p until D's scores of reals have this mean sign (paper)
@@ -111,33 +111,25 @@ def resample(images: Tensor, matrix: Tensor) -> Tensor:
 
     The paper enlarges an image, samples linearly and filters the result.  Bicubic sampling needs a quarter of the
     memory.  As in the paper, the identity matrix leaves an image unchanged.
+    PyTorch's own second derivative would waste time on the grid's gradient.
     """
     side = images.shape[-1]
     along = (2 * torch.arange(side, device=images.device, dtype=images.dtype) + 1) / side - 1
     of_x, of_y, offset = (column[:, :, None, None] for column in matrix.unbind(2))
     grid = (of_x * along + of_y * along[:, None] + offset).permute(0, 2, 3, 1)  # [N, R, R, 2]
-    return ResampleFunction.apply(images, grid, False)  # type: ignore[no-any-return]
+    return LinearMap.apply(sample, sample_back, grid, images)  # type: ignore[no-any-return]
 
 
-class ResampleFunction(torch.autograd.Function):
-    """Bicubic sampling of images at a grid, or the adjoint of this linear map.  Each is the derivative of the other.
+def sample(grid: Tensor, images: Tensor) -> Tensor:
+    """Sample images [N, C, R, R] at the points of a grid [N, R, R, 2]."""
+    return F.grid_sample(images, grid, "bicubic", "reflection", align_corners=False)
 
-    Old versions of PyTorch can't differentiate `grid_sample` twice; new versions waste time on the grid's gradient.
-    """
 
-    @staticmethod
-    def forward(ctx: Any, images: Tensor, grid: Tensor, adjoint: bool) -> Tensor:
-        ctx.save_for_backward(grid)
-        ctx.adjoint = adjoint
-        if adjoint:  # the second `images` only tells the result's shape, and sampling does not change shapes
-            backward = torch.ops.aten.grid_sampler_2d_backward
-            gradients = backward(images, images, grid, BICUBIC, REFLECTION, False, [True, False])
-            return gradients[0]  # type: ignore[no-any-return]
-        return F.grid_sample(images, grid, "bicubic", "reflection", align_corners=False)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return ResampleFunction.apply(gradient, ctx.saved_tensors[0], not ctx.adjoint), None, None
+def sample_back(grid: Tensor, gradient: Tensor) -> Tensor:
+    """The adjoint of `sample`: the gradient of the images."""
+    backward, asked = torch.ops.aten.grid_sampler_2d_backward, [True, False]
+    found = backward(gradient, gradient, grid, BICUBIC, REFLECTION, False, asked)  # of images, it needs only the shape
+    return found[0]  # type: ignore[no-any-return]
 
 
 def transform_colors(images: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:

@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 from pggan.ops import fused
 from pggan.ops.convolution import Switches
 from pggan.ops.fused import EPSILON, LEAKY_SLOPE, Rows
+from pggan.ops.products import LinearMap
 
 # (x [N, C, …], bias [C] or None, rows to which the bias's gradient is added, or None) -> activation of x + bias
 Activation = Callable[[Tensor, Tensor | None, Rows | None], Tensor]
@@ -85,7 +86,7 @@ class ActivationAndNorm(torch.autograd.Function):
         y, scale = ctx.saved_tensors
         if ctx.rows is not None:
             rows = ctx.rows() if ctx.needs_input_grad[1] else None
-            return fused.bias_act_backward(gradient, y, scale, rows), None, None
+            return fused.bias_act_backward(y, gradient, scale, rows), None, None
         wide, g = to_float32(y), to_float32(gradient)
         along = (g * wide).mean(1, keepdim=True)
         result = torch.addcmul(g, wide, along, value=-1).mul_(scale).to(gradient.dtype)
@@ -106,7 +107,7 @@ def downsample(images: Tensor) -> Tensor:
 def fade(old: Tensor, new: Tensor, alpha: float | Tensor) -> Tensor:
     """The blend (1 - alpha) * `old` + alpha * `new`, in float32; exact at alpha 0 and 1.  (paper Figure 2)"""
     if isinstance(alpha, Tensor) and old.dtype == new.dtype and serves(new) and new.shape[1] <= fused.WIDEST:
-        return fused.Blend.apply(old, new, alpha)  # type: ignore[no-any-return]
+        return LinearMap.apply(fused.blend, fused.blend_backward, alpha, old, new)  # type: ignore[no-any-return]
     return torch.lerp(to_float32(old), to_float32(new), alpha).to(new.dtype)
 
 

@@ -6,7 +6,7 @@ Shapes: N batch size, C features, H height, W width.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from math import ceil, inf
 from subprocess import CalledProcessError
 from textwrap import shorten
@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from pggan.core.errors import StepFailed
 from pggan.ops.convolution import Switches
+from pggan.ops.products import LinearMap
 
 LEAKY_SLOPE = 0.2  # slope of the leaky ReLU below 0 (paper Table 2)
 EPSILON = 1e-8  # added to mean squares and variances before a root: pixel norm (paper section 4.2), minibatch stddev
@@ -129,7 +130,7 @@ class PixelSums:
         return found
 
 
-def bias_act_backward(gradient: Tensor, y: Tensor, scale: Tensor | None, rows: Tensor | None) -> Tensor:
+def bias_act_backward(y: Tensor, gradient: Tensor, scale: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
     """The gradient of x from the `gradient` of y, where y = `BiasAct`(x), or with a `scale`, y = `bias_act_norm_`(x).
 
     The gradient of the bias, which is the sum of this gradient over all pixels, is added to `rows` [PROGRAMS, C].
@@ -163,59 +164,24 @@ class BiasAct(torch.autograd.Function):
             return None, None, None
         y = ctx.saved_tensors[0].detach()  # y has no second derivative, because only the sign of y matters
         rows = ctx.rows() if ctx.needs_input_grad[1] and Switches.weight_gradients else None
-        return BiasActGradient.apply(gradient, y, rows), None, None
+        return LinearMap.apply(partial(bias_act_backward, rows=rows), bias_act_backward, y, gradient), None, None
 
 
-class BiasActGradient(torch.autograd.Function):
-    """The gradient of `BiasAct` with respect to x [N, C, …]; adds the gradient of the bias to `rows`, if given.
-
-    This Function's forward and backward pass multiply a gradient by 1 where y > 0, and by the slope elsewhere.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, gradient: Tensor, y: Tensor, rows: Tensor | None) -> Tensor:
-        ctx.save_for_backward(y)
-        ctx.set_materialize_grads(False)
-        return bias_act_backward(gradient, y, None, rows)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None, None]:
-        if gradient is None:
-            return None, None, None
-        return BiasActGradient.apply(gradient, *ctx.saved_tensors, None), None, None
+def blend(alpha: Tensor, old: Tensor, new: Tensor) -> Tensor:
+    """The blend (1 - alpha) * old + alpha * new of tensors [N, C, …], with a scalar alpha []."""
+    if not old.is_contiguous() or not new.is_contiguous():  # a blend works in any order in memory that both share
+        old, new = dense(old), dense(new)
+    result = torch.empty_like(new)
+    launch_tiles("blend", old, new, alpha, result)
+    return result
 
 
-class Blend(torch.autograd.Function):
-    """The blend (1 - alpha) * old + alpha * new of tensors [N, C, …], with a scalar alpha []; differentiable twice."""
-
-    @staticmethod
-    def forward(ctx: Any, old: Tensor, new: Tensor, alpha: Tensor) -> Tensor:
-        ctx.save_for_backward(alpha)
-        if not old.is_contiguous() or not new.is_contiguous():  # a blend works in any order in memory that both share
-            old, new = dense(old), dense(new)
-        result = torch.empty_like(new)
-        launch_tiles("blend", old, new, alpha, result)
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-        return *BlendBackward.apply(gradient, *ctx.saved_tensors), None
-
-
-class BlendBackward(torch.autograd.Function):
-    """The gradients of `old` and `new` from the gradient of the blend.  This function's derivative is `Blend`."""
-
-    @staticmethod
-    def forward(ctx: Any, gradient: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(alpha)
-        gradient = gradient if gradient.is_contiguous() else dense(gradient)
-        of_old, of_new = torch.empty_like(gradient), torch.empty_like(gradient)
-        launch_tiles("blend_backward", gradient, alpha, of_old, of_new)
-        return of_old, of_new
-
-    @staticmethod
-    def backward(ctx: Any, of_old: Tensor, of_new: Tensor) -> tuple[Tensor, None]:
-        return Blend.apply(of_old, of_new, *ctx.saved_tensors), None
+def blend_backward(alpha: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of `old` and `new` from the gradient of `blend`."""
+    gradient = gradient if gradient.is_contiguous() else dense(gradient)
+    of_old, of_new = torch.empty_like(gradient), torch.empty_like(gradient)
+    launch_tiles("blend_backward", gradient, alpha, of_old, of_new)
+    return of_old, of_new
 
 
 class Groups(NamedTuple):

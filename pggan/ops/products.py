@@ -10,6 +10,7 @@ Shapes: N batch size, H height, W width, I input and O output feature maps, T wi
 """
 
 from functools import cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -76,6 +77,28 @@ def _is_dense(matrices: Tensor) -> bool:
     """Whether each matrix [..., K, N] is contiguous in memory, by rows or by columns."""
     (rows, columns), (down, right) = matrices.shape[-2:], matrices.stride()[-2:]
     return (right == 1 and down == columns) or (down == 1 and right == rows)
+
+
+class LinearMap(torch.autograd.Function):
+    """`function(constant, *x)`, which is linear in the tensors x, and differentiable any number of times.
+
+    `adjoint(constant, *gradients)` is the transposed function: it returns the gradients of x.  The constant gets none.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, function: Any, adjoint: Any, constant: Tensor, *x: Tensor) -> Any:
+        result = function(constant, *x)
+        ctx.save_for_backward(constant)
+        ctx.functions = adjoint, function
+        ctx.set_materialize_grads(isinstance(result, tuple))  # if the gradient of a single result is None, so are all
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        if gradients[0] is None:
+            return (None,) * len(ctx.needs_input_grad)
+        found = LinearMap.apply(*ctx.functions, *ctx.saved_tensors, *gradients)
+        return None, None, None, *(found if isinstance(found, tuple) else (found,))
 
 
 def dense(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling) -> Tensor:

@@ -12,14 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from math import ceil
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from pggan.core.architecture import Rescaling
-from pggan.ops.products import bmm, empty, mm, prefers_onednn
+from pggan.ops.products import LinearMap, bmm, empty, mm, prefers_onednn
 
 LARGE_MAP = 36  # oneDNN is faster than MKL for maps (matrices) with at least this many rows or columns
 CHUNK = 2**21  # how many values in Winograd's domain to process at a time; this many values fit into the CPU's cache
@@ -80,7 +79,8 @@ def transform_kernel(kernel: Tensor, rescaling: Rescaling, scale: float) -> Tens
     to_domain = maps(rescaling, kernel.dtype).taps * scale  # [K, 9]
     if prefers_onednn():  # oneDNN is fast only if the matrix is contiguous
         taps = kernel.permute(2, 3, 0, 1).reshape(9, -1)  # [9, O I], a copy
-        return LinearMap.apply(to_domain, taps).view(-1, *kernel.shape[:2])  # type: ignore[no-any-return]
+        in_domain: Tensor = LinearMap.apply(_map, _map_back, to_domain, taps)
+        return in_domain.view(-1, *kernel.shape[:2])
     taps = kernel.permute(0, 2, 3, 1).flatten(1, 2)  # [O, 9, I], a view of a channels-last kernel
     return torch.matmul(to_domain, taps).transpose(0, 1)
 
@@ -92,17 +92,8 @@ def _map(matrix: Tensor, columns: Tensor, row: Tensor | None = None) -> Tensor:
     return torch.mm(matrix, columns) if row is None else torch.addmm(row, matrix, columns)
 
 
-class LinearMap(torch.autograd.Function):
-    """The product of a constant matrix and the matrix `columns`; only `columns` gets a gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, matrix: Tensor, columns: Tensor) -> Tensor:
-        ctx.save_for_backward(matrix)
-        return _map(matrix, columns)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
-        return None, LinearMap.apply(ctx.saved_tensors[0].t(), gradient)
+def _map_back(matrix: Tensor, columns: Tensor) -> Tensor:
+    return _map(matrix.t(), columns)
 
 
 def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling) -> Tensor:

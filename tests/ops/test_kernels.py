@@ -33,6 +33,7 @@ from pggan.ops import elementwise, fused, packed, rgb
 from pggan.ops.convolution import DENSE, DIRECT, PACKED, POINTWISE, Algorithm, Switches, switched
 from pggan.ops.elementwise import LEAKY_SLOPE, pixel_norm
 from pggan.ops.preparation import prepare_together
+from pggan.ops.products import LinearMap
 from tests.definitions import LOSSES, variant
 from tests.networks.naive import normal as drawn
 from tests.networks.naive import ready
@@ -86,7 +87,7 @@ def check_norm(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     y = x.detach().clone()
     scale = fused.bias_act_norm_(y, bias.detach())
     sums = fused.PixelSums([torch.empty(2), bias])
-    of_x = [fused.bias_act_backward(gradient.detach(), y, scale, sums.rows(1)) for _ in range(2)]
+    of_x = [fused.bias_act_backward(y, gradient.detach(), scale, sums.rows(1)) for _ in range(2)]
     unused, of_bias = sums.take([None, None])
     assert unused is None
     found = [y, of_x[1], of_bias / 2]  # of two uses
@@ -97,11 +98,11 @@ def check_norm(shape: tuple[int, ...], dtype: torch.dtype) -> None:
 
 
 def check_blend(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    """Value, gradients, and the gradient of these: `fused.Blend` against `torch.lerp`, exactly at both ends."""
+    """Value, gradients, and the gradient of these: `fused.blend` against `torch.lerp`, exactly at both ends."""
     old, new, gradient = (normal(shape, seed, dtype) for seed in (0, 1, 2))
     for alpha in (0.0, 0.3, 0.8, 1.0):
         weight = torch.tensor(alpha)
-        y = fused.Blend.apply(old, new, weight)
+        y = LinearMap.apply(fused.blend, fused.blend_backward, weight, old, new)
         assert alpha not in (0, 1) or torch.equal(y, new if alpha else old)
         shares = torch.autograd.grad(y, (old, new), gradient, create_graph=True)
         slope = sum((share * other.detach()).sum() for share, other in zip(shares, (old, new), strict=True))
