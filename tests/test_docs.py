@@ -89,6 +89,17 @@ def test_every_file_of_the_tables_exists():
             assert any(place.is_file() for place in places), f"{name} of {subpackage or row}"
 
 
+def test_every_test_that_a_page_names_exists():
+    for command in re.findall(r"`pytest ([^`]+)`", "".join(PAGES.values())):
+        paths, _, words = " ".join(command.split()).partition(" -k ")
+        files = [
+            file for path in paths.split() for file in ([ROOT / path] if ".py" in path else (ROOT / path).glob("*.py"))
+        ]
+        names = " ".join(re.findall(r"^def (test_\w+)", "".join(file.read_text() for file in files), re.MULTILINE))
+        assert names, command
+        assert all(word in names for word in re.findall(r"\w+", words) if word != "or"), command
+
+
 @pytest.mark.parametrize("group", ["experiment", "loss"])
 def test_every_choice_that_the_readme_lists_exists_and_none_is_missing(group):
     row = next(line for line in README.splitlines() if f"| `{group}=` |" in line)

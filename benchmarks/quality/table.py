@@ -1,7 +1,6 @@
-"""The measured rows as tables in Markdown, one per question."""
+"""The measured rows as tables in Markdown, one per data set: a line per row of rows.py, a column per figure."""
 
 import json
-import re
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -10,45 +9,51 @@ from benchmarks.quality.rows import ROWS
 
 Found = dict[str, Any]
 MISSING = "–"
-LEFT_OUT = re.compile(r"swd(_floor)?/\d|neighbour_distance")  # which the files have, and no sentence needs
+# {start of a figure's full name: heading of its column}; the result files have more figures.
+COLUMNS = {
+    "kid@efficientnet-lite0": "KID, each seed",
+    "kid@benchmarks.quality.nsfwjs.inception": "KID by Inception",
+    "recall@efficientnet-lite0": "recall",
+    "copies@pixels": "copies by pixels",
+    "swd/mean@": "SWD",
+    "swd_floor/mean@": "SWD of reals",
+    "ms_ssim@": "MS-SSIM",
+    "ms_ssim_reals@": "MS-SSIM of reals",
+}
 
 
 def tables(results: Path) -> str:
-    """Everything that is in `results`: the median of the seeds, and each of them, per row and metric."""
+    """All results in the folder `results`: the median of the seeds of each row and figure, and the KID of each seed."""
     found = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"))]
     parts = []
-    for question in dict.fromkeys(row.question for row in ROWS):
-        measured = {
-            row.name: [one for one in found if one["row"] == row.name] for row in ROWS if row.question == question
-        }
+    for data in dict.fromkeys(row.data for row in ROWS):
+        measured = {row.name: [one for one in found if one["row"] == row.name] for row in ROWS if row.data == data}
         measured = {name: seeds for name, seeds in measured.items() if seeds}
         if measured:
-            parts.append(f"### {question[0].upper()}{question[1:]}\n\n{table(measured)}")
+            parts.append(f"### {data[0].upper()}{data[1:]}\n\n{table(measured)}")
     return "\n\n".join(parts) + "\n"
 
 
 def table(measured: dict[str, list[Found]]) -> str:
-    """One table: a column per recipe, and a line per figure."""
-    names = dict.fromkeys(name for seeds in measured.values() for one in seeds for name in one["figures"])
-    names = {name: None for name in names if not LEFT_OUT.match(name)}
-    facts: dict[str, list[str]] = {
-        "data": [seeds[0]["data"] for seeds in measured.values()],
-        "images": [f"{median(one['images'] for one in seeds):,.0f}" for seeds in measured.values()],
-        "minutes": [f"{median(one['seconds'] for one in seeds) / 60:.1f}" for seeds in measured.values()],
-        "machine": [", ".join(dict.fromkeys(one["machine"] for one in seeds)) for seeds in measured.values()],
-        "seeds": [", ".join(str(one["seed"]) for one in seeds) for seeds in measured.values()],
-    }
-    for name in names:
-        facts[f"`{name}`"] = [in_short([one["figures"].get(name) for one in seeds]) for seeds in measured.values()]
-    lines = [["", *measured], ["---"] * (1 + len(measured)), *([name, *cells] for name, cells in facts.items())]
+    """One table, from the results of every seed by the name of the row."""
+    columns = [start for start in COLUMNS if any(figures(seeds, start) for seeds in measured.values())]
+    lines = [["row", "images", "minutes", *(COLUMNS[start] for start in columns)]]
+    lines.append(["---"] * len(lines[0]))
+    for name, seeds in measured.items():
+        images = f"{median(one['images'] for one in seeds):,.0f}"
+        minutes = f"{median(one['seconds'] for one in seeds) / 60:.1f}"
+        lines.append([name, images, minutes, *(in_short(figures(seeds, start), start) for start in columns)])
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def in_short(values: list[float | None]) -> str:
-    """The median, and what it is the median of unless all are the same; a dash stands for what was not measured."""
-    known = [value for value in values if value is not None]
-    if not known:
+def figures(seeds: list[Found], start: str) -> list[float]:
+    """The values of the figure whose name begins with `start`, one per seed that has this figure."""
+    return [value for one in seeds for name, value in one["figures"].items() if name.startswith(start)]
+
+
+def in_short(values: list[float], start: str) -> str:
+    """The median; KID also shows each seed.  A dash stands for a figure that was not measured."""
+    if not values:
         return MISSING
-    middle = f"{median(known):.4g}"
-    each = [MISSING if value is None else f"{value:.4g}" for value in values]
-    return middle if len({*each}) == 1 else f"{middle} ({', '.join(each)})"
+    middle, *each = (f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in (median(values), *values))
+    return f"{middle} ({', '.join(each)})" if len(values) > 1 and start.startswith("kid") else middle
