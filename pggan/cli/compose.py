@@ -3,7 +3,6 @@
 import argparse
 import os
 import re
-import shlex
 import sys
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Sequence
@@ -46,15 +45,11 @@ SYNONYMS = {
     "batch_size": "schedule.batch=, in images per update",
     "dataset": "data.path=",
     "epochs": "schedule.total_images=, in images shown",
-    "fp16": "precision=fp16",
     "gpus": "devices=",
     "kimg": "schedule.total_images=, in images: 25000 kimg are 25000000",
-    "lambda": "loss.penalty_weight=, with loss=wgan_gp",
     "lr": "schedule.learning_rate_g= and schedule.learning_rate_d=",
-    "outdir": "run_dir=",
     "psi": "truncation=",
     "resolution": "schedule.final_resolution=",
-    "workers": "devices=, one rank each",
 }
 
 
@@ -133,27 +128,9 @@ def plain_errors(*others: type[Exception]) -> Iterator[None]:
 
 
 def unreadable(override: str) -> UserError:
-    """The error for an override that Hydra can't parse."""
-    remedy = 'Write key=value, a list as key=1,2,3, and a table as "key={4: 16, 8: 8}"; --help shows examples.'
+    """The error for an override that Hydra can't parse, or that has no '='."""
+    remedy = "Write key=value, a list without spaces: key=1,2,3. Put what has spaces in quotes: 'key={4: 16, 8: 8}'."
     return UserError(f"'{override.removeprefix('++')}' can't be read.", remedy)
-
-
-def stray(command: Command, words: Sequence[str]) -> UserError | None:
-    """The error for the first of `words` without '='; it shows what was meant.  None if every word has a '='."""
-    position = next((i for i, word in enumerate(words) if "=" not in word and not word.startswith("~")), None)
-    if position is None:
-        return None
-    end = next((i for i, word in enumerate(words) if i > position and "=" in word), len(words))
-    kinds, word, meant = dict(keys_of(command.schema_type)), words[position], " ".join(words[position:end])
-    if word in kinds:
-        meant = f"{word}={meant.removeprefix(word).strip() or '…'}"
-    elif position == 0:
-        meant = f"{next((key for key in ('data.path', 'source', 'run') if key in kinds), 'key')}={meant}"
-    else:
-        before = words[position - 1]
-        is_text = str in alternatives(kinds.get(key_of(before)))
-        meant = f"{before} {meant}" if is_text else f"{before}{meant}".replace(" ", "")
-    return UserError(f"'{word}' is no key=value.", f"Did you mean {shlex.quote(meant)}?")
 
 
 def missing_choice(group: str, choice: str, options: Sequence[str]) -> UserError:
@@ -167,9 +144,8 @@ def missing_choice(group: str, choice: str, options: Sequence[str]) -> UserError
 def suggestion(command: Command, key: str) -> str:
     """Suggest a known key for the unknown `key`: from SYNONYMS, a key that ends with `key`, or the most similar key."""
     names = {*command.groups, *dict(keys_of(command.schema_type))}
-    table, _, last = key.rpartition(".")
-    here = SYNONYMS.get(last, "")
-    if key not in names and here.startswith(table) and here.partition("=")[0] in names:
+    here = SYNONYMS.get(key, "")
+    if key not in names and here.partition("=")[0] in names:
         return f"Here it is {here}."
     same = [name for name in sorted(names) if f".{name}".endswith(f".{key}")]
     found = same[0] if same else nearest_name(key, names)
@@ -202,11 +178,11 @@ def words_for_hydra(command: Command, overrides: Sequence[str], *, several: bool
         entry_of = get_origin(alternatives(kinds.get(key.rpartition(".")[0]))[-1])  # dict for schedule.batch.8
         if re.fullmatch(r"(?!hydra\b)[\w.]+", key) and key not in {*kinds, *command.groups} and entry_of is not dict:
             raise withdrawal(key) or UserError(f"There is no key '{key}'.", suggestion(command, key))
-    if error := stray(command, overrides):
-        raise error
     words = []
     for word in with_recipes(overrides):
-        key, _, value = word.lstrip("+").partition("=")
+        key, is_given, value = word.lstrip("+").partition("=")
+        if not is_given and not word.startswith("~"):
+            raise unreadable(word)
         if re.match(r"hydra\b", key) or not re.fullmatch(r"[\w.]+", key):
             words.append(word)
         elif key in command.groups:
