@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from pggan.config.commands import BenchConfig, BenchScalingConfig
 from pggan.config.values import to_plain, versions
@@ -32,10 +31,6 @@ from pggan.training.timing import EMA_DECAY, WARMUP
 
 QUEUED_UPDATES = 10  # a GPU is synchronized after at least this many updates, so that waiting costs little time
 LONG_AFTER = 10**9  # steps are timed at this image count, when deep gradient compression (DGC) has warmed up
-COLUMNS = {"side": "resolution", "batch": "batch", "ms/step": "milliseconds_per_step", "img/s": "images_per_second"}
-COLUMNS |= {"reference": "reference_images_per_second", "ratio": "ratio"}
-SCALING = {"side": "resolution", "ranks": "ranks", "ms/step": "milliseconds_per_step", "img/s": "images_per_second"}
-SCALING |= {"times": "speedup", "efficiency": "efficiency"}
 Row = dict[str, Any]
 Step = Callable[[Phase, Reals, StepRng], object]
 
@@ -65,27 +60,23 @@ def run(config: BenchConfig) -> int:
             row |= {"reference_images_per_second": rates["reference"], "ratio": rates["step"] / rates["reference"]}
         rows.append(row)
         errors.print(f"{side}x{side}: {rates['step']:.2f} img/s")
-    if not report(config, device, rows):
-        Console(highlight=False).print(table_of(rows, "Images per second", COLUMNS))
-        print(next_command("plan", "experiment=demo", "calibrate=true"))
+    report(config, device, rows, next_command("plan", "experiment=demo", "calibrate=true"))
     return 0
 
 
-def report(config: BenchConfig | BenchScalingConfig, device: torch.device, rows: list[Row], **keys: Any) -> bool:
-    """If json=true, print results, hardware, versions and `keys` as JSON; returns whether json=true."""
-    about = {"hardware": hardware(device), "versions": versions(), "loss": vars(config.loss)}
+def report(
+    config: BenchConfig | BenchScalingConfig, device: torch.device, rows: list[Row], next_line: str, **keys: Any
+) -> None:
+    """Print the results as a table and `next_line`, or with json=true as JSON with hardware, versions and `keys`."""
     if config.json:
+        about = {"hardware": hardware(device), "versions": versions(), "loss": vars(config.loss)}
         print(json.dumps({**about, **keys, "stages": rows}, indent=1))
-    return config.json
-
-
-def table_of(rows: list[Row], title: str, columns: dict[str, str]) -> Table:
-    """A table with a line for each of `rows`; `columns` maps a column title to the key in a row."""
-    table = new_table(title, *columns)
+        return
+    table = new_table("Training steps", *(key.replace("_", "\n") for key in rows[0]))
     for row in rows:
-        cells = (row.get(key, "") for key in columns.values())
-        table.add_row(*(three_digits(cell) if isinstance(cell, float) else str(cell) for cell in cells))
-    return table
+        table.add_row(*(three_digits(cell) if isinstance(cell, float) else str(cell) for cell in row.values()))
+    Console(highlight=False).print(table)
+    print(next_line)
 
 
 def hardware(device: torch.device) -> dict[str, Any]:
@@ -194,11 +185,10 @@ def measure_scaling(config: BenchScalingConfig, group: ProcessGroup) -> int:
         if group.is_main:
             rows += rows_of(stage, batch, {size: taken[1:] for size, taken in times.items()})
             console.print(f"{stage}x{stage}: {rows[-1]['speedup']:.2f} times one rank with {rows[-1]['ranks']}")
-    keys = {"gradients": vars(config.gradients), "elastic": config.elastic}
-    if group.is_main and not report(config, group.device, rows, **keys):
-        Console(highlight=False).print(table_of(rows, "Images per second of several ranks", SCALING))
-        count = max(config.processes)
-        print(next_command("train", "hours=2", devices=f"cpu:{count}" if group.device.type == "cpu" else count))
+    if group.is_main:
+        count, keys = max(config.processes), {"gradients": vars(config.gradients), "elastic": config.elastic}
+        train = next_command("train", "hours=2", devices=f"cpu:{count}" if group.device.type == "cpu" else count)
+        report(config, group.device, rows, train, **keys)
     return 0
 
 

@@ -15,34 +15,26 @@ import torch.distributed as dist
 from packaging.requirements import Requirement
 
 from pggan.config.commands import DoctorConfig
+from pggan.config.defaults import default_values
+from pggan.config.train import ModelConfig
+from pggan.config.validation import validated
 from pggan.config.values import versions
-from pggan.core.architecture import Architecture, Precision, Resampling
+from pggan.core.architecture import Precision
 from pggan.core.atomic_io import existing_parent
-from pggan.core.devices import DTYPES, choose_device
+from pggan.core.devices import choose_device
 from pggan.core.errors import EXIT_FAILED
 from pggan.core.process import available_cores, processor_facts
-from pggan.core.text import duration, next_command, three_digits
+from pggan.core.text import duration, next_command
 from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import Logistic
 from pggan.performance.bench import phase_of
 from pggan.training.build import TrainerSettings, build_trainer, missing
-from pggan.training.timing import product_rate, step_seconds
+from pggan.training.timing import step_seconds
 
 GIB = 2**30
 # A run with the paper's networks keeps two checkpoints of about 0.6 GiB, writes a third, and adds grids and logs.
 ENOUGH_DISK = 4 * GIB
 OUTPUTS = Path("outputs")  # parent of the default run directories
-SMALL = Architecture(
-    resolution=8,
-    channels=3,
-    num_classes=0,
-    latent_size=16,
-    fmap_base=128,
-    fmap_decay=1.0,
-    fmap_max=16,
-    stddev_group=4,
-    resampling=Resampling.fused,
-)
 LOSS = Logistic(gamma=10.0, reg_interval=1)  # R1 at each step also checks second derivatives of D
 
 
@@ -132,18 +124,12 @@ def gpu(device: torch.device) -> tuple[str, bool]:
     return "; ".join([found, *limits]), not limits
 
 
-def products(device: torch.device) -> tuple[str, bool]:
-    """Measure the FLOP rate of a large matrix product in each precision."""
-    side = 512 if device.type == "cpu" else 8192
-    dtypes = {Precision.fp32: torch.float32, **DTYPES}
-    rates = {one: product_rate(device, dtype, side) / 1e12 for one, dtype in dtypes.items()}
-    return f"{', '.join(f'{one} {three_digits(rate)}' for one, rate in rates.items())} TFLOP/s", True
-
-
 def training(device: torch.device) -> tuple[str, bool]:
     """Train small networks for a few steps with default settings, and check that all weights are finite."""
     phase, settings = phase_of(8, 4), TrainerSettings(loss=LOSS, precision=Precision.auto)
-    trainer = build_trainer(settings, SMALL, [phase], ProcessGroup.single_process(device))
+    model = validated(ModelConfig, default_values({})["model"] | {"fmap_base": 128, "fmap_max": 16})
+    small = model.architecture(8, channels=3, num_classes=0)
+    trainer = build_trainer(settings, small, [phase], ProcessGroup.single_process(device))
     seconds = step_seconds(trainer, phase, device)
     finite = all(bool(weights.isfinite().all()) for weights in trainer.state.g.network.weights)
     return f"a step takes {duration(seconds)} with small networks; weights are {'' if finite else 'not '}finite", finite
@@ -154,6 +140,5 @@ CHECKS = (
     Check("CPU", processor, "Set OMP_NUM_THREADS or threads= to the number of cores."),
     Check("disk", disk, "Set run_dir= to a directory on a disk with more space."),
     Check("GPU", gpu, "Update the driver, install PyTorch for the driver's CUDA version, or run pip install triton."),
-    Check("products", products, "Set precision= to a precision that works."),
     Check("training", training, "Try precision=fp32 compute.cuda_graphs=off.", needed=True),
 )

@@ -73,13 +73,17 @@ class MeasuredCosts:
         return StepTimes(config.trainer_settings(), architecture, self.device, self.speed)
 
 
-def choose_threads(step: Callable[[int], float], costs: MeasuredCosts, measure: Callable[[], None]) -> list[Choice]:
-    """Halve the number of CPU threads as long as that makes the measured steps clearly faster.
+def choose_threads(costs: MeasuredCosts, recipe: Recipe, measure: Callable[[], None]) -> list[Choice]:
+    """Halve the number of CPU threads as long as that makes the steps of `recipe` clearly faster.
 
     If other programs use the CPU, the threads of a step wait for one another: two threads can be slower than one.
-    Args: step: the seconds of a step at a resolution, by the ratios of `costs`, which `measure` measures again.
+    Args: costs: step times with the present number of threads; `measure` measures them again.
     """
     threads, choices = torch.get_num_threads(), list[Choice]()
+
+    def step(side: int) -> float:
+        return costs(recipe.sizes, recipe.batch)[side] * value_at(recipe.batch, side)
+
     while threads > 1:
         before, ratios = {side: step(side) for side in costs.ratios}, costs.ratios
         torch.set_num_threads(threads // 2)
@@ -93,11 +97,6 @@ def choose_threads(step: Callable[[int], float], costs: MeasuredCosts, measure: 
         threads //= 2
         choices = [Choice("threads", threads, reason)]
     return choices
-
-
-def step_of(costs: MeasuredCosts, recipe: Recipe, side: int) -> float:
-    """The seconds of a training step of `recipe` at resolution `side`."""
-    return costs(recipe.sizes, recipe.batch)[side] * value_at(recipe.batch, side)
 
 
 def extra(networks: NetworkSizes, side: int) -> float:
@@ -153,8 +152,7 @@ def find_recipe(
         measure = partial(costs.measure, compose(recipe.choices), recipe, limit)
         measure()
         if is_free and len(measured) == 1:
-            step = partial(step_of, costs, recipe)
-            threads_choice = choose_threads(step, costs, measure)
+            threads_choice = choose_threads(costs, recipe, measure)
     last = compose(recipe.choices).schedule.build().phases[-1]
     memory = card.memory_bytes if card is not None else free_memory(device) if ranks == 1 else None
     larger = costs.times(config, recipe.sizes).larger_batches(last, memory)

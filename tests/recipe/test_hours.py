@@ -88,22 +88,25 @@ def test_measured_steps_are_believed_and_scale_those_of_other_networks(toy_data)
 
 def test_cpu_threads_are_halved_as_long_as_steps_become_clearly_faster():
     before, times = torch.get_num_threads(), {4: 4.0, 2: 2.0, 1: 1.9}
-    costs = SimpleNamespace(ratios={16: times[4]})
+    recipe = SimpleNamespace(sizes=None, batch={4: 1})
 
-    def step(side):
-        return costs.ratios[side]
+    class Costs(SimpleNamespace):
+        def __call__(self, *_):
+            return self.ratios
+
+    costs = Costs(ratios={16: times[4]})
 
     def measure():
         costs.ratios = {16: times[torch.get_num_threads()]}
 
     torch.set_num_threads(4)
     try:
-        ((key, value, reason),) = choose_threads(step, costs, measure)
+        ((key, value, reason),) = choose_threads(costs, recipe, measure)
         assert (key, value, torch.get_num_threads(), costs.ratios) == ("threads", 2, 2, {16: 2.0})
         assert reason == "2 s a step at 16x16; 4 threads need 4 s"
         times[2] = 4.0
         torch.set_num_threads(4)
-        assert choose_threads(step, costs, measure) == []
+        assert choose_threads(costs, recipe, measure) == []
         assert torch.get_num_threads() == 4
     finally:
         torch.set_num_threads(before)
