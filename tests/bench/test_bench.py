@@ -70,8 +70,3 @@ def test_ranks_are_measured(capfd):
     rows = json.loads(capfd.readouterr().out)["stages"]
     assert [row["ranks"] for row in rows] == [1, 2]
     assert all(row["images_per_second"] > 0 for row in rows)
-
-
-def test_ranks_are_compared_with_the_fewest_that_were_measured():
-    rows = rows_of(8, 4, {2: [1.0], 4: [1.0]})
-    assert [(row["speedup"], row["efficiency"]) for row in rows] == [(2.0, 1.0), (4.0, 1.0)]

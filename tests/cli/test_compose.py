@@ -42,38 +42,9 @@ def test_a_list_needs_neither_brackets_nor_quotes(given, seeds):
     assert compose("sample", ["run=outputs/faces", f"seeds={given}"])["seeds"] == seeds
 
 
-NAMES = [
-    "2025_01_02",
-    "1e2",
-    "true",
-    "007",
-    "0x10",
-    ".5",
-    "nan",
-    "NULL",
-    "my photos",
-    " a ",
-    "a,b",
-    "[x]",
-    "{x}",
-    "a=b",
-]
-NAMES += [
-    "it's",
-    '"a',
-    "a\\",
-    "photos (1)",
-    "choice(a,b)",
-    "1,2",
-    "写真",
-    "é",
-    "😀",
-    "#a",
-    "a%b",
-    "x\ny",
-    "~nobody-here/x",
-    "caf\udce9",
-]
+NAMES = ["2025_01_02", "1e2", "true", "007", "0x10", ".5", "nan", "NULL", "1,2", "写真", "é", "😀", "caf\udce9"]
+NAMES += ["my photos", " a ", "photos (1)", "a,b", "[x]", "{x}", "a=b", "it's", '"a', "a\\", "choice(a,b)", "#a"]
+NAMES += ["a%b", "x\ny", "~nobody-here/x"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -87,12 +58,8 @@ def test_names_are_taken_as_typed(name):
 def test_null_and_truths_of_keys_of_text_keep_their_meaning(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     values = compose("prepare", ["source=~/photos", "dest='a, b'", "labels=true", "landmarks=null"])
-    assert (values["source"], values["dest"], values["labels"], values["landmarks"]) == (
-        "/home/me/photos",
-        "a, b",
-        True,
-        None,
-    )
+    assert (values["source"], values["dest"]) == ("/home/me/photos", "a, b")
+    assert (values["labels"], values["landmarks"]) == (True, None)
 
 
 @pytest.mark.parametrize(("given", "images"), [("1e2", ["1e2"]), ("a.png,1e2", ["a.png", "1e2"]), ("a, b", ["a, b"])])

@@ -127,21 +127,6 @@ def test_typed_lengths_stay_in_the_recipe_and_what_is_shown(chosen, tmp_path, ca
     assert images * SECONDS_PER_IMAGE == pytest.approx(36, rel=0.06)
 
 
-def test_time_is_left_for_evaluations(chosen):
-    words = ["hours=0.1", "experiment=avatars_32", "data.count=64"]
-    without, beside = (chosen("plan", *words, f"evaluation.metrics={metrics}") for metrics in ("[]", "[swd]"))
-    images = [sum(values["schedule"]["stable_images"].values()) for values in (without, beside)]
-    assert 0.9 < images[1] / images[0] < 0.97  # 95 %, in two digits
-
-
-def test_the_end_of_a_file_of_the_schedule_yields_to_the_hours(chosen):
-    words = ["schedule=official_1gpu", "schedule.final_resolution=8"]
-    assert composed("plan", words)["schedule"]["total_images"] is not None
-    schedule = chosen("plan", "hours=0.01", "data.count=64", *words)["schedule"]
-    assert schedule["total_images"] is None
-    assert schedule["batch"] == {4: 128, 32: 64, 64: 32, 128: 16, 256: 8, 512: 4}  # the file's
-
-
 def test_the_lengths_of_a_file_are_scaled_and_the_new_recipe_needs_it_no_more(
     chosen, old_recipe, tmp_path, monkeypatch
 ):

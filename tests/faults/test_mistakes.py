@@ -1,15 +1,10 @@
 """Mistakes in the configuration: each refused at once, with what to write instead, before anything is written."""
 
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from pggan.cli.main import main
-
-ROOT = Path(__file__).parents[2]
 
 # What is written on the command line, and what the answer has to contain: one mistake of a kind.  Others are in
 # tests/cli (names) and tests/config (types and values).
@@ -54,19 +49,3 @@ def mistake_words(mistake: str, folder: Path) -> list[str]:
     """The words of a command line; those with a space inside braces stay one."""
     words = [mistake] if "{" in mistake and ": " in mistake else mistake.split(" ")
     return [word.strip("'").replace("{empty}", f"{folder}/empty").replace("{file}", f"{folder}/file") for word in words]
-
-
-def seconds_of(*command: str, code: int, says: str = "") -> float:
-    began = time.perf_counter()
-    result = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (result.returncode, says in result.stderr) == (code, True), result.stderr
-    return time.perf_counter() - began
-
-
-@pytest.mark.rare
-def test_a_real_process_refuses_soon_after_its_imports(tmp_path):
-    """Three seconds on a machine of its own; this one may be shared."""
-    imports = seconds_of("-c", "import pggan.cli.main, pggan.config, hydra, pggan.core.devices", code=0)
-    command = ["train.py", f"run_dir={tmp_path / 'run'}", "seed=1", "devices=cuda:7"]  # torch says what there is
-    assert seconds_of(*command, code=2, says="Use auto") < 3 * imports + 3
-    assert list(tmp_path.iterdir()) == []

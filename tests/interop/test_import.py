@@ -147,14 +147,6 @@ def test_what_is_imported_is_a_generator_like_any_other(tmp_path, capsys):
     assert generator.render(generator.latents([1])).shape == (1, 16, 16, 3)
 
 
-def test_official_networks_of_another_kind_are_refused(tmp_path, capsys):
-    path = tmp_path / "network.pkl"
-    theirs.official_pickle(path, theirs.layers_of(), detail=0.0, fused=True, labels=0, use_pixelnorm=False)
-    assert main(["import", f"source={path}", f"out={tmp_path / 'a.safetensors'}"]) == 2
-    assert "can't be imported: it was built with use_pixelnorm=False" in capsys.readouterr().err
-    assert not (tmp_path / "a.safetensors").exists()
-
-
 @pytest.mark.parametrize("change", ["scaleLayers.0.1.bias", "finite", "regular", "leakyReluLeak"])
 def test_a_zoo_generator_that_is_not_whole_is_refused(tmp_path, change):
     state, config = theirs.state_of(theirs.layers_of(dense_biases=128), theirs.ZOO), {}

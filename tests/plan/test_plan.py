@@ -120,13 +120,6 @@ def test_larger_batches_are_faster_and_said_where_there_is_room():
     assert not times.larger_batches(last, None)
 
 
-def test_convolutions_of_few_feature_maps_gain_little_from_faster_memory():
-    (h100, _), (h200, _) = times_on("h100", "official_1gpu"), times_on("h200", "official_1gpu")
-    assert CARDS["h200"].bytes_per_second / CARDS["h100"].bytes_per_second > 1.4
-    assert 0.85 < h200.expected(1024, 4) / h100.expected(1024, 4) < 0.95
-    assert h100.expected(1024, 8) < 2 * h100.expected(1024, 4)
-
-
 def test_runs_on_many_devices_are_those_that_were_asked_for_and_idle_ones_show(plan_of):
     scaling = plan_of("processes=[2,16]", "devices=cpu:4", "gradients=dgc", "gradients.ratio=0.2")["scaling"]
     assert sorted({run["devices"] for run in scaling["runs"]}) == [2, 4, 16]
@@ -190,12 +183,6 @@ MILLION = 10**6  # numbers
 LOAD = Load(steps=100, batch=16, group=4, seconds=1.0, fixed_seconds=0.2, numels=(600_000, 400_000))
 FREE = Cluster(Link(bytes_per_second=1e30, latency_seconds=0.0, source="a wish"), Reduction.fp32, 1.0, Scaling.strong)
 SLOW = FREE._replace(link=Link(bytes_per_second=10e6, latency_seconds=0.0, source="a slow one"))
-
-
-def test_whole_groups_stay_together():
-    assert LOAD.compute_seconds(3) == LOAD.compute_seconds(2)  # 2, 1 and 1 groups: as slow as the first
-    assert LOAD.compute_seconds(16) == LOAD.compute_seconds(4)
-    assert [LOAD.users(n) for n in (1, 3, 4, 16)] == [1, 3, 4, 4]
 
 
 def test_strong_scaling_shares_every_update_and_weak_scaling_takes_fewer():

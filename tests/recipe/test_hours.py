@@ -34,22 +34,6 @@ def test_a_folder_is_as_large_as_most_of_its_images(tmp_path):
     assert facts_of(configured(f"data.path={tmp_path}", "data.crop=pad").data).resolution == 256
 
 
-def test_all_images_of_a_large_folder_are_counted_though_few_are_looked_at(tmp_path):
-    for number in range(401):
-        save(tmp_path / f"{number}.png", 4, 4)
-    assert facts_of(configured(f"data.path={tmp_path}").data).images == 401
-
-
-@pytest.mark.parametrize(("small", "resolution", "images"), [(2, 64, 10), (3, 8, 13)])
-def test_one_fifth_of_the_images_may_be_left_out_for_twice_the_resolution(tmp_path, small, resolution, images):
-    for number in range(10):
-        save(tmp_path / f"{number}.png", 80, 80)
-    for number in range(small):
-        save(tmp_path / f"icon-{number}.png", 9, 9)
-    facts = facts_of(configured(f"data.path={tmp_path}").data)
-    assert (facts.resolution, facts.images) == (resolution, images)
-
-
 def test_channels_are_those_of_the_files_or_given(tmp_path):
     save(tmp_path / "grey.png", 16, 16, "L")
     assert facts_of(configured(f"data.path={tmp_path}").data).channels == 1

@@ -72,11 +72,6 @@ def test_more_hours_never_give_a_lower_resolution_and_data_is_never_enlarged(con
     assert choose(config, 10**6)[1].resolution == AVATARS.resolution
 
 
-def test_avatars_need_more_images_than_photographs_for_a_resolution_to_be_worth_it(config):
-    sides = [choose(config, 0.2, AVATARS._replace(drawn=drawn))[1].resolution for drawn in (True, False)]
-    assert sides == [32, 64]
-
-
 def test_few_photographs_are_augmented_and_many_are_not(config):
     found = choose(config, 0.25, PORTRAITS)[0]
     images = sum(sum(found[key].values()) for key in LENGTHS)
@@ -85,13 +80,6 @@ def test_few_photographs_are_augmented_and_many_are_not(config):
     assert "augmentation" not in choose(config, 0.25, PORTRAITS._replace(images=FEW_IMAGES))[0]
     kept = choose(config, 0.25, PORTRAITS, given={"augmentation"})[0]
     assert not {"augmentation", "augmentation.rampup_images"} & set(kept)
-
-
-@pytest.mark.parametrize(("given", "chosen"), [("", {"g": 0.02, "d": 0.01}), ("g", {}), ("d", {"g": 0.02})])
-def test_d_follows_a_rate_of_g_that_is_given(config, given, chosen):
-    found = choose(config, 0.083, given={f"schedule.learning_rate_{given}"})[0]
-    rates = {key[-1]: value for key, value in found.items() if key.startswith("schedule.learning_rate_")}
-    assert rates == chosen
 
 
 @pytest.mark.parametrize("drawn", [True, False])
