@@ -31,6 +31,7 @@ AVERAGED = "generator_ema/"  # the names of the averaged G's tensors in WEIGHTS_
 GENERATOR_FILE = "generator.safetensors"  # file in a run directory: the averaged G of the newest checkpoint
 HEADER_KEY = "pggan"
 CLASS_NAMES = "class_names"  # entry of the safetensors header; missing if the generator was trained without labels
+ENTRIES = ("images", "phase", "resolution", "alpha", "architecture", CLASS_NAMES)  # entries that training writes
 PROVENANCE = ("license", "data_statement")  # optional header entries: licence of the weights, note on training images
 PREFIX = "pretrained:"  # run=pretrained:NAME means a generator that comes with the package
 FOLDER = Path(__file__).parent / "pretrained"

@@ -60,13 +60,15 @@ class Checkpoint:
         """The architecture of the checkpoint's networks."""
         return Architecture.from_plain(self.header["architecture"])
 
+    def file_of(self, component: str) -> tuple[str, str]:
+        """The file that has the tensors of a component, such as optimizer_g, and the prefix of their names there."""
+        if (alone := f"{component}.safetensors") in self.header["files"]:
+            return alone, ""
+        return (WEIGHTS_FILE if component in NETWORKS else STATE_TENSORS_FILE), f"{component}/"
+
     def load(self, component: str) -> "dict[str, Tensor]":
-        """Load the tensors of a component, such as optimizer_g, into host memory; {} if the component is missing."""
-        alone, prefix = f"{component}.safetensors", f"{component}/"
-        if alone in self.header["files"]:
-            file, prefix = alone, ""
-        else:
-            file = WEIGHTS_FILE if component in NETWORKS else STATE_TENSORS_FILE
+        """Load the tensors of a component into host memory; {} if the component is missing."""
+        file, prefix = self.file_of(component)
         if file not in self.header["files"]:
             return {}
         with safe_open(self.directory / file, "pt") as opened:

@@ -16,7 +16,6 @@ from torch import Tensor
 from pggan.checkpoints import generator_file as generators
 from pggan.checkpoints import read
 from pggan.checkpoints.generator_file import save_tensors
-from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import atomic_directory, atomic_write, file_sha256, remove_directory
 from pggan.core.devices import synchronize
 from pggan.core.errors import UserError
@@ -35,14 +34,10 @@ class NonFiniteError(Exception):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A copy of the training state in host memory, and everything else that its checkpoint contains."""
+    """A copy of the training state in host memory, and the entries of its checkpoint's state.json."""
 
     state_dicts: StateDicts
-    images: int
-    phase_index: int
-    architecture: Architecture
-    stage: dict[str, Any]
-    metadata: dict[str, Any]
+    header: dict[str, Any]
 
 
 def take_snapshot(state: State, phase: Phase, metadata: dict[str, Any], extra_state: StateDicts) -> Snapshot:
@@ -61,8 +56,9 @@ def take_snapshot(state: State, phase: Phase, metadata: dict[str, Any], extra_st
         for component, tensors in (state.state_dict() | extra_state).items()
     }
     synchronize(state.g_ema.weights[0].device)  # waits once for all copies
-    stage = {"phase": phase.name, "resolution": phase.resolution, "alpha": phase.alpha}
-    return Snapshot(state_dicts, state.images, state.phase_index, state.g_ema.architecture, stage, metadata)
+    progress = {"images": state.images, "phase_index": state.phase_index, "phase": phase.name}
+    stage = {"resolution": phase.resolution, "alpha": phase.alpha, "architecture": state.g_ema.architecture.to_plain()}
+    return Snapshot(state_dicts, metadata | progress | stage)
 
 
 def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
@@ -71,28 +67,24 @@ def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
     The generator file is replaced first: after a kill, it can be newer than the newest checkpoint, but never older.
     Raises NonFiniteError, before anything is written, for NaN or infinite numbers; OSError when a write fails.
     """
-    state_dicts, images = snapshot.state_dicts, snapshot.images
+    state_dicts, header = snapshot.state_dicts, snapshot.header
+    images = header["images"]
     require_finite(state_dicts, images)
-    about = {"version": generators.VERSION, "images": images, **snapshot.stage}
-    about["architecture"] = snapshot.architecture.to_plain()
-    if names := snapshot.metadata.get(generators.CLASS_NAMES):
-        about[generators.CLASS_NAMES] = names
-    header = {generators.HEADER_KEY: json.dumps(about)}
+    kept = {key: header[key] for key in generators.ENTRIES if key in header}
+    about = {generators.HEADER_KEY: json.dumps({"version": generators.VERSION, **kept})}
     weights = {component: state_dicts[component] for component in read.NETWORKS}
     rest = {component: tensors for component, tensors in state_dicts.items() if component not in read.NETWORKS}
     with atomic_directory(run_dir / "checkpoints" / f"{images:09d}") as directory:
         # A kill can leave a temporary file of safetensors; the next start removes such a file only from `directory`.
-        save_tensors(state_dicts["generator_ema"], directory / generators.GENERATOR_FILE, header)
+        save_tensors(state_dicts["generator_ema"], directory / generators.GENERATOR_FILE, about)
         with atomic_write(run_dir / generators.GENERATOR_FILE) as temporary:
             os.replace(directory / generators.GENERATOR_FILE, temporary)
         for file, parts in ((generators.WEIGHTS_FILE, weights), (read.STATE_TENSORS_FILE, rest)):
             named = {f"{component}/{name}": tensor for component in parts for name, tensor in parts[component].items()}
-            save_tensors(named, directory / file, header)
-        digest = state_sha256(state_dicts, images, snapshot.phase_index)
-        about |= {"version": read.VERSIONS[-1], "phase_index": snapshot.phase_index, "state_sha256": digest}
-        about |= snapshot.metadata
-        about["files"] = {file.name: file_sha256(file) for file in sorted(directory.iterdir())}
-        read.write_header(directory, about)
+            save_tensors(named, directory / file, about)
+        digest = state_sha256(state_dicts, images, header["phase_index"])
+        files = {file.name: file_sha256(file) for file in sorted(directory.iterdir())}
+        read.write_header(directory, header | {"version": read.VERSIONS[-1], "state_sha256": digest, "files": files})
 
 
 def require_finite(state_dicts: StateDicts, images: int | None = None) -> None:
@@ -112,9 +104,8 @@ def prune(run_dir: Path, newest: int, keep: int) -> None:
     found = read.checkpoints_of(run_dir)
     ahead = [directory for directory in found if int(directory.name) > newest]
     valid = [directory for directory in found if directory not in ahead]
-    old = [one for one in valid[:-keep] if not read.mark_of(one, "milestone")]  # old versions set "milestone"
     best = read.best_of(valid)
-    for directory in (*ahead, *old):
+    for directory in (*ahead, *valid[:-keep]):
         if directory != best:
             remove_directory(directory)
 
@@ -172,7 +163,7 @@ class CheckpointWriter:
     def _write(self, snapshot: Snapshot) -> None:
         try:
             write_checkpoint(self.run_dir, snapshot)
-            prune(self.run_dir, snapshot.images, self.keep)
+            prune(self.run_dir, snapshot.header["images"], self.keep)
         except OSError as error:
             self._problem = refused_by_disk(self.run_dir, error)
         except Exception as error:  # `wait` raises the error in the main thread

@@ -83,8 +83,6 @@ class ProcessGroup:
     @classmethod
     def connect(cls, info: RankInfo, device: torch.device) -> "ProcessGroup":
         """Connect this rank with all other ranks; raises UserError if not all connect within RENDEZVOUS_SECONDS."""
-        # If ranks register different buffers of a CUDA graph, NCCL waits forever (github.com/NVIDIA/nccl/issues/2389).
-        os.environ.setdefault("NCCL_GRAPH_REGISTER", "0")
         try:
             store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=RENDEZVOUS_SECONDS)))
             # Torchrun's prefix of store keys can differ by machine; then ranks would not find keys of other machines.

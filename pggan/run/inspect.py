@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from pggan.checkpoints.generator_file import (
-    WEIGHTS_FILE,
     path_of_run,
     read_generator_header,
     refusing_generators,
@@ -90,10 +89,9 @@ def facts_of_generator(path: Path) -> dict[str, Any]:
 
 def parameters_in(checkpoint: Checkpoint, network: str) -> int:
     """The number of parameters of the network `network` in a checkpoint."""
-    alone, together = f"{network}.safetensors", checkpoint.directory / WEIGHTS_FILE
-    if alone in checkpoint.header["files"]:
-        return sum(prod(shape) for _, shape in stored_tensors(checkpoint.directory / alone).values())
-    return sum(prod(shape) for name, (_, shape) in stored_tensors(together).items() if name.startswith(f"{network}/"))
+    file, prefix = checkpoint.file_of(network)
+    tensors = stored_tensors(checkpoint.directory / file)
+    return sum(prod(shape) for name, (_, shape) in tensors.items() if name.startswith(prefix))
 
 
 def facts_of_picture(path: Path) -> dict[str, Any]:

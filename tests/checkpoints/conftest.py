@@ -59,8 +59,6 @@ def snapshot_of():
     def take(run_dir: Path, images: int, best: dict[str, float] | None = None) -> Snapshot:
         checkpoint, _ = newest_checkpoint(run_dir)
         state_dicts = {component: checkpoint.load(component) for component in COMPONENTS}
-        stage = {key: checkpoint.header[key] for key in ("phase", "resolution", "alpha")}
-        notes = {"config": {}, "best": best}
-        return Snapshot(state_dicts, images, 2, checkpoint.architecture, stage, notes)
+        return Snapshot(state_dicts, checkpoint.header | {"images": images, "best": best})
 
     return take

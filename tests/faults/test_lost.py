@@ -187,7 +187,7 @@ def interrupt_twice_while_saving(config):
     write = saving.write_checkpoint
 
     def slow(run_dir, snapshot):
-        if snapshot.images > 64:
+        if snapshot.header["images"] > 64:
             for _ in range(2):
                 os.kill(os.getpid(), signal.SIGINT)
                 time.sleep(1)

@@ -69,9 +69,9 @@ def test_stopping_at_every_kind_of_point_changes_no_bit(
             os.kill(os.getpid(), signal.SIGTERM)
 
     def stop_while_writing(run_dir, snapshot) -> None:
-        stop(snapshot.images)
-        if snapshot.images in signalled:
-            signalled[snapshot.images].set()
+        stop(snapshot.header["images"])
+        if snapshot.header["images"] in signalled:
+            signalled[snapshot.header["images"]].set()
         time.sleep(0.05)  # long enough for the main thread to notice
         write_checkpoint(run_dir, snapshot)
 
@@ -137,7 +137,7 @@ def save_slowly(words: list[str], errors: str) -> None:
     signalled = Path(errors).with_name("signalled")
 
     def slow(run_dir, snapshot) -> None:
-        if snapshot.images > 64:
+        if snapshot.header["images"] > 64:
             (run_dir / "checkpoints" / ".partial-000000128").mkdir()
             (run_dir / "saving").touch()
             time.sleep(600)
