@@ -49,11 +49,10 @@ class MetricAccumulator:
     def take(self) -> Values:
         """All values that this rank has added since the last call, by name; waits for the device."""
         steps, self._steps = self._steps, []
-        parts: dict[str, list[Tensor]] = {}
-        numbers = torch.cat([flat for _, flat in steps]).cpu() if steps else torch.zeros(0)
-        sizes = [(name, size) for names, _ in steps for name, size in names.items()]
-        for (name, _), part in zip(sizes, torch.split(numbers, [size for _, size in sizes]), strict=True):
-            parts.setdefault(name, []).append(part)
+        parts = defaultdict[str, list[Tensor]](list)
+        for sizes, flat in steps:
+            for name, part in zip(sizes, flat.cpu().split([*sizes.values()]), strict=True):
+                parts[name].append(part)
         return {name: torch.cat(found).numpy() for name, found in parts.items()}
 
 

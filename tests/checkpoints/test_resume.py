@@ -1,6 +1,5 @@
 """Where a run starts, which changes are refused then, and which networks another run's weights fit."""
 
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -11,7 +10,6 @@ from pggan.checkpoints.resume import find_resume_point, load_weights, taken_over
 from pggan.core.architecture import Resampling, Stem
 from pggan.core.errors import UserError
 from pggan.networks.networks import Discriminator, Generator, initialize
-from pggan.run import train
 
 # Another value of numbers that layers of one resolution depend on, and of others.
 OTHER_KIND = {"fmap_max": 4, "resampling": Resampling.unfused}
@@ -74,29 +72,16 @@ def test_other_classes_keep_the_score_and_the_part_for_latents(checkpoint):
     assert taken_over("blocks.8.conv.weight", torch.zeros(2, 2), torch.zeros(3, 2)) is None
 
 
-@pytest.fixture
-def own(finished_run, tmp_path):
-    """The directory of a run with checkpoints at 128 and 160 images."""
-    shutil.copytree(finished_run / "checkpoints", tmp_path / "own" / "checkpoints")
-    return tmp_path / "own"
-
-
-def test_a_run_with_checkpoints_of_its_own_no_longer_needs_the_one_that_it_began_at(own, tmp_path):
+def test_a_run_with_checkpoints_of_its_own_no_longer_needs_the_one_that_it_began_at(run_dir, tmp_path):
     began = tmp_path / "gone" / "checkpoints" / "000000128"
-    checkpoint, notes = find_resume_point(str(began), own)
-    assert checkpoint.directory == own / "checkpoints" / "000000160"
+    checkpoint, notes = find_resume_point(str(began), run_dir)
+    assert checkpoint.directory == run_dir / "checkpoints" / "000000160"
     assert notes == [f"Ignoring resume={began}: this run continues from its own newest checkpoint."]
 
 
-def test_a_run_goes_on_at_its_newest_checkpoint_alone(own):
-    for resume in (own, own / "checkpoints" / "000000160"):
-        assert find_resume_point(str(resume), own)[0].images == 160
+def test_a_run_goes_on_at_its_newest_checkpoint_alone(run_dir):
+    for resume in (run_dir, run_dir / "checkpoints" / "000000160"):
+        assert find_resume_point(str(resume), run_dir)[0].images == 160
     for images in (64, 128):
         with pytest.raises(UserError, match=f"{images:09d} is not the newest checkpoint"):
-            find_resume_point(str(own / "checkpoints" / f"{images:09d}"), own)
-
-
-def test_a_run_that_is_complete_is_not_saved_again(run_dir, newest, tiny_config):
-    before = newest.stat()
-    assert train.run(tiny_config(f"run_dir={run_dir}")) == 0
-    assert newest.stat().st_ino == before.st_ino
+            find_resume_point(str(run_dir / "checkpoints" / f"{images:09d}"), run_dir)

@@ -24,11 +24,6 @@ def test_widths_are_those_of_the_papers_table_2():
     assert found == {4: 512, 8: 512, 16: 512, 32: 512, 64: 256, 128: 128, 256: 64, 512: 32, 1024: 16}
 
 
-def test_a_base_of_4096_with_at_most_128_maps_gives_the_widths_of_the_cifar_configuration():
-    cifar = variant(fmap_base=4096, fmap_max=128, resolution=32, latent_size=128)
-    assert [cifar.width(r) for r in cifar.resolutions] == [128, 128, 128, 128]
-
-
 def test_broken_widths_are_rounded_down_and_never_reach_0():
     odd = variant(fmap_base=100, fmap_max=512)  # 100 / 2^stage: 50, 25, 12.5, 6.25, 3.125, 1.56, 0.78, 0.39, 0.195
     assert [odd.width(r) for r in odd.resolutions] == [50, 25, 12, 6, 3, 1, 1, 1, 1]

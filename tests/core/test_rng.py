@@ -1,7 +1,6 @@
 """Random numbers are a function of (seed, purpose, count) alone."""
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,14 +27,6 @@ def test_streams_of_different_purposes_seeds_and_counts_are_uncorrelated():
     correlation = np.corrcoef(torch.stack(streams).double().numpy())
     off = correlation[~np.eye(len(streams), dtype=bool)]
     assert np.abs(off).max() < 5 / np.sqrt(NUMBERS)  # 5 standard errors
-
-
-def test_numbers_are_standard_normal_or_lie_evenly_in_the_unit_interval():
-    normal, uniform = StepRng(0, 0, CPU).normal("moments", 200_000), StepRng(0, 0, CPU).uniform("moments", 200_000)
-    assert (normal.mean().item(), normal.var().item()) == pytest.approx((0, 1), abs=0.02)
-    assert (uniform.mean().item(), uniform.var().item()) == pytest.approx((1 / 2, 1 / 12), abs=0.005)
-    assert uniform.min() >= 0
-    assert uniform.max() < 1
 
 
 @settings(max_examples=200)

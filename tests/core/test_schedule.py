@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pggan.core.schedule import Schedule, is_due
+from pggan.core.schedule import Schedule
 from tests.composed import train_config
 
 RESOLUTIONS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -179,9 +179,3 @@ def test_phases_on_the_way_take_other_lengths_and_the_last_one_its_own(schedule,
     last, own = other.phases[-1], schedule.phases[-1]
     assert last.end - last.start == own.end - own.start
     assert other.with_growth(schedule.growth_images).phases == schedule.phases
-
-
-def test_a_multiple_is_reached_by_the_step_that_passes_it():
-    assert is_due(100, 92, 100)
-    assert not is_due(100, 100, 108)
-    assert is_due(100, 96, 104)

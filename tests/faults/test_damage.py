@@ -29,6 +29,8 @@ def test_a_file_cut_short_at_any_size_makes_the_checkpoint_before_the_newest(fin
         checkpoint, (problem,) = newest_checkpoint(run_dir)
         assert checkpoint.images == 128
         assert name in problem
+        path.unlink()
+        assert newest_checkpoint(run_dir)[0].images == 128
 
 
 def test_each_of_120_flipped_bits_is_noticed(finished_run, tmp_path):

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from pggan.checkpoints.read import COMPONENTS, newest_checkpoint
-from pggan.checkpoints.write import Snapshot, write_checkpoint
 from pggan.cli.main import main
 from pggan.core.errors import UserError
 from pggan.run import train
@@ -104,33 +102,3 @@ def test_what_the_system_refuses_inside_a_save_stops_the_run_in_order(tiny_confi
         train.run(tiny_config(f"run_dir={tmp_path}", "checkpoint.every_images=64"))
     assert facts_of_run(tmp_path)["images"] == 64
     assert leftovers(tmp_path) == []
-
-
-def test_files_are_durable_before_their_name_and_names_before_the_save_ends(tiny_config, tmp_path, monkeypatch):
-    """The order that survives a power failure: content, then name, then the directory that holds the name."""
-    order: list[tuple[str, str]] = []
-
-    def watch(name):
-        real = getattr(os, name)
-
-        def call(*arguments, **options):
-            what = arguments[0] if name != "fsync" else os.readlink(f"/proc/self/fd/{arguments[0]}")
-            order.append((name, str(what)))
-            return real(*arguments, **options)
-
-        monkeypatch.setattr(os, name, call)
-
-    train.run(tiny_config(f"run_dir={tmp_path}", "schedule.total_images=8"))
-    for name in ("fsync", "rename", "replace"):
-        watch(name)
-    saved, _ = newest_checkpoint(tmp_path)
-    state_dicts = {component: saved.load(component) for component in COMPONENTS}
-    write_checkpoint(tmp_path, Snapshot(state_dicts, saved.header | {"images": 16}))
-    half = str(tmp_path / "checkpoints" / ".partial-000000016")
-    names = ["weights.safetensors", "state.safetensors", "state.json"]
-    renamed = order.index(("rename", half))
-    assert {("fsync", f"{half}/{name}") for name in names} | {("fsync", half)} <= set(order[:renamed])
-    assert ("fsync", str(tmp_path / "checkpoints")) in order[renamed:]
-    replaced = order.index(("replace", str(tmp_path / ".partial-generator.safetensors")))
-    assert ("fsync", str(tmp_path / ".partial-generator.safetensors")) in order[:replaced]
-    assert ("fsync", str(tmp_path)) in order[replaced:renamed]

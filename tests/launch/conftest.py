@@ -32,16 +32,9 @@ class Forked:
     """The command line in a process that was forked from one that has imported everything; like a Popen."""
 
     def __init__(
-        self,
-        output: Path,
-        arguments: Sequence[str],
-        environment: dict[str, str],
-        *,
-        folder: Path = ROOT,
-        namespace: str = "",
+        self, output: Path, arguments: Sequence[str], environment: dict[str, str], *, folder: Path = ROOT
     ) -> None:
-        """Args: namespace: whose network it is on."""
-        given = (list(arguments), str(output), environment, str(folder), namespace)
+        given = (list(arguments), str(output), environment, str(folder))
         self.process = CONTEXT.Process(target=one_process.run, args=given)
         self.process.start()
         self.pid = int(self.process.pid or 0)
@@ -132,10 +125,9 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Ended]
         master_port: int,
         size: int = 0,
         folders: tuple[Path, ...] = (),
-        namespace: str = "",
         alone: bool = False,
     ) -> list[Ended]:
-        """Args: size: ranks announced; namespace: their network; alone: each rank is alone on its machine."""
+        """Args: size: ranks announced; alone: each rank is alone on its machine."""
         folder = tmp_path_factory.mktemp("ranks")
         processes = []
         for rank, own in enumerate(overrides):
@@ -151,7 +143,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Ended]
             }
             where = folders[rank] if folders else folder
             output = folder / f"{rank}.txt"
-            processes.append(Forked(output, ["train", *own], environment, folder=where, namespace=namespace))
+            processes.append(Forked(output, ["train", *own], environment, folder=where))
         end, hung = time.monotonic() + LIMIT, []
         for rank, process in enumerate(processes):
             try:

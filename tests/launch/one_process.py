@@ -1,6 +1,5 @@
 """The command line in a forked process, with what its launcher gives it; started by `Forked`."""
 
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -9,16 +8,12 @@ import sys
 
 from torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler import SubprocessHandler
 
-NEW_NETWORK = 0x40000000  # CLONE_NEWNET
 STANDARD_STREAMS = 3
 
 
-def run(arguments: list[str], output: str, environment: dict[str, str], folder: str, namespace: str) -> None:
+def run(arguments: list[str], output: str, environment: dict[str, str], folder: str) -> None:
     """Run `pggan` with `arguments`; the others are as in `Forked`."""
     os.setsid()
-    if namespace:
-        with open(f"/run/netns/{namespace}") as file:
-            assert ctypes.CDLL(None).setns(file.fileno(), NEW_NETWORK) == 0
     os.environ.update(environment)
     os.chdir(folder)
     with open(output, "w") as file:

@@ -16,6 +16,7 @@ from pggan.core.errors import UserError
 from pggan.run import train
 from pggan.run.evaluation import fits, is_better
 from pggan.run.inspect import facts_of_run
+from pggan.run.summary import records_of
 from tests.processes import in_processes, values_of
 
 EVERY = ["evaluation.metrics=[swd]", "evaluation.interval_images=48", "evaluation.count=16", "checkpoint.keep=1"]
@@ -24,13 +25,9 @@ POINTS = [48, 96, 144, 160]
 MEAN = "metrics/swd/mean@patches-16"
 
 
-def metrics_of(run_dir: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-
-
 def evaluations_in(run_dir: Path) -> dict[int, dict[str, float]]:
     """The numbers of each evaluation, by images."""
-    found = {line["images"]: {name: line[name] for name in line if "@" in name} for line in metrics_of(run_dir)}
+    found = {line["images"]: {name: line[name] for name in line if "@" in name} for line in records_of(run_dir)}
     return {images: values for images, values in found.items() if values}
 
 

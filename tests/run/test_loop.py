@@ -1,8 +1,5 @@
 """Events of a run: what is due after a step, and opening the run again after numbers or memory failed."""
 
-import json
-import math
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,26 +9,6 @@ from pggan.checkpoints.write import NonFiniteError
 from pggan.core.errors import StepFailed, UserError
 from pggan.distributed.process_group import ProcessGroup, RankInfo
 from pggan.run import pictures, train
-
-
-@pytest.fixture
-def bad_gradients(after_step):
-    """Make G's gradients NaN in the steps from one image count to another, the first time that they come."""
-
-    def install(first: int, last: int) -> None:
-        hooks, done = [], []
-
-        def watch(state) -> None:
-            while hooks:
-                hooks.pop().remove()
-            if first - 8 <= state.images < last and state.images not in done:
-                done.append(state.images)
-                parameters = state.g.network.parameters()
-                hooks.extend(parameter.register_hook(lambda gradient: gradient * math.nan) for parameter in parameters)
-
-        after_step(watch)
-
-    return install
 
 
 @pytest.mark.slow
@@ -46,29 +23,6 @@ def test_pictures_for_which_there_is_no_memory_are_left_out(tiny_config, tmp_pat
     said = (tmp_path / "train.log").read_text()
     assert "Pictures of 96 images are left out: CUDA out of memory. Tried to allocate 2.00 GiB.\n" in said
     assert [*(tmp_path / "checkpoints").iterdir()]
-
-
-@pytest.mark.slow
-def test_after_a_rollback_all_is_as_in_a_run_in_which_nothing_had_been(tiny_config, tmp_path, bad_gradients):
-    """A checkpoint due at 96 was put off while updates were being skipped: after rolling back to 64, it is not made up
-    for at 72; no mean has numbers of the steps taken back; the interval counts from 64.
-    """
-    settings = ["checkpoint.every_images=32", "checkpoint.keep=99"]
-    settings += ["checkpoint.roll_back_after=5", "monitor.tick_images=32"]
-    train.run(tiny_config(*settings, f"run_dir={tmp_path / 'whole'}"))
-    bad_gradients(72, 104)
-    train.run(tiny_config(*settings, f"run_dir={tmp_path / 'bad'}"))
-    assert "Rolling back to the checkpoint of 64 images" in (tmp_path / "bad" / "train.log").read_text()
-
-    def left(run_dir: Path) -> list[object]:
-        saved = sorted(path.name for path in (run_dir / "checkpoints").iterdir())
-        ticks = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-        names = ("images", "D/loss", "G/skipped", "G/gradient_norm_max", "alarms")
-        return [saved, *([tick.get(name) for name in names] for tick in ticks)]
-
-    whole, bad = left(tmp_path / "whole"), left(tmp_path / "bad")
-    assert whole == bad
-    assert whole[0] == [f"{count:09d}" for count in (32, 64, 96, 128, 160)]
 
 
 def test_a_run_that_fails_at_one_position_after_another_is_given_up_too(tiny_config, tmp_path, after_step):

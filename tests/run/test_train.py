@@ -1,6 +1,5 @@
 """The main job, small: grow, stop, resume, and leave a run directory that keeps its promises."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -9,12 +8,7 @@ import pytest
 
 from pggan.run import train
 from pggan.run.inspect import facts_of_run
-from pggan.run.run_dir import lock_run_dir, next_start
-
-
-def metrics_of(run_dir: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-
+from pggan.run.summary import records_of
 
 # ---- what a run leaves -----------------------------------------------------------------------------------
 
@@ -33,7 +27,7 @@ def test_a_run_leaves_everything_the_design_promises(finished_run):
 
 
 def test_metrics_are_written_once_per_tick_with_all_that_people_watch(finished_run):
-    metrics = metrics_of(finished_run)
+    metrics = records_of(finished_run)
     assert [line["images"] for line in metrics] == [32, 64, 96, 128, 160]
     assert [line["resolution"] for line in metrics] == [4, 8, 8, 16, 16]
     assert [line["alpha"] for line in metrics] == [1.0, 0.75, 1.0, 0.75, 1.0]
@@ -43,12 +37,6 @@ def test_metrics_are_written_once_per_tick_with_all_that_people_watch(finished_r
     for line in metrics:
         terms = line["D/wasserstein"] + line["D/drift"] + line["D/gradient_penalty"]
         assert line["D/loss"] == pytest.approx(terms, rel=1e-5)
-
-
-def test_a_directory_that_was_made_for_nothing_goes_away_again(tmp_path):
-    with lock_run_dir(tmp_path / "a" / "b"):
-        assert (tmp_path / "a" / "b").is_dir()
-    assert list(tmp_path.iterdir()) == []
 
 
 # ---- the same command again ------------------------------------------------------------------------------
@@ -90,20 +78,6 @@ def test_a_finished_run_resumes_when_more_images_are_asked_for_here_or_in_anothe
     assert "schedule.total_images: None -> 200" in (run_dir / "train.log").read_text()
 
 
-@pytest.mark.slow
-def test_seeds_differ_and_runs_repeat(finished_run, tiny_config, tmp_path):
-    hashes = [facts_of_run(finished_run)["state_sha256"]]
-    for seed in (0, 1):
-        train.run(tiny_config(f"run_dir={tmp_path / str(seed)}", f"seed={seed}"))
-        hashes.append(facts_of_run(tmp_path / str(seed))["state_sha256"])
-    assert hashes[0] == hashes[1] != hashes[2]
-
-
-def test_a_stopped_run_says_where_the_same_command_goes_on(finished_run, tmp_path):
-    assert next_start(finished_run).endswith("resumes from 160 images.")
-    assert next_start(tmp_path).endswith("begins again: there is no checkpoint yet.")
-
-
 # ---- kinds of images -------------------------------------------------------------------------------------
 
 
@@ -119,7 +93,7 @@ def test_grey_and_transparent_images_train(tiny_config, make_pyramid, tmp_path, 
 def test_labels_train_and_their_losses_are_reported(tiny_config, tmp_path, labelled_data):
     config = tiny_config(f"run_dir={tmp_path}", f"data.path={labelled_data}", "data.labels=true")
     assert train.run(config) == 0
-    assert {"D/class_loss_reals", "D/class_loss_fakes", "G/class_loss_fakes"} <= set(metrics_of(tmp_path)[-1])
+    assert {"D/class_loss_reals", "D/class_loss_fakes", "G/class_loss_fakes"} <= set(records_of(tmp_path)[-1])
     assert facts_of_run(tmp_path)["architecture"]["num_classes"] == 3
 
 
@@ -147,10 +121,10 @@ def test_the_same_command_really_runs_every_level_to_1024(tiny_config, make_pyra
         "monitor.grid=1x1",
     )
     assert train.run(config) == 0
-    phases = [line["phase"] for line in metrics_of(tmp_path / "run")]
+    phases = [line["phase"] for line in records_of(tmp_path / "run")]
     sides = [4, 8, 16, 32, 64, 128, 256, 512, 1024]
     assert phases == ["4x4 stable", *(f"{side}x{side} {kind}" for side in sides[1:] for kind in ("fade", "stable"))]
-    assert all(np.isfinite(line["D/loss"]) and np.isfinite(line["G/loss"]) for line in metrics_of(tmp_path / "run"))
+    assert all(np.isfinite(line["D/loss"]) and np.isfinite(line["G/loss"]) for line in records_of(tmp_path / "run"))
 
 
 # ---- what is said at the start ---------------------------------------------------------------------------
