@@ -51,7 +51,7 @@ class MetricAccumulator:
         steps, self._steps = self._steps, []
         parts = defaultdict[str, list[Tensor]](list)
         for sizes, flat in steps:
-            for name, part in zip(sizes, flat.cpu().split([*sizes.values()]), strict=True):
+            for name, part in zip(sizes, torch.split(flat.cpu(), [*sizes.values()]), strict=True):
                 parts[name].append(part)
         return {name: torch.cat(found).numpy() for name, found in parts.items()}
 
