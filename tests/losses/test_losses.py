@@ -3,15 +3,13 @@
 import dataclasses
 import math
 
-import numpy as np
 import pytest
 import torch
 
 from pggan.losses.base import GradientPenalty, PenaltyAt, PenaltyContext, Reals, class_loss
 from pggan.networks.networks import Discriminator
-from pggan.ops.convolution import Switches
 from tests.definitions import LOSSES, WGAN_GP, variant
-from tests.networks.naive import Naive, normal, ready
+from tests.networks.naive import normal
 
 EACH = pytest.mark.parametrize("name", LOSSES)
 REAL, FAKE = torch.tensor([1.0, 2.0]), torch.tensor([3.0, -1.0])
@@ -44,19 +42,6 @@ def test_terms_of_extreme_scores_are_finite_and_pull_scores_the_right_way(name):
     assert (of_fakes > 0).all()
     (of_fakes,) = torch.autograd.grad(sum(term.sum() for term in loss.g_terms(REAL, fake).values()), fake)
     assert (of_fakes < 0).all()
-
-
-@EACH
-@pytest.mark.parametrize("due", [None, ()], ids=["penalties", "none"])
-def test_scores_of_reals_and_fakes_are_those_of_two_separate_batches(name, due):
-    """Minibatch stddev must not see reals and fakes as one batch."""
-    d, loss = ready(Discriminator, SMALL).double(), LOSSES[name]
-    reals, fakes = normal(4, 2, 8, 8, dtype=torch.float64), 3 * normal(4, 2, 8, 8, seed=1, dtype=torch.float64)
-    terms = for_d(loss, lambda images, **more: d(images, 8, **more), reals, fakes, due)
-    for key, images in (("scores/reals", reals), ("scores/fakes", fakes)):
-        np.testing.assert_allclose(terms.metrics[key], Naive(d).scores(images.numpy(), 8)[:, 0], atol=2e-5, rtol=1e-5)
-    assert ({*terms.loss} > {penalty.name for penalty in loss.penalties()}) == (due is None)
-    assert all(term.shape == (4,) for term in (*terms.loss.values(), *terms.metrics.values()))
 
 
 def test_signs_by_which_ada_adapts_p_are_those_of_scores_where_0_has_a_meaning_and_of_differences_elsewhere():
@@ -99,20 +84,6 @@ def test_critics_without_slope_get_finite_gradients(loss):
     terms = for_d(loss, lambda images, **more: dead(images, 8, **more), same, same).loss
     sum(term.mean() for term in terms.values()).backward()
     assert all(weight.grad is None or weight.grad.isfinite().all() for weight in dead.parameters())
-
-
-def test_a_penalty_asks_for_no_gradients_of_weights():
-    """They would be dropped, and take as long as those of images."""
-    asked = []
-
-    def critic(images, *, sub_batches=1):
-        if images.requires_grad:
-            images.register_hook(lambda gradient: asked.append(Switches.weight_gradients))
-        return images.square().flatten(1).sum(1), images.new_zeros(len(images), 0)
-
-    for_d(LOSSES["relativistic"], critic, normal(2, 1, 4, 4), normal(2, 1, 4, 4))
-    assert asked == [False, False]
-    assert Switches.weight_gradients
 
 
 @pytest.mark.parametrize("target", [0.0, 750.0])

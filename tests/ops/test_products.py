@@ -1,4 +1,4 @@
-"""Products of matrices: the same by oneDNN as by PyTorch, and which processors multiply by it."""
+"""Layers whose products oneDNN computes, and the processors on which it does."""
 
 import pytest
 import torch
@@ -11,54 +11,12 @@ from tests.networks.naive import normal
 needs_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")
 
 
-@pytest.fixture
-def onednn(monkeypatch):
-    """Products go to oneDNN, whatever the processor, or to PyTorch: `onednn(flag)`."""
-
-    def choose(flag):
-        for module, name in (
-            (products, "prefers_onednn"), (products, "prefers_onednn_for_batches"), (winograd, "prefers_onednn")
-        ):  # fmt: skip
-            monkeypatch.setattr(module, name, lambda: flag)
-
-    choose(True)
-    return choose
-
-
-@needs_onednn
-@pytest.mark.usefixtures("onednn")
-@pytest.mark.parametrize("left", ["rows", "columns", "apart"])
-@pytest.mark.parametrize("right", ["rows", "columns", "apart"])
-def test_products_are_right_however_the_matrices_lie(left, right):
-    """A sum of K products, each rounded, in any order: off by at most K roundings of the sum of their sizes."""
-
-    def matrices(layout, rows, columns, seed):
-        if layout == "columns":
-            return normal(3, columns, rows, seed=seed).transpose(1, 2)
-        return normal(3, rows, columns, seed=seed) if layout == "rows" else normal(rows, 3, columns).transpose(0, 1)
-
-    def require(found, exact, sizes):
-        assert ((found - exact).abs() <= 40 * torch.finfo(torch.float32).eps * sizes).all()
-
-    a, b, row = matrices(left, 5, 40, 0), matrices(right, 40, 7, 1), torch.arange(7.0)
-    exact, sizes = a.double() @ b.double(), a.double().abs() @ b.double().abs()
-    require(products.bmm(a, b), exact, sizes)
-    require(products.mm(a[1], b[1], row=row), exact[1] + row, sizes[1] + row)
-    out = torch.empty(7, 5).t()
-    assert products.mm(a[2], b[2], out=out) is out
-    require(out, exact[2], sizes[2])
-    several = torch.full((3, 5, 7), torch.nan)
-    products.bmm(a, b, several)
-    products.bmm(a, b, several, add=True)
-    require(several / 2, exact, sizes)
-
-
 @needs_onednn
 @pytest.mark.parametrize(
     ("algorithm", "rescaling"),
     [*((algorithm, rescaling) for algorithm in (IM2COL, WINOGRAD) for rescaling in Rescaling), (DENSE, Rescaling.same)],
 )
-def test_layers_and_their_derivatives_are_those_without_it(algorithm, rescaling, onednn):
+def test_layers_and_their_derivatives_are_those_without_it(algorithm, rescaling, monkeypatch):
     dense = algorithm is DENSE
     x, weight, bias = normal(2, 24, *(() if dense else (8, 8))), normal(16, 24, *(() if dense else (3, 3))), normal(16)
 
@@ -69,9 +27,13 @@ def test_layers_and_their_derivatives_are_those_without_it(algorithm, rescaling,
         (first,) = torch.autograd.grad(result.square().sum(), images, create_graph=True)
         return result.detach(), first.detach(), torch.autograd.grad(first.square().sum(), taps)[0]
 
-    found = derivatives()
-    onednn(False)
-    for ours, theirs in zip(found, derivatives(), strict=True):
+    found = []
+    for flag in (True, False):
+        for module in (products, winograd):
+            monkeypatch.setattr(module, "prefers_onednn", lambda flag=flag: flag)
+        monkeypatch.setattr(products, "prefers_onednn_for_batches", lambda flag=flag: flag)
+        found.append(derivatives())
+    for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4 * theirs.abs().max().item())
 
 

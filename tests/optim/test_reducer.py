@@ -15,8 +15,7 @@ from pggan.distributed.process_group import ProcessGroup, rank_from_environment
 from pggan.losses.ada import INTERVAL
 from pggan.losses.base import Reals
 from pggan.ops import elementwise as activation
-from pggan.optim.reducer import FlatBuffer, add_chunk, nodes_of, tree_sum
-from pggan.optim.state import new_state
+from pggan.optim.reducer import add_chunk, nodes_of, tree_sum
 from pggan.training.build import TrainerSettings, build_trainer
 from tests.definitions import LOSSES, before_step, variant
 from tests.processes import in_processes, values_of
@@ -207,33 +206,6 @@ def test_a_gradient_that_is_not_finite_on_one_rank_is_skipped_on_all(of_two, cas
             stayed = (found["weights"][name] == found["before"][name]).all()
             assert stayed == (name == case.poison)
             assert found["skipped"][name] == found["metrics"][f"{name}/skipped"] == (name == case.poison)
-
-
-# ---- flat buffers ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def trainable():
-    """D with gradients for the levels in use."""
-    trainable = new_state(ARCHITECTURE, 0, CPU).d
-    for number, weight in enumerate(trainable.network.weights[:-2]):
-        weight.grad = torch.empty_like(weight).copy_(torch.randn(weight.shape) + number)
-    return trainable
-
-
-def test_a_flat_buffer_carries_the_gradients_in_use_with_the_strides_of_their_weights(trainable):
-    """Fused Adam reads memory in order: weight, gradient and moments must lie alike."""
-    used = [weight for weight in trainable.network.weights if weight.grad is not None]
-    wanted = [weight.grad.clone() for weight in used]
-    buffer = FlatBuffer(trainable, torch.tensor([3.5]))
-    flat = buffer.flat * 2
-    assert len(flat) == sum(gradient.numel() for gradient in wanted) + 1
-    assert float(buffer.attach(flat)) == 7.0
-    for weight, gradient in zip(used, wanted, strict=True):
-        assert weight.grad.equal(gradient * 2)
-        assert weight.grad.stride() == weight.stride()
-        assert weight.grad.untyped_storage().data_ptr() == flat.untyped_storage().data_ptr()
-    assert all(weight.grad is None for weight in trainable.network.weights[-2:])
 
 
 # ---- elastic sums ----------------------------------------------------------------------------------------

@@ -128,14 +128,6 @@ def test_loading_forgets_the_moments_that_were_there(trained):
     assert digest(other) == digest(trained)
 
 
-def test_a_state_loaded_from_another_one_shares_no_memory_with_it():
-    source = train(state_of(), 2)
-    other = restored(source.state_dict(), source)
-    before = digest(source)
-    train(other, 2)
-    assert digest(source) == before
-
-
 def test_weights_and_moments_of_other_networks_are_refused(trained):
     """Fused Adam would read a moment that is too small beyond its end."""
     moment = next(name for name in saved(trained)["optimizer_g"] if name.endswith("exp_avg"))

@@ -1,4 +1,4 @@
-"""Adam, and the averaged generator: by how much it follows, and that it follows exactly by that."""
+"""Adam, and by how much the averaged generator follows G in an update."""
 
 import math
 
@@ -6,33 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from pggan.optim.state import new_state
 from pggan.optim.updates import Adam, ema_decay
-from tests.definitions import variant
-
-CPU = torch.device("cpu")
-ARCHITECTURE = variant(resolution=8, latent_size=6, fmap_base=32, fmap_max=6)
-
-
-def test_the_average_of_constant_weights_comes_nearer_by_the_decay_each_update():
-    state = new_state(ARCHITECTURE, 0, CPU)
-    for parameter in state.g.network.parameters():
-        parameter.data.fill_(2.0)
-    for parameter in state.g_ema.parameters():
-        parameter.data.fill_(10.0)
-    for decay in (0.9, torch.tensor(0.9)):  # a tensor, as in a CUDA graph
-        state.flat_averages.lerp_(state.flat_weights, 1 - decay)
-    for parameter in state.g_ema.parameters():  # 2 + 0.9^2 * (10 - 2)
-        torch.testing.assert_close(parameter, torch.full_like(parameter, 8.48), atol=1e-5, rtol=0)
-    assert all((parameter == 2).all() for parameter in state.g.network.parameters())
-
-
-def test_the_average_starts_as_the_generator_in_memory_of_its_own_and_gets_no_gradient():
-    state = new_state(ARCHITECTURE, 0, CPU)
-    pairs = list(zip(state.g_ema.parameters(), state.g.network.parameters(), strict=True))
-    assert all(torch.equal(average, weight) for average, weight in pairs)
-    assert not {average.data_ptr() for average, _ in pairs} & {weight.data_ptr() for _, weight in pairs}
-    assert not any(average.requires_grad for average, _ in pairs)
 
 
 def test_an_old_weight_counts_half_after_the_half_life_which_with_rampup_is_at_most_a_share_of_the_images_shown():

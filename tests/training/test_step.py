@@ -212,17 +212,6 @@ def test_a_step_reports_whole_losses_norms_and_each_term():
 # ---- what is drawn, and what is in use ----------------------------------------------------------------------
 
 
-def test_d_and_g_draw_different_latents_in_every_step_and_a_part_of_the_batch_its_own_ones():
-    latents = []
-    for state, options in ((state_of(), {}), (state_of(), {"indices": lambda batch: torch.tensor([1, 3])})):
-        state.g.network.register_forward_pre_hook(lambda network, arguments: latents.append(arguments[0].clone()))
-        for _ in range(2):
-            step(state, reals=reals_at(seed=state.images, count=2 if options else 4), **options)
-    whole, part = latents[:4], latents[4:]
-    assert len({tuple(row.tolist()) for drawn in whole for row in drawn}) == 16  # no latent is seen twice
-    assert all(torch.equal(one, other[[1, 3]]) for one, other in zip(part, whole, strict=True))
-
-
 def test_fakes_of_d_have_the_labels_of_its_reals_and_fakes_of_g_their_own():
     state, given = state_of(num_classes=3), []
     state.g.network.register_forward_pre_hook(lambda network, arguments: given.append(arguments[1].clone()))

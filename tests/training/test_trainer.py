@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from pggan.core.errors import StepFailed, UserError
+from pggan.core.errors import StepFailed
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Schedule
 from pggan.distributed.process_group import ProcessGroup, RankInfo
@@ -209,8 +209,3 @@ def test_ranks_have_their_parts_of_the_batch():
     trainer = built("gradients=bf16", rank=1, world_size=2)
     assert trainer.indices(8).tolist() == [1, 3, 5, 7]  # the second of two groups of minibatch stddev
     assert isinstance(trainer.reducer, AllReduce)
-
-
-def test_batches_that_can_not_be_shared_are_refused():
-    with pytest.raises(UserError, match="does not divide into groups of 4"):
-        built(world_size=3)
