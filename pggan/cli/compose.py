@@ -266,7 +266,7 @@ def finished(command: Command, composed: "DictConfig", overrides: Sequence[str])
     """The composed values without Hydra's settings; for a command that only resumes a run, the values of that run.
 
     Keys of a recipe that the chosen loss does not have are dropped: `experiment=demo loss=wgan_gp` drops loss.gamma.
-    Keys that the user has typed stay, so that `validated` refuses them.
+    Raises UserError for such a key that the user has typed.
     """
     from omegaconf import OmegaConf
 
@@ -278,7 +278,9 @@ def finished(command: Command, composed: "DictConfig", overrides: Sequence[str])
     for table, choices in named_tables(command.schema_type).items():
         given, options = values.get(table), {field for one in choices.values() for field in one.__dataclass_fields__}
         if isinstance(given, dict) and (chosen := choices.get(str(given.get("name")))) is not None:
-            foreign = options - {*chosen.__dataclass_fields__} - {key.removeprefix(f"{table}.") for key in typed}
+            foreign = options - {*chosen.__dataclass_fields__}
+            if wrong := next((key for field in sorted(foreign) if (key := f"{table}.{field}") in typed), None):
+                raise UserError(f"There is no key '{wrong}'.", suggestion(command, wrong))
             values[table] = {key: value for key, value in given.items() if key not in foreign}
     return values
 

@@ -58,16 +58,13 @@ def run_arguments(arguments: list[str]) -> int:
     if {"--help", "-h", "help"} & {*arguments}:
         print(help_text(command, arguments), flush=True)
         return 0
-    from pggan.cli.compose import compose, run_with_flags, suggestion, with_marked_files
+    from pggan.cli.compose import compose, run_with_flags, with_marked_files
     from pggan.cli.recipe import with_choices
-    from pggan.config.validation import UnknownKey, validated
+    from pggan.config.validation import validated
 
     def run(values: dict[str, Any], overrides: list[str]) -> int:
-        try:
-            validated(command.schema_type, values)  # report mistakes before hours= measures this machine for minutes
-            return run_command(command, with_choices(command, values, overrides))
-        except UnknownKey as error:
-            raise UserError(error.problem, suggestion(command, error.key)) from error
+        validated(command.schema_type, values)  # report mistakes before hours= measures this machine for minutes
+        return run_command(command, with_choices(command, values, overrides))
 
     arguments = with_marked_files(arguments)
     if any(argument.startswith("-") for argument in arguments):

@@ -26,14 +26,6 @@ COMPARISONS = {">=": ("at least", ge), ">": ("above", gt), "<=": ("at most", le)
 NAMES = {Any: "a value", NoneType: "null", bool: "true or false", str: "text", int: "a whole number", float: "a number"}
 
 
-class UnknownKey(UserError):
-    """The error for a `key` that is not a field of the command's dataclass."""
-
-    def __init__(self, key: str) -> None:
-        super().__init__(f"There is no key '{key}'.", "--help lists the keys.")
-        self.key = key
-
-
 def validated(schema: type[Conf], values: Mapping[str, Any], prefix: str = "") -> Conf:
     """Convert `values` into an instance of the dataclass `schema`, nested dataclasses included.
 
@@ -44,7 +36,7 @@ def validated(schema: type[Conf], values: Mapping[str, Any], prefix: str = "") -
     for key in values:
         if key not in kinds:
             unknown = prefix + next(flatten({key: values[key]}), (key,))[0]
-            raise withdrawal(unknown) or UnknownKey(unknown)
+            raise withdrawal(unknown) or UserError(f"There is no key '{unknown}'.", nearest(key, kinds))
     return schema(**{name: of_key(f"{prefix}{name}", kind, values.get(name, MISSING)) for name, kind in kinds.items()})
 
 

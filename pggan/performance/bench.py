@@ -147,26 +147,24 @@ def settings_of(config: BenchScalingConfig) -> TrainerSettings:
     )
 
 
-class Runner:
-    """Runs training steps in which all ranks of `group` take part; each of these ranks has one Runner."""
+def timed_step(config: BenchScalingConfig, group: ProcessGroup, stage: int, batch: int) -> Callable[[], float]:
+    """A function that takes one step, which all ranks of `group` begin together, and returns the seconds it took."""
+    phase, device = phase_of(stage, batch * group.world_size), group.device
+    architecture = config.model.architecture(max(config.batches())[0], 3, num_classes=0)
+    trainer = build_trainer(settings_of(config), architecture, [phase], group)
+    trainer.state.images = LONG_AFTER
+    indices = trainer.indices(phase.batch)
+    count = phase.batch if indices is None else len(indices)
+    reals = Reals(2 * torch.rand(count, 3, stage, stage, device=device) - 1, None, None)
 
-    def __init__(self, config: BenchScalingConfig, group: ProcessGroup, stage: int, batch: int) -> None:
-        self.group, self.phase = group, phase_of(stage, batch * group.world_size)
-        architecture = config.model.architecture(max(config.batches())[0], 3, num_classes=0)
-        self.trainer = build_trainer(settings_of(config), architecture, [self.phase], group)
-        self.trainer.state.images = LONG_AFTER
-        indices = self.trainer.indices(self.phase.batch)
-        count = self.phase.batch if indices is None else len(indices)
-        self.reals = Reals(2 * torch.rand(count, 3, stage, stage, device=group.device) - 1, None, None)
-
-    def __call__(self) -> float:
-        """Take one step, which all ranks of the group begin together; returns the seconds that the step took."""
-        self.group.barrier()
+    def step() -> float:
+        group.barrier()
         start = time.perf_counter()
-        rng = StepRng(0, self.trainer.state.images, self.group.device)
-        self.trainer.step(self.phase, self.reals, rng, EMA_DECAY)
-        synchronize(self.group.device)
+        trainer.step(phase, reals, StepRng(0, trainer.state.images, device), EMA_DECAY)
+        synchronize(device)
         return time.perf_counter() - start
+
+    return step
 
 
 def measure_scaling(config: BenchScalingConfig, group: ProcessGroup) -> int:
@@ -175,12 +173,12 @@ def measure_scaling(config: BenchScalingConfig, group: ProcessGroup) -> int:
     console, rows = Console(stderr=True, highlight=False), list[Row]()
     groups = {size: group.subgroup(size) for size in config.processes}
     for stage, batch in config.batches():
-        runners = {size: Runner(config, part, stage, batch) for size, part in groups.items() if part is not None}
-        times: dict[int, list[float]] = {size: [] for size in runners}
+        steps = {size: timed_step(config, part, stage, batch) for size, part in groups.items() if part is not None}
+        times: dict[int, list[float]] = {size: [] for size in steps}
         for size in config.processes * (1 + config.steps):  # the first round is a warm-up
             group.barrier()
-            if size in runners:
-                times[size].append(runners[size]())
+            if size in steps:
+                times[size].append(steps[size]())
         group.barrier()
         if group.is_main:
             rows += rows_of(stage, batch, {size: taken[1:] for size, taken in times.items()})

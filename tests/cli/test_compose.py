@@ -29,9 +29,8 @@ def test_options_of_a_recipe_go_with_the_choice_that_they_are_for():
     values = compose("train", ["experiment=demo", "loss=wgan_gp"])
     assert values["loss"] == compose("train", ["loss=wgan_gp"])["loss"] | {"reg_interval": 8}
     assert compose("train", ["experiment=demo", "loss=relativistic"])["loss"]["gamma"] == 1
-    values = compose("train", ["experiment=demo", "loss=wgan_gp", "loss.gamma=3"])
     with pytest.raises(UserError, match=r"no key 'loss\.gamma'"):
-        validated(TrainConfig, values)
+        compose("train", ["experiment=demo", "loss=wgan_gp", "loss.gamma=3"])
 
 
 @pytest.mark.parametrize(

@@ -119,8 +119,3 @@ def test_a_configuration_of_an_earlier_version_loses_what_is_withdrawn_and_gains
     before = {**now, "compute": {"compile": False, **now["compute"]}, "loss": {"name": "logistic", "reg_interval": 8}}
     del before["seed"]
     assert of_earlier_version(before) == now
-
-
-def test_keys_that_no_longer_exist_are_no_changes_of_a_run():
-    before, now = {"seed": 0, "monitor": {"console": "auto"}}, {"seed": 1, "monitor": {}}
-    assert dict(changes(before, now)) == {"seed": "seed: 0 -> 1"}
