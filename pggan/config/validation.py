@@ -13,7 +13,6 @@ from operator import ge, gt, le, lt
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from pggan.config.values import flatten
 from pggan.config.withdrawn import withdrawal
 from pggan.core.errors import UserError, nearest, nearest_name
 from pggan.core.text import three_digits
@@ -33,10 +32,9 @@ def validated(schema: type[Conf], values: Mapping[str, Any], prefix: str = "") -
     Args: prefix: what error messages put before each key, such as 'schedule.'.
     """
     kinds = kinds_of(schema)
-    for key in values:
-        if key not in kinds:
-            unknown = prefix + next(flatten({key: values[key]}), (key,))[0]
-            raise withdrawal(unknown) or UserError(f"There is no key '{unknown}'.", nearest(key, kinds))
+    if unknown := next((key for key in values if key not in kinds), None):
+        key = f"{prefix}{unknown}"
+        raise withdrawal(key) or UserError(f"There is no key '{key}'.", nearest(unknown, kinds))
     return schema(**{name: of_key(f"{prefix}{name}", kind, values.get(name, MISSING)) for name, kind in kinds.items()})
 
 

@@ -178,16 +178,6 @@ class Load(NamedTuple):
     fixed_seconds: float  # the part of `seconds` that does not depend on the batch
     numels: tuple[int, ...]  # number of gradient entries of each network
 
-    def compute_seconds(self, devices: int) -> float:
-        """The compute time of a step with strong scaling: the time of the device with the largest number of images."""
-        groups = -(-self.batch // self.group)
-        images = min(-(-groups // devices) * self.group, self.batch)
-        return self.fixed_seconds + (self.seconds - self.fixed_seconds) * images / self.batch
-
-    def users(self, devices: int) -> int:
-        """How many of `devices` devices get images with strong scaling, which divides one batch."""
-        return min(devices, -(-self.batch // self.group))
-
 
 class Cluster(NamedTuple):
     """A model of several equal devices that train together: their link, gradient reduction and kind of scaling."""
@@ -211,7 +201,10 @@ class Cluster(NamedTuple):
         for load in loads:
             steps, seconds, reducing = load.steps / devices, load.seconds, devices
             if self.scaling is Scaling.strong:
-                steps, seconds, reducing = load.steps, load.compute_seconds(devices), load.users(devices)
+                groups = -(-load.batch // load.group)
+                most = min(-(-groups // devices) * load.group, load.batch)  # largest number of images on a device
+                seconds = load.fixed_seconds + (load.seconds - load.fixed_seconds) * most / load.batch
+                steps, reducing = load.steps, min(devices, groups)
             compute += steps * seconds
             communication += steps * sum(self.reduction_seconds(reducing, numel) for numel in load.numels)
         hours, alone = (compute + communication) / 3600, sum(load.steps * load.seconds for load in loads) / 3600
