@@ -34,12 +34,6 @@ def test_numbers_that_are_not_finite_are_refused(finished_run, tmp_path):
         load_generator(str(tmp_path / "damaged.safetensors"), CPU)
 
 
-@pytest.mark.parametrize("key", ["run", "init_from"])
-def test_a_path_without_generator_is_refused_with_its_key_and_advice(tmp_path, key):
-    with pytest.raises(UserError, match=rf"(?s){key}={tmp_path} has no generator.*with a checkpoint"):
-        load_generator(str(tmp_path), CPU, key)
-
-
 @pytest.mark.parametrize("name", pretrained_names())
 def test_a_generator_of_the_package_is_small_and_draws_faces_that_differ(name):
     assert path_of_run(f"pretrained:{name}").stat().st_size <= 2_000_000

@@ -26,37 +26,31 @@ pytestmark = pytest.mark.slow  # starts processes
 CPU = torch.device("cpu")
 
 
-def shown(error):
-    return f"{type(error).__name__}: {error}"
+def refused(call, *arguments):
+    """The kind and the text of the error that `call` raises, of this rank or of another."""
+    try:
+        call(*arguments)
+    except (UserError, RemoteUserError) as error:
+        return f"{type(error).__name__}: {error}"
 
 
 def objects(group):
     """Collectives of objects and errors; what each rank saw."""
-    found = {
+
+    def fail(*ranks):
+        with group.collective_errors():
+            if group.rank in ranks:
+                raise UserError("No such thing.", "Use another.")
+
+    group.require_same({"seed": 0})
+    return {
         "gathered": group.all_gather_object("ä" * (3 - group.rank)),
         "broadcast": group.broadcast_object({"a": [1, None]} if group.is_main else None),
+        "one failed": refused(fail, 2),
+        "all failed": refused(fail, 0, 1, 2),
+        "different": refused(group.require_same, {"seed": 0, "torch": "2.13" if group.rank < 2 else "2.12"}),
+        "more": refused(group.require_same, {"batch.4": 8} | ({"batch.8": 16} if group.rank == 2 else {})),
     }
-    try:
-        with group.collective_errors():
-            if group.rank == 2:
-                raise UserError("No such thing.", "Use another.")
-    except (UserError, RemoteUserError) as error:
-        found["one failed"] = shown(error)
-    try:
-        with group.collective_errors():
-            raise UserError(f"Rank {group.rank} too.", "Use another.")
-    except (UserError, RemoteUserError) as error:
-        found["all failed"] = shown(error)
-    try:
-        group.require_same({"seed": 0, "torch": "2.13" if group.rank < 2 else "2.12"})
-    except (UserError, RemoteUserError) as error:
-        found["different"] = shown(error)
-    try:  # tables with other keys
-        group.require_same({"batch.4": 8} if group.rank < 2 else {"batch.4": 8, "batch.8": 16})
-    except (UserError, RemoteUserError) as error:
-        found["more"] = shown(error)
-    group.require_same({"seed": 0})
-    return found
 
 
 def flags(group):
@@ -74,13 +68,7 @@ def weights(group):
     if group.rank == 1:
         flipped["D"][0].view(torch.int32)[1, 1] ^= 1
         swapped["G"].reverse()
-    found = []
-    for named in (flipped, swapped):
-        try:
-            group.require_equal_weights(named)
-        except (UserError, RemoteUserError) as error:
-            found.append(shown(error))
-    return found
+    return [refused(group.require_equal_weights, named) for named in (flipped, swapped)]
 
 
 def everything():
@@ -103,17 +91,10 @@ def test_objects_are_gathered_in_order_of_rank_and_broadcast_from_rank_0(seen):
 
 
 def test_an_error_of_one_rank_is_raised_there_and_ends_all(seen):
-    assert [found["one failed"].split(":")[0] for found in seen[0]] == [
-        "RemoteUserError",
-        "RemoteUserError",
-        "UserError",
-    ]
-    assert all("No such thing." in found["one failed"] for found in seen[0])  # whose text the others quote
-    assert [found["all failed"].split(":")[0] for found in seen[0]] == [
-        "UserError",
-        "RemoteUserError",
-        "RemoteUserError",
-    ]
+    for case, ranks in (("one failed", [2]), ("all failed", [0])):
+        kinds = [found[case].partition(":")[0] for found in seen[0]]
+        assert kinds == ["UserError" if rank in ranks else "RemoteUserError" for rank in range(3)]
+        assert all("No such thing." in found[case] for found in seen[0])  # the other ranks quote the text
 
 
 def test_what_differs_between_ranks_is_named(seen):
