@@ -1,6 +1,7 @@
 """Small data and small configurations that run in a second."""
 
 import os
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -112,6 +113,12 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory, tiny_config: Callable
     run_dir = tmp_path_factory.mktemp("finished") / "run"
     assert train.run(tiny_config(f"run_dir={run_dir}")) == 0
     return run_dir
+
+
+@pytest.fixture
+def run_dir(finished_run: Path, tmp_path: Path) -> Path:
+    """A finished run with checkpoints of 128 and 160 images, to write to."""
+    return Path(shutil.copytree(finished_run, tmp_path / "run"))
 
 
 def watch_steps(patch: pytest.MonkeyPatch) -> Callable[[Callable[[Any], object]], None]:

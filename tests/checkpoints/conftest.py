@@ -1,7 +1,6 @@
 """A finished run to read from, one to damage, and one of an earlier version."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -22,12 +21,6 @@ def reseal(directory: Path, **changes: object) -> None:
             header["files"][name] = file_sha256(directory / name)
     header["sha256"] = checksum_of(header)
     (directory / "state.json").write_text(json.dumps(header))
-
-
-@pytest.fixture
-def run_dir(finished_run, tmp_path) -> Path:
-    """A finished run with checkpoints of 128 and 160 images, to write to."""
-    return Path(shutil.copytree(finished_run, tmp_path / "run"))
 
 
 @pytest.fixture

@@ -33,8 +33,7 @@ def test_a_file_cut_short_at_any_size_makes_the_checkpoint_before_the_newest(fin
         assert newest_checkpoint(run_dir)[0].images == 128
 
 
-def test_each_of_120_flipped_bits_is_noticed(finished_run, tmp_path):
-    run_dir = Path(shutil.copytree(finished_run, tmp_path / "run"))
+def test_each_of_120_flipped_bits_is_noticed(run_dir):
     dice = random.Random(9)
     for name in (*(f"{part}.safetensors" for part in FILES), "state.json"):
         path = newest(run_dir) / name
@@ -49,8 +48,7 @@ def test_each_of_120_flipped_bits_is_noticed(finished_run, tmp_path):
     assert open_checkpoint(newest(run_dir)).images == 160
 
 
-def test_the_run_resumes_from_the_one_before_says_so_once_and_ends_the_same(finished_run, tiny_config, tmp_path):
-    run_dir = Path(shutil.copytree(finished_run, tmp_path / "run"))
+def test_the_run_resumes_from_the_one_before_says_so_once_and_ends_the_same(run_dir, tiny_config):
     wanted = facts_of_run(run_dir)["state_sha256"]
     (newest(run_dir) / "weights.safetensors").write_bytes(b"")
     before = (run_dir / "train.log").read_text()
@@ -61,8 +59,7 @@ def test_the_run_resumes_from_the_one_before_says_so_once_and_ends_the_same(fini
     assert facts_of_run(run_dir)["state_sha256"] == wanted
 
 
-def test_a_run_without_any_valid_checkpoint_is_not_begun_anew(finished_run, tiny_config, tmp_path):
-    run_dir = Path(shutil.copytree(finished_run, tmp_path / "run"))
+def test_a_run_without_any_valid_checkpoint_is_not_begun_anew(run_dir, tiny_config):
     for directory in checkpoints_of(run_dir):
         (directory / "state.json").write_text("{")
     with pytest.raises(UserError, match=r"(?s)no valid checkpoint.*000000160.*000000128.*undamaged copy"):
@@ -83,9 +80,8 @@ def test_a_checkpoint_of_other_networks_is_refused_before_images_are_prepared(fi
     assert not (tmp_path / "data").exists()
 
 
-def test_a_checkpoint_whose_state_does_not_fit_is_refused_by_name(finished_run, tiny_config, tmp_path):
+def test_a_checkpoint_whose_state_does_not_fit_is_refused_by_name(run_dir, tiny_config):
     """Valid files, and an optimizer state for parameters that don't exist."""
-    run_dir = Path(shutil.copytree(finished_run, tmp_path / "run"))
     path = newest(run_dir) / "state.safetensors"
     save_file({name.replace("blocks", "other"): tensor for name, tensor in load_file(path).items()}, path)
     reseal(newest(run_dir))

@@ -39,11 +39,6 @@ def sentinel(tmp_path):
     assert not path.exists(), "code in a file was executed"
 
 
-@pytest.fixture
-def run_dir(finished_run, tmp_path) -> Path:
-    return Path(shutil.copytree(finished_run, tmp_path / "run"))
-
-
 def safetensors(header: object, body: bytes = b"") -> bytes:
     encoded = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(encoded)) + encoded + body

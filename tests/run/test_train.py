@@ -1,7 +1,6 @@
 """The main job, small: grow, stop, resume, and leave a run directory that keeps its promises."""
 
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -40,12 +39,6 @@ def test_metrics_are_written_once_per_tick_with_all_that_people_watch(finished_r
 
 
 # ---- the same command again ------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def run_dir(finished_run, tmp_path) -> Path:
-    """A finished run to write to."""
-    return Path(shutil.copytree(finished_run, tmp_path / "run"))
 
 
 def test_a_finished_run_is_left_as_it_is_but_for_checkpoints_that_a_kill_has_left(run_dir, tiny_config, capsys):
