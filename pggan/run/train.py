@@ -9,9 +9,8 @@ from pathlib import Path
 
 from pggan.checkpoints.read import checkpoints_of, mark_of, newest_checkpoint
 from pggan.checkpoints.write import NonFiniteError, prune
-from pggan.config.defaults import of_earlier_version
 from pggan.config.train import TrainConfig
-from pggan.config.values import changes, describe, to_plain
+from pggan.config.values import to_plain
 from pggan.core.devices import choose_device, count_devices
 from pggan.core.errors import StepFailed, UserError
 from pggan.core.process import threads_per_rank
@@ -27,8 +26,6 @@ from pggan.run.summary import ending
 
 COMPUTE_FILE = ".compute.json"  # file in the run directory with the `compute.` keys after a step has failed
 MAX_FAILURES = 3  # limit of rollbacks in one process; a run with more failures has diverged
-# Keys that don't change a run that has ended.
-OF_ONE_COMMAND = {"run_dir", "resume", "hours", "devices", "threads", "allow_changes", "init_from", "grow"}
 REMEDY = (
     "Lower schedule.learning_rate_g and schedule.learning_rate_d, or raise the weight of the gradient penalty "
     "(loss.*), and repeat the command: the run resumes from its last checkpoint."
@@ -49,7 +46,7 @@ def run(config: TrainConfig, find_images: FindImages | None = None) -> int:
         run_dir, console = Path(str(config.run_dir)), LastingConsole()
         with lock_run_dir(run_dir):  # the command that ended the run may have been killed before it cleaned up
             prune(run_dir, images, config.checkpoint.keep)
-        console.say(f"The run in {run_dir} has ended, so nothing was trained.")
+        console.say(f"The run in {run_dir} has ended, so nothing was trained. Another run needs another run_dir=.")
         console.box(ending(run_dir, images))
         return 0
     kind, count = count_devices(config.devices)
@@ -59,17 +56,14 @@ def run(config: TrainConfig, find_images: FindImages | None = None) -> int:
 
 
 def ended_at(config: TrainConfig) -> int:
-    """The image count at which the run in config.run_dir has ended; 0 if it goes on, or if the keys have changed."""
+    """The image count at which the run in config.run_dir has ended; 0 if the run goes on."""
     run_dir = Path(config.run_dir or "")
     found = checkpoints_of(run_dir) if config.run_dir is not None and config.resume == "auto" else []
     planned = mark_of(found[-1], "total_images") if found and config.hours is not None else None
     if not found or int(found[-1].name) < (planned or config.schedule.build().total):
         return 0
     checkpoint, _ = newest_checkpoint(run_dir)  # verifies the files, which takes a second for large networks
-    if checkpoint is None or checkpoint.directory != found[-1]:
-        return 0
-    changed = {key for key, _ in changes(of_earlier_version(checkpoint.header["config"]), describe(config))}
-    return 0 if changed - OF_ONE_COMMAND else checkpoint.images
+    return 0 if checkpoint is None or checkpoint.directory != found[-1] else checkpoint.images
 
 
 def train(config: TrainConfig, find_images: FindImages, group: ProcessGroup) -> int:

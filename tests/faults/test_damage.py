@@ -69,7 +69,7 @@ def test_a_run_without_any_valid_checkpoint_is_not_begun_anew(run_dir, tiny_conf
 
 def test_a_checkpoint_of_other_networks_is_refused_before_images_are_prepared(finished_run, tiny_config, tmp_path):
     """The keys of the run are forgotten, and the defaults would draw four thousand avatars."""
-    data = ("data.path=null", f"data.cache={tmp_path / 'data'}")
+    data = ("data.path=null", f"data.cache={tmp_path / 'data'}", "schedule.total_images=200")
     for override, line in (
         ("model.fmap_max=4", "fmap_max: 8 -> 4"),
         ("schedule.final_resolution=8", "resolution: 16 -> 8"),
