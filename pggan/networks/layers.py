@@ -21,7 +21,7 @@ from pggan.ops.elementwise import Activation, serves, to_float32
 from pggan.ops.filters import blur
 from pggan.ops.fused import EPSILON, WIDEST, Groups, Rows, Stddev
 from pggan.ops.packed import pack_size
-from pggan.ops.preparation import Plan, Request, Transform, map_of_ones, prepare_together, transform_of
+from pggan.ops.preparation import Plan, Request, map_of_ones, prepare_together, transform_of
 
 HE_GAIN = sqrt(2.0)  # gain of weights in layers before a ReLU, in units of 1 / sqrt(fan-in) (He et al. 2015)
 
@@ -167,16 +167,13 @@ class Equalized(nn.Module):
         weight = algorithm.prepare(self.weight, self.rescaling, scale)
         return Prepared(Kernel(weight.to(self.dtype), algorithm, self.rescaling), self.bias.to(self.dtype))
 
-    def transforms(self, algorithm: Algorithm, scale: float, inputs: int | None = None) -> tuple[Transform, ...]:
-        """How the kernel for `algorithm` follows from the weight, or from its first `inputs` maps."""
-        k = pack_size(*self.weight.shape[:2]) if algorithm is PACKED else None
-        return (transform_of(self.weight, inputs or self.weight.shape[1], scale, self.rescaling, k),)
-
-    def request(self, algorithm: Algorithm, scale: float) -> Request:
-        """What `prepare_together` has to prepare."""
+    def request(self, algorithm: Algorithm, scale: float, inputs: int | None = None) -> Request:
+        """What `prepare_together` has to prepare from the weight, or from its first `inputs` maps."""
         if algorithm is RGB:
             return Request(self.weight, (), (self.weight, self.bias))
-        return Request(self.weight, self.transforms(algorithm, scale), (self.bias,))
+        k = pack_size(*self.weight.shape[:2]) if algorithm is PACKED else None
+        kernel = transform_of(self.weight, inputs or self.weight.shape[1], scale, self.rescaling, k)
+        return Request(self.weight, (kernel,), (self.bias,))
 
     def assemble(
         self, algorithm: Algorithm, kernels: list[tuple[Tensor, list[Tensor]]], passed: list[tuple[Tensor, Rows]]
@@ -206,9 +203,9 @@ class ConvWithStddev(Equalized):
         kernel = Kernel(weight.to(self.dtype), algorithm, self.rescaling)
         return Prepared(kernel, self.bias.to(self.dtype), sums.to(self.dtype))
 
-    def transforms(self, algorithm: Algorithm, scale: float, inputs: int | None = None) -> tuple[Transform, ...]:
-        last = self.weight.shape[1] - 1
-        return (*super().transforms(algorithm, scale, last), map_of_ones(self.weight, scale))
+    def request(self, algorithm: Algorithm, scale: float, inputs: int | None = None) -> Request:
+        request = super().request(algorithm, scale, self.weight.shape[1] - 1)
+        return request._replace(transforms=(*request.transforms, map_of_ones(self.weight, scale)))
 
 
 class ProgressiveNetwork(nn.Module):

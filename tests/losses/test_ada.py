@@ -189,16 +189,6 @@ def test_p_follows_the_signs_of_whole_intervals_by_their_images_between_0_and_th
     assert follow(new(rampup_images=60), *[-1.0] * 4, *[1.0] * 8)[3::4] == pytest.approx([0, 2 / 3, 0.85])
 
 
-def test_p_goes_on_in_the_middle_of_an_interval_and_begins_at_0_where_nothing_was_saved():
-    one, other = new(), new()
-    follow(one, 1.0, 1.0, 1.0, 1.0, 1.0, -1.0)
-    other.load_state_dict({name: tensor.clone() for name, tensor in one.state_dict().items()})
-    assert follow(one, -1.0, -0.9) == follow(other, -1.0, -0.9) == pytest.approx([0.04, 0.0])
-    follow(one, 1.0)
-    one.load_state_dict({})
-    assert all(float(tensor) == 0 for tensor in one.state_dict().values())
-
-
 # ---- in training -------------------------------------------------------------------------------------------
 
 ARCHITECTURE = variant(resolution=16, latent_size=8, fmap_base=64, fmap_max=8)

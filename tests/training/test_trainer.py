@@ -16,7 +16,7 @@ from pggan.optim.reducer import AllReduce
 from pggan.optim.state import new_state, state_sha256
 from pggan.training import cuda_graphs
 from pggan.training.build import build_trainer
-from pggan.training.inputs import scalars_to_tensors, split_into_micro_batches
+from pggan.training.inputs import split_into_micro_batches
 from pggan.training.trainer import WARMUP_STEPS, Trainer
 from tests.composed import train_config
 from tests.definitions import WGAN_GP, variant
@@ -86,17 +86,6 @@ def test_steps_that_differ_in_settings_and_images_only_are_of_one_kind():
         due = [bool(inputs_of(start + 8 * number, LOGISTIC).spec.due) for number in range(4)]
         assert due in ([True, False] * 2, [False, True] * 2)
         assert due[0] or start
-
-
-def test_settings_are_those_of_the_phase_and_become_float32_tensors():
-    """But alpha stays a constant where no layers fade in: a tensor of 1 would compute layers that are not in use."""
-    assert scalars_to_tensors(inputs_of(fading=False)).alpha == 0.25
-    inputs = scalars_to_tensors(inputs_of())
-    settings = inputs.alpha, inputs.learning_rate_d, inputs.learning_rate_g, inputs.ema_decay
-    assert {setting.dtype for setting in settings} == {torch.float32}
-    assert [setting.item() for setting in settings] == pytest.approx([0.25, 0.002, 0.001, 0.9])
-    again = scalars_to_tensors(inputs)
-    assert all(one is other for one, other in zip(again, inputs, strict=True))
 
 
 @pytest.mark.parametrize(("size", "parts"), [(None, [8]), (8, [8]), (100, [8]), (5, [4, 4]), (1, [2] * 4)])
