@@ -39,7 +39,7 @@ from pggan.performance.hours import facts_of
 from pggan.training.timing import StepTimes
 
 CALIBRATION_SECONDS = 120.0  # with calibrate=true, steps are measured for at most this many seconds
-PROCESSES = (1, 4, 16, 64, 256)  # numbers of ranks in the scaling table by default
+PROCESSES = (1, 2, 4, 8, 16, 64, 256)  # numbers of ranks in the scaling table by default
 UNITS = (("days", 86400), ("hours", 3600), ("minutes", 60), ("seconds", 1))
 DGC_RATIO = 0.1  # gradients.ratio in the scaling table, if the run does not use gradients=dgc
 
