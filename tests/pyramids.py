@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pggan.data.image_file import all_levels
 from pggan.data.pyramid import ImagePyramid, Images
 from pggan.data.writer import Layout, write_index
 
@@ -15,6 +14,6 @@ def write_pyramid(destination: Path, images: Sequence[Images], source: dict[str,
     layout = Layout(destination, images[0].shape[0], images[0].shape[2], len(images))
     layout.create()
     for slot, image in enumerate(images):
-        layout.write(slot, all_levels(image))
+        layout.write(slot, image)
     write_index(layout, source, **labels)
     return ImagePyramid(destination)

@@ -7,8 +7,7 @@ from itertools import chain
 import numpy as np
 from PIL import Image
 
-from pggan.data.formats import BadImage
-from pggan.data.image_file import decode, read_header, to_pil
+from pggan.data.image_file import BadImage, decode, read_header, to_pil
 from pggan.data.report import NO_FACE
 from pggan.data.sources import Entry, Source
 from pggan.data.workers import Workers

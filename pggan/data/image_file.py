@@ -1,4 +1,4 @@
-"""Convert an image file to a square uint8 image and its smaller levels, or say why the file can't be used.
+"""Convert an image file to a square uint8 image, or say why the file can't be used.
 
 The file must be PNG, JPEG, WebP or AVIF, whatever its extension.  It must hold one still picture of at most 64
 megapixels, and be no decompression bomb.  EXIF or XMP data turns the picture upright.  Colour profiles are converted to
@@ -8,33 +8,57 @@ pixels is averaged if the picture's side is a multiple of the resolution; a Lanc
 H height, W width, R resolution, C channels.
 """
 
+import re
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
+from zlib import crc32
 
 import numpy as np
+import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image, ImageChops, ImageCms, UnidentifiedImageError
 from PIL import ImageFile as pillow_file
 
-from pggan.core.architecture import MIN_RESOLUTION
-from pggan.data.formats import BadImage, Pixels, jpeg_pixels, kind_of
+from pggan.data.writer import block_mean
+
+Pixels = NDArray[np.uint8]  # [H, W, C]
 
 FORMATS = ("PNG", "JPEG", "WEBP", "AVIF")
 EXTENSIONS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WEBP", ".avif": "AVIF", ".apng": "PNG"}
 EXTENSIONS |= dict.fromkeys((".jpe", ".jfif", ".jfi", ".jif", ".pjpeg", ".pjp", ".mpo"), "JPEG")
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-GREYS = ("1", "L", "LA")
 PIXEL_LIMIT = 64_000_000
 BOMB_PIXELS = 16_000_000  # only larger images, over 64 MB when decoded as RGBA, are checked with BOMB_RATIO
 BOMB_RATIO = 100  # a file with more pixels per byte is a decompression bomb; photographs have fewer than 10 per byte
 ORIENTATION_TAG = 0x0112
 TURNS = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
 TURN = {number: Image.Transpose[name] for number, name in enumerate(TURNS, 2)}  # what turns an orientation upright
+CONVERT = "convert it to PNG or JPEG"
+# {first bytes of a file: what kind of file this is, and what to do with it}
+KINDS = {
+    rb"version https://git-lfs": "a pointer of Git LFS: run `git lfs pull`",
+    rb"....ftyp(hei|hev|mif1|msf1)": f"HEIC: {CONVERT}",
+    rb"....ftypavi": f"AVIF that can't be read: {CONVERT}",
+    rb"\0\0\0\x0cjP|\xff\x4f\xff\x51": f"JPEG 2000: {CONVERT}",
+    rb"\0\0\0\x0cJXL|\xff\x0a": f"JPEG XL: {CONVERT}",
+    rb"%PDF": "PDF: export its pages as PNG",
+    rb"GIF8": f"GIF: {CONVERT}",
+    rb"II\*\0|MM\0\*": f"TIFF or a camera's raw file: {CONVERT}",
+    rb"\x93NUMPY": "an array of NumPy: save it as PNG",
+    rb"\s*<": "a web page or other text: download the file again",
+    rb"\x1f\x8b|7z|Rar!|BZh|\xfd7zXZ": "a compressed file: unpack it",
+}
+PNG_METADATA = re.compile(rb"[a-z](?!LTE|RNS)")  # names of PNG chunks on which no pixel depends
+MARKER = re.compile(rb"\xff+([\x02-\xcf\xd9-\xfe])")  # the marker of a JPEG segment or of the file's end
+
+
+class BadImage(Exception):
+    """The error for a file that can't be used as an image; the message says why."""
 
 
 class ImageFile(NamedTuple):
@@ -57,57 +81,156 @@ class ImageHeader(NamedTuple):
 
 def read_header(file: ImageFile) -> ImageHeader:
     """Read the header of an image file; pixels are not decoded.  Raises BadImage."""
-    with _opened(file) as image:
-        return ImageHeader(*image.size, image.mode in GREYS or image.mode.startswith("I"))
+    with _opened(file) as (image, _):
+        return ImageHeader(*image.size, Image.getmodebase(image.mode) == "L")
 
 
 def decode(file: ImageFile, channels: int, least_side: int = 0) -> tuple[Pixels, list[str]]:
     """Decode a file to its upright picture [H, W, C] with sRGB colours; raises BadImage.
 
     Also returns notes on the conversion, in fixed words, so that reports group files by note.
-    Args: least_side: see `jpeg_pixels`.
+    Args: least_side: see `_jpeg_pixels`.
     """
-    with _opened(file, whole=True) as image:
+    with _opened(file) as (image, stream):
+        stream.seek(0)
+        content, mode = stream.read(), image.mode
         kind = "JPEG" if image.format == "MPO" else str(image.format)
-        article, ending = "an" if kind == "AVIF" else "a", file.path.suffix.lower()
-        is_deep = image.mode.startswith("I") or any(";16" in str(tile[3]) for tile in getattr(image, "tile", ()))
-        notes = {
-            f"{article} {kind} with the extension of another format": EXTENSIONS.get(ending, kind) != kind,
-            "16 bits, scaled to 8": is_deep,
-            "CMYK, converted to RGB": image.mode == "CMYK",
-            "a palette, converted": image.mode in ("P", "PA"),
-            "transparency": image.has_transparency_data,
-            "not square": image.width != image.height,
-            "wrong checksums, but of no pixels": "mended" in image.info,
-        }
-        pixels = None
-        if kind == "JPEG":
-            content: BinaryIO = image.fp  # type: ignore[attr-defined]
-            content.seek(0)
-            pixels = jpeg_pixels(content.read(), image.mode, least_side)
-            notes["an odd JPEG file, but with all pixels"] = pixels is None
-        if pixels is None or image.mode == "CMYK":
+        is_deep = mode.startswith("I") or any(";16" in str(tile[3]) for tile in getattr(image, "tile", ()))
+        pixels = _jpeg_pixels(content, mode, least_side) if kind == "JPEG" else None
+        is_odd = pixels is None if kind == "JPEG" else kind == "PNG" and _has_wrong_checksums(content)
+        if pixels is None or mode == "CMYK":
             image.load()  # EXIF data may follow the pixels in a PNG file, so pixels are decoded first
             pixels = None
-        try:
-            Image.Exif().load(image.info.get("exif", b""))  # `getexif` would hide errors of JPEG files
-            orientation = Image.Image.getexif(image).get(ORIENTATION_TAG, 1)
-            turn = TURN.get(orientation)
-        except Exception:  # damaged EXIF data raises nearly every type of error
-            orientation = turn = None
-        notes["turned upright as its EXIF data says"] = turn is not None
-        notes["an orientation in its EXIF data that can't be read"] = turn is None and orientation != 1
-        transform = None
+        orientation, transform, has_bad_profile = _orientation(image), None, False
         if profile := image.info.get("icc_profile"):
-            mode = "L" if image.mode in GREYS or image.mode.startswith("I") else "RGB"
             try:
-                transform = _transform(profile, "CMYK" if image.mode == "CMYK" else mode)
+                is_grey = Image.getmodebase(mode) == "L"
+                transform = _transform(profile, "L" if is_grey else "CMYK" if mode == "CMYK" else "RGB")
             except (ImageCms.PyCMSError, OSError, TypeError, ValueError):
-                notes["a colour profile that can't be used"] = True
-        notes["a colour profile, converted to sRGB"] = transform is not None
-        if pixels is None or turn is not None or transform is not None or pixels.shape[2] != channels:
-            pixels = _converted(image if pixels is None else to_pil(pixels), turn, transform, channels)
+                has_bad_profile = True
+        article, ending = "an" if kind == "AVIF" else "a", file.path.suffix.lower()
+        notes = {
+            f"{article} {kind} with the extension of another format": EXTENSIONS.get(ending, kind) != kind,
+            f"an odd {kind} file, but with all pixels": is_odd,
+            "16 bits, scaled to 8": is_deep,
+            "CMYK, converted to RGB": mode == "CMYK",
+            "a palette, converted": mode in ("P", "PA"),
+            "transparency": image.has_transparency_data,
+            "not square": image.width != image.height,
+            "turned upright as its EXIF data says": orientation in TURN,
+            "an orientation in its EXIF data that can't be read": orientation not in (1, *TURN),
+            "a colour profile, converted to sRGB": transform is not None,
+            "a colour profile that can't be used": has_bad_profile,
+        }
+        if pixels is None or orientation in TURN or transform is not None or pixels.shape[2] != channels:
+            decoded = image if pixels is None else to_pil(pixels)
+            pixels = _converted(decoded, TURN.get(orientation), transform, channels)
         return pixels, [text for text, holds in notes.items() if holds]
+
+
+@contextmanager
+def _opened(file: ImageFile) -> Iterator[tuple[Image.Image, BinaryIO]]:
+    """Open the image in a file.  Every error, also while the `with` block decodes pixels, becomes a BadImage."""
+    try:
+        with file.open() as stream, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow warns of EXIF errors, and of sizes that we check ourselves
+            if (size := stream.seek(0, 2)) == 0:
+                raise BadImage("empty file")
+            pillow_file.LOAD_TRUNCATED_IMAGES = True  # here, this means: wrong checksums of PNG metadata are allowed
+            try:
+                image = Image.open(stream, formats=FORMATS)
+            except UnidentifiedImageError as error:
+                kind = kind_of(stream.read(stream.seek(0) + 64))
+                what = "or its header is damaged" if kind is None else f"but {kind}"
+                raise BadImage(f"not a PNG, JPEG, WebP or AVIF image, {what}") from error
+            finally:
+                pillow_file.LOAD_TRUNCATED_IMAGES = False
+            with image:
+                if (pixels := image.width * image.height) > PIXEL_LIMIT:
+                    raise BadImage(f"more than {PIXEL_LIMIT // 10**6} megapixels: {image.width}x{image.height}")
+                if pixels > BOMB_PIXELS and pixels > BOMB_RATIO * size:
+                    raise BadImage(f"a decompression bomb: {image.width}x{image.height} pixels in {size:,} bytes")
+                # A phone's MPO file is a JPEG file with a second view: its first frame is the photograph.
+                if getattr(image, "is_animated", False) and image.format != "MPO":
+                    raise BadImage("animated")
+                yield image, stream
+    except BadImage:
+        raise
+    except Image.DecompressionBombError as error:
+        raise BadImage(f"more than {PIXEL_LIMIT // 10**6} megapixels") from error
+    except Exception as error:  # decoders may raise any type of error for a damaged file
+        raise BadImage(getattr(error, "strerror", None) or f"damaged: {error}") from error
+
+
+def _has_wrong_checksums(content: bytes) -> bool:
+    """Whether metadata in a PNG file have wrong checksums.  Raises BadImage for a wrong checksum of pixels."""
+    place, is_odd = 8, False
+    while (name := content[place + 4 : place + 8]) not in (b"", b"IEND"):
+        start, place = place + 4, place + 12 + int.from_bytes(content[place : place + 4])
+        is_right = crc32(content[start : place - 4]) == int.from_bytes(content[place - 4 : place])
+        if not is_right and place <= len(content):  # Pillow notices if pixels are cut off
+            if not PNG_METADATA.match(name):
+                raise BadImage(f"damaged: wrong checksum of {name.decode('ascii', 'replace')}")
+            is_odd = True
+    return is_odd
+
+
+def _jpeg_pixels(content: bytes, mode: str, least_side: int) -> Pixels | None:
+    """The pixels [H, W, C] of a JPEG file of Pillow's `mode`; None if the file is odd, but Pillow can read all pixels.
+
+    A JPEG file that is much larger than `least_side` is decoded at up to an eighth of its size, if that is not 0.
+    Raises BadImage for damaged files, where Pillow fills in grey without a word.
+    """
+    colours = {"L": "GRAY"}.get(mode, mode)
+    try:
+        pixels: Pixels = simplejpeg.decode_jpeg(content, colours, min_height=least_side, min_width=least_side)
+        return pixels
+    except ValueError as error:
+        try:
+            simplejpeg.decode_jpeg(_mended_jpeg(content), colours)
+        except ValueError as other:
+            if "subsampling level" not in str(other):  # a kind of JPEG that only Pillow reads
+                raise BadImage(f"damaged: {error}") from error
+    return None
+
+
+def _mended_jpeg(content: bytes) -> bytes:
+    """Remove from a JPEG file what libjpeg warns of, but no pixel depends on.
+
+    libjpeg warns of unknown versions of JFIF, metadata, bytes between segments, zeros after pixels, and a missing end.
+    libjpeg reports only its first warning, so such a warning would hide a warning of missing pixels.
+    """
+    parts, place = [content[:2]], 2
+    while (found := MARKER.search(content, place)) and found[1] != b"\xd9":
+        place = found.end() + int.from_bytes(content[found.end() : found.end() + 2])
+        segment = b"\xff" + found[1] + content[found.end() : place]
+        if found[1] not in b"\xe1\xe2\xe3\xe4\xe5\xe6\xe7\xe8\xe9\xea\xeb\xec\xed\xef\xfe":
+            parts.append(re.sub(rb"(?<=^\xff\xe0..JFIF\0).", b"\1", segment, flags=re.DOTALL))
+        if found[1] == b"\xda":  # the pixels of a scan lie between this segment and the next
+            after = MARKER.search(content, place)
+            pixels = content[place : after.start() if after else None].rstrip(b"\0")
+            parts.append(pixels + b"\0" * pixels.endswith(b"\xff"))  # in pixels, a byte ff is followed by 00
+    return b"".join([*parts, b"\xff\xd9"])
+
+
+def _orientation(image: Image.Image) -> Any:
+    """The orientation of a picture in its EXIF or XMP data: 1 if there is none, None if it can't be read."""
+    try:
+        Image.Exif().load(image.info.get("exif", b""))  # `getexif` would hide errors of JPEG files
+        return Image.Image.getexif(image).get(ORIENTATION_TAG, 1)
+    except Exception:  # damaged EXIF data raises nearly every type of error
+        return None
+
+
+@lru_cache(maxsize=16)  # cached, because a camera writes the same profile into all files
+def _transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
+    """The transform from a colour profile to sRGB for images of `mode`; None if it changes no colour by more than 1."""
+    given, wanted = ImageCms.ImageCmsProfile(BytesIO(profile)), ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB"))
+    transform = ImageCms.ImageCmsTransform(given, wanted, mode, "RGB")
+    levels = np.mgrid[0:256:15, 0:256:15, 0:256:15].reshape(3, 18, -1).transpose(1, 2, 0).astype(np.uint8)
+    colours = Image.fromarray(levels).convert(mode)
+    difference = ImageChops.difference(transform.apply(colours), colours.convert("RGB"))
+    return None if np.asarray(difference).max() <= 1 else transform
 
 
 def _converted(
@@ -127,17 +250,6 @@ def _converted(
     if image.has_transparency_data and channels != 4:
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
     return to_pixels(image.convert(MODES[channels]))
-
-
-@lru_cache(maxsize=16)  # cached, because a camera writes the same profile into all files
-def _transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
-    """The transform from a colour profile to sRGB for images of `mode`; None if it changes no colour by more than 1."""
-    given, wanted = ImageCms.ImageCmsProfile(BytesIO(profile)), ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB"))
-    transform = ImageCms.ImageCmsTransform(given, wanted, mode, "RGB")
-    levels = np.mgrid[0:256:15, 0:256:15, 0:256:15].reshape(3, 18, -1).transpose(1, 2, 0).astype(np.uint8)
-    colours = Image.fromarray(levels).convert(mode)
-    difference = ImageChops.difference(transform.apply(colours), colours.convert("RGB"))
-    return None if np.asarray(difference).max() <= 1 else transform
 
 
 def load_image(file: ImageFile, resolution: int, channels: int, crop: str) -> tuple[Pixels, list[str]]:
@@ -174,68 +286,9 @@ def _middle(pixels: Pixels, height: int, width: int) -> Pixels:
     return pixels[top : top + height, left : left + width]
 
 
-@contextmanager
-def _opened(file: ImageFile, whole: bool = False) -> Iterator[Image.Image]:
-    """Open the image in a file.  Every error, also while the `with` block decodes pixels, becomes a BadImage.
-
-    Args: whole: also compare the checksums of a PNG file.
-    """
-    try:
-        with file.open() as content, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow warns of EXIF errors, and of sizes that we check ourselves
-            if (size := content.seek(0, 2)) == 0:
-                raise BadImage("empty file")
-            with _identified(content, whole) as image:
-                _check_header(image, size)
-                yield image
-    except BadImage:
-        raise
-    except Image.DecompressionBombError as error:
-        raise BadImage(f"more than {PIXEL_LIMIT // 10**6} megapixels") from error
-    except Exception as error:  # decoders may raise any type of error for a damaged file
-        raise BadImage(getattr(error, "strerror", None) or f"damaged: {error}") from error
-
-
-def _identified(content: BinaryIO, whole: bool) -> Image.Image:
-    """The image in a file; raises BadImage, which says what the file is, if it is no image that can be read.
-
-    The image's info has an entry "mended" if checksums on which no pixel depends are wrong.
-    """
-    problem: Exception = UnidentifiedImageError()
-    for lenient in (False, True):  # lenient: Pillow ignores the checksums of comments
-        pillow_file.LOAD_TRUNCATED_IMAGES = lenient
-        try:
-            content.seek(0)
-            if whole:
-                with suppress(OSError), Image.open(content, formats=["PNG"]) as image:
-                    image.verify()  # compares the checksums of pixels, which decoding does not
-                content.seek(0)
-            image = Image.open(content, formats=FORMATS)
-            if not lenient:
-                return image
-            image.info["mended"] = True
-            if image.mode != "P" and "transparency" not in image.info:  # these depend on the ignored checksums
-                return image
-        except (SyntaxError, UnidentifiedImageError) as error:
-            problem = error
-        finally:
-            pillow_file.LOAD_TRUNCATED_IMAGES = False
-    if isinstance(problem, SyntaxError):
-        raise BadImage(f"damaged: {problem}") from problem
-    content.seek(0)
-    what = "or its header is damaged" if (kind := kind_of(content.read(64))) is None else f"but {kind}"
-    raise BadImage(f"not a PNG, JPEG or WebP image, {what}") from problem
-
-
-def _check_header(image: Image.Image, size: int) -> None:
-    pixels = image.width * image.height
-    if pixels > PIXEL_LIMIT:
-        raise BadImage(f"more than {PIXEL_LIMIT // 10**6} megapixels: {image.width}x{image.height}")
-    if pixels > BOMB_PIXELS and pixels > BOMB_RATIO * size:
-        raise BadImage(f"a decompression bomb: {image.width}x{image.height} pixels in {size:,} bytes")
-    # A phone's MPO file is a JPEG file with a second view, not an animation: the first frame is the photograph.
-    if getattr(image, "is_animated", False) and image.format != "MPO":
-        raise BadImage("animated")
+def kind_of(start: bytes) -> str | None:
+    """What a file is by its first bytes, and what to do with it; None for unknown kinds and for readable images."""
+    return next((text for begin, text in KINDS.items() if re.match(begin, start, re.DOTALL)), None)
 
 
 def to_pil(pixels: Pixels) -> Image.Image:
@@ -246,44 +299,3 @@ def to_pil(pixels: Pixels) -> Image.Image:
 def to_pixels(image: Image.Image) -> Pixels:
     """A Pillow image as pixels [H, W, C]."""
     return np.asarray(image).reshape(image.height, image.width, -1)
-
-
-# ---- smaller levels of an image pyramid: exact box means, rounded half up
-
-
-def block_sums(image: NDArray[Any], resolution: int, kind: type[np.unsignedinteger[Any]] = np.uint32) -> NDArray[Any]:
-    """The sums of blocks of (H/R) x (W/R) pixels: [H, W, C] to [R, R, C].  R = `resolution` divides H and W."""
-    height, width, channels = image.shape
-    tall, wide = height // resolution, width // resolution
-    rows = np.add(image[0::tall], image[1::tall] if tall > 1 else 0, dtype=kind)
-    for offset in range(2, tall):
-        rows += image[offset::tall]
-    parts = rows.reshape(-1, wide * channels).T
-    sums = np.empty((parts.shape[1], channels), kind)
-    for channel in range(channels):  # one channel at a time: numpy is slow if its inner loop has only 3 steps
-        np.add(parts[channel], parts[channel + channels] if wide > 1 else 0, out=sums[:, channel])
-        for part in parts[channel + 2 * channels :: channels]:
-            sums[:, channel] += part
-    return sums.reshape(resolution, resolution, channels)
-
-
-def block_mean(image: Pixels, resolution: int) -> Pixels:
-    """Rounded means of blocks of (H/R) x (W/R) pixels: [H, W, C] to [R, R, C].  R = `resolution` divides H and W."""
-    height, width, _ = image.shape
-    if height == width == resolution << (height // resolution).bit_length() - 1:
-        return all_levels(image, resolution)[-1]
-    count = (height // resolution) * (width // resolution)
-    dtype = np.uint32 if count < 2**23 else np.uint64  # the type must hold 2 * sum + count, at most 511 * count
-    doubled = 2 * block_sums(image, resolution, dtype)
-    mean: Pixels = ((doubled + count) // (2 * count)).astype(np.uint8)  # rounds half up
-    return mean
-
-
-def all_levels(image: Pixels, resolution: int = MIN_RESOLUTION) -> list[Pixels]:
-    """An image [R, R, C] and its block means at R/2, R/4 … `resolution`; each mean is rounded once, from exact sums."""
-    levels, sums, bits = [np.ascontiguousarray(image)], image, 0  # a block holds 2^bits pixels
-    while len(sums) > resolution:
-        # A sum of up to 256 uint8 pixels, plus 128 for rounding, fits into uint16, which is twice as fast as uint32.
-        sums, bits = block_sums(sums, len(sums) // 2, np.uint16 if bits + 2 <= 8 else np.uint32), bits + 2
-        levels.append(((sums + sums.dtype.type(1 << (bits - 1))) >> bits).astype(np.uint8))
-    return levels

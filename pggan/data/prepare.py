@@ -22,8 +22,7 @@ from pggan.core.text import next_command
 from pggan.data.data_sets import STYLE, avatars, open_source
 from pggan.data.face_crop import align_face
 from pggan.data.face_finder import SECOND, with_found_faces
-from pggan.data.formats import BadImage
-from pggan.data.image_file import all_levels, decode, load_image, to_pil, usable_side
+from pggan.data.image_file import BadImage, decode, load_image, to_pil, usable_side
 from pggan.data.pyramid import INDEX_FILE, ImagePyramid
 from pggan.data.report import Findings, examine
 from pggan.data.sources import Entry, Source
@@ -228,7 +227,7 @@ def _decode(layout: Layout, crop: str, item: tuple[int, Entry]) -> tuple[str, li
             pixels = align_face(pixels, entry.face, layout.resolution)
     except (BadImage, ValueError) as bad:
         return entry.name, str(bad)
-    layout.write(slot, all_levels(pixels))
+    layout.write(slot, pixels)
     notes = [note for note in notes if entry.face is None or note != "not square"]
     return entry.name, notes if entry.header is None else []  # avatars have no notes
 

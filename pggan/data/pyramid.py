@@ -11,10 +11,10 @@ A pixel of level r is floor(m + 1/2), where m is the mean of the (S/r) x (S/r) p
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,8 @@ INDEX_FILE = "index.json"
 PREPARE_AGAIN = "Prepare the dataset again, or copy it again."
 FORMAT = "pggan-pyramid"
 VERSION = 1
-LABEL_BYTES = 8
+SHARD_BYTES = 2**30  # largest size of a shard; constant, so that the same images always make the same files
+LABELS_FILE, LABEL_BYTES = "labels.bin", 8
 MIN_IMAGES = 2
 
 Images = NDArray[np.uint8]  # [N, H, W, C], or [H, W, C] for one image
@@ -49,6 +50,24 @@ class StoredFile:
     images: int
     bytes: int
     sha256: str
+
+
+def images_per_shard(level: int, channels: int) -> int:
+    """The number of images at resolution `level` in each shard but the last."""
+    return max(1, SHARD_BYTES // (level * level * channels))
+
+
+def shard_name(level: int, number: int) -> str:
+    """The file name of a shard."""
+    return f"r{level:04d}-{number:05d}.bin"
+
+
+def shards_of(level: int, channels: int, images: int) -> Iterator[StoredFile]:
+    """The shards that hold `images` images at resolution `level`; their checksums are still empty."""
+    most = images_per_shard(level, channels)
+    for number, first in enumerate(range(0, images, most)):
+        count = min(most, images - first)
+        yield StoredFile(shard_name(level, number), count, count * level * level * channels, "")
 
 
 def checksums(directory: Path, files: Iterable[StoredFile]) -> Iterator[str]:
@@ -98,25 +117,24 @@ def parse_index(content: bytes) -> Index:
         names = None if raw["class_names"] is None else [str(name) for name in raw["class_names"]]
         labels_file = None if names is None else StoredFile(**raw["labels_file"])
         is_possible = (
-            all(type(number) is int for number in (images, channels, resolution))
-            and (images > 0 and channels in (1, 3, 4) and resolution in levels)
+            (images > 0 and channels in (1, 3, 4) and resolution in levels)
             and tuple(levels) == levels_up_to(resolution)
-            and all(_hold(shards, images, level * level * channels) for level, shards in levels.items())
-            and (labels_file is None or _hold([labels_file], images, LABEL_BYTES))
+            and all(
+                [replace(shard, sha256="") for shard in shards]
+                == [*islice(shards_of(level, channels, images), len(shards) + 1)]
+                for level, shards in levels.items()
+            )
+            and (
+                labels_file is None
+                or replace(labels_file, sha256="") == StoredFile(LABELS_FILE, images, LABEL_BYTES * images, "")
+            )
         )
         index = Index(images, channels, resolution, names, labels_file, levels, dict(raw["source"]))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"an entry is missing or has a wrong type: {error!r}") from error
     if not is_possible:
-        raise ValueError("its image counts, resolutions, channels and file sizes do not fit together")
+        raise ValueError("its image counts, resolutions, channels and files do not fit together")
     return index
-
-
-def _hold(files: list[StoredFile], images: int, size: int) -> bool:
-    """Whether `files` have names without folders, and together hold `images` images or labels of `size` bytes each."""
-    are_plain = all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", stored.file) for stored in files)
-    fit = all(stored.bytes == stored.images * size for stored in files)
-    return are_plain and fit and sum(stored.images for stored in files) == images
 
 
 def open_pyramid(

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from pggan.core.errors import UserError
 from pggan.data.face_crop import face_side
-from pggan.data.formats import BadImage
-from pggan.data.image_file import ImageHeader, read_header
+from pggan.data.image_file import BadImage, ImageHeader, read_header
 from pggan.data.sources import Entry, Source
 from pggan.data.workers import Workers
 

@@ -15,8 +15,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from pggan.core.errors import UserError
 from pggan.data.face_crop import Landmarks
-from pggan.data.formats import BadImage, kind_of
-from pggan.data.image_file import EXTENSIONS, ImageFile, ImageHeader
+from pggan.data.image_file import EXTENSIONS, BadImage, ImageFile, ImageHeader, kind_of
 
 # pggan can't read images with these extensions, and reports them as bad files, so that users notice them.
 UNREADABLE = [".gif", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".jp2", ".jxl", ".ppm", ".pgm", ".npy"]

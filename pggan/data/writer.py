@@ -7,11 +7,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pggan.data.pyramid import INDEX_FILE, LABEL_BYTES, Images, Index, StoredFile, checksums, levels_up_to
-
-SHARD_BYTES = 2**30  # largest size of a shard; constant, so that the same images always make the same files
-LABELS_FILE = "labels.bin"
+from pggan.core.architecture import MIN_RESOLUTION
+from pggan.data.pyramid import (
+    INDEX_FILE,
+    LABEL_BYTES,
+    LABELS_FILE,
+    Images,
+    Index,
+    StoredFile,
+    checksums,
+    images_per_shard,
+    levels_up_to,
+    shard_name,
+    shards_of,
+)
 
 
 class Layout(NamedTuple):
@@ -24,13 +35,8 @@ class Layout(NamedTuple):
 
     def shards(self) -> dict[int, list[StoredFile]]:
         """The shards of each resolution; their checksums are still empty."""
-        found: dict[int, list[StoredFile]] = {}
-        for level in levels_up_to(self.resolution):
-            most, size = self._images_per_shard(level), level * level * self.channels
-            counts = [min(most, self.images - first) for first in range(0, self.images, most)]
-            files = [(self._name(level, number), count) for number, count in enumerate(counts)]
-            found[level] = [StoredFile(name, count, count * size, "") for name, count in files]
-        return found
+        levels = levels_up_to(self.resolution)
+        return {level: [*shards_of(level, self.channels, self.images)] for level in levels}
 
     def create(self) -> None:
         """Replace all shards by sparse files of full size, which take disk space only where images are written."""
@@ -40,19 +46,13 @@ class Layout(NamedTuple):
             with (self.directory / shard.file).open("wb") as file:
                 file.truncate(shard.bytes)
 
-    def write(self, slot: int, levels: Sequence[Images]) -> None:
-        """Write one image as number `slot` of the dataset; `levels` are its pixels [R, R, C] at every resolution R."""
-        for pixels in levels:
-            number, place = divmod(slot, self._images_per_shard(len(pixels)))
-            with open(f"{self.directory}/{self._name(len(pixels), number)}", "r+b") as file:
+    def write(self, slot: int, image: Images) -> None:
+        """Write one image [R, R, C] and its smaller levels as number `slot` of the dataset."""
+        for pixels in all_levels(image):
+            number, place = divmod(slot, images_per_shard(len(pixels), self.channels))
+            with open(f"{self.directory}/{shard_name(len(pixels), number)}", "r+b") as file:
                 file.seek(place * pixels.nbytes)
                 file.write(pixels.data)
-
-    def _images_per_shard(self, level: int) -> int:
-        return max(1, SHARD_BYTES // (level * level * self.channels))
-
-    def _name(self, level: int, number: int) -> str:
-        return f"r{level:04d}-{number:05d}.bin"
 
 
 def write_index(
@@ -73,3 +73,44 @@ def write_index(
         labels_file = StoredFile(LABELS_FILE, len(labels), len(content), hashlib.sha256(content).hexdigest())
     index = Index(layout.images, layout.channels, layout.resolution, class_names, labels_file, levels, source)
     (layout.directory / INDEX_FILE).write_bytes(index.to_json())
+
+
+# ---- smaller levels of an image pyramid: exact box means, rounded half up
+
+
+def block_sums(image: NDArray[Any], resolution: int, kind: type[np.unsignedinteger[Any]] = np.uint32) -> NDArray[Any]:
+    """The sums of blocks of (H/R) x (W/R) pixels: [H, W, C] to [R, R, C].  R = `resolution` divides H and W."""
+    height, width, channels = image.shape
+    tall, wide = height // resolution, width // resolution
+    rows = np.add(image[0::tall], image[1::tall] if tall > 1 else 0, dtype=kind)
+    for offset in range(2, tall):
+        rows += image[offset::tall]
+    parts = rows.reshape(-1, wide * channels).T
+    sums = np.empty((parts.shape[1], channels), kind)
+    for channel in range(channels):  # one channel at a time: numpy is slow if its inner loop has only 3 steps
+        np.add(parts[channel], parts[channel + channels] if wide > 1 else 0, out=sums[:, channel])
+        for part in parts[channel + 2 * channels :: channels]:
+            sums[:, channel] += part
+    return sums.reshape(resolution, resolution, channels)
+
+
+def block_mean(image: Images, resolution: int) -> Images:
+    """Rounded means of blocks of (H/R) x (W/R) pixels: [H, W, C] to [R, R, C].  R = `resolution` divides H and W."""
+    height, width, _ = image.shape
+    if height == width == resolution << (height // resolution).bit_length() - 1:
+        return all_levels(image, resolution)[-1]
+    count = (height // resolution) * (width // resolution)
+    dtype = np.uint32 if count < 2**23 else np.uint64  # the type must hold 2 * sum + count, at most 511 * count
+    doubled = 2 * block_sums(image, resolution, dtype)
+    mean: Images = ((doubled + count) // (2 * count)).astype(np.uint8)  # rounds half up
+    return mean
+
+
+def all_levels(image: Images, resolution: int = MIN_RESOLUTION) -> list[Images]:
+    """An image [R, R, C] and its block means at R/2, R/4 … `resolution`; each mean is rounded once, from exact sums."""
+    levels, sums, bits = [np.ascontiguousarray(image)], image, 0  # a block holds 2^bits pixels
+    while len(sums) > resolution:
+        # A sum of up to 256 uint8 pixels, plus 128 for rounding, fits into uint16, which is twice as fast as uint32.
+        sums, bits = block_sums(sums, len(sums) // 2, np.uint16 if bits + 2 <= 8 else np.uint32), bits + 2
+        levels.append(((sums + sums.dtype.type(1 << (bits - 1))) >> bits).astype(np.uint8))
+    return levels

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from pggan.core.errors import UserError
 from pggan.core.rng import generator_for
-from pggan.data.formats import BadImage
-from pggan.data.image_file import ImageFile, load_image
+from pggan.data.image_file import BadImage, ImageFile, load_image
 from pggan.data.reals import to_float
 from pggan.networks.layers import ComputeOptions, use_options
 from pggan.networks.networks import Generator

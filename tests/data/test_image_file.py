@@ -9,8 +9,7 @@ import pytest
 from PIL import Image, ImageCms
 
 from pggan.data import image_file
-from pggan.data.formats import BadImage
-from pggan.data.image_file import ImageFile
+from pggan.data.image_file import BadImage, ImageFile
 
 
 def load_image(path, resolution, channels, crop):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pggan.core.errors import UserError
-from pggan.data import writer
+from pggan.data import pyramid
 from pggan.data.pyramid import ImagePyramid
 from tests.data.images import edit_index, random_images
 from tests.pyramids import write_pyramid
@@ -17,7 +17,7 @@ from tests.pyramids import write_pyramid
 @pytest.fixture
 def small_shards(monkeypatch):
     """At most three images to a shard of the top level."""
-    monkeypatch.setattr(writer, "SHARD_BYTES", 3 * 16 * 16 * 3)
+    monkeypatch.setattr(pyramid, "SHARD_BYTES", 3 * 16 * 16 * 3)
 
 
 def test_images_come_in_the_order_asked_for_across_shards(tmp_path, small_shards):
