@@ -12,6 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from pggan.config.commands import PrepareConfig
 from pggan.core.architecture import MIN_RESOLUTION
@@ -21,19 +22,18 @@ from pggan.core.process import StopSignal
 from pggan.core.text import next_command
 from pggan.data.data_sets import STYLE, avatars, open_source
 from pggan.data.face_crop import align_face
-from pggan.data.face_finder import SECOND, with_found_faces
-from pggan.data.image_file import BadImage, decode, load_image, to_pil, usable_side
+from pggan.data.image_file import MODES, BadImage, decode, load_image, to_pil, usable_side
 from pggan.data.pyramid import INDEX_FILE, ImagePyramid
-from pggan.data.report import Findings, examine
+from pggan.data.report import SECOND, Findings, examine, with_found_faces
 from pggan.data.sources import Entry, Source
-from pggan.data.tables import classes_of, with_faces
+from pggan.data.tables import classes_of, with_landmarks
 from pggan.data.workers import Workers
 from pggan.data.writer import Layout, write_index
 
 REPORT_FILE = "report.json"  # a file in the pyramid's directory that lists the images that were left out
 SHEET_FILE = "faces.png"  # a file in the pyramid's directory that shows faces which were cut out
 SHEET_COLUMNS, SHEET_IMAGES, SHEET_TILE = 24, 576, 64  # of SHEET_FILE; the tile is in pixels
-SMALL_SHARE = 0.1  # share of the faces found that may be smaller than the resolution that is chosen for them
+SMALL_SHARE = 0.1  # share of the faces that may be smaller than the resolution that is chosen for them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +54,6 @@ class Options:
     landmarks: str | None = None
     labels: bool | str = False
     on_bad: str = "report"
-
-    @property
-    def finds_faces(self) -> bool:
-        """Whether images are cut around faces whose places are not known."""
-        return self.crop == "faces" and self.landmarks is None
 
 
 def run(config: PrepareConfig) -> int:
@@ -141,9 +136,10 @@ def digest_of(source: Source, options: Options) -> str:
 def _make(source: Source, destination: Path, options: Options, digest: str, workers: int | None) -> None:
     """Make the dataset at `destination`, unless another process makes it first."""
     with Workers(workers) as pool:
-        if options.finds_faces:
-            source = with_found_faces(source, pool)
-        found = examine(with_faces(source, options.landmarks), pool)
+        if options.crop == "faces":
+            known = options.landmarks
+            source = with_found_faces(source, pool) if known is None else with_landmarks(source, Path(known))
+        found = examine(source, pool)
         resolution = top_level(found, options)
         found.refuse(options.on_bad)
         good = found.good()
@@ -171,11 +167,12 @@ def write_sheet(directory: Path, found: Findings) -> None:
     """Write a sheet of faces that were cut out, and note the photographs with several faces."""
     pyramid = ImagePyramid(directory)
     tile, count = min(SHEET_TILE, pyramid.resolution), min(SHEET_IMAGES, pyramid.images)
-    rows = -(-count // SHEET_COLUMNS)
-    tiles = np.full((rows * SHEET_COLUMNS, tile, tile, pyramid.channels), 255, np.uint8)
-    tiles[:count] = pyramid.read(tile, np.arange(count) * pyramid.images // count)
-    tiles = tiles.reshape(rows, SHEET_COLUMNS, tile, tile, -1).swapaxes(1, 2)
-    to_pil(tiles.reshape(rows * tile, SHEET_COLUMNS * tile, -1)).save(directory / SHEET_FILE)
+    tiles = pyramid.read(tile, np.arange(count) * pyramid.images // count)
+    sheet = Image.new(MODES[pyramid.channels], (SHEET_COLUMNS * tile, -(-count // SHEET_COLUMNS) * tile), "white")
+    for number, pixels in enumerate(tiles):
+        row, column = divmod(number, SHEET_COLUMNS)
+        sheet.paste(to_pil(pixels), (column * tile, row * tile))
+    sheet.save(directory / SHEET_FILE)
     for name in (entry.name for entry in found.source.entries if entry.name.endswith(SECOND)):
         found.notes.setdefault(name.removesuffix(SECOND), []).append("several faces")
 
@@ -237,7 +234,7 @@ def top_level(found: Findings, options: Options) -> int:
     headers = {entry.name: found.headers[entry.name] for entry in found.good()}
     sides = {name: usable_side(header.width, header.height, options.crop) for name, header in headers.items()}
     usable = sorted(side for side in sides.values() if side >= MIN_RESOLUTION) or [MIN_RESOLUTION]
-    smallest = usable[int(SMALL_SHARE * len(usable)) if options.finds_faces else 0]
+    smallest = usable[int(SMALL_SHARE * len(usable)) if options.crop == "faces" else 0]
     resolution = options.max_resolution or 1 << smallest.bit_length() - 1
     small = f"{'a face ' if options.crop == 'faces' else ''}smaller than {resolution}x{resolution}"
     found.reasons |= {name: small for name, side in sides.items() if side < resolution}

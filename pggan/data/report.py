@@ -1,19 +1,26 @@
-"""Check the header of every image file before pixels are decoded; report bad files and necessary conversions."""
+"""Find the faces in photographs, check the header of every image file, and report bad files and conversions."""
 
 import json
+import multiprocessing
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+import numpy as np
+from PIL import Image
 
 from pggan.core.errors import UserError
 from pggan.data.face_crop import face_side
-from pggan.data.image_file import BadImage, ImageHeader, read_header
+from pggan.data.image_file import BadImage, ImageHeader, decode, read_header, to_pil
 from pggan.data.sources import Entry, Source
 from pggan.data.workers import Workers
 
 MAX_LINES = 20
 NAMED_IN_LINE = 3
 NO_FACE = "no face found"  # the reason why a photograph is bad with crop=faces
+SECOND = "#2"  # ending of the name of a photograph's second face
+SIDE = 512  # pixels: photographs are reduced to this length of their longer side before faces are looked for
 
 
 @dataclass
@@ -108,3 +115,40 @@ def header_of(entry: Entry) -> tuple[str, ImageHeader | str]:
         return entry.name, header
     except BadImage as bad:
         return entry.name, str(bad)
+
+
+def with_found_faces(source: Source, workers: Workers) -> Source:
+    """`source` with an entry for each face in its photographs; a photograph without a face is a bad file.
+
+    Raises UserError if the package with the detector's weights is missing.
+    """
+    from pggan.data import mtcnn  # imports torch, which takes seconds: only for those who cut faces
+
+    for network in mtcnn.NETWORKS:
+        mtcnn.weights(network)
+    found = workers.in_order("Finding faces", faces_of, source.in_reading_order())
+    return replace(source, entries=list(chain.from_iterable(found)))
+
+
+def faces_of(entry: Entry) -> list[Entry]:
+    """An entry for each face in the photograph `entry`, the largest face first; or one entry with a problem."""
+    import torch
+
+    from pggan.data.mtcnn import find_faces
+
+    if multiprocessing.parent_process() is not None:
+        torch.set_num_threads(1)  # each core has a worker process of its own
+    if entry.problem is not None:
+        return [entry]
+    try:
+        header, pixels = read_header(entry.file), decode(entry.file, 3, SIDE)[0]
+    except BadImage as bad:
+        return [entry._replace(problem=str(bad))]
+    sides = np.array(pixels.shape[1::-1])
+    small = np.ceil(sides * min(SIDE / max(sides), 1)).astype(int)
+    scale = max(header.width, header.height) / max(sides) * sides / small
+    reduced = to_pil(pixels).resize(small.tolist(), Image.Resampling.BOX)
+    faces = [(points + 0.5) * scale - 0.5 for points in find_faces(reduced)]
+    names = [entry.name, *(f"{entry.name}#{number}" for number in range(2, len(faces) + 1))]
+    found = [entry._replace(name=name, face=face) for name, face in zip(names, faces, strict=False)]
+    return found or [entry._replace(problem=NO_FACE)]

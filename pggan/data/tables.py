@@ -26,12 +26,9 @@ MOST_ALONE = 10  # with more images than this, several images have to share a cl
 NUMBER = re.compile(r"[-+]?\d*[.,]?\d+(e[-+]?\d+)?", re.IGNORECASE)
 
 
-def with_faces(source: Source, landmarks: str | None) -> Source:
+def with_landmarks(source: Source, landmarks: Path) -> Source:
     """Add landmarks from the file `landmarks` to the images of `source`; images without landmarks become bad files."""
-    if landmarks is None:
-        return source
-    listed, entries = read_landmarks(Path(landmarks)), []
-    listed = matched(listed, [entry.name for entry in source.entries])
+    listed, entries = matched(read_landmarks(landmarks), [entry.name for entry in source.entries]), []
     for entry in source.entries:
         problem = entry.problem if entry.name in listed else "no landmarks in the landmarks file"
         entries.append(entry._replace(face=listed.get(entry.name), problem=problem))

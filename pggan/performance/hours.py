@@ -17,10 +17,9 @@ from pggan.core.process import threads_per_rank
 from pggan.core.schedule import PerResolution, value_at
 from pggan.core.text import Log, duration
 from pggan.data.data_sets import open_source
-from pggan.data.face_finder import faces_of
 from pggan.data.image_file import ImageHeader, usable_side
 from pggan.data.pyramid import INDEX_FILE, ImagePyramid
-from pggan.data.report import header_of
+from pggan.data.report import faces_of, header_of
 from pggan.distributed.process_group import rank_from_environment
 from pggan.networks import efficientnet_lite0
 from pggan.performance.costs import Card

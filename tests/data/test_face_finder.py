@@ -13,7 +13,7 @@ from pggan.config.train import DataConfig
 from pggan.core.errors import UserError
 from pggan.data import mtcnn
 from pggan.data.face_crop import face_side
-from pggan.data.face_finder import faces_of
+from pggan.data.report import faces_of
 from pggan.data.sources import folder_source
 from pggan.performance.hours import facts_of
 from tests.data.images import prepared
