@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
-from pggan.data.image_file import Pixels, block_mean, to_pil, to_pixels
+from pggan.data.image_file import BadImage, Pixels, block_mean, to_pil, to_pixels
 
 MAX_SIDE_FACTOR = 4  # landmarks are wrong if the face's square is over 4 times as wide as the photograph's longer side
 SUPERSAMPLING = 4  # a face is drawn at 4 times the resolution, then every 4x4 pixels are averaged to one pixel
@@ -46,13 +46,13 @@ def align_face(pixels: Pixels, landmarks: Landmarks, resolution: int) -> Pixels:
     """Cut the square around a face out of a photograph [H, W, C]; returns [R, R, C], R = `resolution`.
 
     Outside of the photograph, the square shows mirrored pixels; farther out, they blur and fade to the median colour.
-    Raises ValueError for a face that is too small or outside of the photograph.
+    Raises BadImage for a face that is too small or outside of the photograph.
     """
     square, side = face_square(landmarks), face_side(landmarks)
     if side < resolution:
-        raise ValueError(f"a face smaller than {resolution}x{resolution}")
+        raise BadImage(f"a face smaller than {resolution}x{resolution}")
     if side > MAX_SIDE_FACTOR * max(pixels.shape):
-        raise ValueError("landmarks far outside the image")
+        raise BadImage("landmarks far outside the image")
     shrink = floor(side / resolution / SUPERSAMPLING)
     if shrink > 1:  # scale down a photograph that is far larger than needed, to save time
         height, width = (max(1, round(length / shrink)) for length in pixels.shape[:2])
@@ -84,7 +84,7 @@ def _window(pixels: Pixels, low: NDArray[Any], high: NDArray[Any], side: float) 
     if not (before.any() or after.any()):
         return inside
     if not inside.size:
-        raise ValueError("the face lies outside the image")
+        raise BadImage("the face lies outside the image")
     # A pixel's distance to the photograph sets its blur and fading; in FFHQ's script, the padding's width counts, too.
     widths = ((before[1], after[1]), (before[0], after[0]), (0, 0))
     padded = np.pad(inside, widths, "reflect" if min(inside.shape[:2]) > 1 else "edge")

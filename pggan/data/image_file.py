@@ -116,7 +116,6 @@ def decode(file: ImageFile, channels: int, least_side: int = 0) -> tuple[Pixels,
             "CMYK, converted to RGB": mode == "CMYK",
             "a palette, converted": mode in ("P", "PA"),
             "transparency": image.has_transparency_data,
-            "not square": image.width != image.height,
             "turned upright as its EXIF data says": orientation in TURN,
             "an orientation in its EXIF data that can't be read": orientation not in (1, *TURN),
             "a colour profile, converted to sRGB": transform is not None,
@@ -261,6 +260,7 @@ def load_image(file: ImageFile, resolution: int, channels: int, crop: str) -> tu
     height, width, _ = pixels.shape
     if usable_side(width, height, crop) < resolution:
         raise BadImage(f"smaller than {resolution}x{resolution}")
+    notes += ["not square"] * (height != width)
     if crop == "center":
         pixels = _middle(pixels, min(height, width), min(height, width))
     elif crop == "pad" and height != width:

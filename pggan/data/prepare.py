@@ -222,10 +222,9 @@ def _decode(layout: Layout, crop: str, item: tuple[int, Entry]) -> tuple[str, li
         else:
             pixels, notes = _photograph(entry.file, layout.channels)
             pixels = align_face(pixels, entry.face, layout.resolution)
-    except (BadImage, ValueError) as bad:
+    except BadImage as bad:
         return entry.name, str(bad)
     layout.write(slot, pixels)
-    notes = [note for note in notes if entry.face is None or note != "not square"]
     return entry.name, notes if entry.header is None else []  # avatars have no notes
 
 

@@ -8,6 +8,7 @@ from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,23 +27,20 @@ MOST_ALONE = 10  # with more images than this, several images have to share a cl
 NUMBER = re.compile(r"[-+]?\d*[.,]?\d+(e[-+]?\d+)?", re.IGNORECASE)
 
 
-def with_landmarks(source: Source, landmarks: Path) -> Source:
-    """Add landmarks from the file `landmarks` to the images of `source`; images without landmarks become bad files."""
-    listed, entries = matched(read_landmarks(landmarks), [entry.name for entry in source.entries]), []
+def with_landmarks(source: Source, path: Path) -> Source:
+    """Add the landmarks of faces in the JSON file {name: points} to the images of `source`.
+
+    Images without landmarks become bad files.  Points are [x, y] in pixels of the upright photograph; the viewer's left
+    comes first.  A face has 4 points (eyes, corners of the mouth), 5 points (eyes, nose, corners of the mouth) or
+    dlib's 68 points.  Raises UserError if the file can't be read.
+    """
+    with _refused(f"landmarks={path}", '{"a.jpg": [[x, y], …]} with 4, 5 or 68 points'):
+        listed = {name: landmarks_from(points) for name, points in parse_json(path.read_bytes()).items()}
+    listed, entries = matched(listed, [entry.name for entry in source.entries]), []
     for entry in source.entries:
         problem = entry.problem if entry.name in listed else "no landmarks in the landmarks file"
         entries.append(entry._replace(face=listed.get(entry.name), problem=problem))
     return replace(source, entries=entries)
-
-
-def read_landmarks(path: Path) -> dict[str, Landmarks]:
-    """Read the landmarks of each image from a JSON file {name: points}.  Raises UserError if the file can't be read.
-
-    Points are [x, y] in pixels of the upright photograph; the viewer's left comes first.  A face has 4 points (eyes,
-    corners of the mouth), 5 points (eyes, nose, corners of the mouth) or dlib's 68 points.
-    """
-    with _refused(f"landmarks={path}", '{"a.jpg": [[x, y], …]} with 4, 5 or 68 points'):
-        return {name: landmarks_from(points) for name, points in parse_json(path.read_bytes()).items()}
 
 
 def landmarks_from(points: Any) -> Landmarks:
@@ -70,35 +68,36 @@ def matched(listed: Mapping[str, Value], names: Sequence[str]) -> dict[str, Valu
 
 
 def classes_of(labels: bool | str, source: Source, entries: Sequence[Entry]) -> tuple[list[str] | None, dict[str, int]]:
-    """The names of all classes, and the class index of each entry by file name; (None, {}) with labels=False.
+    """The names of all classes, sorted, and the class index of each entry by file name; (None, {}) with labels=False.
 
     labels: the path of a table of labels; or True = use the table in the source, or else the entries' labels.
     Raises UserError when an image has no class, or each image has a class of its own.
     """
     if labels is False:
         return None, {}
-    found = {entry.name: entry.label for entry in entries if entry.label is not None}
+    found = {entry.name: normalize("NFC", entry.label) for entry in entries if entry.label is not None}
+    table = source.table and source.table.file.open
     with _refused(f"labels={labels}", '{"a.jpg": "cat"}, or CSV in UTF-8 with two columns: name, label'):
-        content = Path(labels).read_bytes() if isinstance(labels, str) else b""
-        if source.table is not None and labels is True:
-            with source.table.file.open() as file:
+        if opener := partial(Path(labels).open, "rb") if isinstance(labels, str) else table:
+            with opener() as file:
                 content = file.read()
-        if isinstance(labels, str) or b'"labels"' in content:
-            found = read_labels(content, [entry.name for entry in entries])
+            if opener is not table or b'"labels"' in content:
+                found = read_labels(content, [entry.name for entry in entries])
     if missing := [entry.name for entry in entries if entry.name not in found]:
         raise UserError(
             f"{len(missing)} of {len(entries)} images in {source.description['name']} have no class, {missing[0]} "
             "for example.",
             "Put each image into a folder of its class, or give labels=FILE with the path and class of each image.",
         )
-    names = class_names([normalize("NFC", label) for label in found.values()])
+    distinct = set(found.values())
+    names = sorted(distinct, key=(lambda name: (int(name), name)) if all(map(str.isdecimal, distinct)) else None)
     if len(names) == len(entries) > MOST_ALONE:
         raise UserError(
             f"labels={labels}: each of the {len(names)} images has a class of its own, {names[0]} for example.",
             "Several images have to share a class. Numbers and vectors as labels are not supported.",
         )
     numbers = {label: number for number, label in enumerate(names)}
-    return names, {name: numbers[normalize("NFC", label)] for name, label in found.items()}
+    return names, {name: numbers[label] for name, label in found.items()}
 
 
 def read_labels(content: bytes, names: Sequence[str]) -> dict[str, str]:
@@ -110,7 +109,7 @@ def read_labels(content: bytes, names: Sequence[str]) -> dict[str, str]:
     text = content.decode("utf-16" if content[:2] in (BOM_UTF16_LE, BOM_UTF16_BE) else "utf-8-sig")
     if text.lstrip()[:1] in ("{", "["):
         rows = json.loads(text)
-        rows = rows.get("labels", rows) if isinstance(rows, dict) and not isinstance(rows.get("labels"), str) else rows
+        rows = rows.get("labels", rows) if isinstance(rows, dict) else rows
         if rows is None:
             raise ValueError("its labels are null, as StyleGAN's tool writes for images without classes")
         tables = [list(rows.items()) if isinstance(rows, dict) else rows]
@@ -123,7 +122,7 @@ def read_labels(content: bytes, names: Sequence[str]) -> dict[str, str]:
     pairs = max(tables, key=lambda rows: len(matched({str(row[0]): 0 for row in rows}, names)))
     found: dict[str, str] = {}
     for name, label in pairs:
-        text = "" if label is None else str(label).strip()
+        text = "" if label is None else normalize("NFC", str(label).strip())
         is_fraction = NUMBER.fullmatch(text) and not float(text.replace(",", ".")).is_integer()
         if is_fraction or isinstance(label, list | dict):
             raise ValueError(f"{name} has the label {label}, but a label is the name or the number of a class")
@@ -139,9 +138,3 @@ def _refused(given: str, form: str) -> Iterator[None]:
         yield
     except Exception as error:
         raise UserError(f"{given} can't be read: {error}.", f"Give JSON such as {form}.") from error
-
-
-def class_names(classes: Sequence[str]) -> list[str]:
-    """The distinct classes, sorted by value if all classes are numbers, else alphabetically."""
-    distinct = set(classes)
-    return sorted(distinct, key=(lambda name: (int(name), name)) if all(map(str.isdecimal, distinct)) else None)

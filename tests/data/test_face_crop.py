@@ -7,6 +7,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from pggan.data.face_crop import align_face, face_square
+from pggan.data.image_file import BadImage
 from tests.data.images import prepared
 
 # An upright face: eyes 40 apart, the mouth 50 below them.
@@ -104,5 +105,5 @@ def test_faces_are_prepared_and_images_without_landmarks_are_left_out(tmp_path):
 def test_small_faces_and_wild_landmarks_make_bad_images():
     far = np.array([(1e6, 0.0), (2e6, 0.0), (1e6, 1e6), (2e6, 1e6)])
     for landmarks, reason in ((UPRIGHT, "smaller than 256x256"), (far, "far outside")):
-        with pytest.raises(ValueError, match=reason):
+        with pytest.raises(BadImage, match=reason):
             align_face(draw(UPRIGHT), landmarks, 256)

@@ -8,7 +8,7 @@ import pytest
 
 from pggan.core.errors import UserError
 from pggan.data.data_sets import open_source
-from pggan.data.tables import class_names, landmarks_from, read_landmarks
+from pggan.data.tables import landmarks_from
 from tests.data.images import png, prepared, save, write_tar, write_zip
 from tests.data.test_face_crop import UPRIGHT
 
@@ -26,10 +26,10 @@ def test_68_and_5_and_4_points_are_the_same_landmarks():
 
 
 @pytest.mark.parametrize("content", ["", '{"a.png": {"x": 1}}', "a.png 1 2 3"])
-def test_a_file_without_landmarks_is_refused(tmp_path, content):
+def test_a_file_without_landmarks_is_refused(folder, tmp_path, content):
     (tmp_path / "bad.json").write_text(content)
     with pytest.raises(UserError, match="landmarks="):
-        read_landmarks(tmp_path / "bad.json")
+        prepared(folder, tmp_path / "set", crop="faces", landmarks=str(tmp_path / "bad.json"))
 
 
 # ---- labels
@@ -70,9 +70,11 @@ def test_labels_come_from_a_file(folder, tmp_path, name, content):
         prepared(folder, tmp_path / "other", labels=str(tmp_path / name))
 
 
-def test_numbers_stay_in_their_order():
-    assert class_names(["10", "9", "2", "9"]) == ["2", "9", "10"]
-    assert class_names(["b", "10", "9"]) == ["10", "9", "b"]
+@pytest.mark.parametrize("classes", [["2", "9", "10", "10"], ["10", "9", "b", "b"]])
+def test_numbers_stay_in_their_order(folder, tmp_path, classes):
+    (tmp_path / "labels.json").write_text(json.dumps(dict(zip(LABELS, classes, strict=True))))
+    pyramid = prepared(folder, tmp_path / "set", labels=str(tmp_path / "labels.json"))
+    assert (pyramid.class_names, pyramid.labels.tolist()) == (classes[:3], [0, 1, 2, 2])
 
 
 REFUSED = {
