@@ -192,7 +192,7 @@ def facts_of_files(config: DataConfig, path: str) -> DataFacts:
     sides = [side for side in sides if side >= MIN_RESOLUTION]
     if not sides:
         problem = f"None of the {len(entries):,} image files in {path} can be used."
-        needed = f"Give PNG, JPEG or WebP images of at least {MIN_RESOLUTION}x{MIN_RESOLUTION} pixels."
+        needed = f"Give PNG, JPEG, WebP or AVIF images of at least {MIN_RESOLUTION}x{MIN_RESOLUTION} pixels."
         raise UserError(problem, f"{needed} pggan prepare source={path} dest=NEW lists what is wrong with each file.")
     resolution = 1 << (sides[int(SMALL_SHARE * len(sides))].bit_length() - 1)
     large = sum(side >= resolution for side in sides)

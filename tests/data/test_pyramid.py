@@ -30,17 +30,6 @@ def test_images_come_in_the_order_asked_for_across_shards(tmp_path, small_shards
         np.testing.assert_array_equal(found, images[np.array(indices, np.int64)])
 
 
-def test_a_dataset_says_what_it_holds(dataset):
-    pyramid = ImagePyramid(dataset)
-    assert (pyramid.images, pyramid.channels, pyramid.resolution, pyramid.resolutions) == (5, 3, 16, (4, 8, 16))
-    assert (pyramid.labels, pyramid.class_names, pyramid.source) == (None, None, {"kind": "test"})
-    assert [pyramid.level_bytes(level) for level in (4, 8, 16)] == [5 * level**2 * 3 for level in (4, 8, 16)]
-    pyramid.verify()
-    for index in (-1, 5):
-        with pytest.raises(IndexError):
-            pyramid.read(16, np.array([index]))
-
-
 def test_labels_and_class_names_come_back(tmp_path):
     names, labels = ["cat", "dog", "eel"], [2, 0, 1, 2]
     pyramid = write_pyramid(tmp_path / "set", random_images(4), {}, labels=labels, class_names=names)
@@ -70,19 +59,13 @@ def test_a_lower_level_is_the_rounded_mean_of_blocks_of_the_top_level(tmp_path):
 # ---- damage and lies
 
 
-def flip_bit(path):
-    content = bytearray(path.read_bytes())
-    content[100] ^= 1
-    path.write_bytes(content)
-
-
 def link(path):
     path.rename(path.parent.parent / "outside.bin")
     path.symlink_to(path.parent.parent / "outside.bin")
 
 
 DAMAGE = {
-    "a flipped bit": (flip_bit, "was changed"),
+    "other pixels": (lambda path: path.write_bytes(bytes(path.stat().st_size)), "was changed"),
     "a cut file": (lambda path: os.truncate(path, 100), f"has 100 bytes where {5 * 8 * 8 * 3} are"),
     "a missing file": (lambda path: path.unlink(), "is missing"),
     "a link": (link, "is missing, or not a regular file"),
@@ -104,36 +87,19 @@ def test_no_dataset_and_one_of_a_newer_format_are_refused(dataset, tmp_path):
         ImagePyramid(dataset)
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[]", b'{"format": "x"}'])
-def test_an_index_that_is_not_ours_is_refused(dataset, content):
-    (dataset / "index.json").write_bytes(content)
-    with pytest.raises(UserError, match=r"index\.json is not usable"):
-        ImagePyramid(dataset)
-
-
-IMPOSSIBLE = [
-    {"images": 0},
-    {"images": 4},
-    {"channels": 2},
-    {"resolution": 32},
-    {"resolution": 2**200},
-    {"levels": {"4": 1, "8": 1, "16": 1}},
-    {"class_names": ["cat"]},
+LIES = [
+    *(b"", b"\xff\xfe", b"[]", b'{"format": "x"}'),
+    *({"images": 0}, {"images": 4}, {"channels": 2}, {"resolution": 32}, {"resolution": 2**200}),
+    *({"levels": {"4": 1, "8": 1, "16": 1}}, {"class_names": ["cat"]}),
+    *({"file": name} for name in ("../outside.bin", "/etc/passwd", "..", "a\\b")),
 ]
 
 
-@pytest.mark.parametrize("changes", IMPOSSIBLE, ids=str)
-def test_an_index_with_an_impossible_value_is_refused(dataset, changes):
-    edit_index(dataset, **changes)
-    with pytest.raises(UserError, match=r"index\.json is not usable"):
-        ImagePyramid(dataset)
-
-
-@pytest.mark.parametrize("name", ["../outside.bin", "/etc/passwd", "..", "a\\b"])
-def test_a_shard_outside_the_directory_is_refused(dataset, name):
-    (dataset.parent / "outside.bin").write_bytes(bytes(5 * 4 * 4 * 3))
+@pytest.mark.parametrize("lie", LIES, ids=str)
+def test_an_index_that_can_not_be_true_is_refused(dataset, lie):
     index = json.loads((dataset / "index.json").read_text())
-    index["levels"]["4"][0]["file"] = name
-    edit_index(dataset, levels=index["levels"])
+    if isinstance(lie, dict):
+        (index["levels"]["4"][0] if "file" in lie else index).update(lie)
+    (dataset / "index.json").write_bytes(lie if isinstance(lie, bytes) else json.dumps(index).encode())
     with pytest.raises(UserError, match=r"index\.json is not usable"):
         ImagePyramid(dataset)

@@ -9,7 +9,7 @@ import torch
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Schedule
 from pggan.data.pyramid import ImagePyramid
-from pggan.data.reals import Loader, RealBatches, budget_bytes, epoch_order, indices_at
+from pggan.data.reals import Loader, RealBatches, epoch_order, indices_at
 from pggan.performance.bench import phase_of
 from tests.pyramids import write_pyramid
 
@@ -146,10 +146,6 @@ def test_a_level_lives_on_the_device_when_it_fits_the_budget(noting):
     found = [loader.get(8, np.array(indices)) for indices in ([4, 9, 4], [49, 0])]
     assert noting.reads == [(True, 50)]
     assert np.array_equal(torch.cat(found).numpy(), noting.read(8, np.array([4, 9, 4, 49, 0])))
-
-
-def test_processes_of_one_machine_share_its_memory():
-    assert budget_bytes(CPU, processes=4) * 4 == budget_bytes(CPU)
 
 
 def test_a_level_for_which_the_memory_does_not_suffice_is_read_batch_by_batch(noting):

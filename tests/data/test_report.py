@@ -162,14 +162,6 @@ def test_nothing_else_is_left_out_or_noted(prepared):
     assert {name for names in report["noted"].values() for name in names} == set(NOTED)
 
 
-def test_bad_files_do_not_change_the_pixels_of_the_others(photos, prepared, tmp_path):
-    (tmp_path / "good").mkdir()
-    for number in range(100, 200):
-        (tmp_path / "good" / f"{number}.png").write_bytes((photos / f"{number}.png").read_bytes())
-    alone = prepare(tmp_path / "good", tmp_path / "set", max_resolution=32)
-    np.testing.assert_array_equal(alone.read(32, np.arange(100)), prepared[0].read(32, np.arange(100)))
-
-
 MEMORY = """
 import resource, sys
 from pathlib import Path

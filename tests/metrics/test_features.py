@@ -46,15 +46,6 @@ def test_the_frechet_distance_is_that_of_eigenvalues_where_covariances_are_singu
     assert frechet_distance(x, x) == pytest.approx(0, abs=1e-12)  # sums of 480 numbers of about 1
 
 
-def test_the_frechet_distance_is_that_of_torchmetrics(features):
-    """Which takes the root of the eigenvalues: of a well-conditioned product, they lose few digits."""
-    from torchmetrics.image.fid import _compute_fid
-
-    x, y = (part.double() for part in features)
-    theirs = _compute_fid(x.mean(0), x.T.cov(), y.mean(0), y.T.cov())
-    assert frechet_distance(x, y) == pytest.approx(float(theirs), rel=1e-9)
-
-
 def test_precision_and_recall_are_those_of_torch_fidelity(features, task_of, make_pyramid, tmp_path):
     from torch_fidelity.metric_prc import calculate_precision_recall_full
 
