@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
-from pggan.data.image_file import BadImage, Pixels, block_mean, to_pil, to_pixels
+from pggan.data.image_file import BadImage, Pixels, to_pil, to_pixels
+from pggan.data.writer import block_mean
 
 MAX_SIDE_FACTOR = 4  # landmarks are wrong if the face's square is over 4 times as wide as the photograph's longer side
 SUPERSAMPLING = 4  # a face is drawn at 4 times the resolution, then every 4x4 pixels are averaged to one pixel

@@ -8,7 +8,6 @@ from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any, TypeVar
@@ -76,13 +75,13 @@ def classes_of(labels: bool | str, source: Source, entries: Sequence[Entry]) -> 
     if labels is False:
         return None, {}
     found = {entry.name: normalize("NFC", entry.label) for entry in entries if entry.label is not None}
-    table = source.table and source.table.file.open
     with _refused(f"labels={labels}", '{"a.jpg": "cat"}, or CSV in UTF-8 with two columns: name, label'):
-        if opener := partial(Path(labels).open, "rb") if isinstance(labels, str) else table:
-            with opener() as file:
+        content = Path(labels).read_bytes() if isinstance(labels, str) else b""
+        if labels is True and source.table is not None:
+            with source.table.file.open() as file:
                 content = file.read()
-            if opener is not table or b'"labels"' in content:
-                found = read_labels(content, [entry.name for entry in entries])
+        if isinstance(labels, str) or b'"labels"' in content:
+            found = read_labels(content, [entry.name for entry in entries])
     if missing := [entry.name for entry in entries if entry.name not in found]:
         raise UserError(
             f"{len(missing)} of {len(entries)} images in {source.description['name']} have no class, {missing[0]} "
