@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import track
 
 from pggan.core.errors import UserError
 from pggan.core.process import SIGNALS, available_cores, keep_freed_memory
@@ -54,8 +54,7 @@ class Workers(AbstractContextManager["Workers"]):
             size = max(1, min(MAX_BATCH, len(items) // (4 * self.count)))
             results = self._pool.map(function, items, chunksize=size)
         try:
-            with Progress(console=Console(stderr=True)) as progress:
-                yield from progress.track(results, total=len(items), description=title)
+            yield from track(results, title, len(items), console=Console(stderr=True))
         except BrokenProcessPool as error:
             raise UserError(
                 "A worker process was killed, most often because memory ran out.",

@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pggan.core.architecture import resolutions_between
 from pggan.core.errors import UserError
 from pggan.core.rng import generator_for
 from pggan.metrics import Metric, Task, label
@@ -34,14 +35,6 @@ MIN_LEVEL = 16
 DIRECTIONS = 4 * 128
 AT_ONCE = 32  # directions at a time: the projections of all patches of 16384 images on 32 directions take 268 MB
 BINOMIAL = (1 / 16, 4 / 16, 6 / 16, 4 / 16, 1 / 16)
-
-
-def levels_of(resolution: int) -> list[int]:
-    """The side lengths of the pyramid's levels, from `resolution` down to 16."""
-    sides = [resolution]
-    while sides[-1] > MIN_LEVEL:
-        sides.append(sides[-1] // 2)
-    return sides
 
 
 def blur(images: Tensor) -> Tensor:
@@ -99,7 +92,7 @@ class PatchCollector(Collector):
     def __init__(self, count: int, resolution: int, channels: int, partition: RankPartition) -> None:
         self.count, self.channels, self.partition = count, channels, partition
         self.starts = [block.start for block in partition.own(count)]
-        self.levels = levels_of(resolution)
+        self.levels = resolutions_between(min(MIN_LEVEL, resolution), resolution)[::-1]
         self.patches: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # per `add`: patches [N, P, C, 7, 7]
         self.sums: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # per `add`: sums of x, x^2 [N, 2, C]
 

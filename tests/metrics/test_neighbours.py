@@ -26,17 +26,6 @@ class Noise:
         return np.stack([np.random.default_rng(n).integers(0, 256, (16, 16, 3), np.uint8) for n in indices])
 
 
-class Half(Noise):
-    """A generator of which every second image is a training image."""
-
-    def __init__(self, reals):
-        self.reals = reals
-
-    def read(self, indices):
-        copied = np.array([number % 2 == 1 for number in indices])[:, None, None, None]
-        return np.where(copied, self.reals.read(indices), super().read(indices))
-
-
 def measured(task, count):
     metric = NearestNeighbours(task, count)
     feed(task.fakes, [*task.collectors.values()], task.partition, "")
@@ -50,14 +39,6 @@ def test_a_generator_that_copies_is_told_from_one_that_does_not(task_of, make_py
     assert copying["neighbour_distance@pixels-10"] < 1e-6 < copying["neighbour_distance_reals@pixels-10"]
     _, drawing = measured(task_of(Noise(), pyramid), 10)
     assert drawing["copies@pixels-10"] == 0
-
-
-def test_the_closest_fakes_are_shown(task_of, make_pyramid, tmp_path):
-    pyramid = make_pyramid(tmp_path / "data", images=40)
-    metric, values = measured(task_of(Half(RealImages(pyramid, 16)), pyramid), 20)
-    assert values["copies@pixels-20"] == 0.5
-    picture = metric.pictures()["neighbours"]
-    assert np.array_equal(picture[:, :16], picture[:, 16:32])
 
 
 def test_data_of_one_image_has_copies_and_no_numbers_that_are_nan(task_of, tmp_path):
