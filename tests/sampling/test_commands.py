@@ -235,7 +235,7 @@ def test_a_stamp_says_images_resolution_and_hours_or_minutes_and_fits_into_the_w
         ("interpolate out=new/a.webm", "does not end in"),
         ("interpolate path=walk latents=a.safetensors", "random walk"),
         ("project image=missing.png", "No such file"),
-        ("project image=text.png", "not a PNG, JPEG or WebP"),
+        ("project image=text.png", "not a PNG, JPEG, WebP or AVIF"),
         ("project image=small.png", "smaller than 16x16"),
         ("directions method=weights", "Leave it out"),
         ("directions out=d.png", ".safetensors"),
