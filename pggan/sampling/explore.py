@@ -30,7 +30,7 @@ from pggan.sampling.files import ANIMATED, check_output, film_zoom, save_film, w
 from pggan.sampling.images import Pixels, to_pil
 from pggan.sampling.latents import load_about, load_vectors, principal_directions, save_vectors
 from pggan.sampling.marks import mark_line, png_chunk
-from pggan.sampling.projection import STEPS, read_target, rounds, search
+from pggan.sampling.projection import ROUNDS, STEPS, read_target, search
 from pggan.sampling.trained_generator import TrainedGenerator, load
 
 TYPES = MimeTypes()
@@ -183,7 +183,7 @@ class Server(ThreadingHTTPServer):
         """
         settings = self.generator.settings(label=query.get("label"))
         target = read_target(photo, settings.resolution, self.generator.network.architecture.channels)
-        found, count = search(self.generator.network, target, settings, STEPS), rounds(settings.resolution, STEPS)
+        found, count = search(self.generator.network, target, settings, STEPS), ROUNDS + STEPS
 
         def latents() -> Iterator[bytes]:
             try:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from collections.abc import Generator as Yielding
 from dataclasses import dataclass
 from io import BytesIO
-from math import ceil, cos, log10, pi
+from math import cos, log10, pi
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +31,7 @@ STEPS = 300  # default number of steps of the optimiser
 STARTS, CANDIDATES = 4, 1024  # Adam starts from those 4 of 1024 seeds whose images are nearest to the target
 LEARNING_RATE = 0.1  # Adam's learning rate at the first step; it falls to 0 along a cosine
 NOISE = 0.3  # standard deviation of noise on latents at the first step; it falls to 0 in the first half of the steps
-BATCH_PIXELS = 2**16  # pixels per batch when images of seeds are compared with the target: 64 images of 32x32
+ROUNDS = 128  # batches in which the candidates are compared with the target
 
 
 @dataclass(frozen=True)
@@ -45,19 +45,9 @@ class Projection:
 
 def project(network: Generator, target: Pixels, settings: RenderSettings, steps: int = STEPS) -> Projection:
     """The latent whose image is nearest to `target` uint8 [R, R, C]; R is the resolution in `settings`."""
-    *_, best = tracked(search(network, target, settings, steps), rounds(settings.resolution, steps), "Projecting")
+    *_, best = tracked(search(network, target, settings, steps), ROUNDS + steps, "Projecting")
     image = draw(network, best[None], settings)[0]
     return Projection(best.cpu(), image, psnr(image, target))
-
-
-def rounds(resolution: int, steps: int) -> int:
-    """How many latents `search` yields."""
-    return ceil(CANDIDATES / candidates_at_once(resolution)) + steps
-
-
-def candidates_at_once(resolution: int) -> int:
-    """How many seeds' images are compared with the target in one batch."""
-    return max(BATCH_PIXELS // resolution**2, 1)
 
 
 def search(network: Generator, target: Pixels, settings: RenderSettings, steps: int) -> Yielding[Tensor, None, None]:
@@ -76,19 +66,19 @@ def search(network: Generator, target: Pixels, settings: RenderSettings, steps: 
         return laplacian_distance(images, goal.expand(len(latents), *goal.shape[1:]))
 
     with use_options(network, ComputeOptions()):  # each weight is scaled (equalized learning rate) once for all steps
-        starts = yield from nearest_seeds(measure, network.architecture.latent_size, settings.resolution, device)
+        starts = yield from nearest_seeds(measure, network.architecture.latent_size, device)
         yield from optimise(measure, starts, steps)
 
 
 @torch.no_grad()
-def nearest_seeds(measure: Measure, size: int, resolution: int, device: torch.device) -> Yielding[Tensor, None, Tensor]:
+def nearest_seeds(measure: Measure, size: int, device: torch.device) -> Yielding[Tensor, None, Tensor]:
     """Return the latents [S, Z] of the STARTS seeds whose images are nearest to the target, scaled to length sqrt(Z).
 
     Yields the nearest latent [Z] so far after each batch.
     """
     latents = on_sphere(seed_latents(list(range(CANDIDATES)), size).to(device))
     distances = torch.empty(0, device=device)
-    for batch in torch.split(latents, candidates_at_once(resolution)):
+    for batch in latents.chunk(ROUNDS):
         distances = torch.cat([distances, measure(batch)])
         yield latents[distances.argmin()]
     return latents[distances.topk(STARTS, largest=False).indices]

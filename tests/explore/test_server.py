@@ -90,23 +90,12 @@ def test_the_latent_of_a_photo_comes_with_its_progress(server, generator, monkey
     generator.sample([1500], label=1)[0].resize((90, 60)).save(file, "JPEG")
     response, content = ask(server, "POST", "/search?label=1", file.getvalue())
     found = np.frombuffer(content, "<f4").reshape(-1, 20)
-    assert (response.status, len(found)) == (200, 1024 // 256 + 20)
+    assert (response.status, len(found)) == (200, 128 + 20)
     assert np.array_equal(found[-1], generator.project(file.getvalue(), steps=20, label=1).latent)
     with closing(HTTPConnection("127.0.0.1", server.server_port)) as left:  # someone leaves; the next one is served
         left.request("POST", "/search?label=1", file.getvalue())
         left.getresponse().read(80)
     test_images_are_those_of_python(server, generator)
-
-
-@pytest.mark.parametrize(
-    ("photo", "hint"), [(b"GIF89a", "not a PNG, JPEG"), ((8, 8), "smaller than 16x16"), (b"", "0 bytes")]
-)
-def test_what_is_no_photo_is_refused(server, photo, hint):
-    if isinstance(photo, tuple):
-        Image.new("RGB", photo).save(file := BytesIO(), "PNG")
-        photo = file.getvalue()
-    response, content = ask(server, "POST", "/search", photo)
-    assert (response.status, hint in content.decode()) == (400, True), content
 
 
 def test_images_are_those_of_python(server, generator):

@@ -12,7 +12,7 @@ from pggan.cli.main import main
 from pggan.sampling.commands import visible_steps
 from pggan.sampling.files import film_of
 from pggan.sampling.generate import seed_latents
-from pggan.sampling.images import FOLDER, GridFacts, enlarge, grid, stored_grids
+from pggan.sampling.images import FOLDER, enlarge, grid, stored_grids
 from pggan.sampling.latents import (
     load_direction,
     load_vectors,
@@ -22,7 +22,7 @@ from pggan.sampling.latents import (
     principal_directions,
     save_vectors,
 )
-from pggan.sampling.projection import laplacian_distance, psnr, read_target
+from pggan.sampling.projection import read_target
 
 
 def pixels(path):
@@ -47,16 +47,6 @@ def draw(run_dir):
         assert main([words[0], f"run={run_dir}", "device=cpu", *words[1:]]) == 0
 
     return command
-
-
-@pytest.mark.parametrize(
-    "words", ["sample zoom=100000", "sample seeds=0-99 zoom=200", "interpolate frames=30 zoom=9999"]
-)
-def test_a_picture_that_does_not_fit_into_memory_is_refused(run_dir, tmp_path, capsys, words):
-    name, *keys = words.split()
-    assert main([name, f"run={run_dir}", "device=cpu", f"out={tmp_path}/a.png", *keys]) == 2
-    assert "lower zoom=" in capsys.readouterr().err
-    assert not [*tmp_path.glob("a.png")]
 
 
 def test_sample_writes_a_grid_of_the_seeds_in_order(draw, generator, tmp_path, capsys):
@@ -154,28 +144,15 @@ def test_project_writes_what_other_commands_read(draw, generator, tmp_path, caps
     picture = pixels(out / "projection.png")
     zoom = picture.shape[1] // 32  # of an image and its reconstruction, in two rows with captions
     assert np.array_equal(picture[16 * zoom + 16 : -16 : zoom, : 16 * zoom : zoom], read_target(pictures[1], 16, 3))
-    draw("sample", f"latents={out / 'latents.safetensors'}", "zoom=1", f"out={tmp_path / 'sheet.png'}")
-    assert pixels(tmp_path / "sheet.png").shape == (16, 32, 3)
 
 
 def test_a_generated_image_is_found_again(generator):
     target = generator.sample([1500])[0]  # none of the candidates
     found = generator.project(target, steps=100)
     assert found.psnr >= 30
-    assert found.psnr == psnr(found.image, np.asarray(target))
+    assert found.psnr == pytest.approx(20 * np.log10(255 / np.sqrt(np.square(found.image - np.float64(target)).mean())))
     assert np.array_equal(generator.render(found.latent[None])[0], found.image)
     assert torch.allclose(found.latent[None], on_sphere(found.latent[None]))
-
-
-def test_a_difference_counts_at_the_level_that_has_it_and_a_signal_to_noise_ratio_has_its_definition():
-    black = torch.zeros(3, 1, 4, 4)
-    brighter, stripes, left = torch.full((1, 4, 4), 0.5), torch.zeros(1, 4, 4), torch.zeros(1, 4, 4)
-    stripes[:, :, ::2], stripes[:, :, 1::2] = 0.5, -0.5
-    left[:, :, :2], left[:, :, 2:] = 0.5, -0.5
-    assert laplacian_distance(torch.stack([brighter, stripes, left]), black).tolist() == [0.5, 0.5, 0.5]
-    black = np.zeros((4, 4, 3), np.uint8)
-    assert psnr(black, black) == float("inf")
-    assert psnr(black, black + np.uint8(51)) == pytest.approx(20 * np.log10(5))
 
 
 def test_directions_are_written_with_a_sheet_of_them(draw, generator, tmp_path):
@@ -210,17 +187,6 @@ def test_a_timelapse_shows_images_evenly_and_grows_from_4x4_to_the_end_at_one_si
         assert off(film.convert("RGB"), found[-1]) < 6
 
 
-def test_a_stamp_says_images_resolution_and_hours_or_minutes_and_fits_into_the_width(tmp_path):
-    assert GridFacts(1234, 4, 1.0, 0.06, 2).stamp == "1,234 images   4x4   3.6 min"
-    long = GridFacts(1_234_567, 1024, 1.0, 123.454, 2)
-    assert long.stamp == "1,234,567 images   1024x1024   123.45 h"
-    Image.new("RGB", (512, 512)).save(tmp_path / "a.png")
-    (frame,) = film_of({tmp_path / "a.png": long}, 1)
-    columns = np.flatnonzero(frame.any((0, 2)))
-    assert 0 < columns[0] < 60  # large, and no letter is cut off
-    assert 452 < columns[-1] < 511
-
-
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
@@ -228,6 +194,8 @@ def test_a_stamp_says_images_resolution_and_hours_or_minutes_and_fits_into_the_w
         (f"sample out={__file__}/a.png", "not a writable directory"),
         ("sample out=faces.tiff", "does not end in"),
         ("sample resolution=64", "4, 8, 16"),
+        ("sample zoom=100000", "lower zoom="),
+        ("interpolate frames=30 zoom=9999", "lower zoom="),
         ("sample direction=nowhere:3", "No such file"),
         ("sample direction=d.safetensors:3", "from 1 to 2"),
         ("interpolate seeds=3", "at least two"),

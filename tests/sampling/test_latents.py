@@ -15,7 +15,6 @@ from pggan.sampling.latents import (
     at_constant_speed,
     closed_spline,
     load_vectors,
-    move,
     parse_seeds,
     principal_directions,
     random_walk,
@@ -146,10 +145,3 @@ def test_the_principal_directions_show_what_changes_features_most():
     directions = principal_directions(network.requires_grad_(False), 2)
     assert directions.abs().argmax(1).tolist() == [3, 5]
     assert torch.allclose(directions.norm(dim=1), torch.ones(2))
-
-
-def test_strengths_are_distances_along_the_direction():
-    latents, direction = keys(2) * 7, torch.ones(SIZE) / SIZE**0.5
-    moved = move(latents, direction, 2.5)
-    assert torch.allclose(moved - move(latents, direction, 0), 2.5 * direction.expand(2, -1), atol=1e-5)
-    assert torch.allclose(move(latents, direction, 0).norm(dim=1), torch.full((2,), SIZE**0.5))

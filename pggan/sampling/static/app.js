@@ -336,7 +336,6 @@ on("playhead", "input", ({ target }) => {
   settle();
   timeline.seek(Number(target.value));
 });
-on("closed", "change", () => timeline.reshape());
 on("film", "submit", exportFilm);
 
 $("message").lastChild.onclick = () => ($("message").hidden = true);

@@ -7,7 +7,6 @@ export class Timeline {
   keyframes = []; // {id, latent, name, canvas}
   position = 0; // position of the playhead, from 0 to 1
   #made = 0;
-  #path = null;
   #playing = null;
 
   // `show` is called with a latent and a name when a keyframe is clicked, and again and again while the film moves.
@@ -26,9 +25,8 @@ export class Timeline {
     this.#update();
   }
 
-  // Keyframes have changed: forget the path through the old keyframes, and list the new ones.
+  // Keyframes have changed: list the new ones.
   #update() {
-    this.#path = null;
     if (!this.ready) this.stop();
     this.element.replaceChildren(...this.keyframes.map((keyframe, place) => this.#item(keyframe, place)));
     this.changed();
@@ -68,13 +66,8 @@ export class Timeline {
     return this.#playing !== null;
   }
 
-  reshape() {
-    this.#path = null;
-  }
-
   at(position) {
-    this.#path ??= (this.closed() ? loop : through)(this.keyframes.map(({ latent }) => latent));
-    return this.#path(position);
+    return (this.closed() ? loop : through)(this.keyframes.map(({ latent }) => latent))(position);
   }
 
   // The latents of all frames.  A closed path leaves out the last frame, which would repeat the first one.
