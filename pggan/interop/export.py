@@ -107,6 +107,7 @@ def run(config: ExportConfig) -> int:
             difference = write_web(generator, out, config.run, config.directions, runtime=config.runtime, mark=mark)
             megabytes = sum(file.stat().st_size for file in out.rglob("*")) / 2**20
             print(f"{out}: {megabytes:.1f} MB of static files; images differ from PyTorch's by {difference:.1e}")
+            print("To publish the page, upload the folder to a static Space of Hugging Face, or to GitHub Pages.")
             print(f"{NEXT} python -m http.server --bind 127.0.0.1 --directory {shlex.quote(config.out)}")
     return 0
 

@@ -24,7 +24,9 @@ from pggan.core.architecture import Architecture, Precision
 from pggan.core.errors import UserError, nearest
 from pggan.core.schedule import Phase
 from pggan.losses.base import GradientPenalty, Loss, PenaltyContext, Reals
+from pggan.networks.efficientnet_lite0 import EfficientNetLite0
 from pggan.networks.networks import Generator, count_parameters, new_discriminator
+from pggan.networks.projected import ProjectedDiscriminator
 from pggan.training.timing import MEMORY_BYTES, Speed
 
 NCCL_BYTES = int(1.6e9)  # memory of NCCL on each of several GPUs (github.com/NVIDIA/nccl/issues/864, on A100s 0.7e9)
@@ -44,6 +46,8 @@ class CostCounter:
         self.architecture, self.loss, self.memory = architecture, loss, MEMORY_BYTES["16" in precision]
         with torch.device("meta"):
             self.g, self.d = Generator(architecture), new_discriminator(architecture)
+            if isinstance(self.d, ProjectedDiscriminator):  # its costs don't depend on pretrained weights
+                self.d.set_backbone(None, EfficientNetLite0())
 
     def cost(self, phase: Phase) -> dict[str, Any]:
         """The cost of a step in `phase`: weights in use, memory, and FLOPs averaged over the loss's `reg_interval`."""

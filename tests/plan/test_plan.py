@@ -171,6 +171,11 @@ def test_hours_and_a_card_tell_what_the_card_would_train(plan_of, make_pyramid, 
     assert re.match(r"16x16 after [\d,]+ images: about \d+ minutes on one RTX 4090 \(±25 %\), ", plan["answer"])
 
 
+def test_pretrained_features_are_counted_without_their_weights(plan_of):
+    keys = ("model.features=efficientnet-lite0", "model.features_from=8")
+    assert plan_of(*keys)["phases"][-1]["flops"] > plan_of()["phases"][-1]["flops"]
+
+
 def test_the_images_of_a_prepared_folder_say_how_many_channels_they_have(plan_of, labelled_data):
     notes = plan_of(f"data.path={labelled_data}", "data.labels=true")["notes"]
     assert notes[0].startswith("Images: 3 channels, 3 classes")
