@@ -17,6 +17,7 @@ from pggan.config.validation import alternatives, described, kinds_of
 
 ROOT = Path(__file__).parents[1]
 PAGES = {"README.md": "index.md", "outputs/README.md": "outputs.md"}  # of files outside docs/
+BACKGROUND = {"lab.md", "decisions.md", "quality.md"}  # the search ranks these pages below those with advice
 INTRODUCTION = """# Keys of `pggan {name}`
 
 {duty}
@@ -40,6 +41,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Point links that leave docs/ to the page that a file has become, or to the repository where it has an address."""
+    if page.file.src_uri in BACKGROUND:
+        page.meta["search"] = {"boost": 0.2}
     folder = posixpath.join("docs", posixpath.dirname(page.file.src_uri))
 
     def outside(match: re.Match[str]) -> str:

@@ -12,8 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "pggan"
-# The lowest first, as the README lists them: a subpackage imports only from itself and from those before it.
-SUBPACKAGES = re.findall(r"^\| `pggan/(\w+)/[\w{},/]*` \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+# The lowest first, as CONTRIBUTING lists them: a subpackage imports only from itself and from those before it.
+SUBPACKAGES = re.findall(r"^\| `pggan/(\w+)/[\w{},/]*` \|", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
 FILES = sorted(PACKAGE.rglob("*.py"))
 SOURCES = {path: path.read_text() for path in FILES}
 TREES = {path: ast.parse(source) for path, source in SOURCES.items()}
