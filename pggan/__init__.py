@@ -9,6 +9,8 @@ from pggan.core.process import set_library_defaults
 # The public functions and their modules; `__getattr__` imports a module and torch when its function is first used.
 PUBLIC = {
     "load": "pggan.sampling.trained_generator:load",
+    "train": "pggan.cli.main:train",
+    "Loss": "pggan.losses.base:Loss",
     "from_pretrained": "pggan.interop.export:from_pretrained",
 }
 

@@ -8,13 +8,15 @@ import gc
 import locale
 import os
 import shlex
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from io import TextIOWrapper
 from pkgutil import resolve_name
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pggan.cli.commands import COMMANDS, Command
 from pggan.cli.help import help_text, overview
@@ -23,9 +25,14 @@ from pggan.core.process import (
     COMMAND_VARIABLE,
     STARTED_VARIABLE,
     TASK_VARIABLE,
+    TORCH_WAS_LOADED,
     __version__,
     environment,
 )
+
+if TYPE_CHECKING:
+    from pggan.losses.base import Loss
+    from pggan.sampling.trained_generator import TrainedGenerator
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,8 +44,38 @@ def main(argv: Sequence[str] | None = None) -> int:
         return guarded(lambda: run_arguments(arguments))
 
 
-def run_arguments(arguments: list[str]) -> int:
-    """Run the command that `arguments` name; returns the exit code."""
+def train(*overrides: str, loss: "Loss | None" = None) -> "TrainedGenerator":
+    """Train like `pggan train` with `overrides`, such as "data.path=photos"; returns the run's averaged generator.
+
+    Without `loss`, a new process trains, which is as fast as the command even if torch was loaded here before pggan.
+    Args: loss: an object of a subclass of `pggan.Loss`, instead of the loss that the key loss= names.
+    """
+    from pggan.checkpoints.read import OUTPUTS, newest_run
+    from pggan.sampling.trained_generator import load
+
+    words = ["train", *overrides]
+    if loss is None:
+        # A session of its own: Ctrl-C reaches only this process, which then asks the training once to save and stop.
+        with subprocess.Popen([sys.executable, "-m", "pggan", *words], start_new_session=True) as child:  # noqa: S603
+            try:
+                code = child.wait()
+            except KeyboardInterrupt:
+                child.send_signal(signal.SIGINT)
+                code = child.wait()
+    else:
+        loss.check()
+        if TORCH_WAS_LOADED:
+            print("Import pggan before torch: small steps on a CPU may otherwise take longer.")
+        with environment({COMMAND_VARIABLE: shlex.join(["pggan", *words]), STARTED_VARIABLE: str(time.time())}):
+            code = run_arguments(words, loss)
+    if code != 0:
+        raise UserError(f"The training has ended with exit code {code}.", "Its last message says why.")
+    given = [word.partition("=")[2] for word in overrides if word.startswith("run_dir=")]
+    return load(given[-1] if given else newest_run(OUTPUTS))
+
+
+def run_arguments(arguments: list[str], *parts: object) -> int:
+    """Run the command that `arguments` name; returns the exit code.  `parts`: see `run_command`."""
     try:
         os.getcwd()
     except OSError as error:
@@ -64,7 +101,7 @@ def run_arguments(arguments: list[str]) -> int:
 
     def run(values: dict[str, Any], overrides: list[str]) -> int:
         validated(command.schema_type, values)  # report mistakes before hours= measures this machine for minutes
-        return run_command(command, with_choices(command, values, overrides))
+        return run_command(command, with_choices(command, values, overrides), *parts)
 
     arguments = with_marked_files(arguments)
     if any(argument.startswith("-") for argument in arguments):
@@ -72,8 +109,8 @@ def run_arguments(arguments: list[str]) -> int:
     return run(compose(command.name, arguments), arguments)
 
 
-def run_command(command: Command, values: Mapping[str, Any]) -> int:
-    """Validate composed `values`, and call the command's function with them; returns the exit code."""
+def run_command(command: Command, values: Mapping[str, Any], *more: object) -> int:
+    """Validate composed `values`, and call the command's function with them and `more`; returns the exit code."""
     from pggan.config.train import TrainConfig
     from pggan.config.validation import validated
 
@@ -86,7 +123,7 @@ def run_command(command: Command, values: Mapping[str, Any]) -> int:
     gc.disable()  # imports create no garbage, and take a sixth less time without garbage collection
     run: Callable[..., int] = resolve_name(command.function)
     gc.enable()
-    return run(config, *parts)
+    return run(config, *parts, *more)
 
 
 def with_newest_run(command: Command, values: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -15,6 +15,7 @@ from pggan.core.errors import require
 from pggan.core.schedule import PerResolution, Schedule
 
 if TYPE_CHECKING:
+    from pggan.losses.base import Loss
     from pggan.training.build import TrainerSettings  # imports torch, which is slow
 
 Whole = Annotated[int, ">=0"]
@@ -280,14 +281,14 @@ class TrainConfig:
             # The number replaces the word "auto", so that every report and checkpoint shows it.
             object.__setattr__(self, "loss", replace(self.loss, gamma=gamma_by_rule(last.resolution, last.batch)))
 
-    def trainer_settings(self) -> "TrainerSettings":
-        """Convert these keys to the settings that `build_trainer` takes."""
+    def trainer_settings(self, loss: "Loss | None" = None) -> "TrainerSettings":
+        """Convert these keys to the settings that `build_trainer` takes; `loss` replaces the loss of the keys."""
         from pggan.losses import build_loss
         from pggan.training.build import TrainerSettings
 
         compute = self.compute
         return TrainerSettings(
-            loss=build_loss(vars(self.loss)),
+            loss=loss or build_loss(vars(self.loss)),
             ada_rampup_images=self.augmentation.rampup_images if isinstance(self.augmentation, AdaConfig) else None,
             precision=self.precision,
             seed=self.seed,

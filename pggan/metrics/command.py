@@ -24,7 +24,7 @@ from pggan.metrics import FIRST_SEED, Evaluator
 from pggan.sampling.files import check_output
 from pggan.sampling.images import save_png
 from pggan.sampling.marks import mark_line
-from pggan.sampling.trained_generator import load
+from pggan.sampling.trained_generator import TrainedGenerator, load
 
 
 def run(config: EvaluateConfig) -> int:
@@ -65,6 +65,16 @@ def run(config: EvaluateConfig) -> int:
                 temporary.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
     report(config, result)
     return 0
+
+
+def compare(
+    generator: TrainedGenerator, data: str, metrics: list[str], extractor: str, count: int | None
+) -> dict[str, float]:
+    """The metrics of a loaded generator against the images at `data`, by name."""
+    group, settings = ProcessGroup.single_process(generator.network.weights[0].device), generator.settings()
+    pyramid = open_images("", data, generator.network.architecture.channels, settings.resolution)
+    evaluator = Evaluator(metrics, extractor, group.device, count=count)
+    return evaluator.evaluate(generator.network, settings, pyramid, group=group).values
 
 
 def open_images(run: str, data: str | None, channels: int, resolution: int) -> ImagePyramid:

@@ -3,9 +3,12 @@
 N images, Z latent size, R resolution, C channels.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, partial
+from io import BytesIO
+from math import ceil, sqrt
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -15,13 +18,32 @@ from torch import Tensor
 from pggan.checkpoints.generator_file import LoadedGenerator, load_generator
 from pggan.checkpoints.read import NEWEST, choose_checkpoint
 from pggan.core.devices import choose_device
-from pggan.core.errors import UserError, nearest
+from pggan.core.errors import UserError, nearest, require
+from pggan.sampling.files import ANIMATED, check_output, film_zoom, save_film, sheet, sheet_zoom
 from pggan.sampling.generate import RenderSettings, render_each, seed_latents
 from pggan.sampling.images import Pixels, to_pil
-from pggan.sampling.latents import mean_features, parse_seeds
+from pggan.sampling.latents import mean_features, parse_seeds, path_through, principal_directions
+from pggan.sampling.marks import mark_line
 from pggan.sampling.projection import STEPS, Picture, Projection, project, read_target
 
+COMPARE = "pggan.metrics.command:compare"  # imported only when it is used, because metrics use this module
+PATHS = ("slerp", "lerp", "loop")
 Seeds = int | str | Iterable[int]  # seeds, such as 5, "0-63", "1,5,9-12" or [1, 5, 9]
+
+
+class Pictures(list[Image.Image]):
+    """A list of PIL pictures of one size, which a notebook shows as one sheet."""
+
+    def grid(self, columns: int | None = None) -> Image.Image:
+        """All pictures on one sheet, row by row, enlarged for a screen; None: as many columns as rows."""
+        columns = columns or ceil(sqrt(len(self)))
+        images = [np.asarray(picture).reshape(picture.height, picture.width, -1) for picture in self]
+        return to_pil(sheet(images, columns, sheet_zoom(self[0].width, columns)))
+
+    def _repr_png_(self) -> bytes | None:
+        content = BytesIO()
+        self.grid().save(content, "PNG")
+        return content.getvalue()
 
 
 class TrainedGenerator:
@@ -74,9 +96,50 @@ class TrainedGenerator:
         number = names.index(name) % self.num_classes if names else None
         return RenderSettings(resolution or self.resolution, alpha, truncation, number)
 
-    def sample(self, seeds: Seeds, **stage: Any) -> list[Image.Image]:
+    def sample(self, seeds: Seeds, **stage: Any) -> Pictures:
         """Draw one PIL picture for each seed; the other arguments are those of the method `settings`."""
-        return [to_pil(image) for image in self.stream(self.latents(seeds), self.settings(**stage))]
+        return Pictures(map(to_pil, self.stream(self.latents(seeds), self.settings(**stage))))
+
+    def grid(self, seeds: Seeds = "0-15", columns: int | None = None, **stage: Any) -> Image.Image:
+        """Draw `seeds` on one sheet, enlarged for a screen; `stage`: keyword arguments for `settings`."""
+        return self.sample(seeds, **stage).grid(columns)
+
+    def path(self, seeds: Seeds, kind: str, frames: int) -> Tensor:
+        """The latents [F, Z] of F = `frames` frames through `seeds`; `kind` is slerp, lerp or loop."""
+        require(kind in PATHS and frames >= 2, "path, frames", f"{kind}, {frames}", f"one of {PATHS}, and at least 2")
+        return path_through(self.latents(seeds), kind, frames)
+
+    def interpolate(self, seeds: Seeds, frames: int = 60, path: str = "slerp", **stage: Any) -> Pictures:
+        """Draw the frames of a path through `seeds`: slerp, lerp or loop; `stage`: keyword arguments for `settings`."""
+        return Pictures(map(to_pil, self.stream(self.path(seeds, path, frames), self.settings(**stage))))
+
+    def film(
+        self, out: str | Path, seeds: Seeds, frames: int = 180, path: str = "loop", fps: int = 30, **stage: Any
+    ) -> Path:
+        """Write a film of a path through `seeds`; the ending of `out` (.mp4, .webp or .gif) chooses the format."""
+        place, latents, settings = (
+            check_output(str(out), ANIMATED),
+            self.path(seeds, path, frames),
+            self.settings(**stage),
+        )
+        shown = (sheet([image], 1, film_zoom(settings.resolution)) for image in self.stream(latents, settings))
+        save_film(shown, frames, fps, place, mark_line(True, "(loaded in Python)", f"seeds={seeds}"))
+        return place
+
+    def directions(self, count: int = 8, label: int | str | None = None) -> Tensor:
+        """Unit vectors [K, Z] of latents, the principal directions: K = `count`, the strongest first."""
+        return principal_directions(self.network, count, self.settings(label=label).label)
+
+    def evaluate(
+        self,
+        data: str | Path,
+        metrics: Sequence[str] = ("swd", "ms_ssim", "kid"),
+        extractor: str = "efficientnet-lite0",
+        count: int | None = None,
+    ) -> dict[str, float]:
+        """Metrics against the images at `data`, like `pggan evaluate`; returns the values by name."""
+        compared: Any = resolve_name(COMPARE)
+        return dict(compared(self, str(data), list(metrics), extractor, count))
 
     def render(self, latents: Tensor, **stage: Any) -> Pixels:
         """Draw images uint8 [N, R, R, C] of `latents` [N, Z]; other arguments are those of the method `settings`."""
