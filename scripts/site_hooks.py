@@ -41,7 +41,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Point links that leave docs/ to the page that a file has become, or to the repository where it has an address."""
-    if page.file.src_uri in BACKGROUND:
+    if page.file.src_uri in BACKGROUND or page.file.src_uri.startswith("keys/"):
         page.meta["search"] = {"boost": 0.2}
     folder = posixpath.join("docs", posixpath.dirname(page.file.src_uri))
 
