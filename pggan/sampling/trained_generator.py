@@ -98,7 +98,11 @@ class TrainedGenerator:
 
     def sample(self, seeds: Seeds, **stage: Any) -> Pictures:
         """Draw one PIL picture for each seed; the other arguments are those of the method `settings`."""
-        return Pictures(map(to_pil, self.stream(self.latents(seeds), self.settings(**stage))))
+        return self.draw(self.latents(seeds), **stage)
+
+    def draw(self, latents: Tensor, **stage: Any) -> Pictures:
+        """Draw one PIL picture for each of `latents` [N, Z]; `stage`: keyword arguments for `settings`."""
+        return Pictures(map(to_pil, self.stream(latents, self.settings(**stage))))
 
     def grid(self, seeds: Seeds = "0-15", columns: int | None = None, **stage: Any) -> Image.Image:
         """Draw `seeds` on one sheet, enlarged for a screen; `stage`: keyword arguments for `settings`."""
@@ -111,7 +115,7 @@ class TrainedGenerator:
 
     def interpolate(self, seeds: Seeds, frames: int = 60, path: str = "slerp", **stage: Any) -> Pictures:
         """Draw the frames of a path through `seeds`: slerp, lerp or loop; `stage`: keyword arguments for `settings`."""
-        return Pictures(map(to_pil, self.stream(self.path(seeds, path, frames), self.settings(**stage))))
+        return self.draw(self.path(seeds, path, frames), **stage)
 
     def film(
         self, out: str | Path, seeds: Seeds, frames: int = 180, path: str = "loop", fps: int = 30, **stage: Any

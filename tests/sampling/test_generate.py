@@ -107,14 +107,12 @@ def test_truncation_goes_to_the_average_face_of_the_class(generator):
 
 
 @pytest.mark.slow
-def test_the_cells_of_the_notebook_run_in_their_order(run_dir, tmp_path, monkeypatch):
-    (tmp_path / "outputs").mkdir()
-    (tmp_path / "outputs" / "demo").symlink_to(run_dir)
+def test_the_cells_of_the_notebook_run_in_their_order(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     for cell in json.loads(NOTEBOOK.read_text())["cells"]:
-        if cell["cell_type"] == "code":
+        if cell["cell_type"] == "code" and not cell["source"][0].startswith("%pip"):
             exec("".join(cell["source"]), names)
-            assert cell["outputs"] == []
+            assert cell["outputs"]  # stored with its pictures
     assert names["found"].psnr > 20
-    assert load_vectors("latents", tmp_path / "found.safetensors", 8).shape == (1, 8)
+    assert load_vectors("latents", tmp_path / "found.safetensors", 64).shape == (1, 64)
