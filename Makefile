@@ -64,7 +64,10 @@ check-versions: setup  ## Unit tests with the lowest and the newest versions dec
 check: lint test  ## Lint, types and all tests: what has to pass before a change lands.
 
 docs: setup  ## Build the documentation as a site, in site/.
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python -m scripts.site_pages build/pages
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "The site is the folder site/. To read and search it, serve it, and open http://127.0.0.1:8000:"
+	@echo "$(BIN)/python -m http.server --bind 127.0.0.1 --directory site"
 
 gpu:  ## Measure on a GPU what only a GPU can show, in ten minutes; with PYTHON=python3 if PyTorch is installed there.
 	@if reason=$$($(PYTHON) -c "import benchmarks.first_gpu, pggan.run.train" 2>&1); then \

@@ -200,18 +200,25 @@ def test_the_python_of_the_pages_runs_on_what_their_commands_write(finished_run,
 @pytest.mark.slow
 def test_the_site_has_every_page_and_is_built_without_a_warning_and_asks_no_other_host(tmp_path):
     pytest.importorskip("material", reason="needs the extra docs")
-    command = [sys.executable, "-W", "ignore", "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
-    listed = re.findall(r"([\w/-]+)\.md", (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2])
+    configuration = (ROOT / "mkdocs.yml").read_text()
+    (tmp_path / "mkdocs.yml").write_text(configuration)
+    for command in (
+        "scripts.site_pages {0}/build/pages",
+        "mkdocs build --strict --quiet -f {0}/mkdocs.yml -d {0}/site",
+    ):
+        words = [sys.executable, "-W", "ignore", "-m", *command.format(tmp_path).split()]
+        subprocess.run(words, cwd=ROOT, check=True, capture_output=True, text=True)
+    site = tmp_path / "site"
+    listed = re.findall(r"([\w/-]+)\.md", configuration.partition("\nnav:")[2])
     keys = {f"keys/{name.replace(' ', '_')}" for name in COMMANDS}
     assert {*listed} == {"index", "outputs", *keys, *(path.stem for path in PAGES if path.name != "README.md")}
-    assert all((tmp_path / f"{name}.html").is_file() for name in listed)
+    assert all((site / f"{name}.html").is_file() for name in listed)
     loaded = r"<(?:script|img|iframe)[^>]* src=\"?https?:|<link[^>]* rel=\"?stylesheet[^>]* href=\"?https?:"
-    for page in tmp_path.rglob("*.html"):
+    for page in site.rglob("*.html"):
         assert not re.search(loaded, page.read_text()), page
-    for page in (tmp_path / "keys").glob("*.html"):
+    for page in (site / "keys").glob("*.html"):
         for cells in re.findall(r"<tr>\s*<td><code>(.*?)</tr>", page.read_text(), re.DOTALL):
             assert re.sub(r"<[^>]*>|\s", "", cells.rpartition("<td>")[2]), f"{page.name} does not explain {cells[:40]}"
-    table = (tmp_path / "keys" / "train.html").read_text()
+    table = (site / "keys" / "train.html").read_text()
     for key in ("schedule.final_resolution", "monitor.tick_images", "loss.gamma", "ema.half_life_images"):
         assert f"<code>{key}</code>" in table, key

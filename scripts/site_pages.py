@@ -1,23 +1,25 @@
-"""What `mkdocs build` adds to docs/: the README as the first page, a reference of every key, links to code."""
+"""Write the pages of the site, as Markdown, into a folder: those of docs/, the README and every command's keys.
+
+`make docs` runs this script and then the generator of the site, which only has to read a folder of Markdown.
+"""
 
 import posixpath
 import re
+import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
-
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
-from mkdocs.structure.pages import Page
 
 from pggan.cli.commands import COMMANDS, Command
 from pggan.config.defaults import CONFIGS, choices_of
 from pggan.config.validation import alternatives, described, kinds_of
 
 ROOT = Path(__file__).parents[1]
-PAGES = {"README.md": "index.md", "outputs/README.md": "outputs.md"}  # of files outside docs/
-BACKGROUND = {"lab.md", "decisions.md", "quality.md"}  # the search ranks these pages below those with advice
+MOVED = {"README.md": "index.md", "outputs/README.md": "outputs.md"}  # pages from outside docs/
+ADVICE_FIRST = "---\nsearch:\n  boost: 0.2\n---\n\n"  # at the top of a page, ranks it below others in the site's search
+BACKGROUND = ("decisions.md", "lab.md", "quality.md")
 INTRODUCTION = """# Keys of `pggan {name}`
 
 {duty}
@@ -30,47 +32,34 @@ Keys are given as `key=value`; a key inside another one as `outer.inner=value`. 
 """
 
 
-def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are made here."""
-    for file, name in PAGES.items():
-        files.append(File.generated(config, name, content=from_root(file)))
+def write_pages(folder: Path) -> None:
+    """Write all pages and pictures into a folder, in place of what it held."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(ROOT / "docs", folder)
+    for page in (ROOT / "docs").glob("*.md"):
+        rank = ADVICE_FIRST if page.name in BACKGROUND else ""
+        (folder / page.name).write_text(rank + linked(page.read_text(), "docs"))
+    for page, name in MOVED.items():
+        (folder / name).write_text(linked((ROOT / page).read_text(), posixpath.dirname(page)))
+    (folder / "keys").mkdir()
     for command in COMMANDS.values():
-        files.append(File.generated(config, page_name(command), content=reference(command)))
-    return files
+        (folder / "keys" / f"{command.name.replace(' ', '_')}.md").write_text(ADVICE_FIRST + reference(command))
 
 
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Point links that leave docs/ to the page that a file has become, or to the repository where it has an address."""
-    if page.file.src_uri in BACKGROUND or page.file.src_uri.startswith("keys/"):
-        page.meta["search"] = {"boost": 0.2}
-    folder = posixpath.join("docs", posixpath.dirname(page.file.src_uri))
+def linked(text: str, folder: str) -> str:
+    """A page of a folder of the repository with its links as the site needs them; files without a page become names."""
 
-    def outside(match: re.Match[str]) -> str:
-        text, target = match.groups()
-        path, hash_sign, anchor = target.partition("#")
-        path = posixpath.normpath(posixpath.join(folder, path))
-        if "://" in target or target.startswith("#") or path.startswith("docs/"):
+    def target(match: re.Match[str]) -> str:
+        picture, words, link = match.groups()
+        path, hash_sign, anchor = link.partition("#")
+        path = posixpath.normpath(posixpath.join(folder, path)) if path else ""
+        if "://" in link or not path:
             return match[0]
-        if path in PAGES:
-            return f"[{text}]({PAGES[path]}{hash_sign}{anchor})"
-        return f"[{text}]({config.repo_url.rstrip('/')}/blob/main/{path})" if config.repo_url else f"{text} (`{path}`)"
+        if page := MOVED.get(path) or (path.removeprefix("docs/") if path.startswith("docs/") else None):
+            return f"{picture}[{words}]({page}{hash_sign}{anchor})"
+        return words if path.removesuffix(".md") in words else f"{words} (`{path}`)"
 
-    return re.sub(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)", outside, markdown)
-
-
-def from_root(file: str) -> str:
-    """The text of a page that lies outside docs/, with links as they are seen from docs/."""
-
-    def moved(match: re.Match[str]) -> str:
-        path = posixpath.join(posixpath.dirname(file), match[1])
-        return f"]({path.removeprefix('docs/') if path.startswith('docs/') else f'../{path}'})"
-
-    return re.sub(r"\]\((?!https?:|#)([^)]+)\)", moved, (ROOT / file).read_text())
-
-
-def page_name(command: Command) -> str:
-    """The file of a command's page."""
-    return f"keys/{command.name.replace(' ', '_')}.md"
+    return re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", target, text)
 
 
 def reference(command: Command) -> str:
@@ -146,3 +135,7 @@ def kind_of(schema: Any, key: str) -> str:
             return ""
         schema = kinds_of(schema)[name]
     return "section" if is_dataclass(alternatives(schema)[0]) else cell(described(schema))
+
+
+if __name__ == "__main__":
+    write_pages(Path(sys.argv[1]))
