@@ -198,7 +198,7 @@ def words_for_hydra(command: Command, overrides: Sequence[str], *, several: bool
 def as_typed(value: str, kinds: tuple[Any, ...]) -> str:
     """A value in Hydra's syntax, so that keys of text get the value as the user has typed it: 2024_12_25 is no number.
 
-    Quotes for Hydra, and what is no text for these `kinds` of keys, stay.  ~ is the home directory; lists get brackets.
+    Quoted values, "", null, and for bool keys true and false, stay as they are.  ~ becomes the home directory.
     """
     if QUOTED.fullmatch(value) or value in ("", "null", *(["true", "false"] if bool in kinds else [])):
         return value

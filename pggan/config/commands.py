@@ -206,7 +206,7 @@ class MonitorConfig:
 class InspectConfig:
     """Keys of `pggan inspect`, which shows what a run, a checkpoint, a data set or a picture holds."""
 
-    run: str  # not used beside `data` and `image`
+    run: str  # ignored if `data` or `image` is given
     data: str | None
     image: str | None
     json: bool

@@ -175,9 +175,9 @@ def _has_wrong_checksums(content: bytes) -> bool:
 
 
 def _jpeg_pixels(content: bytes, mode: str, least_side: int) -> Pixels | None:
-    """The pixels [H, W, C] of a JPEG file of Pillow's `mode`; None if the file is odd, but Pillow can read all pixels.
+    """The pixels [H, W, C] of a JPEG file in Pillow's `mode`; None if simplejpeg rejects a file that Pillow can read.
 
-    A JPEG file that is much larger than `least_side` is decoded at up to an eighth of its size, if that is not 0.
+    If `least_side` is not 0, much larger pictures are decoded at a reduced size, down to an eighth of their sides.
     Raises BadImage for damaged files, where Pillow fills in grey without a word.
     """
     colours = {"L": "GRAY"}.get(mode, mode)

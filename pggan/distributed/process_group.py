@@ -28,7 +28,7 @@ from pggan.distributed.launch import RENDEZVOUS_SECONDS
 STEP_TIMEOUT = timedelta(minutes=30)  # timeout of gradient all-reduces, which slow networks or evaluations can delay
 CONTROL_TIMEOUT = timedelta(days=1)  # timeout of small CPU collectives: ranks may wait hours for one that prepares data
 ROUND, POLL_SECONDS = "round", 0.1
-# Ranks send one another flags before each step, so a rank that evaluates or saves never keeps the other GPUs waiting.
+# A GPU step that takes longer hangs: ranks wait on CPUs, before the step, for a rank that evaluates or saves.
 STALL_SECONDS = 300
 MAX_STEPS_IN_FLIGHT = 8  # largest number of steps in the GPU's queue; a checkpoint waits for all queued steps
 T = TypeVar("T")

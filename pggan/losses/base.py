@@ -75,7 +75,7 @@ class GradientPenalty:
     def of(self, gradient: Tensor, missing_levels: int) -> Tensor:
         """The penalty [N] for the `gradient` [N, C, R, R] of scores.  Final resolution is R * 2**`missing_levels`."""
         gradient = to_float32(gradient).flatten(1)
-        # The official code upsamples interpolated images to the final resolution.  Each time halves the norm.
+        # The official code upsamples all images to the final resolution, which halves the gradient's norm per doubling.
         factor = 2**missing_levels if self.at is PenaltyAt.interpolated else 1
         if self.target == 0:  # a norm would take a root, whose derivative at 0 is NaN
             return self.weight / factor**2 * gradient.square().sum(1)

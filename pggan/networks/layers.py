@@ -39,7 +39,7 @@ class Prepared(NamedTuple):
 
     kernel: Kernel
     bias: Tensor
-    sums: Tensor | None = None  # only in `ConvWithStddev`: a map of ones, convolved
+    sums: Tensor | None = None  # [O, 4, 4], only in `ConvWithStddev`: a map of ones, convolved
     rows: Sequence[Rows] = ()  # where Triton kernels add the gradients of the bias and, before it, of an RGB weight
 
 
@@ -52,12 +52,12 @@ class Computing:
     def __init__(self) -> None:
         self.options = ComputeOptions()
         self.prepared: dict[Key, Prepared] | None = None
-        self.served = False  # whether Triton kernels prepare kernels in this `use_options` block
-        self.asked: dict[ComputeOptions, dict[Key, None]] = {}  # what layers asked for in the last pass, by options
+        self.served = False  # whether Triton makes the convolution kernels from the weights in this `use_options` block
+        self.asked: dict[ComputeOptions, dict[Key, None]] = {}  # {options: keys used in their last `use_options` block}
         self.plans: dict[Any, Plan] = {}
 
     def prepare_together(self, keys: Iterable[Key]) -> dict[Key, Prepared]:
-        """Prepare the kernels that Triton kernels serve, by one launch."""
+        """Make the convolution kernels of `keys` in one Triton launch; leave out layers that keep full precision."""
         served = [key for key in keys if key[0].dtype == (self.options.dtype or torch.float32)]
         requests = [layer.request(algorithm, scale) for layer, algorithm, scale in served]
         if not requests:
@@ -101,7 +101,7 @@ class Equalized(nn.Module):
     ) -> None:
         """Args: shape: shape of the weight, [O, I, …].  blur: whether a low-pass filter comes before the activation.
 
-        images: whether this is a 1x1 convolution of images followed by `activate`, or one to images without activation.
+        images: True for from-RGB layers (1x1, with activation), and for to-RGB layers (1x1, without activation).
         """
         super().__init__()
         self.weight = nn.Parameter(torch.empty(shape))
@@ -194,7 +194,7 @@ class ConvWithStddev(Equalized):
     """
 
     def prepare(self, algorithm: Algorithm, scale: float) -> Prepared:
-        """Prepare the kernel of the I features, the bias, and the stddev's weights convolved with ones [O, 4, 4]."""
+        """Prepare the kernel for I features, the bias, and a 4x4 map of ones convolved with the stddev's weights."""
         # `split` along the last dimension in memory has a fast backward pass; slices would pad gradients with zeros.
         blocks = torch.split(self.weight.permute(0, 2, 3, 1), [self.weight.shape[1] - 1, 1], 3)
         features, taps = (block.permute(0, 3, 1, 2) for block in blocks)
@@ -218,7 +218,7 @@ class ProgressiveNetwork(nn.Module):
         self.architecture, self.levels, self.computing = architecture, architecture.resolutions, Computing()
 
     def index_weights(self) -> None:
-        """Give all layers this network's `computing`, and store a list of parameters, because listing them is slow."""
+        """Let all layers share one `Computing` object; store a list of all parameters, because listing them is slow."""
         for layer in self.modules():
             if isinstance(layer, Equalized):
                 layer.computing = self.computing

@@ -170,7 +170,7 @@ def algorithm_for(x: Tensor, shape: torch.Size, rescaling: Rescaling) -> Algorit
         # Adding gradients of 8192x512 weights takes longer than computing them.  On CPUs, DENSE computes their sum.
         return DENSE if wide else TORCH
     if x.device.type != "cpu":
-        # Packs pay where a GPU would otherwise wait for tiles: in half precision, and for rows of several whole packs.
+        # Packs of pixels speed up GPUs in 16-bit precision, for few feature maps, if image rows consist of whole packs.
         packs = max(shape[:2]) <= packed.MAPS // 2 and x.dtype.itemsize == 2 and x.shape[-1] % (2 * packed.MAPS) == 0
         return POINTWISE if shape[-1] == 1 else PACKED if packs else DIRECT
     if shape[-1] > 1 and wide and x.dtype.itemsize >= 4 and x.shape[-1] <= CACHED:

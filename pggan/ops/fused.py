@@ -103,23 +103,23 @@ def pixel_norm(x: Tensor) -> Tensor:
 class PixelSums:
     """Gradients of many parameters that are sums over pixels, in a fixed order, so that their bits are reproducible.
 
-    Each use of a parameter adds to the parameter's columns: a Triton program to one row.  `take` sums up all rows.
+    Each parameter owns columns of a float32 matrix.  Each Triton program adds to its own row; `take` sums up the rows.
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self.parameters, self.used = parameters, set[int]()
         self.sizes = [parameter.numel() for parameter in parameters]
-        self.memory: Tensor | None = None  # [PROGRAMS, sum of sizes], from the first use on
+        self.memory: Tensor | None = None  # [PROGRAMS, sum of sizes]; None before the first use
 
     def rows(self, number: int) -> Tensor:
-        """The columns [PROGRAMS, …] of parameter `number`."""
+        """The part of the matrix that belongs to parameter `number`: [PROGRAMS, the parameter's size]."""
         if self.memory is None:
             self.memory = torch.zeros(PROGRAMS, sum(self.sizes), device=self.parameters[0].device)
         self.used.add(number)
         return torch.split(self.memory, self.sizes, 1)[number]
 
     def take(self, others: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """The gradients of the parameters that were used, each plus its other gradient, if any; then start anew."""
+        """Sum up the rows to gradients of parameters, add `others`, the gradients from autograd, and clear the rows."""
         totals = () if self.memory is None else torch.split(self.memory.sum(0), self.sizes)
         found = list(others)
         for number in self.used:
@@ -169,7 +169,7 @@ class BiasAct(torch.autograd.Function):
 
 def blend(alpha: Tensor, old: Tensor, new: Tensor) -> Tensor:
     """The blend (1 - alpha) * old + alpha * new of tensors [N, C, …], with a scalar alpha []."""
-    if not old.is_contiguous() or not new.is_contiguous():  # a blend works in any order in memory that both share
+    if not old.is_contiguous() or not new.is_contiguous():  # both tensors need the same memory order
         old, new = dense(old), dense(new)
     result = torch.empty_like(new)
     launch_tiles("blend", old, new, alpha, result)
@@ -202,10 +202,7 @@ def launch_stddev(
 
 
 class Stddev(torch.autograd.Function):
-    """The minibatch stddev of features [N, C, H, W] as float32 [N]; differentiable twice.
-
-    The plain twin is `networks.layers.minibatch_stddev`.
-    """
+    """The minibatch stddev [N] of features [N, C, H, W].  Differentiable twice.  Plain twin: `minibatch_stddev`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, groups: Groups) -> Tensor:

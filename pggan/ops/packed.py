@@ -17,8 +17,8 @@ from torch import Tensor
 from pggan.core.architecture import Rescaling
 from pggan.ops.products import side_and_stride
 
-MAPS = 64  # a pack has at most so many feature maps
-REACH = 3  # width of a kernel for packs: a pack and its neighbours contain the neighbours of all pixels of the pack
+MAPS = 64  # largest number of feature maps of a pack
+REACH = 3  # width of a packed kernel, in packs: the left neighbour, the pack itself and the right neighbour
 
 
 def pack_size(outputs: int, inputs: int) -> int:
@@ -28,7 +28,7 @@ def pack_size(outputs: int, inputs: int) -> int:
 
 @cache  # cached, because on a GPU, launching the kernels of this function takes longer than running them
 def places(k: int, rescaling: Rescaling, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Where a kernel for packs has 1 times a tap: [k pixels of the small pack, REACH, pixels of the large pack, taps].
+    """1 where a packed kernel holds a tap, else 0: [pixels of small pack, REACH packs, pixels of large pack, taps].
 
     Tap t of a small image's pixel a reads the large image's pixel a * stride + t - 1.
     """
@@ -39,7 +39,7 @@ def places(k: int, rescaling: Rescaling, dtype: torch.dtype, device: torch.devic
 
 
 def pack_kernel(kernel: Tensor, k: int, rescaling: Rescaling) -> Tensor:
-    """The kernel [k S, k L, 3, 3], with resampling [k S, 2k L, 4, 3], for packs, from one of `fuse_resampling`."""
+    """Pack a kernel: [S, L, 3, 3] -> [k S, k L, 3, 3], or fused with resampling [S, L, 4, 4] -> [k S, 2k L, 4, 3]."""
     taps = kernel.permute(0, 2, 3, 1)  # [S, side, side, L]
     packed = torch.einsum("kplt,ahtb->kahplb", places(k, rescaling, kernel.dtype, kernel.device), taps)
     return packed.reshape(k * taps.shape[0], taps.shape[1], REACH, -1).permute(0, 3, 1, 2)

@@ -1,8 +1,8 @@
-"""All kernels of a network prepared by one launch on a GPU: scaled, cast, fused with resampling, packed.
+"""One Triton launch scales and casts all weights of a network, fuses them with resampling, and packs them (`packed`).
 
-Kernels and gradients of weights are linear maps of each other.  One launch computes all gradients, too: layers put the
-gradients of kernels aside, instead of returning them to autograd, which would take several launches for each of them.
-`Algorithm.prepare` is the plain twin.  Shapes: O and I are the weight's output and input maps.
+Each convolution kernel is a linear map of its weight, so one more launch computes the gradients of all weights.  Layers
+put the gradients of kernels aside for this launch.  Autograd would launch several operations for each gradient.
+`Algorithm.prepare` is the plain twin.  Shapes: O output and I input feature maps of a weight.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,14 +20,14 @@ from pggan.ops.fused import PixelSums, Rows, launch
 from pggan.ops.packed import REACH
 from pggan.ops.products import side_and_stride
 
-BLOCK = 32  # side of the tiles of a kernel that Triton programs compute
+BLOCK = 32  # a Triton program computes BLOCK x BLOCK elements of one tap of a convolution kernel
 
 
 class Transform(NamedTuple):
-    """How a kernel follows from a weight, in the order in which the Triton kernels read these numbers.
+    """How a convolution kernel is computed from a weight.  The Triton kernels read the integers in this order.
 
-    The kernel has the memory layout [k rows, height, width, pixels * columns].  It is the sum of copies x copies copies
-    of the weight, shifted by 0 to copies - 1 taps.  With packs, each pixel of a pack has such a sum (`packed.py`).
+    The convolution kernel in memory is [k * rows, height, width, pixels * columns].  It is the sum of copies**2
+    copies of the weight, shifted down and right by 0 to copies - 1 taps.  Each pixel of a pack has such a sum.
     """
 
     rows: int
@@ -40,20 +40,20 @@ class Transform(NamedTuple):
     copies: int
     shift: int
     taps: int  # side of the weight
-    origin: int  # where the weight's tap at the top left begins in memory
-    row_step: int  # numbers in memory from a row, a column and a tap to the next one
+    origin: int  # memory offset of the weight's top left tap; of its last tap if the taps are mirrored
+    row_step: int  # this and the next two: memory steps of the weight from a row, column or tap to the next one
     column_step: int
     tap_step: int
-    factor: float  # multiplies the kernel
+    factor: float  # multiplies the sum of copies
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """The shape of the kernel's memory."""
+        """The shape of the convolution kernel in memory."""
         return self.k * self.rows, self.height, self.width, self.pixels * self.columns
 
     @property
     def tiles(self) -> tuple[int, int]:
-        """The number of tiles of the kernel, and of the weight."""
+        """The number of tiles (BLOCK x BLOCK elements) of the convolution kernel, and of the weight."""
         rows, height, width, columns = self.shape
         of_kernel = height * width * ceil(rows / BLOCK) * ceil(columns / BLOCK)
         return of_kernel, self.taps**2 * ceil(self.rows / BLOCK) * ceil(self.columns / BLOCK)
@@ -62,7 +62,7 @@ class Transform(NamedTuple):
 def transform_of(
     weight: Tensor, inputs: int, scale: float, rescaling: Rescaling = Rescaling.same, k: int | None = None
 ) -> Transform:
-    """The transform of the first `inputs` maps of a weight [O, I] or [O, I, taps, taps], in packs of `k` if given."""
+    """The `Transform` of a weight [O, I, …] for its first `inputs` input maps, and for packs of `k` pixels if given."""
     taps, step = (weight.shape[3], weight.stride(3)) if weight.ndim == 4 else (1, 1)
     side, stride = side_and_stride(rescaling) if rescaling is not Rescaling.same else (taps, 1)
     packs = (k, k * stride) if k else (1, 1)
@@ -70,21 +70,21 @@ def transform_of(
     row_step, column_step = weight.stride()[:2]
     sizes, origin = (weight.shape[0], inputs), 0
     factor = scale / 4 if rescaling is Rescaling.down else scale
-    if rescaling is Rescaling.up:  # a transposed convolution has inputs as rows, and mirrors its kernel
+    if rescaling is Rescaling.up:  # a transposed convolution has input maps as rows, and mirrors its kernel
         sizes, row_step, column_step = sizes[::-1], column_step, row_step
         origin, step = (taps**2 - 1) * step, -step
     return Transform(*sizes, side, width, *packs, stride, copies, 0, taps, origin, row_step, column_step, step, factor)
 
 
 def map_of_ones(weight: Tensor, scale: float) -> Transform:
-    """The transform of a weight to a 4x4 map of ones convolved by its last input map: [O, 4, 4, 1]."""
+    """The `Transform` of a weight [O, I, 3, 3] to a 4x4 map of ones convolved with weight[:, -1:]: [O, 4, 4, 1]."""
     (outputs, inputs), step = weight.shape[:2], weight.stride(3)
     origin = (inputs - 1) * weight.stride(1) + 8 * step
     return Transform(outputs, 1, 4, 4, 1, 1, 1, 4, 1, 3, origin, weight.stride(0), 1, -step, scale)
 
 
 class Request(NamedTuple):
-    """What one layer needs: kernels from its weight, and parameters that it uses as they are."""
+    """What one layer asks for: convolution kernels made from its weight, and parameters that stay unchanged."""
 
     weight: Tensor
     transforms: tuple[Transform, ...]
@@ -92,7 +92,7 @@ class Request(NamedTuple):
 
 
 class Plan:
-    """What the launches for all `requests` of a network need: tables on the device, and where tensors begin."""
+    """Tables on the GPU that tell the Triton kernels `prepare` and `gradients` what to compute for all `requests`."""
 
     def __init__(self, requests: Sequence[Request]) -> None:
         device = requests[0].weight.device
@@ -110,7 +110,7 @@ class Plan:
         self.programs = [torch.repeat_interleave(each).int().to(device) for each in counts]  # each program's row
 
     def prepare(self, dtype: torch.dtype) -> list[Tensor]:
-        """The kernels in `dtype`: [rows, columns, height, width] in channels-last memory."""
+        """All convolution kernels in `dtype`, each [rows, columns, height, width] and channels-last."""
         if not self.transforms:
             return []
         result = torch.empty(sum(self.sizes), dtype=dtype, device=self.table.device)
@@ -120,7 +120,7 @@ class Plan:
         return [part.view(one.shape).permute(0, 3, 1, 2) for part, one in parts]
 
     def gradients(self, parts: Sequence[Sequence[Tensor]]) -> Tensor:
-        """The gradients of all weights, side by side in float32, from the gradients that each use of a kernel has."""
+        """The gradients of all weights in one float32 tensor.  `parts`: each kernel's gradients, one for each use."""
         uses = max(map(len, parts))
         missing = [(uses - len(kernel)) * size for kernel, size in zip(parts, self.sizes, strict=True)]
         zeros = next(chain(*parts)).new_zeros(max(missing))
@@ -135,9 +135,9 @@ class Plan:
 
 
 class Prepare(torch.autograd.Function):
-    """The kernels of `plan` in `dtype` from all weights, which are the first inputs; all other inputs as they are.
+    """Make the convolution kernels of `plan` from all weights; return the other parameters, such as biases, unchanged.
 
-    Autograd calls `backward` after all uses of the kernels.  The uses have put their kernel gradients aside.
+    Autograd calls `backward` when all layers have appended the gradients of their kernels to the lists `asides`.
     """
 
     @staticmethod
@@ -168,9 +168,9 @@ class Prepare(torch.autograd.Function):
 def prepare_together(
     requests: Sequence[Request], dtype: torch.dtype, plans: dict[Any, Plan]
 ) -> Iterator[tuple[list[tuple[Tensor, list[Tensor]]], list[tuple[Tensor, Rows]]]]:
-    """For each request its kernels, with lists for their gradients, and what it passed, with rows for its gradients.
+    """Yield for each request (kernel, list for the kernel's gradients), … and (parameter, rows for its gradient), ….
 
-    Args: plans: keeps the tables for later calls, because CUDA graphs can't copy tables to the device.
+    Args: plans: a cache of tables, because a CUDA graph can't copy tables to the GPU.
     """
     about = tuple((request.weight.data_ptr(), request.transforms) for request in requests)
     plan = plans[about] = plans.get(about) or Plan(requests)

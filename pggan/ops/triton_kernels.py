@@ -1,9 +1,9 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 # ruff: noqa: ANN001, ANN201, ANN202, C901, PLR0912, PLR0917 - Triton accepts only its own annotations, and no keyword-only arguments
-"""All Triton kernels.  Each reads and writes every number once, because memory bandwidth limits its speed.
+"""All Triton kernels.  Memory bandwidth limits their speed, so they read and write each number only once.
 
 Feature maps are channels-last: P pixels of C features.  A Triton program computes one tile after the other.  A tile has
-ROWS pixels and COLUMNS features: C, rounded up to a power of two.  Arithmetic is in float32.  A launch has K programs.
+ROWS pixels and COLUMNS features (C, rounded up to a power of two).  Arithmetic is in float32.  A launch has K programs.
 Only `fused.launch` imports this file, because Triton is not installed everywhere.
 """
 
@@ -110,9 +110,9 @@ def widen(
     result, x, weight, bias, y, scale, plane, image, pixel, channel, maps_step, channel_step, pixels,
     SLOPE: tl.constexpr, CHANNELS: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Set result [P, C] to the 1x1 convolution of images x.  With a bias, add it and apply the leaky ReLU.
+    """Set result [P, C] to the 1x1 convolution of images x.  If a bias is given, add it and apply the leaky ReLU.
 
-    With y [P, C], multiply by the derivative of the leaky ReLU whose result is y instead.
+    If y [P, C] is given, multiply the convolution by the derivative of the leaky ReLU whose result is y.
     """
     row, column, places, inside = _tile(tl.program_id(0), pixels, C, ROWS, COLUMNS)
     number, colours, valid = _colours(row, pixels, plane, image, pixel, channel, CHANNELS)
@@ -133,10 +133,11 @@ def narrow(
     plane, image, pixel, channel, maps_step, channel_step, pixels, tiles,
     SLOPE: tl.constexpr, CHANNELS: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Set images `result` to the 1x1 convolution of wide [P, C], plus a bias.  With y, `widen` with y comes before it.
+    """Set images `result` to the 1x1 convolution of wide [P, C], plus a bias.  Each output is optional.
 
-    From images x, add the gradient of the weight to a row of of_weight, and the gradient of the bias to a row of
-    of_bias.  The bias gradient is the sum over pixels: of wide if y is given, else of x.
+    If y [P, C] is given, wide is first multiplied by the derivative of the leaky ReLU whose result is y.
+    Each program adds to its row of of_weight the sum over pixels of wide times x, where x are images.  It adds to its
+    row of of_bias the sum over pixels of wide if y is given, else of x.
     """
     program, number = tl.program_id(0), tl.arange(0, 4)
     column, used = tl.arange(0, COLUMNS), number[None, :] < CHANNELS
@@ -177,11 +178,11 @@ def narrow(
 def stddev(
     x, of_result, of_gradient, result, of_of_result, groups, size, numbers, EPSILON: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Set `result` [N] to the minibatch stddev of x [N, numbers], or `result` [N, numbers] to a derivative.
+    """The minibatch stddev of x [N, numbers]: forward, backward or double backward, one group of images per program.
 
-    A program has a group of `size` images, which are `groups` images apart.  With the gradient `of_result` [N] of
-    the stddev, result is the gradient of x.  With the gradient `of_gradient` of this gradient, too, result is the
-    second derivative with respect to x, and `of_of_result` the one with respect to `of_result`.
+    The `size` images of a group are `groups` images apart.  Forward: result [N] is the stddev.  Backward: result
+    [N, numbers] is the gradient of x, from of_result [N], the gradient of the stddev.  Double backward: result is the
+    gradient of x, and of_of_result [N] is the gradient of of_result, from of_gradient, the gradient of that gradient.
     """
     first = tl.program_id(0) // groups * groups * size + tl.program_id(0) % groups
     factor, total = 0.0, tl.zeros((BLOCK,), tl.float32)
@@ -224,16 +225,16 @@ def stddev(
 
 
 # ---- kernels of a network from its weights, and back ----------------------------------------------------------------
-# A row of `table` describes how one kernel follows from its weight: the fields of `preparation.Transform`, and where
-# the tiles and numbers of this kernel begin.  A program computes BLOCK x BLOCK numbers of one tap.  `owners` has the
-# row of each program.
+# Each row of `table` describes one convolution kernel: the fields of `preparation.Transform`, then four offsets.
+# The four offsets are the kernel's first program and first element, and the weight's first program and first element.
+# Each program computes BLOCK x BLOCK elements of one tap; `owners` says which row of `table` a program reads.
 
-FIELDS = tl.constexpr(18)  # numbers in a row of `table`
+FIELDS = tl.constexpr(18)  # number of integers in each row of `table`
 
 
 @triton.jit
 def _block(tile, rows, columns, BLOCK: tl.constexpr):
-    """The tap of tile number `tile` of a kernel, and the indices of the tile's rows and columns."""
+    """For tile `tile` of a convolution kernel: its tap, and the indices of its rows and columns."""
     across, down = tl.cdiv(columns, BLOCK), tl.cdiv(rows, BLOCK)
     r = tile // across % down * BLOCK + tl.arange(0, BLOCK)
     return tile // (across * down), r, tile % across * BLOCK + tl.arange(0, BLOCK)
@@ -241,7 +242,7 @@ def _block(tile, rows, columns, BLOCK: tl.constexpr):
 
 @triton.jit
 def _copies(source, x0, x1, y, place0, place1, inside0, inside1, copies, shift, taps, step):
-    """The sum of shifted copies of a weight, at taps (y, x0 + x1) and memory offsets place0 + place1."""
+    """The sum of shifted weights in a tile, at taps (y, x0 + x1).  x0 depends on the tile's row, x1 on its column."""
     value = tl.zeros((x0.shape[0], x1.shape[0]), tl.float32)
     x, inside = x0[:, None] + x1[None, :], inside0[:, None] & inside1[None, :]
     for number in range(copies * copies):
@@ -254,7 +255,7 @@ def _copies(source, x0, x1, y, place0, place1, inside0, inside1, copies, shift, 
 
 @triton.jit
 def prepare(table, factors, owners, addresses, result, BLOCK: tl.constexpr):
-    """Set all kernels in `result`, each from the weight at its address in `addresses`, times its factor."""
+    """Set `result` to all convolution kernels, each made from the weight at its address in `addresses`."""
     entry = tl.load(owners + tl.program_id(0))
     row = table + entry * FIELDS
     rows, columns, height, width = tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)
@@ -264,13 +265,14 @@ def prepare(table, factors, owners, addresses, result, BLOCK: tl.constexpr):
     source = tl.load(addresses + entry).to(tl.pointer_type(tl.float32)) + origin
     tap, r, c = _block(tl.program_id(0) - tl.load(row + 14), k * rows, pixels * columns, BLOCK)
     y, pack = tap // width, tap % width
-    # Tap x of pixel a in a small pack reads a pixel b of a large pack: (pack - 1) * pixels + b = a * stride + x - 1.
+    # `pack` 0, 1 or 2 is the previous, the same or the next pack of the larger image.
+    # Tap x for pixel a of the smaller image reads pixel b of `pack`: (pack - 1) * pixels + b = a * stride + x - 1.
     x0, x1 = 1 - r // rows * stride, (pack - 1) * pixels + c // columns
     place0, place1 = r % rows * row_step, c % columns * column_step
     in0, in1 = r < k * rows, c < pixels * columns
     if column_step == 1:
         value = _copies(source, x0, x1, y, place0, place1, in0, in1, copies, shift, taps, step)
-    else:  # neighbouring threads read neighbouring numbers of a column
+    else:  # transposed, so that neighbouring threads read neighbouring memory
         value = tl.trans(_copies(source, x1, x0, y, place1, place0, in1, in0, copies, shift, taps, step))
     places = ((r * height + y) * width + pack)[:, None] * (pixels * columns) + c[None, :]
     value *= tl.load(factors + entry)
@@ -279,7 +281,7 @@ def prepare(table, factors, owners, addresses, result, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["uses"])
 def gradients(table, factors, owners, parts, result, uses, BLOCK: tl.constexpr):
-    """Set the gradients of all weights in `result`; `parts` has the gradients of each kernel from all `uses`."""
+    """Set `result` to the gradients of all weights.  `parts` has `uses` gradients of each convolution kernel."""
     entry = tl.load(owners + tl.program_id(0))
     row = table + entry * FIELDS
     rows, columns, height, width = tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)
@@ -293,7 +295,7 @@ def gradients(table, factors, owners, parts, result, uses, BLOCK: tl.constexpr):
     for number in range(uses * k * copies * copies):
         use, a = number // (k * copies * copies), number // (copies * copies) % k
         y, x = r * 0 + tap // taps + number // copies % copies - shift, tap % taps + number % copies - shift
-        pixel = c * 0 + a * stride + x - 1 + pixels  # in a row of packs
+        pixel = c * 0 + a * stride + x - 1 + pixels  # counted over REACH packs
         at = ((((use * k + a) * rows + r) * height + y) * width * pixels)[:, None] + pixel[None, :]
         valid = inside & ((y >= 0) & (y < height))[:, None] & ((pixel >= 0) & (pixel < width * pixels))[None, :]
         at = at * columns + c[None, :]

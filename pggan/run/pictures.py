@@ -135,7 +135,7 @@ class Pictures:
     def _store_grid(self, phase: Phase, images: int) -> None:
         """Store one frame of the film: a small grid of the averaged generator's images for the seeds 0, 1, 2 …"""
         fakes = draw_seeds(self.state.g_ema, self.columns**2, phase.resolution, phase.alpha)
-        if len(fakes) >= FACES:  # the film's grids of large images have fewer
+        if len(fakes) >= FACES:  # a grid of large images has fewer than FACES images
             self.reporter.console.faces(fakes)
         small = shrink(fakes, max(phase.resolution // self.tile, 1))
         facts = GridFacts(images, phase.resolution, phase.alpha, round(self.reporter.hours, 6), self.columns)

@@ -25,7 +25,7 @@ from pggan.run.loop import Run
 from pggan.run.run_dir import choose_run_dir, lock_run_dir, next_start
 from pggan.run.summary import ending
 
-COMPUTE_FILE = ".compute.json"  # file in the run directory with the `compute.` keys after a step has failed
+COMPUTE_FILE = ".compute.json"  # in the run directory: the `compute.` settings for a restart after a failed step
 MAX_FAILURES = 3  # limit of rollbacks in one process; a run with more failures has diverged
 REMEDY = (
     "Lower schedule.learning_rate_g and schedule.learning_rate_d, or raise the weight of the gradient penalty "

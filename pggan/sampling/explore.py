@@ -291,7 +291,7 @@ class Handler(BaseHTTPRequestHandler):
         return self.server.files.get(name) if self.command == "GET" else None
 
     def _latents(self, most: int) -> Tensor:
-        """Read the latents [N, Z] in the body of the request; raises UserError for more than `most`, and ValueError."""
+        """Read latents [N, Z] from the request; raises UserError for more than `most`, ValueError for half a latent."""
         size = self.server.generator.latent_size
         return torch.tensor(np.frombuffer(self._body(4 * size * most), "<f4").reshape(-1, size))
 

@@ -82,7 +82,7 @@ def build_trainer(
 
 
 def missing(device: torch.device) -> list[str]:
-    """What a run does without on `device`, in a sentence each."""
+    """A sentence for each feature that training on `device` lacks: the GPU, bf16, and the fused Triton kernels."""
     if device.type != "cuda":
         has_driver = not torch.cuda.is_available() and Path("/proc/driver/nvidia/version").exists()
         return ["Training uses no GPU: there is an NVIDIA driver, but it may be too old for PyTorch."] * has_driver

@@ -57,7 +57,7 @@ def capture(function: Callable[[], Metrics], pool: Any = None) -> tuple[Callable
     except Exception as error:
         torch.cuda.set_stream(stream)
         graph.reset()
-        # NCCL's errors inside a capture come as PeerLost: a restart that captured again could fail again and again.
+        # An NCCL error in a capture (PeerLost) switches graphs off, too: every restart might fail in its capture again.
         if isinstance(error, RuntimeError) and is_out_of_memory(error):
             raise
         problem, off = f"CUDA can't capture a step: {str(error).strip().partition(chr(10))[0]}.", {"cuda_graphs": "off"}

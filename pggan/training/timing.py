@@ -29,17 +29,17 @@ WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # number of untimed first steps, in wh
 
 # A step costs as much as UPDATE_PASSES forward passes of G, plus PENALTY_PASSES if it has a gradient penalty.
 UPDATE_PASSES, PENALTY_PASSES = 12, 6
-# {device type: (seconds to launch a step, and each level of a step; FLOP/s of a step / FLOP/s of a large product)}
+# {device: (launch seconds per step, launch seconds per level of the network, FLOP/s / FLOP/s of a large product)}
 # The CPU constants were fitted to the step times of the recipe `demo` (docs/lab.md); the MPS constants are a guess.
 ROOFLINE = {"cpu": (0.0, 0.01, 0.7), "mps": (0.0, 0.002, 0.3), "cuda": (0.0006, 0.0001, 0.75)}
 # CUDA constants from captured steps of the paper's networks on one H100 (docs/performance.md), in 16 bits.
 # {least number of feature maps: FLOP/s of convolutions / FLOP/s of a large matrix product}
 SHARES = {1: 0.105, 32: 0.215, 64: 0.47, 128: 0.74, 256: 0.93}
-# Bytes of memory traffic: in each pass per activation, more at the final resolution; in a step per weight of G.
+# Memory traffic in bytes: per pass and activation; extra, at the highest resolution; per step and weight of G.
 ACTIVATION_BYTES, IMAGE_BYTES, WEIGHT_BYTES = 8.1, 2.2, 240
 # {whether a step is in 16 bits: memory per activation}: 61 to 71 bytes on a CPU, 16 to 19 with CUDA's fused kernels.
 MEMORY_BYTES = {False: 64, True: 19}
-LARGE_BATCH, ROOM = 32, 1.4  # batch of the official preset for eight GPUs; memory of captured steps / of eager ones
+LARGE_BATCH, ROOM = 32, 1.4  # batch of schedule=official_8gpus; memory of CUDA graphs / memory of eager steps
 
 
 class Speed(NamedTuple):
@@ -60,14 +60,14 @@ class Speed(NamedTuple):
         return cls(step, level, share * products, copies / 2)  # in float32, activations have twice the bytes
 
     def seconds(self, architecture: Architecture, resolution: int, batch: int, reg_interval: int) -> float:
-        """The expected seconds of a step with `batch` images (or 0), averaged over the interval of lazy penalties."""
+        """The expected seconds of a step, a mean over the interval of lazy penalties.  `batch` 0 gives the overhead."""
         passes, found, before = batch * (UPDATE_PASSES + PENALTY_PASSES / reg_interval), self.step_seconds, 0
         for level in resolutions_between(MIN_RESOLUTION, resolution):
             width, total = architecture.width(level), architecture.multiply_adds(level)
-            multiply_adds, before = total - before, total  # of this level; divided by its pixels: about its weights
+            multiply_adds, before = total - before, total  # of this level alone
             multiplying = 2 * passes * multiply_adds / (self.flops_per_second * value_at(self.shares, width))
             moved = passes * (ACTIVATION_BYTES + IMAGE_BYTES * (level == resolution)) * width * level**2
-            moved += WEIGHT_BYTES * multiply_adds / level**2
+            moved += WEIGHT_BYTES * multiply_adds / level**2  # multiply-adds per pixel: about the number of weights
             found += self.level_seconds + multiplying + moved / self.bytes_per_second
         return found
 
