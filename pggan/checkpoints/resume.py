@@ -80,7 +80,7 @@ def check_resumable(
     header, shown = checkpoint.header, schedule.at(max(checkpoint.images - 1, 0))
     kinds = {
         "seed": "seed" in changed,
-        "loss.name": "loss.name" in changed,
+        "loss.name": not {"loss.name", "loss.type"}.isdisjoint(changed),
         "data": header.get("data") not in (None, *fingerprints),
         "schedule": (shown.resolution, shown.alpha) != (header["resolution"], header["alpha"]),
     }

@@ -13,9 +13,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from io import TextIOWrapper
+from pathlib import Path
 from pkgutil import resolve_name
+from threading import Thread
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pggan.cli.commands import COMMANDS, Command
@@ -23,6 +26,7 @@ from pggan.cli.help import help_text, overview
 from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER_ERROR, REFUSED, UserError, nearest
 from pggan.core.process import (
     COMMAND_VARIABLE,
+    PARENT_VARIABLE,
     STARTED_VARIABLE,
     TASK_VARIABLE,
     TORCH_WAS_LOADED,
@@ -49,33 +53,52 @@ def train(*overrides: str, loss: "Loss | None" = None) -> "TrainedGenerator":
 
     Without `loss`, a new process trains, which is as fast as the command even if torch was loaded here before pggan.
     Args: loss: an object of a subclass of `pggan.Loss`, instead of the loss that the key loss= names.
+    Raises UserError as the command does; KeyboardInterrupt, when everything is saved, if a signal has stopped training.
     """
     from pggan.checkpoints.read import OUTPUTS, newest_run
+    from pggan.cli.compose import compose, resumes
+    from pggan.cli.recipe import with_choices
+    from pggan.config.validation import validated
+    from pggan.losses import own_loss
+    from pggan.run.run_dir import beside
     from pggan.sampling.trained_generator import load
 
-    words = ["train", *overrides]
-    if loss is None:
-        # A session of its own: Ctrl-C reaches only this process, which then asks the training once to save and stop.
-        with subprocess.Popen([sys.executable, "-m", "pggan", *words], start_new_session=True) as child:  # noqa: S603
-            try:
-                code = child.wait()
-            except KeyboardInterrupt:
-                child.send_signal(signal.SIGINT)
-                code = child.wait()
-    else:
-        loss.check()
-        if TORCH_WAS_LOADED:
-            print("Import pggan before torch: small steps on a CPU may otherwise take longer.")
-        with environment({COMMAND_VARIABLE: shlex.join(["pggan", *words]), STARTED_VARIABLE: str(time.time())}):
-            code = run_arguments(words, loss)
+    command, words = COMMANDS["train"], [*overrides]
+    own = {} if loss is None else {"loss": {"name": "object", "type": type(loss).__name__}}
+    if own and not resumes(words):  # a call that resumes takes all other keys from the run
+        words.append("loss=object")
+    typed = {COMMAND_VARIABLE: shlex.join(["pggan", "train", *words]), STARTED_VARIABLE: str(time.time())}
+    with own_loss(loss) if own else nullcontext(), environment(typed):
+        values = compose(command.name, words) | own
+        validated(command.schema_type, values)
+        if own:
+            if TORCH_WAS_LOADED:
+                print("Import pggan before torch: small steps on a CPU may otherwise take longer.", file=sys.stderr)
+            code = run_command(command, with_choices(command, values, words) | own)
+        else:
+            code = run_child(words)
+    if code == EXIT_INTERRUPTED:
+        raise KeyboardInterrupt("Training was stopped, and everything is saved: the same call with run_dir= goes on.")
     if code != 0:
         raise UserError(f"The training has ended with exit code {code}.", "Its last message says why.")
-    given = [word.partition("=")[2] for word in overrides if word.startswith("run_dir=")]
-    return load(given[-1] if given else newest_run(OUTPUTS))
+    folder = OUTPUTS if values["grow"] is None else beside(Path(values["grow"])).parent
+    return load(values["run_dir"] or newest_run(folder))
 
 
-def run_arguments(arguments: list[str], *parts: object) -> int:
-    """Run the command that `arguments` name; returns the exit code.  `parts`: see `run_command`."""
+def run_child(overrides: Sequence[str]) -> int:
+    """Run `pggan train` in a new process, which saves and stops when this process ends; returns its exit code."""
+    words, variables = [sys.executable, "-m", "pggan", "train", *overrides], {PARENT_VARIABLE: str(os.getpid())}
+    # A session of its own: Ctrl-C reaches only this process, which then asks the training once to save and stop.
+    with subprocess.Popen(words, start_new_session=True, env={**os.environ, **variables}) as child:  # noqa: S603
+        try:
+            return child.wait()
+        except KeyboardInterrupt:
+            child.send_signal(signal.SIGINT)
+            return child.wait()
+
+
+def run_arguments(arguments: list[str]) -> int:
+    """Run the command that `arguments` name; returns the exit code."""
     try:
         os.getcwd()
     except OSError as error:
@@ -101,7 +124,7 @@ def run_arguments(arguments: list[str], *parts: object) -> int:
 
     def run(values: dict[str, Any], overrides: list[str]) -> int:
         validated(command.schema_type, values)  # report mistakes before hours= measures this machine for minutes
-        return run_command(command, with_choices(command, values, overrides), *parts)
+        return run_command(command, with_choices(command, values, overrides))
 
     arguments = with_marked_files(arguments)
     if any(argument.startswith("-") for argument in arguments):
@@ -109,8 +132,8 @@ def run_arguments(arguments: list[str], *parts: object) -> int:
     return run(compose(command.name, arguments), arguments)
 
 
-def run_command(command: Command, values: Mapping[str, Any], *more: object) -> int:
-    """Validate composed `values`, and call the command's function with them and `more`; returns the exit code."""
+def run_command(command: Command, values: Mapping[str, Any]) -> int:
+    """Validate composed `values`, and call the command's function with them; returns the exit code."""
     from pggan.config.train import TrainConfig
     from pggan.config.validation import validated
 
@@ -123,7 +146,7 @@ def run_command(command: Command, values: Mapping[str, Any], *more: object) -> i
     gc.disable()  # imports create no garbage, and take a sixth less time without garbage collection
     run: Callable[..., int] = resolve_name(command.function)
     gc.enable()
-    return run(config, *parts, *more)
+    return run(config, *parts)
 
 
 def with_newest_run(command: Command, values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -192,4 +215,9 @@ def use_utf8() -> None:
 def console(argv: Sequence[str] | None = None) -> NoReturn:
     """The entry point of `pggan`: run the command line, or one rank if the launcher has set TASK_VARIABLE."""
     use_utf8()
+    if PARENT_VARIABLE in os.environ:  # this process is a rank, or the training of `pggan.train`
+        from pggan.distributed.launch import end_with_parent
+
+        parent = int(os.environ.pop(PARENT_VARIABLE))
+        Thread(target=end_with_parent, args=[parent], name="parent", daemon=True).start()
     exit_process(run_rank() if TASK_VARIABLE in os.environ else main(argv))

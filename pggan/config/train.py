@@ -15,7 +15,6 @@ from pggan.core.errors import require
 from pggan.core.schedule import PerResolution, Schedule
 
 if TYPE_CHECKING:
-    from pggan.losses.base import Loss
     from pggan.training.build import TrainerSettings  # imports torch, which is slow
 
 Whole = Annotated[int, ">=0"]
@@ -126,6 +125,14 @@ class R1Config:
     name: Literal["logistic", "relativistic"]
     gamma: NotNegative | Literal["auto"]
     reg_interval: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnLossConfig:
+    """Keys of a loss that Python code gives to `pggan.train` as an object."""
+
+    name: Literal["object"]
+    type: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,7 +256,7 @@ class TrainConfig:
     """All keys of a training run."""
 
     model: ModelConfig
-    loss: WganGpConfig | R1Config
+    loss: WganGpConfig | R1Config | OwnLossConfig
     augmentation: NoAugmentationConfig | AdaConfig
     gradients: PlainGradientsConfig | DgcConfig
     precision: Precision
@@ -281,14 +288,14 @@ class TrainConfig:
             # The number replaces the word "auto", so that every report and checkpoint shows it.
             object.__setattr__(self, "loss", replace(self.loss, gamma=gamma_by_rule(last.resolution, last.batch)))
 
-    def trainer_settings(self, loss: "Loss | None" = None) -> "TrainerSettings":
-        """Convert these keys to the settings that `build_trainer` takes; `loss` replaces the loss of the keys."""
+    def trainer_settings(self) -> "TrainerSettings":
+        """Convert these keys to the settings that `build_trainer` takes."""
         from pggan.losses import build_loss
         from pggan.training.build import TrainerSettings
 
         compute = self.compute
         return TrainerSettings(
-            loss=loss or build_loss(vars(self.loss)),
+            loss=build_loss(vars(self.loss)),
             ada_rampup_images=self.augmentation.rampup_images if isinstance(self.augmentation, AdaConfig) else None,
             precision=self.precision,
             seed=self.seed,

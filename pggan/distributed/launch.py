@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from threading import Thread
 from types import FrameType
 from typing import Any
 
@@ -118,7 +117,6 @@ def report_rank(run: Callable[[str, dict[str, Any]], int], guarded: Callable[[Ca
     Args: run: runs a command with its configuration; guarded: calls a function, and turns exceptions into exit codes.
     """
     command, values = json.loads(os.environ.pop(TASK_VARIABLE))
-    Thread(target=end_with_parent, name="parent", daemon=True).start()
     folder = Path(os.environ.pop(RANKS_VARIABLE))
     ended = folder / ENDED
     (folder / f"pid-{os.environ['LOCAL_RANK']}").write_text(str(os.getpid()))
@@ -140,9 +138,9 @@ def report_rank(run: Callable[[str, dict[str, Any]], int], guarded: Callable[[Ca
     return code
 
 
-def end_with_parent() -> None:
-    """Wait until the launcher is gone; then send SIGTERM to this rank, which saves and exits."""
-    while os.getppid() == int(os.environ[PARENT_VARIABLE]):
+def end_with_parent(parent: int) -> None:
+    """Wait until the process `parent` is gone; then send SIGTERM to this process, which saves and exits."""
+    while os.getppid() == parent:
         time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGTERM)
 

@@ -1,12 +1,15 @@
 """The GAN losses: the paper's WGAN-GP, the logistic and the relativistic loss.  `ada.py` augments D's images."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pggan.core.errors import UserError
 from pggan.losses.base import GradientPenalty, Loss, PenaltyAt
 
 DRIFT = 0.001  # weight of D's loss term that keeps the scores of reals near 0
@@ -81,9 +84,44 @@ class Relativistic(Loss):
         )
 
 
-LOSSES: dict[str, Callable[..., Loss]] = {"logistic": Logistic, "relativistic": Relativistic, "wgan_gp": WganGp}
+def missing_object(**options: Any) -> Loss:
+    """Raise UserError: the loss is an object of Python code, and no code has given the object to this process."""
+    problem = f"The loss of this run is an object, {options['type'] or 'without a class'}, which only Python code has."
+    raise UserError(problem, "Train by pggan.train(…, loss=…) on one device, or start the script with torchrun.")
+
+
+LOSSES: dict[str, Callable[..., Loss]] = {
+    "logistic": Logistic,
+    "object": missing_object,
+    "relativistic": Relativistic,
+    "wgan_gp": WganGp,
+}
 
 
 def build_loss(options: Mapping[str, Any]) -> Loss:
     """The loss with the name `options["name"]`.  All other options are values of the fields of the loss's class."""
     return LOSSES[options["name"]](**{key: value for key, value in options.items() if key != "name"})
+
+
+@contextmanager
+def own_loss(loss: object) -> Iterator[None]:
+    """Inside the `with` block, loss=object means the object `loss`.
+
+    Raises UserError unless `loss` is a `Loss` whose terms have one finite number per image.
+    """
+    if not isinstance(loss, Loss):
+        problem, names = f"loss={loss!r} is no loss.", ", ".join(LOSSES.keys() - {"object"})
+        raise UserError(problem, f"Give an object of a subclass of pggan.Loss, or 'loss=NAME' as a word: {names}.")
+    scores = torch.linspace(-1, 1, 8)
+    of_g = loss.g_terms(scores if loss.needs_reals_for_g else None, -scores)
+    for method, terms in (("d_terms", loss.d_terms(scores, -scores)), ("g_terms", of_g)):
+        values = [*terms.values()] if isinstance(terms, Mapping) else [terms]
+        good = (isinstance(one, Tensor) and one.shape == scores.shape and one.isfinite().all() for one in values)
+        if not (isinstance(terms, Mapping) and values and all(good)):
+            problem = f"The loss {type(loss).__name__} returned {terms} from {method} for the scores of 8 images."
+            raise UserError(problem, "It has to return a dictionary of tensors, each with 8 finite numbers.")
+    LOSSES["object"] = lambda **options: loss
+    try:
+        yield
+    finally:
+        LOSSES["object"] = missing_object

@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pggan.core.errors import UserError
 from pggan.ops.convolution import switched
 from pggan.ops.elementwise import to_float32
 
@@ -107,9 +106,7 @@ class Loss(ABC):
     zero_is_boundary: ClassVar[bool] = False  # True: scores > 0 mean real, < 0 fake; False: only differences matter
     scores_are_log_odds: ClassVar[bool] = False  # True: score differences are log-odds; False: their unit is arbitrary
 
-    reg_interval: int = (
-        1  # number of D's updates per penalty; the penalty's weight is multiplied by this number (lazy R1)
-    )
+    reg_interval: int = 1  # number of D's updates per penalty; its weight is multiplied by this number (lazy R1)
 
     @abstractmethod
     def d_terms(self, real_scores: Tensor, fake_scores: Tensor) -> dict[str, Tensor]:
@@ -122,15 +119,6 @@ class Loss(ABC):
     def penalties(self) -> tuple[GradientPenalty, ...]:
         """The gradient penalties that D's loss contains once in `reg_interval` updates."""
         return ()
-
-    def check(self) -> None:
-        """Raise UserError unless D's and G's terms of 8 scores are 8 finite numbers each."""
-        scores = torch.linspace(-1, 1, 8)
-        terms = self.d_terms(scores, -scores) | self.g_terms(scores if self.needs_reals_for_g else None, -scores)
-        for name, term in terms.items():
-            if term.shape != scores.shape or not bool(term.isfinite().all()):
-                problem = f"The loss {type(self).__name__} gives {name} the shape {[*term.shape]} or numbers like NaN."
-                raise UserError(problem, "For 8 scores, each term has to be a tensor of 8 finite numbers.")
 
     def signs(self, real_scores: Tensor, fake_scores: Tensor) -> Tensor:
         """Signs [N] whose mean says how well D tells reals from fakes: 0 means by chance, 1 without errors.

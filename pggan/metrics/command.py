@@ -68,11 +68,13 @@ def run(config: EvaluateConfig) -> int:
 
 
 def compare(
-    generator: TrainedGenerator, data: str, metrics: list[str], extractor: str, count: int | None
+    generator: TrainedGenerator, data: str | None, metrics: list[str], extractor: str, count: int | None
 ) -> dict[str, float]:
-    """The metrics of a loaded generator against the images at `data`, by name."""
+    """The metrics of a loaded generator against the images at `data` or the training images (None), by name."""
     group, settings = ProcessGroup.single_process(generator.network.weights[0].device), generator.settings()
-    pyramid = open_images("", data, generator.network.architecture.channels, settings.resolution)
+    pyramid = open_images(
+        str(generator.loaded.path), data, generator.network.architecture.channels, settings.resolution
+    )
     evaluator = Evaluator(metrics, extractor, group.device, count=count)
     return evaluator.evaluate(generator.network, settings, pyramid, group=group).values
 
@@ -93,7 +95,7 @@ def open_images(run: str, data: str | None, channels: int, resolution: int) -> I
 def images_of_run(run: str) -> tuple[DataConfig, int]:
     """The `data` keys and the final resolution of a run, read from its config.yaml."""
     path = Path(run)
-    folders = (path, path.parent, path.parent.parent)  # `run` may be a run directory, a file there, or a checkpoint
+    folders = (path, *path.parents[:3])  # `run` may be a run directory, a file there, a checkpoint, or its weights
     file = next((folder / CONFIG_FILE for folder in folders if (folder / CONFIG_FILE).is_file()), path / CONFIG_FILE)
     try:
         values = saved_config(file)

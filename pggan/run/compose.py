@@ -33,7 +33,6 @@ from pggan.core.text import command_line
 from pggan.data.pyramid import ImagePyramid, open_pyramid
 from pggan.data.reals import RealBatches, budget_bytes
 from pggan.distributed.process_group import ProcessGroup
-from pggan.losses.base import Loss
 from pggan.metrics import Evaluator
 from pggan.networks.networks import count_parameters
 from pggan.optim.state import State
@@ -71,20 +70,15 @@ class Source:
 
 @contextmanager
 def open_run(
-    config: TrainConfig,
-    find_images: FindImages,
-    group: ProcessGroup,
-    began: float | None = None,
-    loss: Loss | None = None,
+    config: TrainConfig, find_images: FindImages, group: ProcessGroup, began: float | None = None
 ) -> Iterator[Run]:
     """Build the training run on this rank, resume it if it has a checkpoint, and close its files in the end.
 
-    Args: began: `Run.began` of the same run, if this process has opened the run before; loss: replaces the loss that
-    `config` names.
+    Args: began: `Run.began` of the same run, if this process has opened the run before.
     Raises UserError, on one rank, for every mistake that can be found before the first step.
     """
     device, description, schedule = group.device, describe(config), config.schedule.build()
-    settings, spent = config.trainer_settings(loss), command_seconds()
+    settings, spent = config.trainer_settings(), command_seconds()
     same = {"versions": {name: description["versions"][name] for name in ("pggan", "code", "torch")}, "run_dir": None}
     group.require_same(dict(flatten(description | same)))
     exact, keys = config.compute.deterministic, config.checkpoint

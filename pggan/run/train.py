@@ -17,7 +17,6 @@ from pggan.core.process import threads_per_rank
 from pggan.core.rng import StepRng
 from pggan.distributed.process_group import ProcessGroup, RankInfo, rank_from_environment, run_distributed
 from pggan.distributed.watchdog import killed_if_stopped
-from pggan.losses.base import Loss
 from pggan.optim.updates import ema_decay
 from pggan.run.compose import FindImages, open_run
 from pggan.run.console import LastingConsole
@@ -33,11 +32,10 @@ REMEDY = (
 )
 
 
-def run(config: TrainConfig, find_images: FindImages | None = None, loss: Loss | None = None) -> int:
+def run(config: TrainConfig, find_images: FindImages | None = None) -> int:
     """Train, or resume training, to the end of the schedule on all devices of `config`; returns the exit code.
 
-    Args: find_images: finds or prepares the pyramid to train on; None: the pyramid at data.path; loss: a loss object,
-    which replaces the loss that `config` names, on one device.
+    Args: find_images: finds or prepares the pyramid to train on; None: the pyramid at data.path.
     """
     find_images = find_images or (lambda resolution: Path(config.data.path or config.data.cache))
     info = rank_from_environment()
@@ -53,10 +51,9 @@ def run(config: TrainConfig, find_images: FindImages | None = None, loss: Loss |
         return 0
     kind, count = count_devices(config.devices)
     if count * config.distributed.nnodes == 1:
-        return train(config, find_images, ProcessGroup.single_process(choose_device(kind)), loss)
-    require(
-        loss is None, "devices", config.devices, "one device if the loss is an object: devices=cpu or devices=cuda:1"
-    )
+        return train(config, find_images, ProcessGroup.single_process(choose_device(kind)))
+    alone = config.loss.name != "object"
+    require(alone, "devices", config.devices, "one device, such as 1 or cpu, or torchrun, for a loss that is an object")
     return launch_ranks(config, kind, count)
 
 
@@ -71,7 +68,7 @@ def ended_at(config: TrainConfig) -> int:
     return 0 if checkpoint is None or checkpoint.directory != found[-1] else checkpoint.images
 
 
-def train(config: TrainConfig, find_images: FindImages, group: ProcessGroup, loss: Loss | None = None) -> int:
+def train(config: TrainConfig, find_images: FindImages, group: ProcessGroup) -> int:
     """Train on one rank until the end of the schedule or a stop signal; returns the exit code.
 
     After NaN or infinite numbers, or a step that failed, the run resumes from its last checkpoint.
@@ -81,7 +78,7 @@ def train(config: TrainConfig, find_images: FindImages, group: ProcessGroup, los
     bad: list[int] = []  # image counts at which numbers were not finite
     while True:
         try:
-            with open_run(config, find_images, group, began, loss) as run:
+            with open_run(config, find_images, group, began) as run:
                 return take_steps(run, config)
         except (NonFiniteError, StepFailed) as problem:
             if run is None:  # the run could not be opened, so nothing can be rolled back

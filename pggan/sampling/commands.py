@@ -1,7 +1,7 @@
 """`pggan sample`, `interpolate`, `project` and `directions`: each command is a function that returns the exit code."""
 
 from functools import partial
-from itertools import islice, pairwise
+from itertools import islice
 from math import ceil, sqrt
 from pathlib import Path
 
@@ -44,7 +44,7 @@ from pggan.sampling.latents import (
     save_vectors,
 )
 from pggan.sampling.marks import mark_line
-from pggan.sampling.projection import laplacian_distance, project, read_target
+from pggan.sampling.projection import project, read_target
 from pggan.sampling.trained_generator import TrainedGenerator, load
 
 STRENGTHS = 7  # columns of the sheet that shows directions: one column per strength
@@ -120,7 +120,7 @@ def interpolate(config: InterpolateConfig) -> int:
     columns, rows = parse_grid(config.grid, "grid") if config.grid else (1 if animated else frames, 1)
     generator, settings = opened(config, config.truncation)
     side = settings.resolution
-    distances = partial(visible_steps, generator, settings) if animated else None
+    distances = partial(generator.visible_steps, settings) if animated else None
     paths = []
     for number in range(columns * rows if animated else 1):
         if walks:
@@ -138,12 +138,6 @@ def interpolate(config: InterpolateConfig) -> int:
     print(f"{out}: {frames} frames at {side}x{side}, {config.path}")
     print(next_command("explore", "open=true", run=config.run))
     return 0
-
-
-def visible_steps(generator: TrainedGenerator, settings: RenderSettings, latents: Tensor) -> Tensor:
-    """The distances [N - 1] between the images of successive `latents` [N, Z], by `laplacian_distance`."""
-    images = (torch.from_numpy(image).permute(2, 0, 1)[None] / 127.5 for image in generator.stream(latents, settings))
-    return torch.cat([laplacian_distance(before, after) for before, after in pairwise(images)])
 
 
 def project_images(config: ProjectConfig) -> int:

@@ -3,15 +3,19 @@
 N images, Z latent size, R resolution, C channels.
 """
 
+from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from io import BytesIO
+from itertools import pairwise
 from math import ceil, sqrt
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 from torch import Tensor
 
@@ -24,7 +28,7 @@ from pggan.sampling.generate import RenderSettings, render_each, seed_latents
 from pggan.sampling.images import Pixels, to_pil
 from pggan.sampling.latents import mean_features, parse_seeds, path_through, principal_directions
 from pggan.sampling.marks import mark_line
-from pggan.sampling.projection import STEPS, Picture, Projection, project, read_target
+from pggan.sampling.projection import STEPS, Picture, Projection, laplacian_distance, project, read_target
 
 COMPARE = "pggan.metrics.command:compare"  # imported only when it is used, because metrics use this module
 PATHS = ("slerp", "lerp", "loop")
@@ -44,6 +48,19 @@ class Pictures(list[Image.Image]):
         content = BytesIO()
         self.grid().save(content, "PNG")
         return content.getvalue()
+
+
+@dataclass(frozen=True)
+class Film:
+    """A film in the file `path`, which a notebook plays."""
+
+    path: Path
+
+    def _repr_html_(self) -> str:
+        kind, data = self.path.suffix[1:].lower(), b64encode(self.path.read_bytes()).decode()
+        if kind == "mp4":
+            return f'<video src="data:video/mp4;base64,{data}" autoplay controls loop muted></video>'
+        return f'<img src="data:image/{kind};base64,{data}">'
 
 
 class TrainedGenerator:
@@ -108,27 +125,35 @@ class TrainedGenerator:
         """Draw `seeds` on one sheet, enlarged for a screen; `stage`: keyword arguments for `settings`."""
         return self.sample(seeds, **stage).grid(columns)
 
-    def path(self, seeds: Seeds, kind: str, frames: int) -> Tensor:
-        """The latents [F, Z] of F = `frames` frames through `seeds`; `kind` is slerp, lerp or loop."""
-        require(kind in PATHS and frames >= 2, "path, frames", f"{kind}, {frames}", f"one of {PATHS}, and at least 2")
-        return path_through(self.latents(seeds), kind, frames)
+    def path(self, seeds: Seeds, kind: str, frames: int, settings: RenderSettings | None = None) -> Tensor:
+        """The latents [F, Z] of F = `frames` frames through `seeds`; `kind` is slerp, lerp or loop.
 
-    def interpolate(self, seeds: Seeds, frames: int = 60, path: str = "slerp", **stage: Any) -> Pictures:
+        Args: settings: how images are drawn; with them, the images, not the latents, change at constant speed.
+        """
+        require(kind in PATHS and frames >= 2, "path, frames", f"{kind}, {frames}", f"one of {PATHS}, and at least 2")
+        return path_through(self.latents(seeds), kind, frames, settings and partial(self.visible_steps, settings))
+
+    def visible_steps(self, settings: RenderSettings, latents: Tensor) -> Tensor:
+        """The distances [N - 1] between the images of successive `latents` [N, Z], by `laplacian_distance`."""
+        images = (torch.from_numpy(image).permute(2, 0, 1)[None] / 127.5 for image in self.stream(latents, settings))
+        return torch.cat([laplacian_distance(before, after) for before, after in pairwise(images)])
+
+    def interpolate(self, seeds: Seeds, frames: int = 9, path: str = "slerp", **stage: Any) -> Pictures:
         """Draw the frames of a path through `seeds`: slerp, lerp or loop; `stage`: keyword arguments for `settings`."""
         return self.draw(self.path(seeds, path, frames), **stage)
 
     def film(
         self, out: str | Path, seeds: Seeds, frames: int = 180, path: str = "loop", fps: int = 30, **stage: Any
-    ) -> Path:
-        """Write a film of a path through `seeds`; the ending of `out` (.mp4, .webp or .gif) chooses the format."""
-        place, latents, settings = (
-            check_output(str(out), ANIMATED),
-            self.path(seeds, path, frames),
-            self.settings(**stage),
-        )
+    ) -> Film:
+        """Write a film of a path through `seeds`, whose images change at constant speed, like `pggan interpolate`.
+
+        Args: out: the file, whose ending (.mp4, .webp or .gif) chooses the format; path: slerp, lerp or loop.
+        """
+        place, settings = check_output(str(out), ANIMATED), self.settings(**stage)
+        latents = self.path(seeds, path, frames, settings)
         shown = (sheet([image], 1, film_zoom(settings.resolution)) for image in self.stream(latents, settings))
-        save_film(shown, frames, fps, place, mark_line(True, "(loaded in Python)", f"seeds={seeds}"))
-        return place
+        save_film(shown, frames, fps, place, mark_line(True, self.loaded.path, f"seeds={seeds}"))
+        return Film(place)
 
     def directions(self, count: int = 8, label: int | str | None = None) -> Tensor:
         """Unit vectors [K, Z] of latents, the principal directions: K = `count`, the strongest first."""
@@ -136,14 +161,17 @@ class TrainedGenerator:
 
     def evaluate(
         self,
-        data: str | Path,
+        data: str | Path | None = None,
         metrics: Sequence[str] = ("swd", "ms_ssim", "kid"),
         extractor: str = "efficientnet-lite0",
         count: int | None = None,
     ) -> dict[str, float]:
-        """Metrics against the images at `data`, like `pggan evaluate`; returns the values by name."""
+        """Metrics against the images at `data`, like `pggan evaluate`; returns the values by name.
+
+        Args: data: None: the training images of the run; count: fakes and reals, None: as in the metric's paper.
+        """
         compared: Any = resolve_name(COMPARE)
-        return dict(compared(self, str(data), list(metrics), extractor, count))
+        return dict(compared(self, data and str(data), list(metrics), extractor, count))
 
     def render(self, latents: Tensor, **stage: Any) -> Pixels:
         """Draw images uint8 [N, R, R, C] of `latents` [N, Z]; other arguments are those of the method `settings`."""

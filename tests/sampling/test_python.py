@@ -7,7 +7,10 @@ import torch.nn.functional as F
 from PIL import Image
 
 import pggan
-from pggan.core.errors import UserError
+from pggan.cli.main import main
+from pggan.config.defaults import saved_config
+from pggan.core.errors import EXIT_USER_ERROR, UserError
+from pggan.run.loop import Run
 
 
 class Hinge(pggan.Loss):
@@ -18,7 +21,7 @@ class Hinge(pggan.Loss):
         return {"G/hinge": -fake_scores}
 
 
-class Wrong(Hinge):
+class Mean(Hinge):
     def g_terms(self, real_scores, fake_scores):
         return {"G/hinge": fake_scores.mean()}
 
@@ -26,6 +29,11 @@ class Wrong(Hinge):
 class Infinite(Hinge):
     def g_terms(self, real_scores, fake_scores):
         return {"G/hinge": fake_scores / 0}
+
+
+class NoTable(Hinge):
+    def d_terms(self, real_scores, fake_scores):
+        return fake_scores - real_scores
 
 
 def test_pictures_sheets_and_paths(generator):
@@ -38,31 +46,60 @@ def test_pictures_sheets_and_paths(generator):
 
 
 def test_a_film(generator, tmp_path):
-    with Image.open(generator.film(tmp_path / "a.gif", [1, 5], frames=4)) as film:
-        assert film.size == (512, 512)
+    film = generator.film(tmp_path / "a.gif", [1, 5], frames=4)
+    with Image.open(film.path) as frames:
+        assert frames.size == (512, 512)
+    assert film._repr_html_().startswith('<img src="data:image/gif;base64,R0lGOD')
     with pytest.raises(UserError, match="does not end in"):
         generator.film(tmp_path / "a.avi", [1, 5])
 
 
 def test_directions_and_metrics(generator, labelled_data):
     assert torch.allclose(generator.directions(3).norm(dim=1), torch.ones(3))
-    assert generator.evaluate(labelled_data, ["swd"], count=32)
+    found = generator.evaluate(labelled_data, ["swd"], count=32)
+    assert generator.evaluate(metrics=["swd"], count=32) == found  # by default, the images that the run was trained on
 
 
-@pytest.mark.parametrize("loss", [None, Hinge()])
-def test_training_gives_a_generator(labelled_data, tmp_path, loss):
-    keys = [
-        "debug=smoke",
-        f"data.path={labelled_data}",
-        "data.labels=false",
-        "devices=cpu",
-        f"run_dir={tmp_path / 'run'}",
-    ]
-    assert pggan.train(*keys, "devices=cpu", loss=loss).images > 0
-    assert ("hinge" in (tmp_path / "run" / "metrics.jsonl").read_text()) == (loss is not None)
+@pytest.fixture
+def keys(labelled_data, tmp_path):
+    """The words of a training of a second."""
+    return ["debug=smoke", f"data.path={labelled_data}", "data.labels=false", "devices=cpu", f"run_dir={tmp_path}/run"]
 
 
-@pytest.mark.parametrize("loss", [Wrong(), Infinite()])
+def test_training_gives_a_generator_and_its_mistakes_are_user_errors(keys):
+    with pytest.raises(UserError, match="Did you mean"):
+        pggan.train(*keys, "dta.path=photos")
+    assert pggan.train(*keys).images == 192
+
+
+def test_a_run_with_a_loss_object_goes_on_with_such_an_object_alone(keys, tmp_path, monkeypatch, capsys):
+    """Ctrl-C at the first report: the call says so, the command refuses the run, and the next call ends it."""
+    after_step = Run.after_step
+
+    def stop(self, phase, metrics):
+        after_step(self, phase, metrics)
+        self.interruption.wanted |= self.state.images == 64
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "after_step", stop)
+        with pytest.raises(KeyboardInterrupt, match="goes on"):
+            pggan.train(*keys, loss=Hinge())
+    assert saved_config(tmp_path / "run" / "config.yaml")["loss"] == {"name": "object", "type": "Hinge"}
+    assert main(["train", keys[-1]]) == EXIT_USER_ERROR
+    assert "pggan.train(" in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"loss\.type: Hinge -> Mild"):
+        pggan.train(keys[-1], loss=type("Mild", (Hinge,), {})())
+    assert pggan.train(keys[-1], loss=Hinge()).images == 192
+    assert "hinge" in (tmp_path / "run" / "metrics.jsonl").read_text()
+
+
+@pytest.mark.parametrize("loss", [Mean(), Infinite(), NoTable()])
 def test_a_loss_of_a_wrong_shape_or_nan_is_refused(loss):
     with pytest.raises(UserError, match="8 finite numbers"):
+        pggan.train("data.path=nowhere", loss=loss)
+
+
+@pytest.mark.parametrize("loss", [Hinge, "hinge", torch.nn.Linear(1, 1)])
+def test_what_is_no_loss_is_refused(loss):
+    with pytest.raises(UserError, match="is no loss"):
         pggan.train("data.path=nowhere", loss=loss)
