@@ -114,7 +114,8 @@ def own_loss(loss: object) -> Iterator[None]:
         raise UserError(problem, f"Give an object of a subclass of pggan.Loss, or 'loss=NAME' as a word: {names}.")
     scores = torch.linspace(-1, 1, 8)
     of_g = loss.g_terms(scores if loss.needs_reals_for_g else None, -scores)
-    for method, terms in (("d_terms", loss.d_terms(scores, -scores)), ("g_terms", of_g)):
+    found: dict[str, Any] = {"d_terms": loss.d_terms(scores, -scores), "g_terms": of_g}
+    for method, terms in found.items():
         values = [*terms.values()] if isinstance(terms, Mapping) else [terms]
         good = (isinstance(one, Tensor) and one.shape == scores.shape and one.isfinite().all() for one in values)
         if not (isinstance(terms, Mapping) and values and all(good)):

@@ -131,7 +131,8 @@ class TrainedGenerator:
         Args: settings: how images are drawn; with them, the images, not the latents, change at constant speed.
         """
         require(kind in PATHS and frames >= 2, "path, frames", f"{kind}, {frames}", f"one of {PATHS}, and at least 2")
-        return path_through(self.latents(seeds), kind, frames, settings and partial(self.visible_steps, settings))
+        distances = None if settings is None else partial(self.visible_steps, settings)
+        return path_through(self.latents(seeds), kind, frames, distances)
 
     def visible_steps(self, settings: RenderSettings, latents: Tensor) -> Tensor:
         """The distances [N - 1] between the images of successive `latents` [N, Z], by `laplacian_distance`."""
