@@ -9,7 +9,6 @@ import torch
 from PIL import Image, ImageSequence
 
 from pggan.cli.main import main
-from pggan.sampling.commands import visible_steps
 from pggan.sampling.files import film_of
 from pggan.sampling.generate import seed_latents
 from pggan.sampling.images import FOLDER, enlarge, grid, stored_grids
@@ -124,7 +123,7 @@ def test_path_n_of_a_film_goes_through_every_seed_plus_a_thousand_n_or_begins_at
 def test_a_film_has_the_frames_of_its_path_at_constant_speed(draw, generator, tmp_path):
     """As people see it, no step is much larger than the others; of a path at equal times, some are."""
     draw("interpolate", "seeds=1,5,9", "frames=24", "zoom=8", f"out={tmp_path / 'a.webp'}")
-    measure, unevenness = partial(visible_steps, generator, generator.settings()), []
+    measure, unevenness = partial(generator.visible_steps, generator.settings()), []
     for distances in (None, measure):
         path = path_through(seed_latents([1, 5, 9], 8), "slerp", 24, distances)
         steps = measure(path)
