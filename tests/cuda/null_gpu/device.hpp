@@ -66,4 +66,20 @@ cudaError_t refuse_captured(cudaEvent_t event, const std::string& what);  // if 
 cudaError_t failed(cudaError_t error);  // remembered for cudaGetLastError
 cudaError_t last_error(bool forget);
 
+// ---- answers ---------------------------------------------------------------------------------------------------
+
+struct Success {  // 0 in every one of NVIDIA's interfaces
+    template <typename Status>
+    operator Status() const {
+        return Status(0);
+    }
+};
+
+// How most functions end that tell a program something.
+template <typename Place, typename Value>
+Success give(Place* place, Value value) {
+    *place = value;
+    return {};
+}
+
 }  // namespace null_gpu

@@ -19,23 +19,11 @@ CUresult launch(CUstream stream) {
 }  // namespace
 
 EXPORT CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
-EXPORT CUresult cuDriverGetVersion(int* version) {
-    *version = CUDA_VERSION;
-    return CUDA_SUCCESS;
-}
-EXPORT CUresult cuGetErrorString(CUresult, const char** text) {
-    *text = "error of the null GPU";
-    return CUDA_SUCCESS;
-}
+EXPORT CUresult cuDriverGetVersion(int* version) { return give(version, CUDA_VERSION); }
+EXPORT CUresult cuGetErrorString(CUresult, const char** text) { return give(text, "error of the null GPU"); }
 EXPORT CUresult cuGetErrorName(CUresult, const char** text) { return cuGetErrorString(CUDA_SUCCESS, text); }
-EXPORT CUresult cuDeviceGetCount(int* devices) {
-    *devices = 1;
-    return CUDA_SUCCESS;
-}
-EXPORT CUresult cuDeviceGet(CUdevice* device, int number) {
-    *device = number;
-    return CUDA_SUCCESS;
-}
+EXPORT CUresult cuDeviceGetCount(int* devices) { return give(devices, 1); }
+EXPORT CUresult cuDeviceGet(CUdevice* device, int number) { return give(device, number); }
 EXPORT CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
     // Both interfaces number the attributes alike.
     cudaDeviceGetAttribute(value, static_cast<cudaDeviceAttr>(attribute), 0);
@@ -46,35 +34,17 @@ EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned* flags, int* activ
     *active = 1;
     return CUDA_SUCCESS;
 }
-EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
-    *context = CONTEXT;
-    return CUDA_SUCCESS;
-}
-EXPORT CUresult cuCtxGetCurrent(CUcontext* context) {
-    *context = CONTEXT;
-    return CUDA_SUCCESS;
-}
+EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) { return give(context, CONTEXT); }
+EXPORT CUresult cuCtxGetCurrent(CUcontext* context) { return give(context, CONTEXT); }
 EXPORT CUresult cuCtxSetCurrent(CUcontext) { return CUDA_SUCCESS; }
-EXPORT CUresult cuCtxGetDevice(CUdevice* device) {
-    *device = 0;
-    return CUDA_SUCCESS;
-}
-EXPORT CUresult cuCtxGetLimit(std::size_t* bytes, CUlimit) {
-    *bytes = 1 << 20;
-    return CUDA_SUCCESS;
-}
+EXPORT CUresult cuCtxGetDevice(CUdevice* device) { return give(device, 0); }
+EXPORT CUresult cuCtxGetLimit(std::size_t* bytes, CUlimit) { return give(bytes, 1 << 20); }
 EXPORT CUresult cuCtxSetLimit(CUlimit, std::size_t) { return CUDA_SUCCESS; }
 
-EXPORT CUresult cuModuleLoadData(CUmodule* module, const void*) {
-    *module = MODULE;
-    return CUDA_SUCCESS;
-}
+EXPORT CUresult cuModuleLoadData(CUmodule* module, const void*) { return give(module, MODULE); }
 EXPORT CUresult cuModuleLoad(CUmodule* module, const char*) { return cuModuleLoadData(module, nullptr); }
 EXPORT CUresult cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }
-EXPORT CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char*) {
-    *function = FUNCTION;
-    return CUDA_SUCCESS;
-}
+EXPORT CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char*) { return give(function, FUNCTION); }
 EXPORT CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction) {
     *value = attribute == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? THREADS_PER_BLOCK
              : attribute == CU_FUNC_ATTRIBUTE_NUM_REGS            ? WARP
@@ -84,8 +54,7 @@ EXPORT CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, C
 EXPORT CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute, int) { return CUDA_SUCCESS; }
 EXPORT CUresult cuFuncSetCacheConfig(CUfunction, CUfunc_cache) { return CUDA_SUCCESS; }
 EXPORT CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction, const CUlaunchConfig*) {
-    *clusters = MULTIPROCESSORS;
-    return CUDA_SUCCESS;
+    return give(clusters, MULTIPROCESSORS);
 }
 EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction, void**, void**) {
     return launch(config->hStream);
@@ -95,8 +64,7 @@ EXPORT CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigne
     return launch(stream);
 }
 EXPORT CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
-    *status = static_cast<CUstreamCaptureStatus>(capture_status(stream));
-    return CUDA_SUCCESS;
+    return give(status, static_cast<CUstreamCaptureStatus>(capture_status(stream)));
 }
 EXPORT CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdeviceptr address) {
     if (!is_device_memory(reinterpret_cast<void*>(address))) return CUDA_ERROR_INVALID_VALUE;  // Triton refuses it then

@@ -22,20 +22,13 @@ ncclResult_t collective(cudaStream_t stream, ncclComm_t communicator) {
 
 }  // namespace
 
-EXPORT ncclResult_t ncclGetVersion(int* version) {
-    *version = NCCL_VERSION_CODE;
-    return ncclSuccess;
-}
+EXPORT ncclResult_t ncclGetVersion(int* version) { return give(version, NCCL_VERSION_CODE); }
 EXPORT const char* ncclGetErrorString(ncclResult_t) { return "error of the null GPU"; }
 EXPORT const char* ncclGetLastError(ncclComm_t) { return ""; }
 
-EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
-    *id = {};
-    return ncclSuccess;
-}
+EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId* id) { return give(id, ncclUniqueId()); }
 EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t* communicator, int ranks, ncclUniqueId, int rank, ncclConfig_t*) {
-    *communicator = reinterpret_cast<ncclComm_t>(new Communicator{rank, ranks});
-    return ncclSuccess;
+    return give(communicator, reinterpret_cast<ncclComm_t>(new Communicator{rank, ranks}));
 }
 EXPORT ncclResult_t ncclCommInitRankScalable(ncclComm_t* communicator, int ranks, int rank, int, ncclUniqueId*,
                                              ncclConfig_t*) {
@@ -45,17 +38,12 @@ EXPORT ncclResult_t ncclCommSplit(ncclComm_t whole, int, int, ncclComm_t* commun
     return ncclCommInitRankConfig(communicator, of(whole).ranks, {}, of(whole).rank, nullptr);
 }
 EXPORT ncclResult_t ncclCommCount(const ncclComm_t communicator, int* ranks) {
-    *ranks = of(communicator).ranks;
-    return ncclSuccess;
+    return give(ranks, of(communicator).ranks);
 }
 EXPORT ncclResult_t ncclCommUserRank(const ncclComm_t communicator, int* rank) {
-    *rank = of(communicator).rank;
-    return ncclSuccess;
+    return give(rank, of(communicator).rank);
 }
-EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t* error) {
-    *error = ncclSuccess;
-    return ncclSuccess;
-}
+EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t* error) { return give(error, ncclSuccess); }
 EXPORT ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclSuccess; }
 EXPORT ncclResult_t ncclCommDestroy(ncclComm_t communicator) {
     // NCCL waits here until the last graph is gone that has a collective of the communicator.
@@ -66,8 +54,7 @@ EXPORT ncclResult_t ncclCommDestroy(ncclComm_t communicator) {
 EXPORT ncclResult_t ncclCommAbort(ncclComm_t communicator) { return ncclCommDestroy(communicator); }
 
 EXPORT ncclResult_t ncclCommRegister(const ncclComm_t, void* memory, std::size_t, void** handle) {
-    *handle = memory;
-    return ncclSuccess;
+    return give(handle, memory);
 }
 EXPORT ncclResult_t ncclCommDeregister(const ncclComm_t, void*) { return ncclSuccess; }
 

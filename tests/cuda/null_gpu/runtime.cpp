@@ -18,8 +18,6 @@ using namespace null_gpu;
 
 namespace {
 
-thread_local int current_device = 0;
-
 // Streams, events and graphs are told apart by numbers alone.
 template <typename Handle>
 cudaError_t create(Handle* handle) {
@@ -64,8 +62,7 @@ EXPORT cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, std::size
     return cudaSuccess;
 }
 EXPORT cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
-    *kernel = reinterpret_cast<cudaKernel_t>(const_cast<void*>(function));
-    return cudaSuccess;
+    return give(kernel, reinterpret_cast<cudaKernel_t>(const_cast<void*>(function)));
 }
 EXPORT cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3, dim3, void**, std::size_t, cudaStream_t stream) {
     return enqueue(stream, "kernel");
@@ -96,8 +93,7 @@ EXPORT cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const v
 EXPORT cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
 EXPORT cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int threads,
                                                                           std::size_t, unsigned) {
-    *blocks = THREADS_PER_MULTIPROCESSOR / (threads > 0 ? threads : 1);
-    return cudaSuccess;
+    return give(blocks, THREADS_PER_MULTIPROCESSOR / (threads > 0 ? threads : 1));
 }
 EXPORT cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* function, int threads,
                                                                  std::size_t bytes) {
@@ -114,18 +110,10 @@ EXPORT cudaError_t cudaMemcpyToSymbol(const void*, const void*, std::size_t, std
 
 // ---- the device --------------------------------------------------------------------------------------------
 
-EXPORT cudaError_t cudaGetDeviceCount(int* devices) {
-    *devices = 1;
-    return cudaSuccess;
-}
-EXPORT cudaError_t cudaGetDevice(int* device) {
-    *device = current_device;
-    return cudaSuccess;
-}
+EXPORT cudaError_t cudaGetDeviceCount(int* devices) { return give(devices, 1); }
+EXPORT cudaError_t cudaGetDevice(int* device) { return give(device, 0); }
 EXPORT cudaError_t cudaSetDevice(int device) {
-    if (device != 0) return failed(cudaErrorInvalidDevice);
-    current_device = device;
-    return cudaSuccess;
+    return device == 0 ? cudaSuccess : failed(cudaErrorInvalidDevice);
 }
 EXPORT cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
     *properties = {};
@@ -185,14 +173,8 @@ EXPORT cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int) {
     std::snprintf(text, length, "0000:01:00.0");
     return cudaSuccess;
 }
-EXPORT cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
-    *can = 0;
-    return cudaSuccess;
-}
-EXPORT cudaError_t cudaDriverGetVersion(int* version) {
-    *version = CUDART_VERSION;
-    return cudaSuccess;
-}
+EXPORT cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { return give(can, 0); }
+EXPORT cudaError_t cudaDriverGetVersion(int* version) { return give(version, CUDART_VERSION); }
 EXPORT cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(version); }
 EXPORT cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned, unsigned long long,
                                                     cudaDriverEntryPointQueryResult* result) {
@@ -211,10 +193,7 @@ EXPORT cudaError_t cudaStreamCreate(cudaStream_t* stream) { return create(stream
 EXPORT cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) { return create(stream); }
 EXPORT cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) { return create(stream); }
 EXPORT cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-EXPORT cudaError_t cudaStreamGetPriority(cudaStream_t, int* priority) {
-    *priority = 0;
-    return cudaSuccess;
-}
+EXPORT cudaError_t cudaStreamGetPriority(cudaStream_t, int* priority) { return give(priority, 0); }
 EXPORT cudaError_t cudaStreamQuery(cudaStream_t stream) { return refuse_on(stream, "cudaStreamQuery"); }
 EXPORT cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     note("wait: cudaStreamSynchronize");
@@ -246,10 +225,7 @@ EXPORT cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     if (cudaError_t error = refuse_captured(event, "cudaEventSynchronize")) return error;
     return refuse_in_mode("cudaEventSynchronize");
 }
-EXPORT cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {
-    *milliseconds = 1;
-    return cudaSuccess;
-}
+EXPORT cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) { return give(milliseconds, 1); }
 
 // ---- graphs --------------------------------------------------------------------------------------------------
 
@@ -258,8 +234,7 @@ EXPORT cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCapture
 }
 EXPORT cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) { return end_capture(stream, graph); }
 EXPORT cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
-    *status = capture_status(stream);
-    return cudaSuccess;
+    return give(status, capture_status(stream));
 }
 EXPORT cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
                                             unsigned long long* id, cudaGraph_t* graph, const cudaGraphNode_t** nodes,
@@ -274,12 +249,10 @@ EXPORT cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptu
     return cudaSuccess;
 }
 EXPORT cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
-    *mode = exchange_mode(*mode);
-    return cudaSuccess;
+    return give(mode, exchange_mode(*mode));
 }
 EXPORT cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t*, std::size_t* count) {
-    *count = nodes_of(graph);
-    return cudaSuccess;
+    return give(count, nodes_of(graph));
 }
 EXPORT cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
     count("graph nodes", nodes_of(graph));
