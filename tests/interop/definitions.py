@@ -15,8 +15,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from tests.networks.naive import HE, naive_activation, naive_conv, naive_down
+
 LATENTS, CHANNELS = 6, 3
-HE = sqrt(2)  # He's gain
 WIDTHS = [8, 8, 4]  # feature maps at 4x4, 8x8 and 16x16
 LAYERS = ("dense", "conv", "up1", "conv1", "up2", "conv2", "rgb0", "rgb1", "rgb2")
 OFFICIAL = (
@@ -46,71 +47,61 @@ PRO_GAN = (
 )
 
 
+def random_layers(shapes, seed, **biases):
+    """A weight of each shape, and a bias for each of its outputs, or as many as `biases` says."""
+    random = torch.Generator().manual_seed(seed)
+    return {
+        name: (torch.randn(shape, generator=random), torch.randn(biases.get(name, shape[0]), generator=random))
+        for name, shape in shapes.items()
+    }
+
+
 def layers_of(labels=0, dense_biases=WIDTHS[0]):
     """Random layers; the dense one has a bias per feature map, or per number."""
-    random = torch.Generator().manual_seed(labels)
     shapes = {"dense": (16 * WIDTHS[0], LATENTS + labels), "conv": (WIDTHS[0], WIDTHS[0], 3, 3)}
     for number, (inner, outer) in enumerate(pairwise(WIDTHS), 1):
         shapes |= {f"up{number}": (outer, inner, 3, 3), f"conv{number}": (outer, outer, 3, 3)}
     shapes |= {f"rgb{number}": (CHANNELS, width, 1, 1) for number, width in enumerate(WIDTHS)}
-    biases = {name: dense_biases if name == "dense" else shape[0] for name, shape in shapes.items()}
-    return {
-        name: (torch.randn(shape, generator=random), torch.randn(biases[name], generator=random))
-        for name, shape in shapes.items()
-    }
+    return random_layers(shapes, labels, dense=dense_biases)
 
 
 def d_layers_of(labels=0):
     """Random layers of D."""
-    random = torch.Generator().manual_seed(50 + labels)
     shapes = {"conv": (WIDTHS[0], WIDTHS[0] + 1, 3, 3), "dense": (8, 16 * WIDTHS[0]), "score": (1 + labels, 8)}
     for number, (outer, inner) in enumerate(pairwise(WIDTHS), 1):
         shapes |= {f"conv{number}": (inner, inner, 3, 3), f"down{number}": (outer, inner, 3, 3)}
     shapes |= {f"rgb{number}": (width, CHANNELS, 1, 1) for number, width in enumerate(WIDTHS)}
-    return {
-        name: (torch.randn(shape, generator=random), torch.randn(shape[0], generator=random))
-        for name, shape in shapes.items()
-    }
-
-
-def numpy_convolved(x, weight, stride=1, padding=1):
-    """A convolution [N, I, R, R] -> [N, O, R', R'] as one product over the windows."""
-    x = np.pad(x, [(0, 0), (0, 0), (padding, padding), (padding, padding)])
-    windows = np.lib.stride_tricks.sliding_window_view(x, weight.shape[2:], (2, 3))[:, :, ::stride, ::stride]
-    return np.einsum("nirsuv,oiuv->nors", windows, weight)
-
-
-def pooled(x):
-    return x.reshape(*x.shape[:2], x.shape[2] // 2, 2, -1, 2).mean((3, 5))
+    return random_layers(shapes, 50 + labels)
 
 
 def scores(layers, images, share, *, fused=False, score_gain=HE, scales_biases=False, divides_by=4):
     """The outputs [N, 1 + L] of D for 4 images [4, 3, 16, 16], in numpy and float64; `share` weighs the level below."""
 
-    def layer(x, name, gain=HE, act=True, **how):
+    def linear(x, name, gain=HE, halves=False):
         weight, bias = (each.numpy().astype(float) for each in layers[name])
         scale = gain / sqrt(weight[0].size)
         weight, bias = weight * scale, bias * scale if scales_biases else bias
         if weight.ndim == 2:
-            x = x.reshape(len(x), -1) @ weight.T + bias
-        else:
-            if how:  # a convolution by 4x4, the mean of four shifted ones
-                weight = (
-                    sum(np.pad(weight, [(0, 0), (0, 0), (a, 1 - a), (b, 1 - b)]) for a in (0, 1) for b in (0, 1)) / 4
-                )
-            x = numpy_convolved(x, weight, padding=layers[name][0].shape[2] // 2, **how) + bias[:, None, None]
-        return np.where(x > 0, x, 0.2 * x) if act else x
+            return x.reshape(len(x), -1) @ weight.T + bias
+        if not halves:
+            return naive_conv(x, weight, bias)
+        # A convolution by 4x4, the mean of four shifted ones, at every second pixel.
+        weight = sum(np.pad(weight, [(0, 0), (0, 0), (a, 1 - a), (b, 1 - b)]) for a in (0, 1) for b in (0, 1)) / 4
+        return naive_conv(x, weight, bias)[..., 1::2, 1::2]
+
+    def layer(*given, **how):
+        return naive_activation(linear(*given, **how))
 
     def halved(x, number):
         x = layer(x, f"conv{number}")
-        return layer(x, f"down{number}", stride=2) if fused else pooled(layer(x, f"down{number}"))
+        return layer(x, f"down{number}", halves=True) if fused else naive_down(layer(x, f"down{number}"))
 
     images = images.numpy().astype(float)
-    x = (1 - share) * halved(layer(images, "rgb2"), 2) + share * layer(pooled(images), "rgb1")
+    x = (1 - share) * halved(layer(images, "rgb2"), 2) + share * layer(naive_down(images), "rgb1")
     x = halved(x, 1)
     deviation = np.sqrt(((x - x.mean(0)) ** 2).sum(0) / divides_by + 1e-8).mean()
     x = np.concatenate([x, np.full((4, 1, 4, 4), deviation)], 1)
-    return layer(layer(layer(x, "conv"), "dense"), "score", score_gain, act=False)
+    return linear(layer(layer(x, "conv"), "dense"), "score", score_gain)
 
 
 def norm(x):
@@ -178,10 +169,10 @@ def official_variables(layers, ours, names, fused):
         yield f"{there}/bias", bias.numpy()
 
 
-def official_pickle(path, layers, *, detail, fused, labels, d_layers=None, **settings):
+def official_pickle(path, layers, d_layers, *, detail, fused, labels):
     """(G, D, averaged G); G has the negative weights of the averaged G."""
     averaged = dict(official_variables(layers, LAYERS, OFFICIAL, fused))
-    d = dict(official_variables(d_layers, LAYERS_D, OFFICIAL_D, fused)) if d_layers else {}
+    d = dict(official_variables(d_layers, LAYERS_D, OFFICIAL_D, fused))
     sizes = {"resolution": 16, "num_channels": CHANNELS, "label_size": labels, "fused_scale": fused}
     with pretended_class("tfutil", "Network") as network:
         networks = []
@@ -192,7 +183,7 @@ def official_pickle(path, layers, *, detail, fused, labels, d_layers=None, **set
         ):
             one = network()
             one.kept = {
-                "static_kwargs": sizes | settings,
+                "static_kwargs": sizes,
                 "build_module_src": "raise SystemExit('executed')",
                 "build_func_name": f"{function}_paper",
                 "variables": [("lod", np.float32(detail)), *variables.items()],
@@ -201,21 +192,18 @@ def official_pickle(path, layers, *, detail, fused, labels, d_layers=None, **set
         path.write_bytes(pickle.dumps(tuple(networks), protocol=2))
 
 
-def d_state_of(layers, names):
-    """The state dict of a PyTorch program; pro-gan-pth has convolutions for the dense layers."""
-    state = OrderedDict()
-    for ours, name in zip(LAYERS_D, names, strict=True):
-        weight, state[f"{name}.bias"] = layers[ours]
-        sides = {"dense": 4, "score": 1} if names is PRO_GAN_D else {}
-        state[f"{name}.weight"] = weight.unflatten(1, (-1, sides[ours], sides[ours])) if ours in sides else weight
-    return state
-
-
 def state_of(layers, names):
-    """The state dict of a PyTorch program; pro-gan-pth begins with a transposed convolution: [Z, C, 4, 4]."""
+    """The state dict of G or D of a PyTorch program, whose names for the layers are `names`.
+
+    pro-gan-pth has convolutions for D's dense layers, and begins G with a transposed one: [Z, C, 4, 4].
+    """
     state = OrderedDict()
-    for ours, name in zip(LAYERS, names, strict=True):
+    for ours, name in zip(LAYERS if "up1" in layers else LAYERS_D, names, strict=True):
         weight, state[f"{name}.bias"] = layers[ours]
-        is_transposed = ours == "dense" and names is PRO_GAN
-        state[f"{name}.weight"] = weight.view(-1, 4, 4, LATENTS).permute(3, 0, 1, 2) if is_transposed else weight
+        if names is PRO_GAN and ours == "dense":
+            weight = weight.view(-1, 4, 4, LATENTS).permute(3, 0, 1, 2)
+        if names is PRO_GAN_D and ours in ("dense", "score"):
+            side = 4 if ours == "dense" else 1
+            weight = weight.unflatten(1, (-1, side, side))
+        state[f"{name}.weight"] = weight
     return state

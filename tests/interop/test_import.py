@@ -16,6 +16,7 @@ from pggan.core.errors import UserError
 from pggan.interop.importing import read_foreign
 from pggan.interop.restricted_pickle import read_foreign_file
 from tests.interop import definitions as theirs
+from tests.networks.naive import HE
 
 # Rounding, as a share of the largest number in an image: a float has 24 bits, and errors of sums of up to 9 * 8 + 1
 # numbers, in both calculations, add up over 7 layers between which norms keep the scale.
@@ -35,27 +36,18 @@ def same(found, expected):
     [(0, True, 0.25, 16, 0.75), (3, False, 0.0, 16, 1.0), (0, False, 1.0, 8, 1.0)],
 )
 def test_official_networks(tmp_path, labels, fused, detail, resolution, alpha):
-    path, layers = tmp_path / "network.pkl", theirs.layers_of(labels)
-    theirs.official_pickle(path, layers, detail=detail, fused=fused, labels=labels)
-    kind, generator, *_ = read_foreign(path)
-    assert kind == "the official implementation"
+    path, layers, d_layers = tmp_path / "network.pkl", theirs.layers_of(labels), theirs.d_layers_of(labels)
+    theirs.official_pickle(path, layers, d_layers, detail=detail, fused=fused, labels=labels)
+    kind, generator, others, notes = read_foreign(path)
+    assert (kind, notes) == ("the official implementation", [])
     assert (generator.resolution, generator.alpha) == (resolution, alpha)
     one_hot = F.one_hot(torch.arange(5) % 3, 3).float() if labels else None
     inputs = torch.cat([latents_of(), one_hot], 1) if labels else latents_of()
-    expected = theirs.images(layers, inputs, detail, dense_gain=theirs.HE / 4, rgb_gain=1, fused=fused)
+    expected = theirs.images(layers, inputs, detail, dense_gain=HE / 4, rgb_gain=1, fused=fused)
     expected = expected[..., :: 16 // resolution, :: 16 // resolution]  # theirs are enlarged to the final resolution
     assert same(generator.network(latents_of(), one_hot, resolution, alpha), expected)
-
-
-@pytest.mark.parametrize(("labels", "fused", "detail"), [(0, True, 0.25), (3, False, 0.0)])
-def test_scores_of_the_official_d_are_those_of_a_second_implementation(tmp_path, labels, fused, detail):
-    layers = theirs.d_layers_of(labels)
-    path, g_layers = tmp_path / "network.pkl", theirs.layers_of(labels)
-    theirs.official_pickle(path, g_layers, detail=detail, fused=fused, labels=labels, d_layers=layers)
-    _, generator, others, notes = read_foreign(path)
-    assert notes == []
-    assert_scores(others["discriminator"], theirs.scores(layers, faces(), detail, fused=fused, score_gain=1), detail)
     assert torch.equal(others["generator"].stem.conv.weight, -generator.network.stem.conv.weight)
+    assert_scores(others["discriminator"], theirs.scores(d_layers, faces(), detail, fused=fused, score_gain=1), detail)
 
 
 def faces():
@@ -70,13 +62,13 @@ def assert_scores(network, expected, share):
 def test_d_of_the_pytorch_programs(tmp_path):
     layers, g_layers = theirs.d_layers_of(), theirs.layers_of(dense_biases=128)
     state = theirs.state_of(g_layers, theirs.ZOO)
-    torch.save({"netG": state, "netD": theirs.d_state_of(layers, theirs.ZOO_D), "avgG": state}, tmp_path / "a.pth")
+    torch.save({"netG": state, "netD": theirs.state_of(layers, theirs.ZOO_D), "avgG": state}, tmp_path / "a.pth")
     _, _, others, notes = read_foreign(tmp_path / "a.pth")
     assert (sorted(others), notes) == (["discriminator", "generator"], [])
     assert_scores(others["discriminator"], theirs.scores(layers, faces(), 0.25, scales_biases=True, divides_by=3), 0.25)
     conf = {"depth": 4, "use_eql": True}
     saved = {"conf": conf, "state_dict": theirs.state_of(theirs.layers_of(), theirs.PRO_GAN)}
-    d = {"conf": conf, "state_dict": theirs.d_state_of(layers, theirs.PRO_GAN_D)}
+    d = {"conf": conf, "state_dict": theirs.state_of(layers, theirs.PRO_GAN_D)}
     torch.save({"generator": saved, "shadow_generator": saved, "discriminator": d}, tmp_path / "b.bin")
     _, _, others, notes = read_foreign(tmp_path / "b.bin")
     assert_scores(others["discriminator"], theirs.scores(layers, faces(), 0.25), 0.25)
@@ -89,7 +81,7 @@ def test_d_of_the_pytorch_programs(tmp_path):
 
 def test_training_begins_with_both_networks_of_an_imported_file(tmp_path, capsys):
     path, file = tmp_path / "network.pkl", tmp_path / "imported.safetensors"
-    theirs.official_pickle(path, theirs.layers_of(), detail=0.0, fused=True, labels=0, d_layers=theirs.d_layers_of())
+    theirs.official_pickle(path, theirs.layers_of(), theirs.d_layers_of(), detail=0.0, fused=True, labels=0)
     assert main(["import", f"source={path}", f"out={file}"]) == 0
     state = read_foreign(path).others["discriminator"].state_dict()
     found = load_weights(str(file), read_foreign(path).averaged.network.architecture)
