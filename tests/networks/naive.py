@@ -168,15 +168,3 @@ class Naive:
         x = naive_activation(x.reshape(len(x), -1) @ weight.T + bias)
         weight, bias = self.layer("head.score", 1)
         return x @ weight.T + bias
-
-
-def assert_rounded_once(found, exact, roundings=1, terms=None):
-    """`found`, in half precision, is `exact` to one rounding (or more), beside float32's rounding of the `terms`.
-
-    A rounding changes a number by at most half a unit in its last place, which is eps / 2 of it, or half the smallest
-    number near 0.  Float32's, of some ten operations, are at most 10 * 2^-24 of the terms.
-    """
-    kind = torch.finfo(found.dtype)
-    wide = exact.abs() if terms is None else terms
-    bound = roundings * (kind.eps / 2 * exact.abs() + kind.smallest_normal * kind.eps / 2) + 10 * 2**-24 * wide
-    assert ((found.double() - exact).abs() <= bound).all()

@@ -94,6 +94,12 @@ def test_elastic_passes_are_the_same_images_on_any_number_of_ranks(case):
         assert max(map(len, wanted)) <= max(parts[0].configured_micro_batch_size, min(parts[0].stddev_group, batch))
 
 
+def test_micro_batches_are_whole_groups_of_at_most_the_size():
+    for size, parts in ((None, [8]), (100, [8]), (5, [4, 4]), (1, [2] * 4)):  # one group is the least
+        found = split_into_micro_batches(Inputs(torch.arange(8)), size, stddev_group=2)
+        assert [len(part.kept) for part in found] == parts
+
+
 def test_a_batch_that_ranks_can_not_share_is_refused_with_the_numbers_that_can():
     for batch in (24, 10):  # groups, but not for five ranks; no groups
         with pytest.raises(UserError, match="a multiple of 20, or another number of ranks"):

@@ -5,8 +5,6 @@ from unittest import mock
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pggan.core.architecture import Precision
 from pggan.core.rng import StepRng
@@ -15,7 +13,6 @@ from pggan.distributed.process_group import ProcessGroup, rank_from_environment
 from pggan.losses.ada import INTERVAL
 from pggan.losses.base import Reals
 from pggan.ops import elementwise as activation
-from pggan.optim.reducer import add_chunk, nodes_of, tree_sum
 from pggan.training.build import TrainerSettings, build_trainer
 from tests.definitions import LOSSES, before_step, variant
 from tests.processes import in_processes, values_of
@@ -206,40 +203,3 @@ def test_a_gradient_that_is_not_finite_on_one_rank_is_skipped_on_all(of_two, cas
             stayed = (found["weights"][name] == found["before"][name]).all()
             assert stayed == (name == case.poison)
             assert found["skipped"][name] == found["metrics"][f"{name}/skipped"] == (name == case.poison)
-
-
-# ---- elastic sums ----------------------------------------------------------------------------------------
-
-
-def numbers(count, seed=0):
-    """Of very different sizes, so that another order of adding gives other bits."""
-    generator = torch.Generator().manual_seed(seed)
-    exponents = torch.randint(-12, 12, (count, 64), generator=generator)
-    return torch.randn(count, 64, generator=generator) * 2.0**exponents
-
-
-def reference(values):
-    """The same tree by its definition: the left half is the largest power of two that leaves something."""
-    if len(values) == 1:
-        return values[0]
-    half = 1 << ((len(values) - 1).bit_length() - 1)
-    return reference(values[:half]) + reference(values[half:])
-
-
-def summed(values, cuts):
-    """By as many ranks as there are cuts, simulated: what each one adds up, then all of it."""
-    sums = {}
-    for start, end in zip([0, *cuts], [*cuts, len(values)], strict=True):
-        own = {}
-        for chunk in range(start, end):
-            add_chunk(own, chunk, values[chunk].clone())
-        assert sorted(own, key=lambda node: node.start) == nodes_of(range(start, end))
-        sums |= own
-    return tree_sum(sums, len(values))
-
-
-@given(st.data(), st.integers(1, 20), st.integers(0, 100))
-def test_the_sum_is_the_same_bits_for_any_number_of_ranks_and_any_division(data, count, seed):
-    values = numbers(count, seed)
-    cuts = sorted(data.draw(st.sets(st.integers(1, count - 1)) if count > 1 else st.just(set())))
-    assert summed(values, cuts).equal(reference(values))

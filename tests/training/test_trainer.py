@@ -8,15 +8,13 @@ import torch
 from pggan.core.errors import StepFailed
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Schedule
-from pggan.distributed.process_group import ProcessGroup, RankInfo
+from pggan.distributed.process_group import ProcessGroup
 from pggan.losses import Logistic
 from pggan.losses.base import Reals
 from pggan.networks.layers import ComputeOptions
-from pggan.optim.reducer import AllReduce
 from pggan.optim.state import new_state, state_sha256
 from pggan.training import cuda_graphs
 from pggan.training.build import build_trainer
-from pggan.training.inputs import split_into_micro_batches
 from pggan.training.trainer import WARMUP_STEPS, Trainer
 from tests.composed import train_config
 from tests.definitions import WGAN_GP, variant
@@ -88,23 +86,6 @@ def test_steps_that_differ_in_settings_and_images_only_are_of_one_kind():
         assert due[0] or start
 
 
-@pytest.mark.parametrize(("size", "parts"), [(None, [8]), (8, [8]), (100, [8]), (5, [4, 4]), (1, [2] * 4)])
-def test_micro_batches_are_whole_groups_of_minibatch_stddev_of_at_most_the_size(size, parts):
-    """Of 8 images in groups of 2, group g is made of images g and g + 4; a group is the least."""
-    inputs = inputs_of()
-    found = split_into_micro_batches(inputs, size, stddev_group=2)
-    assert [len(part.latents_d) for part in found] == parts
-    positions = [part.reals.labels.argmax(1) for part in found]
-    assert sorted(torch.cat(positions).tolist()) == list(range(8))
-    for part, at in zip(found, positions, strict=True):
-        half = len(at) // 2
-        assert torch.equal(at[half:], at[:half] + 4)
-        for name in ("latents_d", "latents_g", "mix"):
-            assert torch.equal(getattr(part, name), getattr(inputs, name)[at])
-        assert torch.equal(part.reals.images, inputs.reals.images[at])
-        assert torch.equal(part.reals.fake_labels, inputs.reals.fake_labels[at])
-
-
 # ---- memory -----------------------------------------------------------------------------------------------
 
 
@@ -174,15 +155,11 @@ def test_replayed_steps_have_the_bits_of_eager_ones_whose_settings_are_tensors(c
 # ---- a trainer by its configuration -------------------------------------------------------------------------
 
 
-def built(*overrides, rank=0, world_size=1):
-    """A trainer whose group, if it is one of several, reaches nobody: nothing is sent before the first step."""
-    config = train_config(*overrides)
-    alone = ProcessGroup.single_process(CPU)
-    group = alone if world_size == 1 else ProcessGroup(RankInfo(rank, world_size, rank, world_size), CPU, None)
-    return build_trainer(config.trainer_settings(), ARCHITECTURE, SCHEDULE.phases, group)
-
-
 def test_a_trainer_is_the_configured_one():
+    def built(*overrides):
+        group, settings = ProcessGroup.single_process(CPU), train_config(*overrides).trainer_settings()
+        return build_trainer(settings, ARCHITECTURE, SCHEDULE.phases, group)
+
     compute = ["compute.kernels=reference", "compute.micro_batch_size=4", "precision=bf16"]
     trainer = built(*compute)
     assert trainer.options == ComputeOptions(dtype=torch.bfloat16, reference=True)
@@ -192,9 +169,3 @@ def test_a_trainer_is_the_configured_one():
     assert built("elastic=true").micro_batch_size(8) == 4  # of two groups of four
     assert built("augmentation=ada", "loss=logistic").state.d.adaptive_p.target == 0.6
     assert built("augmentation=ada").state.d.adaptive_p.target == pytest.approx(0.766, abs=1e-3)  # of differences
-
-
-def test_ranks_have_their_parts_of_the_batch():
-    trainer = built("gradients=bf16", rank=1, world_size=2)
-    assert trainer.indices(8).tolist() == [1, 3, 5, 7]  # the second of two groups of minibatch stddev
-    assert isinstance(trainer.reducer, AllReduce)
