@@ -10,7 +10,7 @@ import torch
 from pggan.core.architecture import Architecture, Resampling
 from pggan.losses import Logistic, Relativistic, WganGp
 from pggan.losses.base import Loss
-from pggan.networks.networks import Generator, initialize
+from pggan.networks.networks import initialize
 
 PAPER = Architecture(
     resolution=1024,
@@ -49,14 +49,13 @@ def variant(base: Architecture = PAPER, **changes: Any) -> Architecture:
     return dataclasses.replace(base, **changes)
 
 
-def with_random_biases(architecture: Architecture) -> Generator:
-    """A generator whose weights are all different from 0, its biases included, so that no part goes unnoticed."""
-    network = Generator(architecture)
-    initialize(network, 0, "generator")
-    random = torch.Generator().manual_seed(1)
+def ready(kind: Callable[[Architecture], Any], architecture: Architecture) -> Any:
+    """A network with initial weights and, so that no part goes unnoticed, biases that are not 0."""
+    network, random = kind(architecture), torch.Generator().manual_seed(0)
+    initialize(network, 0, network.__class__.__name__)
     for name, weight in network.named_parameters():
         if name.endswith("bias"):
-            weight.data.normal_(generator=random)
+            weight.data.normal_(0, 0.3, generator=random)
     return network
 
 

@@ -8,16 +8,17 @@ import pytest
 
 import pggan
 from pggan.checkpoints.generator_file import LoadedGenerator, save_generator
+from pggan.networks.networks import Generator
 from pggan.sampling.explore import listen
 from pggan.sampling.marks import mark_line
-from tests.definitions import variant, with_random_biases
+from tests.definitions import ready, variant
 from tests.explore.browser import CHROMIUM, open_browser
 
 
 @pytest.fixture(scope="session")
 def generator_file(tmp_path_factory):
     sizes = {"num_classes": 3, "latent_size": 20, "fmap_base": 128, "fmap_max": 8}
-    network = with_random_biases(variant(resolution=32, **sizes))
+    network = ready(Generator, variant(resolution=32, **sizes))
     path = tmp_path_factory.mktemp("faces") / "generator.safetensors"
     save_generator(LoadedGenerator(network, 16, 0.526, 4000), path)
     return path

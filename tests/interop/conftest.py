@@ -7,7 +7,7 @@ import pytest
 from pggan.checkpoints.generator_file import LoadedGenerator, save_generator
 from pggan.core.architecture import Resampling
 from pggan.networks.networks import Generator
-from tests.definitions import variant, with_random_biases
+from tests.definitions import ready, variant
 
 
 @pytest.fixture(scope="session")
@@ -18,8 +18,8 @@ def make_network():
         num_classes: int = 0, resampling: Resampling = Resampling.fused, channels: int = 3, **layers: bool | int
     ) -> Generator:
         small = variant(resolution=16, latent_size=6, fmap_base=64, fmap_max=8, **layers)
-        network = with_random_biases(variant(small, num_classes=num_classes, resampling=resampling, channels=channels))
-        return network.requires_grad_(False)
+        architecture = variant(small, num_classes=num_classes, resampling=resampling, channels=channels)
+        return ready(Generator, architecture).requires_grad_(False)
 
     return make
 

@@ -14,9 +14,11 @@ import pytest
 
 from pggan.run.inspect import facts_of_run
 from tests.launch import one_process
+from tests.launch.one_process import Forked
 from tests.processes import CONTEXT, free_ports
 
 ROOT = Path(__file__).parents[2]
+SCRIPTS = ROOT / "scripts" / "slurm"
 LIMIT = 300  # seconds after which something hangs
 # Steps that draw take longer, and change no bit: a signal after the first of them comes before the last.
 SLOW = ("monitor.tick_images=8", "monitor.grid_images=8", "monitor.grid=16x16")
@@ -28,28 +30,9 @@ class Ended:
     output: str
 
 
-class Forked:
-    """The command line in a process that was forked from one that has imported everything; like a Popen."""
-
-    def __init__(
-        self, output: Path, arguments: Sequence[str], environment: dict[str, str], *, folder: Path = ROOT
-    ) -> None:
-        given = (list(arguments), str(output), environment, str(folder))
-        self.process = CONTEXT.Process(target=one_process.run, args=given)
-        self.process.start()
-        self.pid = int(self.process.pid or 0)
-
-    def poll(self) -> int | None:
-        return self.process.exitcode
-
-    def wait(self, seconds: float | None = None) -> int:
-        self.process.join(seconds)
-        if self.process.exitcode is None:
-            raise subprocess.TimeoutExpired("pggan", seconds or 0)
-        return self.process.exitcode
-
-    def send_signal(self, number: int) -> None:
-        os.kill(self.pid, number)
+def forked(output: Path, arguments: Sequence[str], environment: dict[str, str], folder: Path = ROOT) -> Forked:
+    """The command line in a process of its own."""
+    return Forked(CONTEXT, one_process.run, list(arguments), str(output), environment, str(folder))
 
 
 class Launch:
@@ -70,7 +53,7 @@ class Launch:
     def train(self, *overrides: str, **environment: str) -> Any:
         """`pggan train` in a forked process."""
         output = self.file(len(self.processes))
-        self.processes.append(Forked(output, ["train", *overrides], environment))
+        self.processes.append(forked(output, ["train", *overrides], environment))
         return self.processes[-1]
 
     def file(self, number: int) -> Path:
@@ -116,6 +99,17 @@ def port() -> int:
     return free_ports(1)[0]
 
 
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    return tmp_path / "runs" / "run"
+
+
+@pytest.fixture
+def settings(tiny_overrides: list[str], run_dir: Path) -> list[str]:
+    """Of one machine."""
+    return [*tiny_overrides, f"run_dir={run_dir}"]
+
+
 @pytest.fixture(scope="session")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Ended]]:
     """Start one rank per list of overrides, as a launcher would, and wait for them; their folders can differ."""
@@ -142,8 +136,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Ended]
                 "GLOO_SOCKET_IFNAME": "lo",
             }
             where = folders[rank] if folders else folder
-            output = folder / f"{rank}.txt"
-            processes.append(Forked(output, ["train", *own], environment, folder=where))
+            processes.append(forked(folder / f"{rank}.txt", ["train", *own], environment, where))
         end, hung = time.monotonic() + LIMIT, []
         for rank, process in enumerate(processes):
             try:

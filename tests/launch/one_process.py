@@ -1,10 +1,12 @@
-"""The command line in a forked process, with what its launcher gives it; started by `Forked`."""
+"""The command line in a forked process, with what its launcher gives it."""
 
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler import SubprocessHandler
 
@@ -12,7 +14,7 @@ STANDARD_STREAMS = 3
 
 
 def run(arguments: list[str], output: str, environment: dict[str, str], folder: str) -> None:
-    """Run `pggan` with `arguments`; the others are as in `Forked`."""
+    """Run `pggan` with `arguments` in `folder`, with more variables; what it says is in the file `output`."""
     os.setsid()
     os.environ.update(environment)
     os.chdir(folder)
@@ -22,20 +24,19 @@ def run(arguments: list[str], output: str, environment: dict[str, str], folder: 
 
     from pggan.cli.main import main
 
-    SubprocessHandler._popen = lambda self, command, variables: ForkedRank(command[1:], variables)
+    SubprocessHandler._popen = lambda self, command, variables: forked_rank(command[1:], variables)
     code = main(arguments)
     sys.stdout.flush()
     sys.exit(code)
 
 
-class ForkedRank:
-    """A rank that `pggan train` starts, forked from it instead of importing everything again; like a Popen."""
+class Forked:
+    """A function in a process that was forked from one that has imported everything; like a Popen."""
 
-    def __init__(self, command: tuple[str, ...], environment: dict[str, str]) -> None:
-        assert command == ("-m", "pggan")
-        self.process = multiprocessing.get_context("fork").Process(target=become_rank, args=(environment,))
+    def __init__(self, method: Any, function: Callable[..., None], *arguments: Any) -> None:
+        self.process = method.Process(target=function, args=arguments)
         self.process.start()
-        self.pid = self.process.pid
+        self.pid = int(self.process.pid or 0)
 
     def poll(self) -> int | None:
         return self.process.exitcode
@@ -45,6 +46,15 @@ class ForkedRank:
         if self.process.exitcode is None:
             raise subprocess.TimeoutExpired("pggan", seconds or 0)
         return self.process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+
+def forked_rank(command: tuple[str, ...], environment: dict[str, str]) -> Forked:
+    """A rank that `pggan train` starts."""
+    assert command == ("-m", "pggan")
+    return Forked(multiprocessing.get_context("fork"), become_rank, environment)
 
 
 def become_rank(environment: dict[str, str]) -> None:

@@ -4,23 +4,12 @@ import os
 import signal
 import socket
 import time
-from pathlib import Path
 
 import pytest
 
 from pggan.cli.main import main
 from pggan.core.errors import EXIT_INTERRUPTED, EXIT_USER_ERROR
 from tests.launch.conftest import listens
-
-
-@pytest.fixture
-def run_dir(tmp_path) -> Path:
-    return tmp_path / "runs" / "run"
-
-
-@pytest.fixture
-def settings(tiny_overrides, run_dir) -> list[str]:
-    return [*tiny_overrides, f"run_dir={run_dir}"]
 
 
 def require_reported_once(ended, *words: str) -> None:

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from pggan.core.process import StopSignal
-
-ROOT = Path(__file__).parents[2]
-SCRIPTS = ROOT / "scripts" / "slurm"
+from tests.launch.conftest import SCRIPTS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Slurm is for Linux")
 
@@ -31,12 +29,7 @@ def job(tmp_path) -> dict[str, str]:
     }
 
 
-def requeued(tmp_path: Path) -> list[str]:
-    file = tmp_path / "requeued.txt"
-    return file.read_text().splitlines() if file.is_file() else []
-
-
-@pytest.mark.parametrize(("code", "again"), [(0, []), (1, []), (2, []), (75, ["700_3"]), (138, ["700_3"])])
+@pytest.mark.parametrize(("code", "again"), [(0, []), (1, []), (2, []), (75, ["700_3\n"]), (138, ["700_3\n"])])
 def test_only_a_run_that_was_stopped_is_queued_again(job, tmp_path, code, again):
     programs = {
         "srun": f'printf "%s\\n" "$@" > {tmp_path}/step.txt; exit {code}',
@@ -47,7 +40,7 @@ def test_only_a_run_that_was_stopped_is_queued_again(job, tmp_path, code, again)
         (tmp_path / name).chmod(0o755)
     ended = subprocess.run(["bash", SCRIPTS / "train.sbatch", "loss=logistic"], env=job, cwd=tmp_path, check=False)
     assert ended.returncode == code
-    assert requeued(tmp_path) == again
+    assert [*map(Path.read_text, tmp_path.glob("requeued.txt"))] == again
     assert (tmp_path / "step.txt").read_text().split() == [
         *(
             "pggan",

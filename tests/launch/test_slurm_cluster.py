@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from pggan.run.inspect import facts_of_run
-from tests.launch.conftest import LIMIT, ROOT, SLOW
+from tests.launch.conftest import LIMIT, ROOT, SCRIPTS, SLOW
 
-SCRIPTS = ROOT / "scripts" / "slurm"
 pytestmark = pytest.mark.rare
 
 

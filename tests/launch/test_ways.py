@@ -15,26 +15,14 @@ from pggan.checkpoints.read import newest_checkpoint
 from pggan.cli.main import main
 from pggan.core.errors import EXIT_USER_ERROR
 from pggan.run.inspect import facts_of_run
-from tests.launch.conftest import SLOW, listens, require_done, wait_for
+from tests.launch.conftest import ROOT, SLOW, listens, require_done, wait_for
 
-ROOT = Path(__file__).parents[2]
 LOCAL = {"GLOO_SOCKET_IFNAME": "lo"}
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="network interfaces are named as on Linux"),
 ]
-
-
-@pytest.fixture
-def run_dir(tmp_path) -> Path:
-    return tmp_path / "runs" / "run"
-
-
-@pytest.fixture
-def settings(tiny_overrides, run_dir) -> list[str]:
-    """Of one machine."""
-    return [*tiny_overrides, f"run_dir={run_dir}"]
 
 
 @pytest.fixture
@@ -94,12 +82,16 @@ def wait_for_steps(run_dir: Path, launch) -> None:
     wait_for(lambda: metrics.is_file() and metrics.stat().st_size, launch)
 
 
-def require_saved(run_dir: Path, output: str) -> None:
-    """The newest checkpoint was made because of a signal."""
+def require_saved_and_resumed(run_dir: Path, output: str, ranks, settings: list[str], port: int, state: str) -> None:
+    """The newest checkpoint was made because of a signal; two ranks go on from there, and end with `state`."""
     checkpoint = newest_checkpoint(run_dir)[0]
     assert checkpoint is not None
     assert checkpoint.images < 160
     assert output.count(f"Interrupted at {checkpoint.images:,} images; everything is saved") == 1
+    ended = ranks(*2 * [settings], master_port=port)
+    require_done(ended)
+    require_one_run(run_dir, output + ended[0].output, starts=2)
+    assert facts_of_run(run_dir)["state_sha256"] == state
 
 
 def test_train_joins_the_ranks_of_torchrun(launch, ranks, port, settings, run_dir, expected_state):
@@ -109,11 +101,7 @@ def test_train_joins_the_ranks_of_torchrun(launch, ranks, port, settings, run_di
     wait_for_steps(run_dir, launch)
     launch.processes[0].send_signal(signal.SIGTERM)
     assert launch.codes() == [1], launch.output()
-    require_saved(run_dir, launch.output())
-    ended = ranks(*2 * [settings], master_port=port)
-    require_done(ended)
-    require_one_run(run_dir, launch.output() + ended[0].output, starts=2)
-    assert facts_of_run(run_dir)["state_sha256"] == expected_state(2)
+    require_saved_and_resumed(run_dir, launch.output(), ranks, settings, port, expected_state(2))
 
 
 def test_sigterm_to_one_machine_stops_all_and_one_machine_resumes(
@@ -124,11 +112,7 @@ def test_sigterm_to_one_machine_stops_all_and_one_machine_resumes(
     wait_for_steps(run_dir, launch)
     launch.processes[1].send_signal(signal.SIGTERM)
     assert launch.codes() == [75, 75], launch.output()
-    require_saved(run_dir, launch.output())
-    ended = ranks(*2 * [settings], master_port=port)
-    require_done(ended)
-    require_one_run(run_dir, launch.output() + ended[0].output, starts=2)
-    assert facts_of_run(run_dir)["state_sha256"] == expected_state(2)
+    require_saved_and_resumed(run_dir, launch.output(), ranks, settings, port, expected_state(2))
 
 
 def test_when_the_rendezvous_host_is_lost_the_others_end_and_the_run_can_be_resumed(

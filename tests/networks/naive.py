@@ -6,7 +6,6 @@ import numpy as np
 import torch
 
 from pggan.core.architecture import Resampling
-from pggan.networks.networks import initialize
 from tests.definitions import variant
 
 # A few maps per level, of different numbers at 4, 8 and 16 so that mixed-up widths show.
@@ -18,17 +17,6 @@ HE = math.sqrt(2)  # gain for rectified activations
 
 def normal(*shape, seed=0, dtype=torch.float32):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
-
-
-def ready(network, architecture, seed=0):
-    """A network with initial weights and, so that they matter, biases that are not 0."""
-    made = network(architecture)
-    initialize(made, seed, network.__name__)
-    generator = torch.Generator().manual_seed(seed)
-    for name, parameter in made.named_parameters():
-        if name.endswith("bias"):
-            parameter.data = 0.3 * torch.randn(parameter.shape, generator=generator)
-    return made
 
 
 def naive_conv(x, weight, bias):

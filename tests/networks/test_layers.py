@@ -9,8 +9,8 @@ import torch
 
 from pggan.networks.layers import ComputeOptions, minibatch_stddev, use_options
 from pggan.networks.networks import Discriminator, Generator
-from tests.definitions import variant
-from tests.networks.naive import naive_stddev, normal, ready
+from tests.definitions import ready, variant
+from tests.networks.naive import naive_stddev, normal
 
 
 @pytest.mark.parametrize(("count", "group"), [(8, 4), (4, 2), (4, 4), (3, 4), (1, 4), (6, 2)])

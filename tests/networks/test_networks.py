@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from pggan.core.architecture import Resampling, Stem
 from pggan.networks.layers import ComputeOptions, use_options
 from pggan.networks.networks import Discriminator, Generator, count_parameters, initialize
-from tests.definitions import variant
-from tests.networks.naive import LEVELS, TALL, TINY, Naive, naive_activation, naive_pixel_norm, normal, ready
+from tests.definitions import ready, variant
+from tests.networks.naive import LEVELS, TALL, TINY, Naive, naive_activation, naive_pixel_norm, normal
 
 
 def on_meta(network, architecture):

@@ -1,4 +1,4 @@
-"""Activations, pixel norm, fades, the bilateral filter: derivatives, half precision.  Definitions are in tests/networks."""
+"""Activations, pixel norm, fades and the bilateral filter: derivatives, and half precision."""
 
 import pytest
 import torch

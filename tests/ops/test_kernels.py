@@ -34,9 +34,8 @@ from pggan.ops.convolution import DENSE, DIRECT, PACKED, POINTWISE, Algorithm, S
 from pggan.ops.elementwise import LEAKY_SLOPE, pixel_norm
 from pggan.ops.preparation import prepare_together
 from pggan.ops.products import LinearMap
-from tests.definitions import LOSSES, variant
+from tests.definitions import LOSSES, ready, variant
 from tests.networks.naive import normal as drawn
-from tests.networks.naive import ready
 
 SHAPES = [(1, 6, 5, 5), (2, 16, 3, 3), (1, 33, 2, 2), (2, 1, 3, 3), (9, 24)]  # images and dense layers
 PACKS = ((32, 9), PACKED)  # of two pixels
