@@ -39,8 +39,9 @@ class Pictures(list[Image.Image]):
     """A list of PIL pictures of one size, which a notebook shows as one sheet."""
 
     def grid(self, columns: int | None = None) -> Image.Image:
-        """All pictures on one sheet, row by row, enlarged for a screen; None: as many columns as rows."""
-        columns = columns or ceil(sqrt(len(self)))
+        """All pictures on one sheet, row by row, enlarged for a screen; None: about as many columns as rows."""
+        side = ceil(sqrt(len(self)))
+        columns = columns or min(range(side, 2 * side + 1), key=lambda each: -len(self) % each)  # few empty places
         images = [np.asarray(picture).reshape(picture.height, picture.width, -1) for picture in self]
         return to_pil(sheet(images, columns, sheet_zoom(self[0].width, columns)))
 
