@@ -200,7 +200,7 @@ def as_typed(value: str, kinds: tuple[Any, ...]) -> str:
 
     Quoted values, "", null, and for bool keys true and false, stay as they are.  ~ becomes the home directory.
     """
-    if QUOTED.fullmatch(value) or value in ("", "null", *(["true", "false"] if bool in kinds else [])):
+    if QUOTED.fullmatch(value) or value in ("", "null") or (bool in kinds and value.lower() in ("true", "false")):
         return value
     text = os.path.expanduser(value)
     if str in kinds or (not WORD.fullmatch(text) and os.path.exists(text)):  # `text` may be a file such as "a,b.png"

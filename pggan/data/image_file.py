@@ -11,7 +11,7 @@ H height, W width, R resolution, C channels.
 import re
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
@@ -44,14 +44,19 @@ KINDS = {
     rb"version https://git-lfs": "a pointer of Git LFS: run `git lfs pull`",
     rb"....ftyp(hei|hev|mif1|msf1)": f"HEIC: {CONVERT}",
     rb"....ftypavi": f"AVIF that can't be read: {CONVERT}",
-    rb"\0\0\0\x0cjP|\xff\x4f\xff\x51": f"JPEG 2000: {CONVERT}",
+    rb"....ftyp(?!crx)|\x1a\x45\xdf\xa3|RIFF....AVI": "a film: export its frames as PNG",
     rb"\0\0\0\x0cJXL|\xff\x0a": f"JPEG XL: {CONVERT}",
     rb"%PDF": "PDF: export its pages as PNG",
-    rb"GIF8": f"GIF: {CONVERT}",
-    rb"II\*\0|MM\0\*": f"TIFF or a camera's raw file: {CONVERT}",
+    rb"II[*+]\0|MM\0[*+]|....ftypcrx": f"TIFF or a camera's raw file: {CONVERT}",
     rb"\x93NUMPY": "an array of NumPy: save it as PNG",
-    rb"\s*<": "a web page or other text: download the file again",
-    rb"\x1f\x8b|7z|Rar!|BZh|\xfd7zXZ": "a compressed file: unpack it",
+    rb"\x1f\x8b|7z|Rar!|BZh|\xfd7zXZ|\x28\xb5\x2f\xfd": "a compressed file: unpack it",
+    rb"(\xef\xbb\xbf)?(\s*<|[\t\n\r -~]+\Z)": "a web page or other text: download the file again",
+}
+# {how Pillow stores a PNG file's pixels: the transparent colour, as the file has it, in the 8 bits of Pillow's pixels}
+KEY_IN_8_BITS: dict[str, Callable[[Any], Any]] = {
+    "L;2": lambda grey: 85 * grey,
+    "L;4": lambda grey: 17 * grey,
+    "RGB;16B": lambda colour: tuple(value >> 8 for value in colour),
 }
 PNG_METADATA = re.compile(rb"[a-z](?!LTE|RNS)")  # names of PNG chunks on which no pixel depends
 MARKER = re.compile(rb"\xff+([\x02-\xcf\xd9-\xfe])")  # the marker of a JPEG segment or of the file's end
@@ -95,24 +100,24 @@ def decode(file: ImageFile, channels: int, least_side: int = 0) -> tuple[Pixels,
         stream.seek(0)
         content, mode = stream.read(), image.mode
         kind = "JPEG" if image.format == "MPO" else str(image.format)
-        is_deep = mode.startswith("I") or any(";16" in str(tile[3]) for tile in getattr(image, "tile", ()))
-        pixels = _jpeg_pixels(content, mode, least_side) if kind == "JPEG" else None
-        is_odd = pixels is None if kind == "JPEG" else kind == "PNG" and _has_wrong_checksums(content)
-        if pixels is None or mode == "CMYK":
+        stored = "".join(str(tile[3]) for tile in getattr(image, "tile", ()))  # such as L;4: grey in four bits
+        pixels, is_odd = _jpeg_pixels(content, mode, least_side) if kind == "JPEG" else (None, False)
+        if pixels is None:
+            is_odd |= kind == "PNG" and _has_wrong_checksums(content)
             image.load()  # EXIF data may follow the pixels in a PNG file, so pixels are decoded first
-            pixels = None
+            if stored in KEY_IN_8_BITS and "transparency" in image.info:  # Pillow scales pixels, but not this colour
+                image.info["transparency"] = KEY_IN_8_BITS[stored](image.info["transparency"])
         orientation, transform, has_bad_profile = _orientation(image), None, False
         if profile := image.info.get("icc_profile"):
             try:
-                is_grey = Image.getmodebase(mode) == "L"
-                transform = _transform(profile, "L" if is_grey else "CMYK" if mode == "CMYK" else "RGB")
+                base = "L" if Image.getmodebase(mode) == "L" else "RGB"
+                transform = _transform(profile, mode if mode == "CMYK" else base)
             except (ImageCms.PyCMSError, OSError, TypeError, ValueError):
                 has_bad_profile = True
-        article, ending = "an" if kind == "AVIF" else "a", file.path.suffix.lower()
         notes = {
-            f"{article} {kind} with the extension of another format": EXTENSIONS.get(ending, kind) != kind,
+            f"{kind} with the extension of another format": EXTENSIONS.get(file.path.suffix.lower(), kind) != kind,
             f"an odd {kind} file, but with all pixels": is_odd,
-            "16 bits, scaled to 8": is_deep,
+            "16 bits, scaled to 8": mode.startswith("I") or ";16" in stored,
             "CMYK, converted to RGB": mode == "CMYK",
             "a palette, converted": mode in ("P", "PA"),
             "transparency": image.has_transparency_data,
@@ -120,9 +125,10 @@ def decode(file: ImageFile, channels: int, least_side: int = 0) -> tuple[Pixels,
             "an orientation in its EXIF data that can't be read": orientation not in (1, *TURN),
             "a colour profile, converted to sRGB": transform is not None,
             "a colour profile that can't be used": has_bad_profile,
+            "a gamma other than sRGB's, which is not used": abs(image.info.get("gamma", 0.45) - 0.45) > 0.05,
         }
-        if pixels is None or orientation in TURN or transform is not None or pixels.shape[2] != channels:
-            decoded = image if pixels is None else to_pil(pixels)
+        if pixels is None or orientation in TURN or transform is not None or image.mode != MODES[channels]:
+            decoded = image if pixels is None else Image.frombytes(mode, pixels.shape[1::-1], pixels)
             pixels = _converted(decoded, TURN.get(orientation), transform, channels)
         return pixels, [text for text, holds in notes.items() if holds]
 
@@ -139,7 +145,7 @@ def _opened(file: ImageFile) -> Iterator[tuple[Image.Image, BinaryIO]]:
             try:
                 image = Image.open(stream, formats=FORMATS)
             except UnidentifiedImageError as error:
-                kind = kind_of(stream.read(stream.seek(0) + 64))
+                kind = kind_of(stream)
                 what = "or its header is damaged" if kind is None else f"but {kind}"
                 raise BadImage(f"not a PNG, JPEG, WebP or AVIF image, {what}") from error
             finally:
@@ -174,23 +180,25 @@ def _has_wrong_checksums(content: bytes) -> bool:
     return is_odd
 
 
-def _jpeg_pixels(content: bytes, mode: str, least_side: int) -> Pixels | None:
-    """The pixels [H, W, C] of a JPEG file in Pillow's `mode`; None if simplejpeg rejects a file that Pillow can read.
+def _jpeg_pixels(content: bytes, mode: str, least_side: int) -> tuple[Pixels | None, bool]:
+    """The pixels [H, W, C] of a JPEG file in Pillow's `mode`, None if only Pillow can read it; and whether it is odd.
 
     If `least_side` is not 0, much larger pictures are decoded at a reduced size, down to an eighth of their sides.
     Raises BadImage for damaged files, where Pillow fills in grey without a word.
     """
     colours = {"L": "GRAY"}.get(mode, mode)
+    is_odd = False
     try:
         pixels: Pixels = simplejpeg.decode_jpeg(content, colours, min_height=least_side, min_width=least_side)
-        return pixels
-    except ValueError as error:
+    except ValueError:
+        is_odd, content = True, _mended_jpeg(content)
         try:
-            simplejpeg.decode_jpeg(_mended_jpeg(content), colours)
-        except ValueError as other:
-            if "subsampling level" not in str(other):  # a kind of JPEG that only Pillow reads
-                raise BadImage(f"damaged: {error}") from error
-    return None
+            pixels = simplejpeg.decode_jpeg(content, colours, min_height=least_side, min_width=least_side)
+        except ValueError as error:
+            if "subsampling level" in str(error):
+                return None, True
+            raise BadImage(f"damaged: {error}") from error
+    return (255 - pixels if mode == "CMYK" else pixels), is_odd  # as Adobe's programs write CMYK, and Pillow reads it
 
 
 def _mended_jpeg(content: bytes) -> bytes:
@@ -225,6 +233,8 @@ def _orientation(image: Image.Image) -> Any:
 def _transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
     """The transform from a colour profile to sRGB for images of `mode`; None if it changes no colour by more than 1."""
     given, wanted = ImageCms.ImageCmsProfile(BytesIO(profile)), ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB"))
+    if mode == "L" and given.profile.xcolor_space == "RGB ":
+        mode = "RGB"
     transform = ImageCms.ImageCmsTransform(given, wanted, mode, "RGB")
     levels = np.mgrid[0:256:15, 0:256:15, 0:256:15].reshape(3, 18, -1).transpose(1, 2, 0).astype(np.uint8)
     colours = Image.fromarray(levels).convert(mode)
@@ -240,7 +250,10 @@ def _converted(
         image = image.transpose(turn)
     if image.mode.startswith("I"):
         sixteen_bits = np.asarray(image).astype(np.uint32)
+        key = image.info.get("transparency")
         image = Image.fromarray(((sixteen_bits + 128) // 257).astype(np.uint8))  # 16-bit white is 65535 = 257 * 255
+        if key is not None:
+            image.putalpha(Image.fromarray(sixteen_bits != key))
     if transform is not None:
         alpha = image.convert("RGBA").getchannel("A") if image.has_transparency_data else None
         image = transform.apply(image if image.mode == "CMYK" else image.convert(transform.input_mode))
@@ -286,8 +299,11 @@ def _middle(pixels: Pixels, height: int, width: int) -> Pixels:
     return pixels[top : top + height, left : left + width]
 
 
-def kind_of(start: bytes) -> str | None:
-    """What a file is by its first bytes, and what to do with it; None for unknown kinds and for readable images."""
+def kind_of(stream: BinaryIO) -> str | None:
+    """What a file is, and what to do with it; None for unknown kinds and for readable images."""
+    start = stream.read(stream.seek(0) + 64)
+    with suppress(Exception):  # Pillow raises any type of error for what is no image
+        return f"{Image.open(stream).format}: {CONVERT}"
     return next((text for begin, text in KINDS.items() if re.match(begin, start, re.DOTALL)), None)
 
 

@@ -18,7 +18,6 @@ from pggan.data.workers import Workers
 
 MAX_LINES = 20
 NAMED_IN_LINE = 3
-NO_FACE = "no face found"  # the reason why a photograph is bad with crop=faces
 SECOND = "#2"  # ending of the name of a photograph's second face
 SIDE = 512  # pixels: photographs are reduced to this length of their longer side before faces are looked for
 
@@ -46,11 +45,8 @@ class Findings:
         if bad == total or (bad and on_bad == "stop"):
             remedy = "Repair or remove these files, or leave them out with on_bad=report."
             if bad == total:
-                remedy = "Give other images, or a smaller max_resolution= (schedule.final_resolution= when training)."
-                if NO_FACE in self.reasons.values():
-                    remedy = "Give photographs of faces, or take the middle of each photograph: crop=center."
-                elif not any("smaller than" in reason for reason in self.reasons.values()):
-                    remedy = "Repair these files as the reasons say, or give other images."
+                remedy = "Repair these files as the reasons say, or give other images. For small images,"
+                remedy += " give a smaller max_resolution= (schedule.final_resolution= when training)."
             raise UserError("\n".join([f"{bad} of {total} images cannot be used:", *_lines(self._bad())]), remedy)
 
     def show(self) -> None:
@@ -151,4 +147,4 @@ def faces_of(entry: Entry) -> list[Entry]:
     faces = [(points + 0.5) * scale - 0.5 for points in find_faces(reduced)]
     names = [entry.name, *(f"{entry.name}#{number}" for number in range(2, len(faces) + 1))]
     found = [entry._replace(name=name, face=face) for name, face in zip(names, faces, strict=False)]
-    return found or [entry._replace(problem=NO_FACE)]
+    return found or [entry._replace(problem="no face found (crop=center takes the middle)")]

@@ -21,6 +21,7 @@ from pggan.data.image_file import EXTENSIONS, BadImage, ImageFile, ImageHeader, 
 UNREADABLE = [".gif", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".jp2", ".jxl", ".ppm", ".pgm", ".npy"]
 TABLE = "dataset.json"  # the file in which StyleGAN's tools keep the labels of the images beside it
 COMPRESSION = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
+SPECIAL = "a link or another special file: unpack the archive"
 MAX_MEMBER_BYTES = 64_000_000  # larger files in an archive are not unpacked
 
 
@@ -64,7 +65,7 @@ class Source:
         if not self.entries:
             remedy = f"Images are files ending in {', '.join(EXTENSIONS)}; links to folders are not followed (cp -rL)."
             raise UserError(
-                f"There are no images in {self.description['name']}, but {self.others or 'no'} files.", remedy
+                f"There are no images in {self.description['name']}. Other files: {self.others or 'none'}.", remedy
             )
         self.entries = sorted(self.entries, key=lambda entry: entry.file.path)
 
@@ -134,7 +135,7 @@ def archive_source(path: Path) -> Source:
         raise
     except Exception as error:  # a damaged archive may raise any type of error
         with path.open("rb") as file:
-            what = None if isinstance(error, EOFError) or "end of" in str(error) else kind_of(file.read(64))
+            what = None if isinstance(error, EOFError) or "end of" in str(error) else kind_of(file)
         if path.suffix.lower() in EXTENSIONS:
             what = "one image: name its folder"
         problem = f"{path} can't be read as a zip or tar archive: {str(error).partition(':')[0]}."
@@ -146,13 +147,15 @@ def _zipped(path: Path) -> Iterator[Entry]:
     with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
             name = member.filename
-            if not member.flag_bits & 0x800:  # without this flag for UTF-8, the name may be UTF-8, too
-                with suppress(UnicodeError):
+            with suppress(UnicodeError):  # a byte of another code page, such as Shift-JIS, may look like a backslash
+                if not member.flag_bits & 0x800:  # without this flag for UTF-8, the name may be UTF-8, too
                     name = name.encode("cp437").decode()
+                name = name.replace("\\", "/")  # some programs on Windows write backslashes
             is_readable = member.compress_type in COMPRESSION and not member.flag_bits & 1
             problem = None if is_readable else "encrypted, or compressed by a method like Deflate64: unpack the archive"
-            if not name.endswith(("/", "\\")):  # some programs on Windows write backslashes
-                entry = _member(path, name.replace("\\", "/"), member.file_size, member.filename, problem)
+            problem = SPECIAL if stat.S_ISLNK(member.external_attr >> 16) else problem
+            if not name.endswith("/"):
+                entry = _member(path, name, member.file_size, member.filename, problem)
                 yield entry._replace(stamp=f"{member.file_size}-{member.CRC}")
 
 
@@ -161,7 +164,9 @@ def _tarred(path: Path) -> Iterator[Entry]:
     with tarfile.open(path, encoding="utf-8") as archive:
         for member in archive:
             if not member.isdir():
-                problem = None if member.isreg() else "not a regular file"
+                problem = None if member.isreg() else SPECIAL
+                if member.sparse is not None:  # tarfile misreads files after an empty part, with which GNU tar ends
+                    member.sparse = [part for part in member.sparse if part[1]]
                 entry = _member(path, member.name, member.size, member, problem)
                 yield entry._replace(stamp=f"{changed}-{member.offset}", offset=member.offset)
 

@@ -22,6 +22,7 @@ from pggan.data.sources import Entry, Source
 
 Value = TypeVar("Value")
 
+SIGNS = ",;\t| :"
 MOST_ALONE = 10  # with more images than this, several images have to share a class
 NUMBER = re.compile(r"[-+]?\d*[.,]?\d+(e[-+]?\d+)?", re.IGNORECASE)
 
@@ -35,11 +36,9 @@ def with_landmarks(source: Source, path: Path) -> Source:
     """
     with _refused(f"landmarks={path}", '{"a.jpg": [[x, y], …]} with 4, 5 or 68 points'):
         listed = {name: landmarks_from(points) for name, points in parse_json(path.read_bytes()).items()}
-    listed, entries = matched(listed, [entry.name for entry in source.entries]), []
-    for entry in source.entries:
-        problem = entry.problem if entry.name in listed else "no landmarks in the landmarks file"
-        entries.append(entry._replace(face=listed.get(entry.name), problem=problem))
-    return replace(source, entries=entries)
+    faces, missing = matched(listed, [entry.name for entry in source.entries]), "no landmarks in the landmarks file"
+    with_faces = (entry._replace(face=faces.get(entry.name)) for entry in source.entries)
+    return replace(source, entries=[one if one.name in faces else one._replace(problem=missing) for one in with_faces])
 
 
 def landmarks_from(points: Any) -> Landmarks:
@@ -86,7 +85,7 @@ def classes_of(labels: bool | str, source: Source, entries: Sequence[Entry]) -> 
         raise UserError(
             f"{len(missing)} of {len(entries)} images in {source.description['name']} have no class, {missing[0]} "
             "for example.",
-            "Put each image into a folder of its class, or give labels=FILE with the path and class of each image.",
+            f"Put each image into a folder of its class, or give labels=FILE with a row per image: {missing[0]},CLASS",
         )
     distinct = set(found.values())
     names = sorted(distinct, key=(lambda name: (int(name), name)) if all(map(str.isdecimal, distinct)) else None)
@@ -103,17 +102,18 @@ def read_labels(content: bytes, names: Sequence[str]) -> dict[str, str]:
     """Read a table of labels; returns {name: label}, without the `names` that have no label.
 
     The table is JSON, `{name: label}` or `{"labels": [[name, label], …]}`, or text with two columns, separated by
-    commas, semicolons, tabs or spaces.  Raises ValueError if there is no such table, or its labels are no classes.
+    any of `SIGNS`.  Raises ValueError if there is no such table, or its labels are no classes.
     """
     text = content.decode("utf-16" if content[:2] in (BOM_UTF16_LE, BOM_UTF16_BE) else "utf-8-sig")
     if text.lstrip()[:1] in ("{", "["):
-        rows = json.loads(text)
-        rows = rows.get("labels", rows) if isinstance(rows, dict) else rows
+        # Pairs show a name that is there twice; pandas writes NaN for a label that is missing.
+        rows = json.loads(text, object_pairs_hook=list, parse_constant=lambda _: None)
+        rows = next((value for key, value in rows if key == "labels"), rows)
         if rows is None:
             raise ValueError("its labels are null, as StyleGAN's tool writes for images without classes")
-        tables = [list(rows.items()) if isinstance(rows, dict) else rows]
+        tables = [rows]
     else:
-        rows_by_sign = (csv.reader(StringIO(text, newline=""), delimiter=sign) for sign in ",;\t ")
+        rows_by_sign = (csv.reader(StringIO(text, newline=""), delimiter=sign) for sign in SIGNS)
         tables = [[row if any(row[2:]) else row[:2] for row in rows if row] for rows in rows_by_sign]
         tables = [rows for rows in tables if rows and all(len(row) == 2 for row in rows)]
         if not tables:
@@ -123,7 +123,7 @@ def read_labels(content: bytes, names: Sequence[str]) -> dict[str, str]:
     for name, label in pairs:
         text = "" if label is None else normalize("NFC", str(label).strip())
         is_fraction = NUMBER.fullmatch(text) and not float(text.replace(",", ".")).is_integer()
-        if is_fraction or isinstance(label, list | dict):
+        if is_fraction or isinstance(label, list):
             raise ValueError(f"{name} has the label {label}, but a label is the name or the number of a class")
         if text and found.setdefault(plain(str(name)), text) != text:
             raise ValueError(f"{name} has two labels, {found[plain(str(name))]} and {text}")

@@ -1,6 +1,7 @@
 """One file to one square of bytes: every mode and crop against its definition."""
 
 import struct
+import zlib
 from contextlib import suppress
 from functools import partial
 
@@ -151,7 +152,7 @@ PROFILED = {  # mode, profile, and the colour that a red pixel becomes
     "red is blue, with a palette": ("P", SWAPPED, [0, 0, 255]),
     "sRGB": ("RGB", SRGB, [255, 0, 0]),
     "cut short": ("RGB", SWAPPED[:200], [255, 0, 0]),
-    "of another mode": ("L", SWAPPED, [76, 76, 76]),
+    "of colour, in a grey file": ("L", SWAPPED, [76, 76, 76]),
 }
 
 
@@ -178,6 +179,19 @@ def test_no_flipped_bit_of_a_png_changes_pixels(tmp_path):
 # ---- modes
 
 
+def png(kind, bits, samples, *key):
+    """A PNG image of a colour type, with one transparent colour; Pillow writes no such files."""
+    rows = samples.astype(">u2").view(np.uint8) if bits == 16 else samples[:, ::2] * 16 + samples[:, 1::2]
+    form = struct.pack(">IIBBBBB", 8, 8, bits, kind, 0, 0, 0)
+    content = zlib.compress(np.pad(rows.astype(np.uint8), ((0, 0), (1, 0))).tobytes())
+    chunks = {b"IHDR": form, b"tRNS": struct.pack(f">{len(key)}H", *key), b"IDAT": content, b"IEND": b""}
+    parts = (
+        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+        for name, body in chunks.items()
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
 def palette():
     image = Image.new("P", (8, 8), 1)
     image.putpalette([9, 9, 9, 10, 20, 30])
@@ -195,6 +209,9 @@ MODES = {  # the image, how it is saved, and the first pixel by the number of ch
     "a palette": (palette(), {}, {3: [10, 20, 30]}),
     "a transparent entry": (palette(), {"transparency": 1}, {3: [255] * 3}),
     "a transparent colour": (Image.new("RGB", (8, 8), (1, 2, 3)), {"transparency": (1, 2, 3)}, {3: [255] * 3}),
+    "a transparent entry of 16": (png(0, 4, np.full((8, 8), 3), 3), {}, {1: [255], 3: [255] * 3, 4: [51, 51, 51, 0]}),
+    "16 bits, transparent": (png(0, 16, np.full((8, 8), 257), 257), {}, {1: [255], 4: [1, 1, 1, 0]}),
+    "16 bits a channel, transparent": (png(2, 16, np.full((8, 24), 999), 999, 999, 999), {}, {3: [255] * 3}),
     "one bit": (Image.new("1", (8, 8), 1), {}, {1: [255], 3: [255] * 3}),
     "grey": (Image.new("L", (8, 8), 7), {}, {1: [7], 3: [7] * 3, 4: [7, 7, 7, 255]}),
     "red": (Image.new("RGB", (8, 8), "red"), {}, {1: [76], 3: [255, 0, 0]}),  # 0.299 * 255
@@ -204,8 +221,9 @@ MODES = {  # the image, how it is saved, and the first pixel by the number of ch
 @pytest.mark.parametrize(("image", "options", "expected"), MODES.values(), ids=MODES)
 def test_every_mode_is_converted_and_transparency_laid_on_white(tmp_path, image, options, expected):
     """Images that can be grey without loss are known by their headers."""
-    path = save(tmp_path / "a.png", image, **options)
-    assert read_header(path).is_grey == (1 in expected and image.mode != "RGB")
+    path = tmp_path / "a.png"
+    path.write_bytes(image) if isinstance(image, bytes) else save(path, image, **options)
+    assert read_header(path).is_grey == (1 in expected and expected[1] != [76])
     for channels, pixel in expected.items():
         assert load_image(path, 8, channels, "center")[0, 0].tolist() == pixel
 

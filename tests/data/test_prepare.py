@@ -238,7 +238,7 @@ def test_images_of_any_usual_extension_are_read_and_other_files_counted(tmp_path
     ("override", "hint"),
     [
         ("max_resolution=24", "16 or 32"),
-        ("max_resolution=32", "or a smaller max_resolution="),
+        ("max_resolution=32", "give a smaller max_resolution="),
         ("channels=2", "1 or 3 or 4"),
         ("landmarks=a.json", "landmarks=FILE does not go with crop=center"),
         ("labels=3", "labels=3 can't be read"),

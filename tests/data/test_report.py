@@ -65,6 +65,9 @@ COMMENT = PngInfo()
 COMMENT.add_text("Comment", "a comment")
 COMMENTED = encoded(photo(), "PNG", pnginfo=COMMENT)
 
+LINEAR = PngInfo()
+LINEAR.add(b"gAMA", struct.pack(">I", 100_000))
+GAMMA = encoded(photo(), "PNG", pnginfo=LINEAR)
 CMYK = encoded(photo(3).convert("CMYK"), "JPEG")
 TABLES = JPEG.index(b"\xff\xdb")
 # JPEG files that decoders warn of, with all pixels of JPEG.
@@ -73,12 +76,14 @@ ODD = {
     "between.jpg": JPEG[:TABLES] + b"\0\0" + JPEG[TABLES:],
     "padded.jpg": JPEG[:-2] + bytes(8) + JPEG[-2:],
     "endless.jpg": JPEG[:-2] + bytes(64),
+    "endless_progressive.jpg": encoded(photo(), "JPEG", quality=90, progressive=True)[:-2],
+    "endless_cmyk.jpg": CMYK[:-2],
 }
 
 # What is left out: content and reason.  Where the content is a function, it makes the file at a path.
 LEFT_OUT = {
     "empty.png": (b"", "empty file"),
-    "half.jpg": (JPEG[: len(JPEG) // 2], "damaged: Premature end of JPEG file"),
+    "half.jpg": (JPEG[: len(JPEG) // 2], "damaged: Corrupt JPEG data: premature end"),
     "half.png": (PNG[: len(PNG) // 2], "truncated"),
     "half.webp": (encoded(photo(), "WEBP")[:500], "damaged: "),
     "page.jpg": (b"<html>404</html>", "not a PNG, JPEG, WebP or AVIF image"),
@@ -99,7 +104,9 @@ LEFT_OUT = {
     "cmyk_half.jpg": (CMYK[: len(CMYK) // 2] + b"\xff\xd9", "damaged: "),
     "pointer.jpg": (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "git lfs pull"),
     "phone.jpg": (b"\0\0\0\x18ftypheic" + bytes(99), "but HEIC"),
-    "jp2.jpg": (encoded(photo(), "JPEG2000"), "but JPEG 2000"),
+    "jp2.jpg": (encoded(photo(), "JPEG2000"), "but JPEG2000"),
+    "bmp.jpg": (encoded(photo(), "BMP"), "but BMP: convert it"),
+    "annex.jpg": (b"/annex/objects/SHA256E-s1--2.jpg", "a web page or other text"),
     "page.pdf.jpg": (b"%PDF-1.7", "but PDF"),
     "animated.gif": (make_animation("GIF"), "not a PNG, JPEG, WebP or AVIF image, but GIF"),
     "animated.webp": (make_animation("WEBP"), "animated"),
@@ -112,6 +119,7 @@ LEFT_OUT = {
 
 # What is used, and noted.
 NOTED = {
+    "linear.png": (GAMMA, "a gamma other than sRGB's, which is not used"),
     **{name: (content, "an odd JPEG file, but with all pixels") for name, content in ODD.items()},
     "comment.png": (flipped_bit(COMMENTED, COMMENTED.index(b"Comment") + 9), "an odd PNG file, but with all pixels"),
     "cmyk.jpg": (CMYK, "CMYK, converted to RGB"),
@@ -119,8 +127,8 @@ NOTED = {
     "rgba.png": (encoded(photo(4).convert("RGBA"), "PNG"), "transparency"),
     "palette.png": (encoded(photo(5).convert("P"), "PNG"), "a palette, converted"),
     "turned.jpg": (encoded(photo(6), "JPEG", exif=EXIF), "turned upright as its EXIF data says"),
-    "really_png.jpg": (encoded(photo(7), "PNG"), "a PNG with the extension of another format"),
-    "avif.jpg": (encoded(photo(9), "AVIF"), "an AVIF with the extension of another format"),
+    "really_png.jpg": (encoded(photo(7), "PNG"), "PNG with the extension of another format"),
+    "avif.jpg": (encoded(photo(9), "AVIF"), "AVIF with the extension of another format"),
     "wide.png": (encoded(photo(8).crop((0, 0, 64, 40)), "PNG"), "not square"),
 }
 

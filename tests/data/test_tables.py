@@ -52,6 +52,8 @@ FORMS = {
     "excel.csv": "\ufeffname;label\r\n" + "".join(f"{name};{label}\r\n" for name, label in LABELS.items()),
     "excel.txt": "".join(f"{name}\t{label}\r" for name, label in LABELS.items()),
     "quoted.csv": "".join(f'"./{name}","{label}",,\n' for name, label in LABELS.items()),
+    "bars.csv": "".join(f"{name}|{label}\n" for name, label in LABELS.items()),
+    "labels.yaml": "".join(f"{name}: {label}\n" for name, label in LABELS.items()),
     "spaces.txt": "".join(f"{name} {label}\n" for name, label in LABELS.items()),
     "backslashes.csv": "name,label\n"
     + "".join(f"{name},{label}\n".replace("/", "\\") for name, label in LABELS.items()),
@@ -83,6 +85,8 @@ REFUSED = {
     "null": '{"labels": null}',
     "no pairs": '{"labels": [1]}',
     "two labels": "a.png,cat\na.png,dog\n",
+    "two labels in JSON": '{"a.png": "cat", "a.png": "dog", "b/0.png": "x", "b/1.png": "x", "c/d/e.png": "x"}',
+    "NaN": '{"a.png": NaN, "b/0.png": "x", "b/1.png": "x", "c/d/e.png": "x"}',
     "fractions": "a.png,0.25\n",
     "vectors": '{"a.png": [0, 1]}',
     "nothing": "",
