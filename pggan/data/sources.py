@@ -161,6 +161,7 @@ def _zipped(path: Path) -> Iterator[Entry]:
 
 def _tarred(path: Path) -> Iterator[Entry]:
     changed = path.stat().st_mtime_ns
+    member: Any  # typeshed calls a list `sparse` bytes
     with tarfile.open(path, encoding="utf-8") as archive:
         for member in archive:
             if not member.isdir():
