@@ -148,7 +148,7 @@ class Recipe:
         return [
             (published, {"loss": "wgan_gp"}, f"the published loss for {side}x{side}"),
             (not published, {"loss": "logistic"}, "as in recipe demo; steps take two thirds of the time of WGAN-GP"),
-            (loss != "wgan_gp", {"loss.gamma": gamma}, gamma_by),
+            (loss in ("logistic", "relativistic"), {"loss.gamma": gamma}, gamma_by),
             (loss == "logistic", {"loss.reg_interval": 8}, "as in the recipes demo and orl_64"),
             ("schedule.learning_rate_g" not in given, rates, rates_by),  # by default, D uses G's rate
             (drawn and not published, {"model.bilateral": 4}, "smooths flat areas: KID falls from 530 to 232"),

@@ -117,8 +117,10 @@ def test_blocks_are_those_that_won_on_such_images(config, side, channels, drawn,
 def test_without_their_package_or_their_loss_the_recipe_has_no_features(config):
     assert choose(config, 1, PORTRAITS)[0]["model.features"] == "efficientnet-lite0"
     assert choose(config, 1, PORTRAITS, has_features=False)[0]["model.features"] is None
-    published = replace(config, loss=replace(config.loss, name="wgan_gp"))
-    assert not FEATURES & set(choose(published, 1, PORTRAITS, given={"loss"})[0])
+    for name in ("wgan_gp", "object"):  # these losses have no gamma either
+        other = replace(config, loss=replace(config.loss, name=name))
+        found = choose(other, 1, PORTRAITS, given={"loss"})[0]
+        assert not (FEATURES | {"loss.gamma"}) & set(found)
 
 
 def test_large_images_are_trained_as_published(config):
