@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
@@ -29,19 +28,6 @@ LOSSES: dict[str, Loss] = {
     "logistic": Logistic(gamma=1.0, reg_interval=1),
     "relativistic": Relativistic(gamma=1.0, reg_interval=1),
 }
-
-
-@cache
-def adds_up_in_half(dtype: torch.dtype) -> bool:
-    """Whether this processor rounds the sums of a product in half precision on their way, and not only in the end.
-
-    Rounded once, a product is off by at most `eps / 2` of itself; where its 4096 terms are added up in 32 sums, say,
-    and all roundings count, by three times that.
-    """
-    random = torch.Generator().manual_seed(0)
-    one, other = (torch.randn(64, 4096, generator=random).to(dtype) for _ in range(2))
-    exact = one.double() @ other.double().T
-    return bool(((one @ other.T).double() - exact).norm() > torch.finfo(dtype).eps / 2 * exact.norm())
 
 
 def variant(base: Architecture = PAPER, **changes: Any) -> Architecture:

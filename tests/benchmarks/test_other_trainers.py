@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks import other_trainers
-from benchmarks.other_trainers import GAN_ZOO, OURS, race, widths
+from benchmarks.other_trainers import GAN_ZOO, OURS, race
 
 STAND_IN = """
 import time
@@ -20,11 +20,6 @@ class ProgressiveGAN:
         assert self.levels == [512] and reals.shape == (2, 3, 8, 8) and reals.min() < 0
         time.sleep(0.01)
 """
-
-
-def test_widths_are_those_of_the_paper():
-    assert widths(4) == [512]
-    assert widths(64) == [512, 512, 512, 512, 256]
 
 
 @pytest.mark.slow

@@ -8,16 +8,8 @@ import pytest
 from PIL import Image
 
 from pggan.checkpoints.read import newest_checkpoint
-from pggan.cli.commands import COMMANDS
 from pggan.cli.compose import read_recipe
 from pggan.cli.main import main
-from pggan.cli.recipe import with_choices
-from pggan.performance import hours
-from pggan.performance.hours import MeasuredCosts
-from pggan.training import timing
-from tests.composed import composed
-
-SECONDS_PER_IMAGE = 0.001
 
 
 @pytest.fixture
@@ -25,21 +17,10 @@ def old(finished_run, tmp_path) -> Path:
     return Path(copytree(finished_run, tmp_path / "photos"))
 
 
-@pytest.fixture
-def chosen(monkeypatch):
-    """The values of `pggan train` with some words, where an image of any size takes a thousandth of a second."""
-    of = MeasuredCosts.__call__
-    monkeypatch.setattr(MeasuredCosts, "measure", lambda *_: None)
-    monkeypatch.setattr(MeasuredCosts, "__call__", lambda *asked: dict.fromkeys(of(*asked), SECONDS_PER_IMAGE))
-    monkeypatch.setattr(timing, "product_rate", lambda *_: 1e9)
-    monkeypatch.setattr(hours, "configure_process", lambda *_, **__: None)
-    return lambda *words: with_choices(COMMANDS["train"], composed("train", [*words]), [*words])
-
-
 def test_the_next_resolution_is_added_when_the_hours_allow(old, chosen, make_pyramid, tmp_path):
     make_pyramid(tmp_path / "larger", resolution=64)
     words = [f"grow={old}", f"data.path={tmp_path / 'larger'}", "devices=cpu"]
-    short, long = chosen(*words, "hours=0.002"), chosen(*words, "hours=0.01")
+    short, long = chosen(*words, "hours=0.02"), chosen(*words, "hours=0.1")
     assert [values["schedule"]["first_resolution"] for values in (short, long)] == [16, 16]
     assert [values["schedule"]["final_resolution"] for values in (short, long)] == [16, 32]
     assert long["schedule"]["stable_images"][16] == 8  # one batch: 32x32 fades in at once
@@ -54,7 +35,7 @@ def test_the_next_resolution_is_added_when_the_hours_allow(old, chosen, make_pyr
 
 
 def test_what_is_typed_beside_it_stays(old, chosen):
-    values = chosen(f"grow={old}", "hours=0.01", "devices=cpu", "seed=5", "schedule.batch=4", "evaluation.metrics=[]")
+    values = chosen(f"grow={old}", "hours=0.1", "devices=cpu", "seed=5", "schedule.batch=4", "evaluation.metrics=[]")
     assert (values["seed"], values["schedule"]["batch"], values["evaluation"]["metrics"]) == (5, 4, [])
     assert values["schedule"]["final_resolution"] == 16  # the images are no larger
 

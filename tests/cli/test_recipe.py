@@ -13,15 +13,13 @@ from pggan.cli.main import main
 from pggan.cli.recipe import with_choices, write
 from pggan.metrics import Evaluator
 from pggan.performance import hours
-from pggan.performance.hours import MeasuredCosts
 from pggan.performance.recipe import Choice
 from pggan.run import compose as composing
 from pggan.run import evaluation, loop, report
-from pggan.training import timing
+from tests.cli.conftest import SECONDS_PER_IMAGE
 from tests.composed import composed
 
 SECONDS = 4
-SECONDS_PER_IMAGE = 0.01
 HEADINGS = ["Resolution", "Images", "End", "More"]
 HOURS = f"hours={SECONDS / 3600}"
 
@@ -89,32 +87,10 @@ def test_a_recipe_is_chosen_anew_as_long_as_the_run_has_no_checkpoint(tmp_path, 
     assert "leave out hours=" in capsys.readouterr().err
 
 
-@pytest.fixture
-def even_costs(monkeypatch):
-    """Every image of every network is expected to take a hundredth of a second, and commands begin at once."""
-    of = MeasuredCosts.__call__
-    for module in (hours, composing):
-        monkeypatch.setattr(module, "command_seconds", lambda: 0.0)
-    monkeypatch.setattr(MeasuredCosts, "measure", lambda *_: None)
-    monkeypatch.setattr(MeasuredCosts, "__call__", lambda *asked: dict.fromkeys(of(*asked), SECONDS_PER_IMAGE))
-
-
-@pytest.fixture
-def chosen(even_costs, monkeypatch):
-    """The values that a command has with hours=, on a machine of 1 GFLOP/s."""
-    monkeypatch.setattr(timing, "product_rate", lambda *_: 1e9)
-    monkeypatch.setattr(hours, "configure_process", lambda *_, **__: None)
-
-    def values_of(name, *words):
-        words = ["devices=cpu", "evaluation.metrics=[]", *words]
-        return with_choices(COMMANDS[name], composed(name, words), words)
-
-    return values_of
-
-
 def test_typed_lengths_stay_in_the_recipe_and_what_is_shown(chosen, tmp_path, capsys):
+    words = ["hours=0.01", "experiment=avatars_32", "devices=cpu", "evaluation.metrics=[]", "data.count=64"]
     typed = ["schedule.fade_images={8: 200, 16: 300, 32: 400}", "schedule.lr_decay_images=77"]
-    values = chosen("train", "hours=0.01", "experiment=avatars_32", "data.count=64", f"run_dir={tmp_path}", *typed)
+    values = chosen(*words, f"run_dir={tmp_path}", *typed)
     shown, written, schedule = capsys.readouterr().err, (tmp_path / "recipe.yaml").read_text(), values["schedule"]
     assert [line.split()[0] for line in shown.splitlines() if re.match("  [A-Z]", line)] == HEADINGS
     assert all(len(line) <= 80 for line in shown.replace(str(tmp_path), "run").splitlines())
@@ -132,14 +108,15 @@ def test_the_lengths_of_a_file_are_scaled_and_the_new_recipe_needs_it_no_more(
 ):
     run_dir = tmp_path / "run"
     words = ["hours=0.01", f"experiment={old_recipe}", "data.path=null", "data.count=64", "seed=3", "loss=logistic"]
-    values = chosen("train", *words, f"run_dir={run_dir}")
+    words += ["devices=cpu", "evaluation.metrics=[]"]
+    values = chosen(*words, f"run_dir={run_dir}")
     schedule = values["schedule"]
     assert schedule["total_images"] is None
     assert schedule["stable_images"] == {4: 240, 8: 240, 16: 240, 32: 2100}
     assert (values["loss"]["name"], values["threads"], values["seed"]) == ("logistic", 1, 3)
     (run_dir / "checkpoints" / "000000008").mkdir(parents=True)
     monkeypatch.setattr(hours, "find_recipe", None)
-    assert chosen("train", *words, f"run_dir={run_dir}") == values  # the same command resumes the run
+    assert chosen(*words, f"run_dir={run_dir}") == values  # the same command resumes the run
     old_recipe.unlink()
     repeated = compose("train", [f"experiment={run_dir}/recipe.yaml", "devices=cpu", f"run_dir={run_dir}"])
     assert repeated | {"hours": 0.01} == values

@@ -1,4 +1,4 @@
-"""Recipes: each composes and trains, and those that are named after a method have that method's values."""
+"""Recipes, which compose, train and have the values of their method; and tables of the schedule."""
 
 from dataclasses import replace
 
@@ -43,3 +43,30 @@ def test_the_official_presets_differ_in_the_schedule_alone():
     one, eight = train_config("experiment=celebahq_1024"), train_config("experiment=celebahq_1024_8gpus")
     assert replace(eight, schedule=one.schedule, name=one.name) == one
     assert eight.schedule.build().phases[0].batch == 512
+
+
+# ---- tables ----------------------------------------------------------------------------------------------
+
+
+def schedule_of(*overrides):
+    return train_config(*overrides).schedule.build()
+
+
+@pytest.mark.slow
+def test_per_level_values_take_a_number_or_a_table_and_tables_merge():
+    assert schedule_of("schedule.batch=8").at(0).batch == 8
+    merged = schedule_of("schedule=official_1gpu", "schedule.batch={4: 64}")
+    assert (merged.phases[0].batch, merged.phases[-1].batch) == (64, 4)
+    extended = schedule_of("schedule=official_1gpu", "schedule.batch={16: 100}")
+    assert [extended.batch[side] for side in (4, 16, 32)] == [128, 100, 64]
+    replaced = schedule_of("schedule=official_1gpu", "schedule.batch=12")
+    assert {phase.batch for phase in replaced.phases} == {12}
+
+
+def test_larger_batches_take_learning_rates_larger_by_their_root():
+    base, larger = schedule_of(), schedule_of("schedule.batch_factor=4")
+    for before, now in zip(base.phases, larger.phases, strict=True):
+        assert now.batch == 4 * before.batch
+        assert now.learning_rate_g == pytest.approx(2 * before.learning_rate_g)
+        assert now.learning_rate_d == pytest.approx(2 * before.learning_rate_d)
+        assert (now.start, now.end) == (before.start, before.end)  # images are the clock

@@ -12,14 +12,13 @@ from tests.definitions import LOSSES, WGAN_GP, variant
 from tests.networks.naive import normal
 
 EACH = pytest.mark.parametrize("name", LOSSES)
-REAL, FAKE = torch.tensor([1.0, 2.0]), torch.tensor([3.0, -1.0])
 SMALL = variant(resolution=8, channels=2, latent_size=4, fmap_base=8, fmap_max=4, stddev_group=2)
 
 
-def for_d(loss, critic, reals, fakes, due=None, labels=None):
-    """The terms of D; its penalties are due unless others are."""
+def for_d(loss, critic, reals, fakes, labels=None):
+    """The terms of D; its penalties are due."""
     mix = torch.full((len(reals), 1, 1, 1), 0.3, dtype=reals.dtype)
-    context = PenaltyContext(loss.penalties() if due is None else due, 0, mix, None)
+    context = PenaltyContext(loss.penalties(), 0, mix, None)
     others = None if labels is None else labels.roll(1, 1)  # of fakes in G's pass
     return loss.for_d(critic, Reals(reals.clone(), labels, others), fakes.clone(), context)
 
@@ -32,16 +31,10 @@ def close(found, expected):
 
 
 @EACH
-def test_terms_of_extreme_scores_are_finite_and_pull_scores_the_right_way(name):
+def test_terms_of_extreme_scores_are_finite(name):
     loss, far = LOSSES[name], torch.tensor([1e4, -1e4])
     for terms in (loss.d_terms(far, -far), loss.d_terms(-far, far), loss.g_terms(far, -far)):
         assert all(torch.isfinite(term).all() for term in terms.values())
-    real, fake = REAL.clone().requires_grad_(), FAKE.clone().requires_grad_()
-    of_reals, of_fakes = torch.autograd.grad(sum(t.sum() for t in loss.d_terms(real, fake).values()), (real, fake))
-    assert (of_reals < 0).all()
-    assert (of_fakes > 0).all()
-    (of_fakes,) = torch.autograd.grad(sum(term.sum() for term in loss.g_terms(REAL, fake).values()), fake)
-    assert (of_fakes < 0).all()
 
 
 def test_signs_by_which_ada_adapts_p_are_those_of_scores_where_0_has_a_meaning_and_of_differences_elsewhere():

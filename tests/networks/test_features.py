@@ -39,13 +39,6 @@ def network():
     return network
 
 
-def discriminator_of(network, dtype=None, **changes):
-    d = new_discriminator(variant(ARCHITECTURE, **changes))
-    initialize(d, 0, "discriminator")
-    d.set_backbone(dtype, deepcopy(network))
-    return d
-
-
 def test_maps_are_those_of_the_network_with_its_batch_normalizations(network):
     """Its blocks after the stem; the last ones at strides 4, 8, 16 and 32, by its table of stages."""
     plain, seen, images = deepcopy(network).double(), [], normal(2, 3, 8, 8, dtype=torch.float64)
@@ -78,10 +71,12 @@ def test_coarse_scales_reach_finer_ones_and_not_the_other_way_round():
 
 
 def test_heads_are_added_to_the_plain_scores_and_fade_in_at_the_first_resolution_alone(network):
-    d, plain = discriminator_of(network, num_classes=2), Discriminator(variant(**SIZES, num_classes=2))
-    initialize(plain, 0, "discriminator")
+    d, plain = new_discriminator(variant(ARCHITECTURE, num_classes=2)), Discriminator(variant(**SIZES, num_classes=2))
+    for one in (d, plain):
+        initialize(one, 0, "discriminator")
+    d.set_backbone(None, deepcopy(network))
 
-    def heads(side, alpha, **joined):
+    def heads(side, alpha):
         images = normal(4, 3, side, side).clamp(-1, 1)
         return torch.stack(
             [(a - b).sum() for a, b in zip(d(images, side, alpha), plain(images, side, alpha), strict=True)]
