@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from pggan.cli.compose import compose
-from pggan.cli.main import main
 from pggan.config.train import TrainConfig
 from pggan.config.validation import validated
 from pggan.config.values import describe
@@ -104,13 +103,6 @@ def test_with_any_other_key_the_command_is_composed_as_for_the_first_time(saved_
     run_dir, _ = saved_run
     found, elsewhere = (compose("train", [f"run_dir={where}", "loss=wgan_gp"]) for where in (run_dir, "elsewhere"))
     assert {**found, "run_dir": ""} == {**elsewhere, "run_dir": ""}
-
-
-def test_where_there_is_no_run_it_is_not_begun_by_run_dir_alone(tmp_path, capsys):
-    """It would train on the images and with the recipe of the defaults, for days."""
-    assert main(["train", f"run_dir={tmp_path / 'run'}", "devices=cpu:2"]) == 2
-    assert "pggan train data.path=photos hours=2" in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
 
 
 def test_the_configuration_of_a_run_is_plain_data_and_may_lack_a_key_that_is_new(saved_run):

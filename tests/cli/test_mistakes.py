@@ -42,7 +42,18 @@ SLIPS = {
     # flags
     "train --multirun hydra=slurm seed=1,2": "Add run_dir=",
     "train --config-dir nope experiment=demo": "nope' not found",
+    "train data.path=nowhere --multirun lr=1,2": "schedule.learning_rate_g",
+    # keys that do not go together, or not with what is here
+    "train hours=1 resume=elsewhere": "Leave out one of them",
+    "plan hours=0.01 schedule.total_images=1000": "both say when training ends",
+    "plan hours=1 device=h20": "h200",
+    "plan device=t4 precision=bf16": "no units",
+    "plan interconnect=100": "100g",
+    "plan data.labels=true": "pggan prepare … labels=true",
+    "plan tflops=200": "calibrate=true",
     # what is not there
+    "train run_dir=run devices=cpu:2": "pggan train data.path=photos hours=2",  # not for days, on other images
+    "sample": "There is no run with a checkpoint in ",
     "train data.path=empty": "There are no images in empty",
     "train data.path=empty/file": "can't be read as a zip or tar archive",
     "train resume=nowhere": "resume=nowhere has no checkpoint",

@@ -40,9 +40,3 @@ def test_the_newest_run_with_a_checkpoint_is_taken(outputs, words, capsys):
     assert "outputs/old" not in said.out
     made = {path for path in outputs.rglob("*") if path.parent.name != "new"} - before
     assert all(path.is_relative_to(outputs / "new") for path in made)
-
-
-def test_without_a_run_it_says_where_one_would_be(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(["sample"]) == 2
-    assert f"There is no run with a checkpoint in {tmp_path / 'outputs'}" in capsys.readouterr().err

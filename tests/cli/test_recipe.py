@@ -52,19 +52,6 @@ def test_what_is_no_recipe_is_refused(tmp_path, capsys):
         assert "Set experiment= to the recipe.yaml of a run" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["train", "hours=1", "resume=elsewhere"], "Leave out one of them"),
-        (["plan", "hours=1", "device=h20"], "h200"),
-        (["plan", "hours=0.01", "schedule.total_images=1000"], "both say when training ends"),
-    ],
-)
-def test_keys_that_contradict_hours_are_refused(words, message, capsys):
-    assert main(words) == 2
-    assert message in capsys.readouterr().err
-
-
 def test_a_recipe_is_chosen_anew_as_long_as_the_run_has_no_checkpoint(tmp_path, monkeypatch, make_pyramid, capsys):
     """One that a refused command has left says nothing about the images of the next command."""
     make_pyramid(tmp_path / "images")

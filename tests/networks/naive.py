@@ -10,8 +10,6 @@ from tests.definitions import variant
 
 # A few maps per level, of different numbers at 4, 8 and 16 so that mixed-up widths show.
 TINY = variant(resolution=16, latent_size=7, fmap_base=24, fmap_max=9, stddev_group=2)
-TALL = variant(TINY, resolution=1024, fmap_base=1024, fmap_max=4)
-LEVELS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 HE = math.sqrt(2)  # gain for rectified activations
 
 

@@ -130,21 +130,6 @@ def test_runs_on_many_devices_are_those_that_were_asked_for_and_idle_ones_show(p
     assert strong[16]["efficiency"] == pytest.approx(strong[2]["efficiency"] / 8)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["device=h10"], "h100"),
-        (["device=t4", "precision=bf16"], "no units"),
-        (["interconnect=100"], "100g"),
-        (["data.labels=true"], "pggan prepare … labels=true"),
-        (["tflops=200"], "calibrate=true"),
-    ],
-)
-def test_mistakes_are_refused_with_a_remedy(arguments, message, capsys):
-    assert main(["plan", *TINY, *arguments]) == 2
-    assert message in capsys.readouterr().err
-
-
 def test_tables_fit_into_80_columns(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["plan", "device=h200", "experiment=celebahq_1024"]) == 0
