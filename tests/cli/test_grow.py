@@ -1,7 +1,7 @@
 """grow=: a new run beside another one goes on with its images, recipe and weights."""
 
 from pathlib import Path
-from shutil import copytree
+from shutil import copytree, rmtree
 
 import numpy as np
 import pytest
@@ -32,6 +32,8 @@ def test_the_next_resolution_is_added_when_the_hours_allow(old, chosen, make_pyr
     recipe = read_recipe(Path(long["run_dir"]) / "recipe.yaml")
     assert recipe["schedule.final_resolution"] == 32
     assert not {"grow", "hours", "run_dir", "devices"} & recipe.keys()
+    rmtree(old / "checkpoints" / "000000160")  # in the checkpoint before it, 16x16 is fading in
+    assert chosen(*words, "hours=0.002")["schedule"]["first_resolution"] == 8
 
 
 def test_what_is_typed_beside_it_stays(old, chosen):

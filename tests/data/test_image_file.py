@@ -212,6 +212,7 @@ MODES = {  # the image, how it is saved, and the first pixel by the number of ch
     "a transparent entry of 16": (png(0, 4, np.full((8, 8), 3), 3), {}, {1: [255], 3: [255] * 3, 4: [51, 51, 51, 0]}),
     "16 bits, transparent": (png(0, 16, np.full((8, 8), 257), 257), {}, {1: [255], 4: [1, 1, 1, 0]}),
     "16 bits a channel, transparent": (png(2, 16, np.full((8, 24), 999), 999, 999, 999), {}, {3: [255] * 3}),
+    "transparent, with a profile": (Image.new("RGBA", (8, 8), "#f000"), {"icc_profile": SWAPPED}, {3: [255] * 3}),
     "one bit": (Image.new("1", (8, 8), 1), {}, {1: [255], 3: [255] * 3}),
     "grey": (Image.new("L", (8, 8), 7), {}, {1: [7], 3: [7] * 3, 4: [7, 7, 7, 255]}),
     "red": (Image.new("RGB", (8, 8), "red"), {}, {1: [76], 3: [255, 0, 0]}),  # 0.299 * 255
