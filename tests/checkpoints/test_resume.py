@@ -62,13 +62,15 @@ def test_networks_for_grey_and_for_colour_take_over_each_other(checkpoint, chann
     torch.testing.assert_close(*drawn, rtol=1e-4, atol=1e-4)
 
 
-def test_other_classes_keep_the_score_and_the_part_for_latents(checkpoint):
-    theirs, ours = adapted(Discriminator, checkpoint.architecture, num_classes=3)
+@pytest.mark.parametrize("before", [0, 5])
+def test_other_classes_keep_the_score_and_the_part_for_latents(checkpoint, before):
+    architecture = replace(checkpoint.architecture, num_classes=before)
+    theirs, ours = adapted(Discriminator, architecture, num_classes=3)
     images = torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(theirs(images, 16)[0], ours(images, 16)[0])
-    theirs, ours = adapted(Generator, checkpoint.architecture, num_classes=3)
+    theirs, ours = adapted(Generator, architecture, num_classes=3)
     size = checkpoint.architecture.latent_size
-    assert torch.equal(ours.stem.dense.weight[:, :size], theirs.stem.dense.weight)
+    assert torch.equal(ours.stem.dense.weight[:, :size], theirs.stem.dense.weight[:, :size])
     assert taken_over("blocks.8.conv.weight", torch.zeros(2, 2), torch.zeros(3, 2)) is None
 
 

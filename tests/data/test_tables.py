@@ -8,7 +8,7 @@ import pytest
 
 from pggan.core.errors import UserError
 from pggan.data.data_sets import open_source
-from pggan.data.tables import landmarks_from
+from pggan.data.tables import landmarks_from, read_labels
 from tests.data.images import png, prepared, save, write_tar, write_zip
 from tests.data.test_face_crop import UPRIGHT
 
@@ -70,6 +70,10 @@ def test_labels_come_from_a_file(folder, tmp_path, name, content):
         prepared(folder, tmp_path / "set", labels=str(tmp_path / name))
     with pytest.raises(UserError, match=r"2 of 4 images in photos have no class, b/0\.png"):
         prepared(folder, tmp_path / "other", labels=str(tmp_path / name))
+
+
+def test_names_in_a_table_may_have_commas_and_accents_of_their_own():
+    assert read_labels("a\u0308,b.png;cat\n".encode(), ["\u00e4,b.png"]) == {"\u00e4,b.png": "cat"}
 
 
 @pytest.mark.parametrize("classes", [["2", "9", "10", "10"], ["10", "9", "b", "b"]])

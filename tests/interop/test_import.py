@@ -37,10 +37,11 @@ def same(found, expected):
 )
 def test_official_networks(tmp_path, labels, fused, detail, resolution, alpha):
     path, layers, d_layers = tmp_path / "network.pkl", theirs.layers_of(labels), theirs.d_layers_of(labels)
-    theirs.official_pickle(path, layers, d_layers, detail=detail, fused=fused, labels=labels)
+    theirs.official_pickle(path, layers, d_layers, detail=detail, fused=fused, labels=labels, mbstd_group_size=2)
     kind, generator, others, notes = read_foreign(path)
     assert (kind, notes) == ("the official implementation", [])
     assert (generator.resolution, generator.alpha) == (resolution, alpha)
+    assert generator.network.architecture.stddev_group == 2
     one_hot = F.one_hot(torch.arange(5) % 3, 3).float() if labels else None
     inputs = torch.cat([latents_of(), one_hot], 1) if labels else latents_of()
     expected = theirs.images(layers, inputs, detail, dense_gain=HE / 4, rgb_gain=1, fused=fused)

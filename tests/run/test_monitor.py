@@ -31,6 +31,8 @@ def test_the_newest_run_is_the_one_written_to_last(tmp_path):
     newest = run_at(tmp_path, "faces/b", 2000.0)
     run_at(tmp_path, "faces/c", 1000.0)
     assert monitor.newest_run(tmp_path, monitor.EVENTS) == newest
+    (tmp_path / "faces" / "b" / "config.yaml").unlink()
+    assert re.findall(r"faces/(\w)", monitor.cockpit(tmp_path)) == ["b", "c"]
 
 
 def test_a_port_that_is_taken_is_named(finished_run):
@@ -47,15 +49,15 @@ def test_faces_quality_scores_and_speed_are_pinned_from_the_start_on(finished_ru
     begun.mkdir(parents=True)
     shutil.copy(next(finished_run.glob(monitor.EVENTS)), begun)
     config = yaml.safe_load((finished_run / "config.yaml").read_text())
-    config["evaluation"] |= {"metrics": ["swd", "kid"], "count": 40}
-    (begun / "config.yaml").write_text(yaml.safe_dump(config))
-    for folder, name in ((begun, "größe 1"), (begun.parent, "größe 1")):
+    for folder, asked_for, count in ((begun, 40, 40), (begun.parent, 4000, 48)):  # the set has 48 images
+        config["evaluation"] |= {"metrics": ["swd", "kid"], "count": asked_for}
+        (begun / "config.yaml").write_text(yaml.safe_dump(config))
         asked = parse_qs(urlsplit(monitor.cockpit(folder)).query)
         assert asked["smoothing"] == ["0"]
         faces, *others = json.loads(asked["pinnedCards"][0])
-        assert (faces["tag"], faces["runId"]) == ("images/averaged_fakes", f"defaultExperimentId/{name}")
+        assert (faces["tag"], faces["runId"]) == ("images/averaged_fakes", "defaultExperimentId/größe 1")
         tags = [card["tag"] for card in others]
-        assert tags[:2] == ["metrics/swd/mean@patches-40", "metrics/kid@efficientnet-lite0-40"]
+        assert tags[:2] == [f"metrics/swd/mean@patches-{count}", f"metrics/kid@efficientnet-lite0-{count}"]
         assert tags[2:] == [*monitor.PINNED]
     values = {"metrics/swd/8@patches-9": 1, "metrics/swd/mean@patches-9": 1, "metrics/swd_floor/mean@patches-4": 1}
     (begun / "metrics.jsonl").write_text(json.dumps({"images": 1, **values}))

@@ -69,7 +69,11 @@ def keys(labelled_data, tmp_path):
 def test_training_gives_a_generator_and_its_mistakes_are_user_errors(keys):
     with pytest.raises(UserError, match="Did you mean"):
         pggan.train(*keys, "dta.path=photos")
-    assert pggan.train(*keys).images == 192
+    with pytest.raises(UserError, match="exit code 2"):
+        pggan.train(*keys, "data.path=nowhere")
+    with pytest.raises(UserError, match="one device"):
+        pggan.train(*keys, "devices=cpu:2", loss=Hinge())
+    assert pggan.train("run_dir=other", *keys).images == 192
 
 
 def test_a_run_with_a_loss_object_goes_on_with_such_an_object_alone(keys, tmp_path, monkeypatch, capsys):
