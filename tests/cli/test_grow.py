@@ -14,7 +14,10 @@ from pggan.cli.main import main
 
 @pytest.fixture
 def old(finished_run, tmp_path) -> Path:
-    return Path(copytree(finished_run, tmp_path / "photos"))
+    run = Path(copytree(finished_run, tmp_path / "photos"))
+    file = run / "config.yaml"
+    file.write_text(file.read_text().replace("total_images: null", "total_images: 160"))
+    return run
 
 
 def test_the_next_resolution_is_added_when_the_hours_allow(old, chosen, make_pyramid, tmp_path):
@@ -54,6 +57,7 @@ def test_the_new_run_begins_with_the_same_faces_and_resumes(old, capsys):
     images = newest_checkpoint(new)[0].images
     assert main([*words, f"run_dir={new}"]) == 0  # it has ended
     assert newest_checkpoint(new)[0].images == images
+    assert "has ended" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

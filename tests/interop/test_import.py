@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -37,11 +38,11 @@ def same(found, expected):
 )
 def test_official_networks(tmp_path, labels, fused, detail, resolution, alpha):
     path, layers, d_layers = tmp_path / "network.pkl", theirs.layers_of(labels), theirs.d_layers_of(labels)
-    theirs.official_pickle(path, layers, d_layers, detail=detail, fused=fused, labels=labels, mbstd_group_size=2)
+    theirs.official_pickle(path, layers, d_layers, detail=detail, fused=fused, labels=labels)
     kind, generator, others, notes = read_foreign(path)
     assert (kind, notes) == ("the official implementation", [])
     assert (generator.resolution, generator.alpha) == (resolution, alpha)
-    assert generator.network.architecture.stddev_group == 2
+    assert generator.network.architecture.stddev_group == 8
     one_hot = F.one_hot(torch.arange(5) % 3, 3).float() if labels else None
     inputs = torch.cat([latents_of(), one_hot], 1) if labels else latents_of()
     expected = theirs.images(layers, inputs, detail, dense_gain=HE / 4, rgb_gain=1, fused=fused)
@@ -94,6 +95,7 @@ def test_training_begins_with_both_networks_of_an_imported_file(tmp_path, capsys
 
 
 def save_zoo(path, state, form, **config):
+    state = {re.sub(r"\.(\w+)$", r".module.\1", name): value for name, value in state.items()}  # as in its files
     with theirs.pretended_class("models.utils.config", "BaseConfig") as kind:
         settings = kind()
         settings.kept = {"leakyReluLeak": 0.2, "lossCriterion": "WGANGP", "alpha": 0.25, **config}

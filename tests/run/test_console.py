@@ -13,6 +13,7 @@ from pggan.config.train import ScheduleConfig
 from pggan.config.validation import validated
 from pggan.core.schedule import Course
 from pggan.run.console import TrainingConsole
+from pggan.run.summary import ending
 
 WIDTH = 80
 
@@ -120,9 +121,10 @@ def test_a_terminal_with_true_colour_shows_eight_faces_as_large_as_they_fit(
 
 def test_a_resumed_run_shows_the_quality_that_it_had(schedule, tmp_path):
     lines = [{"images": 4, "hours": 0.1} | dict.fromkeys(METRICS, 9.0)]
-    lines += [{"images": 8, "hours": 0.1} | METRICS, {"images": 16, "hours": 0.2}]
+    lines += [{"images": 8, "hours": 0.1} | METRICS, {"images": 16, "hours": 0.2, "resolution": 4}]
     (tmp_path / "metrics.jsonl").write_text("\n".join([*map(json.dumps, lines), '{"images": 3']))
     assert "SWD 3, lower is better" in shown(TrainingConsole(tmp_path, Course(schedule), 16))
+    assert ending(tmp_path, 16)[0] == "Done: 16 images in 12 min, at 4x4."
 
 
 def test_lines_are_wrapped_between_words_and_commands_are_whole(view, monkeypatch):

@@ -82,6 +82,16 @@ def test_an_animation_has_its_frames_in_order_at_its_rate_for_ever(tmp_path, end
     assert [path.name for path in tmp_path.iterdir()] == [f"a{ending}"]
 
 
+def test_what_rests_in_a_gif_does_not_flicker(tmp_path):
+    """Though it has more colours than a GIF."""
+    frames = np.random.default_rng(0).integers(0, 256, (1, 32, 32, 3), np.uint8).repeat(2, 0)
+    frames[1, :16] = 0
+    save_film(frames, 2, 25, tmp_path / "a.gif")
+    with Image.open(tmp_path / "a.gif") as opened:
+        first, second = (np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(opened))
+    assert np.array_equal(first[16:], second[16:])
+
+
 def test_a_video_shows_its_frames_almost_without_loss(tmp_path):
     av = pytest.importorskip("av")
     x, y = np.linspace(0, 200, 48) + np.zeros((34, 1)), np.linspace(0, 50, 34)[:, None] + np.zeros(48)
