@@ -173,13 +173,8 @@ def official_pickle(path, layers, d_layers, *, detail, fused, labels):
     """(G, D, averaged G); G has the negative weights of the averaged G."""
     averaged = dict(official_variables(layers, LAYERS, OFFICIAL, fused))
     d = dict(official_variables(d_layers, LAYERS_D, OFFICIAL_D, fused))
-    sizes = {
-        "resolution": 16,
-        "num_channels": CHANNELS,
-        "label_size": labels,
-        "fused_scale": fused,
-        "mbstd_group_size": 8,
-    }
+    sizes = {"resolution": 16, "num_channels": CHANNELS, "label_size": labels, "fused_scale": fused}
+    sizes["mbstd_group_size"] = 8
     with pretended_class("tfutil", "Network") as network:
         networks = []
         for function, variables in (
