@@ -65,7 +65,6 @@ def _open_image(name: str, root: Path, number: int) -> BinaryIO:
 
 def known_set(name: str, root: Path) -> Source:
     """The training images of the known data set `name`, in torchvision's order; downloads them to `root` if missing."""
-    about: dict[str, object] = {"kind": "torchvision", "name": name}
     try:
         root.mkdir(parents=True, exist_ok=True)
         dataset = _opened(name, root)
@@ -79,7 +78,7 @@ def known_set(name: str, root: Path) -> Source:
     for number in range(len(dataset)):
         file = ImageFile(Path(name, f"{number:08d}"), partial(_open_image, name, root, number))
         found.append(Entry(file.path.name, file, label=labels[number] if labels else None))
-    return Source(about, found)
+    return Source({"kind": "torchvision", "name": name}, found)
 
 
 # ---- avatars

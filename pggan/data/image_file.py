@@ -12,7 +12,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -186,14 +186,13 @@ def _jpeg_pixels(content: bytes, mode: str, least_side: int) -> tuple[Pixels | N
     If `least_side` is not 0, much larger pictures are decoded at a reduced size, down to an eighth of their sides.
     Raises BadImage for damaged files, where Pillow fills in grey without a word.
     """
-    colours = {"L": "GRAY"}.get(mode, mode)
-    is_odd = False
+    colours = "GRAY" if mode == "L" else mode
+    decoded = partial(simplejpeg.decode_jpeg, colorspace=colours, min_height=least_side, min_width=least_side)
     try:
-        pixels: Pixels = simplejpeg.decode_jpeg(content, colours, min_height=least_side, min_width=least_side)
+        pixels, is_odd = decoded(content), False
     except ValueError:
-        is_odd, content = True, _mended_jpeg(content)
         try:
-            pixels = simplejpeg.decode_jpeg(content, colours, min_height=least_side, min_width=least_side)
+            pixels, is_odd = decoded(_mended_jpeg(content)), True
         except ValueError as error:
             if "subsampling level" in str(error):
                 return None, True
