@@ -61,26 +61,6 @@ def assert_scores(network, expected, share):
     np.testing.assert_allclose(torch.cat([score[:, None], logits], 1).detach(), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_d_of_the_pytorch_programs(tmp_path):
-    layers, g_layers = theirs.d_layers_of(), theirs.layers_of(dense_biases=128)
-    state = theirs.state_of(g_layers, theirs.ZOO)
-    torch.save({"netG": state, "netD": theirs.state_of(layers, theirs.ZOO_D), "avgG": state}, tmp_path / "a.pth")
-    _, _, others, notes = read_foreign(tmp_path / "a.pth")
-    assert (sorted(others), notes) == (["discriminator", "generator"], [])
-    assert_scores(others["discriminator"], theirs.scores(layers, faces(), 0.25, scales_biases=True, divides_by=3), 0.25)
-    conf = {"depth": 4, "use_eql": True}
-    saved = {"conf": conf, "state_dict": theirs.state_of(theirs.layers_of(), theirs.PRO_GAN)}
-    d = {"conf": conf, "state_dict": theirs.state_of(layers, theirs.PRO_GAN_D)}
-    torch.save({"generator": saved, "shadow_generator": saved, "discriminator": d}, tmp_path / "b.bin")
-    _, _, others, notes = read_foreign(tmp_path / "b.bin")
-    assert_scores(others["discriminator"], theirs.scores(layers, faces(), 0.25), 0.25)
-    del d["state_dict"]["layers.2.conv_3.weight"]
-    torch.save({"generator": saved, "discriminator": d}, tmp_path / "b.bin")
-    _, _, others, notes = read_foreign(tmp_path / "b.bin")
-    assert [*others] == ["generator"]
-    assert "discriminator in the file is left out: it has no 'layers.2.conv_3.weight'" in notes[0]
-
-
 def test_training_begins_with_both_networks_of_an_imported_file(tmp_path, capsys):
     path, file = tmp_path / "network.pkl", tmp_path / "imported.safetensors"
     theirs.official_pickle(path, theirs.layers_of(), theirs.d_layers_of(), detail=0.0, fused=True, labels=0)
@@ -100,6 +80,7 @@ def save_zoo(path, state, form, **config):
         settings = kind()
         settings.kept = {"leakyReluLeak": 0.2, "lossCriterion": "WGANGP", "alpha": 0.25, **config}
         content = {"config": settings, "netG": {name: -value for name, value in state.items()}, "avgG": state}
+        content["netD"] = theirs.state_of(theirs.d_layers_of(), theirs.ZOO_D)
         torch.save(state if form == "alone" else content, path, _use_new_zipfile_serialization=form != "older")
 
 
@@ -107,23 +88,34 @@ def save_zoo(path, state, form, **config):
 def test_pytorch_gan_zoo(tmp_path, form):
     layers = theirs.layers_of(dense_biases=128)
     save_zoo(tmp_path / "a.pth", theirs.state_of(layers, theirs.ZOO), form)
-    kind, generator, *_ = read_foreign(tmp_path / "a.pth")
-    assert kind == "pytorch_GAN_zoo"
+    kind, generator, others, notes = read_foreign(tmp_path / "a.pth")
+    assert (kind, notes) == ("pytorch_GAN_zoo", [])
     share = 0.0 if form == "alone" else 0.25
     assert generator.alpha == 1 - share
     found = generator.network(latents_of(), None, 16, generator.alpha)
     assert same(found, theirs.images(layers, latents_of(), share, scales_biases=True))
+    if form != "alone":
+        expected = theirs.scores(theirs.d_layers_of(), faces(), share, scales_biases=True, divides_by=3)
+        assert_scores(others["discriminator"], expected, share)
 
 
 def test_pro_gan_pth(tmp_path):
-    layers = theirs.layers_of()
-    saved = {"conf": {"depth": 4, "use_eql": True}, "state_dict": theirs.state_of(layers, theirs.PRO_GAN)}
-    torch.save({"generator": {}, "shadow_generator": saved}, tmp_path / "a.bin")
-    kind, generator, *_ = read_foreign(tmp_path / "a.bin")
-    assert kind == "pro-gan-pth"
+    layers, d_layers, conf = theirs.layers_of(), theirs.d_layers_of(), {"depth": 4, "use_eql": True}
+    saved = {"conf": conf, "state_dict": theirs.state_of(layers, theirs.PRO_GAN)}
+    d = {"conf": conf, "state_dict": theirs.state_of(d_layers, theirs.PRO_GAN_D)}
+    content = {"generator": saved, "shadow_generator": saved, "discriminator": d}
+    torch.save(content, tmp_path / "a.bin")
+    kind, generator, others, notes = read_foreign(tmp_path / "a.bin")
+    assert (kind, notes) == ("pro-gan-pth", [])
     found = generator.network(latents_of(), None, 16)
     assert same(found, theirs.images(layers, latents_of(), 0.0, norms_dense=False))
-    saved["conf"]["use_eql"] = False
+    assert_scores(others["discriminator"], theirs.scores(d_layers, faces(), 0.25), 0.25)
+    del d["state_dict"]["layers.2.conv_3.weight"], content["shadow_generator"]
+    torch.save(content, tmp_path / "a.bin")
+    _, _, others, notes = read_foreign(tmp_path / "a.bin")
+    assert [*others] == ["generator"]
+    assert "discriminator in the file is left out: it has no 'layers.2.conv_3.weight'" in notes[0]
+    conf["use_eql"] = False
     torch.save(saved, tmp_path / "a.bin")
     with pytest.raises(UserError, match="use_eql=False"):
         read_foreign(tmp_path / "a.bin")

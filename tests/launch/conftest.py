@@ -5,7 +5,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,6 @@ class Ended:
     output: str
 
 
-def forked(output: Path, arguments: Sequence[str], environment: dict[str, str], folder: Path = ROOT) -> Forked:
-    """The command line in a process of its own."""
-    return Forked(CONTEXT, one_process.run, list(arguments), str(output), environment, str(folder))
-
-
 class Launch:
     """Commands in the background, each with a file for what it says."""
 
@@ -50,11 +45,12 @@ class Launch:
         self.processes.append(process)
         return process
 
-    def train(self, *overrides: str, **environment: str) -> Any:
+    def train(self, *overrides: str, folder: Path = ROOT, **environment: str) -> Any:
         """`pggan train` in a forked process."""
-        output = self.file(len(self.processes))
-        self.processes.append(forked(output, ["train", *overrides], environment))
-        return self.processes[-1]
+        output = str(self.file(len(self.processes)))
+        process = Forked(CONTEXT, one_process.run, ["train", *overrides], output, environment, str(folder))
+        self.processes.append(process)
+        return process
 
     def file(self, number: int) -> Path:
         return self.folder / f"output-{number}.txt"
@@ -122,8 +118,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Ended]
         alone: bool = False,
     ) -> list[Ended]:
         """Args: size: ranks announced; alone: each rank is alone on its machine."""
-        folder = tmp_path_factory.mktemp("ranks")
-        processes = []
+        launch = Launch(tmp_path_factory.mktemp("ranks"))
         for rank, own in enumerate(overrides):
             count = size or len(overrides)
             environment = {
@@ -135,18 +130,14 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Ended]
                 "MASTER_PORT": str(master_port),
                 "GLOO_SOCKET_IFNAME": "lo",
             }
-            where = folders[rank] if folders else folder
-            processes.append(forked(folder / f"{rank}.txt", ["train", *own], environment, where))
-        end, hung = time.monotonic() + LIMIT, []
-        for rank, process in enumerate(processes):
-            try:
-                process.wait(max(end - time.monotonic(), 0))
-            except subprocess.TimeoutExpired:
-                hung.append(rank)
-                process.send_signal(signal.SIGKILL)
-        ended = [Ended(process.wait(), (folder / f"{rank}.txt").read_text()) for rank, process in enumerate(processes)]
-        assert not hung, ended
-        return ended
+            launch.train(*own, folder=folders[rank] if folders else launch.folder, **environment)
+        try:
+            codes = launch.codes()
+        except subprocess.TimeoutExpired:
+            pytest.fail(launch.output())
+        finally:
+            launch.end()
+        return [Ended(code, launch.file(rank).read_text()) for rank, code in enumerate(codes)]
 
     return run
 

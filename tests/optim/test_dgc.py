@@ -20,10 +20,6 @@ FINITE, ONE = torch.tensor(True), torch.tensor(1.0)
 ROUNDING = 2.0**-4  # relative, of what is sent
 
 
-def compressor(size):
-    return Compressor(size, CPU)
-
-
 def select(ours, gradient, count, finite=FINITE):
     return ours.select(gradient.clone(), count, finite, ONE)
 
@@ -50,7 +46,7 @@ def adam(size, all_gradients):
 
 
 def test_two_steps_by_hand():
-    ours = compressor(4)
+    ours = Compressor(4, CPU)
     # Adam's first update is the sign of the gradient; that of the largest gradient is worth most.
     message = select(ours, torch.tensor([1.0, -4.0, 2.0, 0.0]), 1)
     torch.testing.assert_close(decoded(message, count=1, size=4), torch.tensor([0.0, -1, 0, 0]))
@@ -66,7 +62,7 @@ def test_two_steps_by_hand():
 @pytest.mark.parametrize("count", [20, 1000])
 def test_what_was_sent_and_what_waits_add_up_to_adam(count):
     size, all_gradients = 1000, gradients(1000, 30)
-    ours, sent = compressor(size), torch.zeros(1000, dtype=torch.float64)
+    ours, sent = Compressor(size, CPU), torch.zeros(1000, dtype=torch.float64)
     for gradient in all_gradients:
         sent += decoded(select(ours, gradient, count), count=count, size=size)
     torch.testing.assert_close(sent + ours.residual, adam(size, all_gradients), rtol=1e-5, atol=1e-4)
@@ -74,7 +70,7 @@ def test_what_was_sent_and_what_waits_add_up_to_adam(count):
 
 
 def test_a_gradient_that_is_not_finite_leaves_no_trace():
-    ours, other = compressor(50), compressor(50)
+    ours, other = Compressor(50, CPU), Compressor(50, CPU)
     first, second = gradients(50, 2)
     for each in (ours, other):
         select(each, first, 5)

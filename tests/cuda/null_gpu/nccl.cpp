@@ -15,11 +15,6 @@ struct Communicator {
 
 Communicator& of(ncclComm_t communicator) { return *reinterpret_cast<Communicator*>(communicator); }
 
-ncclResult_t collective(cudaStream_t stream, ncclComm_t communicator) {
-    enqueue_collective(stream, "collective", communicator);
-    return ncclSuccess;
-}
-
 }  // namespace
 
 EXPORT ncclResult_t ncclGetVersion(int* version) { return give(version, NCCL_VERSION_CODE); }
@@ -60,25 +55,15 @@ EXPORT ncclResult_t ncclCommDeregister(const ncclComm_t, void*) { return ncclSuc
 
 EXPORT ncclResult_t ncclGroupStart() { return ncclSuccess; }
 EXPORT ncclResult_t ncclGroupEnd() { return ncclSuccess; }
-EXPORT ncclResult_t ncclAllReduce(const void*, void*, std::size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t communicator,
-                                  cudaStream_t stream) {
-    return collective(stream, communicator);
-}
-EXPORT ncclResult_t ncclBroadcast(const void*, void*, std::size_t, ncclDataType_t, int, ncclComm_t communicator,
-                                  cudaStream_t stream) {
-    return collective(stream, communicator);
-}
-EXPORT ncclResult_t ncclAllGather(const void*, void*, std::size_t, ncclDataType_t, ncclComm_t communicator,
-                                  cudaStream_t stream) {
-    return collective(stream, communicator);
-}
-EXPORT ncclResult_t ncclReduceScatter(const void*, void*, std::size_t, ncclDataType_t, ncclRedOp_t,
-                                      ncclComm_t communicator, cudaStream_t stream) {
-    return collective(stream, communicator);
-}
-EXPORT ncclResult_t ncclSend(const void*, std::size_t, ncclDataType_t, int, ncclComm_t communicator, cudaStream_t stream) {
-    return collective(stream, communicator);
-}
-EXPORT ncclResult_t ncclRecv(void*, std::size_t, ncclDataType_t, int, ncclComm_t communicator, cudaStream_t stream) {
-    return collective(stream, communicator);
-}
+
+#define COLLECTIVE(name, ...)                                                             \
+    EXPORT ncclResult_t name(__VA_ARGS__, ncclComm_t communicator, cudaStream_t stream) { \
+        enqueue_collective(stream, "collective", communicator);                           \
+        return ncclSuccess;                                                               \
+    }
+COLLECTIVE(ncclAllReduce, const void*, void*, std::size_t, ncclDataType_t, ncclRedOp_t)
+COLLECTIVE(ncclBroadcast, const void*, void*, std::size_t, ncclDataType_t, int)
+COLLECTIVE(ncclAllGather, const void*, void*, std::size_t, ncclDataType_t)
+COLLECTIVE(ncclReduceScatter, const void*, void*, std::size_t, ncclDataType_t, ncclRedOp_t)
+COLLECTIVE(ncclSend, const void*, std::size_t, ncclDataType_t, int)
+COLLECTIVE(ncclRecv, void*, std::size_t, ncclDataType_t, int)
