@@ -26,6 +26,13 @@ class Noise:
         return np.stack([np.random.default_rng(n).integers(0, 256, (16, 16, 3), np.uint8) for n in indices])
 
 
+class Mixed(Mirror, Noise):
+    """A generator that draws noise for the first ten seeds, then training images."""
+
+    def read(self, indices):
+        return np.where(np.array(indices)[:, None, None, None] < 10, Noise.read(self, indices), super().read(indices))
+
+
 def measured(task, count):
     metric = NearestNeighbours(task, count)
     feed(task.fakes, [*task.collectors.values()], task.partition, "")
@@ -64,6 +71,9 @@ def test_a_mirrored_training_image_is_a_copy_and_shown_beside_the_one_it_copies(
     assert values["neighbour_distance_reals@pixels-20"] == pytest.approx(among, rel=1e-5)
     picture = metric.pictures()["neighbours"]
     assert picture.shape == (8 * 16, 5 * 16, 3)  # a fake, and four images as they are stored
+    assert np.array_equal(picture[:, :16], picture[:, 16:32][:, ::-1])
+    mixed, _ = measured(task_of(Mixed(RealImages(pyramid, 16)), pyramid), 20)
+    picture = mixed.pictures()["neighbours"]  # begins with the worst copies
     assert np.array_equal(picture[:, :16], picture[:, 16:32][:, ::-1])
 
 
