@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 
 from pggan.core.errors import UserError
+from pggan.performance import hours
 from pggan.performance.hours import MeasuredCosts, choose_threads, facts_of, find_recipe
 from pggan.performance.recipe import NetworkSizes, Recipe
 from tests.composed import train_config
@@ -34,12 +35,14 @@ def test_a_folder_is_as_large_as_most_of_its_images(tmp_path):
     assert facts_of(configured(f"data.path={tmp_path}", "data.crop=pad").data).resolution == 256
 
 
-def test_channels_are_those_of_the_files_or_given(tmp_path):
+def test_channels_are_those_of_the_files_or_given(tmp_path, monkeypatch):
     save(tmp_path / "grey.png", 16, 16, "L")
     assert facts_of(configured(f"data.path={tmp_path}").data).channels == 1
     assert facts_of(configured(f"data.path={tmp_path}", "data.channels=3").data).channels == 3
     save(tmp_path / "colours.png", 16, 16)
     assert facts_of(configured(f"data.path={tmp_path}").data).channels == 3
+    monkeypatch.setattr(hours, "MAX_HEADERS", 1)
+    assert facts_of(configured(f"data.path={tmp_path}").data).images == 2  # though only one was looked at
 
 
 def test_a_pyramid_and_avatars_say_what_they_are(toy_data, labelled_data, tmp_path):
