@@ -59,7 +59,8 @@ def launch(name: str, programs: int, on: Tensor, *arguments: object, **constants
         if isinstance(error, CalledProcessError) or "C compiler" in text:  # Triton has to compile C code
             text = "Triton needs a C compiler and Python's headers (apt-get install gcc python3-dev)"
         text = f"The Triton kernel {name} fails: {shorten(text, REASON_WIDTH, placeholder=' …')}."
-        raise StepFailed(text, "Set compute.kernels=reference.", {"kernels": "reference"}) from error
+        remedy = "Train with compute.kernels=reference. Other commands need device=cpu."
+        raise StepFailed(text, remedy, {"kernels": "reference"}) from error
 
 
 def launch_tiles(name: str, x: Tensor, *others: object, most: float | None = None, **constants: float) -> None:

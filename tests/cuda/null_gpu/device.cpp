@@ -111,6 +111,8 @@ bool is_device_memory(const void* address) {
     return contains(device_memory, address);
 }
 
+const int CAPABILITY = std::getenv("NULL_GPU_CAPABILITY") ? std::atoi(std::getenv("NULL_GPU_CAPABILITY")) : 90;
+
 std::size_t total_bytes() {
     Guard guard(mutex);
     return total;

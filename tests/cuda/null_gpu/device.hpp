@@ -11,7 +11,7 @@
 namespace null_gpu {
 
 // The device that is imitated: an H200.
-constexpr int COMPUTE_CAPABILITY[] = {9, 0};
+extern const int CAPABILITY;  // 90, or what NULL_GPU_CAPABILITY says
 constexpr int MULTIPROCESSORS = 132;
 constexpr int THREADS_PER_BLOCK = 1024;
 constexpr int THREADS_PER_MULTIPROCESSOR = 2048;

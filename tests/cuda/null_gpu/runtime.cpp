@@ -86,7 +86,7 @@ EXPORT cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const v
     *attributes = {};
     attributes->maxThreadsPerBlock = THREADS_PER_BLOCK;
     attributes->numRegs = WARP;
-    attributes->ptxVersion = attributes->binaryVersion = 10 * COMPUTE_CAPABILITY[0] + COMPUTE_CAPABILITY[1];
+    attributes->ptxVersion = attributes->binaryVersion = CAPABILITY;
     attributes->maxDynamicSharedSizeBytes = SHARED_MEMORY_PER_BLOCK_OPT_IN;
     return cudaSuccess;
 }
@@ -121,8 +121,8 @@ EXPORT cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
     int process = getpid();  // each has a GPU of its own
     std::memcpy(&properties->uuid, &process, sizeof process);
     properties->totalGlobalMem = total_bytes();
-    properties->major = COMPUTE_CAPABILITY[0];
-    properties->minor = COMPUTE_CAPABILITY[1];
+    properties->major = CAPABILITY / 10;
+    properties->minor = CAPABILITY % 10;
     properties->multiProcessorCount = MULTIPROCESSORS;
     properties->warpSize = WARP;
     properties->maxThreadsPerBlock = THREADS_PER_BLOCK;
@@ -143,8 +143,8 @@ EXPORT cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
 }
 EXPORT cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
     switch (attribute) {
-        case cudaDevAttrComputeCapabilityMajor: *value = COMPUTE_CAPABILITY[0]; break;
-        case cudaDevAttrComputeCapabilityMinor: *value = COMPUTE_CAPABILITY[1]; break;
+        case cudaDevAttrComputeCapabilityMajor: *value = CAPABILITY / 10; break;
+        case cudaDevAttrComputeCapabilityMinor: *value = CAPABILITY % 10; break;
         case cudaDevAttrMultiProcessorCount: *value = MULTIPROCESSORS; break;
         case cudaDevAttrWarpSize: *value = WARP; break;
         case cudaDevAttrMaxThreadsPerBlock:
