@@ -207,7 +207,12 @@ def use_utf8() -> None:
     """
     if sys.stdout and codecs.lookup(locale.getencoding()).name != "utf-8" and not sys.flags.utf8_mode:
         variables = {"PYTHONIOENCODING": sys.stdout.encoding, **os.environ, "PYTHONUTF8": "1"}
-        os.execve(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]], variables)  # noqa: S606 - itself
+        try:
+            os.execve(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]], variables)  # noqa: S606
+        except UnicodeEncodeError as error:
+            print(f"Error: This command has letters that are not in {error.encoding}.", file=sys.stderr)
+            print("  Set a locale of UTF-8: export LC_ALL=C.UTF-8", file=sys.stderr)
+            sys.exit(EXIT_USER_ERROR)
     if isinstance(sys.stdout, TextIOWrapper):  # None if it is closed
         sys.stdout.reconfigure(errors="replace")
 

@@ -84,6 +84,10 @@ def test_names_and_texts_are_utf_8_in_every_locale(tmp_path, locale, encoding):
     assert ImagePyramid(tmp_path / "sät").class_names == ["ä", "é"]
     ended = subprocess.run([*command[:3], "--help"], env=variables, capture_output=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, b"")
+    if encoding == "EUC-JP":
+        command = [*command[:4], "source=\u043d\u0435\u0442".encode(), "dest=x"]
+        ended = subprocess.run(command, env=variables, capture_output=True, check=False)
+        assert (ended.returncode, b"LC_ALL=C.UTF-8" in ended.stderr) == (2, True)
 
 
 def test_what_a_command_raises_decides_the_exit_code(capsys):
