@@ -25,7 +25,6 @@ from pggan.performance.bench import hardware
 from pggan.training.build import missing
 
 RESULT = Path(__file__).parent / "results" / "first_gpu.json"
-MOST_GIB = 28  # memory of captured steps with the largest batches
 QUERY = "nvidia-smi --query-gpu=clocks.sm,clocks.mem,power.draw,temperature.gpu --format=csv,noheader"
 
 
@@ -94,7 +93,7 @@ def main() -> int:
     print(*missing(torch.device("cuda" if torch.cuda.is_available() else "cpu")), sep="\n")
     if not torch.cuda.is_available():
         sys.exit("PyTorch finds no GPU, and this program measures nothing else: `pggan doctor` says what is there.")
-    if (free := torch.cuda.mem_get_info()[0] / 2**30) < MOST_GIB:
+    if (free := torch.cuda.mem_get_info()[0] / 2**30) < 28:  # GiB of captured steps with the largest batches
         print(f"This GPU has {free:.1f} GiB free: items that do not fit fail, as batches of 32 at 1024x1024 do.")
     about = {"hardware": hardware(torch.device("cuda", 0)), "small": given.small, "versions": versions()}
     found = json.loads(given.out.read_text()) if given.out.is_file() else {"about": about, "items": {}}

@@ -88,9 +88,6 @@ class Victim:
             time.sleep(0.01)
         raise RuntimeError(f"waited for {why}:\n{self.log.read_text()}")
 
-    def finish(self) -> int:
-        return self.process.wait(PATIENCE)
-
 
 def command_of(pid: str) -> bytes:
     try:
@@ -100,10 +97,7 @@ def command_of(pid: str) -> bytes:
 
 
 def kill_one(victim: Victim, ranks: int, instant: float, source: random.Random, *, training: bool) -> float | None:
-    """Kill one rank `instant` seconds into training, or into its life; the seconds to the first step after it.
-
-    None when the run was over before.
-    """
+    """Kill one rank `instant` seconds into training or its life: the seconds to the next step, or None."""
     if not victim.wait_for(lambda: len(victim.workers()) == ranks, "all ranks"):
         return None
     before = victim.workers()
@@ -129,7 +123,7 @@ def series(folder: Path, kills: int, per_run: int, ranks: int, seed: int) -> dic
     source, problems = random.Random(seed), []  # noqa: S311 - whom and when to kill, not secrets
     write_data(folder / "data")
     whole = Victim(folder, "whole", ranks)
-    assert whole.finish() == 0, whole.log.read_text()
+    assert whole.process.wait(PATIENCE) == 0, whole.log.read_text()
     wanted = remains(whole.run_dir)
     seconds: list[float] = []
     imports: list[float] = []
@@ -146,7 +140,7 @@ def series(folder: Path, kills: int, per_run: int, ranks: int, seed: int) -> dic
             if found is not None:
                 seconds.append(found)
                 killed += 1
-        code, said = victim.finish(), victim.log.read_text()
+        code, said = victim.process.wait(PATIENCE), victim.log.read_text()
         if code != 0 or said.count("failed (exitcode:") != killed:
             problems.append(f"run {runs}: exit code {code} after {killed} kills\n{said}")
             continue

@@ -8,7 +8,6 @@ from typing import Any
 from benchmarks.quality.rows import ROWS
 
 Found = dict[str, Any]
-MISSING = "–"
 # {start of a figure's full name: heading of its column}; the result files have more figures.
 COLUMNS = {
     "kid@efficientnet-lite0": "KID, each seed",
@@ -27,9 +26,8 @@ def tables(results: Path) -> str:
     found = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"))]
     parts = []
     for data in dict.fromkeys(row.data for row in ROWS):
-        measured = {row.name: [one for one in found if one["row"] == row.name] for row in ROWS if row.data == data}
-        measured = {name: seeds for name, seeds in measured.items() if seeds}
-        if measured:
+        names = [row.name for row in ROWS if row.data == data]
+        if measured := {name: seeds for name in names if (seeds := [one for one in found if one["row"] == name])}:
             parts.append(f"### {data[0].upper()}{data[1:]}\n\n{table(measured)}")
     return "\n\n".join(parts) + "\n"
 
@@ -54,6 +52,6 @@ def figures(seeds: list[Found], start: str) -> list[float]:
 def in_short(values: list[float], start: str) -> str:
     """The median; KID also shows each seed.  A dash stands for a figure that was not measured."""
     if not values:
-        return MISSING
+        return "–"
     middle, *each = (f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in (median(values), *values))
     return f"{middle} ({', '.join(each)})" if len(values) > 1 and start.startswith("kid") else middle
