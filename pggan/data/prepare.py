@@ -173,8 +173,10 @@ def write_sheet(directory: Path, found: Findings) -> None:
         row, column = divmod(number, SHEET_COLUMNS)
         sheet.paste(to_pil(pixels), (column * tile, row * tile))
     sheet.save(directory / SHEET_FILE)
-    for name in (entry.name for entry in found.source.entries if entry.name.endswith(SECOND)):
-        found.notes.setdefault(name.removesuffix(SECOND), []).append("several faces")
+    for entry in found.source.entries:
+        if entry.name.endswith(SECOND):
+            photo = entry.name.removesuffix(SECOND)
+            found.notes[photo] = [*found.notes.get(photo, []), "several faces"]
 
 
 @contextmanager

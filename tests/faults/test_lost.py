@@ -19,8 +19,9 @@ from pggan.run.inspect import facts_of_run
 from pggan.run.train import run
 from pggan.training.trainer import Trainer
 from tests.composed import train_config
-from tests.launch.conftest import Forked
-from tests.processes import in_processes, values_of
+from tests.launch import one_process
+from tests.launch.one_process import Forked
+from tests.processes import CONTEXT, in_processes, values_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -34,7 +35,7 @@ class ForkedVictim(Victim):
     def __init__(self, folder: Path, name: str, ranks: int, *more: str) -> None:
         self.run_dir, self.log = folder / name, folder / f"{name}.log"
         words = ["train", *settings_of(folder, name, f"devices=cpu:{ranks}", *more)]
-        self.process = Forked(self.log, words, {"TMPDIR": str(folder)}, folder=folder)
+        self.process = Forked(CONTEXT, one_process.run, words, str(self.log), {"TMPDIR": str(folder)}, str(folder))
 
     def workers(self) -> list[int]:
         """Process ids of those that train, in order of rank: the children that lead a session."""

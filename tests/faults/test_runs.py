@@ -16,7 +16,9 @@ from pggan.run import run_dir as run_dir_module
 from pggan.run import train
 from pggan.run.inspect import facts_of_run
 from pggan.run.run_dir import lock_run_dir
-from tests.launch.conftest import Forked
+from tests.launch import one_process
+from tests.launch.one_process import Forked
+from tests.processes import CONTEXT
 
 TICKS = [32, 64, 96, 128, 160]
 
@@ -45,7 +47,7 @@ def test_a_lock_file_that_the_run_before_removes_is_no_lock(tmp_path, monkeypatc
 def test_of_two_processes_the_second_is_refused_and_a_killed_first_leaves_no_lock(tiny_overrides, tmp_path, capsys):
     run_dir = tmp_path / "run"
     arguments = [*tiny_overrides, f"run_dir={run_dir}", "schedule.total_images=1000000"]
-    first = Forked(tmp_path / "output.txt", ["train", *arguments], {})
+    first = Forked(CONTEXT, one_process.run, ["train", *arguments], str(tmp_path / "output.txt"), {}, str(tmp_path))
     try:
         while not list((run_dir / "checkpoints").glob("0*")):
             assert first.poll() is None
