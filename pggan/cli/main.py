@@ -220,7 +220,7 @@ def use_utf8() -> None:
 def console(argv: Sequence[str] | None = None) -> NoReturn:
     """The entry point of `pggan`: run the command line, or one rank if the launcher has set TASK_VARIABLE."""
     use_utf8()
-    if PARENT_VARIABLE in os.environ:  # this process is a rank, or the training of `pggan.train`
+    if PARENT_VARIABLE in os.environ:  # this process is a rank, or pggan.train started it
         from pggan.distributed.launch import end_with_parent
 
         parent = int(os.environ.pop(PARENT_VARIABLE))

@@ -45,7 +45,7 @@ def landmarks_from(points: Any) -> Landmarks:
     """Convert 4, 5 or 68 points [x, y] to `Landmarks`.  Raises ValueError for other numbers of points, and for NaN."""
     array: Landmarks = np.array(points, float)
     if array.shape not in ((4, 2), (5, 2), (68, 2)) or not np.isfinite(array).all():
-        raise ValueError(f"{array.shape[0] if array.ndim else 0} points, but a face has 4, 5 or 68 finite points")
+        raise ValueError(f"{array.shape[0] if array.ndim else 0} points, but a face has 4, 5 or 68, without NaN")
     if len(array) == 68:
         array = np.stack([array[36:42].mean(0), array[42:48].mean(0), array[48], array[54]])
     return np.delete(array, 2, axis=0) if len(array) == 5 else array

@@ -119,11 +119,11 @@ class TrainedGenerator:
         return self.draw(self.latents(seeds), **stage)
 
     def draw(self, latents: Tensor, **stage: Any) -> Pictures:
-        """Draw one PIL picture for each of `latents` [N, Z]; `stage`: keyword arguments for `settings`."""
+        """Draw one PIL picture for each of `latents` [N, Z]; `stage`: keyword arguments of the method `settings`."""
         return Pictures(map(to_pil, self.stream(latents, self.settings(**stage))))
 
     def grid(self, seeds: Seeds = "0-15", columns: int | None = None, **stage: Any) -> Image.Image:
-        """Draw `seeds` on one sheet, enlarged for a screen; `stage`: keyword arguments for `settings`."""
+        """Draw `seeds` on one sheet, enlarged for a screen; `stage`: keyword arguments of the method `settings`."""
         return self.sample(seeds, **stage).grid(columns)
 
     def path(self, seeds: Seeds, kind: str, frames: int, settings: RenderSettings | None = None) -> Tensor:
