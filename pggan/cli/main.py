@@ -150,7 +150,7 @@ def run_command(command: Command, values: Mapping[str, Any]) -> int:
 
 
 def with_newest_run(command: Command, values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The `values` with the newest run in place of run=newest, which this function prints on stderr."""
+    """The `values`, with run=newest replaced by the newest run's directory, which is printed on stderr."""
     from pggan.checkpoints.read import EVENTS, NEWEST, OUTPUTS, newest_run
 
     looks_elsewhere = command.name == "inspect" and (values["data"], values["image"]) != (None, None)

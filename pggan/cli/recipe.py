@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 RECIPE_FILE = "recipe.yaml"
 OF_ONE_RUN = {"run_dir", "resume", "hours", "grow"}  # keys of one run, which recipes never have
-OF_THE_MACHINE = {"devices", "threads"}  # recipes do not have the values of these keys that the user has typed
+OF_THE_MACHINE = {"devices", "threads"}  # a recipe leaves out the values that the user typed for these keys
 RECIPES = ("experiment", "debug")  # config groups whose files set keys of other config groups
 NAMED_GROUPS = ("loss", "augmentation", "gradients")  # with loss=NAME, the program still chooses the keys loss.KEY
 # Keys that grow= chooses anew besides LENGTHS.  All other keys keep the values of the old run.
@@ -201,4 +201,4 @@ def write(file: Path, values: dict[str, Any], choices: Sequence["Choice"] = (), 
             lines += [f"{indent}# {part}" for text in texts for part in wrap(text, 116)]
         lines.append(line)
     with atomic_write(file) as temporary:
-        temporary.write_text("\n".join([*lines, ""]), "utf-8", "replace")  # a name may be no text
+        temporary.write_text("\n".join([*lines, ""]), "utf-8", "replace")  # a path can have bytes that are no UTF-8

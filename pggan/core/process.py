@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Self
 
 __version__ = "0.1.0"
-TORCH_WAS_LOADED = "torch" in sys.modules  # then `set_library_defaults` comes too late for torch
+TORCH_WAS_LOADED = "torch" in sys.modules  # if true, torch misses the variables of `set_library_defaults`
 
 COMMAND_VARIABLE = "PGGAN_COMMAND"  # environment variable with the user's command line, for all ranks
 STARTED_VARIABLE = "PGGAN_STARTED"  # time at which the user started the command, in seconds since 1970

@@ -52,7 +52,7 @@ KINDS = {
     rb"\x1f\x8b|7z|Rar!|BZh|\xfd7zXZ|\x28\xb5\x2f\xfd": "a compressed file: unpack it",
     rb"(\xef\xbb\xbf)?(\s*<|[\t\n\r -~]+\Z)": "a web page or other text: download the file again",
 }
-# {how Pillow stores a PNG file's pixels: the transparent colour, as the file has it, in the 8 bits of Pillow's pixels}
+# {how a PNG file stores pixels: a function that converts the file's transparent colour to Pillow's 8 bits per channel}
 KEY_IN_8_BITS: dict[str, Callable[[Any], Any]] = {
     "L;2": lambda grey: 85 * grey,
     "L;4": lambda grey: 17 * grey,
@@ -181,7 +181,7 @@ def _has_wrong_checksums(content: bytes) -> bool:
 
 
 def _jpeg_pixels(content: bytes, mode: str, least_side: int) -> tuple[Pixels | None, bool]:
-    """The pixels [H, W, C] of a JPEG file in Pillow's `mode`, None if only Pillow can read it; and whether it is odd.
+    """The pixels [H, W, C] of a JPEG file in Pillow's `mode`, None if only Pillow reads it; and whether libjpeg warns.
 
     If `least_side` is not 0, much larger pictures are decoded at a reduced size, down to an eighth of their sides.
     Raises BadImage for damaged files, where Pillow fills in grey without a word.
@@ -201,7 +201,7 @@ def _jpeg_pixels(content: bytes, mode: str, least_side: int) -> tuple[Pixels | N
 
 
 def _mended_jpeg(content: bytes) -> bytes:
-    """Remove from a JPEG file what libjpeg warns of, but no pixel depends on.
+    """Remove the parts of a JPEG file of which libjpeg warns although no pixel depends on them.
 
     libjpeg warns of unknown versions of JFIF, metadata, bytes between segments, zeros after pixels, and a missing end.
     libjpeg reports only its first warning, so such a warning would hide a warning of missing pixels.
@@ -230,7 +230,7 @@ def _orientation(image: Image.Image) -> Any:
 
 @lru_cache(maxsize=16)  # cached, because a camera writes the same profile into all files
 def _transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
-    """The transform from a colour profile to sRGB for images of `mode`; None if it changes no colour by more than 1."""
+    """The transform from a colour profile to sRGB for images of `mode`; None if no colour changes by over 1 / 255."""
     given, wanted = ImageCms.ImageCmsProfile(BytesIO(profile)), ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB"))
     if mode == "L" and given.profile.xcolor_space == "RGB ":
         mode = "RGB"

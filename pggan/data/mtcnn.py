@@ -27,8 +27,8 @@ SEARCH_STEP = 0.5**0.5  # the search looks at a photograph at scales with this r
 class Network(NamedTuple):
     """One of the three networks: the file of its weights, and the side of the images that it sees.
 
-    least_score: the score above which a box passes; most_shared: of two boxes that share more of their union, the worse
-    is dropped; pools: the pooling behind each convolution, 0 for none.
+    least_score: the score above which a box passes; most_shared: of two boxes whose intersection is a larger share of
+    their union, the one with the lower score is dropped; pools: the pooling behind each convolution, 0 for none.
     """
 
     file: str
@@ -62,7 +62,7 @@ def search(image: Image.Image) -> Tensor:
     while min(shape := (size * scale).round().int().tolist()) >= SEARCH.side:
         changes, values = outputs(SEARCH, to_tensor(image.resize(shape, Image.Resampling.BOX)))
         rows, columns = torch.where(values[0] > SEARCH.least_score)
-        corners = 2 * torch.stack([columns, rows], 1)  # there is an output for every second pixel
+        corners = 2 * torch.stack([columns, rows], 1)  # SEARCH has one output for every second pixel
         found = torch.cat([corners, corners + SEARCH.side], 1) * (size / torch.tensor(shape)).repeat(2)
         boxes.append(found + changes[0, :, rows, columns].T * (found[:, 2:] - found[:, :2]).repeat(1, 2))
         scores.append(values[0, rows, columns])
@@ -71,7 +71,7 @@ def search(image: Image.Image) -> Tensor:
 
 
 def refined(image: Tensor, boxes: Tensor, network: Network) -> tuple[Tensor, Tensor]:
-    """The boxes [N, 4] that `network` keeps, moved, and the five points [N, 5, 2] that only the last network finds."""
+    """The boxes [N, 4] that `network` keeps and corrects, and five points [N, 5, 2], found only by the last network."""
     middle, half = (boxes[:, :2] + boxes[:, 2:]) / 2, (boxes[:, 2:] - boxes[:, :2]).amax(1, keepdim=True) / 2
     boxes = torch.cat([middle - half, middle + half], 1)  # squares
     crops = roi_align(image, [boxes], network.side, sampling_ratio=2, aligned=True)
@@ -90,7 +90,7 @@ def to_tensor(image: Image.Image) -> Tensor:
 
 
 def outputs(network: Network, images: Tensor) -> list[Tensor]:
-    """The outputs of a network for images [N, 3, H, W] in [0, 255]: changes of boxes, maybe points, and scores."""
+    """The outputs of a network for images [N, 3, H, W] in [0, 255]: changes of boxes, points (FINISH), and scores."""
     layers, x = list(weights(network)), (images - 127.5) / 128
     x = x.contiguous(memory_format=torch.channels_last)  # makes pooling ten times as fast
     for pool in network.pools:
@@ -115,7 +115,7 @@ def weights(network: Network) -> list[Tensor]:
 
         (folder,) = getattr(find_spec("mtcnn"), "submodule_search_locations", None) or [""]
         path = Path(folder, "assets", "weights", network.file)
-        # joblib's files are pickles, which can run code.  This file is the one with the known checksum, or is not read.
+        # A joblib file is a pickle, which can run code, so only a file with the known checksum is loaded.
         if sha256(path.read_bytes()).hexdigest() == network.sha256:
             return [torch.from_numpy(np.asarray(array)) for array in joblib.load(path)]
     except (ImportError, OSError, ValueError):  # joblib raises ValueError if lz4 is missing

@@ -118,7 +118,7 @@ def with_found_faces(source: Source, workers: Workers) -> Source:
 
     Raises UserError if the package with the detector's weights is missing.
     """
-    from pggan.data import mtcnn  # imports torch, which takes seconds: only for those who cut faces
+    from pggan.data import mtcnn  # imported late, because it imports torch, which takes seconds
 
     for network in mtcnn.NETWORKS:
         mtcnn.weights(network)

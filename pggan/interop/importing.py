@@ -193,7 +193,7 @@ def require_ours(settings: Mapping[str, Any]) -> None:
 
 
 def reason(error: Exception) -> str:
-    """What is wrong with a file, in one line."""
+    """The text of an `error` about a file, in one line."""
     return f"it has no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
 
 
@@ -272,7 +272,7 @@ def architecture_of(
 ) -> Architecture:
     """Find the architecture whose to-RGB layers, 4x4 first, have the shapes of `rgb` [C, I, …], or raise ValueError.
 
-    of_d: fields that matter to D only; G is the same with both values of `resampling`.
+    of_d: fields of the architecture that change only D.
     """
     widths = [weight.shape[1] for weight in rgb]
     for stage, width in enumerate(widths, 1):

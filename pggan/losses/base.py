@@ -106,7 +106,7 @@ class Loss(ABC):
     zero_is_boundary: ClassVar[bool] = False  # True: scores > 0 mean real, < 0 fake; False: only differences matter
     scores_are_log_odds: ClassVar[bool] = False  # True: score differences are log-odds; False: their unit is arbitrary
 
-    reg_interval: int = 1  # number of D's updates per penalty; its weight is multiplied by this number (lazy R1)
+    reg_interval: int = 1  # updates of D per penalty (lazy R1); this number multiplies the penalty's weight
 
     @abstractmethod
     def d_terms(self, real_scores: Tensor, fake_scores: Tensor) -> dict[str, Tensor]:

@@ -40,7 +40,7 @@ class Prepared(NamedTuple):
     kernel: Kernel
     bias: Tensor
     sums: Tensor | None = None  # [O, 4, 4], only in `ConvWithStddev`: a map of ones, convolved
-    rows: Sequence[Rows] = ()  # where Triton kernels add the gradients of the bias and, before it, of an RGB weight
+    rows: Sequence[Rows] = ()  # where Triton adds gradients: of the bias, or of an RGB layer's weight and bias
 
 
 Key = tuple["Equalized", Algorithm, float]
@@ -125,7 +125,7 @@ class Equalized(nn.Module):
             apply: Callable[..., Tensor] = rgb.ToRgb.apply if how.to_rgb else rgb.FromRgb.apply
             return apply(x, kernel.tensor, bias, how)
         x, (kernel, bias, sums, rows) = self.operands(x)
-        late = self.activation is not None and len(rows) > 0  # a bias has the same effect before and after `blur`
+        late = self.activation is not None and len(rows) > 0  # add the bias after `blur`, which has the same effect
         x = convolve(x, kernel, None if late else bias.to(x.dtype))
         x = blur(x) if self.blur else x
         if constant is not None and sums is not None:
@@ -133,7 +133,7 @@ class Equalized(nn.Module):
         return x if self.activation is None else self.activation(x, *((bias, rows[0]) if late else (None, None)))
 
     def operands(self, x: Tensor) -> tuple[Tensor, Prepared]:
-        """Convert `x` to the layer's precision, prepare the kernel, and multiply the smaller one by `self.scale`."""
+        """Convert `x` to the layer's precision, prepare the kernel, and scale the smaller of both by `self.scale`."""
         x, scale, weight = x.to(self.dtype), self.scale, self.weight
         shape = weight.shape[:1] + x.shape[1:2] + weight.shape[2:]
         algorithm = algorithm_for(x, shape, self.rescaling)
@@ -168,7 +168,7 @@ class Equalized(nn.Module):
         return Prepared(Kernel(weight.to(self.dtype), algorithm, self.rescaling), self.bias.to(self.dtype))
 
     def request(self, algorithm: Algorithm, scale: float, inputs: int | None = None) -> Request:
-        """What `prepare_together` has to prepare from the weight, or from its first `inputs` maps."""
+        """What `prepare_together` has to make from the weight, or from the weight's first `inputs` input maps."""
         if algorithm is RGB:
             return Request(self.weight, (), (self.weight, self.bias))
         k = pack_size(*self.weight.shape[:2]) if algorithm is PACKED else None
@@ -251,6 +251,6 @@ def use_options(network: ProgressiveNetwork, options: ComputeOptions, *, frozen:
 
 
 def backpropagate(loss: Tensor, *, through_d: bool) -> None:
-    """Compute the gradients of all weights; unless `through_d`, D's images need no gradients."""
+    """Compute the gradients of all weights.  through_d: G's update, in which gradients pass through D to its images."""
     with switched(image_gradients=through_d):
         loss.backward()  # type: ignore[no-untyped-call]

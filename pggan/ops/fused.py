@@ -1,7 +1,7 @@
 """Triton kernels for CUDA: activations, pixel norm, fades and the minibatch stddev, in one pass over memory each.
 
-`launch` starts all Triton kernels, also those of `rgb.py` and `preparation.py`.  `problem` tries one kernel.  If it
-fails, the networks use PyTorch's operations instead.
+`launch` starts all Triton kernels, also those of `rgb.py` and `preparation.py`.  `problem` tries one kernel.  If
+this kernel fails, the networks use PyTorch's operations instead.
 Shapes: N batch size, C features, H height, W width.
 """
 
@@ -24,8 +24,8 @@ LEAKY_SLOPE = 0.2  # slope of the leaky ReLU below 0 (paper Table 2)
 EPSILON = 1e-8  # added to mean squares and variances before a root: pixel norm (paper section 4.2), minibatch stddev
 WIDEST = 1024  # largest number of features that the kernels support, because a tile holds all features of a pixel
 TILE = 2048  # numbers that a Triton program holds at a time: 16 in the registers of each of its 128 threads
-IMAGE_TILE = 8192  # numbers of an image that a program of the stddev holds at a time: all 4x4 pixels of 512 maps
-PROGRAMS = 512  # Triton programs that sum over pixels: about 4 on each of an H200's 132 multiprocessors
+IMAGE_TILE = 8192  # numbers of an image that a program of the stddev kernel holds: all 4x4 pixels of 512 maps
+PROGRAMS = 512  # number of Triton programs in a sum over pixels: about 4 on each of an H200's 132 multiprocessors
 REASON_WIDTH = 120  # largest length of the message that says why a Triton kernel does not work
 
 Rows = Callable[[], Tensor]  # returns the rows [PROGRAMS, …] of a parameter in `PixelSums`

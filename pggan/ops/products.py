@@ -90,7 +90,7 @@ class LinearMap(torch.autograd.Function):
         result = function(constant, *x)
         ctx.save_for_backward(constant)
         ctx.functions = adjoint, function
-        ctx.set_materialize_grads(isinstance(result, tuple))  # if the gradient of a single result is None, so are all
+        ctx.set_materialize_grads(isinstance(result, tuple))  # given only None, `backward` returns only None
         return result
 
     @staticmethod

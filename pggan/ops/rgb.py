@@ -16,7 +16,7 @@ from pggan.ops import fused
 from pggan.ops.convolution import Switches
 from pggan.ops.fused import LEAKY_SLOPE, Rows, dense, launch_tiles
 
-MOST_CHANNELS = 4  # of an image, because each thread holds all channels of a pixel
+MOST_CHANNELS = 4  # channels of an image, at most, because each thread holds all channels of a pixel
 Operands = tuple[Tensor, Tensor | None, Tensor]  # weight, bias, images
 
 
@@ -30,7 +30,7 @@ class Layer(NamedTuple):
 
 
 def steps(images: Tensor, weight: Tensor, layer: Layer) -> tuple[int, ...]:
-    """How far apart pixels, channels and weights are in memory, as the Triton kernels need it."""
+    """Pixels per image, then memory strides: image, pixel and channel of `images`, feature and channel of `weight`."""
     of_weight = weight.stride()[1::-1] if layer.to_rgb else weight.stride()[:2]
     return images.shape[2] * images.shape[3], images.stride(0), images.stride(3), images.stride(1), *of_weight
 

@@ -98,7 +98,7 @@ def blend_backward(
 
 @triton.jit
 def _colours(row, pixels, plane, image, pixel, channel, CHANNELS: tl.constexpr):
-    """For the pixels of a tile: the memory offsets [ROWS, 4] of their channels, and which offsets are valid."""
+    """For a tile of image pixels: channel numbers [4], memory offsets [ROWS, 4], and which offsets are valid."""
     number = tl.arange(0, 4)
     row = row.to(tl.int64)
     places = (row // plane * image + row % plane * pixel)[:, None] + (number * channel)[None, :]
@@ -224,7 +224,7 @@ def stddev(
             tl.store(of_of_result + first + image * groups, mean_of_all)
 
 
-# ---- kernels of a network from its weights, and back ----------------------------------------------------------------
+# ---- convolution kernels from weights, and gradients of weights from gradients of kernels ----------------------------
 # Each row of `table` describes one convolution kernel: the fields of `preparation.Transform`, then four offsets.
 # The four offsets are the kernel's first program and first element, and the weight's first program and first element.
 # Each program computes BLOCK x BLOCK elements of one tap; `owners` says which row of `table` a program reads.

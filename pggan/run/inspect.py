@@ -95,7 +95,7 @@ def parameters_in(checkpoint: Checkpoint, network: str) -> int:
 
 
 def facts_of_picture(path: Path) -> dict[str, Any]:
-    """What the mark in a picture or film says; raises UserError if `path` can't be read."""
+    """The facts that pggan stored as a mark in a picture or film; raises UserError if `path` can't be read."""
     try:
         return mark_in(path)
     except OSError as error:

@@ -30,7 +30,7 @@ def run(config: MonitorConfig) -> int:
     """Serve TensorBoard until Ctrl-C; returns the exit code."""
     directory = Path(config.run)
     newest = newest_run(directory, EVENTS)
-    signal(SIGTERM, default_int_handler)  # so that no temporary folder is left behind
+    signal(SIGTERM, default_int_handler)  # SIGTERM, like Ctrl-C, then removes the temporary folder
     with TemporaryDirectory(prefix="pggan-monitor-") as folder:
         logdir = directory
         if any(directory.glob(EVENTS)):  # TensorBoard would call a run ".", so it gets a folder with a link to the run
@@ -104,7 +104,7 @@ def rereading(plugin: Any) -> Any:
 
     class Projector(plugin):  # type: ignore[misc]
         def _update_configs(self) -> None:
-            self._run_paths = None  # otherwise, the plugin would read the list of points once
+            self._run_paths = None  # otherwise, the plugin would read the list of points only at its start
             super()._update_configs()
 
     return Projector

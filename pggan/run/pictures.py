@@ -34,7 +34,7 @@ from pggan.sampling.images import (
 
 MAX_GRID = 2**22  # largest number of pixels of a preview grid: a screen shows no more, and encoding takes a second
 FILM_GRIDS = 200  # number of small grids that a run stores for its film: 200 frames last seven seconds
-FILM_SIDE, FILM_FPS = 256, 25  # of the film that a run writes at its end: pixels, and frames per second
+FILM_SIDE, FILM_FPS = 256, 25  # side in pixels, and frames per second, of the film that a run writes at its end
 LEAST_SECONDS = 60  # shorter runs write no film, because writing 200 frames takes a second
 MAX_TILE = 128  # longest side in pixels of an image in a stored grid; larger images are shrunk by averaging
 MAX_STORED_PIXELS = 2**16  # largest number of pixels of a stored grid: even a grid of noise then takes less than 200 KB
@@ -103,7 +103,7 @@ class Pictures:
             self.reporter.warn(f"Pictures of {images:,} images are left out: {str(error).partition('. GPU')[0]}.")
 
     def write_film(self) -> None:
-        """Write the film of the run's growth, unless the run was so short that the film would take a share of it."""
+        """Write the film of the run's growth, unless the run took fewer than LEAST_SECONDS."""
         if 3600 * self.reporter.hours >= LEAST_SECONDS:
             grids = stored_grids(self.film)
             frames, mark = film_of(grids, len(grids), FILM_SIDE), self.reporter.mark(self.state.images)
@@ -117,7 +117,7 @@ class Pictures:
         for name, network, path in (("fakes", g, None), ("averaged_fakes", self.state.g_ema, file)):
             fakes = draw_seeds(network, self._count(phase.resolution), phase.resolution, phase.alpha)
             self._show(name, fakes, images, path)
-            self.reporter.console.faces(fakes)  # those of the averaged G are drawn last, and stay
+            self.reporter.console.faces(fakes)  # faces of the averaged G come last, so the live view keeps showing them
 
     def _count(self, resolution: int) -> int:
         """The number of images of a preview grid: columns x rows, or fewer to stay within MAX_GRID pixels."""

@@ -14,7 +14,7 @@ from pggan.core.text import command_line, duration
 
 METRICS_FILE = "metrics.jsonl"  # the scalars of each tick as one JSON object per line
 FILM = "growth.webp"  # in samples/: the film that a run makes of its stored grids when it ends
-WIDTH = 65  # columns of a text in the box at the end of a run: with its heading and the box, 80
+WIDTH = 65  # columns of a text in the box at the end of a run; heading, text and borders have 80 columns
 COMMANDS = LOOK, GO_ON = "Look", "Go on"  # headings of the next commands
 METRIC = "metrics/"  # the names of metrics in metrics.jsonl begin with this
 

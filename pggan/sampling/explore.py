@@ -49,7 +49,7 @@ BLOCK = 8  # frames of a film that are drawn at a time; in between, the page can
 MAX_FRAMES = 3600  # largest number of frames of a film: two minutes at 30 frames per second
 MAX_BYTES = 100_000_000  # largest photo; the page refuses larger ones, too, because it can't send them
 
-Answer = tuple[int, Iterable[bytes]]  # the length of a response in bytes, and its parts
+Answer = tuple[int, Iterable[bytes]]  # length of a response's body in bytes, and the parts of the body
 
 
 def run(config: ExploreConfig) -> int:
@@ -189,14 +189,14 @@ class Server(ThreadingHTTPServer):
             try:
                 for _ in range(count):
                     yield to_file(self._drawing.submit(next, found).result())
-            finally:  # the page may have closed the connection, or the server has
+            finally:  # runs, too, when the page or the server has closed the connection
                 with suppress(RuntimeError):
                     self._drawing.submit(found.close)
 
         return count * self.generator.latent_size * 4, latents()
 
     def rename(self, content: bytes) -> bytes:
-        """Keep the names of directions, a JSON list; returns a note for the user, which is empty if a file has them.
+        """Save the names of directions, a JSON list, to a file; returns a note if there is no file for them, else b"".
 
         Raises ValueError for other content, and OSError if the file can't be written.
         """

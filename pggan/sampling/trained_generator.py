@@ -30,7 +30,7 @@ from pggan.sampling.latents import mean_features, parse_seeds, path_through, pri
 from pggan.sampling.marks import mark_line
 from pggan.sampling.projection import STEPS, Picture, Projection, laplacian_distance, project, read_target
 
-COMPARE = "pggan.metrics.command:compare"  # imported only when it is used, because metrics use this module
+COMPARE = "pggan.metrics.command:compare"  # imported late, because the package `metrics` imports this module
 PATHS = ("slerp", "lerp", "loop")
 Seeds = int | str | Iterable[int]  # seeds, such as 5, "0-63", "1,5,9-12" or [1, 5, 9]
 

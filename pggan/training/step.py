@@ -34,7 +34,7 @@ def train_step(state: State, micro_batches: Sequence[StepInputs], reducer: Gradi
     for micro_batch in micro_batches:  # G learns to raise the scores of new fakes; G makes these during D's all-reduce
         with use_options(g.network, options):
             fakes = g.network(micro_batch.latents_g, micro_batch.reals.fake_labels, side, first.alpha)  # [N, C, R, R]
-            if micro_batch is first:  # the update of D waits for the all-reduce; G's fakes did not need the new D
+            if micro_batch is first:  # now wait for the all-reduce and update D: G's fakes needed no new D
                 metrics, terms = update(d, terms, wait_for_d(), first.learning_rate_d, batch), []
             with use_options(d.network, options, frozen=True):
                 terms.append(backward(g, g_terms(state, micro_batch, fakes), batch, reducer))  # terms {name: [N]}

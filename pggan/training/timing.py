@@ -37,7 +37,7 @@ ROOFLINE = {"cpu": (0.0, 0.01, 0.7), "mps": (0.0, 0.002, 0.3), "cuda": (0.0006, 
 SHARES = {1: 0.105, 32: 0.215, 64: 0.47, 128: 0.74, 256: 0.93}
 # Memory traffic in bytes: per pass and activation; extra, at the highest resolution; per step and weight of G.
 ACTIVATION_BYTES, IMAGE_BYTES, WEIGHT_BYTES = 8.1, 2.2, 240
-# {whether a step is in 16 bits: memory per activation}: 61 to 71 bytes on a CPU, 16 to 19 with CUDA's fused kernels.
+# {whether in 16 bits: bytes of memory per activation}.  Measured: 61 to 71 on CPUs, 16 to 19 with CUDA's fused kernels.
 MEMORY_BYTES = {False: 64, True: 19}
 LARGE_BATCH, ROOM = 32, 1.4  # batch of schedule=official_8gpus; memory of CUDA graphs / memory of eager steps
 

@@ -35,8 +35,8 @@ class Trainer:
     options: ComputeOptions
     _: KW_ONLY
     reducer: GradientReducer = field(default_factory=GradientReducer)
-    indices: Callable[[int], Tensor | None] = lambda batch: None  # from batch size to this rank's indices (None: all)
-    micro_batch_size: Callable[[int], int | None] = lambda batch: None  # from batch size to images per pass (None: all)
+    indices: Callable[[int], Tensor | None] = lambda batch: None  # batch size -> this rank's indices; None: all
+    micro_batch_size: Callable[[int], int | None] = lambda batch: None  # batch size -> images per pass; None: all
     scalars_as_tensors: bool = False  # whether eager steps get alpha and rates as tensors, and round as CUDA graphs do
     capture: bool = False  # whether steps are captured and replayed as CUDA graphs
 
@@ -114,7 +114,7 @@ class Trainer:
         # This is outside of `except`, because inside `except` a traceback keeps the tensors of the step in memory.
         group = min(self.state.g_ema.architecture.stddev_group, count)
         size = min(self.micro_batch_size(spec.batch) or count, count)
-        smaller = max(size // 2 // group, 1) * group  # a multiple of the minibatch stddev group
+        smaller = max(size // 2 // group, 1) * group  # whole groups of the minibatch stddev
         eager = {"cuda_graphs": "off"} if self.capture else None  # captured steps need more memory than eager steps
         raise StepFailed(
             f"Out of memory at {spec.resolution}x{spec.resolution} with micro-batches of {size} images.",
