@@ -25,7 +25,7 @@ RECIPE_FILE = "recipe.yaml"
 OF_ONE_RUN = {"run_dir", "resume", "hours", "grow"}  # keys of one run, which recipes never have
 OF_THE_MACHINE = {"devices", "threads"}  # a recipe leaves out the values that the user typed for these keys
 RECIPES = ("experiment", "debug")  # config groups whose files set keys of other config groups
-NAMED_GROUPS = ("loss", "augmentation", "gradients")  # with loss=NAME, the program still chooses the keys loss.KEY
+NAMED_GROUPS = ("loss", "augmentation", "gradients")  # groups with a choice: loss=NAME brings keys loss.KEY
 # Keys that grow= chooses anew besides LENGTHS.  All other keys keep the values of the old run.
 GROWING = {
     *("augmentation.rampup_images", "ema.half_life_images", "ema.rampup", "checkpoint.every_images"),

@@ -71,7 +71,7 @@ def search(image: Image.Image) -> Tensor:
 
 
 def refined(image: Tensor, boxes: Tensor, network: Network) -> tuple[Tensor, Tensor]:
-    """The boxes [N, 4] that `network` keeps and corrects, and five points [N, 5, 2], found only by the last network."""
+    """The boxes [N, 4] that `network` keeps and corrects, and from FINISH also five points [N, 5, 2]."""
     middle, half = (boxes[:, :2] + boxes[:, 2:]) / 2, (boxes[:, 2:] - boxes[:, :2]).amax(1, keepdim=True) / 2
     boxes = torch.cat([middle - half, middle + half], 1)  # squares
     crops = roi_align(image, [boxes], network.side, sampling_ratio=2, aligned=True)

@@ -107,7 +107,7 @@ def read_foreign(path: Path) -> Foreign:
         state = next((one for one in (content.get("avgG"), raw) if isinstance(one, Mapping)), content)
         if any(str(name).startswith("formatLayer.") for name in state):
             return from_gan_zoo(state, content.get("config"), raw, d)
-        raise ValueError("its layer names are not those of a known program")
+        raise ValueError("its layers have the names of no known program")
     except (OSError, *UNFIT) as error:
         remedy = "Give a file of the official implementation, pytorch_GAN_zoo or pro-gan-pth."
         raise UserError(f"{path} can't be imported: {reason(error)}.", remedy) from error

@@ -1,6 +1,6 @@
 """Triton kernels for CUDA: activations, pixel norm, fades and the minibatch stddev, in one pass over memory each.
 
-`launch` starts all Triton kernels, also those of `rgb.py` and `preparation.py`.  `problem` tries one kernel.  If
+`launch` starts all Triton kernels, also for `rgb.py` and `preparation.py`.  `problem` tries one kernel.  If
 this kernel fails, the networks use PyTorch's operations instead.
 Shapes: N batch size, C features, H height, W width.
 """
@@ -28,7 +28,7 @@ IMAGE_TILE = 8192  # numbers of an image that a program of the stddev kernel hol
 PROGRAMS = 512  # number of Triton programs in a sum over pixels: about 4 on each of an H200's 132 multiprocessors
 REASON_WIDTH = 120  # largest length of the message that says why a Triton kernel does not work
 
-Rows = Callable[[], Tensor]  # returns the rows [PROGRAMS, …] of a parameter in `PixelSums`
+Rows = Callable[[], Tensor]  # returns a parameter's partial sums [PROGRAMS, …]: one row per Triton program
 
 
 @cache

@@ -110,7 +110,7 @@ class Plan:
         self.programs = [torch.repeat_interleave(each).int().to(device) for each in counts]  # each program's row
 
     def prepare(self, dtype: torch.dtype) -> list[Tensor]:
-        """All convolution kernels in `dtype`, each [rows, columns, height, width] and channels-last."""
+        """All convolution kernels in `dtype`, channels-last, each [output maps, input maps, height, width]."""
         if not self.transforms:
             return []
         result = torch.empty(sum(self.sizes), dtype=dtype, device=self.table.device)

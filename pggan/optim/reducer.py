@@ -146,7 +146,7 @@ class ElasticReducer(GradientReducer):
 
 
 def add_chunk(node_sums: NodeSums, chunk: int, flat: Tensor) -> None:
-    """Store `flat`, not a copy, as the sum of `chunk`.  If both halves of a tree node are stored, keep their sum."""
+    """Store `flat`, not a copy, as the sum of `chunk`.  Two stored halves of a tree node become their sum."""
     node = range(chunk, chunk + 1)
     while node.start // len(node) % 2 and (left := range(node.start - len(node), node.start)) in node_sums:
         flat = node_sums.pop(left).add_(flat)

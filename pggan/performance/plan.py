@@ -173,7 +173,7 @@ def answer(plan: dict[str, Any]) -> str:
 
 
 def image_facts(config: DataConfig) -> tuple[int, int]:
-    """The number of channels and of classes: those of a prepared dataset, or of data.channels=, which is 3 by default.
+    """The numbers of channels and classes of a prepared data set; otherwise data.channels= (null: 3) and 0.
 
     Raises UserError if data.labels=true, but the images are not prepared.
     """

@@ -214,7 +214,7 @@ class Recipe:
         return growth_seconds(each, *self.lengths()) + times * self.final_images(side) * each[side]
 
     def final_images(self, side: int) -> int:
-        """Image count at final resolution `side` that must fit the time; otherwise, a lower resolution is chosen."""
+        """The least images at the final resolution `side`.  If the hours allow fewer, a lower resolution is chosen."""
         if self.grows:  # as many images as the fade has: only new layers have to learn
             return FADE[side] if side > self.config.schedule.first_resolution else 0
         return (DRAWN_FINAL if self.facts.drawn else FINAL)[side]

@@ -5,6 +5,7 @@ import threading
 import webbrowser
 from collections.abc import Iterator
 from contextlib import redirect_stderr
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from signal import SIGTERM, default_int_handler, signal
@@ -100,11 +101,20 @@ def serve(logdir: Path, title: str, port: int | None) -> str:
 
 
 def rereading(plugin: Any) -> Any:
-    """TensorBoard's projector `plugin`, which then also shows points that a run writes while TensorBoard serves it."""
+    """TensorBoard's projector `plugin`, made anew for each request: one plugin would never see points written later."""
 
     class Projector(plugin):  # type: ignore[misc]
-        def _update_configs(self) -> None:
-            self._run_paths = None  # otherwise, the plugin would read the list of points only at its start
-            super()._update_configs()
+        def __init__(self, context: Any) -> None:
+            super().__init__(context)
+            self.context = context
+
+        def get_plugin_apps(self) -> dict[str, Any]:
+            return {route: partial(self.answer, route) for route in super().get_plugin_apps()}
+
+        def answer(self, route: str, *request: Any) -> Any:
+            return plugin(self.context).get_plugin_apps()[route](*request)
+
+        def is_active(self) -> bool:
+            return True
 
     return Projector

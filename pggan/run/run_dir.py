@@ -79,7 +79,7 @@ def lock_run_dir(run_dir: Path) -> Iterator[None]:
         if not try_lock(file.fileno()) or os.fstat(file.fileno()).st_nlink == 0:
             remedy = "Wait until it ends, stop it with Ctrl-C or `kill`, or choose another run_dir=."
             file.seek(0)
-            holder = file.read() or "another process that is just starting or ending"
+            holder = file.read() or "another process"
             raise UserError(f"run_dir={run_dir} is in use by {holder}.", remedy)
         file.truncate(0)
         started = time.strftime("%Y-%m-%d %H:%M:%S")

@@ -44,7 +44,7 @@ def run(config: TrainConfig, find_images: FindImages | None = None) -> int:
     refuse_copies(config)
     if config.distributed.nnodes == 1 and (images := ended_at(config)):
         run_dir, console = Path(str(config.run_dir)), LastingConsole()
-        with lock_run_dir(run_dir):  # the command that ended the run may have been killed before it cleaned up
+        with lock_run_dir(run_dir):  # the last training may have been killed before it removed old checkpoints
             prune(run_dir, images, config.checkpoint.keep)
         console.say(f"The run in {run_dir} has ended, so nothing was trained. Another run needs another run_dir=.")
         console.box(ending(run_dir, images))

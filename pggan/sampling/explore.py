@@ -177,7 +177,7 @@ class Server(ThreadingHTTPServer):
             return path.read_bytes()
 
     def search(self, photo: bytes, query: dict[str, str]) -> Answer:
-        """The latents nearest to the content of a photo's file so far, one after the other; the last one is the result.
+        """Yield the nearest latent to a photo that was found so far, again and again; the last one is the result.
 
         The page can draw faces during the search.  Raises UserError for a file that is no image, or a small image.
         """

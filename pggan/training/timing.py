@@ -37,7 +37,7 @@ ROOFLINE = {"cpu": (0.0, 0.01, 0.7), "mps": (0.0, 0.002, 0.3), "cuda": (0.0006, 
 SHARES = {1: 0.105, 32: 0.215, 64: 0.47, 128: 0.74, 256: 0.93}
 # Memory traffic in bytes: per pass and activation; extra, at the highest resolution; per step and weight of G.
 ACTIVATION_BYTES, IMAGE_BYTES, WEIGHT_BYTES = 8.1, 2.2, 240
-# {whether in 16 bits: bytes of memory per activation}.  Measured: 61 to 71 on CPUs, 16 to 19 with CUDA's fused kernels.
+# Memory of a step in bytes per activation, for float32 (measured on CPUs: 61 to 71) and 16 bits (on CUDA: 16 to 19).
 MEMORY_BYTES = {False: 64, True: 19}
 LARGE_BATCH, ROOM = 32, 1.4  # batch of schedule=official_8gpus; memory of CUDA graphs / memory of eager steps
 
@@ -161,7 +161,7 @@ class StepTimes:
     def of_phases(
         self, schedule: Schedule, local_batch: Callable[[int], int] = int, images: int = 0, seconds: float | None = None
     ) -> PhaseTimes:
-        """The seconds per image in each phase.  If time allows, measures steps of phases after image count `images`.
+        """The seconds per image in each phase: measured for phases after image count `images`, as far as time allows.
 
         Args: local_batch: computes one rank's batch from the whole batch; seconds: time limit of measurements, by
         default min(MAX_SECONDS, MAX_SHARE of the run) on CPUs, and 0 on other devices, whose first steps are slow.
