@@ -16,7 +16,7 @@ from pggan.config.defaults import CONFIGS, saved_config
 from pggan.config.validation import alternatives, keys_of, kinds_of, named_tables
 from pggan.config.values import flatten
 from pggan.config.withdrawn import withdrawal
-from pggan.core.errors import UserError, nearest, nearest_name
+from pggan.core.errors import UserError, nearest, nearest_name, nearest_path
 from pggan.core.text import as_hydra_reads_it, key_of
 
 if TYPE_CHECKING:
@@ -130,7 +130,8 @@ def plain_errors(*others: type[Exception]) -> Iterator[None]:
 def unreadable(override: str) -> UserError:
     """The error for an override that Hydra can't parse, or that has no '='."""
     remedy = "Write key=value, a list without spaces: key=1,2,3. Put what has spaces in quotes: 'key={4: 16, 8: 8}'."
-    return UserError(f"'{override.removeprefix('++')}' can't be read.", remedy)
+    problem = "can't be read" if "=" in override else "is no key=value"
+    return UserError(f"'{override.removeprefix('++')}' {problem}.", remedy)
 
 
 def missing_choice(group: str, choice: str, options: Sequence[str]) -> UserError:
@@ -315,5 +316,6 @@ def own_config(given: dict[str, Any]) -> dict[str, Any] | None:
     # With data.path=, the command starts a new run where there is none.
     if "data.path" not in given and resume in ("auto", "never") and not has_checkpoints(run_dir):
         new = f"pggan train data.path=photos hours=2 run_dir={run_dir}"
-        raise UserError(f"There is no run in run_dir={run_dir} to resume.", f"Start a new run, for example: {new}")
+        remedy = nearest_path(run_dir) or f"Start a new run, for example: {new}"
+        raise UserError(f"There is no run in run_dir={run_dir} to resume.", remedy)
     return None

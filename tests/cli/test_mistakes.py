@@ -35,7 +35,7 @@ SLIPS = {
     "train data.path=~nobody-here/x": "~nobody-here/x does not exist",
     "train data.path=a(1)": "a(1) does not exist",
     "train hours=15m": "15m are hours=0.25.",
-    "train data.path=my photos hours=2": "Put what has spaces in quotes",
+    "train data.path=my photos hours=2": "'photos' is no key=value",
     "sample run=x seeds=1, 5, 9": "a list without spaces: key=1,2,3",
     "train schedule.batch={8": "can't be read",
     "bench stages=4, loss=x modle.fmap_max=4": "'model.fmap_max'",  # unknown keys come before all other mistakes
@@ -52,6 +52,7 @@ SLIPS = {
     "plan data.labels=true": "pggan prepare … labels=true",
     "plan tflops=200": "calibrate=true",
     # what is not there
+    "train run_dir=emty": "Did you mean 'empty'?",
     "train run_dir=run devices=cpu:2": "pggan train data.path=photos hours=2",  # not for days, on other images
     "sample": "There is no run with a checkpoint in ",
     "train data.path=empty": "There are no images in empty",
