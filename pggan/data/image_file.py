@@ -221,8 +221,13 @@ def _mended_jpeg(content: bytes) -> bytes:
 
 def _orientation(image: Image.Image) -> Any:
     """The orientation of a picture in its EXIF or XMP data: 1 if there is none, None if it can't be read."""
+    info = image.info
+    if "Raw profile type APP1" in info:  # older versions of ImageMagick write EXIF data under this name
+        info.setdefault("Raw profile type exif", info["Raw profile type APP1"])
+    # Pillow finds the orientation only between double quotes.
+    info["XML:com.adobe.xmp"] = info.get("xmp", b"").decode("latin-1").replace("'", '"')
     try:
-        Image.Exif().load(image.info.get("exif", b""))  # `getexif` would hide errors of JPEG files
+        Image.Exif().load(info.get("exif", b""))  # `getexif` would hide errors of JPEG files
         return Image.Image.getexif(image).get(ORIENTATION_TAG, 1)
     except Exception:  # damaged EXIF data raises nearly every type of error
         return None

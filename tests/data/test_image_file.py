@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 from PIL import Image, ImageCms
+from PIL.PngImagePlugin import PngInfo
 
 from pggan.data import image_file
 from pggan.data.image_file import BadImage, ImageFile
@@ -111,16 +112,24 @@ def test_exif_orientation_is_applied_to_pixels_and_header(tmp_path, orientation,
         np.testing.assert_array_equal(load_image(path, 8, channels, "resize"), blocks_mean(expected, 8))
 
 
-XMP = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><d tiff:Orientation="6"/></x:xmpmeta>'
-
-
+@pytest.mark.parametrize("xmp", [b'<d tiff:Orientation="6"/>', b"<d tiff:Orientation='6'/>"])
 @pytest.mark.parametrize(("name", "mode"), [("a.jpg", "RGB"), ("a.jpg", "L"), ("a.jpg", "CMYK"), ("a.webp", "RGB")])
-def test_xmp_orientation_is_applied(tmp_path, name, mode):
+def test_xmp_orientation_is_applied(tmp_path, name, mode, xmp):
     pixels = noise(8, 16)
-    path = save(tmp_path / name, pixels, mode, xmp=XMP, lossless=True, quality=100)
+    path = save(tmp_path / name, pixels, mode, xmp=xmp, lossless=True, quality=100)
     plain = save(tmp_path / f"plain_{name}", pixels, mode, lossless=True, quality=100)
     upright = UPRIGHT[6](np.asarray(Image.open(plain).convert("RGB")))
     np.testing.assert_array_equal(load_image(path, 8, 3, "resize"), blocks_mean(upright, 8))
+
+
+@pytest.mark.parametrize("name", ["exif", "APP1"])
+def test_orientation_in_the_text_of_a_png_is_applied(tmp_path, name):
+    exif, text, pixels = Image.Exif(), PngInfo(), noise(8, 16)
+    exif[0x0112] = 6
+    data = exif.tobytes()
+    text.add_text(f"Raw profile type {name}", f"\nexif\n{len(data):8}\n{data.hex()}\n")  # as ImageMagick writes it
+    path = save(tmp_path / "a.png", pixels, pnginfo=text)
+    np.testing.assert_array_equal(load_image(path, 8, 3, "resize"), blocks_mean(UPRIGHT[6](pixels), 8))
 
 
 def tag(kind, value):
