@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pggan.config.defaults import CONFIGS
 
-# The headings of `pggan --help`, with their commands.  "module:name" is a function from configuration to exit code.
+# {heading of `pggan --help`: {command: function}}.  The function takes a configuration and returns an exit code.
 STAGES = {
     "Before": {
         "doctor": "pggan.performance.doctor:run",
@@ -40,7 +40,7 @@ STAGES = {
 
 @dataclass(frozen=True)
 class Command:
-    """One command of the program; a dataclass in pggan.config.commands checks its keys."""
+    """A command of `pggan`.  Its keys have a dataclass in pggan.config.commands and a YAML file in configs/."""
 
     name: str
     function: str
@@ -54,7 +54,7 @@ class Command:
 
     @property
     def config_file(self) -> Path:
-        """The YAML file of this command's keys.  Files in configs/commands/ can't use the config groups of configs/."""
+        """The YAML file of this command's keys, in configs/ or configs/commands/."""
         name = f"{self.name.replace(' ', '_')}.yaml"
         return next(file for file in (CONFIGS / name, CONFIGS / "commands" / name) if file.is_file())
 
@@ -70,7 +70,7 @@ class Command:
 
     @cached_property
     def own_groups(self) -> dict[str, str]:
-        """The config groups in the `defaults:` list of this command's YAML file, each with the file used by default."""
+        """The `defaults:` list of this command's YAML file, as {config group: default choice}."""
         listed = self.config_file.read_text("utf-8").partition("\ndefaults:\n")[2].partition("\n\n")[0]
         # The lines are split by hand, because the import of yaml would take a fifth of the time of --help.
         entries = (line.removeprefix("  - ").partition(": ") for line in listed.splitlines())
@@ -78,10 +78,10 @@ class Command:
 
     @property
     def groups(self) -> dict[str, str]:
-        """The config groups of this command (folders of configs/), each with the file that it uses by default."""
+        """The config groups of this command (folders of configs/), as {config group: default choice}."""
         found: dict[str, str] = {}
         for name, choice in self.own_groups.items():
-            if name in COMMANDS:  # the `defaults:` list names another command, as plan.yaml names train
+            if name in COMMANDS:  # plan.yaml lists train, so `pggan plan` has the config groups of `pggan train`
                 found |= COMMANDS[name].groups
             elif choice:
                 found[name] = choice

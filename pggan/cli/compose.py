@@ -22,7 +22,7 @@ from pggan.core.text import as_hydra_reads_it, key_of
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-# Hydra only composes the values; these settings turn off its run directories, logs and change of working directory.
+# These settings turn off Hydra's own run directories, logs and change of the working directory.
 OWN_SETTINGS = [
     "hydra.job.name=pggan",
     "hydra.output_subdir=null",
@@ -35,8 +35,8 @@ OWN_SETTINGS = [
 QUOTED = re.compile(r"'([^'\\]|\\.)*'|\"([^\"\\]|\\.)*\"", re.DOTALL)
 LIST = re.compile(r"[^\s,=(){}\[\]'\"]+(,[^\s,=(){}\[\]'\"]+)+")  # matches lists such as 1,5,9-12
 WORD = re.compile(r"[\w./:+$@-]*", re.ASCII)  # matches values that Hydra reads without quotes
-CHOICE = re.compile(r"[\w./,\[\]-]*", re.ASCII)  # matches choices of config groups, and lists of choices
-# Keys that say where and how a run resumes, and where its images are now.
+CHOICE = re.compile(r"[\w./,\[\]-]*", re.ASCII)  # matches a choice of a config group, or a list of choices
+# A command that sets run_dir= and otherwise only these keys resumes a run with the run's saved configuration.
 RESUME_KEYS = {"run_dir", "resume", "devices", "threads", "data.path", "data.cache", "allow_changes"}
 Task = Callable[[dict[str, Any], list[str]], int]  # a function of composed values and overrides; returns an exit code
 
@@ -111,7 +111,7 @@ def run_with_flags(command: Command, words: list[str], task: Task) -> int:
 
 @contextmanager
 def plain_errors(*others: type[Exception]) -> Iterator[None]:
-    """In a `with` block, raise errors of Hydra and the error types `others` as a UserError."""
+    """Inside the `with` block, turn Hydra's errors, and errors of the types `others`, into a UserError."""
     from hydra.errors import HydraException, MissingConfigException, OverrideParseException
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
@@ -152,13 +152,13 @@ def suggestion(command: Command, key: str) -> str:
     found = same[0] if same else nearest_name(key, names)
     meant = "" if found == key else f"Did you mean '{found}'? " if found else "--help lists the keys."
     table, _, last = (found or "").partition(".")
-    choices = named_tables(command.schema_type).get(table, {})  # only loss, augmentation, gradients have choices
+    choices = named_tables(command.schema_type).get(table, {})  # empty if the keys of `table` depend on no choice
     having = [f"{table}={choice}" for choice, schema in choices.items() if last in kinds_of(schema)]
     return f"{meant}It is a key of {' and '.join(having)}." if having else meant.rstrip()
 
 
 class ParserOfText(argparse.ArgumentParser):
-    """An argument parser that converts help objects to text; argparse of Python 3.14 refuses Hydra's help objects."""
+    """An argument parser that converts Hydra's help objects to text: argparse of Python 3.14 accepts only text."""
 
     def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
         """Convert the help object of an argument to text, and add the argument."""
@@ -168,11 +168,11 @@ class ParserOfText(argparse.ArgumentParser):
 
 
 def words_for_hydra(command: Command, overrides: Sequence[str], *, several: bool = False) -> list[str]:
-    """Rewrite overrides for Hydra: insert the keys of recipe files, force each key by '++', and quote values.
+    """Rewrite overrides for Hydra: insert the keys of recipe files, write '++' before each key, and quote values.
 
-    '++' allows keys that the YAML files do not have, such as entries of a table.
-    Args: several: whether the command is a --multirun, in which each value of a list is one job.
-    Raises UserError for an unknown key, before Hydra finds a mistake in a value, and for a word that is no key=value.
+    '++' allows keys that the YAML files do not have, such as schedule.batch.8.
+    Args: several: whether the user has set --multirun, with which each value of a list is one job.
+    Raises UserError for an unknown key, and for a word that is no key=value.
     """
     kinds = dict(keys_of(command.schema_type))
     for key in (key_of(word) for word in overrides if "=" in word):
@@ -197,14 +197,14 @@ def words_for_hydra(command: Command, overrides: Sequence[str], *, several: bool
 
 
 def as_typed(value: str, kinds: tuple[Any, ...]) -> str:
-    """A value in Hydra's syntax, so that keys of text get the value as the user has typed it: 2024_12_25 is no number.
+    """Quote a value for Hydra if the types `kinds` of the key allow text: 2024_12_25 must not become a number.
 
-    Quoted values, "", null, and for bool keys true and false, stay as they are.  ~ becomes the home directory.
+    Values that the user has quoted stay as they are.  ~ becomes the home directory.
     """
     if QUOTED.fullmatch(value) or value in ("", "null") or (bool in kinds and value.lower() in ("true", "false")):
         return value
     text = os.path.expanduser(value)
-    if str in kinds or (not WORD.fullmatch(text) and os.path.exists(text)):  # `text` may be a file such as "a,b.png"
+    if str in kinds or (not WORD.fullmatch(text) and os.path.exists(text)):  # a file "a,b.png" is no list
         return as_hydra_reads_it(text)
     inside, takes_text = re.fullmatch(r"\[(.*)\]", text, re.DOTALL), list[str] in kinds
     if re.search(r"['\"{]", text) or (inside and not takes_text):
@@ -217,7 +217,7 @@ def as_typed(value: str, kinds: tuple[Any, ...]) -> str:
 
 
 def with_marked_files(words: Sequence[str]) -> list[str]:
-    """Replace experiment=NAME by the file's path if the file has a byte-order mark, which hides a line from Hydra."""
+    """Replace experiment=NAME by experiment=PATH if the file has a byte-order mark, which Hydra misreads."""
     folders = [CONFIGS, *(Path(word.removeprefix("--config-dir=")) for word in words if word.find("=") in (-1, 12))]
     files = {f"experiment={file.stem}": file for one in folders for file in one.glob("experiment/*.yaml")}
     marked = {word for word in words if word in files and files[word].read_bytes().startswith(BOM_UTF8)}
@@ -266,8 +266,8 @@ def read_recipe(file: Path) -> dict[str, Any]:
 def finished(command: Command, composed: "DictConfig", overrides: Sequence[str]) -> dict[str, Any]:
     """The composed values without Hydra's settings; for a command that only resumes a run, the values of that run.
 
-    Keys of a recipe that the chosen loss does not have are dropped: `experiment=demo loss=wgan_gp` drops loss.gamma.
-    Raises UserError for such a key that the user has typed.
+    `experiment=demo loss=wgan_gp` drops the recipe's loss.gamma, because loss=wgan_gp has no such key.
+    Raises UserError if the user has typed a key that the chosen loss does not have.
     """
     from omegaconf import OmegaConf
 
@@ -287,20 +287,15 @@ def finished(command: Command, composed: "DictConfig", overrides: Sequence[str])
 
 
 def resumes(overrides: Sequence[str]) -> bool:
-    """Whether the command only resumes a run: `overrides` set `run_dir`, and no keys outside of RESUME_KEYS.
-
-    Only such a command reads the configuration in the run directory.  Any other command must compose the same values
-    on machines that do not have this directory.
-    """
+    """Whether the command only resumes a run: `overrides` set `run_dir`, and otherwise only keys of RESUME_KEYS."""
     names = {key_of(override) for override in overrides}
     return "run_dir" in names and names <= RESUME_KEYS
 
 
 def own_config(given: dict[str, Any]) -> dict[str, Any] | None:
-    """The saved configuration of the run in `given["run_dir"]`, or else of the run that `given["resume"]` names.
+    """The saved configuration of the run in `given["run_dir"]`, else of the run `given["resume"]`, else None.
 
-    The values of `given`, by full key, replace saved ones.  Interpolations are not resolved.  Returns None if there is
-    no config.yaml.  Raises UserError if there is no run to resume.
+    Args: given: values by full key, which replace saved values.  Raises UserError if there is no run to resume.
     """
     from pggan.checkpoints.read import CONFIG_FILE, has_checkpoints
 
@@ -313,7 +308,7 @@ def own_config(given: dict[str, Any]) -> dict[str, Any] | None:
                 section, _, name = key.rpartition(".")
                 (values[section] if section else values)[name] = value
             return values
-    # With data.path=, the command starts a new run where there is none.
+    # If the user has set data.path=, the command starts a new run when there is no run to resume.
     if "data.path" not in given and resume in ("auto", "never") and not has_checkpoints(run_dir):
         new = f"pggan train data.path=photos hours=2 run_dir={run_dir}"
         remedy = nearest_path(run_dir) or f"Start a new run, for example: {new}"

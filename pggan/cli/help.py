@@ -40,7 +40,7 @@ def help_text(command: Command, arguments: Sequence[str]) -> str:
 def meanings(choices: dict[str, str]) -> dict[str, str]:
     """The comments that explain the keys of `pggan train`, by full key.
 
-    Args: choices: config groups with the file that is used; groups that are missing have their default.
+    Args: choices: {config group: choice}; other config groups have their default choice.
     """
     files = {"": CONFIGS / "train.yaml"}
     for group, name in (COMMANDS["train"].own_groups | choices).items():

@@ -51,9 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def train(*overrides: str, loss: "Loss | None" = None) -> "TrainedGenerator":
     """Train like `pggan train` with `overrides`, such as "data.path=photos"; returns the run's averaged generator.
 
-    Without `loss`, a new process trains, which is as fast as the command even if torch was loaded here before pggan.
-    Args: loss: an object of a subclass of `pggan.Loss`, instead of the loss that the key loss= names.
-    Raises UserError as the command does; KeyboardInterrupt, when everything is saved, if a signal has stopped training.
+    Without `loss`, a new process trains, because training may be slower in a process that loads torch before pggan.
+    Args: loss: an instance of a subclass of `pggan.Loss`, which replaces the loss of the key loss=.
+    Raises UserError if training fails.  After a signal, saves everything, then raises KeyboardInterrupt.
     """
     from pggan.checkpoints.read import OUTPUTS, newest_run
     from pggan.cli.compose import compose, resumes
@@ -65,7 +65,7 @@ def train(*overrides: str, loss: "Loss | None" = None) -> "TrainedGenerator":
 
     command, words = COMMANDS["train"], [*overrides]
     own = {} if loss is None else {"loss": {"name": "object", "type": type(loss).__name__}}
-    if own and not resumes(words):  # a call that resumes takes all other keys from the run
+    if own and not resumes(words):  # a call that resumes must not set other keys
         words.append("loss=object")
     typed = {COMMAND_VARIABLE: shlex.join(["pggan", "train", *words]), STARTED_VARIABLE: str(time.time())}
     with own_loss(loss) if own else nullcontext(), environment(typed):
@@ -78,7 +78,7 @@ def train(*overrides: str, loss: "Loss | None" = None) -> "TrainedGenerator":
         else:
             code = run_child(words)
     if code == EXIT_INTERRUPTED:
-        raise KeyboardInterrupt("Training was stopped, and everything is saved: the same call with run_dir= goes on.")
+        raise KeyboardInterrupt("Training was stopped, and everything is saved. To continue, call again with run_dir=.")
     if code != 0:
         raise UserError(f"The training has ended with exit code {code}.", "Its last message says why.")
     folder = OUTPUTS if values["grow"] is None else beside(Path(values["grow"])).parent
@@ -86,9 +86,9 @@ def train(*overrides: str, loss: "Loss | None" = None) -> "TrainedGenerator":
 
 
 def run_child(overrides: Sequence[str]) -> int:
-    """Run `pggan train` in a new process, which saves and stops when this process ends; returns its exit code."""
+    """Run `pggan train` in a child process, which saves and stops if the parent ends; returns the child's exit code."""
     words, variables = [sys.executable, "-m", "pggan", "train", *overrides], {PARENT_VARIABLE: str(os.getpid())}
-    # A session of its own: Ctrl-C reaches only this process, which then asks the training once to save and stop.
+    # The child has its own session: Ctrl-C reaches only the parent, which then asks the child to save and stop.
     with subprocess.Popen(words, start_new_session=True, env={**os.environ, **variables}) as child:  # noqa: S603
         try:
             return child.wait()
@@ -150,7 +150,7 @@ def run_command(command: Command, values: Mapping[str, Any]) -> int:
 
 
 def with_newest_run(command: Command, values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The `values`, with run=newest replaced by the newest run's directory, which is printed on stderr."""
+    """Replace run=newest in `values` by the newest run's directory, and print this directory on stderr."""
     from pggan.checkpoints.read import EVENTS, NEWEST, OUTPUTS, newest_run
 
     looks_elsewhere = command.name == "inspect" and (values["data"], values["image"]) != (None, None)
@@ -201,17 +201,17 @@ def exit_process(code: int) -> NoReturn:
 
 
 def use_utf8() -> None:
-    """Let Python read names and files as UTF-8 in every locale, by a new start of this process if it has to be.
+    """Make Python use UTF-8 for files and file names in every locale; restart this process if necessary.
 
-    The output keeps the terminal's encoding; signs that the terminal can't show become question marks.
+    The output keeps the terminal's encoding; question marks replace characters that the terminal can't show.
     """
     if sys.stdout and codecs.lookup(locale.getencoding()).name != "utf-8" and not sys.flags.utf8_mode:
         variables = {"PYTHONIOENCODING": sys.stdout.encoding, **os.environ, "PYTHONUTF8": "1"}
         try:
             os.execve(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]], variables)  # noqa: S606
         except UnicodeEncodeError as error:
-            print(f"Error: This command has letters that are not in {error.encoding}.", file=sys.stderr)
-            print("  Set a locale of UTF-8: export LC_ALL=C.UTF-8", file=sys.stderr)
+            print(f"Error: The encoding {error.encoding} lacks letters of this command.", file=sys.stderr)
+            print("  Choose a UTF-8 locale: export LC_ALL=C.UTF-8", file=sys.stderr)
             sys.exit(EXIT_USER_ERROR)
     if isinstance(sys.stdout, TextIOWrapper):  # None if it is closed
         sys.stdout.reconfigure(errors="replace")

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from pggan.performance.recipe import Choice
 
 RECIPE_FILE = "recipe.yaml"
-OF_ONE_RUN = {"run_dir", "resume", "hours", "grow"}  # keys of one run, which recipes never have
-OF_THE_MACHINE = {"devices", "threads"}  # a recipe leaves out the values that the user typed for these keys
-RECIPES = ("experiment", "debug")  # config groups whose files set keys of other config groups
-NAMED_GROUPS = ("loss", "augmentation", "gradients")  # groups with a choice: loss=NAME brings keys loss.KEY
-# Keys that grow= chooses anew besides LENGTHS.  All other keys keep the values of the old run.
+OF_ONE_RUN = {"run_dir", "resume", "hours", "grow"}  # keys that belong to one run, so no recipe has them
+OF_THE_MACHINE = {"devices", "threads"}  # a recipe is for any machine, so typed values of these keys are not saved
+RECIPES = ("experiment", "debug")  # config groups whose files are recipes
+NAMED_GROUPS = ("loss", "augmentation", "gradients")  # in these groups, each choice has its own keys
+# With grow=, the new run gets new values of these keys and of LENGTHS.  Other keys keep the values of the old run.
 GROWING = {
     *("augmentation.rampup_images", "ema.half_life_images", "ema.rampup", "checkpoint.every_images"),
     *("monitor.tick_images", "monitor.grid_images", "schedule.final_resolution"),
@@ -36,9 +36,9 @@ TOTAL = "schedule.total_images"
 
 
 def with_choices(command: Command, values: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """The values of the command: `values`, or with hours= the composition of `overrides` and a chosen recipe.
+    """The final values of the command: with hours=, the program chooses keys that the user has not set.
 
-    A run with a checkpoint keeps its recipe; a run without a checkpoint gets a new recipe.
+    The choices are saved in the run's recipe.yaml.  A run that has a checkpoint keeps its choices.
     """
     if resumes(overrides):  # a resumed run keeps its configuration
         return values
@@ -68,7 +68,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
         problem = f"hours= chooses the recipe of a new run, but the run in {run_dir} was started without hours=."
         raise UserError(problem, "Choose another run_dir=, or leave out hours=.")
     with lock_run_dir(run_dir):
-        if not checkpoints_of(run_dir):  # overwrite a recipe.yaml left by a command that wrote no checkpoint
+        if not checkpoints_of(run_dir):  # without a checkpoint, an old recipe.yaml may be replaced
             choices, about = choose(command, values, overrides, base)
             chosen = compose(command.name, [*base, *overrides, *map(override_of, choices)])
             left_out = OF_ONE_RUN | OF_THE_MACHINE.intersection(map(key_of, overrides))
@@ -79,7 +79,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
 
 
 def base_of_growth(run: str, overrides: Sequence[str]) -> list[str]:
-    """Overrides for a run that goes on from `run` at its resolution, with its configuration and weights.
+    """Overrides for a new run that begins with the configuration, weights and resolution of `run`.
 
     Raises UserError if `run` has no checkpoint, or if `overrides` set keys of the networks.
     """
@@ -104,10 +104,10 @@ def base_of_growth(run: str, overrides: Sequence[str]) -> list[str]:
 def choose(
     command: Command, values: dict[str, Any], overrides: list[str], base: Sequence[str]
 ) -> tuple[list["Choice"], list[str]]:
-    """Choose config keys for a run of values["hours"] hours, and print the three choices that matter most.
+    """Choose values of config keys for a run of values["hours"] hours, and print the three choices that matter most.
 
     Returns: the choices, and comments for recipe.yaml.
-    Args: base: with grow=, the overrides of the run that the new run goes on from.
+    Args: base: with grow=, the overrides from `base_of_growth`; else empty.
     """
     from rich.console import Console
 
@@ -155,8 +155,8 @@ def override_of(choice: "Choice") -> str:
 def given_keys(overrides: Sequence[str], values: dict[str, Any]) -> tuple[set[str], bool]:
     """The keys whose values hours= must not choose, and whether hours= scales the phase lengths of a recipe.
 
-    If the user names no recipe, hours= must keep the keys of `overrides`.  If the user names a recipe by experiment= or
-    debug=, hours= may choose only data.channels and the phase lengths (LENGTHS), unless the user typed them.
+    Without a recipe, these are the keys that the user has set.  With a recipe (experiment= or debug=), these are all
+    keys except data.channels and the phase lengths.
     """
     names = {".".join(key_of(one).split(".")[:2]) for one in overrides}  # schedule.batch.8= sets schedule.batch
     tables = {key: value for key, value in values.items() if isinstance(value, dict)}
@@ -180,7 +180,7 @@ def given_keys(overrides: Sequence[str], values: dict[str, Any]) -> tuple[set[st
 def write(file: Path, values: dict[str, Any], choices: Sequence["Choice"] = (), about: Sequence[str] = ()) -> None:
     """Write the composed `values` as an experiment file, with comments: the lines `about`, and what each key means.
 
-    Args: choices: keys that the program has chosen; their reasons are comments, too.
+    Args: choices: the choices of hours=, whose reasons become comments, too.
     """
     from omegaconf import OmegaConf
 

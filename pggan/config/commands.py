@@ -39,7 +39,7 @@ class GeneratorConfig:
 
     @property
     def generator_keys(self) -> dict[str, Any]:
-        """The keys with which another command loads the same generator; keys with default values are left out."""
+        """The keys that select this generator in a command for the user; keys with default values are left out."""
         values = {name: getattr(self, name, None) for name in ("run", "checkpoint", "resolution", "alpha", "label")}
         return {name: value for name, value in values.items() if value not in (None, NEWEST, ALL)}
 
@@ -62,7 +62,7 @@ class DeviceConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DrawConfig(GeneratorStageConfig, DeviceConfig):
-    """Keys of every command that draws images: generator, resolution, alpha, class label, device and marks."""
+    """Keys of every command that draws images: generator, label, device, and whether images are marked as generated."""
 
     label: str | None
     marks: bool
@@ -206,7 +206,7 @@ class MonitorConfig:
 class InspectConfig:
     """Keys of `pggan inspect`, which shows what a run, a checkpoint, a data set or a picture holds."""
 
-    run: str  # ignored if `data` or `image` is given
+    run: str  # `pggan inspect` ignores the run if `data` or `image` is given
     data: str | None
     image: str | None
     json: bool

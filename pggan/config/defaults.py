@@ -17,7 +17,7 @@ def choices_of(group: str) -> list[str]:
 
 
 def default_values(choices: Mapping[str, str]) -> dict[str, Any]:
-    """The values of configs/train.yaml and of each config group's file `choices[group]`; `${…}` stays unresolved."""
+    """The default values of `pggan train` with the `choices` {config group: choice}; `${…}` stays unresolved."""
     from yaml import safe_load  # imported late, because --help does not need it
 
     values: dict[str, Any] = safe_load((CONFIGS / "train.yaml").read_text("utf-8"))
@@ -29,7 +29,7 @@ def default_values(choices: Mapping[str, str]) -> dict[str, Any]:
 
 
 def saved_config(file: Path) -> dict[str, Any]:
-    """The values in a run's config.yaml; relative paths of images count from the directory of the earlier command."""
+    """Read a run's config.yaml.  Relative image paths are read from the directory in which the run was started."""
     from omegaconf import OmegaConf
 
     values: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)

@@ -192,7 +192,7 @@ class EmaConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DistributedConfig:
-    """Keys of training on several machines, and of restarts after a rank fails; the first three are torchrun's."""
+    """Keys of training on several machines, and of restarts after a rank fails."""
 
     nnodes: Count
     rdzv_endpoint: str | None
@@ -237,7 +237,7 @@ class EvaluationConfig:
 
     @property
     def share(self) -> float:
-        """The share of the time that hours= reserves for evaluations; 0 without metrics, and with `interval_images`."""
+        """The share of the time that hours= reserves for evaluations: 0 without metrics or with `interval_images`."""
         return self.max_share if self.metrics and self.interval_images is None else 0.0
 
 
@@ -328,5 +328,5 @@ def per_resolution(key: str, value: float | Mapping[Any, float], first: int) -> 
     """`value` as a table {resolution: number}; raises UserError naming `key` if no entry covers resolution `first`."""
     entries = value if isinstance(value, Mapping) else {MIN_RESOLUTION: value}
     begins = min(entries, default=inf) <= first
-    require(begins, key, value, f"one number, or a table that begins at {first}; an entry holds until the next one")
+    require(begins, key, value, f"one number, or a table that begins at {first}; an entry holds until the next entry")
     return entries

@@ -18,8 +18,8 @@ from pggan.core.errors import UserError, nearest, nearest_name
 from pggan.core.text import three_digits
 
 Conf = TypeVar("Conf")
-MISSING = "???"  # in a YAML file: the key has no default, so the user has to set it
-HOURS = {"s": 1 / 3600, "m": 1 / 60, "h": 1, "d": 24}  # the hours in one second, minute, hour and day
+MISSING = "???"  # a key with this value in a YAML file has no default, so the user has to set the key
+HOURS = {"s": 1 / 3600, "m": 1 / 60, "h": 1, "d": 24}  # one second, minute, hour and day, in hours
 BOUND = re.compile(r"([<>]=?)(\S+)")
 COMPARISONS = {">=": ("at least", ge), ">": ("above", gt), "<=": ("at most", le), "<": ("below", lt)}
 NAMES = {Any: "a value", NoneType: "null", bool: "true or false", str: "text", int: "a whole number", float: "a number"}
@@ -122,7 +122,7 @@ def kinds_of(schema: type) -> dict[str, Any]:
 
 
 def keys_of(schema: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the full name and type of each key, such as 'loss.gamma'; for a union of dataclasses, the keys of all."""
+    """Yield the full name, such as 'loss.gamma', and the type of each key; for a union, the keys of all dataclasses."""
     for name, kind in kinds_of(schema).items():
         yield f"{prefix}{name}", kind
         for part in filter(is_dataclass, alternatives(kind)):
@@ -137,7 +137,7 @@ def named_tables(schema: type) -> dict[str, dict[str, Any]]:
 
 
 def by_names(schemas: tuple[Any, ...]) -> dict[str, Any]:
-    """Return {word: dataclass} for all words that a dataclass allows in its field `name`: {'ada': AdaConfig, …}."""
+    """Map each word that a dataclass allows in its field `name` to this dataclass: {'ada': AdaConfig, …}."""
     return {word: schema for schema in schemas for word in words_of(kinds_of(schema)["name"])}
 
 

@@ -45,7 +45,7 @@ def versions() -> dict[str, str | None]:
 def command_seconds() -> float:
     """Seconds since the user started the command; 0 if the start time is not known.
 
-    It is also 0 in a rank that torchrun has restarted, because the time in the checkpoint includes these seconds.
+    A rank that torchrun has restarted gets 0, too: the training time in the checkpoint includes these seconds.
     """
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
         return 0.0

@@ -2,7 +2,7 @@
 
 from pggan.core.errors import UserError
 
-# {advice: withdrawn keys for which users see this advice}; a key group=choice is a withdrawn choice of a config group.
+# {advice: withdrawn keys}.  A key group=choice means that the config group no longer has this choice.
 REMEDIES = {
     "ADA always uses all transformations, and keeps the mean sign of real scores near 0.6.": "augmentation.blit"
     " augmentation.colors augmentation.geometry augmentation.interval augmentation.p augmentation.target",
@@ -10,7 +10,7 @@ REMEDIES = {
     "Films have constant speed; path=walk is smoothed over 15 frames.": "axis constant_speed ease hold smoothness",
     "`pggan project` starts from the 4 of 1024 seeds whose images are most similar to the given image, "
     "and compares Laplacian pyramids.": "candidates distance starts",
-    "Directions are principal components of 4x4 feature maps; their sheet always has captions.": "captions method",
+    "Directions are principal components of 4x4 feature maps; captions are always drawn.": "captions method",
     "compute.kernels=auto uses the fastest operations, compute.kernels=reference the simplest.": "compute.compile"
     " compute.convolution compute.penalty convolutions penalties",
     "A smaller compute.micro_batch_size= saves memory.": "compute.activation_checkpointing data.device_budget_mib",

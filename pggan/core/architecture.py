@@ -16,18 +16,18 @@ MOST = 2**24  # largest value of an integer field of Architecture; no larger net
 
 
 class Resampling(Enum):
-    """How a block doubles (G) or halves (D) the resolution.  Both variants are equivalent in G, but not in D."""
+    """How a block doubles (G) or halves (D) the resolution.  In G, both variants compute the same function."""
 
-    fused = "fused"  # official default: a 4x4 convolution of stride 2 resamples; D's bias and activation come after it
+    fused = "fused"  # one 4x4 convolution of stride 2 (official default); in D, bias and activation come last
     unfused = "unfused"  # 3x3 convolutions (paper); G upsamples before the first one, D pools after the last activation
 
 
 class Stem(Enum):
-    """G's layers from latent to 4x4 features, as in the official code or, for imported weights, another program."""
+    """G's layers from latent to 4x4 features.  Variants other than `official` are for weights of other programs."""
 
-    official = "official"  # dense layer: a bias per feature map; pixel norms follow the dense layer and the convolution
-    unit_bias = "unit_bias"  # the dense layer has a bias for each output, 16 per feature map (pytorch_GAN_zoo)
-    one_norm = "one_norm"  # a pixel norm follows the convolution, but not the dense layer (pro-gan-pth)
+    official = "official"  # one bias per feature map; a pixel norm after the dense layer and after the convolution
+    unit_bias = "unit_bias"  # the dense layer has one bias per output, so 16 per feature map (pytorch_GAN_zoo)
+    one_norm = "one_norm"  # a pixel norm after the convolution, but none after the dense layer (pro-gan-pth)
 
 
 class Rescaling(Enum):
@@ -112,7 +112,7 @@ class Architecture:
         return resolutions_between(MIN_RESOLUTION, self.resolution)
 
     def width(self, resolution: int) -> int:
-        """Number of feature maps at `resolution`: `nf(stage)` in the official code, stage = log2(resolution) - 1."""
+        """Number of feature maps at `resolution`; the official code calls this number `nf(log2(resolution) - 1)`."""
         stage = resolution.bit_length() - 2
         return max(1, min(int(self.fmap_base / 2 ** (stage * self.fmap_decay)), self.fmap_max))
 
@@ -126,5 +126,5 @@ class Architecture:
         return total + self.width(resolution) * self.channels * resolution * resolution
 
     def activations_up_to(self, resolution: int) -> int:
-        """The number of activations per image, if each level up to `resolution` had a single layer."""
+        """The sum of feature maps * height * width over all resolutions up to `resolution`, to estimate memory."""
         return sum(self.width(level) * level * level for level in resolutions_between(4, resolution))

@@ -38,7 +38,7 @@ def make_directory(path: Path) -> list[Path]:
 
 
 def existing_parent(path: Path) -> Path:
-    """`path`, or the deepest directory above it that exists."""
+    """`path` if this path exists, else the nearest parent directory that exists."""
     return next(directory for directory in (path.absolute(), *path.absolute().parents) if directory.exists())
 
 
@@ -100,7 +100,7 @@ def file_sha256(path: Path) -> str:
 
 
 def parse_json(content: bytes | str) -> dict[str, Any]:
-    """The JSON object in `content`; raises ValueError for anything else."""
+    """Parse the JSON object `content`; raises ValueError if `content` is no JSON object."""
     value = json.loads(content)
     if not isinstance(value, dict):
         raise ValueError("the content is not a JSON object")

@@ -48,8 +48,7 @@ def count_devices(devices: str) -> tuple[str, int]:
 def device_of_rank(devices: str, local_rank: int) -> torch.device:
     """The device on which the rank `local_rank` of this machine computes.
 
-    A rank that sees only one CUDA device uses this device, because Slurm may give each task a GPU of its own.  This
-    function does not check whether another rank uses the same GPU.
+    A rank that sees only one CUDA device uses this device, because Slurm may give each task a GPU of its own.
     """
     kind, _ = count_devices(devices)
     if kind != "cuda":
@@ -60,7 +59,7 @@ def device_of_rank(devices: str, local_rank: int) -> torch.device:
 
 
 def set_threads(threads: int | None, *, one: bool = False) -> None:
-    """Set PyTorch's number of CPU threads.  None means OMP_NUM_THREADS or, if not set, 1 (`one`=True) or 1 per core."""
+    """Set PyTorch's number of CPU threads.  The default is OMP_NUM_THREADS, else one per core (with `one`: one)."""
     if threads is None and "OMP_NUM_THREADS" not in os.environ:
         most = 1 if one else available_cores()  # PyTorch ignores a container's CPU limit
         threads = most if most < torch.get_num_threads() else None
@@ -73,8 +72,8 @@ def configure_process(
 ) -> None:
     """Configure this process for `device`: cuDNN, threads, memory.
 
-    Args: threads: CPU threads; one_thread: without `threads`, use one CPU thread instead of one per core;
-    deterministic: on CUDA, the same step gives the same bits in every process, as a step always does on a CPU.
+    Args: threads, one_thread: the arguments `threads` and `one` of `set_threads`.
+    deterministic: whether training steps on CUDA are reproducible bit for bit.  Steps on a CPU always are.
     """
     set_threads(threads, one=one_thread)
     if device.type == "cuda":
@@ -82,15 +81,15 @@ def configure_process(
         torch.backends.cudnn.benchmark = not deterministic  # the search for fast kernels pays off: shapes rarely change
         if deterministic:  # https://docs.pytorch.org/docs/stable/notes/randomness.html
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads this variable once
-            torch.use_deterministic_algorithms(True, warn_only=True)  # operations without a deterministic version warn
-            # To fill new tensors with NaN would cost time, and no step reads a tensor before it writes the tensor.
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            # Deterministic mode fills new tensors with NaN.  This costs time, and no step reads uninitialized memory.
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if device.type == "cpu":
         keep_freed_memory()
 
 
 def precision_on(device: torch.device, precision: Precision) -> Precision:
-    """Replace precision `auto` by the best precision that the current `device` supports; keep other values."""
+    """Replace precision `auto` by the best precision that `device` supports; keep other values."""
     if precision is not Precision.auto:
         return precision
     if device.type != "cuda":

@@ -12,7 +12,7 @@ EXIT_INTERRUPTED = 75  # a signal stopped the program; the same command resumes 
 EXIT_PEER_LOST = 76  # a rank ended because another rank failed
 # Error numbers of failed writes: disk full, quota exceeded, read-only file system, file too large.
 REFUSED_WRITES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
-# Those errors, and errors of paths that a user can correct: no permission, a name too long, a circle of links.
+# Error numbers that a user can correct: failed writes, no permission, a name too long, a circle of links.
 REFUSED = (*REFUSED_WRITES, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
 
 
@@ -29,16 +29,16 @@ class UserError(Exception):
 
 
 class StepFailed(UserError):
-    """One rank could not take or capture a training step; other ranks may be in the middle of the same step."""
+    """A training step or its CUDA graph failed on one rank; other ranks may be in the middle of the same step."""
 
     def __init__(self, problem: str, remedy: str, compute: Mapping[str, Any] | None = None) -> None:
-        """Args: compute: values of `compute.` keys with which the step may work; None if there are none."""
+        """Args: compute: new values of `compute.` keys for the next try, such as {'kernels': 'reference'}."""
         super().__init__(problem, remedy)
         self.compute = dict(compute or {})
 
 
 def require(holds: bool, key: str, value: object, wanted: str) -> None:
-    """Raise UserError if `holds` is false.  The message has the wrong key=value, and what it should be (`wanted`)."""
+    """Raise UserError if `holds` is false.  The message names the wrong key=value and the valid values (`wanted`)."""
     if not holds:
         raise UserError(f"{key}={value} does not work.", f"It has to be {wanted}.")
 

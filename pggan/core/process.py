@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Self
 
 __version__ = "0.1.0"
-TORCH_WAS_LOADED = "torch" in sys.modules  # if true, torch misses the variables of `set_library_defaults`
+TORCH_WAS_LOADED = "torch" in sys.modules  # true: `set_library_defaults` comes too late for torch
 
 COMMAND_VARIABLE = "PGGAN_COMMAND"  # environment variable with the user's command line, for all ranks
 STARTED_VARIABLE = "PGGAN_STARTED"  # time at which the user started the command, in seconds since 1970
@@ -21,7 +21,7 @@ PARENT_VARIABLE = "PGGAN_PARENT"  # process id of a child's parent: when the par
 
 # Each of these signals asks the program to save and stop: Ctrl-C, a scheduler's signals, a closed terminal.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # mallopt options: free bytes kept at the heap's end, largest number of mmaps
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # numbers of two options of `mallopt` in glibc's malloc.h
 SYSTEM = Path("/")  # parent of Linux's proc/ and sys/; tests use another directory
 
 
@@ -41,8 +41,7 @@ def set_library_defaults() -> None:
     """Set environment variables of libraries, unless the user has set them.  Call this before torch is imported."""
     defaults = {
         "THP_MEM_ALLOC_ENABLE": "1",  # PyTorch then uses huge pages: operations on large CPU tensors are much faster
-        # 0: NCCL does not register all-reduce buffers in CUDA graphs; registering would not speed up small gradients.
-        # If NCCL registers buffers that differ between ranks, it hangs (https://github.com/NVIDIA/nccl/issues/2389).
+        # NCCL hangs if it registers buffers that differ between ranks (https://github.com/NVIDIA/nccl/issues/2389).
         "NCCL_GRAPH_REGISTER": "0",
         "LOGLEVEL": "ERROR",  # torchrun then does not log a warning for each signal
         # By default, a rank that loses another rank prints a C++ stack trace per connection; pggan logs only one line.
@@ -61,8 +60,8 @@ def set_library_defaults() -> None:
 def signal_handlers(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Call `handler` for SIGNALS inside the `with` block; if the process runs under `nohup`, SIGHUP stays ignored.
 
-    When the block ends, the previous handlers get the signals that arrived.  So a job launcher's handler, which
-    requeues the job, runs only after the checkpoint is saved.
+    After the block, the earlier handlers get the signals that arrived.  For example, the handler of a job launcher
+    requeues the job only after training has saved a checkpoint.
     """
     arrived: dict[int, FrameType | None] = {}
 
@@ -86,11 +85,11 @@ def signal_handlers(handler: Callable[[int, FrameType | None], None]) -> Iterato
 class StopSignal(ExitStack):
     """A context manager: the first signal of SIGNALS sets `wanted`, and a later Ctrl-C raises KeyboardInterrupt.
 
-    While `at_once` is true, because there is nothing to save yet, the first signal raises KeyboardInterrupt, too.
+    While there is nothing to save, `at_once` is true, and the first signal raises KeyboardInterrupt, too.
     """
 
     def __init__(self, *, at_once: bool = False, then: Callable[[], str] = str) -> None:
-        """Args: then: a function that returns the message of KeyboardInterrupt, a hint on how the user can continue."""
+        """Args: then: a function that returns a hint for the user, which becomes the message of KeyboardInterrupt."""
         super().__init__()
         self.wanted, self.at_once, self.then = False, at_once, then
 
@@ -130,7 +129,7 @@ def named_values(name: str, separator: str) -> dict[str, str]:
 
 
 def threads_per_rank(ranks: int, *, elastic: bool) -> int:
-    """CPU threads for each of `ranks` ranks on this machine; 1 if `elastic`, so that sums never round differently."""
+    """CPU threads of each of `ranks` ranks on this machine; 1 if `elastic`, because the number affects rounding."""
     return 1 if elastic else max(1, available_cores() // ranks)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from pggan.core.text import three_digits
 
-# What each metric's value means.  Values are filled in by their names, without extractor and number of images.
+# {metric: sentence for the user}.  `in_words` replaces {NAME} by the value of the metric NAME.
 SENTENCES = {
     "swd/mean": "SWD {swd/mean}, lower is better; two halves of your images differ by {swd_floor/mean}",
     "ms_ssim": "MS-SSIM {ms_ssim}, best near that of your images, {ms_ssim_reals}; far above it, faces are too alike",
@@ -25,7 +25,7 @@ COMPARABLE = {
     "kid": "figures by another extractor do not compare",
     "fid": "figures by another extractor, or of another number of images, do not compare",
 }
-PART = re.compile(r"[a-z_]+_(floor|reals|distance)(_reals)?(/.*)?|.*/\d+")  # values that only explain another value
+PART = re.compile(r"[a-z_]+_(floor|reals|distance)(_reals)?(/.*)?|.*/\d+")  # matches values without a sentence
 
 
 def in_words(values: Mapping[str, float]) -> Iterator[str]:

@@ -20,7 +20,7 @@ def value_at(values: PerResolution, resolution: int) -> float:
 
 @dataclass(frozen=True)
 class Phase:
-    """A training phase at one resolution.  `alpha` and the learning rates are the values at one step of the phase."""
+    """A training phase at one resolution, with alpha and learning rates of one training step in this phase."""
 
     index: int  # position of the phase in the schedule: 0, 1, 2 …
     resolution: int
@@ -50,7 +50,7 @@ class Schedule:
     batch: PerResolution
     learning_rate_g: PerResolution
     learning_rate_d: PerResolution
-    batch_factor: int = 1  # factor for the batch of every phase
+    batch_factor: int = 1  # multiplies the batch size of every phase
     learning_rate_factor: float = 1.0  # multiplies both learning rates
     lr_warmup_images: int = 0  # images at the start of each phase over which both learning rates rise linearly from 0
     lr_decay_images: int = 0  # images at the end over which the learning rates fall linearly to 0; at most half the run
@@ -99,7 +99,7 @@ class Schedule:
         return tuple(phase.end - phase.start for phase in self.phases[:-1])
 
     def with_growth(self, images: Sequence[int]) -> "Schedule":
-        """A schedule with other lengths of phases: `images` has a positive length for each phase but the last phase."""
+        """A copy with other phase lengths: `images` has a positive number for each phase except the last phase."""
         levels = resolutions_between(self.first_resolution, self.final_resolution)
         stable = {level: value_at(self.stable_images, level) for level in levels}
         fade = {level: value_at(self.fade_images, level) for level in levels[1:]}
@@ -108,7 +108,7 @@ class Schedule:
         return replace(self, stable_images=stable, fade_images=fade)
 
     def steps(self) -> tuple[int, ...]:
-        """The number of training steps in each phase; a step across the end of a phase counts for that phase."""
+        """The number of training steps per phase; a step belongs to the phase in which the step begins."""
         counts, images = [], 0
         for phase in self.phases:
             counts.append(max(-(-(min(phase.end, self.total) - images) // phase.batch), 0))

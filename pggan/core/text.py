@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 
 Log = Callable[[str], None]  # a function that logs one line
 NEXT = "Next:"
-AS_TYPED = re.compile(r"(?!null$)[^'\"~\[{].*", re.DOTALL)  # texts that commands take as typed, without Hydra's quotes
+AS_TYPED = re.compile(r"(?!null$)[^'\"~\[{].*", re.DOTALL)  # matches texts that need no quotes for `pggan`
 PLAIN = re.compile(r"(?!(null|true|false|nan|inf)$|\.\d)[a-z/._][\w/.:+@-]*", re.ASCII | re.IGNORECASE)
 
 
 def next_command(command: str, *words: str, **values: object) -> str:
-    """The line that suggests the next `pggan` command; `command_line` explains the arguments."""
+    """A line for the user that suggests the next command; the arguments are those of `command_line`."""
     return f"{NEXT} {command_line(command, *words, **values)}"
 
 
 def command_line(command: str, *words: str, **values: object) -> str:
     """A `pggan` command, quoted for a shell.
 
-    Args: words: overrides and flags in Hydra's syntax, put last; values: paths and other values by key, unquoted.
+    Args: words: overrides and flags, already in Hydra's syntax.  values: values by key, which this function quotes.
     """
     is_typed = {key: isinstance(value, str | Path) and AS_TYPED.fullmatch(str(value)) for key, value in values.items()}
     given = [f"{key}={value if is_typed[key] else as_hydra_reads_it(value)}" for key, value in values.items()]
@@ -60,12 +60,12 @@ def new_table(title: str, first: str, *others: str) -> "Table":
 
 
 def three_digits(value: float) -> str:
-    """Format `value` with three significant digits; above 100, as a whole number; between -0.001 and 0.001, as 0."""
+    """Format `value` with three significant digits; from 100, as a whole number; between -0.001 and 0.001, as 0."""
     return f"{value:,.0f}" if abs(value) >= 100 else "0" if abs(value) < 0.001 else f"{value:.3g}"
 
 
 def duration(seconds: float) -> str:
-    """Format `seconds` with three digits in the largest unit (d, h, min) that gives at least 2, else in s or ms."""
+    """Format `seconds` with three digits and a fitting unit: '50 ms', '119 s', '2.5 h'."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{three_digits(seconds / length)} {unit}"

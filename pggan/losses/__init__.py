@@ -17,13 +17,13 @@ DRIFT = 0.001  # weight of D's loss term that keeps the scores of reals near 0
 
 @dataclass(frozen=True, kw_only=True)
 class WganGp(Loss):
-    """Scores of fakes minus scores of reals, plus a gradient penalty at interpolated images, plus a drift penalty.
+    """WGAN-GP: scores of fakes minus scores of reals, a gradient penalty at interpolated images, and a drift penalty.
 
     Source: Gulrajani et al. 2017, equation 3; drift: Karras et al. 2018, appendix A.1.
     """
 
     penalty_weight: float
-    target: float  # gradient norm at which the penalty is 0: 1, or 750 in the paper's CIFAR-10 run
+    target: float  # the penalty is 0 at this gradient norm: 1, or 750 in the paper's CIFAR-10 run
 
     def d_terms(self, real_scores: Tensor, fake_scores: Tensor) -> dict[str, Tensor]:
         return {"D/wasserstein": fake_scores - real_scores, "D/drift": DRIFT * real_scores.square()}
@@ -85,7 +85,7 @@ class Relativistic(Loss):
 
 
 def missing_object(**options: Any) -> Loss:
-    """Raise UserError: the loss is an object of Python code, and no code has given the object to this process."""
+    """Raise UserError, because loss=object needs a loss object from Python code, and this process has none."""
     problem = f"The loss of this run is an object, {options['type'] or 'without a class'}, which only Python code has."
     raise UserError(problem, "Train by pggan.train(…, loss=…) on one device, or start the script with torchrun.")
 

@@ -19,11 +19,11 @@ TRANSFORMS = 4  # number of batches that a step augments: reals and fakes in D's
 TARGET = 0.6  # ADA adapts p until D's scores of reals have this mean sign (paper)
 INTERVAL = 4  # number of D's updates from one adaptation of p to the next (paper)
 BICUBIC, REFLECTION = 2, 2  # integers that choose these modes in torch.ops.aten.grid_sampler_2d
-MAX_P = 0.85  # with a larger p, G learns to generate rotated images (figure 3 of the paper)
+MAX_P = 0.85  # p stays below this value, because G would otherwise learn to generate rotated images (paper, figure 3)
 
 # Distributions: ("below", n): integers from 0 to n - 1; ("within", x): uniform in [-x, x]; ("normal", x): N(0, x^2).
-# A parameter with the value 0 does not change images.  Scale, stretch, contrast, saturation: log2 of a factor.
-# Shifts (by whole pixels) and moves (by any distance) are translations, as fractions of the image's side.
+# The value 0 leaves images unchanged.  Scale, stretch, contrast and saturation are log2 of a factor.
+# A shift translates by whole pixels, a move by any distance.  The unit of shifts and moves is the image's side.
 PARAMETERS = {
     "flip": ("below", 2),
     "turn": ("below", 4),
@@ -42,18 +42,18 @@ PARAMETERS = {
     "saturation": ("normal", 1),
 }
 PLACES = {name: place for place, name in enumerate(PARAMETERS)}
-PAIRS = (("shift_x", "shift_y"), ("move_x", "move_y"))  # the x part and y part of a translation take effect together
+PAIRS = (("shift_x", "shift_y"), ("move_x", "move_y"))  # the two parameters of a pair share one threshold
 ANGLES = ("angle_before", "angle_after")
 
 
 def draw(rng: StepRng, batch: int) -> Tensor:
-    """Draw a threshold and a value for K parameters: [N, TRANSFORMS, 2, K].  If p > threshold, the value applies."""
+    """Draw random thresholds and values of all parameters as one tensor [N, TRANSFORMS, 2, K] for `augment`."""
     shape = (batch, TRANSFORMS, len(PARAMETERS))
     least, uniform = rng.uniform("augment_least_p", *shape), rng.uniform("augment_uniform", *shape)
     normal = rng.normal("augment_normal", *shape)
     for first, second in PAIRS:
         least[..., PLACES[second]] = least[..., PLACES[first]]
-    for name in ANGLES:  # each rotation has probability 1 - sqrt(1 - p), so at least one of the two has probability p
+    for name in ANGLES:  # an image is rotated with probability p if each of 2 rotations has probability 1 - sqrt(1 - p)
         of_angle = least[..., PLACES[name]]
         least[..., PLACES[name]] = of_angle * (2 - of_angle)
     values = []
@@ -64,10 +64,10 @@ def draw(rng: StepRng, batch: int) -> Tensor:
 
 
 def augment(images: Tensor, draws: Tensor, p: Tensor) -> Tensor:
-    """Transform `images` [N, C, R, R] by the random parameters that take effect at the probability `p`.
+    """Augment `images` [N, C, R, R]: each of K parameters changes an image with probability `p`.
 
-    `draws` [N, 2, K] holds a threshold and a value for K parameters.  If p > threshold, the value takes effect.  The
-    result is an affine function of the images, so gradient penalties can differentiate through this function twice.
+    `draws` [N, 2, K] holds a threshold and a value per image and parameter.  A value takes effect if p > threshold.
+    The result is an affine function of the images, so gradient penalties can differentiate this function twice.
     """
     least, values = draws.to(images.dtype).unbind(1)
     effective = dict(zip(PARAMETERS, (values * (least < p)).unbind(1), strict=True))
@@ -86,15 +86,14 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def power_of_two(exponents: Tensor) -> Tensor:
-    """2 to the power of `exponents`, without `torch.exp2`, because CUDA compiles `torch.exp2` at run time."""
+    """2 to the power of `exponents`, computed with `exp`, because CUDA would compile `torch.exp2` at run time."""
     return (log(2) * exponents).exp()
 
 
 def sampling_matrix(parameters: Mapping[str, Tensor], side: int) -> Tensor:
-    """The affine maps [N, 2, 3] from coordinates in the result to coordinates in the image, both from -1 to 1.
+    """The affine maps [N, 2, 3] from points of the augmented image to points of the image; coordinates are in [-1, 1].
 
-    Args: parameters: a dict {name: values [N]}.  The values serve as parameters of the inverse transformation, because
-    a parameter and its inverse have the same distribution.  side: side of the images, in pixels.
+    Args: parameters: a dict {name: values [N]}.  side: side of the images, in pixels.
     """
     a = parameters
     shape = rotation(a["angle_before"]) * power_of_two(torch.stack([a["stretch"], -a["stretch"]], 1))[:, None]
@@ -109,9 +108,8 @@ def sampling_matrix(parameters: Mapping[str, Tensor], side: int) -> Tensor:
 def resample(images: Tensor, matrix: Tensor) -> Tensor:
     """Transform images [N, C, R, R] by the affine maps `matrix` [N, 2, 3] of `sampling_matrix`, with mirrored borders.
 
-    The paper enlarges an image, samples linearly and filters the result.  Bicubic sampling needs a quarter of the
-    memory.  As in the paper, the identity matrix leaves an image unchanged.
-    PyTorch's own second derivative would waste time on the grid's gradient.
+    Bicubic sampling needs a quarter of the memory of the paper's method: enlarge, sample linearly, filter.
+    `LinearMap` is faster than PyTorch's second derivative, which also computes the gradient of the grid.
     """
     side = images.shape[-1]
     along = (2 * torch.arange(side, device=images.device, dtype=images.dtype) + 1) / side - 1
@@ -126,14 +124,14 @@ def sample(grid: Tensor, images: Tensor) -> Tensor:
 
 
 def sample_back(grid: Tensor, gradient: Tensor) -> Tensor:
-    """The adjoint of `sample`: the gradient of the images."""
+    """The adjoint of `sample`: the gradient of the images, from the `gradient` of the sampled images."""
     backward, asked = torch.ops.aten.grid_sampler_2d_backward, [True, False]
-    found = backward(gradient, gradient, grid, BICUBIC, REFLECTION, False, asked)  # of images, it needs only the shape
+    found = backward(gradient, gradient, grid, BICUBIC, REFLECTION, False, asked)  # argument 2 only gives the shape
     return found[0]  # type: ignore[no-any-return]
 
 
 def transform_colors(images: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
-    """Change brightness, contrast, hue and saturation of images [N, C, R, R], but not a fourth channel, the opacity.
+    """Change brightness, contrast, hue and saturation of images [N, C, R, R], but not the opacity (a fourth channel).
 
     Brightness and contrast come first, then the inversion of grey values (luma flip), then a rotation of colours around
     the grey axis (hue), and finally a scaling of the distance from the axis (saturation).
@@ -158,13 +156,13 @@ class AdaptiveP:
     """
 
     def __init__(self, device: torch.device, *, target: float, rampup_images: int) -> None:
-        """Args: target: the mean sign to reach.  rampup_images: number of images until p is 1, if p never falls."""
+        """Args: target: the mean sign to reach.  rampup_images: number of images in which p would rise from 0 to 1."""
         self.target, self.rampup_images = target, rampup_images
         self.p, self.signs, self.images = (torch.zeros((), device=device) for _ in range(3))
         self.updates = torch.zeros((), dtype=torch.int32, device=device)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Scalars for a checkpoint: p and, since p last moved, the sum of signs, number of images and D's updates."""
+        """Scalars for a checkpoint: p, and the sums since the last change of p."""
         return {"p": self.p, "signs": self.signs, "images": self.images, "updates": self.updates}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
@@ -173,7 +171,7 @@ class AdaptiveP:
             tensor.copy_(tensors[name]) if name in tensors else tensor.zero_()
 
     def follow(self, sign: Tensor, batch: int) -> Tensor:
-        """Add the mean `sign` of D's scores for `batch` images; every INTERVAL updates, move p.  Return a copy of p."""
+        """Record the mean `sign` of D's scores of `batch` images; every INTERVAL calls, change p.  Returns p."""
         known = sign.isfinite()  # infinite or NaN scores do not count for p, because D's update is skipped
         self.signs.add_(torch.where(known, sign * batch, 0))
         self.images.add_(known * batch)

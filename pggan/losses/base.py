@@ -34,10 +34,10 @@ class Reals(NamedTuple):
         return Reals(*(None if part is None else part[indices] for part in self))  # type: ignore[arg-type]
 
 
-# Augments images [N, C, R, R].  The int: in D's update, reals are 0 and fakes 1; in G's update, reals 2 and fakes 3.
+# Augments images [N, C, R, R].  The int is 0 for reals and 1 for fakes in D's update, 2 and 3 in G's update.
 Show = Callable[[Tensor, int], Tensor]
-# A function, D at one resolution and alpha: from images [N, C, R, R] to scores [N] and class logits [N, L].
-# `sub_batches`: number of equal parts of the images, such as reals and fakes.  No part affects another part's scores.
+# D at one resolution and alpha: a function from images [N, C, R, R] to scores [N] and class logits [N, L].
+# With sub_batches=2, the first half of the images (reals) does not affect the scores of the second half (fakes).
 Critic = Callable[..., tuple[Tensor, Tensor]]
 
 
@@ -54,7 +54,7 @@ class PenaltyContext(NamedTuple):
 
     due: "tuple[GradientPenalty, ...]"  # the penalties that this update of D computes
     missing_levels: int  # number of doublings from this resolution to the final resolution
-    mix: Tensor | None  # [N, 1, 1, 1]: weight of the fake in each interpolated image; the real has the rest
+    mix: Tensor | None  # [N, 1, 1, 1]: weight of the fake in each interpolated image; the real has the weight 1 - mix
     scale: Tensor | None  # loss scale of fp16, which keeps small gradients from rounding to 0
 
 
@@ -62,7 +62,7 @@ class PenaltyContext(NamedTuple):
 class GradientPenalty:
     """A penalty of weight * (|gradient| / target - 1)^2 per image, or of weight * |gradient|^2 if the target is 0.
 
-    Target 0 with weight gamma / 2 is R1 at reals, and R2 at fakes.  Target 1 at interpolated images is WGAN-GP.
+    R1 (at reals) and R2 (at fakes) have target 0 and weight gamma / 2.  WGAN-GP (interpolated images) has target 1.
     Source: Gulrajani et al. 2017, equation 3; Mescheder et al. 2018, equation 9; target as in the official code.
     """
 
@@ -72,9 +72,9 @@ class GradientPenalty:
     target: float = 0.0
 
     def of(self, gradient: Tensor, missing_levels: int) -> Tensor:
-        """The penalty [N] for the `gradient` [N, C, R, R] of scores.  Final resolution is R * 2**`missing_levels`."""
+        """The penalty [N] for the `gradient` [N, C, R, R] of scores.  The final resolution is R * 2**missing_levels."""
         gradient = to_float32(gradient).flatten(1)
-        # The official code upsamples all images to the final resolution, which halves the gradient's norm per doubling.
+        # The official code upsamples images to the final resolution; each doubling halves the norm of the gradient.
         factor = 2**missing_levels if self.at is PenaltyAt.interpolated else 1
         if self.target == 0:  # a norm would take a root, whose derivative at 0 is NaN
             return self.weight / factor**2 * gradient.square().sum(1)
@@ -83,9 +83,9 @@ class GradientPenalty:
         return self.weight / target**2 * (norm - target).square()
 
     def of_scores(self, images: Tensor, scores: Tensor, context: PenaltyContext) -> Tensor:
-        """The penalty [N] for the gradient of `scores` [N] with respect to `images` [N, C, R, R], differentiable."""
+        """The differentiable penalty [N] for the gradient of `scores` [N] with respect to `images` [N, C, R, R]."""
         scale = context.scale
-        total = (scores if scale is None else scores * scale).sum()  # `grad_outputs` would make torch import sympy
+        total = (scores if scale is None else scores * scale).sum()  # `grad_outputs` would import sympy, which is slow
         with switched(weight_gradients=False):
             (gradient,) = torch.autograd.grad(total, images, create_graph=True)
         return self.of(gradient if scale is None else to_float32(gradient) / scale, context.missing_levels)
@@ -104,9 +104,9 @@ class Loss(ABC):
 
     needs_reals_for_g: ClassVar[bool] = False  # True: G's terms also depend on the scores of reals
     zero_is_boundary: ClassVar[bool] = False  # True: scores > 0 mean real, < 0 fake; False: only differences matter
-    scores_are_log_odds: ClassVar[bool] = False  # True: score differences are log-odds; False: their unit is arbitrary
+    scores_are_log_odds: ClassVar[bool] = False  # True: score differences are log-odds; False: arbitrary units
 
-    reg_interval: int = 1  # updates of D per penalty (lazy R1); this number multiplies the penalty's weight
+    reg_interval: int = 1  # D's updates per gradient penalty (lazy R1); this number multiplies the penalty's weight
 
     @abstractmethod
     def d_terms(self, real_scores: Tensor, fake_scores: Tensor) -> dict[str, Tensor]:
@@ -117,20 +117,17 @@ class Loss(ABC):
         """The loss terms [N] of G, by name, from scores [N].  `real_scores` is None unless `needs_reals_for_g`."""
 
     def penalties(self) -> tuple[GradientPenalty, ...]:
-        """The gradient penalties that D's loss contains once in `reg_interval` updates."""
+        """The gradient penalties; D's loss has them in every `reg_interval`-th update."""
         return ()
 
     def signs(self, real_scores: Tensor, fake_scores: Tensor) -> Tensor:
-        """Signs [N] whose mean says how well D tells reals from fakes: 0 means by chance, 1 without errors.
-
-        The result has the signs of reals' scores if 0 is the boundary, else of reals' scores minus fakes' scores.
-        """
+        """Signs [N] of scores; the mean sign is 0 if D tells reals from fakes by chance, and 1 if D makes no errors."""
         return torch.sign(real_scores if self.zero_is_boundary else real_scores - fake_scores)
 
     def mean_sign(self, of_reals: float) -> float:
-        """Convert a target `of_reals` in [0, 1) for the mean sign of reals' scores to a target for the mean of `signs`.
+        """The mean of `signs` when the mean sign of reals' scores is `of_reals`, a number in [0, 1).
 
-        If `signs` compares scores of reals and fakes, we assume reals' scores ~ N(m, s), and fakes' scores ~ N(-m, s).
+        The formula assumes that reals' scores are distributed as N(m, s) and fakes' scores as N(-m, s).
         """
         if self.zero_is_boundary:
             return of_reals
@@ -147,14 +144,14 @@ class Loss(ABC):
     ) -> LossTerms:
         """The terms of D's loss for `reals` and `fakes` [N, C, R, R]; no gradient flows to G.
 
-        Gradient penalties at reals and fakes differentiate with respect to the images before ADA's augmentation.
+        R1 and R2 use the gradients of the scores with respect to the images before augmentation.
         """
         penalised = {penalty.at for penalty in context.due}
         images = {PenaltyAt.reals: reals.images.detach(), PenaltyAt.fakes: fakes.detach()}
         for at in penalised & set(images):
             images[at].requires_grad_()
         seen_reals, seen_fakes = show(images[PenaltyAt.reals], 0), show(images[PenaltyAt.fakes], 1)
-        if penalised & set(images):  # two passes of D, so that gradients at reals take no backward pass through fakes
+        if penalised & set(images):  # separate passes: gradients at reals then cost no backward pass for fakes
             real_scores, real_logits = critic(seen_reals)
             fake_scores, fake_logits = critic(seen_fakes)
         else:  # one pass with a large batch is faster than two passes
