@@ -129,7 +129,7 @@ def plain_errors(*others: type[Exception]) -> Iterator[None]:
 
 def unreadable(override: str) -> UserError:
     """The error for an override that Hydra can't parse, or that has no '='."""
-    remedy = "Write key=value, a list without spaces: key=1,2,3. Put what has spaces in quotes: 'key={4: 16, 8: 8}'."
+    remedy = "Write key=value, or a list without spaces: key=1,2,3. Quote a value with spaces: 'key={4: 16, 8: 8}'."
     problem = "can't be read" if "=" in override else "is no key=value"
     return UserError(f"'{override.removeprefix('++')}' {problem}.", remedy)
 
@@ -161,7 +161,6 @@ class ParserOfText(argparse.ArgumentParser):
     """An argument parser that converts Hydra's help objects to text: argparse of Python 3.14 accepts only text."""
 
     def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
-        """Convert the help object of an argument to text, and add the argument."""
         if options.get("help"):
             options["help"] = str(options["help"])
         return super().add_argument(*names, **options)
@@ -293,7 +292,7 @@ def resumes(overrides: Sequence[str]) -> bool:
 
 
 def own_config(given: dict[str, Any]) -> dict[str, Any] | None:
-    """The saved configuration of the run in `given["run_dir"]`, else of the run `given["resume"]`, else None.
+    """The saved configuration of the run in `given["run_dir"]`, else of the run `given["resume"]`; None for a new run.
 
     Args: given: values by full key, which replace saved values.  Raises UserError if there is no run to resume.
     """

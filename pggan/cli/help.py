@@ -1,4 +1,4 @@
-"""The texts of --help.  The help of a command is its YAML files, whose comments explain the keys."""
+"""The texts of --help.  The help of a command shows YAML files, whose comments explain the command's keys."""
 
 import re
 from collections.abc import Sequence

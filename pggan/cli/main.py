@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (None: the arguments of this process); returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    # Ranks are processes of their own, so they get the command line and its start time by environment variables.
+    # Each rank is a new process, which gets the command line and the start time from environment variables.
     variables = {COMMAND_VARIABLE: shlex.join(["pggan", *arguments]), STARTED_VARIABLE: str(time.time())}
     with environment(variables):
         return guarded(lambda: run_arguments(arguments))
@@ -210,7 +210,7 @@ def use_utf8() -> None:
         try:
             os.execve(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]], variables)  # noqa: S606
         except UnicodeEncodeError as error:
-            print(f"Error: The encoding {error.encoding} lacks letters of this command.", file=sys.stderr)
+            print(f"Error: This command has characters that {error.encoding} does not have.", file=sys.stderr)
             print("  Choose a UTF-8 locale: export LC_ALL=C.UTF-8", file=sys.stderr)
             sys.exit(EXIT_USER_ERROR)
     if isinstance(sys.stdout, TextIOWrapper):  # None if it is closed

@@ -38,7 +38,7 @@ TOTAL = "schedule.total_images"
 def with_choices(command: Command, values: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     """The final values of the command: with hours=, the program chooses keys that the user has not set.
 
-    The choices are saved in the run's recipe.yaml.  A run that has a checkpoint keeps its choices.
+    The choices are saved in the run's recipe.yaml.  A run that has a checkpoint keeps the earlier choices.
     """
     if resumes(overrides):  # a resumed run keeps its configuration
         return values
@@ -201,4 +201,4 @@ def write(file: Path, values: dict[str, Any], choices: Sequence["Choice"] = (), 
             lines += [f"{indent}# {part}" for text in texts for part in wrap(text, 116)]
         lines.append(line)
     with atomic_write(file) as temporary:
-        temporary.write_text("\n".join([*lines, ""]), "utf-8", "replace")  # a path can have bytes that are no UTF-8
+        temporary.write_text("\n".join([*lines, ""]), "utf-8", "replace")  # a path can have bytes that are not UTF-8

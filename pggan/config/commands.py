@@ -1,4 +1,4 @@
-"""For every command except `pggan train`: a dataclass with types and bounds of its keys.  configs/ has the defaults."""
+"""Dataclasses with types and bounds of the keys of every command except `pggan train`.  configs/ has the defaults."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -254,7 +254,7 @@ class StagesConfig:
     json: bool
 
     def batches(self) -> list[tuple[int, int]]:
-        """Each resolution with its batch size; raises UserError if `batch` has no entry for the lowest resolution."""
+        """Pairs (resolution, batch size); raises UserError if `batch` has no entry for the lowest resolution."""
         entries = per_resolution("batch", self.batch, min(self.stages, default=0))
         return [(side, int(value_at(entries, side))) for side in self.stages]
 

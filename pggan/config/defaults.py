@@ -12,7 +12,7 @@ CONFIGS = next(folder / "configs" for folder in Path(__file__).parents[2:0:-1] i
 
 
 def choices_of(group: str) -> list[str]:
-    """The choices of a config group: the names of the YAML files in its folder of configs/."""
+    """The choices of a config group: the names of the YAML files in the folder configs/GROUP/."""
     return sorted(file.stem for file in (CONFIGS / group).glob("*.yaml"))
 
 
@@ -29,7 +29,7 @@ def default_values(choices: Mapping[str, str]) -> dict[str, Any]:
 
 
 def saved_config(file: Path) -> dict[str, Any]:
-    """Read a run's config.yaml.  Relative image paths are read from the directory in which the run was started."""
+    """Read a run's config.yaml.  Relative image paths start at the directory in which the run was started."""
     from omegaconf import OmegaConf
 
     values: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
@@ -49,7 +49,7 @@ def of_earlier_version(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def updated(given: Mapping[str, Any], default: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Merge `given` over `default`, nested tables included.  Withdrawn keys of `given` are dropped."""
+    """Replace values in `default` by those in `given`, nested tables too.  Withdrawn keys of `given` are dropped."""
     found = {**default, **{key: value for key, value in given.items() if f"{prefix}{key}" not in WITHDRAWN}}
     for key, value in found.items():
         if isinstance(value, Mapping) and isinstance(default.get(key), Mapping):

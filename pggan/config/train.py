@@ -168,7 +168,7 @@ class DgcConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeConfig:
-    """Keys that set how a training step is computed.  They change speed and memory, but results only by rounding."""
+    """Keys that set how a training step is computed.  These keys change results only by rounding."""
 
     kernels: Literal["auto", "reference"]
     micro_batch_size: Count | None
@@ -289,7 +289,6 @@ class TrainConfig:
             object.__setattr__(self, "loss", replace(self.loss, gamma=gamma_by_rule(last.resolution, last.batch)))
 
     def trainer_settings(self) -> "TrainerSettings":
-        """Convert these keys to the settings that `build_trainer` takes."""
         from pggan.losses import build_loss
         from pggan.training.build import TrainerSettings
 

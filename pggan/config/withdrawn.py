@@ -19,7 +19,7 @@ REMEDIES = {
     "Training always verifies the checksums of all data files.": "data.verify verify",
     "Each machine finds its own address, and waits five minutes for the other machines.": "distributed.local_addr"
     " distributed.rdzv_timeout_seconds",
-    "Of swd, kid and fid, the first in the list evaluation.metrics= decides on the best checkpoint.": "evaluation.best",
+    "The first of swd, kid and fid in evaluation.metrics= decides which checkpoint is the best.": "evaluation.best",
     "Without evaluation.interval_images=, evaluations take at most 5 % of the training time.": "evaluation.max_share",
     "Missing weights of Inception are downloaded into the folder of torch.hub.": "evaluation.weights weights",
     "Use `pggan timelapse` for a film of a whole run.": "grow_from",

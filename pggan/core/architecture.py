@@ -108,7 +108,6 @@ class Architecture:
 
     @property
     def resolutions(self) -> tuple[int, ...]:
-        """The powers of two from 4 to `resolution`."""
         return resolutions_between(MIN_RESOLUTION, self.resolution)
 
     def width(self, resolution: int) -> int:

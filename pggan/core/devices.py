@@ -73,12 +73,12 @@ def configure_process(
     """Configure this process for `device`: cuDNN, threads, memory.
 
     Args: threads, one_thread: the arguments `threads` and `one` of `set_threads`.
-    deterministic: whether training steps on CUDA are reproducible bit for bit.  Steps on a CPU always are.
+    deterministic: whether training steps on CUDA are reproducible bit for bit.  Steps on a CPU always are reproducible.
     """
     set_threads(threads, one=one_thread)
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # TF32 would lose precision
-        torch.backends.cudnn.benchmark = not deterministic  # the search for fast kernels pays off: shapes rarely change
+        torch.backends.cudnn.benchmark = not deterministic  # cuDNN may search for fast kernels: shapes rarely change
         if deterministic:  # https://docs.pytorch.org/docs/stable/notes/randomness.html
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads this variable once
             torch.use_deterministic_algorithms(True, warn_only=True)

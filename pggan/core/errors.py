@@ -9,7 +9,7 @@ from typing import Any
 EXIT_FAILED = 1  # an unexpected exception ended the program
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 75  # a signal stopped the program; the same command resumes training
-EXIT_PEER_LOST = 76  # a rank ended because another rank failed
+EXIT_PEER_LOST = 76  # this rank ended because another rank failed
 # Error numbers of failed writes: disk full, quota exceeded, read-only file system, file too large.
 REFUSED_WRITES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 # Error numbers that a user can correct: failed writes, no permission, a name too long, a circle of links.

@@ -140,7 +140,7 @@ def processor_facts() -> dict[str, str]:
 
 
 def keep_freed_memory() -> None:
-    """Make glibc keep freed memory for reuse, because the page faults of 35 MB of new memory take 14 ms."""
+    """Make glibc reuse freed memory: the page faults of 35 MB of new memory would take 14 ms."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
         mallopt(M_MMAP_MAX, 0)

@@ -13,7 +13,7 @@ SENTENCES = {
     "fid": "FID {fid}, lower is better, 0 is perfect",
     "precision": "precision {precision}, up to 1: the share of generated images that are like your images",
     "recall": "recall {recall}, up to 1: the share of your images that have a generated image like them",
-    "copies": "copies {copies}: the share of generated images that repeat one of yours; 0.05 is chance",
+    "copies": "copies {copies}: the share of generated images that repeat one of yours; 0.05 is normal by chance",
 }
 # What good runs have reached at 32x32 and 64x64 (docs/quality.md), by metric and extractor.
 REACHED = {
@@ -22,8 +22,8 @@ REACHED = {
     ("fid", "efficientnet-lite0"): "the demo, a run of five minutes, reaches 185 with 2,048 cartoon faces",
 }
 COMPARABLE = {
-    "kid": "figures by another extractor do not compare",
-    "fid": "figures by another extractor, or of another number of images, do not compare",
+    "kid": "values from another extractor are not comparable",
+    "fid": "values from another extractor or another number of images are not comparable",
 }
 PART = re.compile(r"[a-z_]+_(floor|reals|distance)(_reals)?(/.*)?|.*/\d+")  # matches values without a sentence
 

@@ -23,22 +23,19 @@ def generator_for(seed: int, purpose: str, count: int, device: torch.device | No
 
 @dataclass(frozen=True)
 class StepRng:
-    """Random numbers for the training step after `images` images shown; different purposes get different numbers."""
+    """Random numbers for the training step that begins after `images` images; each purpose gets different numbers."""
 
     seed: int
     images: int
     device: torch.device
 
     def normal(self, purpose: str, *shape: int) -> Tensor:
-        """A float32 tensor of `shape` with N(0, 1) random numbers."""
         return torch.randn(shape, generator=self._generator(purpose), device=self.device)
 
     def uniform(self, purpose: str, *shape: int) -> Tensor:
-        """A float32 tensor of `shape` with uniform random numbers in [0, 1)."""
         return torch.rand(shape, generator=self._generator(purpose), device=self.device)
 
     def integers(self, purpose: str, below: int, *shape: int) -> Tensor:
-        """An int64 tensor of `shape` with uniform random integers in [0, below)."""
         return torch.randint(below, shape, generator=self._generator(purpose), device=self.device)
 
     def _generator(self, purpose: str) -> torch.Generator:

@@ -120,7 +120,7 @@ class Schedule:
         return tuple(max(min(phase.end, after) - max(phase.start, before), 0) for phase in self.phases)
 
     def at(self, images: int) -> Phase:
-        """The phase, alpha and learning rates of the step that begins after `images` images shown."""
+        """The phase of the step that begins after `images` images shown, with alpha and learning rates of this step."""
         phase = next((phase for phase in self.phases if images < phase.end), self.phases[-1])
         alpha = (images - phase.start) / (phase.end - phase.start) if phase.fading else 1.0
         ahead = max(self.total - images, 0)
@@ -138,7 +138,6 @@ class Course:
     schedule: Schedule
 
     def at(self, images: int) -> Phase:
-        """The phase of the current schedule when `images` real images have been shown."""
         return self.schedule.at(images)
 
 

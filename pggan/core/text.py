@@ -31,7 +31,7 @@ def command_line(command: str, *words: str, **values: object) -> str:
 
 
 def key_of(override: str) -> str:
-    """The key or config group in a Hydra override, such as key in `+key=value`."""
+    """The key or config group that a Hydra override sets, such as 'loss.gamma' for '+loss.gamma=10'."""
     return override.lstrip("+~").partition("=")[0]
 
 

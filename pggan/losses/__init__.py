@@ -86,7 +86,7 @@ class Relativistic(Loss):
 
 def missing_object(**options: Any) -> Loss:
     """Raise UserError, because loss=object needs a loss object from Python code, and this process has none."""
-    problem = f"The loss of this run is an object, {options['type'] or 'without a class'}, which only Python code has."
+    problem = f"The loss of this run is an object, {options['type'] or 'without a class'}, from Python code."
     raise UserError(problem, "Train by pggan.train(…, loss=…) on one device, or start the script with torchrun.")
 
 
@@ -111,7 +111,7 @@ def own_loss(loss: object) -> Iterator[None]:
     """
     if not isinstance(loss, Loss):
         problem, names = f"loss={loss!r} is no loss.", ", ".join(LOSSES.keys() - {"object"})
-        raise UserError(problem, f"Give an object of a subclass of pggan.Loss, or 'loss=NAME' as a word: {names}.")
+        raise UserError(problem, f"Pass an instance of a subclass of pggan.Loss, or the override 'loss=NAME': {names}.")
     scores = torch.linspace(-1, 1, 8)
     of_g = loss.g_terms(scores if loss.needs_reals_for_g else None, -scores)
     found: dict[str, Any] = {"d_terms": loss.d_terms(scores, -scores), "g_terms": of_g}

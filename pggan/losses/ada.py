@@ -19,7 +19,7 @@ TRANSFORMS = 4  # number of batches that a step augments: reals and fakes in D's
 TARGET = 0.6  # ADA adapts p until D's scores of reals have this mean sign (paper)
 INTERVAL = 4  # number of D's updates from one adaptation of p to the next (paper)
 BICUBIC, REFLECTION = 2, 2  # integers that choose these modes in torch.ops.aten.grid_sampler_2d
-MAX_P = 0.85  # p stays below this value, because G would otherwise learn to generate rotated images (paper, figure 3)
+MAX_P = 0.85  # p never exceeds this value, because G would otherwise learn to generate rotated images (paper, figure 3)
 
 # Distributions: ("below", n): integers from 0 to n - 1; ("within", x): uniform in [-x, x]; ("normal", x): N(0, x^2).
 # The value 0 leaves images unchanged.  Scale, stretch, contrast and saturation are log2 of a factor.
@@ -126,7 +126,7 @@ def sample(grid: Tensor, images: Tensor) -> Tensor:
 def sample_back(grid: Tensor, gradient: Tensor) -> Tensor:
     """The adjoint of `sample`: the gradient of the images, from the `gradient` of the sampled images."""
     backward, asked = torch.ops.aten.grid_sampler_2d_backward, [True, False]
-    found = backward(gradient, gradient, grid, BICUBIC, REFLECTION, False, asked)  # argument 2 only gives the shape
+    found = backward(gradient, gradient, grid, BICUBIC, REFLECTION, False, asked)  # argument 2 gives only the shape
     return found[0]  # type: ignore[no-any-return]
 
 

@@ -1,4 +1,4 @@
-"""The base of all GAN losses: terms of the scores, gradient penalties, and class terms.
+"""The base class of all GAN losses, with gradient penalties and class terms.
 
 A loss is a frozen dataclass.  The fields of the dataclass are the keys of `configs/loss/<name>.yaml`.
 Shapes: N batch size, C channels, R resolution, L labels.
@@ -30,7 +30,7 @@ class Reals(NamedTuple):
     fake_labels: Tensor | None  # [N, L] one-hot, drawn from the training set for the fakes in G's update
 
     def select(self, indices: Tensor) -> "Reals":
-        """Select the M images, and their labels, at `indices` [M]."""
+        """The M images at `indices` [M], with their labels."""
         return Reals(*(None if part is None else part[indices] for part in self))  # type: ignore[arg-type]
 
 
@@ -173,7 +173,7 @@ class Loss(ABC):
     def for_g(
         self, critic: Critic, reals: Reals, fakes: Tensor, show: Show = lambda images, place: images
     ) -> LossTerms:
-        """The terms of G's loss.  Gradients flow to G through `fakes` [N, C, R, R]."""
+        """The terms of G's loss; gradients flow to G through `fakes` [N, C, R, R]."""
         real_scores = None
         if self.needs_reals_for_g:
             with torch.no_grad():
