@@ -67,7 +67,7 @@ def load_generator(run: str, device: "torch.device", key: str = "run") -> Loaded
         architecture = Architecture.from_plain(about["architecture"])
         with safe_open(path, "pt") as file:
             names = list(file.keys())
-            names = [name for name in names if name.startswith(AVERAGED)] or names  # a checkpoint has G and D, too
+            names = [name for name in names if name.startswith(AVERAGED)] or names  # don't load a checkpoint's G and D
             tensors = {name.removeprefix(AVERAGED): file.get_tensor(name) for name in names}
         with torch.device("meta"):  # the meta device checks names and shapes before memory is allocated
             Generator(architecture).load_state_dict(tensors, assign=True)
@@ -94,7 +94,7 @@ def describe_generator(generator: LoadedGenerator) -> dict[str, Any]:
 def save_generator(generator: LoadedGenerator, path: Path, others: "Mapping[str, torch.nn.Module]" = NOTHING) -> None:
     """Write a generator file that `load_generator` can read; raises OSError when the system refuses to write.
 
-    others: more networks to store in the file, by name, which `stored_networks` reads.
+    others: further networks for the file, by name.  To read these networks, call `stored_networks`.
     """
     networks = {AVERAGED: generator.network, **{f"{name}/": network for name, network in others.items()}}
     tensors = {
@@ -196,7 +196,7 @@ def save_tensors(tensors: dict[str, "torch.Tensor"], path: Path, metadata: dict[
     from safetensors.torch import save_file
 
     path.touch()
-    mode = S_IMODE(path.stat().st_mode)  # `touch` applies the umask; reading the umask would change it in all threads
+    mode = S_IMODE(path.stat().st_mode)  # the mode that the umask gives a new file
     try:
         save_file(tensors, path, metadata)
     except SafetensorError as error:

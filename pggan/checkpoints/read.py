@@ -1,10 +1,8 @@
-"""Reading checkpoints: every file is verified before it is used.
+"""Read checkpoints; every file is verified before it is used.
 
-checkpoints/<images>/   weights.safetensors: tensors generator/…, discriminator/…, generator_ema/…
-                        state.safetensors: optimizer_g/…, optimizer_d/…, grad_scaler/…, tensors of ADA and DGC, if used
-                        state.json, with the checksum of each file
-
-A checkpoint of version 4 has one file per component, such as generator.safetensors.  Only loading imports torch.
+A checkpoint is a directory checkpoints/<images> with three files.  weights.safetensors holds the tensors of the three
+networks.  state.safetensors holds the tensors of optimizers, gradient scaler, ADA and DGC.  state.json holds the
+checksums.  A checkpoint of version 4 has one tensor file per component, such as generator.safetensors.
 """
 
 import json

@@ -24,7 +24,7 @@ REFUSED = {
     "schedule": "the new schedule has another resolution or alpha at the checkpoint's number of images shown",
 }
 
-# The axis of each tensor that is longer for more classes.
+# {name of a tensor: the axis whose length depends on the number of classes}
 CLASS_AXES = {"stem.dense.weight": 1, "head.score.weight": 0, "head.score.bias": 0}
 NAMED = 3  # a log line lists at most 3 tensors of the same kind
 # Fields of the architecture that have to be equal, so that a network can start from another network's weights.
@@ -59,7 +59,7 @@ def check_networks(checkpoint: Checkpoint, architecture: Architecture) -> None:
     """Raise UserError unless the networks of `checkpoint` have this `architecture`."""
     if found := list(architecture.differences(checkpoint.architecture)):
         alone = f"pggan train run_dir={checkpoint.directory.parent.parent}, without other keys, resumes this run."
-        alone += " data.path= may tell where its images are now."
+        alone += " If the images have moved, add data.path=."
         remedy = f"{alone} For other networks, choose a new run_dir=; init_from= takes over the weights that fit."
         raise UserError(f"{checkpoint.directory} has other networks than this run ({'; '.join(found)}).", remedy)
 
@@ -72,10 +72,10 @@ def check_resumable(
     schedule: Schedule,
     fingerprints: Sequence[str],
 ) -> list[str]:
-    """Return a log line for each setting that changed since `checkpoint`; raise UserError for a change in REFUSED.
+    """Return a log line for each setting that changed since `checkpoint`.
 
-    Args: changed: lines 'key: before -> now' by key; allowed: names in REFUSED that may change; schedule: the new
-    schedule; fingerprint: the fingerprint of the new data.
+    Args: changed: a line 'key: before -> now' for each changed key; allowed: settings of REFUSED that may change.
+    Raises UserError if another setting of REFUSED changed.
     """
     header, shown = checkpoint.header, schedule.at(max(checkpoint.images - 1, 0))
     kinds = {
@@ -114,13 +114,13 @@ def transfer(path: str, state: State) -> Iterator[str]:
 
 
 def taken_over(name: str, own: Tensor, theirs: Tensor) -> Tensor | None:
-    """The values that the tensor `own` takes from `theirs`; None if the shapes differ too much.
+    """Adapt `theirs`, a tensor of another run, to the shape of `own`; returns None if the shapes differ too much.
 
-    If one run is grey and the other colour, layers that read or write images keep their mean over channels.  If the
-    numbers of classes differ, the part of a layer that both networks have is taken over.
+    Between grey and colour images, weights are averaged over the image channels.  If this run has more classes, the
+    additional classes keep the values of `own`.
     """
     theirs, kind = theirs.to(own.device), name.split(".", maxsplit=1)[0]
-    axis = CLASS_AXES.get(name, int(kind == "from_rgb"))  # along which a tensor has classes or channels
+    axis = CLASS_AXES.get(name, int(kind == "from_rgb"))  # the axis of the classes or of the image channels
     if own.shape == theirs.shape:
         return theirs
     if own.shape[:axis] + own.shape[axis + 1 :] != theirs.shape[:axis] + theirs.shape[axis + 1 :]:
@@ -132,7 +132,8 @@ def taken_over(name: str, own: Tensor, theirs: Tensor) -> Tensor | None:
         return result
     if kind not in ("to_rgb", "from_rgb") or {size, their_size} != {1, 3}:
         return None
-    scale = sqrt(their_size / size) if kind == "from_rgb" else 1.0  # D's layers divide by sqrt(channels) at run time
+    # D's first layer divides its weights by sqrt(image channels); `scale` makes up for this.
+    scale = sqrt(their_size / size) if kind == "from_rgb" else 1.0
     return (theirs.mean(axis, keepdim=True) * scale).expand_as(own)
 
 
@@ -162,7 +163,7 @@ def load_weights(path: str, architecture: Architecture) -> StateDicts:
 
 
 def broadcast_state(state: State, reducer: GradientReducer, checkpoint: Checkpoint | None, group: ProcessGroup) -> None:
-    """Broadcast rank 0's `state` and the reducer's state in `checkpoint`; all ranks then have the same bits."""
+    """Broadcast rank 0's `state`, and the gradient reducer's state in rank 0's `checkpoint`, to all ranks."""
     tensors: StateDicts = {}
     with group.collective_errors():
         if group.is_main:

@@ -13,7 +13,7 @@ from PIL import Image, ImageFilter
 from pggan.data.image_file import BadImage, Pixels, to_pil, to_pixels
 from pggan.data.writer import block_mean
 
-MAX_SIDE_FACTOR = 4  # landmarks are wrong if the face's square is over 4 times as wide as the photograph's longer side
+MAX_SIDE_FACTOR = 4  # a face's square that is over 4 times as wide as the photograph comes from wrong landmarks
 SUPERSAMPLING = 4  # a face is drawn at 4 times the resolution, then every 4x4 pixels are averaged to one pixel
 Point = NDArray[np.float64]
 # Four points (x, y) in pixels: left eye, right eye, left and right corner of the mouth; left is the viewer's left.
@@ -86,7 +86,7 @@ def _window(pixels: Pixels, low: NDArray[Any], high: NDArray[Any], side: float) 
         return inside
     if not inside.size:
         raise BadImage("the face lies outside the image")
-    # A pixel's distance to the photograph sets its blur and fading; in FFHQ's script, the padding's width counts, too.
+    # Blur and fading depend only on the distance to the photograph; FFHQ's script also uses the width of the padding.
     widths = ((before[1], after[1]), (before[0], after[0]), (0, 0))
     padded = np.pad(inside, widths, "reflect" if min(inside.shape[:2]) > 1 else "edge")
     distance = np.maximum(

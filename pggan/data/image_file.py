@@ -33,7 +33,7 @@ EXTENSIONS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WEBP", "
 EXTENSIONS |= dict.fromkeys((".jpe", ".jfif", ".jfi", ".jif", ".pjpeg", ".pjp", ".mpo"), "JPEG")
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 PIXEL_LIMIT = 64_000_000
-BOMB_PIXELS = 16_000_000  # only larger images, over 64 MB when decoded as RGBA, are checked with BOMB_RATIO
+BOMB_PIXELS = 16_000_000  # an image with fewer pixels is never refused as a decompression bomb
 BOMB_RATIO = 100  # a file with more pixels per byte is a decompression bomb; photographs have fewer than 10 per byte
 ORIENTATION_TAG = 0x0112
 TURNS = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
@@ -52,14 +52,14 @@ KINDS = {
     rb"\x1f\x8b|7z|Rar!|BZh|\xfd7zXZ|\x28\xb5\x2f\xfd": "a compressed file: unpack it",
     rb"(\xef\xbb\xbf)?(\s*<|[\t\n\r -~]+\Z)": "a web page or other text: download the file again",
 }
-# {how a PNG file stores pixels: a function that converts the file's transparent colour to Pillow's 8 bits per channel}
+# {pixel format of a PNG file, such as L;4 for 4-bit grey: function that scales the transparent colour to 8 bits}
 KEY_IN_8_BITS: dict[str, Callable[[Any], Any]] = {
     "L;2": lambda grey: 85 * grey,
     "L;4": lambda grey: 17 * grey,
     "RGB;16B": lambda colour: tuple(value >> 8 for value in colour),
 }
 PNG_METADATA = re.compile(rb"[a-z](?!LTE|RNS)")  # names of PNG chunks on which no pixel depends
-MARKER = re.compile(rb"\xff+([\x02-\xcf\xd9-\xfe])")  # the marker of a JPEG segment or of the file's end
+MARKER = re.compile(rb"\xff+([\x02-\xcf\xd9-\xfe])")  # matches the start of a JPEG segment, and the end of the image
 
 
 class BadImage(Exception):
@@ -100,12 +100,12 @@ def decode(file: ImageFile, channels: int, least_side: int = 0) -> tuple[Pixels,
         stream.seek(0)
         content, mode = stream.read(), image.mode
         kind = "JPEG" if image.format == "MPO" else str(image.format)
-        stored = "".join(str(tile[3]) for tile in getattr(image, "tile", ()))  # such as L;4: grey in four bits
+        stored = "".join(str(tile[3]) for tile in getattr(image, "tile", ()))  # pixel format; L;4 is grey in 4 bits
         pixels, is_odd = _jpeg_pixels(content, mode, least_side) if kind == "JPEG" else (None, False)
         if pixels is None:
             is_odd |= kind == "PNG" and _has_wrong_checksums(content)
             image.load()  # EXIF data may follow the pixels in a PNG file, so pixels are decoded first
-            if stored in KEY_IN_8_BITS and "transparency" in image.info:  # Pillow scales pixels, but not this colour
+            if stored in KEY_IN_8_BITS and "transparency" in image.info:  # Pillow does not scale the transparent colour
                 image.info["transparency"] = KEY_IN_8_BITS[stored](image.info["transparency"])
         orientation, transform, has_bad_profile = _orientation(image), None, False
         if profile := image.info.get("icc_profile"):
@@ -141,7 +141,7 @@ def _opened(file: ImageFile) -> Iterator[tuple[Image.Image, BinaryIO]]:
             warnings.simplefilter("ignore")  # Pillow warns of EXIF errors, and of sizes that we check ourselves
             if (size := stream.seek(0, 2)) == 0:
                 raise BadImage("empty file")
-            pillow_file.LOAD_TRUNCATED_IMAGES = True  # here, this means: wrong checksums of PNG metadata are allowed
+            pillow_file.LOAD_TRUNCATED_IMAGES = True  # Pillow then allows wrong checksums of PNG metadata
             try:
                 image = Image.open(stream, formats=FORMATS)
             except UnidentifiedImageError as error:
@@ -181,10 +181,10 @@ def _has_wrong_checksums(content: bytes) -> bool:
 
 
 def _jpeg_pixels(content: bytes, mode: str, least_side: int) -> tuple[Pixels | None, bool]:
-    """The pixels [H, W, C] of a JPEG file in Pillow's `mode`, None if only Pillow reads it; and whether libjpeg warns.
+    """Decode a JPEG file.  Returns the pixels [H, W, C] in Pillow's `mode`, and whether libjpeg warned.
 
-    If `least_side` is not 0, much larger pictures are decoded at a reduced size, down to an eighth of their sides.
-    Raises BadImage for damaged files, where Pillow fills in grey without a word.
+    The pixels are None if only Pillow can decode the file.  least_side: much larger pictures are decoded at a reduced
+    size; 0: decode at full size.  Raises BadImage for damaged files, where Pillow would fill in grey without an error.
     """
     colours = "GRAY" if mode == "L" else mode
     decoded = partial(simplejpeg.decode_jpeg, colorspace=colours, min_height=least_side, min_width=least_side)
@@ -197,14 +197,14 @@ def _jpeg_pixels(content: bytes, mode: str, least_side: int) -> tuple[Pixels | N
             if "subsampling level" in str(error):
                 return None, True
             raise BadImage(f"damaged: {error}") from error
-    return (255 - pixels if mode == "CMYK" else pixels), is_odd  # as Adobe's programs write CMYK, and Pillow reads it
+    return (255 - pixels if mode == "CMYK" else pixels), is_odd  # JPEG files store CMYK colours inverted
 
 
 def _mended_jpeg(content: bytes) -> bytes:
-    """Remove the parts of a JPEG file of which libjpeg warns although no pixel depends on them.
+    """Remove the parts of a JPEG file that cause harmless warnings of libjpeg.
 
     libjpeg warns of unknown versions of JFIF, metadata, bytes between segments, zeros after pixels, and a missing end.
-    libjpeg reports only its first warning, so such a warning would hide a warning of missing pixels.
+    libjpeg reports only its first warning, so a harmless warning would hide a warning of missing pixels.
     """
     parts, place = [content[:2]], 2
     while (found := MARKER.search(content, place)) and found[1] != b"\xd9":
@@ -215,7 +215,7 @@ def _mended_jpeg(content: bytes) -> bytes:
         if found[1] == b"\xda":  # the pixels of a scan lie between this segment and the next
             after = MARKER.search(content, place)
             pixels = content[place : after.start() if after else None].rstrip(b"\0")
-            parts.append(pixels + b"\0" * pixels.endswith(b"\xff"))  # in pixels, a byte ff is followed by 00
+            parts.append(pixels + b"\0" * pixels.endswith(b"\xff"))  # the 00 after a byte ff belongs to the pixels
     return b"".join([*parts, b"\xff\xd9"])
 
 

@@ -21,7 +21,7 @@ from pggan.core.errors import UserError
 from pggan.data.face_crop import Landmarks
 
 SMALLEST = 24  # pixels: side of the smallest box that the search finds
-SEARCH_STEP = 0.5**0.5  # the search looks at a photograph at scales with this ratio
+SEARCH_STEP = 0.5**0.5  # to find larger and larger faces, the search shrinks the photograph by this factor in each step
 
 
 class Network(NamedTuple):
@@ -56,13 +56,13 @@ def find_faces(image: Image.Image) -> list[Landmarks]:
 
 
 def search(image: Image.Image) -> Tensor:
-    """Boxes [N, 4] that may hold faces: the first network looks at all places of `image`, in all sizes."""
+    """Boxes [N, 4] that may hold faces, found by the first network in `image` at several scales."""
     size, scale = torch.tensor(image.size), SEARCH.side / SMALLEST
     boxes, scores = [torch.empty(0, 4)], [torch.empty(0)]
     while min(shape := (size * scale).round().int().tolist()) >= SEARCH.side:
         changes, values = outputs(SEARCH, to_tensor(image.resize(shape, Image.Resampling.BOX)))
         rows, columns = torch.where(values[0] > SEARCH.least_score)
-        corners = 2 * torch.stack([columns, rows], 1)  # SEARCH has one output for every second pixel
+        corners = 2 * torch.stack([columns, rows], 1)  # the outputs of SEARCH are 2 pixels apart
         found = torch.cat([corners, corners + SEARCH.side], 1) * (size / torch.tensor(shape)).repeat(2)
         boxes.append(found + changes[0, :, rows, columns].T * (found[:, 2:] - found[:, :2]).repeat(1, 2))
         scores.append(values[0, rows, columns])
@@ -71,7 +71,7 @@ def search(image: Image.Image) -> Tensor:
 
 
 def refined(image: Tensor, boxes: Tensor, network: Network) -> tuple[Tensor, Tensor]:
-    """The boxes [N, 4] that `network` keeps and corrects, and from FINISH also five points [N, 5, 2]."""
+    """Drop `boxes` without a face, and correct the others; returns boxes [N, 4], and five points of each face [N, 5, 2]."""
     middle, half = (boxes[:, :2] + boxes[:, 2:]) / 2, (boxes[:, 2:] - boxes[:, :2]).amax(1, keepdim=True) / 2
     boxes = torch.cat([middle - half, middle + half], 1)  # squares
     crops = roi_align(image, [boxes], network.side, sampling_ratio=2, aligned=True)
@@ -90,15 +90,15 @@ def to_tensor(image: Image.Image) -> Tensor:
 
 
 def outputs(network: Network, images: Tensor) -> list[Tensor]:
-    """The outputs of a network for images [N, 3, H, W] in [0, 255]: changes of boxes, points (FINISH), and scores."""
+    """Run `network` on images [N, 3, H, W] in [0, 255]; returns corrections of boxes, points of faces, and scores."""
     layers, x = list(weights(network)), (images - 127.5) / 128
-    x = x.contiguous(memory_format=torch.channels_last)  # makes pooling ten times as fast
+    x = x.contiguous(memory_format=torch.channels_last)  # this memory format makes pooling ten times as fast
     for pool in network.pools:
         weight, bias, slope = layers.pop(0), layers.pop(0), layers.pop(0)
         x = F.prelu(F.conv2d(x, weight.permute(3, 2, 0, 1), bias), slope.flatten())
         x = F.max_pool2d(x, pool, 2, ceil_mode=True) if pool else x
     if network is not SEARCH:
-        x = x.permute(0, 3, 2, 1).flatten(1)  # the weights come from a program whose images are stored by columns
+        x = x.permute(0, 3, 2, 1).flatten(1)  # the weights expect the order [N, W, H, C]
         x = F.prelu(x @ layers.pop(0) + layers.pop(0), layers.pop(0))
     found = []
     while layers:

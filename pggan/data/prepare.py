@@ -32,8 +32,8 @@ from pggan.data.writer import Layout, write_index
 
 REPORT_FILE = "report.json"  # a file in the pyramid's directory that lists the images that were left out
 SHEET_FILE = "faces.png"  # a file in the pyramid's directory that shows faces which were cut out
-SHEET_COLUMNS, SHEET_IMAGES, SHEET_TILE = 24, 576, 64  # of SHEET_FILE; the tile is in pixels
-SMALL_SHARE = 0.1  # share of the faces that may be smaller than the resolution that is chosen for them
+SHEET_COLUMNS, SHEET_IMAGES, SHEET_TILE = 24, 576, 64  # sheet of faces: columns, most faces, pixels per side of a face
+SMALL_SHARE = 0.1  # the automatic resolution may leave out this share of the faces as too small
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +189,7 @@ def _alone(destination: Path) -> Iterator[None]:
             print(f"Another process is preparing {destination}; this one waits for it.", file=sys.stderr, flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-        path.unlink(missing_ok=True)  # after an error, the lock file stays: waiting and new processes share it
+        path.unlink(missing_ok=True)  # after an error, the lock file stays for the processes that wait for the lock
 
 
 def _decode_all(found: Findings, layout: Layout, options: Options, pool: Workers) -> Layout:
@@ -212,7 +212,7 @@ def _decode_all(found: Findings, layout: Layout, options: Options, pool: Workers
         found.refuse(options.on_bad)
 
 
-_photograph = lru_cache(maxsize=1)(decode)  # a worker process cuts the faces of a photograph one after the other
+_photograph = lru_cache(maxsize=1)(decode)  # decode a photograph with several faces only once
 
 
 def _decode(layout: Layout, crop: str, item: tuple[int, Entry]) -> tuple[str, list[str] | str]:

@@ -198,7 +198,7 @@ class ImagePyramid:
         labels = index.labels_file and index.labels_file.sha256
         known = json.dumps([index.images, index.channels, digests, labels, index.class_names])
         self.fingerprint = hashlib.sha256(known.encode()).hexdigest()
-        self.former_fingerprint = hashlib.sha256(content).hexdigest()  # checkpoints of earlier versions have this one
+        self.former_fingerprint = hashlib.sha256(content).hexdigest()  # fingerprint in checkpoints of earlier versions
         self.images = index.images
         self.channels = index.channels
         self.resolution = index.resolution

@@ -100,7 +100,7 @@ class Loader:
         if done is not None:
             current = torch.cuda.current_stream(self.device)
             current.wait_event(done)
-            images.record_stream(current)  # PyTorch does not reuse the memory before this step has read the images
+            images.record_stream(current)  # PyTorch keeps the memory until the current stream has read the images
         return images
 
     def prefetch(self, resolution: int, indices: Indices) -> None:
@@ -150,9 +150,9 @@ class RealBatches:
         """Args: mirror: flip each image left to right with probability 1/2; labels: return one-hot labels.
 
         budget: see `Loader`.
-        phase_at: returns the phase at a number of images shown; None: no batch is read in advance.
-        indices: returns this rank's positions in the global batch, for a given batch size.  An image depends only on
-        its position in the global batch, not on the number of ranks.
+        phase_at: maps the number of images shown to the phase, to read the next batch in advance; None: don't.
+        indices: maps the global batch size to this rank's positions in the global batch.  The images of the global
+        batch do not depend on the number of ranks.
         """
         self.pyramid = pyramid
         self.seed = seed
@@ -167,7 +167,7 @@ class RealBatches:
 
     def batch(self, phase: Phase, rng: StepRng) -> Reals:
         """The next batch, at the resolution and alpha of `phase`: this rank's images, and one-hot labels if wanted."""
-        if phase.batch not in self._on_device:  # positions are copied only once: a copy to a GPU waits for the GPU
+        if phase.batch not in self._on_device:  # copied once per batch size, because the copy waits for the GPU
             self._on_device[phase.batch] = torch.from_numpy(self._indices(phase.batch)).to(self.device)
         positions, shown = self._on_device[phase.batch], self._shown(phase, rng.images)
         stored = self._loader.get(phase.resolution, shown)  # [N, R, R, C]

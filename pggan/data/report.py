@@ -18,7 +18,7 @@ from pggan.data.workers import Workers
 
 MAX_LINES = 20
 NAMED_IN_LINE = 3
-SECOND = "#2"  # ending of the name of a photograph's second face
+SECOND = "#2"  # a photograph's second face has the photograph's name with this ending
 SIDE = 512  # pixels: photographs are reduced to this length of their longer side before faces are looked for
 
 
@@ -26,8 +26,7 @@ SIDE = 512  # pixels: photographs are reduced to this length of their longer sid
 class Findings:
     """The image files of a source, and which of them are bad.
 
-    headers: the header of each readable file; reasons: why a file is bad; notes: conversions of a decoded file; each
-    by file name.
+    headers: {name of a readable file: header}; reasons: {name of a bad file: reason}; notes: {file name: conversions}.
     """
 
     source: Source
@@ -103,7 +102,7 @@ def examine(source: Source, workers: Workers) -> Findings:
 
 
 def header_of(entry: Entry) -> tuple[str, ImageHeader | str]:
-    """A file's name, and its ImageHeader or why the file is bad.  With crop=faces, the header has the face's size."""
+    """The name of a file, and the file's header; for a bad file, the name and the reason why the file is bad."""
     try:
         header = entry.problem or entry.header or read_header(entry.file)
         if entry.face is not None and isinstance(header, ImageHeader):

@@ -75,9 +75,9 @@ class Source:
 
 
 def source_of(description: dict[str, object], files: Iterable[Entry]) -> Source:
-    """The source of those `files` that have the name of an image.  Hidden files are left out.
+    """The source with those `files` that have the extension of an image.  Hidden files are left out.
 
-    The class of an image is its first folder below the folder that holds all images.
+    The class of an image is the first folder of the image's path, after the folders that all images have in common.
     """
     # If an archive holds several files of one name, the last file counts: unpacking would overwrite the others.
     found = {file.name: file for file in files if not re.search(r"(^|/)\.(?!\.?/)", file.name)}
@@ -148,7 +148,7 @@ def _zipped(path: Path) -> Iterator[Entry]:
         for member in archive.infolist():
             name = member.filename
             with suppress(UnicodeError):  # a byte of another code page, such as Shift-JIS, may look like a backslash
-                if not member.flag_bits & 0x800:  # without this flag for UTF-8, the name may be UTF-8, too
+                if not member.flag_bits & 0x800:  # some programs write UTF-8 names without the UTF-8 flag
                     name = name.encode("cp437").decode()
                 name = name.replace("\\", "/")  # some programs on Windows write backslashes
             is_readable = member.compress_type in COMPRESSION and not member.flag_bits & 1
@@ -161,12 +161,12 @@ def _zipped(path: Path) -> Iterator[Entry]:
 
 def _tarred(path: Path) -> Iterator[Entry]:
     changed = path.stat().st_mtime_ns
-    member: Any  # typeshed calls a list `sparse` bytes
+    member: Any  # Any, because typeshed declares a wrong type for `TarInfo.sparse`
     with tarfile.open(path, encoding="utf-8") as archive:
         for member in archive:
             if not member.isdir():
                 problem = None if member.isreg() else SPECIAL
-                if member.sparse is not None:  # tarfile misreads files after an empty part, with which GNU tar ends
+                if member.sparse is not None:  # GNU tar ends a sparse file with an empty part, which tarfile misreads
                     member.sparse = [part for part in member.sparse if part[1]]
                 entry = _member(path, member.name, member.size, member, problem)
                 yield entry._replace(stamp=f"{changed}-{member.offset}", offset=member.offset)
@@ -182,7 +182,7 @@ def _member(path: Path, name: str, size: int, member: str | tarfile.TarInfo, pro
 
 
 class _Tar(tarfile.TarFile):
-    def __del__(self) -> None:  # a garbage-collected archive gets closed, as in zipfile.ZipFile
+    def __del__(self) -> None:  # without this method, garbage collection would leave the archive's file open
         self.close()
 
 

@@ -23,7 +23,7 @@ from pggan.data.sources import Entry, Source
 Value = TypeVar("Value")
 
 SIGNS = ",;\t| :"
-MOST_ALONE = 10  # with more images than this, several images have to share a class
+MOST_ALONE = 10  # if there are more images than this, at least two images have to share a class
 NUMBER = re.compile(r"[-+]?\d*[.,]?\d+(e[-+]?\d+)?", re.IGNORECASE)
 
 
@@ -99,14 +99,14 @@ def classes_of(labels: bool | str, source: Source, entries: Sequence[Entry]) -> 
 
 
 def read_labels(content: bytes, names: Sequence[str]) -> dict[str, str]:
-    """Read a table of labels; returns {name: label}, without the `names` that have no label.
+    """Read a table of labels; returns {name: label} for those of `names` that have a label.
 
-    The table is JSON, `{name: label}` or `{"labels": [[name, label], …]}`, or text with two columns, separated by
-    any of `SIGNS`.  Raises ValueError if there is no such table, or its labels are no classes.
+    The table is JSON (`{name: label}` or `{"labels": [[name, label], …]}`), or text with two columns, such as CSV.
+    Raises ValueError for other content, and for labels that are fractions or lists.
     """
     text = content.decode("utf-16" if content[:2] in (BOM_UTF16_LE, BOM_UTF16_BE) else "utf-8-sig")
     if text.lstrip()[:1] in ("{", "["):
-        # Pairs show a name that is there twice; pandas writes NaN for a label that is missing.
+        # A list of pairs keeps both labels of a name that occurs twice.  NaN is a missing label, as pandas writes it.
         rows = json.loads(text, object_pairs_hook=list, parse_constant=lambda _: None)
         rows = next((value for key, value in rows if key == "labels"), rows)
         if rows is None:

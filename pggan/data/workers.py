@@ -35,7 +35,7 @@ class Workers(AbstractContextManager["Workers"]):
         if self.count > 1:
             # Ctrl-C and schedulers' signals reach all processes.  Workers inherit SIG_IGN, so only this process reacts.
             before = {number: signal.signal(number, signal.SIG_IGN) for number in {*SIGNALS} - {signal.SIGTERM}}
-            for _ in range(self.count):  # each submitted call starts one worker
+            for _ in range(self.count):  # each call of `submit` starts a worker, which inherits SIG_IGN
                 self._pool.submit(int)
             for number, handler in before.items():
                 signal.signal(number, handler)

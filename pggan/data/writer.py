@@ -100,7 +100,7 @@ def block_mean(image: Images, resolution: int) -> Images:
     if height == width == resolution << (height // resolution).bit_length() - 1:
         return all_levels(image, resolution)[-1]
     count = (height // resolution) * (width // resolution)
-    dtype = np.uint32 if count < 2**23 else np.uint64  # the type must hold 2 * sum + count, at most 511 * count
+    dtype = np.uint32 if count < 2**23 else np.uint64  # for blocks of 2**23 pixels or more, uint32 would overflow
     doubled = 2 * block_sums(image, resolution, dtype)
     mean: Images = ((doubled + count) // (2 * count)).astype(np.uint8)  # rounds half up
     return mean
