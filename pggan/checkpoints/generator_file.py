@@ -1,6 +1,6 @@
 """The averaged generator (EMA) as a file to keep and share: safetensors, with the architecture in the header.
 
-Files are untrusted: the header is checked before memory is allocated.  Only functions that use tensors import torch.
+Files are untrusted, so the header is checked before memory is allocated.  torch, which loads slowly, is imported late.
 """
 
 import json
@@ -125,7 +125,7 @@ def generator_path(run: str, key: str = "run") -> Path:
     Args: key: the configuration key that the error quotes.  Raises UserError when there is no such file.
     """
     path = path_of_run(run, key)
-    if (path / STATE_FILE).is_file():  # `path` is a checkpoint; a checkpoint of version 4 has a file for each network
+    if (path / STATE_FILE).is_file():  # a checkpoint of version 4 has a file for each network instead of WEIGHTS_FILE
         path /= WEIGHTS_FILE if (path / WEIGHTS_FILE).exists() else "generator_ema.safetensors"
     elif path.is_dir():
         path /= GENERATOR_FILE
@@ -171,7 +171,7 @@ def refusing_generators(path: Path) -> Iterator[None]:
 
 
 def stored_networks(path: Path) -> "dict[str, dict[str, torch.Tensor]]":
-    """The tensors of each network in a file, by network; {} for a file that has the averaged generator alone."""
+    """The tensors of a file as {network: {name: tensor}}; {} if the file has only the averaged generator."""
     found: dict[str, dict[str, torch.Tensor]] = {}
     with refusing_generators(path), safe_open(path, "pt") as file:
         for name in file.keys():  # noqa: SIM118 - `file` is not a dictionary
@@ -196,7 +196,7 @@ def save_tensors(tensors: dict[str, "torch.Tensor"], path: Path, metadata: dict[
     from safetensors.torch import save_file
 
     path.touch()
-    mode = S_IMODE(path.stat().st_mode)  # the mode that the umask gives a new file
+    mode = S_IMODE(path.stat().st_mode)  # keep the permissions that the umask gives a new file
     try:
         save_file(tensors, path, metadata)
     except SafetensorError as error:

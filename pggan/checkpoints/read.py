@@ -1,7 +1,7 @@
 """Read checkpoints; every file is verified before it is used.
 
-A checkpoint is a directory checkpoints/<images> with three files.  weights.safetensors holds the tensors of the three
-networks.  state.safetensors holds the tensors of optimizers, gradient scaler, ADA and DGC.  state.json holds the
+A checkpoint is a directory checkpoints/<images> with three files.  weights.safetensors holds the tensors of G, D and
+the averaged G.  state.safetensors holds the tensors of optimizers, gradient scaler, ADA and DGC.  state.json holds the
 checksums.  A checkpoint of version 4 has one tensor file per component, such as generator.safetensors.
 """
 
@@ -59,7 +59,7 @@ class Checkpoint:
         return Architecture.from_plain(self.header["architecture"])
 
     def file_of(self, component: str) -> tuple[str, str]:
-        """The file that has the tensors of a component, such as optimizer_g, and the prefix of their names there."""
+        """The file with the tensors of a component, such as optimizer_g, and the prefix of the tensors' names."""
         if (alone := f"{component}.safetensors") in self.header["files"]:
             return alone, ""
         return (WEIGHTS_FILE if component in NETWORKS else STATE_TENSORS_FILE), f"{component}/"
@@ -184,7 +184,7 @@ def choose_checkpoint(run: str, choice: str | int) -> str:
 
 
 def has_checkpoints(path: Path) -> bool:
-    """Whether `path` is a checkpoint, or a run directory with checkpoints; corrupt checkpoints count, too."""
+    """Whether `path` is a checkpoint, or a run directory with a checkpoint, even a corrupt checkpoint."""
     return (path / STATE_FILE).is_file() or bool(checkpoints_of(path))
 
 

@@ -16,7 +16,7 @@ from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.reducer import EXTRA_STATE, GradientReducer
 from pggan.optim.state import State, StateDicts
 
-# {setting: reason why a resumed run must not change the setting, unless `allow_changes` names the setting}
+# {setting: why a resumed run may change this setting only with `allow_changes`}
 REFUSED = {
     "seed": "with another seed the order of images changes, so some images come twice in this epoch",
     "loss.name": "with another loss the discriminator's scores have another meaning",
@@ -74,7 +74,7 @@ def check_resumable(
 ) -> list[str]:
     """Return a log line for each setting that changed since `checkpoint`.
 
-    Args: changed: a line 'key: before -> now' for each changed key; allowed: settings of REFUSED that may change.
+    Args: changed: a line 'key: before -> now' for each changed key; allowed: settings that may change despite REFUSED.
     Raises UserError if another setting of REFUSED changed.
     """
     header, shown = checkpoint.header, schedule.at(max(checkpoint.images - 1, 0))
@@ -96,7 +96,7 @@ def check_resumable(
 def transfer(path: str, state: State) -> Iterator[str]:
     """Load the weights of the run, checkpoint or generator file at `path` into a new `state`; yields lines to log.
 
-    `taken_over` says what becomes of tensors that have another shape in `path`.
+    `taken_over` adapts tensors that have another shape in `path`.
     """
     state_dicts = load_weights(path, state.g_ema.architecture)
     yield f"Weights taken over from {path}. The optimizers, the images shown and the schedule start anew."
@@ -132,15 +132,15 @@ def taken_over(name: str, own: Tensor, theirs: Tensor) -> Tensor | None:
         return result
     if kind not in ("to_rgb", "from_rgb") or {size, their_size} != {1, 3}:
         return None
-    # D's first layer divides its weights by sqrt(image channels); `scale` makes up for this.
+    # D's first layer divides its weights by sqrt(image channels); `scale` cancels this factor.
     scale = sqrt(their_size / size) if kind == "from_rgb" else 1.0
     return (theirs.mean(axis, keepdim=True) * scale).expand_as(own)
 
 
 def load_weights(path: str, architecture: Architecture) -> StateDicts:
-    """The weights at `path` for each network.  If `path` has only the averaged G, G gets its weights.
+    """The weights at `path` for each network.  If `path` has only the averaged G, G starts from the averaged G.
 
-    Raises UserError when `path` has no weights, or its networks differ from `architecture` in KIND_FIELDS.
+    Raises UserError when `path` has no weights, or when the weights do not fit `architecture`.
     """
     directory = Path(path)
     if has_checkpoints(directory):

@@ -27,7 +27,7 @@ class NonFiniteError(Exception):
     """A tensor of the training state has a NaN or infinite number, so that training can't resume from the state."""
 
     def __init__(self, what: str, images: int | None = None) -> None:
-        """Args: what: the non-finite tensor's name; images: a snapshot's image count, None for the trainer's state."""
+        """Args: what: the tensor's name; images: how many images were shown at the snapshot; None: no snapshot."""
         super().__init__(what)
         self.images = images
 
@@ -155,7 +155,7 @@ class CheckpointWriter:
     def wait(self) -> None:
         """Wait until all snapshots are on the disk; raises an error of the background thread, but only once."""
         if self._thread is not None:
-            self._thread.join()  # a thread that frees tensors while Python exits would abort the process
+            self._thread.join()  # a thread that frees tensors while Python exits could abort the process
         problem, self._problem = self._problem, None
         if problem is not None:
             raise problem

@@ -25,7 +25,7 @@ def require_source(source: str) -> None:
     elif not Path(source).exists():
         remedy = f"Give the path of the folder or archive that holds the images, or {PREFIX}NAME for a known data set."
         remedy = nearest_path(source) or remedy
-        raise UserError(f"{source} does not exist.", f"{remedy} A run resumes with moved images by data.path=NEW_PATH.")
+        raise UserError(f"{source} does not exist.", f"{remedy} If a run's images have moved, add data.path=NEW_PATH.")
 
 
 def open_source(source: str, cache: str | Path = "data") -> Source:

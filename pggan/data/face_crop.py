@@ -1,4 +1,4 @@
-"""Cut faces out of photographs, upright and at one size, by the positions of eyes and mouth, as in FFHQ.
+"""Cut faces out of photographs as FFHQ does: eyes and mouth set the position, angle and size of the square.
 
 Source: Karras et al. 2019, appendix A (FFHQ); Karras et al. 2018, appendix C (the same geometry in CelebA-HQ).
 """
@@ -78,7 +78,7 @@ def _turned(vector: Point) -> Point:
 
 
 def _window(pixels: Pixels, low: NDArray[Any], high: NDArray[Any], side: float) -> Pixels:
-    """The pixels of the rectangle from corner `low` to corner `high` (x, y); outside of the image, they are padding."""
+    """Cut out the rectangle from corner `low` to corner `high` (x, y); parts outside of the image become padding."""
     height, width, _ = pixels.shape
     before, after = np.maximum(-low, 0), np.maximum(high - (width, height), 0)
     inside = pixels[max(low[1], 0) : max(high[1], 0), max(low[0], 0) : max(high[0], 0)]
@@ -102,5 +102,5 @@ def _window(pixels: Pixels, low: NDArray[Any], high: NDArray[Any], side: float) 
 
 
 def _outside(before: int, length: int, after: int) -> NDArray[np.float64]:
-    """The distance of each pixel in a padded row or column to the image: 0 for the `length` pixels of the image."""
+    """How far each pixel of a padded row or column lies outside of the image; 0 within the image."""
     return np.concatenate([np.arange(before, 0, -1), np.zeros(length), np.arange(1, after + 1)]).astype(float)

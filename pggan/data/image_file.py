@@ -1,10 +1,10 @@
 """Convert an image file to a square uint8 image, or say why the file can't be used.
 
 The file must be PNG, JPEG, WebP or AVIF, whatever its extension.  It must hold one still picture of at most 64
-megapixels, and be no decompression bomb.  EXIF or XMP data turns the picture upright.  Colour profiles are converted to
-sRGB.  Transparent pixels are drawn on white, unless the dataset keeps the alpha channel.  16 bits are scaled to 8; CMYK
-and palettes become RGB.  `crop` makes the picture square.  The picture is scaled down, never enlarged: each block of
-pixels is averaged if the picture's side is a multiple of the resolution; a Lanczos filter is used for other sides.
+megapixels, and be no decompression bomb.  The picture is turned upright as EXIF or XMP data says.  Colours become sRGB
+with 8 bits.  Transparent pixels are drawn on white, unless the dataset keeps the alpha channel.  `crop` makes the
+picture square.  The picture is scaled down, never enlarged: blocks of pixels are averaged if the picture's side is a
+multiple of the resolution; else, a Lanczos filter is used.
 H height, W width, R resolution, C channels.
 """
 
@@ -33,13 +33,13 @@ EXTENSIONS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WEBP", "
 EXTENSIONS |= dict.fromkeys((".jpe", ".jfif", ".jfi", ".jif", ".pjpeg", ".pjp", ".mpo"), "JPEG")
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 PIXEL_LIMIT = 64_000_000
-BOMB_PIXELS = 16_000_000  # an image with fewer pixels is never refused as a decompression bomb
+BOMB_PIXELS = 16_000_000  # an image with at most this many pixels is never refused as a decompression bomb
 BOMB_RATIO = 100  # a file with more pixels per byte is a decompression bomb; photographs have fewer than 10 per byte
 ORIENTATION_TAG = 0x0112
 TURNS = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
-TURN = {number: Image.Transpose[name] for number, name in enumerate(TURNS, 2)}  # what turns an orientation upright
+TURN = {number: Image.Transpose[name] for number, name in enumerate(TURNS, 2)}  # how to turn a picture upright
 CONVERT = "convert it to PNG or JPEG"
-# {first bytes of a file: what kind of file this is, and what to do with it}
+# {regular expression for the first bytes of a file: the kind of the file, and what to do with the file}
 KINDS = {
     rb"version https://git-lfs": "a pointer of Git LFS: run `git lfs pull`",
     rb"....ftyp(hei|hev|mif1|msf1)": f"HEIC: {CONVERT}",
@@ -58,7 +58,7 @@ KEY_IN_8_BITS: dict[str, Callable[[Any], Any]] = {
     "L;4": lambda grey: 17 * grey,
     "RGB;16B": lambda colour: tuple(value >> 8 for value in colour),
 }
-PNG_METADATA = re.compile(rb"[a-z](?!LTE|RNS)")  # names of PNG chunks on which no pixel depends
+PNG_METADATA = re.compile(rb"[a-z](?!LTE|RNS)")  # names of PNG chunks that do not change pixels
 MARKER = re.compile(rb"\xff+([\x02-\xcf\xd9-\xfe])")  # matches the start of a JPEG segment, and the end of the image
 
 
@@ -77,7 +77,7 @@ class ImageFile(NamedTuple):
 
 
 class ImageHeader(NamedTuple):
-    """What the header of an image file says: the size of the image before it is turned, and whether it is grey."""
+    """The size of an image before the image is turned upright, and whether the image is grey."""
 
     width: int
     height: int
@@ -91,16 +91,15 @@ def read_header(file: ImageFile) -> ImageHeader:
 
 
 def decode(file: ImageFile, channels: int, least_side: int = 0) -> tuple[Pixels, list[str]]:
-    """Decode a file to its upright picture [H, W, C] with sRGB colours; raises BadImage.
+    """Decode an image file.  Returns the upright picture [H, W, C] in sRGB, and notes on the conversion.
 
-    Also returns notes on the conversion, in fixed words, so that reports group files by note.
-    Args: least_side: see `_jpeg_pixels`.
+    Args: least_side: see `_jpeg_pixels`.  Raises BadImage.
     """
     with _opened(file) as (image, stream):
         stream.seek(0)
         content, mode = stream.read(), image.mode
         kind = "JPEG" if image.format == "MPO" else str(image.format)
-        stored = "".join(str(tile[3]) for tile in getattr(image, "tile", ()))  # pixel format; L;4 is grey in 4 bits
+        stored = "".join(str(tile[3]) for tile in getattr(image, "tile", ()))  # format such as L;4 (grey in 4 bits)
         pixels, is_odd = _jpeg_pixels(content, mode, least_side) if kind == "JPEG" else (None, False)
         if pixels is None:
             is_odd |= kind == "PNG" and _has_wrong_checksums(content)
@@ -122,10 +121,10 @@ def decode(file: ImageFile, channels: int, least_side: int = 0) -> tuple[Pixels,
             "a palette, converted": mode in ("P", "PA"),
             "transparency": image.has_transparency_data,
             "turned upright as its EXIF data says": orientation in TURN,
-            "an orientation in its EXIF data that can't be read": orientation not in (1, *TURN),
+            "an EXIF orientation that can't be read": orientation not in (1, *TURN),
             "a colour profile, converted to sRGB": transform is not None,
             "a colour profile that can't be used": has_bad_profile,
-            "a gamma other than sRGB's, which is not used": abs(image.info.get("gamma", 0.45) - 0.45) > 0.05,
+            "a gamma other than sRGB's, ignored": abs(image.info.get("gamma", 0.45) - 0.45) > 0.05,
         }
         if pixels is None or orientation in TURN or transform is not None or image.mode != MODES[channels]:
             decoded = image if pixels is None else Image.frombytes(mode, pixels.shape[1::-1], pixels)
@@ -141,7 +140,7 @@ def _opened(file: ImageFile) -> Iterator[tuple[Image.Image, BinaryIO]]:
             warnings.simplefilter("ignore")  # Pillow warns of EXIF errors, and of sizes that we check ourselves
             if (size := stream.seek(0, 2)) == 0:
                 raise BadImage("empty file")
-            pillow_file.LOAD_TRUNCATED_IMAGES = True  # Pillow then allows wrong checksums of PNG metadata
+            pillow_file.LOAD_TRUNCATED_IMAGES = True  # lets Pillow ignore wrong checksums of PNG metadata
             try:
                 image = Image.open(stream, formats=FORMATS)
             except UnidentifiedImageError as error:
@@ -155,7 +154,7 @@ def _opened(file: ImageFile) -> Iterator[tuple[Image.Image, BinaryIO]]:
                     raise BadImage(f"more than {PIXEL_LIMIT // 10**6} megapixels: {image.width}x{image.height}")
                 if pixels > BOMB_PIXELS and pixels > BOMB_RATIO * size:
                     raise BadImage(f"a decompression bomb: {image.width}x{image.height} pixels in {size:,} bytes")
-                # A phone's MPO file is a JPEG file with a second view: its first frame is the photograph.
+                # An MPO file of a phone has several frames; the first frame is the photograph.
                 if getattr(image, "is_animated", False) and image.format != "MPO":
                     raise BadImage("animated")
                 yield image, stream
@@ -173,7 +172,7 @@ def _has_wrong_checksums(content: bytes) -> bool:
     while (name := content[place + 4 : place + 8]) not in (b"", b"IEND"):
         start, place = place + 4, place + 12 + int.from_bytes(content[place : place + 4])
         is_right = crc32(content[start : place - 4]) == int.from_bytes(content[place - 4 : place])
-        if not is_right and place <= len(content):  # Pillow notices if pixels are cut off
+        if not is_right and place <= len(content):  # Pillow itself reports a file that is cut off
             if not PNG_METADATA.match(name):
                 raise BadImage(f"damaged: wrong checksum of {name.decode('ascii', 'replace')}")
             is_odd = True
@@ -212,7 +211,7 @@ def _mended_jpeg(content: bytes) -> bytes:
         segment = b"\xff" + found[1] + content[found.end() : place]
         if found[1] not in b"\xe1\xe2\xe3\xe4\xe5\xe6\xe7\xe8\xe9\xea\xeb\xec\xed\xef\xfe":
             parts.append(re.sub(rb"(?<=^\xff\xe0..JFIF\0).", b"\1", segment, flags=re.DOTALL))
-        if found[1] == b"\xda":  # the pixels of a scan lie between this segment and the next
+        if found[1] == b"\xda":  # the pixels of a JPEG file follow an SOS segment
             after = MARKER.search(content, place)
             pixels = content[place : after.start() if after else None].rstrip(b"\0")
             parts.append(pixels + b"\0" * pixels.endswith(b"\xff"))  # the 00 after a byte ff belongs to the pixels
@@ -220,14 +219,14 @@ def _mended_jpeg(content: bytes) -> bytes:
 
 
 def _orientation(image: Image.Image) -> Any:
-    """The orientation of a picture in its EXIF or XMP data: 1 if there is none, None if it can't be read."""
+    """The orientation that EXIF or XMP data state; 1 without such data, None if the data can't be read."""
     info = image.info
     if "Raw profile type APP1" in info:  # older versions of ImageMagick write EXIF data under this name
         info.setdefault("Raw profile type exif", info["Raw profile type APP1"])
     # Pillow finds the orientation only between double quotes.
     info["XML:com.adobe.xmp"] = info.get("xmp", b"").decode("latin-1").replace("'", '"')
     try:
-        Image.Exif().load(info.get("exif", b""))  # `getexif` would hide errors of JPEG files
+        Image.Exif().load(info.get("exif", b""))  # unlike `getexif`, this raises an error for damaged data
         return Image.Image.getexif(image).get(ORIENTATION_TAG, 1)
     except Exception:  # damaged EXIF data raises nearly every type of error
         return None
@@ -249,13 +248,12 @@ def _transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
 def _converted(
     image: Image.Image, turn: Image.Transpose | None, transform: ImageCms.ImageCmsTransform | None, channels: int
 ) -> Pixels:
-    """Turn an image upright, and convert its colours by `transform` and to `channels` channels; returns [H, W, C]."""
     if turn is not None:
         image = image.transpose(turn)
     if image.mode.startswith("I"):
         sixteen_bits = np.asarray(image).astype(np.uint32)
         key = image.info.get("transparency")
-        image = Image.fromarray(((sixteen_bits + 128) // 257).astype(np.uint8))  # 16-bit white is 65535 = 257 * 255
+        image = Image.fromarray(((sixteen_bits + 128) // 257).astype(np.uint8))  # 65535 (white) becomes 255
         if key is not None:
             image.putalpha(Image.fromarray(sixteen_bits != key))
     if transform is not None:
@@ -269,7 +267,7 @@ def _converted(
 
 
 def load_image(file: ImageFile, resolution: int, channels: int, crop: str) -> tuple[Pixels, list[str]]:
-    """Load a file as a square image [R, R, C], R = `resolution` (see the top of this file).  Raises BadImage.
+    """Load an image file as a square [R, R, C], R = `resolution`, with notes on the conversion.  Raises BadImage.
 
     crop: how the image becomes square: center (keep its middle), resize (squash it), pad (add white borders).
     """
@@ -298,15 +296,14 @@ def usable_side(width: int, height: int, crop: str) -> int:
 
 
 def _middle(pixels: Pixels, height: int, width: int) -> Pixels:
-    """The middle `height` x `width` pixels; an odd row or column is cut at the bottom or right."""
     top, left = (pixels.shape[0] - height) // 2, (pixels.shape[1] - width) // 2
     return pixels[top : top + height, left : left + width]
 
 
 def kind_of(stream: BinaryIO) -> str | None:
-    """What a file is, and what to do with it; None for unknown kinds and for readable images."""
+    """The kind of a file, and what to do with the file; None if the kind is unknown."""
     start = stream.read(stream.seek(0) + 64)
-    with suppress(Exception):  # Pillow raises any type of error for what is no image
+    with suppress(Exception):  # Pillow may raise any type of error for a file that is no image
         return f"{Image.open(stream).format}: {CONVERT}"
     return next((text for begin, text in KINDS.items() if re.match(begin, start, re.DOTALL)), None)
 

@@ -25,10 +25,10 @@ SEARCH_STEP = 0.5**0.5  # to find larger and larger faces, the search shrinks th
 
 
 class Network(NamedTuple):
-    """One of the three networks: the file of its weights, and the side of the images that it sees.
+    """One of the three networks of MTCNN.  file: the file of the weights; side: the side of input images, in pixels.
 
-    least_score: the score above which a box passes; most_shared: of two boxes whose intersection is a larger share of
-    their union, the one with the lower score is dropped; pools: the pooling behind each convolution, 0 for none.
+    least_score: boxes with a lower score are dropped; most_shared: of two boxes with a higher IoU, the one with the
+    lower score is dropped; pools: the size of the pooling after each convolution, 0 for none.
     """
 
     file: str
@@ -62,7 +62,7 @@ def search(image: Image.Image) -> Tensor:
     while min(shape := (size * scale).round().int().tolist()) >= SEARCH.side:
         changes, values = outputs(SEARCH, to_tensor(image.resize(shape, Image.Resampling.BOX)))
         rows, columns = torch.where(values[0] > SEARCH.least_score)
-        corners = 2 * torch.stack([columns, rows], 1)  # the outputs of SEARCH are 2 pixels apart
+        corners = 2 * torch.stack([columns, rows], 1)  # neighbouring outputs of the network SEARCH are 2 pixels apart
         found = torch.cat([corners, corners + SEARCH.side], 1) * (size / torch.tensor(shape)).repeat(2)
         boxes.append(found + changes[0, :, rows, columns].T * (found[:, 2:] - found[:, :2]).repeat(1, 2))
         scores.append(values[0, rows, columns])
@@ -71,7 +71,7 @@ def search(image: Image.Image) -> Tensor:
 
 
 def refined(image: Tensor, boxes: Tensor, network: Network) -> tuple[Tensor, Tensor]:
-    """Drop `boxes` without a face, and correct the others; returns boxes [N, 4], and five points of each face [N, 5, 2]."""
+    """Drop `boxes` without a face, and correct the others; returns boxes [N, 4], and the points of faces [N, 5, 2]."""
     middle, half = (boxes[:, :2] + boxes[:, 2:]) / 2, (boxes[:, 2:] - boxes[:, :2]).amax(1, keepdim=True) / 2
     boxes = torch.cat([middle - half, middle + half], 1)  # squares
     crops = roi_align(image, [boxes], network.side, sampling_ratio=2, aligned=True)
@@ -109,7 +109,7 @@ def outputs(network: Network, images: Tensor) -> list[Tensor]:
 
 @lru_cache
 def weights(network: Network) -> list[Tensor]:
-    """The weights of a network, layer by layer; raises UserError if the packages of the extra `faces` are missing."""
+    """The weights of a network, layer by layer; raises UserError if the packages of `pggan[faces]` are missing."""
     try:
         import joblib
 
@@ -120,6 +120,6 @@ def weights(network: Network) -> list[Tensor]:
             return [torch.from_numpy(np.asarray(array)) for array in joblib.load(path)]
     except (ImportError, OSError, ValueError):  # joblib raises ValueError if lz4 is missing
         pass
-    problem = "crop=faces needs mtcnn 1.0.0, which finds faces, with joblib and lz4."
+    problem = "crop=faces needs the packages mtcnn 1.0.0, joblib and lz4."
     remedy = "Install these packages: pip install 'pggan[faces]'. Or take the middle of each photograph: crop=center."
     raise UserError(problem, remedy)

@@ -1,4 +1,4 @@
-"""`pggan prepare`: convert image files to a pyramid, in a temporary folder that is renamed at the end."""
+"""`pggan prepare`: convert image files to a dataset, written to a temporary folder that is renamed at the end."""
 
 import fcntl
 import json
@@ -30,10 +30,10 @@ from pggan.data.tables import classes_of, with_landmarks
 from pggan.data.workers import Workers
 from pggan.data.writer import Layout, write_index
 
-REPORT_FILE = "report.json"  # a file in the pyramid's directory that lists the images that were left out
-SHEET_FILE = "faces.png"  # a file in the pyramid's directory that shows faces which were cut out
-SHEET_COLUMNS, SHEET_IMAGES, SHEET_TILE = 24, 576, 64  # sheet of faces: columns, most faces, pixels per side of a face
-SMALL_SHARE = 0.1  # the automatic resolution may leave out this share of the faces as too small
+REPORT_FILE = "report.json"  # file in a dataset's directory: a list of the images that were left out
+SHEET_FILE = "faces.png"  # file in a dataset's directory: a picture of faces that were cut out
+SHEET_COLUMNS, SHEET_IMAGES, SHEET_TILE = 24, 576, 64  # a face on the sheet is SHEET_TILE pixels wide
+SMALL_SHARE = 0.1  # at the automatic resolution, at most this share of the faces is left out as too small
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +125,7 @@ def training_pyramid(
 
 
 def digest_of(source: Source, options: Options) -> str:
-    """SHA-256 of all that a dataset depends on: options, landmarks, labels, names and `Entry.stamp` of images."""
+    """A SHA-256 of all that determines a dataset: the options, the tables, and each image's name and `Entry.stamp`."""
     tables = [Path(path) for path in (options.landmarks, options.labels) if isinstance(path, str)]
     inside = [source.table] if options.labels is True and source.table is not None else []
     files = [(entry.name, entry.stamp) for entry in [*source.entries, *inside]]
@@ -164,7 +164,7 @@ def _make(source: Source, destination: Path, options: Options, digest: str, work
 
 
 def write_sheet(directory: Path, found: Findings) -> None:
-    """Write a sheet of faces that were cut out, and note the photographs with several faces."""
+    """Write a picture of the faces, and add a note to each photograph with several faces."""
     pyramid = ImagePyramid(directory)
     tile, count = min(SHEET_TILE, pyramid.resolution), min(SHEET_IMAGES, pyramid.images)
     tiles = pyramid.read(tile, np.arange(count) * pyramid.images // count)
@@ -216,7 +216,7 @@ _photograph = lru_cache(maxsize=1)(decode)  # decode a photograph with several f
 
 
 def _decode(layout: Layout, crop: str, item: tuple[int, Entry]) -> tuple[str, list[str] | str]:
-    """Decode a file, and write its image to the shards.  Returns the file's name, and notes, or why the file is bad."""
+    """Write an image to the shards.  Returns the file's name, with notes, or with the reason why the file is bad."""
     slot, entry = item
     try:
         if entry.face is None:
@@ -231,7 +231,7 @@ def _decode(layout: Layout, crop: str, item: tuple[int, Entry]) -> tuple[str, li
 
 
 def top_level(found: Findings, options: Options) -> int:
-    """The resolution of the top level.  Each image that is too small for it gets an entry in `found.reasons`."""
+    """Choose the resolution of a dataset.  Images that are too small are added to `found.reasons`."""
     headers = {entry.name: found.headers[entry.name] for entry in found.good()}
     sides = {name: usable_side(header.width, header.height, options.crop) for name, header in headers.items()}
     usable = sorted(side for side in sides.values() if side >= MIN_RESOLUTION) or [MIN_RESOLUTION]

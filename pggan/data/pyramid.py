@@ -63,7 +63,7 @@ def shard_name(level: int, number: int) -> str:
 
 
 def shards_of(level: int, channels: int, images: int) -> Iterator[StoredFile]:
-    """The shards that hold `images` images at resolution `level`; their checksums are still empty."""
+    """The shards that hold `images` images at resolution `level`, with empty checksums."""
     most = images_per_shard(level, channels)
     for number, first in enumerate(range(0, images, most)):
         count = min(most, images - first)
@@ -175,10 +175,9 @@ def open_pyramid(
 class ImagePyramid:
     """A dataset that is opened for reading: `read` returns any images at any resolution.
 
-    Opening compares the size of every file with the index; `verify` also compares the checksums.
-    `labels` is int64 [N], or None without classes.  `fingerprint` is a SHA-256 of all
-    pixels, labels and their order, and of nothing else.
-    Raises UserError when the directory holds no dataset, a dataset of another version, or a damaged dataset.
+    Opening compares the size of every file with the index; `verify` also compares the checksums.  `labels` is int64
+    [N], or None without classes.  `fingerprint` is equal for two datasets with the same images and labels in the same
+    order.  Raises UserError when the directory holds no dataset, a dataset of another version, or a damaged dataset.
     """
 
     def __init__(self, path: Path) -> None:
@@ -245,10 +244,7 @@ class ImagePyramid:
         return sum(shard.bytes for shard in self._index.levels[resolution])
 
     def verify(self, resolutions: Iterable[int] | None = None) -> None:
-        """Compare the checksums in the index with the files of `resolutions` (None: all) and of the labels.
-
-        Raises UserError that names the first file whose checksum differs.
-        """
+        """Raise UserError if the checksum of the labels or of a file of `resolutions` (None: all) is wrong."""
         files = self._index.files(self.resolutions if resolutions is None else resolutions)
         for stored, digest in zip(files, checksums(self.path, files), strict=True):
             if digest != stored.sha256:

@@ -30,7 +30,7 @@ PIECE_BYTES = 64 * MIB  # a level is copied to a GPU in pieces of this size, to 
 Indices = NDArray[np.int64]
 
 
-@lru_cache(maxsize=2)  # two epochs are cached, because a batch can begin in one and end in the next
+@lru_cache(maxsize=2)  # two epochs are cached, because a batch can begin in one epoch and end in the next
 def epoch_order(seed: int, epoch: int, count: int) -> Indices:
     """The order of `count` images in `epoch`: a permutation that depends on (seed, epoch) alone."""
     return np.random.default_rng(counter_seed(seed, "order", epoch)).permutation(count)
@@ -92,9 +92,9 @@ class Loader:
             except torch.OutOfMemoryError:  # GPU memory is full: read this resolution batch by batch from now on
                 self.budget = self.pyramid.level_bytes(resolution) - 1
                 torch.cuda.empty_cache()
-        self._resident = None  # this frees the memory that images of an earlier resolution take
+        self._resident = None  # frees the memory of images of an earlier resolution
         if self._ahead is None or self._ahead[0] != (resolution, indices.tobytes()):
-            self.prefetch(resolution, indices)  # the reading thread has not read this batch in advance
+            self.prefetch(resolution, indices)  # this batch was not read in advance
         assert self._ahead is not None, "the batch is being read"
         images, done = self._ahead[1].result()
         if done is not None:
@@ -110,7 +110,7 @@ class Loader:
     def _level(self, resolution: int) -> Tensor:
         """All images of `resolution`, uint8 [N, R, R, C] on the device."""
         if self._resident is None or self._resident[0] != resolution:
-            self._resident = None  # this frees the old images before memory for new images is allocated
+            self._resident = None  # frees the old images before memory for new images is allocated
             shape, count = (resolution, resolution, self.pyramid.channels), self.pyramid.images
             level = torch.empty((count, *shape), dtype=torch.uint8, device=self.device)
             most = max(PIECE_BYTES // prod(shape), 1)
@@ -150,7 +150,7 @@ class RealBatches:
         """Args: mirror: flip each image left to right with probability 1/2; labels: return one-hot labels.
 
         budget: see `Loader`.
-        phase_at: maps the number of images shown to the phase, to read the next batch in advance; None: don't.
+        phase_at: maps the number of images shown to the phase; None: do not read batches in advance.
         indices: maps the global batch size to this rank's positions in the global batch.  The images of the global
         batch do not depend on the number of ranks.
         """

@@ -19,7 +19,7 @@ from pggan.data.workers import Workers
 MAX_LINES = 20
 NAMED_IN_LINE = 3
 SECOND = "#2"  # a photograph's second face has the photograph's name with this ending
-SIDE = 512  # pixels: photographs are reduced to this length of their longer side before faces are looked for
+SIDE = 512  # before the search for faces, a photograph's longer side is scaled down to this many pixels
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Findings:
         return [entry for entry in self.source.entries if entry.name not in self.reasons]
 
     def refuse(self, on_bad: str) -> None:
-        """If all files are bad, or if some files are bad and on_bad=stop, raise a UserError that names them."""
+        """Raise a UserError that names the bad files if all files are bad, or if any is bad and on_bad=stop."""
         bad, total = len(self.reasons), len(self.source.entries)
         if bad == total or (bad and on_bad == "stop"):
             remedy = "Repair or remove these files, or leave them out with on_bad=report."
@@ -73,7 +73,6 @@ class Findings:
 
 
 def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Group pairs (text, file name) by their text: {text: [file name, …]}."""
     found: dict[str, list[str]] = {}
     for text, name in pairs:
         found.setdefault(text, []).append(name)
@@ -126,13 +125,13 @@ def with_found_faces(source: Source, workers: Workers) -> Source:
 
 
 def faces_of(entry: Entry) -> list[Entry]:
-    """An entry for each face in the photograph `entry`, the largest face first; or one entry with a problem."""
+    """An entry for each face in the photograph `entry`, the largest face first; if there is no face, a bad entry."""
     import torch
 
     from pggan.data.mtcnn import find_faces
 
     if multiprocessing.parent_process() is not None:
-        torch.set_num_threads(1)  # each core has a worker process of its own
+        torch.set_num_threads(1)  # one thread, because every core has a worker process
     if entry.problem is not None:
         return [entry]
     try:

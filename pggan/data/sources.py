@@ -19,7 +19,7 @@ from pggan.data.image_file import EXTENSIONS, BadImage, ImageFile, ImageHeader, 
 
 # pggan can't read images with these extensions, and reports them as bad files, so that users notice them.
 UNREADABLE = [".gif", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".jp2", ".jxl", ".ppm", ".pgm", ".npy"]
-TABLE = "dataset.json"  # the file in which StyleGAN's tools keep the labels of the images beside it
+TABLE = "dataset.json"  # StyleGAN's tools write the labels of images into this file
 COMPRESSION = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
 SPECIAL = "a link or another special file: unpack the archive"
 MAX_MEMBER_BYTES = 64_000_000  # larger files in an archive are not unpacked
@@ -32,7 +32,7 @@ class Entry(NamedTuple):
     problem: why the file must not be opened, or None.
     label: the class of the image: its first sub-folder, or its class in a known data set.
     stamp: a text, such as size and modification time, that changes when the content may have changed.
-    header: size and colour of an avatar, known before the avatar is drawn; None for files, which have a header.
+    header: the size of an avatar, known before the avatar is drawn; None for image files.
     face: with crop=faces, the landmarks of the face that is cut out.
     offset: where the file begins in a tar archive, in bytes.
     """
@@ -52,7 +52,7 @@ class Source:
     """Image files from one place, in the order of their paths.  Raises UserError if there are no image files.
 
     description: where the images come from, for the index of the dataset: a "kind", a "name" and more.
-    others: the number of files that do not have the name of an image, by extension.
+    others: {extension: number of files}, for the files that are not images.
     table: the file dataset.json of StyleGAN's tools, which may have labels of the images; or None.
     """
 
@@ -63,14 +63,14 @@ class Source:
 
     def __post_init__(self) -> None:
         if not self.entries:
-            remedy = f"Images are files ending in {', '.join(EXTENSIONS)}; links to folders are not followed (cp -rL)."
+            remedy = f"Images are files ending in {', '.join(EXTENSIONS)}; linked folders are skipped: use cp -rL."
             raise UserError(
                 f"There are no images in {self.description['name']}. Other files: {self.others or 'none'}.", remedy
             )
         self.entries = sorted(self.entries, key=lambda entry: entry.file.path)
 
     def in_reading_order(self) -> list[Entry]:
-        """The entries sorted by offset, because a step back in a compressed tar archive unpacks it from the start."""
+        """The entries sorted by offset, because a step back in a compressed tar file unpacks the whole file again."""
         return sorted(self.entries, key=lambda entry: entry.offset)
 
 
@@ -79,7 +79,7 @@ def source_of(description: dict[str, object], files: Iterable[Entry]) -> Source:
 
     The class of an image is the first folder of the image's path, after the folders that all images have in common.
     """
-    # If an archive holds several files of one name, the last file counts: unpacking would overwrite the others.
+    # If an archive has several files of the same name, only the last file counts, as if the archive were unpacked.
     found = {file.name: file for file in files if not re.search(r"(^|/)\.(?!\.?/)", file.name)}
     endings = {name: PurePosixPath(name).suffix.lower() for name in found}
     folders = {name: PurePosixPath(name).parts[:-1] for name in found if endings[name] in (*EXTENSIONS, *UNREADABLE)}
@@ -124,7 +124,7 @@ def _open_below(path: Path, root: Path) -> BinaryIO:
 
 
 def archive_source(path: Path) -> Source:
-    """The image files in a zip archive, or in a tar archive, which may be compressed.
+    """The image files in a zip archive, or in a plain or compressed tar archive.
 
     Raises UserError for a file of another type, and for a damaged archive.
     """
@@ -147,7 +147,7 @@ def _zipped(path: Path) -> Iterator[Entry]:
     with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
             name = member.filename
-            with suppress(UnicodeError):  # a byte of another code page, such as Shift-JIS, may look like a backslash
+            with suppress(UnicodeError):  # in Shift-JIS, a letter may contain the byte of a backslash
                 if not member.flag_bits & 0x800:  # some programs write UTF-8 names without the UTF-8 flag
                     name = name.encode("cp437").decode()
                 name = name.replace("\\", "/")  # some programs on Windows write backslashes
@@ -173,7 +173,7 @@ def _tarred(path: Path) -> Iterator[Entry]:
 
 
 def _member(path: Path, name: str, size: int, member: str | tarfile.TarInfo, problem: str | None) -> Entry:
-    """The Entry of one file in an archive; the caller adds `Entry.stamp`, which shows whether the file has changed."""
+    """The Entry of one file in an archive, without `Entry.stamp`, which the caller adds."""
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
         problem = "a name that leads out of the archive"
     elif size > MAX_MEMBER_BYTES:
@@ -192,7 +192,6 @@ def _opened(path: Path, changed: int) -> Any:
 
 
 def _open_member(path: Path, member: str | tarfile.TarInfo) -> BinaryIO:
-    """Open one file of an archive for reading; the file is decompressed while it is read."""
     archive = _opened(path, path.stat().st_mtime_ns)
     content: BinaryIO = archive.open(member) if isinstance(member, str) else archive.extractfile(member)
     return content

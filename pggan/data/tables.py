@@ -45,17 +45,14 @@ def landmarks_from(points: Any) -> Landmarks:
     """Convert 4, 5 or 68 points [x, y] to `Landmarks`.  Raises ValueError for other numbers of points, and for NaN."""
     array: Landmarks = np.array(points, float)
     if array.shape not in ((4, 2), (5, 2), (68, 2)) or not np.isfinite(array).all():
-        raise ValueError(f"{array.shape[0] if array.ndim else 0} points, but a face has 4, 5 or 68, without NaN")
+        raise ValueError(f"{array.shape[0] if array.ndim else 0} points, but a face has 4, 5 or 68 points, without NaN")
     if len(array) == 68:
         array = np.stack([array[36:42].mean(0), array[42:48].mean(0), array[48], array[54]])
     return np.delete(array, 2, axis=0) if len(array) == 5 else array
 
 
 def plain(name: str) -> str:
-    """Normalise an image's path: "./" and backslashes, and letters such as ü, which Unicode writes in two ways.
-
-    The number of a face, as in a.jpg#2, is left out.
-    """
+    """Give all spellings of an image's path one form.  The number of a face is removed: a.jpg#2 becomes a.jpg."""
     return normalize("NFC", posixpath.normpath(re.sub(r"#\d+$", "", name.strip()).replace("\\", "/")))
 
 
@@ -68,8 +65,8 @@ def matched(listed: Mapping[str, Value], names: Sequence[str]) -> dict[str, Valu
 def classes_of(labels: bool | str, source: Source, entries: Sequence[Entry]) -> tuple[list[str] | None, dict[str, int]]:
     """The names of all classes, sorted, and the class index of each entry by file name; (None, {}) with labels=False.
 
-    labels: the path of a table of labels; or True = use the table in the source, or else the entries' labels.
-    Raises UserError when an image has no class, or each image has a class of its own.
+    labels: the path of a table of labels, or True: use the source's own table, or else the entries' labels.
+    Raises UserError when an image has no class, or when there are many images and no two share a class.
     """
     if labels is False:
         return None, {}
@@ -132,7 +129,7 @@ def read_labels(content: bytes, names: Sequence[str]) -> dict[str, str]:
 
 @contextmanager
 def _refused(given: str, form: str) -> Iterator[None]:
-    """In a `with` block, raise any error as a UserError that names the table (`given`) and its format (`form`)."""
+    """Turn any error of a `with` block into a UserError that names the table (`given`) and an example (`form`)."""
     try:
         yield
     except Exception as error:

@@ -68,7 +68,7 @@ def _begin() -> None:
 
 
 def _end_with_parent() -> None:
-    # Work comes through a pipe that stays open when the parent is killed, so a worker has to wait for the parent's end.
+    # The pipe to a worker stays open when the parent is killed, so this thread waits for the end of the parent.
     parent = multiprocessing.parent_process()
     assert parent is not None, "runs in a worker only"
     parent.join()

@@ -34,7 +34,7 @@ class Layout(NamedTuple):
     images: int
 
     def shards(self) -> dict[int, list[StoredFile]]:
-        """The shards of each resolution; their checksums are still empty."""
+        """The shards of each resolution, with empty checksums."""
         levels = levels_up_to(self.resolution)
         return {level: [*shards_of(level, self.channels, self.images)] for level in levels}
 
@@ -47,7 +47,7 @@ class Layout(NamedTuple):
                 file.truncate(shard.bytes)
 
     def write(self, slot: int, image: Images) -> None:
-        """Write one image [R, R, C] and its smaller levels as number `slot` of the dataset."""
+        """Write an image [R, R, C], at all resolutions, as image number `slot` of the dataset."""
         for pixels in all_levels(image):
             number, place = divmod(slot, images_per_shard(len(pixels), self.channels))
             with open(f"{self.directory}/{shard_name(len(pixels), number)}", "r+b") as file:
@@ -87,7 +87,7 @@ def block_sums(image: NDArray[Any], resolution: int, kind: type[np.unsignedinteg
         rows += image[offset::tall]
     parts = rows.reshape(-1, wide * channels).T
     sums = np.empty((parts.shape[1], channels), kind)
-    for channel in range(channels):  # one channel at a time: numpy is slow if its inner loop has only 3 steps
+    for channel in range(channels):  # numpy's inner loop over 3 channels would be slow, so the channels come one by one
         np.add(parts[channel], parts[channel + channels] if wide > 1 else 0, out=sums[:, channel])
         for part in parts[channel + 2 * channels :: channels]:
             sums[:, channel] += part

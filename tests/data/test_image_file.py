@@ -146,7 +146,7 @@ def test_an_orientation_that_can_not_be_read_turns_nothing_and_is_noted(tmp_path
     pixels = noise(8, 8)
     path = save(tmp_path / name, pixels, exif=exif, lossless=True)
     decoded, notes = image_file.decode(ImageFile(path, partial(path.open, "rb")), 3)
-    assert notes == ["an orientation in its EXIF data that can't be read"]
+    assert notes == ["an EXIF orientation that can't be read"]
     np.testing.assert_array_equal(decoded, np.asarray(Image.open(path)))
 
 

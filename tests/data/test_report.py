@@ -119,7 +119,7 @@ LEFT_OUT = {
 
 # What is used, and noted.
 NOTED = {
-    "linear.png": (GAMMA, "a gamma other than sRGB's, which is not used"),
+    "linear.png": (GAMMA, "a gamma other than sRGB's, ignored"),
     **{name: (content, "an odd JPEG file, but with all pixels") for name, content in ODD.items()},
     "comment.png": (flipped_bit(COMMENTED, COMMENTED.index(b"Comment") + 9), "an odd PNG file, but with all pixels"),
     "cmyk.jpg": (CMYK, "CMYK, converted to RGB"),
