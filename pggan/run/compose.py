@@ -48,7 +48,7 @@ from pggan.training.build import build_trainer, missing
 from pggan.training.timing import StepTimes
 from pggan.training.trainer import Trainer
 
-# A function that takes the final resolution and returns the directory of a pyramid, which it prepares if it is missing.
+# Such a function takes the final resolution, prepares the pyramid if needed, and returns the directory.
 FindImages = Callable[[int], Path]
 
 
@@ -72,9 +72,9 @@ class Source:
 def open_run(
     config: TrainConfig, find_images: FindImages, group: ProcessGroup, began: float | None = None
 ) -> Iterator[Run]:
-    """Build the training run on this rank, resume it if it has a checkpoint, and close its files in the end.
+    """Build the training run on this rank, resume it from its checkpoint, if any, and close its files in the end.
 
-    Args: began: `Run.began` of the same run, if this process has opened the run before.
+    Args: began: `Run.began` from before a rollback; None when a command opens the run for the first time.
     Raises UserError, on one rank, for every mistake that can be found before the first step.
     """
     device, description, schedule = group.device, describe(config), config.schedule.build()
@@ -161,7 +161,7 @@ def open_run(
 def find_source(
     config: TrainConfig, description: dict[str, Any], run_dir: Path, find_images: FindImages, group: ProcessGroup
 ) -> Source:
-    """Find training images and checkpoint; raises UserError if checkpoint, images and keys do not match."""
+    """Find training images and checkpoint; raises UserError if checkpoint, images and configuration do not match."""
     schedule = config.schedule.build()
 
     def find_checkpoint() -> tuple[Checkpoint | None, list[str]]:
@@ -181,7 +181,7 @@ def find_source(
     pyramid = open_everywhere(config, find_images, schedule, group)
     num_classes = len(pyramid.class_names or ()) if config.data.labels else 0
     architecture = config.model.architecture(schedule.final_resolution, pyramid.channels, num_classes)
-    if config.hours is not None:  # continue with the schedule that the run has fitted to its hours
+    if config.hours is not None:  # continue with the schedule that an earlier command has fitted to `hours`
         schedule = with_plan(schedule, group.broadcast_object(header))
     with group.collective_errors():
         if checkpoint is not None:

@@ -31,7 +31,7 @@ from pggan.core.text import NEXT, duration
 from pggan.run.summary import last_quality, quality
 from pggan.sampling.images import Pixels, to_pil
 
-FRAMES_PER_SECOND = 1  # rate of the live view; drawing one frame delays training by 3 ms
+FRAMES_PER_SECOND = 1  # drawing one frame of the live view delays training by 3 ms
 KEPT_WARNINGS = 3  # the live view shows the last three warnings; train.log keeps all warnings
 BAR_WIDTH = 26
 FACES = 8
@@ -45,19 +45,19 @@ class LastingConsole(Console):
         super().__init__(stderr=True, highlight=False, force_jupyter=False)
 
     def say(self, text: str, style: str | None = None) -> None:
-        """Print a line; a terminal gets it wrapped between words, so that only a long path is wider than its lines."""
-        if self.is_terminal and not text.startswith(NEXT):  # users copy the next command
+        """Print `text`; on a terminal, long text is wrapped between words."""
+        if self.is_terminal and not text.startswith(NEXT):  # users copy the next command, so it is not wrapped
             text = fill(text, self.width, break_long_words=False, break_on_hyphens=False)
         self.print(text, markup=False, soft_wrap=True, style=style)
 
     def box(self, lines: Sequence[str]) -> None:
-        """Print `lines`, in a box if the terminal is wide enough: users can't copy a line that a box has cut."""
+        """Print `lines`, with a box around them if the terminal is wide enough."""
         fits = self.is_terminal and max(map(len, lines)) + 4 <= self.width
         text = Text("\n".join(lines))
         self.print(Panel.fit(text) if fits else text, soft_wrap=not fits)
 
     def print(self, *objects: Any, **settings: Any) -> None:
-        """Print `objects`; a closed pipe or terminal is ignored."""
+        """Print `objects`; does nothing if the pipe or terminal is closed."""
         with suppress(OSError):
             super().print(*objects, **settings)
 
@@ -67,15 +67,15 @@ class LastingConsole(Console):
 
 
 class TrainingConsole:
-    """The console output of one training run; a context manager, which shows the live view."""
+    """The console output of one training run; as a context manager, it shows the live view."""
 
     def __init__(self, run_dir: Path, course: Course, images: int) -> None:
         """Args: images: number of images that the run has shown so far."""
         self.run_dir, self.course, self.images, self.phase = run_dir, course, images, course.at(images)
         self.rows = {"tick": "none yet", "quality": last_quality(run_dir) or "not measured yet"}
-        self.end = 0.0  # expected end of the run, on the clock of time.monotonic()
+        self.end = 0.0  # value of time.monotonic() at which the run should end
         self.warnings: deque[str] = deque(maxlen=KEPT_WARNINGS)
-        self._strip: list[RenderableType] = []  # the newest faces, if the terminal can show faces
+        self._strip: list[RenderableType] = []  # the newest faces; empty on a terminal without true colour
         self._console = LastingConsole()
         self.line, self.box = self._console.say, self._console.box
         self.is_live = self._console.is_terminal and not self._console.is_dumb_terminal
@@ -92,7 +92,7 @@ class TrainingConsole:
         self.close()
 
     def close(self) -> None:
-        """End the live view; the lines above it and the newest faces stay on the terminal."""
+        """End the live view; the log lines and the newest faces stay on the terminal."""
         with suppress(OSError):
             self._live.stop()
         for strip in self._strip:
@@ -128,7 +128,7 @@ class TrainingConsole:
         return text
 
     def frame(self) -> RenderableType:
-        """Build the live view, at most 80 columns wide unless there are faces."""
+        """Build one frame of the live view."""
         phase, schedule = self.phase, self.course.schedule
         levels = Text()
         for side in resolutions_between(schedule.first_resolution, schedule.final_resolution):
@@ -145,15 +145,12 @@ class TrainingConsole:
         for name, text in (self.rows | {"checkpoint": (saved or ["none yet"])[-1]}).items():
             rows.add_row(name, Text(text))
         texts = Group(table, rows, *(Text(f"! {text}", "yellow") for text in self.warnings))
-        # The terminal writes ^C behind the last line, which must not wrap: rich erases as many lines as it has drawn.
+        # Leave space for the ^C that a terminal adds on Ctrl-C: rich could not erase a line that wraps.
         return Group(*self._strip, Constrain(texts, self._console.width - len("^C")))
 
 
 def half_blocks(fakes: Pixels, width: int) -> RenderableType:
-    """Images [N, R, R, C] side by side in at most `width` columns; a character shows two pixels, one above the other.
-
-    Images that are too wide are shrunk.
-    """
+    """Draw images [N, R, R, C] side by side with half-block characters, shrunk to at most `width` columns in sum."""
     side = max(min(fakes.shape[1], width // len(fakes)) // 2 * 2, 2)
     small = [to_pil(one).convert("RGB").resize((side, side), Image.Resampling.BOX) for one in fakes]
     pixels = np.concatenate([np.asarray(one) for one in small], 1)

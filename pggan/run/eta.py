@@ -1,4 +1,4 @@
-"""Estimates the remaining time of a run from measured step times; with `hours=`, fits the schedule into the time."""
+"""Estimates the remaining time of a run from measured step times; with `hours=`, fits the schedule into these hours."""
 
 from bisect import bisect_right
 from dataclasses import dataclass, replace
@@ -10,24 +10,24 @@ from pggan.core.schedule import Course, Schedule
 from pggan.core.text import duration
 from pggan.training.timing import PhaseTimes
 
-# Old step times lose weight with a half-life of 60 seconds or of half the time since the start, whichever is longer.
-# Recent steps predict the times of the next levels best, but the times of only a few steps are noisy.
+# The weight of past step times has a half-life: half of the time since the start, but at least 60 seconds.
+# Recent step times predict the next phases best, but the average of too few step times is noisy.
 HALF_LIFE_SECONDS, HALF_LIFE_SHARE = 60.0, 0.5
-TRUSTED_SECONDS = 3.0  # step times measured at the start weigh as much as this many seconds of training
+TRUSTED_SECONDS = 3.0  # weight of the steps that were measured before training, as seconds of training
 TRAINING_SHARE = 0.98  # share of `hours` that training may use; saving the last checkpoint needs the rest
-KNOWN_SHARE = 0.1  # phases of growth keep their length until this share of `hours` has passed: early step times mislead
+KNOWN_SHARE = 0.1  # growth is not shortened before this share of `hours`, because early step times are not typical
 PLANNED = ("growth_images", "lr_decay_images", "total_images")  # keys that `hours=` changes and state.json stores
 ENDLESS = 10**12  # an image count that no run reaches
 
 
 @dataclass
 class Eta:
-    """Estimates the seconds until a run ends: expected time of each phase x (measured / expected time so far).
+    """Estimates the seconds until a run ends, from the expected time of each phase and the measured speed so far.
 
-    The time of grids and checkpoints counts as training time.  Later evaluations are expected to take the same share of
-    the time as earlier ones, but at most `max_share`.
+    Grids and checkpoints count as training time.  Evaluations are expected to take the same share of the time as so
+    far, but at most `max_share`.
 
-    Args: images: the images shown so far; now: the current time in seconds, on the clock that all later calls use.
+    Args: images: number of images shown so far; now: current time in seconds; later calls must use the same clock.
     """
 
     course: Course
@@ -53,23 +53,23 @@ class Eta:
         self.images, self.now = images, now
 
     def seconds_between(self, before: int, after: int, schedule: Schedule | None = None) -> float:
-        """The seconds from image count `before` to `after` at this run's speed; schedule=None: this run's schedule."""
+        """Estimate the seconds from image count `before` to `after`, by default with this run's schedule."""
         ratio = self._took / self._expected if self._expected > 0 else 1.0
         ratio /= 1 - min(self._evaluating / max(self.now - self._began, 1.0), self.max_share)
         return ratio * self.phase_times.seconds(schedule or self.course.schedule, before, after)
 
     def images_after(self, seconds: float, images: int) -> int:
-        """The image count that training reaches `seconds` after image count `images`, if the last phase had no end."""
+        """Return the image count that a run without an end would reach `seconds` after image count `images`."""
         endless, counts = replace(self.course.schedule, total_images=ENDLESS), range(images + 1, ENDLESS)
         return images + bisect_right(counts, seconds, key=lambda count: self.seconds_between(images, count, endless))
 
 
 @dataclass(frozen=True)
 class TimeLimit:
-    """Fits the schedule of a run into `hours`, which include start-up and all earlier commands of the same run.
+    """Fits the schedule of a run into `hours` of running time, start-up and earlier commands included.
 
-    Args: eta: estimates the time left; began: the run's start on the clock of `eta`, moved forward by the pauses
-    between commands, so that now - began is the running time; configured: the schedule of the configuration.
+    Args: eta: estimates the time left; began: the current time minus the seconds that the run has taken so far;
+    configured: the schedule before any change.
     """
 
     hours: float
@@ -86,9 +86,9 @@ class TimeLimit:
     def plan(self, images: int, now: float, reserve: float = 0.0) -> None:
         """Change the schedule so that training ends in time; `images` have been shown at the time `now`.
 
-        If needed, growth is shortened so that the last phase gets half of its planned time, or half of the time left
-        if that is less.  The decay of the learning rates keeps its share of the last phase.
-        Args: reserve: seconds after the last image for work other than saving, such as the last evaluation.
+        Growth is shortened if the last phase would get less than half of its configured time.  The decay of the
+        learning rates keeps its share of the last phase.
+        Args: reserve: seconds to keep for the last evaluation.
         """
         eta, course, last, whole = self.eta, self.eta.course, self.configured.phases[-1], 3600 * self.hours
         spent = now - self.began
@@ -103,9 +103,9 @@ class TimeLimit:
         course.schedule = replace(course.schedule, lr_decay_images=decay, total_images=max(reached, images + 1))
 
     def _grown_within(self, seconds: float, images: int) -> Schedule:
-        """The schedule with growth as configured, or with the rest of growth shortened by one factor to fit `seconds`.
+        """Shorten what is left of growth by one factor, if growth would take more than `seconds` from now on.
 
-        A fade that has begun is shortened, too, so that alpha reaches 1.  A phase that has begun never becomes longer.
+        A fade that has begun is shortened, too, and alpha still reaches 1.  A phase that has begun never gets longer.
         """
         schedule, planned = self.eta.course.schedule, self.configured.growth_images
         phases = zip(schedule.phases[:-1], planned, strict=True)
@@ -117,14 +117,14 @@ class TimeLimit:
 
 
 def with_plan(schedule: Schedule, plan: dict[str, Any]) -> Schedule:
-    """`schedule` with the values in `plan`, which is `TimeLimit.planned` of rank 0 or the header of a checkpoint."""
+    """Return `schedule` with the values of the PLANNED keys in `plan`; other keys are ignored."""
     growth = plan.get("growth_images", ())
     schedule = schedule.with_growth(growth) if len(growth) == len(schedule.growth_images) else schedule
     return replace(schedule, **{key: plan[key] for key in PLANNED[1:] if key in plan})
 
 
 def until(seconds: float, now: datetime) -> str:
-    """A text with the duration `seconds` and the time of day at which it ends."""
+    """Return a text such as "about 2.25 h, until 12:15"."""
     end = now + timedelta(seconds=min(seconds, 3e9))  # at most a century, because datetime ends in the year 9999
     clock = f"{end:%H:%M}" if end.date() == now.date() else f"{end:%H:%M on %d %B %Y}"
     return f"about {duration(seconds)}, until {clock}"

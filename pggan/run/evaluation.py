@@ -27,7 +27,7 @@ MAX_POINTS = 100  # limit of evaluations per run if evaluation.interval_images i
 
 
 def is_better(mark: dict[str, Any], best: Any) -> bool:
-    """Whether `mark` replaces `best`: it has a later phase, a lower value in the same phase, or another metric."""
+    """Whether `mark` is of a later phase than `best`, or has a lower value in the same phase, or another metric."""
     if best is None or best["metric"] != mark["metric"]:
         return True
     this, other = ((-one["resolution"], one["fading"], one["value"]) for one in (mark, best))
@@ -35,7 +35,7 @@ def is_better(mark: dict[str, Any], best: Any) -> bool:
 
 
 def fits(took: float, spent: float, share: float, *, last: bool) -> bool:
-    """Whether `share` - `spent` seconds suffice for this and the `last` evaluation, which take `took` seconds each."""
+    """Whether `share` seconds, of which `spent` are gone, allow an evaluation now and another at the end of the run."""
     return spent + took * (1 if last else 2) <= share
 
 
@@ -48,7 +48,7 @@ class TrainingEvaluator:
     group: ProcessGroup
     reporter: Reporter | NullReporter
     run_dir: Path
-    interval_images: int | None  # images between two evaluations; None: evaluations take `share` of the training time
+    interval_images: int | None  # images between two evaluations; None: evaluations may take `share` of the time
     share: float
     images: int  # number of images shown so far
 
@@ -58,7 +58,7 @@ class TrainingEvaluator:
         for name, metric in [*metrics.items()]:
             try:
                 images_compared(name, metric, self.evaluator.count, self.pyramid)
-            except UserError as error:  # too few images for this metric must not end training
+            except UserError as error:  # the training set is too small for this metric, so the metric is left out
                 self.reporter.line(f"{name} is left out: {error.problem}")
                 del metrics[name]
         self.decides = next((metric.decides for metric in metrics.values() if metric.decides), None)
@@ -66,7 +66,7 @@ class TrainingEvaluator:
         kept = [directory for directory in checkpoints_of(self.run_dir) if int(directory.name) <= self.images]
         best = best_of(kept) if self.group.is_main else None
         self._best = self.group.broadcast_object(None if best is None else mark_of(best, BEST))
-        self.mark: dict[str, Any] | None = None  # evaluation result for the next checkpoint, if it is the best so far
+        self.mark: dict[str, Any] | None = None  # the best result so far, until a checkpoint stores this result
 
     def is_due(self, before: int, images: int) -> bool:
         """Whether `interval_images` makes an evaluation due after the step from image count `before` to `images`."""
@@ -74,7 +74,7 @@ class TrainingEvaluator:
         return every is not None and bool(self.evaluator.metrics) and is_due(every, before, images)
 
     def at_tick(self, g_ema: Generator, phase: Phase, images: int, total: int) -> dict[str, float]:
-        """Evaluate on all ranks if an evaluation is due; returns values by tag.  `total`: images of the whole run."""
+        """Evaluate on all ranks if an evaluation is due; returns the metrics by TensorBoard tag."""
         metrics = self.evaluator.metrics.values()
         if all(phase.resolution < one.least_resolution for one in metrics) or not self._is_time(images, total):
             return {}
@@ -84,13 +84,13 @@ class TrainingEvaluator:
             found = self.evaluator.evaluate(g_ema, shown, self.pyramid, group=self.group)
         except (UserError, RemoteUserError, torch.OutOfMemoryError) as error:  # a failure must not end training
             if isinstance(error, torch.OutOfMemoryError) and self.group.world_size > 1:
-                raise  # if this rank alone left the evaluation, the other ranks would wait for it forever
+                raise  # if one rank went on alone, the other ranks would wait for this rank forever
             self.reporter.line(f"No evaluation at {images:,} images: {error}")
             return {}
         finally:
             self._evaluated_at, self.took = images, time.monotonic() - began
             self._spent += self.took
-            if self.interval_images is None:  # the ETA counts evaluations at fixed intervals as training time
+            if self.interval_images is None:  # evaluations at fixed intervals count as training time
                 self.reporter.evaluated(self.took)
         for note in found.notes if is_first else ():
             self.reporter.line(note)
@@ -110,7 +110,7 @@ class TrainingEvaluator:
         return bool(self.group.broadcast_object(has_time))
 
     def _mark_best(self, values: dict[str, float], phase: Phase) -> None:
-        """Report `values`, and mark the checkpoint of this step if these values are the best so far."""
+        """Log the metrics `values`; the best values so far become the `mark` of the next checkpoint."""
         name = next((name for name in values if name.startswith(f"{self.decides}@")), None)
         if name is not None and math.isfinite(values[name]):
             mark = {"metric": name, "value": values[name], "resolution": phase.resolution, "fading": phase.alpha < 1}

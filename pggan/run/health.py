@@ -1,4 +1,4 @@
-"""Averages the metrics of all steps between two ticks, and raises alarms if the averages look wrong."""
+"""Averages the metrics of all steps between two ticks (regular reports), and raises alarms if averages look wrong."""
 
 from collections import defaultdict, deque
 from collections.abc import Mapping
@@ -14,13 +14,13 @@ from pggan.distributed.process_group import ProcessGroup
 
 COUNTED = "/skipped"  # metrics with this suffix in their name are summed, all others are averaged
 PEAKED = "/gradient_norm"  # metrics with this suffix are averaged, and their maximum is reported, too
-PEAK = "_max"  # appended to the name of a metric to name its maximum
+PEAK = "_max"  # suffix of the maximum of a metric, such as D/gradient_norm_max
 
-SPIKE_FACTOR = 100  # alarm if a gradient norm exceeds 100 times its recent median; new levels cause smaller spikes
+SPIKE_FACTOR = 100  # alarm if a gradient norm exceeds 100 times its median; a new resolution causes smaller spikes
 # ADA aims at a mean sign of 0.6 for D's scores of reals (Karras et al. 2020, section 3).
-# In the recipe avatars_32, the mean sign of D's scores stays below 0.67 until the learning rates decay.
+# Runs of the recipe avatars_32 stay below a mean sign of 0.67, so a limit of 0.8 raises no alarm there.
 # A mean sign of 0.8 means that D is wrong about one real in 10.
-# For relativistic losses, `Loss.mean_sign` converts MAX_SIGN to a limit for signs of differences, real minus fake.
+# Relativistic losses compare a real with a fake, so `Loss.mean_sign` converts MAX_SIGN for these losses.
 MAX_SIGN, RECENT_TICKS = 0.8, 12
 REALS_SIGN = "health/reals_sign"
 REMEDIES = {
@@ -31,23 +31,23 @@ REMEDIES = {
     "lower augmentation.rampup_images), or stop training and use checkpoint=best",
 }
 
-Values = dict[str, NDArray[np.float32]]  # values [N] of a metric by its name
+Values = dict[str, NDArray[np.float32]]  # values [N] of each metric, by name
 
 
 class MetricAccumulator:
-    """Collects named tensors of all steps between two ticks on the device, so no step waits for a copy to the CPU."""
+    """Keeps the metrics of all steps since the last tick on the device, so no step waits for a copy to the CPU."""
 
     def __init__(self) -> None:
-        self._steps: list[tuple[dict[str, int], Tensor]] = []  # for each step: {name: number of values}, flat tensor
+        self._steps: list[tuple[dict[str, int], Tensor]] = []
 
     def add(self, named: dict[str, Tensor]) -> None:
-        """Add the tensors of one step, of any shape; the names may differ from step to step."""
-        # One concatenation of all tensors saves kernel launches, which cost more than copying these few numbers.
+        """Add the metrics of one step: tensors of any shape, by name."""
+        # One concatenation launches fewer kernels than copying the metrics one by one.
         flat = torch.cat([values.detach().flatten().float() for values in named.values()])
         self._steps.append(({name: values.numel() for name, values in named.items()}, flat))
 
     def take(self) -> Values:
-        """All values that this rank has added since the last call, by name; waits for the device."""
+        """Return and forget all values that this rank has added, by name; waits for the device."""
         steps, self._steps = self._steps, []
         parts = defaultdict[str, list[Tensor]](list)
         for sizes, flat in steps:
@@ -57,7 +57,7 @@ class MetricAccumulator:
 
 
 def means(values: Values, group: ProcessGroup) -> dict[str, float]:
-    """The mean of each metric over all ranks; COUNTED metrics are summed, and PEAKED metrics also get a maximum."""
+    """Average each metric over all steps and ranks; COUNTED metrics are summed, PEAKED metrics also get a maximum."""
     if not values:
         return {}
     mine = [(float(each.sum(dtype=np.float64)), each.size, float(each.max())) for each in values.values()]
@@ -82,12 +82,12 @@ class Alarms:
     def at_tick(
         self, resolution: int, scalars: Mapping[str, float], *, rates_fall: bool
     ) -> tuple[dict[str, float], list[str]]:
-        """Returns scalars by tag (1 for a raised alarm, else 0) and the texts of alarms that have not been shown yet.
+        """Return 1 (raised) or 0 by alarm, and the texts of raised alarms that have not been shown at this resolution.
 
-        Args: scalars: means of this tick by tag; rates_fall: whether the learning rates decay.  The alarm about
-        overfitting is then off, because G hardly changes, and good runs reach a mean sign of 0.9 (docs/lab.md).
+        Args: scalars: means of this tick by tag; rates_fall: whether the learning rates decay.  If they do, the alarm
+        about overfitting is off, because D is then right about most reals in good runs, too.
         """
-        if resolution != self._resolution:  # D's scores at a new resolution can't be compared with older scores
+        if resolution != self._resolution:  # forget D's scores at the last resolution: D's new scores differ
             self._resolution, self._said = resolution, set[str]()
             self._recent[REALS_SIGN].clear()
         found = {

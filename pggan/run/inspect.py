@@ -1,4 +1,4 @@
-"""`pggan inspect` and `pggan timelapse`: what a run, file or data set holds, and a run's film.  Imports no torch."""
+"""`pggan inspect` prints facts of a run, file or data set; `pggan timelapse` writes a film.  Imports no torch."""
 
 import json
 from collections import Counter
@@ -59,7 +59,7 @@ def facts_of_run(path: Path) -> dict[str, Any]:
     """The facts of a checkpoint; `path` is a checkpoint, or a run directory whose newest valid checkpoint is read."""
     checkpoint, _ = resolve_checkpoint(path, "run")
     best, header = best_of(checkpoints_of(path)), checkpoint.header
-    about = reached(path) if checkpoints_of(path) else {}  # `path` may be a checkpoint
+    about = reached(path) if checkpoints_of(path) else {}  # none if `path` is a checkpoint
     return {
         **{key: header[key] for key in ("images", "resolution", "alpha", "phase")},
         "hours": round(header.get("spent_seconds", 0.0) / 3600, 6),
@@ -73,7 +73,7 @@ def facts_of_run(path: Path) -> dict[str, Any]:
 
 
 def facts_of_generator(path: Path) -> dict[str, Any]:
-    """The facts of a generator file: images shown, resolution, parameters, checksum, architecture, licence if any."""
+    """Return the facts of a generator file, such as images shown, resolution, parameters and licence."""
     with refusing_generators(path):
         about, parameters = read_generator_header(path), Counter[str]()
         for name, (_, shape) in stored_tensors(path).items():
@@ -88,14 +88,14 @@ def facts_of_generator(path: Path) -> dict[str, Any]:
 
 
 def parameters_in(checkpoint: Checkpoint, network: str) -> int:
-    """The number of parameters of the network `network` in a checkpoint."""
+    """Count the parameters of the network `network` in a checkpoint."""
     file, prefix = checkpoint.file_of(network)
     tensors = stored_tensors(checkpoint.directory / file)
     return sum(prod(shape) for name, (_, shape) in tensors.items() if name.startswith(prefix))
 
 
 def facts_of_picture(path: Path) -> dict[str, Any]:
-    """The facts that pggan stored as a mark in a picture or film; raises UserError if `path` can't be read."""
+    """Return the facts that pggan has stored inside a picture or film; raises UserError if `path` can't be read."""
     try:
         return mark_in(path)
     except OSError as error:
@@ -125,7 +125,7 @@ def facts_of_data(config: InspectConfig) -> dict[str, Any]:
 
 
 def timelapse(config: TimelapseConfig) -> int:
-    """Write a film of the small grids that a run has stored; returns the exit code of `pggan timelapse`."""
+    """Write a film of the small grids that a run has stored; returns the exit code."""
     out, folder = output_path(config.out, config.run, "timelapse", ANIMATED), Path(config.run) / "samples" / FOLDER
     grids = stored_grids(folder)
     if not grids:

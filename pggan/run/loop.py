@@ -28,7 +28,7 @@ from pggan.training.trainer import Trainer
 
 # Bits that a rank sets in an all-reduce before each step, so that all ranks stop, save or roll back at the same step.
 STOP, SAVE, GO_BACK = 1, 2, 4
-SPENT = "spent_seconds"  # key of state.json: seconds of training before this checkpoint
+SPENT = "spent_seconds"  # key of state.json for the seconds that the run had trained until the checkpoint
 
 
 @dataclass
@@ -48,16 +48,16 @@ class Run:
     pictures: Pictures | None  # None except on rank 0
     tick_images: int
     most_skipped: int  # training rolls back after this many skipped updates in a row
-    began: float  # time.monotonic() - began is the training time so far, without pauses between commands
+    began: float  # `time.monotonic() - began` is the run's training time, earlier commands included
     hours: float | None
-    limit: TimeLimit | None  # only on rank 0 of a run with `hours`
+    limit: TimeLimit | None  # None except on rank 0 of a run with `hours`
 
     def __post_init__(self) -> None:
         self._numbers = MetricAccumulator()
         self._phase_index = -1  # index of the last phase that was reported
         self._saved_at = self.state.images or -1
         self._is_wanted = False  # whether a checkpoint is due; saving waits for a step without skipped updates
-        self._problem: NonFiniteError | None = None  # error that was found while the last checkpoint was written
+        self._problem: NonFiniteError | None = None  # set if the last checkpoint has NaN or infinite numbers
 
     @property
     def state(self) -> State:
@@ -90,12 +90,11 @@ class Run:
         return phase
 
     def _begin_phase(self, phase: Phase) -> None:
-        """Report that `phase` begins, or that the run resumes within `phase`; a new phase frees the CUDA graphs."""
         self._phase_index = phase.index
         is_new = phase.index != self.state.phase_index
         self.reporter.begin_phase(phase, self.state.images, is_new=is_new)
         if is_new:
-            self.trainer.release_graphs()  # larger images may need the memory of the CUDA graphs
+            self.trainer.release_graphs()  # frees GPU memory, which larger images may need
         if self.state.images == 0:
             self._happen(Step(phase, 0, 0, is_last=False))
 
@@ -111,13 +110,13 @@ class Run:
         self._happen(step)
 
     def _happen(self, step: Step) -> None:
-        """Draw pictures, report a tick, evaluate and save a checkpoint, each if it is due after `step`."""
+        """Draw pictures, report, evaluate and save a checkpoint, as far as they are due after `step`."""
         if self.pictures is not None:
             self.pictures(step)
         if step.reaches(self.tick_images) or self.evaluator.is_due(step.before, step.images):
             self._tick(step)
         self._is_wanted |= step.reaches(self.writer.every_images) or self.evaluator.mark is not None
-        # While updates are skipped, no checkpoint is saved: the state may be broken, so rolling back to it is useless.
+        # After a skipped update, the weights may already be broken, so no checkpoint is saved.
         if self._is_wanted and not step.is_last and updates_were_taken(self.state, self.most_skipped):
             self._save()
 
@@ -132,8 +131,8 @@ class Run:
         scalars = means(values, group)
         if not step.is_last:
             self._replan(step.images)
-        if is_sound:  # while updates are skipped, no checkpoint is saved, so no result may be marked as the best
-            shown = self.course.at(step.images - 1)  # the phase of the last image shown, as in checkpoints
+        if is_sound:  # evaluate no weights that may be broken, because no checkpoint stores them
+            shown = self.course.at(step.images - 1)  # the phase of the last image shown, which checkpoints also store
             scalars |= self.evaluator.at_tick(state.g_ema, shown, step.images, self.course.schedule.total)
         if loss.scores_are_log_odds and "scores/reals" in values:
             reals, fakes = (torch.from_numpy(values[f"scores/{kind}"]) for kind in ("reals", "fakes"))
@@ -143,7 +142,7 @@ class Run:
         group.require_equal_weights({"G": [*state.g.network.weights], "D": [*state.d.network.weights]})
 
     def _replan(self, images: int) -> None:
-        """With `hours`, rank 0 fits the schedule into the time left and sends it to all ranks."""
+        """With `hours`, rank 0 fits the schedule into the time left and sends the new schedule to all ranks."""
         if self.hours is None:
             return
         if (limit := self.limit) is not None:
@@ -164,7 +163,7 @@ class Run:
         self._saved_at = state.images
 
     def _wait_for_checkpoint(self) -> bool:
-        """Wait until the last checkpoint is written; returns False if it has numbers that are not finite."""
+        """Wait until the last checkpoint is written; returns False if the checkpoint has NaN or infinite numbers."""
         try:
             self.writer.wait()
         except NonFiniteError as problem:
@@ -180,10 +179,10 @@ class Run:
         if self._saved_at != images:
             self._save()
         if self._wait_for_checkpoint() and self.group.is_main:
-            # A command that was killed may have written a checkpoint without removing older checkpoints.
+            # Remove the old checkpoints that a killed command may have left.
             prune(self.run_dir, images, self.writer.keep)
         if problem := self.group.broadcast_object(str(self._problem or "")):
-            raise self._problem or NonFiniteError(problem)  # rank 0's `_problem` also has the checkpoint's image count
+            raise self._problem or NonFiniteError(problem)  # only the error of rank 0 names the image count
         reporter.console.close()
         if images < schedule.total:
             resumes = f"The same command with run_dir={self.run_dir} resumes."

@@ -23,7 +23,7 @@ from pggan.run.summary import METRIC, records_of
 HOST = "127.0.0.1"
 # By default, TensorBoard shows only 10 pictures per tag, which it picks at random.
 SAMPLES = "images=1000,text=1000"
-MAX_FACES = 4  # runs whose faces are pinned, the newest ones: TensorBoard pins at most ten cards
+MAX_FACES = 4  # the faces of only the newest runs are pinned, because TensorBoard pins at most ten cards
 PINNED = ("scores/reals", "scores/fakes", "speed/images_per_second", "speed/eta_seconds")
 
 
@@ -31,10 +31,10 @@ def run(config: MonitorConfig) -> int:
     """Serve TensorBoard until Ctrl-C; returns the exit code."""
     directory = Path(config.run)
     newest = newest_run(directory, EVENTS)
-    signal(SIGTERM, default_int_handler)  # SIGTERM, like Ctrl-C, then removes the temporary folder
+    signal(SIGTERM, default_int_handler)  # so that SIGTERM removes the temporary folder, as Ctrl-C does
     with TemporaryDirectory(prefix="pggan-monitor-") as folder:
         logdir = directory
-        if any(directory.glob(EVENTS)):  # TensorBoard would call a run ".", so it gets a folder with a link to the run
+        if any(directory.glob(EVENTS)):  # without a folder around the run, TensorBoard would name the run "."
             logdir = Path(folder)
             (logdir / directory.resolve().name).symlink_to(directory.resolve(), target_is_directory=True)
         address = serve(logdir, directory.resolve().name, config.port) + cockpit(directory)
@@ -51,7 +51,7 @@ def run(config: MonitorConfig) -> int:
 
 
 def cockpit(directory: Path) -> str:
-    """The part of TensorBoard's address that pins cards and turns smoothing off, for the runs in `directory`."""
+    """Return the end of TensorBoard's URL, which pins cards of the runs in `directory` and turns smoothing off."""
     events = sorted(directory.rglob(EVENTS), key=lambda path: path.stat().st_mtime, reverse=True)
     runs = [*dict.fromkeys(path.parent for path in events)]
     names = {path: directory.resolve().name if path == directory else path.relative_to(directory) for path in runs}
@@ -94,14 +94,14 @@ def serve(logdir: Path, title: str, port: int | None) -> str:
     arguments += [f"--window_title=pggan {title}"] + ([] if port is None else [f"--port={port}"])
     board.configure(["tensorboard", *arguments])
     try:
-        with redirect_stderr(StringIO()):  # TensorBoard warns that its default data loader is experimental
+        with redirect_stderr(StringIO()):  # hides TensorBoard's warning about an experimental data loader
             return str(board.launch())
     except program.TensorBoardServerException as error:
         raise UserError(f"TensorBoard can't use {HOST} with port={port}.", "Set another port=.") from error
 
 
 def rereading(plugin: Any) -> Any:
-    """TensorBoard's projector `plugin`, made anew for each request: one plugin would never see points written later."""
+    """Wrap TensorBoard's projector `plugin`, so that every request reads the points from disk again."""
 
     class Projector(plugin):  # type: ignore[misc]
         def __init__(self, context: Any) -> None:

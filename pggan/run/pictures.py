@@ -39,13 +39,13 @@ LEAST_SECONDS = 60  # shorter runs write no film, because writing 200 frames tak
 MAX_TILE = 128  # longest side in pixels of an image in a stored grid; larger images are shrunk by averaging
 MAX_STORED_PIXELS = 2**16  # largest number of pixels of a stored grid: even a grid of noise then takes less than 200 KB
 MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # limits on fakes in TensorBoard's projector: 256 at 256x256, 16 at 1024x1024
-POINTS, POINTS_FILE = "projector", "projector_config.pbtxt"  # folder with points, and TensorBoard's list of points
+POINTS, POINTS_FILE = "projector", "projector_config.pbtxt"  # folder of points, and file that lists the points
 POINT_TILE = 32  # side in pixels of an image in TensorBoard's projector: 256 such images take a few hundred kilobytes
 
 
 @dataclass(frozen=True)
 class Step:
-    """The last training step, which has led from image count `before` to `images`; both are 0 before the first step."""
+    """The training step from image count `before` to `images`; both counts are 0 before the first step."""
 
     phase: Phase
     before: int
@@ -79,7 +79,7 @@ class Pictures:
         self.state, self.pyramid, self.reporter = state, pyramid, reporter
         self.final, self.grid_images = schedule.final_resolution, grid_images
         self.film_images = -(-schedule.total // FILM_GRIDS)  # images shown between two stored grids
-        # All stored grids of a run have `self.columns` columns and as many rows.
+        # Every stored grid of a run has `self.columns` rows and `self.columns` columns.
         self.tile = min(self.final, MAX_TILE)
         self.columns = 4 if 16 * self.tile**2 <= MAX_STORED_PIXELS else 2
         make_directory(self.film)
@@ -110,7 +110,7 @@ class Pictures:
             save_film(frames, len(grids), FILM_FPS, self.folder / FILM, mark)
 
     def _show_grids(self, phase: Phase, images: int) -> None:
-        """Show reals, and fakes of G and averaged G for seeds 0, 1, 2 …; store the averaged G's fakes as a PNG file."""
+        """Show reals, fakes of G and fakes of the averaged G; only the fakes of the averaged G become a PNG file."""
         self._show("reals", self._reals(phase.resolution), images)
         g, file = self.state.g.network, self.folder / f"fakes-{images:09d}.png"
         assert isinstance(g, Generator), "new_state creates a Generator"
@@ -120,7 +120,7 @@ class Pictures:
             self.reporter.console.faces(fakes)  # faces of the averaged G come last, so the live view keeps showing them
 
     def _count(self, resolution: int) -> int:
-        """The number of images of a preview grid: columns x rows, or fewer to stay within MAX_GRID pixels."""
+        """Return the number of images in a preview grid: columns x rows, or fewer to stay within MAX_GRID pixels."""
         side = max(resolution, min(self.final, MIN_TILE))
         return min(self.layout[0] * self.layout[1], max(MAX_GRID // side**2, 1))
 
@@ -135,7 +135,7 @@ class Pictures:
     def _store_grid(self, phase: Phase, images: int) -> None:
         """Store one frame of the film: a small grid of the averaged generator's images for the seeds 0, 1, 2 …"""
         fakes = draw_seeds(self.state.g_ema, self.columns**2, phase.resolution, phase.alpha)
-        if len(fakes) >= FACES:  # a grid of large images has fewer than FACES images
+        if len(fakes) >= FACES:  # a grid of fewer faces would not fill the live view
             self.reporter.console.faces(fakes)
         small = shrink(fakes, max(phase.resolution // self.tile, 1))
         facts = GridFacts(images, phase.resolution, phase.alpha, round(self.reporter.hours, 6), self.columns)
@@ -144,7 +144,7 @@ class Pictures:
 
 @torch.no_grad()
 def show_projector(board: SummaryWriter, pyramid: ImagePyramid, state: State, phase: Phase) -> None:
-    """Show reals and the averaged G's fakes in TensorBoard's projector, as points: the inputs of D's last layer."""
+    """Show reals and fakes in TensorBoard's projector: a point is the input of D's last layer for one image."""
     side, d = phase.resolution, state.d.network
     assert isinstance(d, Discriminator), "new_state creates a Discriminator"
     group = state.g_ema.architecture.stddev_group  # D's minibatch stddev needs batches of whole groups
@@ -164,9 +164,9 @@ def show_projector(board: SummaryWriter, pyramid: ImagePyramid, state: State, ph
     rows = [[f"{kind} {number}", kind] for kind in ("fake", "real") for number in range(count)]
     faces = torch.from_numpy(shrink(images.numpy(), max(side // POINT_TILE, 1))).permute(0, 3, 1, 2) / 255
     faces = faces[:, :3] if faces.shape[1] in (3, 4) else faces[:, :1].expand(-1, 3, -1, -1)
-    step: Any = f"{POINTS}/{state.images:09d}"  # SummaryWriter makes a folder of this name in the run directory
+    step: Any = f"{POINTS}/{state.images:09d}"  # add_embedding makes a folder with this path in the run directory
     board.add_embedding(torch.cat(features), rows, faces, step, "features_of_D", ["name", "kind"])
-    # TensorBoard would list the points of all image counts, and show the oldest.
+    # Keep only the newest entry of the list, because TensorBoard would show the points of the oldest entry.
     points = (file := Path(board.log_dir, POINTS_FILE)).read_text("utf-8").rpartition("embeddings {")
     with atomic_write(file) as temporary:
         temporary.write_text(points[1] + points[2], "utf-8")

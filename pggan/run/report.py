@@ -24,12 +24,12 @@ from pggan.run.summary import METRICS_FILE, records_of
 from pggan.sampling.images import Pixels, save_png
 from pggan.sampling.marks import mark_line
 
-# Keys for TensorBoard's HParams, where people compare runs; TensorBoard's text page has all keys.
+# Only these keys become columns of TensorBoard's HParams table, in which people compare runs.
 COMPARED = ("seed", "precision", "elastic", "loss", "model", "schedule", "ema", "augmentation")
 
 
 class NullReporter:
-    """The reporter of all ranks but rank 0: every method of `Reporter` can be called, and does nothing."""
+    """Replaces `Reporter` on all ranks but rank 0: every method can be called, and does nothing."""
 
     def __getattr__(self, name: str) -> Self:
         return self
@@ -39,14 +39,14 @@ class NullReporter:
 
 
 class Reporter:
-    """Writes all scalars, lines and pictures of a run; a context manager, which closes the files."""
+    """Writes all scalars, lines and pictures of a run; as a context manager, it closes the files."""
 
     def __init__(
         self, run_dir: Path, course: Course, eta: Eta, alarms: Alarms, *, images: int, began: float, marks: bool = True
     ) -> None:
         """Continue the files of the run at image count `images`, and drop the entries of later image counts.
 
-        Args: began: time.monotonic() - began is the training time so far, without pauses between commands;
+        Args: began: `time.monotonic() - began` is the run's training time, earlier commands included;
         marks: whether files of generated pictures say that a network has drawn them.
         """
         self.run_dir, self.course, self.eta, self.alarms, self.began = run_dir, course, eta, alarms, began
@@ -63,12 +63,12 @@ class Reporter:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.console.__exit__()
-        with nullcontext() if kind is None else suppress(Exception):  # an error of close must not hide the first error
+        with nullcontext() if kind is None else suppress(Exception):  # an error here must not hide the first error
             self.board.close()
 
     @property
     def hours(self) -> float:
-        """Hours of training so far; steps that an interruption has undone do not count."""
+        """Hours of training so far, without the steps that an interruption has undone."""
         return (time.monotonic() - self.began) / 3600
 
     def line(self, text: str) -> None:
@@ -82,18 +82,18 @@ class Reporter:
         append_log(self.run_dir, text)
 
     def describe(self, description: dict[str, Any]) -> None:
-        """Write to TensorBoard: the configuration, and this run's row in the table of HParams."""
+        """Write the configuration and this run's row of the HParams table to TensorBoard."""
         board = self.board
         configuration = OmegaConf.to_yaml(OmegaConf.create(description)).splitlines()
         board.add_text("run/configuration", "\n".join(f"    {line}" for line in configuration), self._first)
-        # `add_hparams` would declare columns; without declared columns, HParams shows all scalars of all runs.
+        # `add_hparams` would limit the table to named metrics; this call lets the table show all scalars.
         values = flatten({key: description[key] for key in COMPARED})
         compared = {key: value for key, value in values if isinstance(value, bool | int | float | str)}
         _, start, self._end_of_row = hparams(compared, {})  # type: ignore[no-untyped-call]
-        board.file_writer.add_summary(start, self._first)  # type: ignore[attr-defined]  # typed as None in its stub
+        board.file_writer.add_summary(start, self._first)  # type: ignore[attr-defined]  # the type stub says None
 
     def finish(self, lines: Sequence[str], images: int) -> None:
-        """Print and log the last `lines`, and mark the run as complete in TensorBoard; `images` is its image count."""
+        """Print and log the final `lines`, and mark the run as complete in TensorBoard at image count `images`."""
         self.board.file_writer.add_summary(self._end_of_row, images)  # type: ignore[attr-defined]
         self.console.box(lines)
         for line in lines:
@@ -105,11 +105,11 @@ class Reporter:
         title = f"Phase {phase.index + 1} of {len(self.course.schedule.phases)}: {phase.name}, batch {phase.batch}"
         self.line(title if is_new else f"{title}, resumed at {images:,} images")
         if is_new:
-            # A run that resumes at `images` drops TensorBoard's later points, so this point never appears twice.
+            # A run that resumes removes TensorBoard's points beyond `images`, so no phase is listed twice.
             self.board.add_text("phases", title, images + 1)
 
     def tick(self, images: int, phase: Phase, scalars: dict[str, float]) -> None:
-        """Write the `scalars` of a tick, by tag, to all outputs, and the alarms that they raise."""
+        """Write the `scalars` of a tick, by tag, and the new alarms to all outputs."""
         now, schedule = time.monotonic(), self.course.schedule
         seconds_per_image = (now - self._tick_time) / max(images - self._tick_images, 1)
         self._tick_images, self._tick_time = images, now
@@ -130,7 +130,7 @@ class Reporter:
         for name, value in scalars.items():
             self.board.add_scalar(name, value, images)
         record = {re.sub("^(schedule|speed|health)/", "", name): value for name, value in scalars.items()}
-        # A number that is not finite is null, because JSON has no NaN.
+        # JSON has no NaN, so numbers that are not finite become null.
         finite = {name: value if math.isfinite(value) else None for name, value in record.items()}
         with (self.run_dir / METRICS_FILE).open("a", encoding="utf-8") as file:
             file.write(json.dumps({"images": images, "phase": phase.name, **finite}, allow_nan=False) + "\n")
@@ -147,7 +147,7 @@ class Reporter:
         self.eta.evaluated(seconds)
 
     def mark(self, images: int) -> str | None:
-        """The line for the mark in a generated picture after `images` images; None if the run wants no marks."""
+        """Return the text of the mark in pictures made after `images` images; None if marks are off."""
         return mark_line(self.marks, self.run_dir, f"after {images:,} images, seeds from 0 on")
 
     def picture(self, tag: str, picture: Pixels, path: Path | None, images: int) -> None:
@@ -159,7 +159,7 @@ class Reporter:
 
 
 def keep_metrics(path: Path, images: int) -> None:
-    """Rewrite a metrics.jsonl without lines beyond `images`, and without lines that a kill or a full disk cut short."""
+    """Remove from a metrics.jsonl the lines beyond image count `images`, and lines that are cut short."""
     kept = [json.dumps(record) for record in records_of(path.parent) if record["images"] <= images]
     with atomic_write(path) as temporary:
         temporary.write_text("".join(f"{line}\n" for line in kept), "utf-8")

@@ -20,11 +20,11 @@ LOCK_FILE = ".lock"
 
 
 def choose_run_dir(run_dir: str | None, name: str) -> Path:
-    """The path `run_dir`, or by default a new path outputs/<name>/<date>_<time>; this function creates nothing."""
+    """Return the path `run_dir`, or outputs/<name>/<date>_<time> if `run_dir` is None; creates no directory."""
     if run_dir is not None:
         path, is_utf8 = Path(run_dir), run_dir.encode(errors="ignore") == os.fsencode(run_dir)
         if not is_utf8:
-            raise UserError(f"run_dir={path} is no UTF-8, so that TensorBoard can't open it.", "Choose another name.")
+            raise UserError(f"run_dir={path} is not valid UTF-8, so TensorBoard can't open it.", "Choose another name.")
         if path.exists() and not path.is_dir():
             raise UserError(f"run_dir={path} is a file.", "Set run_dir= to a new directory or an existing run.")
         return path
@@ -32,7 +32,7 @@ def choose_run_dir(run_dir: str | None, name: str) -> Path:
 
 
 def beside(run_dir: Path) -> Path:
-    """A new path beside `run_dir` for a run that goes on from it, such as photos-grown, then photos-grown-2."""
+    """Return an unused path beside `run_dir` for a run that grows it: photos-grown, else photos-grown-2, and so on."""
     run_dir = run_dir.parents[1] if run_dir.parent.name == "checkpoints" else run_dir  # `run_dir` may be a checkpoint
     stem = re.sub(r"-grown(-\d+)?$", "", run_dir.absolute().name)
     names = (f"{stem}-grown{'' if number == 1 else -number}" for number in count(1))
@@ -53,7 +53,7 @@ def write_config(path: Path, description: dict[str, Any]) -> None:
 
 
 def append_log(run_dir: Path, text: str) -> None:
-    """Append a line to train.log, with date and time before it."""
+    """Append the date, the time and `text` to train.log as one line."""
     with (run_dir / "train.log").open("a", encoding="utf-8", errors="replace") as file:
         file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
 
@@ -75,9 +75,9 @@ def lock_run_dir(run_dir: Path) -> Iterator[None]:
         remedy = "Choose another run_dir=, or get permission there."
         raise UserError(f"run_dir={run_dir} can't be written: {error.strerror}.", remedy) from error
     with file:
-        # The lock's last owner may have deleted the file after this process opened it; then this lock is useless.
+        # A lock file that another process has just deleted protects nothing, so it counts as locked.
         if not try_lock(file.fileno()) or os.fstat(file.fileno()).st_nlink == 0:
-            remedy = "Wait until it ends, stop it with Ctrl-C or `kill`, or choose another run_dir=."
+            remedy = "Wait until that process ends, stop it with Ctrl-C or `kill`, or choose another run_dir=."
             file.seek(0)
             holder = file.read() or "another process"
             raise UserError(f"run_dir={run_dir} is in use by {holder}.", remedy)
@@ -88,8 +88,8 @@ def lock_run_dir(run_dir: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            with suppress(OSError):  # a read-only disk must not hide an exception from the `with` block
-                path.unlink()  # delete the lock file before unlocking it, so that the next process sees the deletion
+            with suppress(OSError):  # an error while deleting must not replace an exception from the `with` block
+                path.unlink()  # delete before unlocking: a process that then gets the lock sees the deletion
             with suppress(OSError):
                 for directory in made:
                     directory.rmdir()

@@ -1,4 +1,4 @@
-"""What a run has reached, in words: for the end of training and for `pggan inspect`.  Imports no torch."""
+"""Describes what a run has reached, for the end of training and for `pggan inspect`.  Imports no torch."""
 
 import json
 from contextlib import suppress
@@ -13,14 +13,14 @@ from pggan.core.quality import in_words
 from pggan.core.text import command_line, duration
 
 METRICS_FILE = "metrics.jsonl"  # the scalars of each tick as one JSON object per line
-FILM = "growth.webp"  # in samples/: the film that a run makes of its stored grids when it ends
-WIDTH = 65  # columns of a text in the box at the end of a run; heading, text and borders have 80 columns
+FILM = "growth.webp"  # file in samples/: the film of growth that a run writes when it ends
+WIDTH = 65  # columns of the longest line of text in a box of 80 columns with headings
 COMMANDS = LOOK, GO_ON = "Look", "Go on"  # headings of the next commands
-METRIC = "metrics/"  # the names of metrics in metrics.jsonl begin with this
+METRIC = "metrics/"  # prefix of the names of metrics in metrics.jsonl
 
 
 def records_of(run_dir: Path) -> list[dict[str, Any]]:
-    """The lines of a run's metrics.jsonl; lines that a kill or a full disk cut short are left out."""
+    """Read a run's metrics.jsonl, without lines that a kill or a full disk cut short."""
     path, records = run_dir / METRICS_FILE, []
     for line in path.read_text("utf-8").splitlines() if path.is_file() else []:
         with suppress(ValueError, KeyError, TypeError):
@@ -30,19 +30,19 @@ def records_of(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def quality(record: dict[str, Any]) -> str:
-    """The values of the metrics in `record`, a line of metrics.jsonl, in words; empty if the line has no metric."""
+    """Describe the metrics in `record` (a line of metrics.jsonl) in words; returns "" if there are none."""
     values = {name.removeprefix(METRIC): value for name, value in record.items() if name.startswith(METRIC)}
     return ". ".join(in_words({name: nan if value is None else value for name, value in values.items()}))
 
 
 def last_quality(run_dir: Path) -> str:
-    """The quality at the run's last evaluation in words, with the image count; empty without an evaluation."""
+    """Describe the result of the last evaluation in words; returns "" if there was none."""
     found = ((text, record["images"]) for record in reversed(records_of(run_dir)) if (text := quality(record)))
     return next((f"{text} (at {images:,} images)" for text, images in found), "")
 
 
 def reached(run_dir: Path) -> dict[str, str]:
-    """What a run has reached, by heading: quality, files, a command to look at the faces, and a command to go on."""
+    """Return texts by heading: quality, files, and commands to look at the faces and to train on."""
     folder, record = run_dir / "samples", {"hours": 0.0, **(records_of(run_dir) or [{}])[-1]}
     files = {"Picture": sorted(folder.glob("fakes-*.png"))[-1:], "Film": [folder / FILM]}
     files["Generator"] = [run_dir / GENERATOR_FILE]
@@ -60,6 +60,6 @@ def ending(run_dir: Path, images: int) -> list[str]:
         side = f"{record['resolution']:.0f}x{record['resolution']:.0f}"
         lines = [f"Done: {images:,} images in {duration(3600 * record['hours'])}, at {side}."]
     for name, text in reached(run_dir).items():
-        words = wrap(text, WIDTH) if name == "Quality" else [text]  # users copy the other lines
+        words = wrap(text, WIDTH) if name == "Quality" else [text]  # users copy the other lines, so these stay whole
         lines += [f"{heading:<10} {line}" for heading, line in zip_longest([name], words, fillvalue="")]
     return lines

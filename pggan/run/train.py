@@ -24,7 +24,7 @@ from pggan.run.loop import Run
 from pggan.run.run_dir import choose_run_dir, lock_run_dir, next_start
 from pggan.run.summary import ending
 
-COMPUTE_FILE = ".compute.json"  # in the run directory: the `compute.` settings for a restart after a failed step
+COMPUTE_FILE = ".compute.json"  # file in the run directory with `compute.` settings for a restart after a failed step
 MAX_FAILURES = 3  # limit of rollbacks in one process; a run with more failures has diverged
 REMEDY = (
     "Lower schedule.learning_rate_g and schedule.learning_rate_d, or raise the weight of the gradient penalty "
@@ -44,7 +44,7 @@ def run(config: TrainConfig, find_images: FindImages | None = None) -> int:
     refuse_copies(config)
     if config.distributed.nnodes == 1 and (images := ended_at(config)):
         run_dir, console = Path(str(config.run_dir)), LastingConsole()
-        with lock_run_dir(run_dir):  # the last training may have been killed before it removed old checkpoints
+        with lock_run_dir(run_dir):  # remove the old checkpoints that a killed command may have left
             prune(run_dir, images, config.checkpoint.keep)
         console.say(f"The run in {run_dir} has ended, so nothing was trained. Another run needs another run_dir=.")
         console.box(ending(run_dir, images))
@@ -53,18 +53,18 @@ def run(config: TrainConfig, find_images: FindImages | None = None) -> int:
     if count * config.distributed.nnodes == 1:
         return train(config, find_images, ProcessGroup.single_process(choose_device(kind)))
     alone = config.loss.name != "object"
-    require(alone, "devices", config.devices, "one device, such as 1 or cpu, or torchrun, for a loss that is an object")
+    require(alone, "devices", config.devices, "one device, because loss is an object (torchrun can use more)")
     return launch_ranks(config, kind, count)
 
 
 def ended_at(config: TrainConfig) -> int:
-    """The image count at which the run in config.run_dir has ended; 0 if the run goes on."""
+    """The image count at which the run in config.run_dir has ended; 0 if the run has not ended."""
     run_dir = Path(config.run_dir or "")
     found = checkpoints_of(run_dir) if config.run_dir is not None and config.resume == "auto" else []
     planned = mark_of(found[-1], "total_images") if found and config.hours is not None else None
     if not found or int(found[-1].name) < (planned or config.schedule.build().total):
         return 0
-    checkpoint, _ = newest_checkpoint(run_dir)  # verifies the files, which takes a second for large networks
+    checkpoint, _ = newest_checkpoint(run_dir)  # comes last, because verifying large files takes a second
     return 0 if checkpoint is None or checkpoint.directory != found[-1] else checkpoint.images
 
 
@@ -75,7 +75,7 @@ def train(config: TrainConfig, find_images: FindImages, group: ProcessGroup) -> 
     """
     run: Run | None = None
     began: float | None = None
-    bad: list[int] = []  # image counts at which numbers were not finite
+    bad: list[int] = []  # image counts of earlier rollbacks because of NaN or infinite numbers
     while True:
         try:
             with open_run(config, find_images, group, began) as run:
@@ -86,7 +86,7 @@ def train(config: TrainConfig, find_images: FindImages, group: ProcessGroup) -> 
             began = run.began
             config = opened_again(config, group, run, problem, bad)
         run = None
-        gc.collect()  # the old trainer and its CUDA graphs refer to each other: only this call frees them
+        gc.collect()  # frees the old trainer, which is in a reference cycle with CUDA graphs
 
 
 def take_steps(run: Run, config: TrainConfig) -> int:
@@ -103,16 +103,16 @@ def take_steps(run: Run, config: TrainConfig) -> int:
 def opened_again(
     config: TrainConfig, group: ProcessGroup, run: Run, problem: NonFiniteError | StepFailed, bad: list[int]
 ) -> TrainConfig:
-    """The configuration that resumes the run after `problem`; raises UserError if resuming can't help.
+    """Return the configuration that resumes the run after `problem`; raises UserError if resuming can't help.
 
     A resumed run repeats the same images and random numbers.  So a fault of the hardware does not come back, but a
-    fault of the recipe comes back at the same image count.  After a step that failed, `compute.` keys differ.
+    fault of the recipe comes back at the same image count.  After a failed step, some `compute.` settings are changed.
     """
     run_dir = run.run_dir
     if isinstance(problem, StepFailed):
         if not problem.compute:
             raise problem
-        if group.world_size > 1:  # the other ranks hang in this step, so the launcher must restart all ranks
+        if group.world_size > 1:  # the other ranks wait in this step, so only a restart of all ranks helps
             Path(run_dir, COMPUTE_FILE).write_text(json.dumps(vars(config.compute) | problem.compute))
             raise problem
         keys = " ".join(f"compute.{key}={value}" for key, value in problem.compute.items())
@@ -138,8 +138,8 @@ def opened_again(
 def join_ranks(config: TrainConfig, info: RankInfo, find_images: FindImages) -> int:
     """Train as one rank of several, which a launcher such as torchrun has started."""
     if config.run_dir is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0:
-        raise UserError("torchrun restarts lost ranks, which need a run directory to resume from.", "Add run_dir=DIR.")
-    if config.compute.deterministic:  # forbid NVSwitch sums, whose order varies (github.com/NVIDIA/nccl/issues/1497)
+        raise UserError("Ranks that torchrun restarts need a run directory to resume from.", "Add run_dir=DIR.")
+    if config.compute.deterministic:  # sums in the NVSwitch are not deterministic (github.com/NVIDIA/nccl/issues/1497)
         os.environ.setdefault("NCCL_ALGO", "^NVLS,NVLSTree")
     changed = Path(config.run_dir or "", COMPUTE_FILE)
     if config.run_dir is not None and changed.is_file():
