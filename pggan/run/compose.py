@@ -48,7 +48,7 @@ from pggan.training.build import build_trainer, missing
 from pggan.training.timing import StepTimes
 from pggan.training.trainer import Trainer
 
-# Such a function takes the final resolution, prepares the pyramid if needed, and returns the directory.
+# A function of this type takes the final resolution, prepares a pyramid if needed, and returns the pyramid's path.
 FindImages = Callable[[int], Path]
 
 

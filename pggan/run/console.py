@@ -70,7 +70,6 @@ class TrainingConsole:
     """The console output of one training run; as a context manager, it shows the live view."""
 
     def __init__(self, run_dir: Path, course: Course, images: int) -> None:
-        """Args: images: number of images that the run has shown so far."""
         self.run_dir, self.course, self.images, self.phase = run_dir, course, images, course.at(images)
         self.rows = {"tick": "none yet", "quality": last_quality(run_dir) or "not measured yet"}
         self.end = 0.0  # value of time.monotonic() at which the run should end
@@ -128,7 +127,6 @@ class TrainingConsole:
         return text
 
     def frame(self) -> RenderableType:
-        """Build one frame of the live view."""
         phase, schedule = self.phase, self.course.schedule
         levels = Text()
         for side in resolutions_between(schedule.first_resolution, schedule.final_resolution):

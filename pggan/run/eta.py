@@ -13,9 +13,9 @@ from pggan.training.timing import PhaseTimes
 # The weight of past step times has a half-life: half of the time since the start, but at least 60 seconds.
 # Recent step times predict the next phases best, but the average of too few step times is noisy.
 HALF_LIFE_SECONDS, HALF_LIFE_SHARE = 60.0, 0.5
-TRUSTED_SECONDS = 3.0  # weight of the steps that were measured before training, as seconds of training
+TRUSTED_SECONDS = 3.0  # steps measured before training weigh as much as 3 seconds of training
 TRAINING_SHARE = 0.98  # share of `hours` that training may use; saving the last checkpoint needs the rest
-KNOWN_SHARE = 0.1  # growth is not shortened before this share of `hours`, because early step times are not typical
+KNOWN_SHARE = 0.1  # until this share of `hours` has passed, too few steps are measured to shorten growth
 PLANNED = ("growth_images", "lr_decay_images", "total_images")  # keys that `hours=` changes and state.json stores
 ENDLESS = 10**12  # an image count that no run reaches
 
@@ -24,8 +24,8 @@ ENDLESS = 10**12  # an image count that no run reaches
 class Eta:
     """Estimates the seconds until a run ends, from the expected time of each phase and the measured speed so far.
 
-    Grids and checkpoints count as training time.  Evaluations are expected to take the same share of the time as so
-    far, but at most `max_share`.
+    Grids and checkpoints count as training time.  Future evaluations are expected to take the same share
+    of the time as past evaluations, but at most `max_share`.
 
     Args: images: number of images shown so far; now: current time in seconds; later calls must use the same clock.
     """
@@ -103,7 +103,7 @@ class TimeLimit:
         course.schedule = replace(course.schedule, lr_decay_images=decay, total_images=max(reached, images + 1))
 
     def _grown_within(self, seconds: float, images: int) -> Schedule:
-        """Shorten what is left of growth by one factor, if growth would take more than `seconds` from now on.
+        """Shorten the rest of growth, all phases by one factor, to at most `seconds`.
 
         A fade that has begun is shortened, too, and alpha still reaches 1.  A phase that has begun never gets longer.
         """

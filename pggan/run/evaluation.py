@@ -1,7 +1,7 @@
 """Metrics during training: when an evaluation is due, its values, and whether its checkpoint is the best so far.
 
-An evaluation uses no random numbers of training and changes no training state.  Rank 0's wall clock decides when an
-evaluation is due, so two equal runs may be evaluated at different image counts; values at equal image counts are equal.
+An evaluation changes no state and uses no random numbers of training.  Rank 0's wall clock decides when an evaluation
+is due, so equal runs may be evaluated at different image counts; at the same image count, their values are equal.
 """
 
 import math

@@ -82,7 +82,7 @@ class Alarms:
     def at_tick(
         self, resolution: int, scalars: Mapping[str, float], *, rates_fall: bool
     ) -> tuple[dict[str, float], list[str]]:
-        """Return 1 (raised) or 0 by alarm, and the texts of raised alarms that have not been shown at this resolution.
+        """Return 1 (raised) or 0 for every alarm, and the texts of alarms not yet shown at this resolution.
 
         Args: scalars: means of this tick by tag; rates_fall: whether the learning rates decay.  If they do, the alarm
         about overfitting is off, because D is then right about most reals in good runs, too.

@@ -59,7 +59,7 @@ def facts_of_run(path: Path) -> dict[str, Any]:
     """The facts of a checkpoint; `path` is a checkpoint, or a run directory whose newest valid checkpoint is read."""
     checkpoint, _ = resolve_checkpoint(path, "run")
     best, header = best_of(checkpoints_of(path)), checkpoint.header
-    about = reached(path) if checkpoints_of(path) else {}  # none if `path` is a checkpoint
+    about = reached(path) if checkpoints_of(path) else {}  # empty if `path` is a checkpoint
     return {
         **{key: header[key] for key in ("images", "resolution", "alpha", "phase")},
         "hours": round(header.get("spent_seconds", 0.0) / 3600, 6),

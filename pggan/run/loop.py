@@ -28,7 +28,7 @@ from pggan.training.trainer import Trainer
 
 # Bits that a rank sets in an all-reduce before each step, so that all ranks stop, save or roll back at the same step.
 STOP, SAVE, GO_BACK = 1, 2, 4
-SPENT = "spent_seconds"  # key of state.json for the seconds that the run had trained until the checkpoint
+SPENT = "spent_seconds"  # key of state.json: training time in seconds at the checkpoint
 
 
 @dataclass
@@ -61,7 +61,6 @@ class Run:
 
     @property
     def state(self) -> State:
-        """The trainer's state: networks, optimizers and the images shown."""
         return self.trainer.state
 
     def next_phase(self) -> Phase | None:
@@ -121,17 +120,14 @@ class Run:
             self._save()
 
     def _tick(self, step: Step) -> None:
-        """Report the metrics of all steps since the last tick; evaluate the averaged generator if an evaluation is due.
-
-        Raises NonFiniteError, on all ranks, after too many skipped updates in a row.
-        """
+        """Report the metrics of all steps since the last tick; evaluate the averaged generator if it is time."""
         state, group, loss = self.state, self.group, self.trainer.loss
         is_sound = updates_were_taken(state, self.most_skipped)
         values = self._numbers.take()  # waits for the device
         scalars = means(values, group)
         if not step.is_last:
             self._replan(step.images)
-        if is_sound:  # evaluate no weights that may be broken, because no checkpoint stores them
+        if is_sound:  # no checkpoint stores the weights after a skipped update, so an evaluation would be useless
             shown = self.course.at(step.images - 1)  # the phase of the last image shown, which checkpoints also store
             scalars |= self.evaluator.at_tick(state.g_ema, shown, step.images, self.course.schedule.total)
         if loss.scores_are_log_odds and "scores/reals" in values:

@@ -23,7 +23,7 @@ from pggan.run.summary import METRIC, records_of
 HOST = "127.0.0.1"
 # By default, TensorBoard shows only 10 pictures per tag, which it picks at random.
 SAMPLES = "images=1000,text=1000"
-MAX_FACES = 4  # the faces of only the newest runs are pinned, because TensorBoard pins at most ten cards
+MAX_FACES = 4  # only the newest 4 runs get pinned faces, because TensorBoard pins at most ten cards
 PINNED = ("scores/reals", "scores/fakes", "speed/images_per_second", "speed/eta_seconds")
 
 

@@ -39,7 +39,7 @@ LEAST_SECONDS = 60  # shorter runs write no film, because writing 200 frames tak
 MAX_TILE = 128  # longest side in pixels of an image in a stored grid; larger images are shrunk by averaging
 MAX_STORED_PIXELS = 2**16  # largest number of pixels of a stored grid: even a grid of noise then takes less than 200 KB
 MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # limits on fakes in TensorBoard's projector: 256 at 256x256, 16 at 1024x1024
-POINTS, POINTS_FILE = "projector", "projector_config.pbtxt"  # folder of points, and file that lists the points
+POINTS, POINTS_FILE = "projector", "projector_config.pbtxt"  # folder and list of points for TensorBoard's projector
 POINT_TILE = 32  # side in pixels of an image in TensorBoard's projector: 256 such images take a few hundred kilobytes
 
 

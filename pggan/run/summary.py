@@ -14,7 +14,7 @@ from pggan.core.text import command_line, duration
 
 METRICS_FILE = "metrics.jsonl"  # the scalars of each tick as one JSON object per line
 FILM = "growth.webp"  # file in samples/: the film of growth that a run writes when it ends
-WIDTH = 65  # columns of the longest line of text in a box of 80 columns with headings
+WIDTH = 65  # columns of text in a box of 80 columns; headings and borders take the rest
 COMMANDS = LOOK, GO_ON = "Look", "Go on"  # headings of the next commands
 METRIC = "metrics/"  # prefix of the names of metrics in metrics.jsonl
 

@@ -75,7 +75,7 @@ def train(config: TrainConfig, find_images: FindImages, group: ProcessGroup) -> 
     """
     run: Run | None = None
     began: float | None = None
-    bad: list[int] = []  # image counts of earlier rollbacks because of NaN or infinite numbers
+    bad: list[int] = []  # image counts at which NaN or infinite numbers have led to a rollback
     while True:
         try:
             with open_run(config, find_images, group, began) as run:
