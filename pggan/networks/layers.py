@@ -35,12 +35,12 @@ class ComputeOptions:
 
 
 class Prepared(NamedTuple):
-    """What a layer computes from its weights, once for many passes."""
+    """Tensors that a layer computes from its weights once, for many passes."""
 
     kernel: Kernel
     bias: Tensor
-    sums: Tensor | None = None  # [O, 4, 4], only in `ConvWithStddev`: a map of ones, convolved
-    rows: Sequence[Rows] = ()  # where Triton adds gradients: of the bias, or of an RGB layer's weight and bias
+    sums: Tensor | None = None  # a convolved map of ones [O, 4, 4], only in `ConvWithStddev`
+    rows: Sequence[Rows] = ()  # memory to which Triton adds the bias's gradient, and an RGB layer's weight gradient
 
 
 Key = tuple["Equalized", Algorithm, float]
@@ -53,11 +53,11 @@ class Computing:
         self.options = ComputeOptions()
         self.prepared: dict[Key, Prepared] | None = None
         self.served = False  # whether Triton makes the convolution kernels from the weights in this `use_options` block
-        self.asked: dict[ComputeOptions, dict[Key, None]] = {}  # {options: keys used in their last `use_options` block}
+        self.asked: dict[ComputeOptions, dict[Key, None]] = {}  # {options: keys used by the last `use_options` block}
         self.plans: dict[Any, Plan] = {}
 
     def prepare_together(self, keys: Iterable[Key]) -> dict[Key, Prepared]:
-        """Make the convolution kernels of `keys` in one Triton launch; leave out layers that keep full precision."""
+        """Make the convolution kernels of many layers in one Triton launch; skip layers that keep full precision."""
         served = [key for key in keys if key[0].dtype == (self.options.dtype or torch.float32)]
         requests = [layer.request(algorithm, scale) for layer, algorithm, scale in served]
         if not requests:
@@ -125,7 +125,7 @@ class Equalized(nn.Module):
             apply: Callable[..., Tensor] = rgb.ToRgb.apply if how.to_rgb else rgb.FromRgb.apply
             return apply(x, kernel.tensor, bias, how)
         x, (kernel, bias, sums, rows) = self.operands(x)
-        late = self.activation is not None and len(rows) > 0  # add the bias after `blur`, which has the same effect
+        late = self.activation is not None and len(rows) > 0  # the activation adds the bias; `blur` would not change it
         x = convolve(x, kernel, None if late else bias.to(x.dtype))
         x = blur(x) if self.blur else x
         if constant is not None and sums is not None:
@@ -133,13 +133,13 @@ class Equalized(nn.Module):
         return x if self.activation is None else self.activation(x, *((bias, rows[0]) if late else (None, None)))
 
     def operands(self, x: Tensor) -> tuple[Tensor, Prepared]:
-        """Convert `x` to the layer's precision, prepare the kernel, and scale the smaller of both by `self.scale`."""
+        """Convert `x` to the layer's precision, and prepare the kernel.  `self.scale` multiplies the smaller tensor."""
         x, scale, weight = x.to(self.dtype), self.scale, self.weight
         shape = weight.shape[:1] + x.shape[1:2] + weight.shape[2:]
         algorithm = algorithm_for(x, shape, self.rescaling)
         may_scale_x = self.rescaling is Rescaling.same and algorithm.only_scales
         may_scale_x = may_scale_x and (shape, x.dtype) == (weight.shape, weight.dtype)
-        # An exported network serves every batch size, so its choice to scale x or the kernel can't depend on x's size.
+        # An exported network must work for every batch size, so the size of x must not decide which tensor is scaled.
         may_scale_x = may_scale_x and not torch.compiler.is_exporting() and not self.computing.served
         if may_scale_x and x.numel() < weight.numel():
             x, scale = x * scale, 1.0
@@ -154,7 +154,7 @@ class Equalized(nn.Module):
         if computing.served:
             computing.asked[computing.options][key] = None
         if key not in cache:
-            with torch.enable_grad():  # the first pass may run without gradients, but a later pass may need them
+            with torch.enable_grad():  # a later pass may need gradients, even if this pass does not
                 cache |= computing.prepare_together([key]) if computing.served else {}
                 if key not in cache:
                     prepared = self.prepare(algorithm, scale)
@@ -168,7 +168,7 @@ class Equalized(nn.Module):
         return Prepared(Kernel(weight.to(self.dtype), algorithm, self.rescaling), self.bias.to(self.dtype))
 
     def request(self, algorithm: Algorithm, scale: float, inputs: int | None = None) -> Request:
-        """What `prepare_together` has to make from the weight, or from the weight's first `inputs` input maps."""
+        """The request for a convolution kernel made from the weight, or from the weight's first `inputs` input maps."""
         if algorithm is RGB:
             return Request(self.weight, (), (self.weight, self.bias))
         k = pack_size(*self.weight.shape[:2]) if algorithm is PACKED else None
@@ -178,7 +178,7 @@ class Equalized(nn.Module):
     def assemble(
         self, algorithm: Algorithm, kernels: list[tuple[Tensor, list[Tensor]]], passed: list[tuple[Tensor, Rows]]
     ) -> Prepared:
-        """What `prepare` returns, from the result of `prepare_together`."""
+        """Collect the tensors that `prepare_together` has made for this layer."""
         kernel, aside = kernels[0] if kernels else (passed[0][0], None)
         kernel = kernel.flatten(1) if self.weight.ndim == 2 else kernel
         sums = kernels[1][0].flatten(0, 1) if len(kernels) > 1 else None
@@ -194,7 +194,6 @@ class ConvWithStddev(Equalized):
     """
 
     def prepare(self, algorithm: Algorithm, scale: float) -> Prepared:
-        """Prepare the kernel for I features, the bias, and a 4x4 map of ones convolved with the stddev's weights."""
         # `split` along the last dimension in memory has a fast backward pass; slices would pad gradients with zeros.
         blocks = torch.split(self.weight.permute(0, 2, 3, 1), [self.weight.shape[1] - 1, 1], 3)
         features, taps = (block.permute(0, 3, 1, 2) for block in blocks)
@@ -251,6 +250,6 @@ def use_options(network: ProgressiveNetwork, options: ComputeOptions, *, frozen:
 
 
 def backpropagate(loss: Tensor, *, through_d: bool) -> None:
-    """Compute the gradients of all weights.  through_d: G's update, in which gradients pass through D to its images."""
+    """Compute gradients of weights.  `through_d`: whether gradients also pass through D to images, for G's update."""
     with switched(image_gradients=through_d):
         loss.backward()  # type: ignore[no-untyped-call]

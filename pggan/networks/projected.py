@@ -26,7 +26,7 @@ from pggan.networks.networks import Discriminator
 from pggan.ops.elementwise import activate, to_float32, upsample
 
 WIDTH = 64  # number of feature maps of each projection, as in the paper's code at the finest scale
-COARSE = 4  # pixels; with images of side SMALLEST, the heads halve feature maps until their side is COARSE or less
+COARSE = 4  # the heads shrink the feature maps of an image with side SMALLEST to this side in pixels or less
 # Weight of the heads' score in D's score.  The weight is below 1, because untrained heads have large gradients.
 # With weight 1, untrained heads would have 15 to 34 times the image gradient of the plain D (docs/decisions.md).
 HEADS_WEIGHT = 1 / 8
@@ -110,7 +110,7 @@ class ProjectedDiscriminator(Discriminator):
         self.index_weights()
 
     def set_backbone(self, dtype: torch.dtype | None, network: EfficientNetLite0 | None = None) -> None:
-        """Set the network that extracts features, by default a pretrained one, and its `dtype`, or float32 if None."""
+        """Set the network that extracts features (None: the pretrained one), and its dtype (None: float32)."""
         network = load_efficientnet_lite0() if network is None else network
         self.backbone = Backbone(network, self.score.weight.device, dtype or torch.float32)
 

@@ -20,9 +20,9 @@ from pggan.ops import packed, products, winograd
 
 WIDE = 128  # with this many feature maps or more, Winograd saves more time than its transformations cost
 MIN_TILES = 16  # with fewer image tiles in a batch, transforming the kernel for Winograd costs more than Winograd saves
-CACHED = 128  # pixels; up to this side, 128 (WIDE) feature maps fit into the CPU's cache after Winograd's transforms
-LARGE = 64  # pixels; for images of this side or larger, kernel gradients on CPUs are much faster without channels-last
-# `SharedKernel` delays a gradient if kernel elements >= this factor x (elements of layer input and output gradient).
+CACHED = 128  # largest side in pixels at which WIDE feature maps fit into the CPU's cache after Winograd's transforms
+LARGE = 64  # from this image side in pixels on, kernel gradients on CPUs are much faster without channels-last
+# `SharedKernel` delays gradients of a kernel that is this many times as large as a layer's input and output together.
 MIN_KERNEL_TO_FACTORS = 4
 
 
@@ -32,15 +32,14 @@ class Switches:
     `reference`: every operation runs as its plain version: PyTorch operations with PyTorch's own derivatives.
     `pggan bench against=true` compares the speed of fast and plain operations, and the tests compare their results.
 
-    `weight_gradients`: backward passes compute gradients of weights.  False during `torch.autograd.grad` with respect
-    to images.  If this switch were True there, each `autograd.Function` would compute gradients of weights that PyTorch
-    drops.  Gradients that `SharedKernel` delays would even be added to `weight.grad` by the next backward pass.
+    `weight_gradients`: whether backward passes compute gradients of weights.  `torch.autograd.grad` with respect to
+    images needs False.  Otherwise, gradients that `SharedKernel` delays would later be added to `weight.grad`.
 
-    `image_gradients`: backward passes compute gradients of D's images.  False while D's loss is differentiated, because
-    no one reads the gradient of the images at which a penalty is taken.
+    `image_gradients`: whether backward passes compute gradients of D's images.  The backward pass of D's loss needs
+    only gradients of weights, so False saves time.
     """
 
-    reference = False  # only forward passes read this; a backward pass uses the algorithm of its forward pass
+    reference = False  # read in forward passes; a backward pass uses the algorithm of its forward pass
     weight_gradients = True
     image_gradients = True
 
@@ -106,7 +105,7 @@ def torch_convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Re
     if rescaling is Rescaling.up:
         return F.conv_transpose2d(x, kernel, bias, stride=2, padding=1)
     if kernel.shape[-1] == 1 and x.device.type == "cuda":
-        # x alone must tell PyTorch to make the result channels-last, because 1x1 kernels look the same in all layouts.
+        # A channels-last x makes the result channels-last.  A 1x1 kernel can't, because its strides fit all layouts.
         x = x.contiguous(memory_format=torch.channels_last)
     return F.conv2d(x, kernel, bias, stride=1 if rescaling is Rescaling.same else 2, padding=int(kernel.shape[-1] > 1))
 
@@ -136,7 +135,7 @@ class Algorithm(NamedTuple):
     """A convolution algorithm.  `prepare` transforms a kernel [O, I, 3, 3]; the other functions take the new kernel.
 
     `convolve` takes x [N, I, H, W], kernel and bias [O].  `grad_input` takes the gradient [N, O, …] of the result, and
-    the kernel.  `grad_weight` takes x and the gradient.  If `grad_weight` is None, autograd computes both gradients.
+    the kernel.  `grad_weight` takes x and the gradient.  If `grad_weight` is None, autograd computes the gradients.
     """
 
     convolve: Callable[[Tensor, Tensor, Tensor | None, Rescaling], Tensor]
@@ -150,7 +149,7 @@ REFERENCE = Algorithm(plain_convolve, prepare=lambda kernel, rescaling, scale: k
 TORCH = Algorithm(torch_convolve)
 DIRECT = Algorithm(torch_convolve, torch_grad_input, torch_grad_weight)
 POINTWISE = Algorithm(torch_convolve, torch_grad_input, partial(torch_grad_weight, side=1))
-RGB = Algorithm(torch_convolve)  # stands for the Triton kernels of `rgb.py`
+RGB = Algorithm(torch_convolve)  # marks layers that the Triton kernels of `rgb.py` compute
 DENSE = Algorithm(products.dense, products.dense_grad_input, products.dense_grad_weight)
 IM2COL = Algorithm(products.convolve, products.grad_input, products.grad_weight)
 PACKED = Algorithm(packed.convolve, packed.grad_input, packed.grad_weight, pack_kernel, only_scales=False)
@@ -166,15 +165,15 @@ def algorithm_for(x: Tensor, shape: torch.Size, rescaling: Rescaling) -> Algorit
         return REFERENCE
     wide = min(shape[:2]) >= WIDE
     if len(shape) == 2:
-        # With `F.linear`, autograd would add the kernel gradients of several passes, and allocate a tensor per sum.
-        # Adding gradients of 8192x512 weights takes longer than computing them.  On CPUs, DENSE computes their sum.
+        # With `F.linear`, autograd would add up the kernel gradients of all passes, which is slow for large kernels.
+        # With DENSE on CPUs, one matrix product in `SharedKernel` computes the kernel gradient of all passes.
         return DENSE if wide else TORCH
     if x.device.type != "cpu":
         # Packs of pixels speed up GPUs in 16-bit precision, for few feature maps, if image rows consist of whole packs.
         packs = max(shape[:2]) <= packed.MAPS // 2 and x.dtype.itemsize == 2 and x.shape[-1] % (2 * packed.MAPS) == 0
         return POINTWISE if shape[-1] == 1 else PACKED if packs else DIRECT
     if shape[-1] > 1 and wide and x.dtype.itemsize >= 4 and x.shape[-1] <= CACHED:
-        stride = 2 if rescaling is Rescaling.up else 4  # pixels of x from one Winograd tile to the next
+        stride = 2 if rescaling is Rescaling.up else 4  # distance of neighbouring Winograd tiles in x, in pixels
         if len(x) * (x.shape[2] // stride) * (x.shape[3] // stride) < MIN_TILES:
             return IM2COL
         if x.shape[2] % stride == x.shape[3] % stride == 0:
@@ -211,11 +210,10 @@ def convolve(x: Tensor, kernel: Kernel, bias: Tensor | None = None) -> Tensor:
 
 
 class Convolution(torch.autograd.Function):
-    """A convolution or one of its gradients: computes the one of x, kernel and y that is None from the other two.
+    """A convolution or one of its gradients.  One of the arguments x, kernel and y is None, and says which.
 
-    If y is None, the function returns the convolution of x with kernel, plus bias.
-    If x is None, the function returns the gradient of x from the gradient y of the convolution's result.
-    If kernel is None, the function returns the gradient of kernel from the gradient y of the convolution's result.
+    If y is None, `forward` returns the convolution of x with kernel, plus bias.  Otherwise, y is the gradient of the
+    convolution's result, and `forward` returns the gradient of x if x is None, or of kernel if kernel is None.
     """
 
     @staticmethod
@@ -237,7 +235,7 @@ class Convolution(torch.autograd.Function):
         for_x = apply(None, kernel, y, None, ctx.how) if asked[0] else None
         for_kernel = for_bias = None
         if asked[1] and Switches.weight_gradients:
-            # A kernel gradient to be differentiated again can't be delayed.  For large images, a delay saves nothing.
+            # A delayed gradient can't be differentiated.  For large images, a delay saves nothing.
             small = MIN_KERNEL_TO_FACTORS * (x.numel() + y.numel()) <= kernel.numel()
             if put_off is not None and small and not torch.is_grad_enabled():
                 put_off.append((x, y))

@@ -16,7 +16,7 @@ from pggan.ops.convolution import Switches
 from pggan.ops.fused import EPSILON, LEAKY_SLOPE, Rows
 from pggan.ops.products import LinearMap
 
-# (x [N, C, …], bias [C] or None, rows to which the bias's gradient is added, or None) -> activation of x + bias
+# A function of x [N, C, …], a bias [C] and rows for the bias's gradient.  It returns the activation of x + bias.
 Activation = Callable[[Tensor, Tensor | None, Rows | None], Tensor]
 
 
@@ -50,7 +50,7 @@ def pixel_norm(features: Tensor) -> Tensor:
 def activate_and_normalize(x: Tensor, bias: Tensor | None = None, rows: Rows | None = None) -> Tensor:
     """Overwrite `x` [N, C, R, R] with the pixel norm of the leaky ReLU of `x`, or of `x` + `bias` [C].
 
-    The result can be differentiated only once.  This suffices for G: gradient penalties differentiate only D twice.
+    The result can be differentiated only once.  Only D is ever differentiated twice, in gradient penalties.
     """
     if Switches.reference:
         return pixel_norm(F.leaky_relu(x, LEAKY_SLOPE))
@@ -90,7 +90,7 @@ class ActivationAndNorm(torch.autograd.Function):
         wide, g = to_float32(y), to_float32(gradient)
         along = (g * wide).mean(1, keepdim=True)
         result = torch.addcmul(g, wide, along, value=-1).mul_(scale).to(gradient.dtype)
-        result = torch.ops.aten.leaky_relu_backward(result, y, LEAKY_SLOPE, True)  # scale > 0, so y has z's sign
+        result = torch.ops.aten.leaky_relu_backward(result, y, LEAKY_SLOPE, True)  # y has the sign of z
         return result, None, None
 
 

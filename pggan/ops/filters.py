@@ -16,7 +16,7 @@ from pggan.ops.convolution import Switches
 SIGMA = 10 / 127.5  # standard deviation of the bilateral filter's Gaussian weight, in colour distance: 10 of 255 levels
 FACTOR = -1 / (2 * SIGMA**2)  # factor of the squared colour distance in the exponent of the Gaussian weight
 ALL, FRONT, BACK = slice(None), slice(None, -1), slice(1, None)
-# Each row of PAIRS indexes pixels, and their neighbours in one of 4 directions; no two neighbours appear twice.
+# PAIRS slices an image into pixels and their neighbours, in 4 directions.  Each pair of neighbours occurs once.
 PAIRS = (
     ((..., ALL, FRONT), (..., ALL, BACK)),
     ((..., FRONT, ALL), (..., BACK, ALL)),
@@ -57,7 +57,7 @@ def bilateral(images: Tensor, passes: int) -> Tensor:
 
 
 def filter_once(images: Tensor) -> tuple[Tensor, Tensor]:
-    """The images [N, C, R, R] after one bilateral filter pass, and the sum of each pixel's weights [N, 1, R, R]."""
+    """The images [N, C, R, R] after one bilateral filter pass, and the sum of 9 weights at each pixel [N, 1, R, R]."""
     pull, total = torch.zeros_like(images), torch.ones_like(images[:, :1])
     for one, other in PAIRS:
         difference, weight = weighted_difference(images, one, other)
@@ -91,7 +91,7 @@ class Bilateral(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        """The gradient with respect to x, where y = x + p / t, p = sum of weighted differences, t = sum of weights."""
+        """Differentiates x + p / t, where p is the sum of weighted colour differences, and t is the sum of weights."""
         images, filtered, total = ctx.saved_tensors
         of_pull = gradient / total
         of_total = (of_pull * (images - filtered)).sum(1, keepdim=True)

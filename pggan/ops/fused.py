@@ -1,7 +1,7 @@
 """Triton kernels for CUDA: activations, pixel norm, fades and the minibatch stddev, in one pass over memory each.
 
-`launch` starts all Triton kernels, also for `rgb.py` and `preparation.py`.  `problem` tries one kernel.  If
-this kernel fails, the networks use PyTorch's operations instead.
+`launch` starts all Triton kernels, also for `rgb.py` and `preparation.py`.  `problem` tests whether Triton works on
+this machine.  If Triton does not work, the networks use PyTorch's operations.
 Shapes: N batch size, C features, H height, W width.
 """
 
@@ -23,8 +23,8 @@ from pggan.ops.products import LinearMap
 LEAKY_SLOPE = 0.2  # slope of the leaky ReLU below 0 (paper Table 2)
 EPSILON = 1e-8  # added to mean squares and variances before a root: pixel norm (paper section 4.2), minibatch stddev
 WIDEST = 1024  # largest number of features that the kernels support, because a tile holds all features of a pixel
-TILE = 2048  # numbers that a Triton program holds at a time: 16 in the registers of each of its 128 threads
-IMAGE_TILE = 8192  # numbers of an image that a program of the stddev kernel holds: all 4x4 pixels of 512 maps
+TILE = 2048  # how many numbers a Triton program holds at a time: 16 in the registers of each of 128 threads
+IMAGE_TILE = 8192  # how many numbers of an image a program of the stddev kernel holds: 4x4 pixels of 512 maps
 PROGRAMS = 512  # number of Triton programs in a sum over pixels: about 4 on each of an H200's 132 multiprocessors
 REASON_WIDTH = 120  # largest length of the message that says why a Triton kernel does not work
 
@@ -42,9 +42,9 @@ def problem() -> str | None:
 
 
 def launch(name: str, programs: int, on: Tensor, *arguments: object, **constants: float) -> None:
-    """Launch Triton kernel `name` with `programs` programs on the GPU of `on`, the first argument.
+    """Launch `programs` programs of Triton kernel `name`, on the GPU that holds the kernel's first argument `on`.
 
-    Raises StepFailed if this machine can't compile the kernel; a run continues with the plain operations.
+    Raises StepFailed if this machine can't compile the kernel; training then continues with PyTorch's operations.
     """
     try:
         from pggan.ops import triton_kernels  # imported late, because Triton is not installed everywhere
@@ -54,9 +54,9 @@ def launch(name: str, programs: int, on: Tensor, *arguments: object, **constants
             getattr(triton_kernels, name)[(programs,)](on, *arguments, **constants, enable_fp_fusion=True)
     except Exception as error:
         text = (str(error) or type(error).__name__).strip().splitlines()[0]
-        if text.startswith("Triton Error [CUDA]"):  # an error of the GPU, such as too little memory
+        if text.startswith("Triton Error [CUDA]"):  # the GPU reports an error, such as too little memory
             raise
-        if isinstance(error, CalledProcessError) or "C compiler" in text:  # Triton has to compile C code
+        if isinstance(error, CalledProcessError) or "C compiler" in text:
             text = "Triton needs a C compiler and Python's headers (apt-get install gcc python3-dev)"
         text = f"The Triton kernel {name} fails: {shorten(text, REASON_WIDTH, placeholder=' …')}."
         remedy = "Train with compute.kernels=reference. Other commands need device=cpu."
@@ -64,9 +64,9 @@ def launch(name: str, programs: int, on: Tensor, *arguments: object, **constants
 
 
 def launch_tiles(name: str, x: Tensor, *others: object, most: float | None = None, **constants: float) -> None:
-    """Launch kernel `name` on all tiles of `x` [N, C, …], which is channels-last; the arguments `others` follow.
+    """Launch Triton kernel `name` for all tiles of the channels-last `x` [N, C, …], with more arguments `others`.
 
-    Args: most: the largest number of programs, which compute several tiles each; None: each program computes one tile.
+    Args: most: the largest number of programs; a program then computes several tiles.  None: one program per tile.
     """
     columns = 1 << (x.shape[1] - 1).bit_length()  # the number of features, rounded up to a power of two
     rows, pixels = max(TILE // columns, 1), x.numel() // x.shape[1]
@@ -85,7 +85,7 @@ def dense(x: Tensor) -> Tensor:
 def bias_act_norm_(x: Tensor, bias: Tensor) -> Tensor:
     """Set `x` [N, C, H, W] to the pixel norm of the leaky ReLU of `x` + `bias` [C].
 
-    Returns the factor that pixel norm multiplied each pixel by, float32 [N, 1, H, W].
+    Returns pixel norm's factor for each pixel, float32 [N, 1, H, W].
     """
     y, scale = dense(x), x.new_empty(len(x), 1, *x.shape[2:], dtype=torch.float32)
     launch_tiles("bias_act_forward", y, bias, y, scale, SLOPE=LEAKY_SLOPE, EPSILON=EPSILON)
@@ -95,32 +95,33 @@ def bias_act_norm_(x: Tensor, bias: Tensor) -> Tensor:
 
 
 def pixel_norm(x: Tensor) -> Tensor:
-    """The pixel norm of `x` [N, C]; no gradient flows through it."""
+    """The pixel norm of `x` [N, C], without a gradient."""
     y, scale = torch.empty_like(x), x.new_empty(len(x), dtype=torch.float32)
     launch_tiles("bias_act_forward", x.contiguous(), None, y, scale, SLOPE=1.0, EPSILON=EPSILON)
     return y
 
 
 class PixelSums:
-    """Gradients of many parameters that are sums over pixels, in a fixed order, so that their bits are reproducible.
+    """Sums up gradients of many parameters over pixels, in a fixed order, so that the bits are reproducible.
 
-    Each parameter owns columns of a float32 matrix.  Each Triton program adds to its own row; `take` sums up the rows.
+    Each parameter owns columns of a float32 matrix.  Each Triton program adds to a row of its own.  `take` adds up the
+    rows.
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self.parameters, self.used = parameters, set[int]()
         self.sizes = [parameter.numel() for parameter in parameters]
-        self.memory: Tensor | None = None  # [PROGRAMS, sum of sizes]; None before the first use
+        self.memory: Tensor | None = None  # the matrix [PROGRAMS, sum of sizes]; None before the first use
 
     def rows(self, number: int) -> Tensor:
-        """The part of the matrix that belongs to parameter `number`: [PROGRAMS, the parameter's size]."""
+        """The columns of the matrix that belong to parameter `number`: [PROGRAMS, size of the parameter]."""
         if self.memory is None:
             self.memory = torch.zeros(PROGRAMS, sum(self.sizes), device=self.parameters[0].device)
         self.used.add(number)
         return torch.split(self.memory, self.sizes, 1)[number]
 
     def take(self, others: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Sum up the rows to gradients of parameters, add `others`, the gradients from autograd, and clear the rows."""
+        """The gradients of all parameters: sums of rows, plus autograd's gradients `others`.  Clears the rows."""
         totals = () if self.memory is None else torch.split(self.memory.sum(0), self.sizes)
         found = list(others)
         for number in self.used:
@@ -132,9 +133,9 @@ class PixelSums:
 
 
 def bias_act_backward(y: Tensor, gradient: Tensor, scale: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
-    """The gradient of x from the `gradient` of y, where y = `BiasAct`(x), or with a `scale`, y = `bias_act_norm_`(x).
+    """The gradient of the input of `BiasAct` or, if `scale` is given, of `bias_act_norm_`.
 
-    The gradient of the bias, which is the sum of this gradient over all pixels, is added to `rows` [PROGRAMS, C].
+    Args: y: the output; gradient: the gradient of y; rows: [PROGRAMS, C], to which the bias's gradient is added.
     """
     gradient, y = dense(gradient), dense(y)
     result = torch.empty_like(gradient)
@@ -144,10 +145,7 @@ def bias_act_backward(y: Tensor, gradient: Tensor, scale: Tensor | None = None, 
 
 
 class BiasAct(torch.autograd.Function):
-    """Leaky ReLU of x [N, C, …] + bias [C], differentiable twice.  Autograd saves only the result.
-
-    The gradient of the bias is added to `rows`.
-    """
+    """The leaky ReLU of x [N, C, …] + bias [C], differentiable twice; adds the bias's gradient to `rows`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor, rows: Rows) -> Tensor:
@@ -163,14 +161,14 @@ class BiasAct(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None, None]:
         if gradient is None:
             return None, None, None
-        y = ctx.saved_tensors[0].detach()  # y has no second derivative, because only the sign of y matters
+        y = ctx.saved_tensors[0].detach()  # the gradient depends only on the signs of y, so the derivative by y is 0
         rows = ctx.rows() if ctx.needs_input_grad[1] and Switches.weight_gradients else None
         return LinearMap.apply(partial(bias_act_backward, rows=rows), bias_act_backward, y, gradient), None, None
 
 
 def blend(alpha: Tensor, old: Tensor, new: Tensor) -> Tensor:
     """The blend (1 - alpha) * old + alpha * new of tensors [N, C, …], with a scalar alpha []."""
-    if not old.is_contiguous() or not new.is_contiguous():  # both tensors need the same memory order
+    if not old.is_contiguous() or not new.is_contiguous():  # the kernel needs `old` and `new` in the same memory layout
         old, new = dense(old), dense(new)
     result = torch.empty_like(new)
     launch_tiles("blend", old, new, alpha, result)
@@ -178,7 +176,7 @@ def blend(alpha: Tensor, old: Tensor, new: Tensor) -> Tensor:
 
 
 def blend_backward(alpha: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients of `old` and `new` from the gradient of `blend`."""
+    """The gradients of `old` and `new` from the gradient of `blend`'s result."""
     gradient = gradient if gradient.is_contiguous() else dense(gradient)
     of_old, of_new = torch.empty_like(gradient), torch.empty_like(gradient)
     launch_tiles("blend_backward", gradient, alpha, of_old, of_new)
@@ -186,7 +184,7 @@ def blend_backward(alpha: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Groups(NamedTuple):
-    """The groups of a batch: image g of group m in sub-batch p is image (p * size + g) * step + m of the batch."""
+    """The groups of minibatch stddev in each sub-batch: the images of a group are `step` images apart."""
 
     size: int  # images per group
     step: int  # groups per sub-batch
@@ -219,7 +217,7 @@ class Stddev(torch.autograd.Function):
 
 
 class StddevGradient(torch.autograd.Function):
-    """The gradient of the features of `Stddev`, from the gradient of its result."""
+    """The backward pass of `Stddev`: computes the gradient of the features from the gradient of the stddev."""
 
     @staticmethod
     def forward(ctx: Any, of_result: Tensor, x: Tensor, groups: Groups) -> Tensor:

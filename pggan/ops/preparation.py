@@ -24,10 +24,10 @@ BLOCK = 32  # a Triton program computes BLOCK x BLOCK elements of one tap of a c
 
 
 class Transform(NamedTuple):
-    """How a convolution kernel is computed from a weight.  The Triton kernels read the integers in this order.
+    """How to compute a convolution kernel from a weight.  The Triton kernels read the integers in this order.
 
-    The convolution kernel in memory is [k * rows, height, width, pixels * columns].  It is the sum of copies**2
-    copies of the weight, shifted down and right by 0 to copies - 1 taps.  Each pixel of a pack has such a sum.
+    The convolution kernel in memory is [k * rows, height, width, pixels * columns].  For each pixel of a pack, the
+    kernel holds the sum of copies**2 copies of the weight, shifted down and right by 0 to copies - 1 taps.
     """
 
     rows: int
@@ -40,10 +40,10 @@ class Transform(NamedTuple):
     copies: int
     shift: int
     taps: int  # side of the weight
-    origin: int  # memory offset of the weight's top left tap; of its last tap if the taps are mirrored
-    row_step: int  # this and the next two: memory steps of the weight from a row, column or tap to the next one
-    column_step: int
-    tap_step: int
+    origin: int  # memory offset of the weight's first tap or, if the kernel is mirrored, of the last tap
+    row_step: int  # memory stride of the weight's rows
+    column_step: int  # memory stride of the weight's columns
+    tap_step: int  # memory stride of the weight's taps
     factor: float  # multiplies the sum of copies
 
     @property
@@ -53,7 +53,7 @@ class Transform(NamedTuple):
 
     @property
     def tiles(self) -> tuple[int, int]:
-        """The number of tiles (BLOCK x BLOCK elements) of the convolution kernel, and of the weight."""
+        """The numbers of tiles (BLOCK x BLOCK elements) of the convolution kernel and of the weight."""
         rows, height, width, columns = self.shape
         of_kernel = height * width * ceil(rows / BLOCK) * ceil(columns / BLOCK)
         return of_kernel, self.taps**2 * ceil(self.rows / BLOCK) * ceil(self.columns / BLOCK)
@@ -62,7 +62,7 @@ class Transform(NamedTuple):
 def transform_of(
     weight: Tensor, inputs: int, scale: float, rescaling: Rescaling = Rescaling.same, k: int | None = None
 ) -> Transform:
-    """The `Transform` of a weight [O, I, …] for its first `inputs` input maps, and for packs of `k` pixels if given."""
+    """The `Transform` of a weight [O, I, …] with only the first `inputs` input maps.  `k`: pixels per pack."""
     taps, step = (weight.shape[3], weight.stride(3)) if weight.ndim == 4 else (1, 1)
     side, stride = side_and_stride(rescaling) if rescaling is not Rescaling.same else (taps, 1)
     packs = (k, k * stride) if k else (1, 1)
@@ -70,21 +70,21 @@ def transform_of(
     row_step, column_step = weight.stride()[:2]
     sizes, origin = (weight.shape[0], inputs), 0
     factor = scale / 4 if rescaling is Rescaling.down else scale
-    if rescaling is Rescaling.up:  # a transposed convolution has input maps as rows, and mirrors its kernel
+    if rescaling is Rescaling.up:  # a transposed convolution swaps input and output maps, and mirrors the kernel
         sizes, row_step, column_step = sizes[::-1], column_step, row_step
         origin, step = (taps**2 - 1) * step, -step
     return Transform(*sizes, side, width, *packs, stride, copies, 0, taps, origin, row_step, column_step, step, factor)
 
 
 def map_of_ones(weight: Tensor, scale: float) -> Transform:
-    """The `Transform` of a weight [O, I, 3, 3] to a 4x4 map of ones convolved with weight[:, -1:]: [O, 4, 4, 1]."""
+    """The `Transform` that convolves a 4x4 map of ones with weight[:, -1:]: [O, I, 3, 3] -> [O, 4, 4, 1]."""
     (outputs, inputs), step = weight.shape[:2], weight.stride(3)
     origin = (inputs - 1) * weight.stride(1) + 8 * step
     return Transform(outputs, 1, 4, 4, 1, 1, 1, 4, 1, 3, origin, weight.stride(0), 1, -step, scale)
 
 
 class Request(NamedTuple):
-    """What one layer asks for: convolution kernels made from its weight, and parameters that stay unchanged."""
+    """What a layer requests: convolution kernels made from its weight, and parameters that stay unchanged."""
 
     weight: Tensor
     transforms: tuple[Transform, ...]
@@ -120,7 +120,7 @@ class Plan:
         return [part.view(one.shape).permute(0, 3, 1, 2) for part, one in parts]
 
     def gradients(self, parts: Sequence[Sequence[Tensor]]) -> Tensor:
-        """The gradients of all weights in one float32 tensor.  `parts`: each kernel's gradients, one for each use."""
+        """The gradients of all weights in one float32 tensor.  `parts`: for each kernel, one gradient per use."""
         uses = max(map(len, parts))
         missing = [(uses - len(kernel)) * size for kernel, size in zip(parts, self.sizes, strict=True)]
         zeros = next(chain(*parts)).new_zeros(max(missing))
@@ -168,9 +168,10 @@ class Prepare(torch.autograd.Function):
 def prepare_together(
     requests: Sequence[Request], dtype: torch.dtype, plans: dict[Any, Plan]
 ) -> Iterator[tuple[list[tuple[Tensor, list[Tensor]]], list[tuple[Tensor, Rows]]]]:
-    """Yield for each request (kernel, list for the kernel's gradients), … and (parameter, rows for its gradient), ….
+    """Make all convolution kernels in one Triton launch; yield the kernels and the parameters of each request.
 
-    Args: plans: a cache of tables, because a CUDA graph can't copy tables to the GPU.
+    With each kernel comes a list to which layers append the kernel's gradients.  With each parameter come rows to which
+    layers add the parameter's gradient.  Args: plans: a cache, because a CUDA graph can't copy tables to the GPU.
     """
     about = tuple((request.weight.data_ptr(), request.transforms) for request in requests)
     plan = plans[about] = plans.get(about) or Plan(requests)

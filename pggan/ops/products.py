@@ -1,8 +1,8 @@
 """Matrix products on CPUs: dense layers, and 3x3 convolutions as one matrix product each (im2col).
 
 PyTorch multiplies matrices by MKL, which uses AVX-512 only on Intel's processors.  On other processors with AVX-512,
-this file calls oneDNN, which is up to twice as fast.  AMD's processors before Zen 5 take two steps for 512 bits.  On
-these, MKL still computes batched products, because oneDNN takes a call for each matrix (docs/decisions.md).
+this file calls oneDNN, which is up to twice as fast.  AMD's processors before Zen 5 take two steps for 512 bits.
+There, MKL still computes batched products, because oneDNN takes a call for each matrix (docs/decisions.md).
 
 In im2col, the window around each pixel becomes a row of one matrix.  The kernel is the other matrix.  With fused
 pooling, windows are 4x4 pixels at stride 2.  Convolutions with fused upsampling are the adjoint of those with pooling.
@@ -20,7 +20,7 @@ from pggan.core.architecture import Rescaling
 from pggan.core.process import processor_facts
 
 INTEL, AMD = "GenuineIntel", "AuthenticAMD"
-ZEN_5 = 26  # number of AMD's first processor family that calculates 512 bits in one step
+ZEN_5 = 26  # AMD's first processor family that calculates 512 bits in one step
 
 
 @cache
@@ -80,9 +80,9 @@ def _is_dense(matrices: Tensor) -> bool:
 
 
 class LinearMap(torch.autograd.Function):
-    """`function(constant, *x)`, which is linear in the tensors x, and differentiable any number of times.
+    """Makes `function(constant, *x)`, which is linear in the tensors x, differentiable any number of times.
 
-    `adjoint(constant, *gradients)` is the transposed function: it returns the gradients of x.  The constant gets none.
+    `adjoint(constant, *gradients)` is the transposed function, and returns the gradients of x.
     """
 
     @staticmethod
@@ -90,7 +90,7 @@ class LinearMap(torch.autograd.Function):
         result = function(constant, *x)
         ctx.save_for_backward(constant)
         ctx.functions = adjoint, function
-        ctx.set_materialize_grads(isinstance(result, tuple))  # given only None, `backward` returns only None
+        ctx.set_materialize_grads(isinstance(result, tuple))  # only tuples get zeros for missing gradients
         return result
 
     @staticmethod
@@ -121,7 +121,7 @@ def dense_grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling) -> Tens
 
 
 def side_and_stride(rescaling: Rescaling) -> tuple[int, int]:
-    """The side and stride in pixels of the image windows that a 3x3 kernel with fused `rescaling` reads or writes."""
+    """The side and stride, in pixels, of the windows of a 3x3 convolution that is fused with `rescaling`."""
     return (3, 1) if rescaling is Rescaling.same else (4, 2)
 
 
@@ -177,12 +177,12 @@ def _multiply(windows: Tensor, matrix: Tensor, large: Tensor, rescaling: Rescali
     """Multiply `windows` [T, K], cut from images `large` [N, …, H, W], by `matrix` [K, C]; returns images [N, C, …]."""
     _, stride = side_and_stride(rescaling)
     result = empty(large, len(large), matrix.shape[1], large.shape[2] // stride, large.shape[3] // stride)
-    mm(windows, matrix, out=_pixels(result))  # activations in place would not work on a view of the product
+    mm(windows, matrix, out=_pixels(result))  # autograd lets no activation overwrite a view
     return result
 
 
 def _from_windows(windows: Tensor, small: Tensor, rescaling: Rescaling) -> Tensor:
-    """The adjoint of `_windows` (col2im): add up overlapping windows [T, K], one per pixel of `small` [N, …, h, w]."""
+    """Add overlapping windows [T, K] to images (col2im), the adjoint of `_windows`.  `small` has one pixel per window."""
     count, (height, width), (side, stride) = len(small), small.shape[2:], side_and_stride(rescaling)
     windows = windows.view(count, height, width, side, side, -1)
     padded = windows.new_zeros(count, height * stride + 2, width * stride + 2, windows.shape[-1])

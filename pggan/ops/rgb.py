@@ -1,4 +1,4 @@
-"""Layers between images of up to 4 channels and feature maps, on GPUs: one pass over memory for each direction.
+"""Triton layers that turn images of up to 4 channels into feature maps and back, in one pass over memory each.
 
 From RGB: a 1x1 convolution, bias and leaky ReLU, differentiable twice.  To RGB: a 1x1 convolution and bias.  Images are
 float32 in any layout, feature maps are channels-last.  The plain twin is `Equalized.forward` without these kernels.
@@ -16,27 +16,27 @@ from pggan.ops import fused
 from pggan.ops.convolution import Switches
 from pggan.ops.fused import LEAKY_SLOPE, Rows, dense, launch_tiles
 
-MOST_CHANNELS = 4  # channels of an image, at most, because each thread holds all channels of a pixel
+MOST_CHANNELS = 4  # largest number of channels of an image, because each thread holds all channels of a pixel
 Operands = tuple[Tensor, Tensor | None, Tensor]  # weight, bias, images
 
 
 class Layer(NamedTuple):
-    """What all passes of a layer need to know, besides tensors."""
+    """The settings of a layer, for forward and backward passes."""
 
     to_rgb: bool
     scale: float  # multiplies the weight
     dtype: torch.dtype  # of the feature maps
-    rows: Sequence[Rows]  # where backward passes add the gradients of weight and bias
+    rows: Sequence[Rows]  # memory to which backward passes add the gradients of weight and bias
 
 
 def steps(images: Tensor, weight: Tensor, layer: Layer) -> tuple[int, ...]:
-    """Pixels per image, then memory strides: image, pixel and channel of `images`, feature and channel of `weight`."""
+    """The number of pixels per image, and the memory strides of `images` and `weight`, for the Triton kernels."""
     of_weight = weight.stride()[1::-1] if layer.to_rgb else weight.stride()[:2]
     return images.shape[2] * images.shape[3], images.stride(0), images.stride(3), images.stride(1), *of_weight
 
 
 def widen(images: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor | None, layer: Layer) -> Tensor:
-    """The 1x1 convolution [N, F, H, W] of `images` [N, C, H, W]; `triton_kernels.widen` says what `bias` and `y` do."""
+    """The 1x1 convolution [N, F, H, W] of `images` [N, C, H, W]; `triton_kernels.widen` explains `bias` and `y`."""
     shape = (len(images), weight.shape[1 if layer.to_rgb else 0], *images.shape[2:])
     result = torch.empty(shape, dtype=layer.dtype, device=images.device, memory_format=torch.channels_last)
     others = images, weight, bias, y, layer.scale, *steps(images, weight, layer)
@@ -45,7 +45,7 @@ def widen(images: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor | None,
 
 
 def narrow(wide: Tensor, y: Tensor | None, operands: Operands, layer: Layer, *results: Tensor | None) -> None:
-    """The adjoint of `widen`: `triton_kernels.narrow` says what the `operands` and `results` are."""
+    """Launch `triton_kernels.narrow`, the adjoint of `widen`, which writes to the tensors in `results`."""
     (weight, bias, images), (_, of_weight, _) = operands, results
     pitch = 0 if of_weight is None else of_weight.stride(0)
     others = y, weight, bias, images, *results, layer.scale, pitch, *steps(images, weight, layer)
@@ -75,7 +75,7 @@ class FromRgb(torch.autograd.Function):
 
 
 class FromRgbGradient(torch.autograd.Function):
-    """The gradient of the images of `FromRgb`; puts the gradients of weight and bias aside."""
+    """The gradient of `FromRgb` with respect to the images; adds the gradients of weight and bias to `layer.rows`."""
 
     @staticmethod
     def forward(  # noqa: PLR0917 - autograd accepts no keyword arguments

@@ -13,7 +13,7 @@ import triton.language as tl
 
 @triton.jit
 def _tile(number, pixels, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """For tile `number`: the indices of its pixels and of features, the memory offsets, and which offsets are valid."""
+    """For tile `number`: pixel indices, feature indices, memory offsets, and a mask of valid offsets."""
     row, column = number * ROWS + tl.arange(0, ROWS), tl.arange(0, COLUMNS)
     places = row.to(tl.int64)[:, None] * C + column[None, :]  # int64, because a tensor may have more than 2^31 elements
     inside = (row < pixels)[:, None] & (column < C)[None, :]
@@ -33,7 +33,7 @@ def bias_act_forward(
     z = tl.load(x + places, mask=inside, other=0.0).to(tl.float32)
     if bias is not None:
         z += tl.load(bias + column, mask=column < C, other=0.0).to(tl.float32)[None, :]
-    z = tl.where(z > 0, z, z * SLOPE)  # in the columns beyond C, z stays 0, so that the sum below ignores them
+    z = tl.where(z > 0, z, z * SLOPE)  # padding columns hold 0, so that they add nothing to pixel norm's mean square
     if scale is not None:
         s = tl.rsqrt(tl.sum(z * z, 1) / C + EPSILON)
         tl.store(scale + row, s, mask=row < pixels)
@@ -46,12 +46,11 @@ def bias_act_backward(
     gradient, y, scale, result, sums, pitch, pixels, tiles,
     SLOPE: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Set result [P, C] to the gradient of `bias_act_forward` with respect to x, from y, scale and the gradient of y.
+    """Set result [P, C] to the gradient of x, from the gradient of the output y [P, C] of `bias_act_forward`.
 
-    Each of the K programs computes `tiles` tiles, and adds the sum of result over its pixels to its row of sums [K, C].
-    The rows begin `pitch` numbers after one another.
-
-    dL/dz = s * (g - y * mean(g * y)), where z is the leaky ReLU's output, s > 0 the scale, y = s * z, g = dL/dy.
+    Each program adds its part of the bias's gradient to its own row of sums [K, C], whose row stride is `pitch`.
+    With pixel norm, y = s * z for the leaky ReLU's output z and a scale s > 0.  If g = dL/dy, then
+    dL/dz = s * (g - y * mean(g * y)).
     """
     program = tl.program_id(0)
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
@@ -63,7 +62,7 @@ def bias_act_backward(
             s = tl.load(scale + row, mask=row < pixels, other=0.0)
             along = tl.sum(g * features, 1) / C
             g = (g - features * along[:, None]) * s[:, None]
-        g = tl.where(features > 0, g, g * SLOPE)  # y and z have the same sign
+        g = tl.where(features > 0, g, g * SLOPE)  # y > 0 where z > 0, because the scale is positive
         tl.store(result + places, g, mask=inside)
         total += g
     if sums is not None:
@@ -98,7 +97,7 @@ def blend_backward(
 
 @triton.jit
 def _colours(row, pixels, plane, image, pixel, channel, CHANNELS: tl.constexpr):
-    """For a tile of image pixels: channel numbers [4], memory offsets [ROWS, 4], and which offsets are valid."""
+    """For a tile of ROWS image pixels: channel indices [4], memory offsets [ROWS, 4], and a mask of valid offsets."""
     number = tl.arange(0, 4)
     row = row.to(tl.int64)
     places = (row // plane * image + row % plane * pixel)[:, None] + (number * channel)[None, :]
@@ -133,11 +132,11 @@ def narrow(
     plane, image, pixel, channel, maps_step, channel_step, pixels, tiles,
     SLOPE: tl.constexpr, CHANNELS: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Set images `result` to the 1x1 convolution of wide [P, C], plus a bias.  Each output is optional.
+    """Set images `result` to the 1x1 convolution of wide [P, C] plus bias.  Every output may be None.
 
     If y [P, C] is given, wide is first multiplied by the derivative of the leaky ReLU whose result is y.
-    Each program adds to its row of of_weight the sum over pixels of wide times x, where x are images.  It adds to its
-    row of of_bias the sum over pixels of wide if y is given, else of x.
+    Each program adds its part of two sums over pixels to its own row of of_weight and of_bias.  The gradient of the
+    weight sums up wide times images x.  The gradient of the bias sums up wide if y is given, and x otherwise.
     """
     program, number = tl.program_id(0), tl.arange(0, 4)
     column, used = tl.arange(0, COLUMNS), number[None, :] < CHANNELS
@@ -178,11 +177,11 @@ def narrow(
 def stddev(
     x, of_result, of_gradient, result, of_of_result, groups, size, numbers, EPSILON: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """The minibatch stddev of x [N, numbers]: forward, backward or double backward, one group of images per program.
+    """Compute the minibatch stddev of x [N, numbers] or its derivatives.  One program computes one group of images.
 
-    The `size` images of a group are `groups` images apart.  Forward: result [N] is the stddev.  Backward: result
-    [N, numbers] is the gradient of x, from of_result [N], the gradient of the stddev.  Double backward: result is the
-    gradient of x, and of_of_result [N] is the gradient of of_result, from of_gradient, the gradient of that gradient.
+    The `size` images of a group are `groups` images apart.  Forward: result [N] is the stddev.  Backward: of_result [N]
+    is the gradient of the stddev, and result is the gradient of x.  Double backward: of_gradient is the gradient of the
+    backward pass's result, of_of_result [N] is the gradient of of_result, and result is the gradient of x.
     """
     first = tl.program_id(0) // groups * groups * size + tl.program_id(0) % groups
     factor, total = 0.0, tl.zeros((BLOCK,), tl.float32)
@@ -224,17 +223,17 @@ def stddev(
             tl.store(of_of_result + first + image * groups, mean_of_all)
 
 
-# ---- convolution kernels from weights, and gradients of weights from gradients of kernels ----------------------------
 # Each row of `table` describes one convolution kernel: the fields of `preparation.Transform`, then four offsets.
-# The four offsets are the kernel's first program and first element, and the weight's first program and first element.
-# Each program computes BLOCK x BLOCK elements of one tap; `owners` says which row of `table` a program reads.
+# The first two offsets serve `prepare`: the first program that computes the kernel, and the kernel's first element.
+# The other two offsets serve `gradients`: the first program that computes a gradient, and the gradient's first element.
+# Each program computes BLOCK x BLOCK elements of one tap.  `owners` holds the row of `table` that each program reads.
 
 FIELDS = tl.constexpr(18)  # number of integers in each row of `table`
 
 
 @triton.jit
 def _block(tile, rows, columns, BLOCK: tl.constexpr):
-    """For tile `tile` of a convolution kernel: its tap, and the indices of its rows and columns."""
+    """For tile `tile` of a convolution kernel: the tap, the row indices and the column indices."""
     across, down = tl.cdiv(columns, BLOCK), tl.cdiv(rows, BLOCK)
     r = tile // across % down * BLOCK + tl.arange(0, BLOCK)
     return tile // (across * down), r, tile % across * BLOCK + tl.arange(0, BLOCK)
@@ -242,7 +241,7 @@ def _block(tile, rows, columns, BLOCK: tl.constexpr):
 
 @triton.jit
 def _copies(source, x0, x1, y, place0, place1, inside0, inside1, copies, shift, taps, step):
-    """The sum of shifted weights in a tile, at taps (y, x0 + x1).  x0 depends on the tile's row, x1 on its column."""
+    """A tile of the sum of shifted copies of a weight.  The tap's row is y, the tap's column is x0 + x1."""
     value = tl.zeros((x0.shape[0], x1.shape[0]), tl.float32)
     x, inside = x0[:, None] + x1[None, :], inside0[:, None] & inside1[None, :]
     for number in range(copies * copies):
@@ -255,7 +254,7 @@ def _copies(source, x0, x1, y, place0, place1, inside0, inside1, copies, shift, 
 
 @triton.jit
 def prepare(table, factors, owners, addresses, result, BLOCK: tl.constexpr):
-    """Set `result` to all convolution kernels, each made from the weight at its address in `addresses`."""
+    """Make convolution kernels from the weights at the memory `addresses`, and write the kernels to `result`."""
     entry = tl.load(owners + tl.program_id(0))
     row = table + entry * FIELDS
     rows, columns, height, width = tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)
@@ -265,14 +264,14 @@ def prepare(table, factors, owners, addresses, result, BLOCK: tl.constexpr):
     source = tl.load(addresses + entry).to(tl.pointer_type(tl.float32)) + origin
     tap, r, c = _block(tl.program_id(0) - tl.load(row + 14), k * rows, pixels * columns, BLOCK)
     y, pack = tap // width, tap % width
-    # `pack` 0, 1 or 2 is the previous, the same or the next pack of the larger image.
-    # Tap x for pixel a of the smaller image reads pixel b of `pack`: (pack - 1) * pixels + b = a * stride + x - 1.
+    # In the larger image, `pack` 0 is the left neighbour of the pack, 1 the pack itself, and 2 the right neighbour.
+    # For pixel a of the smaller image, tap x reads pixel b of `pack`: a * stride + x - 1 = (pack - 1) * pixels + b.
     x0, x1 = 1 - r // rows * stride, (pack - 1) * pixels + c // columns
     place0, place1 = r % rows * row_step, c % columns * column_step
     in0, in1 = r < k * rows, c < pixels * columns
     if column_step == 1:
         value = _copies(source, x0, x1, y, place0, place1, in0, in1, copies, shift, taps, step)
-    else:  # transposed, so that neighbouring threads read neighbouring memory
+    else:  # the tile is transposed, so that neighbouring threads read neighbouring memory
         value = tl.trans(_copies(source, x1, x0, y, place1, place0, in1, in0, copies, shift, taps, step))
     places = ((r * height + y) * width + pack)[:, None] * (pixels * columns) + c[None, :]
     value *= tl.load(factors + entry)
@@ -281,7 +280,7 @@ def prepare(table, factors, owners, addresses, result, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["uses"])
 def gradients(table, factors, owners, parts, result, uses, BLOCK: tl.constexpr):
-    """Set `result` to the gradients of all weights.  `parts` has `uses` gradients of each convolution kernel."""
+    """Set `result` to the gradients of all weights.  `parts` holds `uses` gradients per kernel, which add up."""
     entry = tl.load(owners + tl.program_id(0))
     row = table + entry * FIELDS
     rows, columns, height, width = tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)
@@ -295,7 +294,7 @@ def gradients(table, factors, owners, parts, result, uses, BLOCK: tl.constexpr):
     for number in range(uses * k * copies * copies):
         use, a = number // (k * copies * copies), number // (copies * copies) % k
         y, x = r * 0 + tap // taps + number // copies % copies - shift, tap % taps + number % copies - shift
-        pixel = c * 0 + a * stride + x - 1 + pixels  # counted over REACH packs
+        pixel = c * 0 + a * stride + x - 1 + pixels  # index of the pixel among the pixels of REACH packs
         at = ((((use * k + a) * rows + r) * height + y) * width * pixels)[:, None] + pixel[None, :]
         valid = inside & ((y >= 0) & (y < height))[:, None] & ((pixel >= 0) & (pixel < width * pixels))[None, :]
         at = at * columns + c[None, :]

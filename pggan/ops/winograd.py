@@ -21,9 +21,9 @@ from pggan.core.architecture import Rescaling
 from pggan.ops.products import LinearMap, bmm, empty, mm, prefers_onednn
 
 LARGE_MAP = 36  # oneDNN is faster than MKL for maps (matrices) with at least this many rows or columns
-CHUNK = 2**21  # how many values in Winograd's domain to process at a time; this many values fit into the CPU's cache
+CHUNK = 2**21  # how many values in Winograd's domain to process at a time, because so many fit into the CPU's cache
 
-# One-dimensional maps: from 6 pixels to the domain, from 3 taps of a kernel to the domain, from the domain to 4 pixels.
+# In one dimension, PIXELS maps 6 pixels to Winograd's domain, TAPS maps 3 taps to it, and RESULT maps it to 4 pixels.
 PIXELS = (
     (4, 0, -5, 0, 1, 0),
     (0, -4, -4, 1, 1, 0),
@@ -43,7 +43,7 @@ TAPS = (
 RESULT = ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1))
 DOUBLED = ((1, 0, 0, 0), (0, 1, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 1, 0), (0, 0, 0, 1))  # 4 pixels become 6
 HALVED = ((0.5, 0.5, 0, 0), (0, 0, 0.5, 0.5))  # box pooling of 4 pixels to 2
-ALWAYS_0 = 2  # index in Winograd's domain: the value there is 0 after upsampling, and does not change pooled results
+ALWAYS_0 = 2  # index of the value in Winograd's domain that is 0 after upsampling and not needed for box pooling
 
 
 @dataclass(frozen=True)
@@ -81,12 +81,12 @@ def transform_kernel(kernel: Tensor, rescaling: Rescaling, scale: float) -> Tens
         taps = kernel.permute(2, 3, 0, 1).reshape(9, -1)  # [9, O I], a copy
         in_domain: Tensor = LinearMap.apply(_map, _map_back, to_domain, taps)
         return in_domain.view(-1, *kernel.shape[:2])
-    taps = kernel.permute(0, 2, 3, 1).flatten(1, 2)  # [O, 9, I], a view of a channels-last kernel
+    taps = kernel.permute(0, 2, 3, 1).flatten(1, 2)  # [O, 9, I], a view if the kernel is channels-last
     return torch.matmul(to_domain, taps).transpose(0, 1)
 
 
 def _map(matrix: Tensor, columns: Tensor, row: Tensor | None = None) -> Tensor:
-    """`matrix` @ `columns`, with `row` added to each row.  MKL is faster than oneDNN for products of small matrices."""
+    """The product `matrix` @ `columns`, plus `row`.  For small matrices, MKL is faster than oneDNN."""
     if max(matrix.shape) >= LARGE_MAP:
         return mm(matrix, columns, row=row)
     return torch.mm(matrix, columns) if row is None else torch.addmm(row, matrix, columns)
@@ -132,7 +132,7 @@ def grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling) -> Tensor:
 def _chunks(images: Tensor, kernel: Tensor, tile: int) -> Iterator[slice]:
     numbers = images[0, 0].numel() // tile**2 * len(kernel) * max(kernel.shape[1:])  # transformed values per image
     numbers //= 2 if prefers_onednn() else 1  # with oneDNN, chunks of twice the size are faster
-    size = ceil(len(images) / max(round(len(images) * numbers / CHUNK), 1))  # fewer chunks read the kernel fewer times
+    size = ceil(len(images) / max(round(len(images) * numbers / CHUNK), 1))  # few chunks, because each reads the kernel
     return (slice(start, start + size) for start in range(0, len(images), size))
 
 
@@ -163,7 +163,7 @@ def _add_tiles(pixels: Tensor, images: Tensor, m: Maps) -> None:
     down, right, stride = height // m.stride, width // m.stride, m.stride
     tiles = pixels.view(m.window, m.window, count, down, right, features).permute(2, 3, 0, 4, 1, 5)
     parts = [slice(first, min(first + stride, m.window)) for first in range(0, m.window, stride)]
-    more = len(parts) - 1  # in a row or column, a tile overlaps this many of the tiles that come after it
+    more = len(parts) - 1  # number of following tiles that a tile overlaps in a row or column
     padded = pixels.new_zeros(count, down + more, stride, right + more, stride, features)
     for i, rows in enumerate(parts):
         for j, columns in enumerate(parts):

@@ -1,4 +1,4 @@
-"""Divides a batch among ranks so that each group of images of minibatch stddev is the same as in a single process.
+"""Divides a batch among ranks so that minibatch stddev has the same groups of images as in a single process.
 
 If a batch of N images has groups of M images, group g has the images g, g + N/M …: a column of a matrix [M, N/M].
 """
@@ -26,7 +26,7 @@ class BatchPartition:
     stddev_group: int
     elastic: bool
     configured_micro_batch_size: int | None  # largest number of images in a backward pass; None: no limit
-    most_chunks: int = 4  # largest number of chunks with `elastic`; `configured_micro_batch_size` may need more chunks
+    most_chunks: int = 4  # largest number of chunks with `elastic`, unless the micro-batch size demands more
 
     def chunk_size(self, batch: int) -> int:
         """Images per chunk, if the batch has `batch` images; with `elastic`, the last chunk may have fewer."""

@@ -65,7 +65,7 @@ class DgcReducer(GradientReducer):
 
         def wait() -> Tensor:
             self.group.wait(work)
-            set_mean(gradient, messages, count).mul_(scale)  # `scale` cancels a division in `Descent`
+            set_mean(gradient, messages, count).mul_(scale)  # `Descent` will divide by the loss scale
             sums.copy_(torch.where(finite, agreed[:-1], torch.nan))
             return buffer.attach(buffer.flat)
 
@@ -115,7 +115,7 @@ class Descent(Adam):
 
 
 class Compressor:
-    """The residual (updates not sent yet) of one network on one rank, and Adam's second moment of its gradients."""
+    """The residual (updates not sent yet) of one network on one rank, and Adam's second moment of the gradients."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         self.residual = torch.zeros(size, device=device)  # updates not sent yet, in units of the learning rate
@@ -127,12 +127,12 @@ class Compressor:
     def select(self, gradient: Tensor, count: int, finite: Tensor, divisor: Tensor) -> Tensor:
         """Add Adam's update of `gradient` / `divisor` to the residual; returns the message for all ranks.
 
-        The `count` entries r of the residual with the largest r^2 * sqrt(v) move to the message (v: second moment).
-        Args: gradient: float32 [P], which is overwritten; divisor: float32; finite: false on all ranks if the
-        gradient of any rank is not finite: then the residual does not change, and the message must not be used.
+        The `count` entries of the residual with the highest priority move to the message; `gradient` is overwritten.
+        `finite` is false if the gradient of any rank is infinite or NaN.  Then the residual does not change, and the
+        message must not be used.
         """
         self.residual.grad = gradient
-        self.adam.step(-1.0, (~finite).float(), divisor)  # the rate -1 adds the update to the residual
+        self.adam.step(-1.0, (~finite).float(), divisor)  # Adam subtracts rate * update, so the rate -1 adds
         # An entry r of the residual has the priority r^2 * sqrt(v); v is Adam's second moment (mean gradient^2).
         # With |r| instead of r^2 in the priority, weights with small gradients get few updates, and results are worse.
         indices = largest(self.exp_avg_sq.sqrt().mul_(self.residual).mul_(self.residual), count).sort().values
@@ -153,10 +153,10 @@ def share_to_send(ratio: float, warmup_images: int, since: int) -> float:
 
 
 def pack(indices: Tensor, values: Tensor, size: int) -> Tensor:
-    """Pack `indices` [k], ascending and below P = `size`, and one-byte `values` [k] into a message of bytes.
+    """Pack ascending `indices` [k] of a vector of length P = `size`, and one-byte `values` [k], into a message.
 
-    A message has the number of indices in each block of 65536 entries (int32), then the index of each sent entry within
-    its block (uint16), then the values: about 4 P / 65536 + 3 k bytes.
+    A message begins with the number of indices in each block of 65536 entries (int32).  The index of each entry within
+    the block (uint16) and the values follow.  In all, a message has about 4 P / 65536 + 3 k bytes.
     """
     inside = torch.searchsorted(indices, torch.arange(0, size + BLOCK, BLOCK, device=indices.device)).diff()
     parts = inside.to(torch.int32), (indices % BLOCK).to(torch.uint16), values

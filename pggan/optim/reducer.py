@@ -49,13 +49,13 @@ class FlatBuffer:
 class GradientReducer:
     """The reducer of a single process, which has nothing to exchange; subclasses are for several ranks."""
 
-    has_moments = False  # true if the reducer computes Adam's updates, too: each rank then has its own moments
+    has_moments = False  # whether the reducer also computes Adam's updates, with moments of its own on each rank
 
     def __init__(self) -> None:
         self._sums: dict[int, Tensor] = {}
 
     def begin_step(self, phase: Phase, images: int) -> None:
-        """Prepare for the next step, which is in `phase`, after `images` images were shown."""
+        """Prepare for the next step, in `phase`, when `images` images have been shown."""
 
     def accumulate(self, trainable: Trainable, sums: Tensor, batch: int) -> None:
         """Add the scalars `sums` [S] of one backward pass to the sums of the batch.  Call this after each pass."""
@@ -146,7 +146,7 @@ class ElasticReducer(GradientReducer):
 
 
 def add_chunk(node_sums: NodeSums, chunk: int, flat: Tensor) -> None:
-    """Store `flat`, not a copy, as the sum of `chunk`.  Two stored halves of a tree node become their sum."""
+    """Store `flat` as the sum of `chunk`, without a copy.  Then replace stored halves of a tree node by their sum."""
     node = range(chunk, chunk + 1)
     while node.start // len(node) % 2 and (left := range(node.start - len(node), node.start)) in node_sums:
         flat = node_sums.pop(left).add_(flat)

@@ -47,10 +47,10 @@ class Trainable:
         return norm if self.scale is None else norm / self.scale
 
     def update(self, learning_rate: float | Tensor, wrong: Tensor, skip: Tensor) -> None:
-        """Take one step unless the gradient is `wrong`, and free the gradient; does not wait for the GPU.
+        """Take one step, and free the gradient; does not wait for the GPU.
 
-        If the gradient is infinite or NaN, the update is skipped and counted, and the loss scale halves.  The loss
-        scale doubles after GROWTH_INTERVAL updates that were not skipped.  Args: skip: `wrong` as float32.
+        If `wrong` is true (the gradient is infinite or NaN), the update is skipped and counted, and the loss scale
+        halves.  It doubles after GROWTH_INTERVAL updates that were not skipped.  `skip` is `wrong` as float32.
         """
         self.optimizer.step(learning_rate, skip, self.scale)
         self.zero_grad()
@@ -100,7 +100,7 @@ class State:
     def load_state_dict(self, state_dicts: StateDicts) -> None:
         """Load the tensors that `state_dict` returned; raises RuntimeError if names or shapes differ.
 
-        A run may resume with another augmentation or precision: ADA's p or a loss scale that is not saved starts anew.
+        A run may resume with another augmentation or precision: ADA's p or the loss scale is not loaded if it is missing.
         """
         self.g.network.load_state_dict(state_dicts["generator"])
         self.d.network.load_state_dict(state_dicts["discriminator"])
