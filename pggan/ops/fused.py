@@ -21,7 +21,7 @@ from pggan.ops.convolution import Switches
 from pggan.ops.products import LinearMap
 
 LEAKY_SLOPE = 0.2  # slope of the leaky ReLU below 0 (paper Table 2)
-EPSILON = 1e-8  # added to mean squares and variances before a root: pixel norm (paper section 4.2), minibatch stddev
+EPSILON = 1e-8  # added before square roots, in pixel norm (paper section 4.2) and minibatch stddev
 WIDEST = 1024  # largest number of features that the kernels support, because a tile holds all features of a pixel
 TILE = 2048  # how many numbers a Triton program holds at a time: 16 in the registers of each of 128 threads
 IMAGE_TILE = 8192  # how many numbers of an image a program of the stddev kernel holds: 4x4 pixels of 512 maps
@@ -104,8 +104,7 @@ def pixel_norm(x: Tensor) -> Tensor:
 class PixelSums:
     """Sums up gradients of many parameters over pixels, in a fixed order, so that the bits are reproducible.
 
-    Each parameter owns columns of a float32 matrix.  Each Triton program adds to a row of its own.  `take` adds up the
-    rows.
+    Each parameter owns columns of a float32 matrix.  Each Triton program adds to one row.  `take` adds up the rows.
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
@@ -145,7 +144,7 @@ def bias_act_backward(y: Tensor, gradient: Tensor, scale: Tensor | None = None, 
 
 
 class BiasAct(torch.autograd.Function):
-    """The leaky ReLU of x [N, C, …] + bias [C], differentiable twice; adds the bias's gradient to `rows`."""
+    """The leaky ReLU of x [N, C, …] + bias [C], differentiable twice; `rows` gets the gradient of the bias."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor, rows: Rows) -> Tensor:

@@ -53,7 +53,7 @@ def with_maps(images: Tensor, maps: int) -> Tensor:
 def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling) -> Tensor:
     """The convolution [N, I, H, W] -> [N, O, …] by a `kernel` that `pack_kernel` returned, plus `bias` [O]."""
     result = (_to_large if rescaling is Rescaling.up else _to_small)(x, kernel, bias, rescaling)
-    return result.detach()  # autograd lets no activation overwrite a view
+    return result.detach()  # An activation may overwrite the result.  Autograd would forbid this for a view.
 
 
 def grad_input(gradient: Tensor, kernel: Tensor, rescaling: Rescaling) -> Tensor:

@@ -34,8 +34,8 @@ class Transform(NamedTuple):
     columns: int
     height: int
     width: int
-    k: int  # pixels in a pack of the smaller image
-    pixels: int  # pixels in a pack of the larger image
+    k: int  # number of pixels in a pack of the smaller image
+    pixels: int  # number of pixels in a pack of the larger image
     stride: int
     copies: int
     shift: int

@@ -2,7 +2,7 @@
 
 PyTorch multiplies matrices by MKL, which uses AVX-512 only on Intel's processors.  On other processors with AVX-512,
 this file calls oneDNN, which is up to twice as fast.  AMD's processors before Zen 5 take two steps for 512 bits.
-There, MKL still computes batched products, because oneDNN takes a call for each matrix (docs/decisions.md).
+On such processors, MKL still computes batched products, because oneDNN takes a call per matrix (docs/decisions.md).
 
 In im2col, the window around each pixel becomes a row of one matrix.  The kernel is the other matrix.  With fused
 pooling, windows are 4x4 pixels at stride 2.  Convolutions with fused upsampling are the adjoint of those with pooling.
@@ -40,7 +40,7 @@ def prefers_onednn_for_batches() -> bool:
 
 
 def mm(left: Tensor, right: Tensor, out: Tensor | None = None, row: Tensor | None = None) -> Tensor:
-    """The product [M, K] x [K, N] -> [M, N], plus `row` [N].  oneDNN multiplies only if autograd needs no gradient."""
+    """The product [M, K] x [K, N] -> [M, N], plus `row` [N].  oneDNN is used only if autograd needs no gradient."""
     if not _for_onednn(left, right):
         return torch.mm(left, right, out=out) if row is None else torch.addmm(row, left, right)
     result = _onednn(left, right, row)
@@ -90,7 +90,7 @@ class LinearMap(torch.autograd.Function):
         result = function(constant, *x)
         ctx.save_for_backward(constant)
         ctx.functions = adjoint, function
-        ctx.set_materialize_grads(isinstance(result, tuple))  # only tuples get zeros for missing gradients
+        ctx.set_materialize_grads(isinstance(result, tuple))  # with one result, `backward` handles None
         return result
 
     @staticmethod
@@ -177,12 +177,12 @@ def _multiply(windows: Tensor, matrix: Tensor, large: Tensor, rescaling: Rescali
     """Multiply `windows` [T, K], cut from images `large` [N, …, H, W], by `matrix` [K, C]; returns images [N, C, …]."""
     _, stride = side_and_stride(rescaling)
     result = empty(large, len(large), matrix.shape[1], large.shape[2] // stride, large.shape[3] // stride)
-    mm(windows, matrix, out=_pixels(result))  # autograd lets no activation overwrite a view
+    mm(windows, matrix, out=_pixels(result))  # not a view of the product, because activations overwrite the result
     return result
 
 
 def _from_windows(windows: Tensor, small: Tensor, rescaling: Rescaling) -> Tensor:
-    """Add overlapping windows [T, K] to images (col2im), the adjoint of `_windows`.  `small` has one pixel per window."""
+    """Add overlapping windows [T, K] to images (col2im): the adjoint of `_windows`.  `small`: one pixel per window."""
     count, (height, width), (side, stride) = len(small), small.shape[2:], side_and_stride(rescaling)
     windows = windows.view(count, height, width, side, side, -1)
     padded = windows.new_zeros(count, height * stride + 2, width * stride + 2, windows.shape[-1])

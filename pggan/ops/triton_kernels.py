@@ -48,7 +48,7 @@ def bias_act_backward(
 ):  # fmt: skip
     """Set result [P, C] to the gradient of x, from the gradient of the output y [P, C] of `bias_act_forward`.
 
-    Each program adds its part of the bias's gradient to its own row of sums [K, C], whose row stride is `pitch`.
+    Each program adds a part of the bias's gradient to one row of sums [K, C].  The row stride is `pitch`.
     With pixel norm, y = s * z for the leaky ReLU's output z and a scale s > 0.  If g = dL/dy, then
     dL/dz = s * (g - y * mean(g * y)).
     """
@@ -135,8 +135,8 @@ def narrow(
     """Set images `result` to the 1x1 convolution of wide [P, C] plus bias.  Every output may be None.
 
     If y [P, C] is given, wide is first multiplied by the derivative of the leaky ReLU whose result is y.
-    Each program adds its part of two sums over pixels to its own row of of_weight and of_bias.  The gradient of the
-    weight sums up wide times images x.  The gradient of the bias sums up wide if y is given, and x otherwise.
+    Each program adds gradients to one row of of_weight and one row of of_bias.  The weight's gradient is the sum over
+    pixels of wide times images x.  The bias's gradient is the sum of wide if y is given, and of x otherwise.
     """
     program, number = tl.program_id(0), tl.arange(0, 4)
     column, used = tl.arange(0, COLUMNS), number[None, :] < CHANNELS

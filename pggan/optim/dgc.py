@@ -4,8 +4,8 @@ Each rank adds the Adam updates of its gradients to a residual.  In each step, a
 residual; the mean of all ranks' messages is subtracted from the weights.  Source: Lin et al. 2018 (residuals, warmup)
 for SGD; docs/scaling.md derives the variant for Adam with beta1 = 0.
 
-Shapes: P parameters of one network in the levels in use, k entries per message, n ranks, S scalars
-(such as the loss) that ranks sum, too.
+Shapes: P parameters of one network in the levels in use, k entries per message, n ranks, S scalars,
+such as the loss, that ranks sum up with the gradients.
 """
 
 import numpy as np
@@ -104,7 +104,7 @@ class DgcReducer(GradientReducer):
 
 
 class Descent(Adam):
-    """Subtracts learning rate times `grad`, into which DgcReducer has written the mean of Adam's updates."""
+    """Subtracts the learning rate times `grad`, to which DgcReducer has written the mean of Adam's updates."""
 
     @torch.no_grad()
     def step(self, rate: float | Tensor, skip: Tensor | None = None, scale: Tensor | None = None) -> None:
@@ -132,7 +132,7 @@ class Compressor:
         message must not be used.
         """
         self.residual.grad = gradient
-        self.adam.step(-1.0, (~finite).float(), divisor)  # Adam subtracts rate * update, so the rate -1 adds
+        self.adam.step(-1.0, (~finite).float(), divisor)  # Adam subtracts rate * update: the rate -1 adds the update
         # An entry r of the residual has the priority r^2 * sqrt(v); v is Adam's second moment (mean gradient^2).
         # With |r| instead of r^2 in the priority, weights with small gradients get few updates, and results are worse.
         indices = largest(self.exp_avg_sq.sqrt().mul_(self.residual).mul_(self.residual), count).sort().values

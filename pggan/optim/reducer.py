@@ -16,7 +16,7 @@ from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.state import StateDicts, Trainable
 
-EXTRA_STATE = "compression"  # the component of a checkpoint that holds a reducer's own tensors
+EXTRA_STATE = "compression"  # name of the checkpoint component that holds a reducer's own tensors
 # A function that waits for the all-reduce, sets each `grad` to the sum over ranks, and returns S summed scalars [S].
 Handle = Callable[[], Tensor]
 NodeSums = dict[range, Tensor]  # {range of chunks: sum [P + S] of the gradients and scalars of these chunks}
@@ -63,7 +63,7 @@ class GradientReducer:
         self._sums[id(trainable)] = sums if before is None else before + sums
 
     def start_all_reduce(self, trainable: Trainable, batch: int) -> Handle:
-        """Start to sum the gradients of all ranks, which are scaled such that the sum is the mean over the batch."""
+        """Start to sum the gradients of all ranks.  Losses are scaled such that the sum is the mean over the batch."""
         sums = self._sums.pop(id(trainable))
         return lambda: sums
 
@@ -146,7 +146,7 @@ class ElasticReducer(GradientReducer):
 
 
 def add_chunk(node_sums: NodeSums, chunk: int, flat: Tensor) -> None:
-    """Store `flat` as the sum of `chunk`, without a copy.  Then replace stored halves of a tree node by their sum."""
+    """Store `flat` as the sum of `chunk`, without a copy.  Then replace two stored halves of a tree node by the sum."""
     node = range(chunk, chunk + 1)
     while node.start // len(node) % 2 and (left := range(node.start - len(node), node.start)) in node_sums:
         flat = node_sums.pop(left).add_(flat)

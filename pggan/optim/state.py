@@ -18,7 +18,7 @@ INIT_SCALE = 2.0**12  # first loss scale; GradScaler's 2^16 overflows, so that t
 MAX_SCALE = 2.0**24  # largest loss scale; a larger scale saves no more gradients from underflow (float16: below 2^-24)
 GROWTH_INTERVAL = 2000  # the loss scale doubles after this many updates without an overflow (GradScaler's default)
 
-AUGMENTATION = "augmentation"  # ADA's component of a checkpoint; missing in runs without ADA
+AUGMENTATION = "augmentation"  # name of ADA's component in a checkpoint; runs without ADA lack this component
 
 StateDicts = dict[str, dict[str, Tensor]]  # {component: {name: tensor}} of a checkpoint
 
@@ -50,7 +50,7 @@ class Trainable:
         """Take one step, and free the gradient; does not wait for the GPU.
 
         If `wrong` is true (the gradient is infinite or NaN), the update is skipped and counted, and the loss scale
-        halves.  It doubles after GROWTH_INTERVAL updates that were not skipped.  `skip` is `wrong` as float32.
+        halves.  The scale doubles after GROWTH_INTERVAL updates that were not skipped.  `skip` is `wrong` as float32.
         """
         self.optimizer.step(learning_rate, skip, self.scale)
         self.zero_grad()
@@ -100,7 +100,7 @@ class State:
     def load_state_dict(self, state_dicts: StateDicts) -> None:
         """Load the tensors that `state_dict` returned; raises RuntimeError if names or shapes differ.
 
-        A run may resume with another augmentation or precision: ADA's p or the loss scale is not loaded if it is missing.
+        A run may resume with another augmentation or precision, so ADA's p or the loss scale may be missing.
         """
         self.g.network.load_state_dict(state_dicts["generator"])
         self.d.network.load_state_dict(state_dicts["discriminator"])

@@ -18,8 +18,8 @@ ALIGNMENT = 16  # weights begin at multiples of 16 numbers, where vector instruc
 class Adam:
     """Adam (Kingma and Ba, 2015, algorithm 1) for the weights that have gradients.
 
-    The results are those of `torch.optim.Adam(…, fused=True)`, to the bit.  This class exists because the first object
-    of torch's class imports PyTorch's compiler, which takes seconds of every start.
+    The results equal those of `torch.optim.Adam(…, fused=True)`, to the bit.  This class exists because torch's class
+    imports PyTorch's compiler, which would delay every start by seconds.
     """
 
     def __init__(self, weights: Iterable[Tensor]) -> None:
