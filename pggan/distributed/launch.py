@@ -34,12 +34,12 @@ def launch(
     threads: int,
     then: Callable[[], str] = str,
 ) -> int:
-    """Run a command on `count` ranks of this machine, one of `nnodes` machines; returns the exit code.
+    """Run a command with `count` ranks on this machine; returns the exit code.
 
     The launcher passes signals on to the ranks, which then save and exit.
     Args: values: the configuration of the command; nnodes, rdzv_endpoint, max_restarts: torchrun's options; threads:
-    CPU threads per rank, unless OMP_NUM_THREADS is set; then: a function that returns a sentence for the user on how to
-    go on after a failure or a signal.
+    CPU threads per rank, unless OMP_NUM_THREADS is set; then: returns a sentence that tells the user how to continue
+    after a failure or a signal.
     Raises UserError if the machines do not find each other, or lose their connection.
     """
     with tempfile.TemporaryDirectory(prefix="pggan-") as folder:
@@ -112,9 +112,9 @@ def run_ranks(folder: str, count: int, nnodes: int, rdzv_endpoint: str | None, m
 
 
 def report_rank(run: Callable[[str, dict[str, Any]], int], guarded: Callable[[Callable[[], int]], int]) -> int:
-    """Run a command as a rank of `launch`; returns 0, or another exit code if torchrun is to restart all ranks.
+    """Run the command of this rank; returns 0, or another exit code, so that torchrun restarts all ranks.
 
-    Args: run: runs a command with its configuration; guarded: calls a function, and turns exceptions into exit codes.
+    Args: run: runs a command, given its name and values; guarded: calls a function; turns exceptions into exit codes.
     """
     command, values = json.loads(os.environ.pop(TASK_VARIABLE))
     folder = Path(os.environ.pop(RANKS_VARIABLE))
@@ -129,7 +129,7 @@ def report_rank(run: Callable[[str, dict[str, Any]], int], guarded: Callable[[Ca
         except KeyboardInterrupt:
             if ended.exists():
                 raise
-            return EXIT_PEER_LOST  # torchrun, not the user, stops the ranks when one rank is lost
+            return EXIT_PEER_LOST  # torchrun has interrupted this rank, because another rank was lost
 
     code = guarded(unless_lost)
     if code in (EXIT_USER_ERROR, EXIT_INTERRUPTED) or (code == 0 and ended.exists()):
@@ -146,7 +146,7 @@ def end_with_parent(parent: int) -> None:
 
 
 def meeting_place(endpoint: str) -> tuple[str, bool | None]:
-    """The address by which this machine reaches the rendezvous, and whether this machine hosts the rendezvous.
+    """The address of this machine, and whether this machine hosts the rendezvous (None: torchrun decides).
 
     Waits until the host answers; raises OSError if the host does not answer within RENDEZVOUS_SECONDS.
     """
@@ -157,8 +157,8 @@ def meeting_place(endpoint: str) -> tuple[str, bool | None]:
             with socket.create_connection((host, int(port)), timeout=5) as way:
                 return way.getsockname()[0], False
         except OSError:
-            with suppress(OSError), socket.create_server((host, int(port))):  # this fails unless `host` is this machine
-                # At LOOPBACK, two launchers could both become the host, so is_host=None lets torchrun choose the host.
+            with suppress(OSError), socket.create_server((host, int(port))):  # only `host` itself can open the port
+                # Two launchers on one machine could both become the host, so torchrun has to choose the host.
                 return host, None if host == LOOPBACK else True
             if time.monotonic() > end:
                 raise

@@ -1,4 +1,4 @@
-"""All ranks of a run, as one rank sees them: connecting, collectives on small values, errors shared by all ranks."""
+"""Connects the ranks of a run, wraps torch's collectives, and passes errors of one rank on to all others."""
 
 import os
 import socket
@@ -26,9 +26,9 @@ from pggan.core.errors import EXIT_FAILED, EXIT_PEER_LOST, EXIT_USER_ERROR, Step
 from pggan.distributed.launch import RENDEZVOUS_SECONDS
 
 STEP_TIMEOUT = timedelta(minutes=30)  # timeout of gradient all-reduces, which slow networks or evaluations can delay
-CONTROL_TIMEOUT = timedelta(days=1)  # timeout of small CPU collectives: ranks may wait hours for one that prepares data
+CONTROL_TIMEOUT = timedelta(days=1)  # timeout of small CPU collectives: ranks may wait hours while one prepares data
 ROUND, POLL_SECONDS = "round", 0.1
-# A GPU step that takes longer hangs: ranks wait on CPUs, before the step, for a rank that evaluates or saves.
+# A GPU step that takes STALL_SECONDS hangs.  A wait for a rank that evaluates or saves is not part of a GPU step.
 STALL_SECONDS = 300
 MAX_STEPS_IN_FLIGHT = 8  # largest number of steps in the GPU's queue; a checkpoint waits for all queued steps
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class RankInfo:
 
 
 def rank_from_environment() -> RankInfo | None:
-    """The rank that torchrun, or a launcher with the same variables, gave this process; None without a launcher."""
+    """The rank of this process from torchrun's environment variables; None if these variables are not set."""
     if not os.environ.keys() >= {*RANK_VARIABLES}:
         return None
     return RankInfo(*(int(os.environ[name]) for name in RANK_VARIABLES[:4]))
@@ -77,7 +77,6 @@ class ProcessGroup:
 
     @classmethod
     def single_process(cls, device: torch.device) -> "ProcessGroup":
-        """The group of a run that has only this process."""
         return cls(RankInfo(0, 1, 0, 1), device, None)
 
     @classmethod
@@ -85,7 +84,7 @@ class ProcessGroup:
         """Connect this rank with all other ranks; raises UserError if not all connect within RENDEZVOUS_SECONDS."""
         try:
             store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=RENDEZVOUS_SECONDS)))
-            # Torchrun's prefix of store keys can differ by machine; then ranks would not find keys of other machines.
+            # Torchrun may prefix keys differently on each machine, so ranks use the underlying store without a prefix.
             store = getattr(store, "underlying_store", store)
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
@@ -113,13 +112,12 @@ class ProcessGroup:
             raise UserError(f"{self.name} can't send gradients to the other GPUs: {error}", remedy) from error
 
     def subgroup(self, size: int) -> "ProcessGroup | None":
-        """The group of the ranks below `size` only; None on the other ranks.  All ranks have to call this method."""
+        """The group of the ranks 0 to `size` - 1; None on other ranks.  All ranks have to call this method."""
         torch_group = dist.new_group(list(range(size))) if self.world_size > 1 else None
         info = RankInfo(self.rank, size, self.local_rank, min(size, self.local_world_size))
         return ProcessGroup(info, self.device, torch_group, torch_group) if self.rank < size else None
 
     def barrier(self) -> None:
-        """Wait for all ranks."""
         if self.world_size > 1:
             with self.collective():
                 dist.barrier(self._control)
@@ -132,7 +130,7 @@ class ProcessGroup:
 
     @contextmanager
     def collective(self) -> Iterator[None]:
-        """Wraps a collective: raises PeerLost instead of the RuntimeError that a lost rank causes."""
+        """In the `with` block, RuntimeError becomes PeerLost: collectives raise RuntimeError if a rank was lost."""
         try:
             yield
         except (torch.OutOfMemoryError, torch.AcceleratorError):  # this rank's own GPU failed, and no rank was lost
@@ -146,13 +144,12 @@ class ProcessGroup:
             return collective(*arguments, group=self.torch_group, async_op=True)
 
     def wait(self, work: dist.Work | None) -> None:
-        """Wait for an asynchronous collective, if there is one."""
         if work is not None:
             with self.collective():
                 work.wait()
 
     def all_gather_object(self, value: Any) -> list[Any]:
-        """The `value` of every rank, in the order of ranks, on every rank."""
+        """The values of all ranks, in the order of ranks."""
         gathered = [value] * self.world_size
         if self._control is not None:
             with self.collective():
@@ -160,7 +157,7 @@ class ProcessGroup:
         return gathered
 
     def broadcast_object(self, value: Any) -> Any:
-        """Rank 0's `value`, on every rank."""
+        """The `value` of rank 0."""
         return self.all_gather_object(value if self.is_main else None)[0]
 
     @contextmanager
@@ -178,7 +175,7 @@ class ProcessGroup:
             raise problem if problem is not None and self.rank == failed else remote
 
     def on_main(self, function: Callable[[], T]) -> T | None:
-        """Call `function` on rank 0; other ranks return None or, if rank 0 raises UserError, raise RemoteUserError."""
+        """Call `function` on rank 0; other ranks return None, or raise RemoteUserError if rank 0 raises UserError."""
         result = None
         with self.collective_errors():
             if self.is_main:
@@ -199,16 +196,16 @@ class ProcessGroup:
                         raise UserError(problem, remedy)
 
     def limit_steps_in_flight(self) -> None:
-        """Wait until the GPU is at most MAX_STEPS_IN_FLIGHT steps behind the CPU; called before each step."""
+        """Call this before each step, to wait until the GPU is at most MAX_STEPS_IN_FLIGHT steps behind the CPU."""
         if self.device.type == "cuda":
             self._step_events.append(torch.cuda.current_stream(self.device).record_event())
             if len(self._step_events) > MAX_STEPS_IN_FLIGHT:  # a full GPU queue would block the CPU within a step
                 self._step_events.popleft().synchronize()
 
     def end_if_stalled(self) -> None:
-        """End this process if its GPU has not finished a step for STALL_SECONDS; runs in a thread of its own.
+        """End this process if its GPU has not finished a step for STALL_SECONDS.  A background thread runs this method.
 
-        Nothing else notices that ranks wait for one another inside CUDA graphs, whose collectives have no timeouts.
+        Without it, ranks could wait forever inside CUDA graphs, whose collectives have no timeouts.
         """
         newest, since = None, time.monotonic()
         while True:
@@ -241,7 +238,7 @@ class ProcessGroup:
                 tensor.copy_(dense)
 
     def require_equal_weights(self, named: Mapping[str, list[Tensor]]) -> None:
-        """Raise UserError unless all ranks have the same weights, bit by bit; `named`: the weights of each network."""
+        """Raise UserError unless all ranks have exactly the same weights; `named` has the weights of each network."""
         if self.world_size > 1:
             sums = {name: [int(weight.detach().view(torch.int32).sum()) for weight in named[name]] for name in named}
             self.require_same(
@@ -276,7 +273,7 @@ def run_distributed(info: RankInfo, devices: str, run: Callable[[ProcessGroup], 
     """Connect this rank, choose its device among `devices`, and call `run`; returns the exit code, also for errors."""
     group = ProcessGroup.connect(info, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     try:
-        with group.collective_errors():  # if several ranks raise the same error, only the first rank reports it
+        with group.collective_errors():  # if several ranks have an error, only the first reports
             group.device = device_of_rank(devices, info.local_rank)
         group.require_same({"kind of device": group.device.type}, "Compare what `pggan doctor` says on each machine.")
         with group.collective_errors():
@@ -287,7 +284,7 @@ def run_distributed(info: RankInfo, devices: str, run: Callable[[ProcessGroup], 
         return code
     except RemoteUserError:
         return EXIT_USER_ERROR
-    except StepFailed as error:  # torchrun restarts all ranks, which connect anew and compute in another way
+    except StepFailed as error:  # torchrun restarts all ranks, which then avoid this failure
         print(f"{group.name}: {error.problem}", file=sys.stderr, flush=True)
         return EXIT_FAILED
     except PeerLost as error:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from subprocess import PIPE, Popen
 from threading import Event, Thread
 
-# Program of the guard process, which gets a byte per second from a rank, and kills a rank silent for `timeout` seconds.
+# The guard process runs this program, which kills a rank that has sent no byte for `timeout` seconds.
 # The guard counts waits of one second instead of reading a clock, so the time of a suspended machine does not count.
 GUARD = """
 import os, select, signal, sys
@@ -37,7 +37,7 @@ def killed_if_stopped(timeout: float) -> Iterator[None]:
 
     def beat() -> None:
         while not over.wait(1):
-            with suppress(OSError):  # somebody has killed the guard process
+            with suppress(OSError):  # the guard process may have been killed
                 os.write(pipe, b".")
 
     thread = Thread(target=beat, name="heartbeat", daemon=True)

@@ -73,9 +73,9 @@ class Task:
         return collector
 
     def once(self, what: tuple[Any, ...], calculate: Callable[[], Any]) -> Any:
-        """The result of `calculate`, which depends on reals only; later evaluations get the cached result.
+        """Call `calculate` for a result that depends on reals only, or return the cached result of an earlier call.
 
-        All ranks call this method.  Args: what: the key of the result in the cache; this method adds the resolution.
+        All ranks call this method.  Args: what: the key of the result in the cache, without the resolution.
         """
         key = (self.reals.resolution, *what)
         if key not in self.known:
@@ -83,13 +83,13 @@ class Task:
         return self.known[key]
 
     def of_fakes(self, calculate: Callable[[Tensor], Tensor], count: int) -> RowCollector:
-        """The collector that applies `calculate` to at least `count` fakes; metrics with the same function share it."""
+        """The collector that applies `calculate` to at least `count` fakes; metrics share one for each `calculate`."""
         found: RowCollector = self.collectors.setdefault(calculate, RowCollector(calculate, 0, self.partition))
         found.count = max(found.count, count)
         return found
 
     def of_reals(self, calculate: Callable[[Tensor], Tensor], count: int) -> Tensor:
-        """What `calculate` returns for the first `count` reals: a tensor [count, …].  All ranks call this method."""
+        """The results [count, …] of `calculate` for the first `count` reals.  All ranks call this method."""
         collector = RowCollector(calculate, count, self.partition)
         found: Tensor = self.once((calculate, count), lambda: self.shown_reals(collector).rows())
         return found
@@ -105,7 +105,7 @@ class Metric(ABC):
 
     paper_images: ClassVar[int]  # the default number of fakes and of reals: as in the metric's paper
     least_images: ClassVar[int]
-    least_resolution: ClassVar[int] = 4  # the metric is left out at lower resolutions
+    least_resolution: ClassVar[int] = 4  # below this resolution, the metric is left out
     takes_more_fakes: ClassVar[bool] = False  # whether the metric uses `count` fakes even if there are fewer reals
     uses_extractor: ClassVar[bool] = False
     decides: ClassVar[str | None] = None  # the value that selects the best checkpoint (lowest is best), such as kid
@@ -161,7 +161,7 @@ class Evaluator:
         group: ProcessGroup,
         shows_progress: bool = False,
     ) -> Evaluation:
-        """Compute all metrics of `network`.  All ranks call this method; each draws and reads its part of the images.
+        """Compute all metrics of `network`.  All ranks call this method, and share the work.
 
         Args: settings: how fakes are drawn, and the resolution of all images; pyramid: the reals, which must
         be the same in all calls, because results are cached; first_seed: fake n has the seed first_seed + n;
@@ -190,9 +190,9 @@ class Evaluator:
 
 
 def images_compared(name: str, metric: type[Metric], count: int | None, pyramid: ImagePyramid) -> int:
-    """The number of fakes for a metric: `count`, or the number in the metric's paper; at most the number of reals.
+    """The number of fakes for a metric: `count` or, if None, `paper_images`; but at most the number of reals.
 
-    With `takes_more_fakes`, `count` may exceed the number of reals.  Raises UserError if there are too few images.
+    Metrics with `takes_more_fakes` always get `count` fakes.  Raises UserError if there are too few images.
     """
     compared = min(count or metric.paper_images, pyramid.images)
     if compared < metric.least_images:

@@ -70,7 +70,7 @@ def run(config: EvaluateConfig) -> int:
 def compare(
     generator: TrainedGenerator, data: str | None, metrics: list[str], extractor: str, count: int | None
 ) -> dict[str, float]:
-    """The metrics of a loaded generator against the images at `data` or the training images (None), by name."""
+    """Compare a generator with the images at `data` or, if None, its training images; returns metrics by name."""
     group, settings = ProcessGroup.single_process(generator.network.weights[0].device), generator.settings()
     pyramid = open_images(
         str(generator.loaded.path), data, generator.network.architecture.channels, settings.resolution
@@ -95,7 +95,7 @@ def open_images(run: str, data: str | None, channels: int, resolution: int) -> I
 def images_of_run(run: str) -> tuple[DataConfig, int]:
     """The `data` keys and the final resolution of a run, read from its config.yaml."""
     path = Path(run)
-    folders = (path, *path.parents[:3])  # `run` may be a run directory, a file there, a checkpoint, or its weights
+    folders = (path, *path.parents[:3])  # `run` may be a run directory, or a checkpoint in a run directory
     file = next((folder / CONFIG_FILE for folder in folders if (folder / CONFIG_FILE).is_file()), path / CONFIG_FILE)
     try:
         values = saved_config(file)

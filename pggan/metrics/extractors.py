@@ -1,4 +1,4 @@
-"""Feature extractors by name, for `extractor=`: from images uint8 [N, 3, R, R] of any R to features [N, F].
+"""Feature extractors by name, for `extractor=`: they compute features [N, F] of images uint8 [N, 3, R, R].
 
 A name fixes everything that determines the features: network, weights and resize.
 
@@ -29,7 +29,7 @@ EXTRACTORS = {
 }
 CHUNK = 32  # images in one forward pass
 PIXEL_SIDE = 32  # the extractor `pixels` averages larger images down to this height and width
-# First digits of the SHA-256 of the Inception weights: torch-fidelity's conversion of the TensorFlow graph of 2015.
+# The SHA-256 of the Inception weights, which torch-fidelity converted from TensorFlow, begins with these digits.
 INCEPTION_SHA256 = "6726825d"
 INCEPTION_FILE = f"weights-inception-2015-12-05-{INCEPTION_SHA256}.pth"
 INCEPTION_URL = f"https://github.com/toshas/torch-fidelity/releases/download/v0.2.0/{INCEPTION_FILE}"
@@ -44,7 +44,7 @@ class Extractor:
     """
 
     name: str
-    network: Callable[[Tensor], Any]  # uint8 [N, 3, R, R] -> features [N, F] or (features, …)
+    network: Callable[[Tensor], Any]  # uint8 [N, 3, R, R] -> features [N, F], or a tuple that begins with features
 
     @torch.no_grad()
     def features(self, images: Tensor) -> Tensor:
@@ -97,12 +97,12 @@ def efficientnet_lite0() -> nn.Module:
 
 
 def pixels() -> Callable[[Tensor], Tensor]:
-    """The extractor `pixels`: its features are the pixels of an image that is averaged down."""
+    """The extractor `pixels`, whose features are the pixels of an image averaged down to at most 32x32."""
     return box_means
 
 
 def box_means(images: Tensor) -> Tensor:
-    """Features [N, F]: images uint8 [N, C, R, R] averaged to at most 32x32; distances are RMS differences in [0, 1]."""
+    """Average images uint8 [N, C, R, R] to at most 32x32 pixels; returns pixels [N, F], scaled by 1 / (255 sqrt(F))."""
     means = F.adaptive_avg_pool2d(images.float(), min(PIXEL_SIDE, images.shape[-1])).flatten(1)
     scaled: Tensor = means / (255 * float(means.shape[1]) ** 0.5)
     return scaled

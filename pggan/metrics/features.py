@@ -21,19 +21,19 @@ KERNEL_ROWS = 2048  # rows of KID's kernel matrix that are computed at once, to 
 NEIGHBOURS = 3  # precision and recall use the distance to the third nearest neighbour
 
 # The constants below are for the metric `neighbours`.
-QUANTILE = 0.05  # a fake is a copy if its nearest real is nearer than this quantile of distances between nearest reals
-# Rounding to float32 separates the features of two copies of an image by at most SAME_IMAGE x the mean feature norm.
-# 2^18 random errors of 2^-24 (2^6 layers with sums of 2^12 products) add up to 2^-15; SAME_IMAGE is twice 2^-15.
+QUANTILE = 0.05  # a fake is a copy if it is nearer to a real than 95 % of the reals are to their nearest other real
+# Rounding errors can separate the features of two equal images by at most SAME_IMAGE x the mean norm of features.
+# In a deep network, about 2^18 random rounding errors of 2^-24 add up to 2^-15; SAME_IMAGE is twice 2^-15.
 SAME_IMAGE = 2.0**-14
 ROWS = 8  # the metric's picture shows the ROWS fakes that are closest to a training image, one fake per row
 SHOWN = 4  # number of nearest training images that the metric's picture shows beside each fake
 
 
 def distance_blocks(others: Tensor, *orientations: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Yield the Euclidean distances [B, M] of B images to `others` [M, F], and the index of the first of the B images.
+    """Yield the distances [B, M] from B images to `others` [M, F], after the index of the first of the B images.
 
-    Args: orientations: features [N, F] of N images and, optionally, features [N, F] of their mirror images: then each
-    distance is the smaller of the two.
+    Args: orientations: features [N, F] of N images and, optionally, features [N, F] of their mirror images.  With
+    mirror images, a distance is the smaller one of an image's and its mirror image's distance.
     """
     for start in range(0, len(orientations[0]), DISTANCE_ROWS):
         rows = [one[start : start + DISTANCE_ROWS].double() for one in orientations]
@@ -110,13 +110,13 @@ class KernelInceptionDistance(Comparison):
 
 
 def kernel_sum(a: Tensor, b: Tensor) -> Tensor:
-    """The sum, float64, of KID's kernel over all pairs of features: one from `a` [N, F], the other from `b` [M, F]."""
+    """The sum of KID's kernel over all N x M pairs of a feature in `a` [N, F] and a feature in `b` [M, F]."""
     parts = [(((rows @ b.T) / a.shape[1] + 1) ** 3).sum() for rows in torch.split(a, KERNEL_ROWS)]
     return torch.stack(parts).sum()
 
 
 def mean_of_pairs(a: Tensor) -> Tensor:
-    """The mean of KID's kernel over all pairs of different images of one set; the set has the features `a` [N, F]."""
+    """The mean of KID's kernel over all pairs of two different features in `a` [N, F]."""
     diagonal = ((a.square().sum(1) / a.shape[1] + 1) ** 3).sum()
     return (kernel_sum(a, a) - diagonal) / (len(a) * (len(a) - 1))
 
@@ -142,7 +142,7 @@ class FrechetInceptionDistance(Comparison):
     """
 
     paper_images = 50_000
-    least_images = 16  # our choice, the same minimum as for KID and SWD; the paper has no minimum
+    least_images = 16  # the same minimum as for KID and SWD; the paper has no minimum
     takes_more_fakes = True
     decides = "fid"
 
@@ -166,12 +166,12 @@ def frechet_distance(x: Tensor, y: Tensor) -> float:
 
 
 def rounding_of(features: Tensor) -> float:
-    """The largest feature distance of equal images that float32 rounding can cause; `features` [N, F] set the scale."""
+    """The largest distance between the features of equal images: SAME_IMAGE x the mean norm of `features` [N, F]."""
     return SAME_IMAGE * float(torch.linalg.vector_norm(features, dim=1).mean())
 
 
 def nearest_images(others: Tensor, *orientations: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Distances and indices [N, count], on the CPU, of the `count` images of `others` [M, F] nearest to each image."""
+    """Find the `count` nearest `others` [M, F] for each image; returns distances and indices [N, count] on the CPU."""
     found = [block.topk(count, largest=False) for _, block in distance_blocks(others, *orientations)]
     return torch.cat([one.values for one in found]).cpu(), torch.cat([one.indices for one in found]).cpu()
 
@@ -189,9 +189,9 @@ class NearestNeighbours(Metric):
     training images.  To save time, only the fakes and those `count` training images are mirrored, not the whole set.
     """
 
-    paper_images = 1000  # our choice: among 1000 fakes, a share of 5 % copies has a standard error below 1 %
+    paper_images = 1000  # with 1000 fakes, the share of copies has a standard error below 1 %
     uses_extractor = True
-    least_images = round(1 / QUANTILE)  # with fewer images, the quantile of the distances would be nearly the minimum
+    least_images = round(1 / QUANTILE)  # QUANTILE needs at least this many distances
 
     def __init__(self, task: Task, count: int) -> None:
         super().__init__(task, count)

@@ -1,4 +1,4 @@
-"""The fakes and reals of an evaluation, read once in blocks of up to 64 images that are divided among the ranks.
+"""Reads the fakes and reals of an evaluation in blocks of up to 64 images, which are divided among the ranks.
 
 Fakes are ordered by seed, reals by a fixed random permutation.  Blocks do not depend on the number of ranks, each
 calculation uses the images of one block, and results are gathered in the order of the images.  So a metric has the same
@@ -76,7 +76,7 @@ class FakeImages(Images):
 
 @dataclass(frozen=True)
 class RankPartition:
-    """Divides a set into blocks of `size` images; rank b % world_size has block b.  For MS-SSIM, `size` is even."""
+    """Divides images into blocks of `size` images: rank b % world_size has block b.  MS-SSIM needs an even `size`."""
 
     group: ProcessGroup
     size: int
@@ -93,7 +93,7 @@ class RankPartition:
         return blocks[self.group.rank :: self.group.world_size]
 
     def all_gather(self, blocks: Sequence[Tensor]) -> Tensor:
-        """Join all ranks' results in the order of images; `blocks`: a tensor [N, …] per N images of this rank."""
+        """Join the results of all ranks in the order of images; `blocks` has one tensor for each block of this rank."""
         turns = zip_longest(*self.group.all_gather_object(list(blocks)))
         return torch.cat([block for turn in turns for block in turn if block is not None])
 
@@ -108,7 +108,7 @@ class Collector(Protocol):
 
 
 class RowCollector(Collector):
-    """Collects what `calculate` returns for images, such as features: a tensor [N, …] for N images at a time."""
+    """Collects the results of `calculate` for images, such as features: a tensor [N, …] per block of N images."""
 
     def __init__(self, calculate: Callable[[Tensor], Tensor], count: int, partition: RankPartition) -> None:
         self.calculate, self.count, self.partition = calculate, count, partition

@@ -35,7 +35,7 @@ def gaussian(size: int) -> list[float]:
 
 
 def similarity(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """SSIM [N] of pairs of images [N, C, S, S] in [0, 255], and its contrast term [N], which leaves out luminance."""
+    """SSIM [N] of pairs of images [N, C, S, S] in [0, 255], and SSIM's contrast term [N], without luminance."""
     window = gaussian(min(WINDOW, x.shape[-1]))
     mean_x, mean_y = separable_filter(x, window), separable_filter(y, window)
     variance = separable_filter(x * x, window) - mean_x**2 + separable_filter(y * y, window) - mean_y**2
@@ -63,7 +63,7 @@ def of_pairs(images: Tensor) -> Tensor:
 
 
 class MultiScaleSimilarity(Metric):
-    """The mean MS-SSIM of pairs of fakes, `ms_ssim`, and of pairs of reals, `ms_ssim_reals`, to compare with."""
+    """The mean MS-SSIM of pairs of fakes (`ms_ssim`) and, for comparison, of pairs of reals (`ms_ssim_reals`)."""
 
     paper_images = 20_000
     least_images = 2

@@ -33,7 +33,7 @@ PATCHES = 128
 SIDE = 7
 MIN_LEVEL = 16
 DIRECTIONS = 4 * 128
-AT_ONCE = 32  # directions at a time: the projections of all patches of 16384 images on 32 directions take 268 MB
+AT_ONCE = 32  # patches are projected on this many directions at a time, to limit memory to 268 MB for 16384 images
 BINOMIAL = (1 / 16, 4 / 16, 6 / 16, 4 / 16, 1 / 16)
 
 
@@ -65,15 +65,15 @@ def laplacian_pyramid(images: Tensor) -> Iterator[Tensor]:
 
 
 def cut_patches(level: Tensor, corners: Tensor) -> Tensor:
-    """Cut P patches [N, P, C, 7, 7] per image from a level [N, C, S, S]; `corners` [2, N, P]: rows and columns."""
-    windows = level.unfold(2, SIDE, 1).unfold(3, SIDE, 1)  # [N, C, S-6, S-6, 7, 7], without a copy
+    """Cut patches [N, P, C, 7, 7], P per image, from a level [N, C, S, S]; `corners` [2, N, P] has rows and columns."""
+    windows = level.unfold(2, SIDE, 1).unfold(3, SIDE, 1)  # a view [N, C, S-6, S-6, 7, 7]
     images = torch.arange(len(level), device=level.device)[:, None]
     patches: Tensor = windows[images, :, corners[0], corners[1]]
     return patches
 
 
 def corners_of(block: int, count: int, side: int) -> Tensor:
-    """Random patch positions int64 [2, count, 128] for images from index `block` on, seeded by `side` and `block`."""
+    """Random patch positions int64 [2, count, 128] for the block of `count` images that begins at index `block`."""
     generator = generator_for(0, f"swd patches {side}", block)
     corners: Tensor = torch.randint(side - SIDE + 1, (2, count, PATCHES), generator=generator)
     return corners
@@ -87,18 +87,18 @@ def random_directions(size: int, side: int) -> Tensor:
 
 
 class PatchCollector(Collector):
-    """Stores this rank's patches in unnamed temporary files: one file per call of `add` and level of the pyramid."""
+    """Stores this rank's patches in unnamed temporary files: one file per block of images and pyramid level."""
 
     def __init__(self, count: int, resolution: int, channels: int, partition: RankPartition) -> None:
         self.count, self.channels, self.partition = count, channels, partition
         self.starts = [block.start for block in partition.own(count)]
         self.levels = resolutions_between(min(MIN_LEVEL, resolution), resolution)[::-1]
-        self.patches: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # per `add`: patches [N, P, C, 7, 7]
-        self.sums: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # per `add`: sums of x, x^2 [N, 2, C]
+        self.patches: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # [N, P, C, 7, 7] per block
+        self.sums: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # sums of x and x^2 [N, 2, C] per block
 
     def add(self, images: Tensor) -> None:
         for side, level in zip(self.levels, laplacian_pyramid(images.float()), strict=True):
-            # Positions are drawn for a full block of images, so the images of a shorter block get the same positions.
+            # Positions are drawn for a full block, so that images in a shorter last block get the same positions.
             corners = corners_of(self.starts[len(self.patches[side])], self.partition.size, side)[:, : len(images)]
             patches = stored(cut_patches(level, corners.to(images.device)).cpu())
             self.patches[side].append(patches)
@@ -160,7 +160,7 @@ def sorted_distance(a: Tensor, b: Tensor) -> float:
 
 
 class SlicedWasserstein(Metric):
-    """`swd/SIDE` per level and their mean `swd/mean`; `swd_floor/…` are distances between two halves of the reals."""
+    """SWD at each level (`swd/SIDE`), the mean (`swd/mean`), and SWD between halves of the reals (`swd_floor/…`)."""
 
     paper_images = 16_384
     least_images = 16  # with fewer reals, SWD between two halves of the reals (`swd_floor`) would be noise

@@ -67,7 +67,7 @@ def run(config: BenchConfig) -> int:
 def report(
     config: BenchConfig | BenchScalingConfig, device: torch.device, rows: list[Row], next_line: str, **keys: Any
 ) -> None:
-    """Print the results as a table and `next_line`, or with json=true as JSON with hardware, versions and `keys`."""
+    """Print the results: as a table followed by `next_line` or, with json=true, as JSON that also contains `keys`."""
     if config.json:
         about = {"hardware": hardware(device), "versions": versions(), "loss": vars(config.loss)}
         print(json.dumps({**about, **keys, "stages": rows}, indent=1))
@@ -92,9 +92,9 @@ def phase_of(resolution: int, batch: int) -> Phase:
 
 
 def measured(steps: dict[str, Step], phase: Phase, device: torch.device, config: BenchConfig) -> dict[str, float]:
-    """Measure the seconds that a call of each function in `steps` takes; returns the median of several rounds by name.
+    """Time the functions in `steps`, which take turns; returns the median seconds of one call by name.
 
-    The functions take turns in each round.  Every round has the same number of calls with a gradient penalty.
+    Each round of measurements has the same number of calls with a gradient penalty.
     """
     interval = config.loss.reg_interval
     count = interval if device.type == "cpu" else interval * -(-QUEUED_UPDATES // interval)
@@ -113,7 +113,7 @@ def measured(steps: dict[str, Step], phase: Phase, device: torch.device, config:
     return {name: median(taken[warmup:]) for name, taken in seconds.items()}
 
 
-# ---- several ranks: for each number N of ranks in turn, ranks 0 to N - 1 take a step together, and the others wait
+# ---- several ranks: for each N in `processes`, ranks 0 to N - 1 take a step together while the other ranks wait
 
 
 def run_scaling(config: BenchScalingConfig) -> int:
@@ -148,7 +148,7 @@ def settings_of(config: BenchScalingConfig) -> TrainerSettings:
 
 
 def timed_step(config: BenchScalingConfig, group: ProcessGroup, stage: int, batch: int) -> Callable[[], float]:
-    """A function that takes one step, which all ranks of `group` begin together, and returns the seconds it took."""
+    """A function that takes one step, together with all ranks of `group`, and returns the seconds of the step."""
     phase, device = phase_of(stage, batch * group.world_size), group.device
     architecture = config.model.architecture(max(config.batches())[0], 3, num_classes=0)
     trainer = build_trainer(settings_of(config), architecture, [phase], group)
@@ -168,7 +168,7 @@ def timed_step(config: BenchScalingConfig, group: ProcessGroup, stage: int, batc
 
 
 def measure_scaling(config: BenchScalingConfig, group: ProcessGroup) -> int:
-    """Measure the steps of all resolutions and numbers of ranks on this rank; rank 0 prints; returns the exit code."""
+    """Measure steps at all resolutions with all numbers of ranks; rank 0 prints the results.  Returns the exit code."""
     configure_process(group.device, config.threads, one_thread=True)
     console, rows = Console(stderr=True, highlight=False), list[Row]()
     groups = {size: group.subgroup(size) for size in config.processes}
@@ -191,7 +191,7 @@ def measure_scaling(config: BenchScalingConfig, group: ProcessGroup) -> int:
 
 
 def rows_of(stage: int, batch: int, times: dict[int, list[float]]) -> list[Row]:
-    """The results at one resolution, a row per number of ranks; `times` has the seconds of each step."""
+    """The table rows for one resolution; `times` has the seconds of all timed steps by number of ranks."""
     seconds = {size: median(steps) for size, steps in times.items()}
     rates = {size: size * batch / seconds[size] for size in times}
     least = min(rates)

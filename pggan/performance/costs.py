@@ -3,11 +3,11 @@
 FLOPs are counted by PyTorch's `FlopCounterMode` (convolutions and matrix products, two FLOPs per multiply-add) while
 the networks run on the device "meta", which stores no data.
 
-The model of n devices with batch B: a step computes and then reduces the gradients of D and G, without overlap.
-Strong scaling keeps the batch B: each device gets whole groups of minibatch stddev, and devices beyond B / group are
-idle.  Weak scaling keeps the images per device: the batch is n B, and training takes 1/n of the steps.
-The devices form a ring, each with a link of its own.  An all-reduce sends 2 (n - 1) messages, each with 1/n of the
-gradient; an all-gather sends n - 1 messages, each with the whole data of one device.
+In the model of n devices, a step first computes the gradients of D and G, and then sums them over the devices.
+Strong scaling keeps the batch: each device gets whole groups of minibatch stddev, and devices without a group are
+idle.  Weak scaling keeps the batch of each device, so that training takes 1/n of the steps.
+The devices form a ring.  In an all-reduce, each device sends 2 (n - 1) messages, each with 1/n of the gradient.  In
+an all-gather, each device sends n - 1 messages, each with the whole data of one device.
 Source: Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations", section 3.
 """
 
@@ -29,14 +29,14 @@ from pggan.networks.networks import Generator, count_parameters, new_discriminat
 from pggan.networks.projected import ProjectedDiscriminator
 from pggan.training.timing import MEMORY_BYTES, Speed
 
-NCCL_BYTES = int(1.6e9)  # memory of NCCL on each of several GPUs (github.com/NVIDIA/nccl/issues/864, on A100s 0.7e9)
+NCCL_BYTES = int(1.6e9)  # memory that NCCL needs on each of several GPUs (github.com/NVIDIA/nccl/issues/864)
 SENT_BYTES = 3  # DGC sends a 16-bit position and an 8-bit value for each gradient entry
 
 Scaling = StrEnum("Scaling", "strong weak")
 # Gradients are summed by an all-reduce in fp32 or bf16, or by deep gradient compression (dgc, Lin et al. 2018).
 # DGC is an all-gather of the largest gradient entries and their positions.
 Reduction = StrEnum("Reduction", "fp32 bf16 dgc")
-COUNTED_IMAGES = 8  # FLOPs are counted for about eight images, since every image of a batch costs the same
+COUNTED_IMAGES = 8  # FLOPs are counted for about this many images, and then scaled to the batch
 
 
 class CostCounter:
@@ -46,11 +46,11 @@ class CostCounter:
         self.architecture, self.loss, self.memory = architecture, loss, MEMORY_BYTES["16" in precision]
         with torch.device("meta"):
             self.g, self.d = Generator(architecture), new_discriminator(architecture)
-            if isinstance(self.d, ProjectedDiscriminator):  # its costs don't depend on pretrained weights
+            if isinstance(self.d, ProjectedDiscriminator):  # costs don't depend on weights, so none are loaded
                 self.d.set_backbone(None, EfficientNetLite0())
 
     def cost(self, phase: Phase) -> dict[str, Any]:
-        """The cost of a step in `phase`: weights in use, memory, and FLOPs averaged over the loss's `reg_interval`."""
+        """The cost of a step in `phase`: weights in use, bytes of memory, and mean FLOPs of `reg_interval` steps."""
         a, loss, alpha = self.architecture, self.loss, 0.5 if phase.fading else 1.0
         count = max(COUNTED_IMAGES // a.stddev_group, 1) * a.stddev_group
         with torch.device("meta"):
@@ -58,7 +58,7 @@ class CostCounter:
             labels = torch.empty(count, a.num_classes) if a.num_classes else None
 
         def critic(images: Tensor, sub_batches: int = 1) -> tuple[Tensor, Tensor]:
-            images = images.clone()  # FlopCounterMode can't follow gradients of leaf tensors
+            images = images.clone()  # FlopCounterMode can't count gradients of leaf tensors, so this is a copy
             scores: tuple[Tensor, Tensor] = self.d(images, phase.resolution, alpha, sub_batches)
             return scores
 
@@ -74,7 +74,7 @@ class CostCounter:
                 for terms in (of_d, of_g):
                     torch.autograd.backward([term.sum() for term in terms.loss.values()])
             counts = counter.get_flop_counts().get("Global", {})
-            # bmm builds convolution kernels, which a batch needs once, so the FLOPs of bmm do not grow with the batch.
+            # FLOPs of bmm are left out: bmm builds convolution kernels once per batch, so its FLOPs hardly matter.
             return sum(flops for operation, flops in counts.items() if operation is not torch.ops.aten.bmm)
 
         plain, penalized = step(()), step(loss.penalties())
@@ -111,11 +111,10 @@ class Card(NamedTuple):
 
     @property
     def memory_bytes(self) -> int:
-        """The GPU's memory in bytes."""
         return int(self.gib * 2**30)
 
     def precision(self, asked: Precision) -> Precision:
-        """The precision that precision=`asked` (or auto) means; raises UserError if this GPU does not support it."""
+        """The precision `asked`; if auto, bf16 or else fp16.  Raises UserError if this GPU does not support `asked`."""
         found = next(name for name in ("bf16", "fp16") if name in self.teraflops) if asked is Precision.auto else asked
         if found not in self.teraflops:
             known = ", ".join(self.teraflops)
@@ -123,7 +122,7 @@ class Card(NamedTuple):
         return Precision(found)
 
     def speed(self, precision: Precision) -> Speed:
-        """Expected speed: 80 % of the data sheet's FLOP/s and 90 % of its bytes/s, as on an H200 with CUDA graphs."""
+        """The speed to expect: 80 % of the data sheet's FLOP/s and 90 % of its bytes/s, as measured on an H200."""
         return Speed.of("cuda", precision, 0.8e12 * self.teraflops[precision], 0.9 * self.bytes_per_second)
 
 
@@ -141,7 +140,7 @@ OTHER_WATTS = {"cpu": 100, "mps": 40, "cuda": 300}  # guessed watts, at full loa
 
 
 def card_of(device: str | None) -> Card | None:
-    """The GPU that `device` names; None for None.  Raises UserError for an unknown name."""
+    """The data of the GPU that `device` names; None if `device` is None.  Raises UserError for an unknown name."""
     if device is not None and device.lower() not in CARDS:
         raise UserError(f"device={device} is not known.", nearest(device.lower(), CARDS))
     return None if device is None else CARDS[device.lower()]
@@ -173,7 +172,7 @@ LINKS = {
 
 
 class Load(NamedTuple):
-    """The work of one phase on one device."""
+    """The training steps of one phase on a single device, and the time of a step."""
 
     steps: int
     batch: int
@@ -192,7 +191,7 @@ class Cluster(NamedTuple):
     scaling: Scaling
 
     def reduction_seconds(self, devices: int, numel: int) -> float:
-        """The seconds to sum gradients of `numel` entries over `devices` devices, until each device has the sum."""
+        """The seconds until each of `devices` devices has the sum of their gradients, which have `numel` entries."""
         if self.reduction is Reduction.dgc:
             messages, size = devices - 1, float(SENT_BYTES * ceil(self.ratio * numel))
         else:
@@ -200,13 +199,13 @@ class Cluster(NamedTuple):
         return messages * (self.link.latency_seconds + size / self.link.bytes_per_second)
 
     def run(self, loads: Sequence[Load], devices: int) -> dict[str, Any]:
-        """Time, efficiency, share of communication of a run on `devices` devices; `loads`: the work of each phase."""
+        """Predict time, efficiency and share of communication on `devices` devices; `loads` has an item per phase."""
         compute = communication = 0.0
         for load in loads:
             steps, seconds, reducing = load.steps / devices, load.seconds, devices
             if self.scaling is Scaling.strong:
                 groups = -(-load.batch // load.group)
-                most = min(-(-groups // devices) * load.group, load.batch)  # largest number of images on a device
+                most = min(-(-groups // devices) * load.group, load.batch)  # images of the device that has most
                 seconds = load.fixed_seconds + (load.seconds - load.fixed_seconds) * most / load.batch
                 steps, reducing = load.steps, min(devices, groups)
             compute += steps * seconds

@@ -35,14 +35,14 @@ GIB = 2**30
 # A run with the paper's networks keeps two checkpoints of about 0.6 GiB, writes a third, and adds grids and logs.
 ENOUGH_DISK = 4 * GIB
 OUTPUTS = Path("outputs")  # parent of the default run directories
-LOSS = Logistic(gamma=10.0, reg_interval=1)  # R1 at each step also checks second derivatives of D
+LOSS = Logistic(gamma=10.0, reg_interval=1)  # each step has R1, to check second derivatives, too
 
 
 class Check(NamedTuple):
     """One check of this machine, and a remedy for the user if the check fails."""
 
     what: str
-    how: Callable[[torch.device], tuple[str, bool]]  # the check: returns findings, and whether it has passed
+    how: Callable[[torch.device], tuple[str, bool]]  # runs the check; returns findings, and whether all is well
     remedy: str
     needed: bool = False  # training is impossible if this check fails
 

@@ -27,13 +27,13 @@ from pggan.performance.recipe import FEATURES_FROM, Choice, DataFacts, NetworkSi
 from pggan.run.eta import TRAINING_SHARE
 from pggan.training.timing import Speed, StepTimes, nearest, speed_of
 
-MAX_SECONDS, MAX_SHARE = 60.0, 0.02  # measuring steps takes at most 60 seconds, and 2 % of the hours
+MAX_SECONDS, MAX_SHARE = 60.0, 0.02  # measurements take at most 60 seconds or 2 % of the hours, whichever is less
 FEATURES_COST = 1.6  # pretrained features multiply the step time at 64x64 by 1.6 (recipe orl_64, one CPU thread)
-ATTEMPTS = 3  # steps are timed at most this often: measured times can change the networks, which are then timed, too
+ATTEMPTS = 3  # at most this many recipes are measured: measured times can change the choice of networks
 MAX_HEADERS = 200  # image sizes are read from at most this many files, because reading 200 headers takes a second
 MAX_SEARCHED = 50  # faces are looked for in at most this many photographs, because this takes five seconds
 SMALL_SHARE = 0.2  # share of images that may be smaller than the final resolution; training leaves these images out
-CLEARLY_FASTER = 0.9  # half as many CPU threads are chosen if the time of a step shrinks to this share or less
+CLEARLY_FASTER = 0.9  # the number of CPU threads is halved if a step then takes at most 90 % of the time
 MAX_AVATAR = 256  # highest final resolution for avatars; larger avatars show no more details
 
 
@@ -73,10 +73,10 @@ class MeasuredCosts:
 
 
 def choose_threads(costs: MeasuredCosts, recipe: Recipe, measure: Callable[[], None]) -> list[Choice]:
-    """Halve the number of CPU threads as long as that makes the steps of `recipe` clearly faster.
+    """Halve the number of CPU threads as long as the steps of `recipe` become clearly faster.
 
     If other programs use the CPU, the threads of a step wait for one another: two threads can be slower than one.
-    Args: costs: step times with the present number of threads; `measure` measures them again.
+    Args: costs: the step times; measure: updates `costs` with the present number of threads.
     """
     threads, choices = torch.get_num_threads(), list[Choice]()
 
@@ -99,7 +99,7 @@ def choose_threads(costs: MeasuredCosts, recipe: Recipe, measure: Callable[[], N
 
 
 def extra(networks: NetworkSizes, side: int) -> float:
-    """The factor by which pretrained features slow a step at resolution `side` down; 1 if D does not use them there."""
+    """The factor for the time of a step at resolution `side`: above 1 if D uses pretrained features at `side`."""
     return FEATURES_COST if networks.features and side >= FEATURES_FROM else 1.0
 
 
@@ -112,11 +112,11 @@ def find_recipe(
     scales: bool,
     card: Card | None = None,
 ) -> tuple[list[Choice], str]:
-    """Choose values for the keys of a run of `config.hours`; returns them, and a text on images, machine and time.
+    """Choose values for the keys of a run that takes `config.hours`; returns the choices, and a text for the user.
 
-    Args: config: the configuration without choices; given: keys that must not be chosen; compose: builds the
+    Args: config: the configuration without choices; given: keys that the user has set; compose: builds the
     configuration with choices; log: shows progress; scales: whether to scale the phases of the user's recipe;
-    card: another machine's GPU, whose step times are predicted; None: measure steps on this machine.
+    card: the GPU to predict step times for; None: measure steps on this machine.
     """
     if rank_from_environment() is not None or config.distributed.nnodes > 1:
         problem = "hours= has to choose the recipe on one machine before the ranks start."
@@ -143,7 +143,7 @@ def find_recipe(
         if (recipe.sizes, recipe.batch) in measured or len(measured) == ATTEMPTS:
             break
         measured.append((recipe.sizes, recipe.batch))
-        if card is not None:  # the chosen loss decides how many penalties the predicted steps have
+        if card is not None:  # predicted times depend on the chosen loss and its penalties
             costs.config = compose(recipe.choices)
             continue
         log(f"Measuring steps up to {recipe.sizes.resolution}x{recipe.sizes.resolution}")

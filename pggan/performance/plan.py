@@ -143,7 +143,7 @@ def predict(config: PlanConfig) -> dict[str, Any]:
             "runs": runs,
         },
         "notes": [
-            f"Images: {channels} channels, {num_classes} classes, as in a prepared data.path=, or data.channels= (3).",
+            f"Images: {channels} channels, {num_classes} classes, of the prepared images or data.channels= (else 3).",
             f"{note} Start-up, grids, checkpoints and evaluations are not included.",
             f"Memory: weights, gradients, Adam's moments, activations of a batch, and on several GPUs NCCL{there}. If "
             "memory does not suffice, training uses smaller micro-batches. "
@@ -160,7 +160,7 @@ def predict(config: PlanConfig) -> dict[str, Any]:
 def answer(plan: dict[str, Any]) -> str:
     """The plan in one line: resolution, images, time and its possible error, devices, and memory of each device."""
     last, total, ranks = plan["phases"][-1], plan["total"], plan["ranks"]
-    error = 10 if all(row["time_is"] == "measured" for row in plan["phases"]) else 25  # percent; other programs count
+    error = 10 if all(row["time_is"] == "measured" for row in plan["phases"]) else 25  # error in percent
     seconds = 3600 * next(run["hours"] for run in plan["scaling"]["runs"] if run["devices"] == ranks)
     unit, length = next(((unit, length) for unit, length in UNITS if seconds >= 2 * length), UNITS[-1])
     name = re.sub(r"^NVIDIA |GeForce |\(R\)|\(TM\)| CPU| @.*| Processor", "", plan["hardware"]["name"])
@@ -173,7 +173,7 @@ def answer(plan: dict[str, Any]) -> str:
 
 
 def image_facts(config: DataConfig) -> tuple[int, int]:
-    """The numbers of channels and classes of a prepared data set; otherwise data.channels= (null: 3) and 0.
+    """The numbers of channels and classes: of prepared images, or else data.channels= (3 if null) and 0 classes.
 
     Raises UserError if data.labels=true, but the images are not prepared.
     """
@@ -187,7 +187,7 @@ def image_facts(config: DataConfig) -> tuple[int, int]:
 
 
 def tables(plan: dict[str, Any], *, scales: bool) -> list[RenderableType]:
-    """The tables and notes of a plan, in the order of the output.  Args: scales: whether to show many devices, too."""
+    """The tables and notes of a plan, in the order of the output; with `scales`, also the table for many devices."""
     found = [time_table(plan), work_table(plan), *([scaling_table(plan["scaling"])] * scales)]
     notes = plan["notes"] if scales else plan["notes"][:-1]
     return [*(Padding(table, (0, 0, 1, 0)) for table in found), Group(*map(Text, notes))]

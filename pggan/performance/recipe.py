@@ -17,20 +17,20 @@ from pggan.core.text import duration
 STABLE = {4: 1500, 8: 2500, 16: 5000, 32: 8000, 64: 16_000, 128: 32_000, 256: 64_000, 512: 128_000}
 FADE = {8: 1500, 16: 3000, 32: 5000, 64: 8000, 128: 16_000, 256: 32_000, 512: 64_000, 1024: 128_000}
 MAX_IMAGES = 600_000  # largest number of images per phase of growth, as in the official presets
-# Growth gets GROWTH_SHARE of the time if its phases can show at least LONGER_FROM times the images of STABLE and FADE.
-# Runs with less time show STABLE and FADE images per phase, because slightly longer phases make short runs worse.
+# Growth gets GROWTH_SHARE of the time if that is enough for LONGER_FROM times the images of STABLE and FADE.
+# With less time, growth has the images of STABLE and FADE, because slightly longer phases make short runs worse.
 # In runs of five minutes, KID (x 1000) is 263 with phases of the recipe `demo`, and 294 with slightly longer phases.
 GROWTH_SHARE, LONGER_FROM = 0.3, 1.5
-# Final resolution R is chosen if FINAL[R] images at R fit the time: half as many as in recipes avatars_32 and orl_64.
-# The values of FINAL above 64x64 are estimates.
-# Avatars need more images (DRAWN_FINAL), since flat areas show every error: KID (x 1000) is 1055 after 30,000 images.
+# A final resolution R is chosen only if there is time for FINAL[R] images at R.
+# FINAL has half as many images as the recipes avatars_32 and orl_64; above 64x64, the numbers are estimates.
+# Avatars need more images (DRAWN_FINAL), because every error is visible in flat areas.
 FINAL = {4: 500, 8: 2000, 16: 5000, 32: 15_000, 64: 20_000, 128: 10**5, 256: 3 * 10**5, 512: 10**6, 1024: 3 * 10**6}
 DRAWN_FINAL = FINAL | {32: 20_000, 64: 60_000}
-# WIDTHS above the smallest (64) are chosen only if there is time for WIDER x FINAL images at the final resolution.
-# In half an hour, narrow networks are better: KID (x 1000) is 217 with 64 feature maps, and 347 with 128.
+# More than 64 feature maps are chosen only if there is time for WIDER x FINAL images at the final resolution.
+# After half an hour of training, KID (x 1000) is 217 with 64 feature maps, and 347 with 128 feature maps.
 WIDTHS, WIDER = (64, 128, 256, 512), 10
 MIN_WIDTH = {4: 64, 128: 128, 256: 256, 512: 512}  # least model.fmap_max by final resolution
-BASE, MAX_BASE = 8, 8192  # fmap_base = 8 x side gives 16 feature maps at side x side; the paper's 8192 is the limit
+BASE, MAX_BASE = 8, 8192  # with 64 feature maps, fmap_base is BASE x the final resolution, at most MAX_BASE
 # Short runs on a CPU use batches of 8, which make twice as many updates as batches of 16.
 # Batches of 8 instead of 16 lower KID (x 1000) from 721 to 375 for 263 portraits, and from 530 to 477 for avatars.
 # Long runs on a CPU use batches of 16: after 476,000 avatars, KID (x 1000) is 217 with batches of 16, 268 with 8.
@@ -40,7 +40,7 @@ GPU_BATCH = {4: 128, 32: 64, 64: 32, 128: 16, 256: 8, 512: 4}
 # Below 64x64, training without pretrained features is better.
 FEATURES, FEATURES_FROM = "efficientnet-lite0", 64
 FALLING_SHARE = 0.14  # learning rates decay in the last 14 % of images at the final resolution (as in recipe demo)
-PUBLISHED_FROM = 512  # final resolutions from this one on use the loss and learning rates of the official preset
+PUBLISHED_FROM = 512  # from this final resolution on, loss and learning rates are those of the official preset
 # Learning rates by number of feature maps (fmap_max): 0.006 is from the recipe orl_64, 0.0025 from StyleGAN2-ADA.
 RATES = {64: 0.006, 128: 0.005, 256: 0.0035, 512: 0.0025}
 FEW_IMAGES = 5000  # data sets with fewer photographs are trained with ADA
@@ -58,16 +58,16 @@ class Choice(NamedTuple):
 class DataFacts(NamedTuple):
     """Facts of the training images that the choice of a recipe depends on."""
 
-    images: int  # number of readable images of at least `resolution` pixels a side, estimated from a sample of a folder
-    resolution: int  # highest final resolution for which images need no upsampling
+    images: int  # number of images with at least `resolution` pixels a side; for a folder, an estimate
+    resolution: int  # highest final resolution that needs no upsampling of the images
     channels: int
     num_classes: int  # 0 without labels
     drawn: bool  # true for avatars, false for photographs
-    note: str  # a text that tells the user the number and the resolution of the images
+    note: str  # a text for the user with the number and the resolution of the images
 
 
 class NetworkSizes(NamedTuple):
-    """The chosen sizes of the networks; with the batch, these decide the training seconds per image."""
+    """The sizes of G and D that the recipe chooses."""
 
     resolution: int
     fmap_base: int
@@ -76,17 +76,17 @@ class NetworkSizes(NamedTuple):
 
 
 NO_SIZES = NetworkSizes(0, 0, 0)  # placeholder until `choose_sizes` has chosen the sizes
-# A function from network sizes and batch sizes to the training seconds per image at each resolution.
+# The type of a function that computes training seconds per image by resolution, from network sizes and batch sizes.
 Costs = Callable[[NetworkSizes, PerResolution], Mapping[int, float]]
 
 
 @dataclass
 class Recipe:
-    """Chooses values for the keys of a run, given images, a machine and a time; `choose` fills `choices`.
+    """Chooses configuration values that suit the images, the machine and the time; `choose` fills `choices`.
 
-    Args: config: the configuration without choices; given: keys that must not be chosen; scales: whether to scale the
-    phase lengths in `config`; kind: type of the devices (cpu, cuda or mps); seconds: time for training;
-    has_features: whether the weights of FEATURES are installed.
+    Args: config: the configuration without choices; given: keys that the user has set; scales: whether to scale the
+    phase lengths of `config` instead of the default lengths; kind: device type (cpu, cuda or mps); seconds: time for
+    training; has_features: whether the package with the weights of FEATURES is installed.
     """
 
     config: TrainConfig
@@ -104,11 +104,11 @@ class Recipe:
 
     @property
     def grows(self) -> bool:
-        """Whether the run goes on from another run, whose weights it has at schedule.first_resolution."""
+        """Whether this run continues another run (grow=), which has ended at schedule.first_resolution."""
         return self.config.grow is not None
 
     def take(self, values: Mapping[str, Any], reason: str) -> None:
-        """Append the dict `values` {key: value} to the choices, except for keys that the user has given."""
+        """Choose `values` {key: value}, all for the same `reason`, except for keys that the user has given."""
         self.choices += [Choice(*each, reason) for each in values.items() if each[0] not in self.given]
 
     def choose(self) -> None:
@@ -125,13 +125,13 @@ class Recipe:
                 self.take(values, reason)
 
     def rules(self, images: int) -> list[tuple[bool, dict[str, Any], str]]:
-        """The table of rules: whether a rule applies, the keys it sets, and why.  `images`: images of the whole run."""
+        """The rules for the other keys: condition, values, and reason.  The whole run has `images` images."""
         facts, given, side, channels = self.facts, self.given, self.sizes.resolution, self.facts.channels
         drawn, photos = facts.drawn, not facts.drawn
         published, small, is_short = side >= PUBLISHED_FROM, side <= FEATURES_FROM, images < SHORT_RUN
         maps, batch = self.width(self.sizes, MIN_RESOLUTION), int(value_at(self.batch, side))
         loss = self.config.loss.name if "loss" in given else "wgan_gp" if published else "logistic"
-        # KID (x 1000) of photos is 573 with gamma 0.1 and 222 with gamma 12; of avatars, 578 with 0.2 and 463 with 1.
+        # A small gamma is worse: KID (x 1000) of photographs is 573 with gamma 0.1, and 222 with gamma 12.
         least = 12.0 if photos and small and loss == "logistic" else 1.0
         gamma = gamma_by_rule(side, batch, least)
         gamma_by = f"0.0002 x {side}^2 / {batch}, at least {least:g}: smaller values were worse"
@@ -144,21 +144,21 @@ class Recipe:
         augmentation = self.config.augmentation
         adapts = few if "augmentation" not in given else augmentation.name == "ada"
         rampup, half_life = two_digits(min(images / 2, 500_000)), two_digits(min(max(images / 60, 1000), 10_000))
-        ticks = round(min(max(self.seconds / 120, 60), 600))  # a tick every two minutes, but 60 to 600 ticks per run
+        ticks = round(min(max(self.seconds / 120, 60), 600))  # a log line every two minutes, but 60 to 600 in a run
         return [
             (published, {"loss": "wgan_gp"}, f"the published loss for {side}x{side}"),
             (not published, {"loss": "logistic"}, "as in recipe demo; steps take two thirds of the time of WGAN-GP"),
             (loss in ("logistic", "relativistic"), {"loss.gamma": gamma}, gamma_by),
             (loss == "logistic", {"loss.reg_interval": 8}, "as in the recipes demo and orl_64"),
-            ("schedule.learning_rate_g" not in given, rates, rates_by),  # by default, D uses G's rate
-            (drawn and not published, {"model.bilateral": 4}, "smooths flat areas: KID falls from 530 to 232"),
-            (drawn and not published and maps < 128, {"model.residual": True}, "KID of avatars falls from 660 to 591"),
-            (photos and small and channels in (1, 3), {"model.blur": True}, "KID of portraits falls from 810 to 710"),
+            ("schedule.learning_rate_g" not in given, rates, rates_by),  # by default, D has the learning rate of G
+            (drawn and not published, {"model.bilateral": 4}, "smooths flat areas: lowers KID from 530 to 232"),
+            (drawn and not published and maps < 128, {"model.residual": True}, "lowers KID of avatars from 660 to 591"),
+            (photos and small and channels in (1, 3), {"model.blur": True}, "lowers KID of portraits from 810 to 710"),
             (drawn, {"data.mirror": False}, "as in recipe demo"),
             (few, {"augmentation": "ada"}, f"D would memorize fewer than {FEW_IMAGES:,} photographs"),
             (adapts, {"augmentation.rampup_images": rampup}, "so that ADA's p can reach 1 within the run"),
             (True, {"ema.half_life_images": half_life}, "a sixtieth of the run's images, between 1,000 and 10,000"),
-            (self.grows, {"ema.rampup": None}, "the averaged generator of the run goes on"),
+            (self.grows, {"ema.rampup": None}, "the averaged generator is already trained"),
             (not self.grows, {"ema.rampup": 0.2 if is_short else 0.05}, "demo" if is_short else "as in StyleGAN2-ADA"),
             (True, {"monitor.tick_images": one_two_five(images / ticks)}, f"about {ticks} in the run"),
             (True, {"monitor.grid_images": one_two_five(images / (ticks // 5))}, f"about {ticks // 5} in the run"),
@@ -209,18 +209,18 @@ class Recipe:
         return model.architecture(sizes.resolution, self.facts.channels, self.facts.num_classes).width(resolution)
 
     def least_seconds(self, sizes: NetworkSizes, times: int = 1) -> float:
-        """The seconds of growth, plus the seconds of `times` x `final_images` images at the final resolution."""
+        """The seconds that growth and then `times` x `final_images` images at the final resolution take."""
         side, each = sizes.resolution, self.costs(sizes, self.batch_sizes(sizes.resolution))
         return growth_seconds(each, *self.lengths()) + times * self.final_images(side) * each[side]
 
     def final_images(self, side: int) -> int:
-        """The least images at the final resolution `side`.  If the hours allow fewer, a lower resolution is chosen."""
-        if self.grows:  # as many images as the fade has: only new layers have to learn
+        """The least number of images at the final resolution `side`; without time for these, a lower one is chosen."""
+        if self.grows:  # only the new layers have to learn, in FADE[side] images
             return FADE[side] if side > self.config.schedule.first_resolution else 0
         return (DRAWN_FINAL if self.facts.drawn else FINAL)[side]
 
     def lengths(self) -> tuple[PerResolution, PerResolution]:
-        """Image counts per stable phase and per fade, given or by default; `choose_lengths` scales these counts."""
+        """The images per stable phase and per fade, before scaling: from the configuration, or STABLE and FADE."""
         schedule = self.config.schedule.build()
         default = STABLE | ({schedule.first_resolution: 0} if self.grows else {})  # the first resolution is trained
         stable = schedule.stable_images if self.scales or STABLE_KEY in self.given else default
@@ -271,7 +271,7 @@ class Recipe:
 
 
 def growth_seconds(each: Mapping[int, float], stable: PerResolution, fade: PerResolution) -> float:
-    """The seconds of all phases before the last; `each` has the training seconds per image by resolution."""
+    """The seconds of all phases before the last, given the training seconds per image by resolution (`each`)."""
     levels = sorted(each)
     parts = ((stable, levels[:-1]), (fade, levels[1:]))
     return sum(value_at(images, side) * each[side] for images, sides in parts for side in sides)

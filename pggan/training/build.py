@@ -36,11 +36,11 @@ class TrainerSettings:
     elastic: bool = False
     elastic_chunks: int = 4
     micro_batch_size: int | None = None
-    reference: bool = False  # whether to use the plain PyTorch twin of every fast operation
+    reference: bool = False  # whether plain PyTorch replaces all fast operations
     cuda_graphs: bool = True
 
     def partition(self, stddev_group: int, batches: Iterable[int], world_size: int, rank: int = 0) -> BatchPartition:
-        """Divide batches among ranks.  Raises UserError if one of the batch sizes `batches` can't be divided."""
+        """How batches are divided among ranks; raises UserError if one of the `batches` (sizes) can't be divided."""
         size, chunks = self.micro_batch_size, self.elastic_chunks
         partition = BatchPartition(rank, world_size, stddev_group, self.elastic, size, chunks)
         for batch in batches:
@@ -51,7 +51,7 @@ class TrainerSettings:
 def build_trainer(
     settings: TrainerSettings, architecture: Architecture, phases: Sequence[Phase], group: ProcessGroup
 ) -> Trainer:
-    """A trainer on this rank for the training steps of `phases`, with new networks and optimizer state.
+    """Build this rank's trainer for `phases`, with new networks and optimizer state.
 
     Raises UserError if a batch can't be divided among the ranks.
     """
@@ -82,7 +82,7 @@ def build_trainer(
 
 
 def missing(device: torch.device) -> list[str]:
-    """A sentence for each feature that training on `device` lacks: the GPU, bf16, and the fused Triton kernels."""
+    """Sentences that name what `device` lacks for fast training: a usable GPU, bf16, or the fused Triton kernels."""
     if device.type != "cuda":
         has_driver = not torch.cuda.is_available() and Path("/proc/driver/nvidia/version").exists()
         return ["Training uses no GPU: there is an NVIDIA driver, but it may be too old for PyTorch."] * has_driver

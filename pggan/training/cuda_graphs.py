@@ -12,15 +12,15 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from pggan.core.errors import StepFailed
 from pggan.training.inputs import StepInputs, scalars_to_tensors
 
-# What the errors of PyTorch's allocators, CUDA, cuBLAS and cuDNN say when memory runs out.
+# One of these texts is in each out-of-memory error of PyTorch's allocators, CUDA, cuBLAS and cuDNN.
 NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory|ALLOC_FAILED")
 
-Metrics = dict[str, Tensor]  # {name: metric} of one step; a metric is a scalar, or has one value per image
+Metrics = dict[str, Tensor]  # metrics of one step by name: scalars, or one value per image
 Step = Callable[[StepInputs], Metrics]
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether `error`, or the error that led to it (`__cause__`, `__context__`), says that memory ran out."""
+    """Whether `error`, or the error that caused `error`, says that memory ran out."""
     first = error.__cause__ or error.__context__ or error
     return any(NO_MEMORY.search(str(one)) is not None for one in (error, first))
 
@@ -44,7 +44,7 @@ class CapturedStep:
 def capture(function: Callable[[], Metrics], pool: Any = None) -> tuple[Callable[[], None], Metrics]:
     """Capture the CUDA kernels of `function` without running them.  Returns a replay function and `function`'s result.
 
-    Args: pool: handle of the memory pool that captured steps can share, because no two steps run at the same time.
+    Args: pool: handle of a memory pool, which all captured steps share, because only one step runs at a time.
     Raises StepFailed if CUDA can't capture the kernels, and PyTorch's own error if memory runs out.
     """
     torch.cuda.synchronize()
@@ -57,7 +57,7 @@ def capture(function: Callable[[], Metrics], pool: Any = None) -> tuple[Callable
     except Exception as error:
         torch.cuda.set_stream(stream)
         graph.reset()
-        # An NCCL error in a capture (PeerLost) switches graphs off, too: every restart might fail in its capture again.
+        # Even a lost rank (PeerLost) switches graphs off: after a restart, the capture might fail in the same way.
         if isinstance(error, RuntimeError) and is_out_of_memory(error):
             raise
         problem, off = f"CUDA can't capture a step: {str(error).strip().partition(chr(10))[0]}.", {"cuda_graphs": "off"}

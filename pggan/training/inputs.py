@@ -12,7 +12,7 @@ from pggan.networks.layers import ComputeOptions
 
 @dataclass(frozen=True)
 class StepSpec:
-    """The settings that are constants of a step's CUDA graph: steps with equal settings share a graph."""
+    """Settings that are constants in the CUDA graph of a step: steps with equal settings share one graph."""
 
     loss: Loss
     due: tuple[GradientPenalty, ...]
@@ -31,17 +31,17 @@ class StepInputs(NamedTuple):
 
     spec: StepSpec
     reals: Reals
-    latents_d: Tensor  # [N, Z], latents of N fakes for D's update, with Z numbers each
-    latents_g: Tensor  # [N, Z], latents of N fakes for G's update, with Z numbers each
-    mix: Tensor | None  # [N, 1, 1, 1], where each interpolated image lies between its real (0) and its fake (1)
+    latents_d: Tensor  # [N, Z]: N latents of length Z for the fakes in D's update
+    latents_g: Tensor  # [N, Z]: N latents of length Z for the fakes in G's update
+    mix: Tensor | None  # [N, 1, 1, 1]: weights of the fakes in the interpolated images
     alpha: float | Tensor
     learning_rate_d: float | Tensor
     learning_rate_g: float | Tensor
     ema_decay: float | Tensor
-    augment: Tensor | None = None  # [N, TRANSFORMS, 2, K], the random numbers of ADA from `ada.draw`
+    augment: Tensor | None = None  # [N, TRANSFORMS, 2, K]: ADA's random numbers from `ada.draw`
 
     def select(self, indices: Tensor) -> "StepInputs":
-        """Select the latents, `mix` and `augment` at `indices` [M]; the caller selects `reals` where necessary."""
+        """The inputs with only the latents, `mix` and `augment` at `indices` [M]; `reals` stay as they are."""
         names = ("latents_d", "latents_g", "mix", "augment")
         drawn = {name: tensor[indices] for name in names if (tensor := getattr(self, name)) is not None}
         return self._replace(**drawn)

@@ -1,6 +1,6 @@
-"""One training step: update D, then G, then the averaged G.  No I/O, no configuration, no ranks.
+"""One training step: update D, then G, then the averaged G.
 
-Shapes: N images per micro-batch, C image channels, R resolution of the phase, F channels of pretrained features.
+In shapes, N is the images per micro-batch, C image channels, R the resolution, F channels of pretrained features.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from pggan.training.inputs import StepInputs
 
 def train_step(state: State, micro_batches: Sequence[StepInputs], reducer: GradientReducer) -> dict[str, Tensor]:
     """Update D, then G, then the averaged G, without waiting for the GPU.  Returns metrics as tensors on the device."""
-    d, g, first = state.d, state.g, micro_batches[0]  # a step's micro-batches differ only in images and random numbers
+    d, g, first = state.d, state.g, micro_batches[0]  # all micro-batches have equal settings
     options, side, batch, terms = first.spec.options, first.spec.resolution, first.spec.batch, []
     metrics: dict[str, Tensor] = {}
 
@@ -31,10 +31,10 @@ def train_step(state: State, micro_batches: Sequence[StepInputs], reducer: Gradi
             terms.append(backward(d, d_terms(state, micro_batch, fakes), batch, reducer))  # terms {name: [N]}
     wait_for_d = reducer.start_all_reduce(d, batch)
 
-    for micro_batch in micro_batches:  # G learns to raise the scores of new fakes; G makes these during D's all-reduce
+    for micro_batch in micro_batches:  # G draws new fakes while D's gradients are summed
         with use_options(g.network, options):
             fakes = g.network(micro_batch.latents_g, micro_batch.reals.fake_labels, side, first.alpha)  # [N, C, R, R]
-            if micro_batch is first:  # now wait for the all-reduce and update D: G's fakes needed no new D
+            if micro_batch is first:  # D must be updated before it scores G's fakes
                 metrics, terms = update(d, terms, wait_for_d(), first.learning_rate_d, batch), []
             with use_options(d.network, options, frozen=True):
                 terms.append(backward(g, g_terms(state, micro_batch, fakes), batch, reducer))  # terms {name: [N]}
@@ -48,8 +48,8 @@ def train_step(state: State, micro_batches: Sequence[StepInputs], reducer: Gradi
 def d_terms(state: State, inputs: StepInputs, fakes: Tensor) -> LossTerms:
     """The terms of D's loss for the reals of `inputs` and for `fakes` [N, C, R, R].
 
-    If D looks at pretrained features, gradient penalties differentiate the scores with respect to augmented images and
-    projected features, not through the pretrained network.
+    With pretrained features, gradient penalties differentiate the scores with respect to the augmented images and the
+    projected features.  No gradient goes through the pretrained network.
     """
     d: Any = state.d.network
     spec, reals = inputs.spec, inputs.reals
@@ -74,7 +74,7 @@ def g_terms(state: State, inputs: StepInputs, fakes: Tensor) -> LossTerms:
 
 
 def shown(state: State, inputs: StepInputs, images: Tensor, place: int) -> Tensor:
-    """`images` [N, C, R, R], augmented by ADA.  `place` is 0 (reals) or 1 (fakes) in D's update, 2 or 3 in G's."""
+    """Augment `images` [N, C, R, R] with ADA; the random numbers are `inputs.augment[:, place]`."""
     draws, adaptive_p = inputs.augment, state.d.adaptive_p
     return images if draws is None or adaptive_p is None else augment(images, draws[:, place], adaptive_p.p)
 
@@ -98,12 +98,12 @@ def backward(trainable: Trainable, terms: LossTerms, batch: int, reducer: Gradie
 def update(
     trainable: Trainable, terms: list[LossTerms], sums: Tensor, learning_rate: float | Tensor, batch: int
 ) -> dict[str, Tensor]:
-    """Take an optimizer step, unless loss or gradient is infinite or NaN.  Returns scalar metrics and all `terms`.
+    """Take an optimizer step, unless the loss or a gradient is infinite or NaN.  Returns scalar metrics, and `terms`.
 
-    Args: sums: [1], the loss of the whole `batch`, or with ADA [2], the loss and the mean sign of D's scores.
+    Args: sums: the loss over all ranks [1] or, with ADA, the loss and the mean sign of D's scores [2].
     """
     name, loss, norm = trainable.name, sums[0], trainable.gradient_norm()
-    wrong = (norm + loss) * 0 != 0  # true only if the sum is infinite or NaN
+    wrong = (norm + loss) * 0 != 0  # true only if `norm + loss` is infinite or NaN
     skip = wrong.float()
     trainable.update(learning_rate, wrong, skip)
     about = {f"{name}/loss": loss, f"{name}/gradient_norm": norm, f"{name}/skipped": skip}

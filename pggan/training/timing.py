@@ -27,47 +27,47 @@ MAX_SHARE = 0.01  # the measurement of step times may take at most this share of
 STEPS = 3  # number of timed steps, of which the median is used
 WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # number of untimed first steps, in which CUDA graphs are captured
 
-# A step costs as much as UPDATE_PASSES forward passes of G, plus PENALTY_PASSES if it has a gradient penalty.
+# A step costs as much as UPDATE_PASSES forward passes of G.  A gradient penalty costs PENALTY_PASSES more.
 UPDATE_PASSES, PENALTY_PASSES = 12, 6
-# {device: (launch seconds per step, launch seconds per level of the network, FLOP/s / FLOP/s of a large product)}
+# ROOFLINE has launch seconds per step, launch seconds per resolution, and the share of a large matmul's FLOP/s.
 # The CPU constants were fitted to the step times of the recipe `demo` (docs/lab.md); the MPS constants are a guess.
 ROOFLINE = {"cpu": (0.0, 0.01, 0.7), "mps": (0.0, 0.002, 0.3), "cuda": (0.0006, 0.0001, 0.75)}
-# CUDA constants from captured steps of the paper's networks on one H100 (docs/performance.md), in 16 bits.
-# {least number of feature maps: FLOP/s of convolutions / FLOP/s of a large matrix product}
+# The CUDA constants were fitted to CUDA graphs of the paper's networks in 16 bits on an H100 (docs/performance.md).
+# SHARES has, by least number of feature maps, the share of a large matmul's FLOP/s that convolutions reach.
 SHARES = {1: 0.105, 32: 0.215, 64: 0.47, 128: 0.74, 256: 0.93}
-# Memory traffic in bytes: per pass and activation; extra, at the highest resolution; per step and weight of G.
-ACTIVATION_BYTES, IMAGE_BYTES, WEIGHT_BYTES = 8.1, 2.2, 240
-# Memory of a step in bytes per activation, for float32 (measured on CPUs: 61 to 71) and 16 bits (on CUDA: 16 to 19).
-MEMORY_BYTES = {False: 64, True: 19}
-LARGE_BATCH, ROOM = 32, 1.4  # batch of schedule=official_8gpus; memory of CUDA graphs / memory of eager steps
+# A pass moves ACTIVATION_BYTES of memory per activation, and IMAGE_BYTES more per activation of the last resolution.
+ACTIVATION_BYTES, IMAGE_BYTES, WEIGHT_BYTES = 8.1, 2.2, 240  # a step moves WEIGHT_BYTES of memory per weight of G
+# A step needs 64 bytes of memory per activation in float32 (measured on CPUs), and 19 bytes in 16 bits (on CUDA).
+MEMORY_BYTES = {False: 64, True: 19}  # the key says whether the precision has 16 bits
+LARGE_BATCH, ROOM = 32, 1.4  # batch of schedule=official_8gpus; CUDA graphs need ROOM times the memory of eager steps
 
 
 class Speed(NamedTuple):
     """How fast a device runs training steps: launch time, compute rate and memory bandwidth."""
 
-    step_seconds: float  # seconds to launch the operations that a step has at every resolution
-    level_seconds: float  # seconds to launch the operations of one level in a step
-    flops_per_second: float  # FLOP/s of a step's matrix products, and of its convolutions of many feature maps
+    step_seconds: float  # seconds to launch the operations of a step that belong to no resolution
+    level_seconds: float  # seconds to launch a step's operations at one resolution
+    flops_per_second: float  # FLOP/s of matrix products; convolutions reach a share
     bytes_per_second: float = inf  # memory bandwidth; infinite if bandwidth never limits a step
-    shares: Mapping[int, float] = {1: 1.0}  # {least number of feature maps: share of `flops_per_second`}
+    shares: Mapping[int, float] = {1: 1.0}  # share for convolutions by least number of feature maps
 
     @classmethod
     def of(cls, kind: str, precision: Precision, products: float, copies: float = inf) -> "Speed":
-        """Estimate the `Speed` of a device type `kind` from FLOP/s of large matrix products and bytes/s of copies."""
+        """Estimate speed from the device type `kind`, the FLOP/s of large matrix products and the bytes/s of copies."""
         step, level, share = ROOFLINE[kind]
         if kind == "cuda" and precision is not Precision.fp32:
             return cls(step, level, products, copies, SHARES)
-        return cls(step, level, share * products, copies / 2)  # in float32, activations have twice the bytes
+        return cls(step, level, share * products, copies / 2)  # float32 has twice the bytes of 16 bits
 
     def seconds(self, architecture: Architecture, resolution: int, batch: int, reg_interval: int) -> float:
-        """The expected seconds of a step, a mean over the interval of lazy penalties.  `batch` 0 gives the overhead."""
+        """The expected mean seconds of `reg_interval` steps.  `batch` 0 gives the time that any step needs."""
         passes, found, before = batch * (UPDATE_PASSES + PENALTY_PASSES / reg_interval), self.step_seconds, 0
         for level in resolutions_between(MIN_RESOLUTION, resolution):
             width, total = architecture.width(level), architecture.multiply_adds(level)
-            multiply_adds, before = total - before, total  # of this level alone
+            multiply_adds, before = total - before, total  # `total` includes all lower levels
             multiplying = 2 * passes * multiply_adds / (self.flops_per_second * value_at(self.shares, width))
             moved = passes * (ACTIVATION_BYTES + IMAGE_BYTES * (level == resolution)) * width * level**2
-            moved += WEIGHT_BYTES * multiply_adds / level**2  # multiply-adds per pixel: about the number of weights
+            moved += WEIGHT_BYTES * multiply_adds / level**2  # weights: about the multiply-adds per pixel
             found += self.level_seconds + multiplying + moved / self.bytes_per_second
         return found
 
@@ -107,7 +107,7 @@ class PhaseTimes(NamedTuple):
     """The training seconds per image in each phase of a schedule."""
 
     seconds_per_image: tuple[float, ...]  # one value per phase, in the order of phases
-    measured: frozenset[int]  # resolutions with measured steps; FLOPs and bytes give estimates for other resolutions
+    measured: frozenset[int]  # resolutions whose steps were measured; other times are estimates
 
     def seconds(self, schedule: Schedule, before: int, after: int) -> float:
         """The seconds of training from image count `before` to image count `after`."""
@@ -131,7 +131,7 @@ class StepTimes:
         return self.speed.seconds(self.architecture, resolution, batch, self.reg_interval)
 
     def larger_batches(self, last: Phase, free: int | None) -> str:
-        """A sentence if `free` bytes of GPU memory have room for a larger batch in the `last` phase."""
+        """Advice to use a larger batch in the `last` phase; an empty text if `free` bytes of GPU memory are too few."""
         side, batch = last.resolution, last.batch
         each = MEMORY_BYTES["16" in precision_on(self.device, self.settings.precision)]
         needed = each * LARGE_BATCH * self.architecture.activations_up_to(side) + 2**30  # 1 GiB for weights
@@ -142,9 +142,9 @@ class StepTimes:
         return f"{room}: {needed / 2**30:.0f} GiB, and {1 - time:.0%} less time per image (predicted)."
 
     def measured(self, phases: Sequence[Phase], seconds: float) -> dict[int, float]:
-        """{resolution: measured / expected step time} for as many of `phases` as can be measured within `seconds`.
+        """Time steps for `seconds`; returns measured / expected step time by resolution, for as many `phases` as fit.
 
-        The lowest resolution comes first, because its steps are cheapest; then the others, from the highest down.
+        The first phase, which has the cheapest steps, is measured first; then the others, from the last one down.
         The batch of each phase must be the local batch of this device.
         """
         began, ratios, trainer = time.perf_counter(), dict[int, float](), None
@@ -161,10 +161,10 @@ class StepTimes:
     def of_phases(
         self, schedule: Schedule, local_batch: Callable[[int], int] = int, images: int = 0, seconds: float | None = None
     ) -> PhaseTimes:
-        """The seconds per image in each phase: measured for phases after image count `images`, as far as time allows.
+        """The seconds per image in each phase.  Steps are measured only in phases that end after image count `images`.
 
-        Args: local_batch: computes one rank's batch from the whole batch; seconds: time limit of measurements, by
-        default min(MAX_SECONDS, MAX_SHARE of the run) on CPUs, and 0 on other devices, whose first steps are slow.
+        Args: local_batch: computes one rank's batch from the whole batch; seconds: time limit of measurements; None:
+        at most MAX_SECONDS and MAX_SHARE of the run on CPUs, and 0 on other devices, whose first steps are slow.
         """
         phases = [replace(phase, batch=local_batch(phase.batch)) for phase in schedule.phases]
         steps = [self.expected(phase.resolution, phase.batch) for phase in phases]
@@ -179,13 +179,13 @@ class StepTimes:
 
 
 def nearest(ratios: Mapping[int, float], resolution: int) -> float:
-    """The ratio of the resolution in `ratios` that is nearest to `resolution`; 1 if `ratios` is empty."""
+    """The value in `ratios` {resolution: value} for the resolution nearest to `resolution`; 1 if `ratios` is empty."""
     known = min(ratios, key=lambda one: abs(one.bit_length() - resolution.bit_length()), default=None)
     return 1.0 if known is None else ratios[known]
 
 
 def step_seconds(trainer: Trainer, phase: Phase, device: torch.device) -> float:
-    """The mean seconds of a step of `phase` over an interval of lazy penalties; reals are noise, and weights change."""
+    """Train on noise for a few steps of `phase`; returns the mean seconds of a step, over `reg_interval` steps."""
     interval, state, architecture = trainer.loss.reg_interval, trainer.state, trainer.state.g_ema.architecture
     state.images, state.phase_index = (phase.start + phase.end) // 2, phase.index
     state.reset_optimizers()

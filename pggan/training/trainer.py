@@ -20,24 +20,24 @@ from pggan.training.cuda_graphs import CapturedStep, is_out_of_memory
 from pggan.training.inputs import StepInputs, StepSpec, scalars_to_tensors, split_into_micro_batches
 from pggan.training.step import train_step
 
-# A phase begins with this many eager steps, which allocate what a capture can't: Adam's moments, workspaces, kernels.
-# Later in a phase, the first step of each new StepSpec is eager, such as the first step with a lazy penalty.
+# A phase begins with WARMUP_STEPS eager steps: they create Adam's moments and load kernels, which a capture can't do.
+# Each kind of step (StepSpec), such as a step with a lazy penalty, runs eagerly once before the capture.
 # An eager step first releases all CUDA graphs, because eager steps can't use the memory in the graphs' pool.
 WARMUP_STEPS = 3
 
 
 @dataclass(eq=False)
 class Trainer:
-    """The state of one run, and the method that takes a training step."""
+    """Holds the training state of one run, and takes training steps."""
 
     state: State
     loss: Loss
     options: ComputeOptions
     _: KW_ONLY
     reducer: GradientReducer = field(default_factory=GradientReducer)
-    indices: Callable[[int], Tensor | None] = lambda batch: None  # batch size -> this rank's indices; None: all
-    micro_batch_size: Callable[[int], int | None] = lambda batch: None  # batch size -> images per pass; None: all
-    scalars_as_tensors: bool = False  # whether eager steps get alpha and rates as tensors, and round as CUDA graphs do
+    indices: Callable[[int], Tensor | None] = lambda batch: None  # maps a batch size to this rank's images
+    micro_batch_size: Callable[[int], int | None] = lambda batch: None  # maps batch size to micro-batch size
+    scalars_as_tensors: bool = False  # whether eager steps get scalars as tensors, which round as in CUDA graphs
     capture: bool = False  # whether steps are captured and replayed as CUDA graphs
 
     def __post_init__(self) -> None:
@@ -48,11 +48,11 @@ class Trainer:
     def step(self, phase: Phase, reals: Reals, rng: StepRng, ema_decay: float) -> dict[str, Tensor]:
         """Update D, then G, then the averaged G.  Returns metrics, which the next step overwrites.
 
-        Raises StepFailed if memory runs out or CUDA can't capture the step.  Then discard the trainer: some weights may
-        be updated already.  Of several ranks, restart the processes: a failed capture can break NCCL's connections.
+        Raises StepFailed if memory runs out or CUDA can't capture the step.  Then some weights may be updated already,
+        so build a new trainer.  With several ranks, start new processes: a failed capture can break NCCL's connections.
         """
         if phase.index != self.state.phase_index:
-            self.state.reset_optimizers()  # the official code, too, resets Adam's moments when a phase begins
+            self.state.reset_optimizers()  # the official code also resets Adam at the start of a phase
             self.release_graphs()  # replayed graphs would use the old optimizer moments
         self.reducer.begin_step(phase, self.state.images)
         inputs = self.draw_inputs(phase, reals, rng, ema_decay)
@@ -87,12 +87,11 @@ class Trainer:
         return inputs if indices is None else inputs.select(indices)
 
     def release_graphs(self) -> None:
-        """Release all CUDA graphs and their memory, because the caller will replace tensors that the graphs use."""
+        """Release all CUDA graphs.  Call this method before you replace tensors that the graphs use."""
         self.taken.clear()
         self.captured.clear()
 
     def eager_step(self, inputs: StepInputs) -> dict[str, Tensor]:
-        """Take the step without a CUDA graph."""
         inputs = scalars_to_tensors(inputs) if self.scalars_as_tensors else inputs
         size, group = self.micro_batch_size(inputs.spec.batch), self.state.g_ema.architecture.stddev_group
         micro_batches = split_into_micro_batches(inputs, size, group)
@@ -111,10 +110,10 @@ class Trainer:
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-        # This is outside of `except`, because inside `except` a traceback keeps the tensors of the step in memory.
+        # Inside `except`, the traceback of `error` would keep the tensors of the step in memory.
         group = min(self.state.g_ema.architecture.stddev_group, count)
         size = min(self.micro_batch_size(spec.batch) or count, count)
-        smaller = max(size // 2 // group, 1) * group  # whole groups of the minibatch stddev
+        smaller = max(size // 2 // group, 1) * group  # a multiple of the minibatch stddev's group
         eager = {"cuda_graphs": "off"} if self.capture else None  # captured steps need more memory than eager steps
         raise StepFailed(
             f"Out of memory at {spec.resolution}x{spec.resolution} with micro-batches of {size} images.",
