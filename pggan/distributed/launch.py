@@ -19,7 +19,7 @@ from pggan.core.process import PARENT_VARIABLE, TASK_VARIABLE, environment, sign
 LOOPBACK = "127.0.0.1"  # this machine's own address; some containers can't resolve the name `localhost`
 RENDEZVOUS_SECONDS = 300  # seconds in which all machines and ranks have to connect
 RANKS_VARIABLE = "PGGAN_RANKS"  # environment variable of ranks: a folder for files that ranks and launcher exchange
-IGNORED = "SIGURG"  # torchrun handles only this signal, which nobody sends; our handler `relay` gets all other signals
+IGNORED = "SIGURG"  # torchrun handles only this signal, which nobody sends, so that `relay` gets all other signals
 ENDED = "ended"  # name of the file with the command's exit code; once the file exists, no rank is restarted
 
 
@@ -51,7 +51,7 @@ def launch(
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
             "TORCHELASTIC_SIGNALS_TO_HANDLE": IGNORED,
         }
-        if nnodes == 1 and sys.platform == "linux":  # otherwise Gloo resolves the host name, which can fail
+        if nnodes == 1 and sys.platform == "linux":  # without this, Gloo resolves the host name, which can fail
             variables["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
 
         def relay(number: int, frame: FrameType | None) -> None:

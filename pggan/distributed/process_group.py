@@ -40,7 +40,7 @@ class PeerLost(Exception):
 
 
 class RemoteUserError(Exception):
-    """Another rank raised a UserError, and prints the error; this exception quotes the text."""
+    """Another rank has raised and printed a UserError; this exception quotes the error's text."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ class ProcessGroup:
     def end_if_stalled(self) -> None:
         """End this process if its GPU has not finished a step for STALL_SECONDS.  A background thread runs this method.
 
-        Without it, ranks could wait forever inside CUDA graphs, whose collectives have no timeouts.
+        Otherwise, ranks could wait forever inside CUDA graphs, whose collectives have no timeouts.
         """
         newest, since = None, time.monotonic()
         while True:
@@ -273,7 +273,7 @@ def run_distributed(info: RankInfo, devices: str, run: Callable[[ProcessGroup], 
     """Connect this rank, choose its device among `devices`, and call `run`; returns the exit code, also for errors."""
     group = ProcessGroup.connect(info, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     try:
-        with group.collective_errors():  # if several ranks have an error, only the first reports
+        with group.collective_errors():  # if several ranks have an error, only one is reported
             group.device = device_of_rank(devices, info.local_rank)
         group.require_same({"kind of device": group.device.type}, "Compare what `pggan doctor` says on each machine.")
         with group.collective_errors():

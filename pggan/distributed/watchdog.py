@@ -1,7 +1,7 @@
 """Kills a rank whose process is stopped (SIGSTOP), so that torchrun restarts all ranks from the last checkpoint.
 
 The other ranks then lose their connection to the killed rank, and exit, too.  The watchdog does not notice a rank that
-hangs while its process runs; `ProcessGroup.end_if_stalled` notices GPUs that hang, and other collectives time out.
+hangs while its process runs: `ProcessGroup.end_if_stalled` notices hanging GPUs, and collectives have timeouts.
 """
 
 import os

@@ -41,7 +41,7 @@ def find(key: str, name: str, known: Mapping[str, str]) -> Any:
     place = known.get(name, name)
     if ":" not in place:
         raise UserError(f"There is no {key}={name}.", nearest(name, [*known, "MODULE:OBJECT"]))
-    if name not in known and "" not in sys.path:  # a user's module may be in the working directory
+    if name not in known and "" not in sys.path:  # the working directory may contain a user's module
         sys.path.insert(0, "")
     try:
         return resolve_name(place)
@@ -83,7 +83,7 @@ class Task:
         return self.known[key]
 
     def of_fakes(self, calculate: Callable[[Tensor], Tensor], count: int) -> RowCollector:
-        """The collector that applies `calculate` to at least `count` fakes; metrics share one for each `calculate`."""
+        """The collector that applies `calculate` to at least `count` fakes; metrics with equal `calculate` share it."""
         found: RowCollector = self.collectors.setdefault(calculate, RowCollector(calculate, 0, self.partition))
         found.count = max(found.count, count)
         return found
@@ -103,7 +103,7 @@ class Task:
 class Metric(ABC):
     """One metric.  The constructor adds collectors of fakes to a Task; after `feed`, `values` computes results."""
 
-    paper_images: ClassVar[int]  # the default number of fakes and of reals: as in the metric's paper
+    paper_images: ClassVar[int]  # default number of fakes and of reals, from the metric's paper
     least_images: ClassVar[int]
     least_resolution: ClassVar[int] = 4  # below this resolution, the metric is left out
     takes_more_fakes: ClassVar[bool] = False  # whether the metric uses `count` fakes even if there are fewer reals
@@ -141,7 +141,7 @@ class Evaluator:
         device: torch.device,
         count: int | None = None,
     ) -> None:
-        """Args: count: number of fakes and of reals; None: each metric uses as many as its paper.
+        """Args: count: number of fakes and of reals; None: the number in the paper of each metric.
 
         Raises UserError if a name is unknown, or if weights or packages of the extractor are missing.
         """

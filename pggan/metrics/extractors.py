@@ -48,7 +48,7 @@ class Extractor:
 
     @torch.no_grad()
     def features(self, images: Tensor) -> Tensor:
-        """Features float32 [N, F], on the CPU, of images uint8 [N, C, R, R].
+        """Compute the features float32 [N, F] of images uint8 [N, C, R, R]; the features are on the CPU.
 
         Raises UserError unless the network returns finite numbers [N, F].
         """

@@ -30,10 +30,10 @@ SHOWN = 4  # number of nearest training images that the metric's picture shows b
 
 
 def distance_blocks(others: Tensor, *orientations: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Yield the distances [B, M] from B images to `others` [M, F], after the index of the first of the B images.
+    """Yield pairs: the index of the first of B images, and the distances [B, M] of these images to `others` [M, F].
 
     Args: orientations: features [N, F] of N images and, optionally, features [N, F] of their mirror images.  With
-    mirror images, a distance is the smaller one of an image's and its mirror image's distance.
+    mirror images, a distance is that of the image or of its mirror image, whichever is nearer.
     """
     for start in range(0, len(orientations[0]), DISTANCE_ROWS):
         rows = [one[start : start + DISTANCE_ROWS].double() for one in orientations]
@@ -59,7 +59,7 @@ class Comparison(Metric):
 
     @abstractmethod
     def compare(self, fakes: Tensor, reals: Tensor) -> dict[str, tuple[float, int]]:
-        """Compare features [N, F], on a device with float64; returns {metric name: (value, number of images)}."""
+        """Compare features [N, F]; returns {metric name: (value, number of images)}."""
 
 
 class PrecisionRecall(Comparison):
@@ -116,7 +116,7 @@ def kernel_sum(a: Tensor, b: Tensor) -> Tensor:
 
 
 def mean_of_pairs(a: Tensor) -> Tensor:
-    """The mean of KID's kernel over all pairs of two different features in `a` [N, F]."""
+    """The mean of KID's kernel over all pairs of two different images, which have the features `a` [N, F]."""
     diagonal = ((a.square().sum(1) / a.shape[1] + 1) ** 3).sum()
     return (kernel_sum(a, a) - diagonal) / (len(a) * (len(a) - 1))
 
@@ -189,9 +189,9 @@ class NearestNeighbours(Metric):
     training images.  To save time, only the fakes and those `count` training images are mirrored, not the whole set.
     """
 
-    paper_images = 1000  # with 1000 fakes, the share of copies has a standard error below 1 %
+    paper_images = 1000  # our choice: with 1000 fakes, the share of copies has a standard error below 1 %
     uses_extractor = True
-    least_images = round(1 / QUANTILE)  # QUANTILE needs at least this many distances
+    least_images = round(1 / QUANTILE)  # the 5 % quantile of fewer distances would be nearly the minimum
 
     def __init__(self, task: Task, count: int) -> None:
         super().__init__(task, count)

@@ -147,7 +147,7 @@ def separable_filter(images: Tensor, kernel: Sequence[float]) -> Tensor:
     for dimension in (2, 3):
         side = images.shape[dimension] - len(kernel) + 1
         found = kernel[0] * images.narrow(dimension, 0, side)
-        for offset, weight in enumerate(kernel[1:], 1):  # all K products at once would take K times the memory
+        for offset, weight in enumerate(kernel[1:], 1):  # one product at a time, to save memory
             found += weight * images.narrow(dimension, offset, side)
         images = found
     return images

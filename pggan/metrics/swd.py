@@ -33,7 +33,7 @@ PATCHES = 128
 SIDE = 7
 MIN_LEVEL = 16
 DIRECTIONS = 4 * 128
-AT_ONCE = 32  # patches are projected on this many directions at a time, to limit memory to 268 MB for 16384 images
+AT_ONCE = 32  # number of directions at a time: for 16384 images, projections on 32 directions take 268 MB
 BINOMIAL = (1 / 16, 4 / 16, 6 / 16, 4 / 16, 1 / 16)
 
 
@@ -116,7 +116,7 @@ class PatchCollector(Collector):
             block.sub_(mean.float().view(shape)).div_(deviation.float().view(shape))
 
     def project(self, side: int, directions: Tensor) -> Tensor:
-        """Project all ranks' patches (N images, P patches each) on K `directions` [C * 49, K]; returns [K, N * P]."""
+        """Project all ranks' patches, P for each of N images, on K `directions` [C * 49, K]; returns [K, N * P]."""
         device = self.partition.group.device
         there = directions.to(device)
         projected = [(block.to(device).flatten(2) @ there).cpu() for block in self.patches[side]]

@@ -86,7 +86,7 @@ def hardware(device: torch.device) -> dict[str, Any]:
 
 
 def phase_of(resolution: int, batch: int) -> Phase:
-    """A stable phase at `resolution`, with the paper's learning rate."""
+    """A phase at `resolution` without fading, with the paper's learning rates."""
     rates = {"learning_rate_g": 0.001, "learning_rate_d": 0.001}
     return Phase(0, resolution, fading=False, alpha=1.0, start=0, end=1, batch=batch, missing_levels=0, **rates)
 

@@ -74,7 +74,7 @@ class CostCounter:
                 for terms in (of_d, of_g):
                     torch.autograd.backward([term.sum() for term in terms.loss.values()])
             counts = counter.get_flop_counts().get("Global", {})
-            # FLOPs of bmm are left out: bmm builds convolution kernels once per batch, so its FLOPs hardly matter.
+            # FLOPs of bmm are left out, because bmm builds convolution kernels only once, whatever the batch size.
             return sum(flops for operation, flops in counts.items() if operation is not torch.ops.aten.bmm)
 
         plain, penalized = step(()), step(loss.penalties())

@@ -41,7 +41,7 @@ from pggan.training.timing import StepTimes
 CALIBRATION_SECONDS = 120.0  # with calibrate=true, steps are measured for at most this many seconds
 PROCESSES = (1, 2, 4, 8, 16, 64, 256)  # numbers of ranks in the scaling table by default
 UNITS = (("days", 86400), ("hours", 3600), ("minutes", 60), ("seconds", 1))
-DGC_RATIO = 0.1  # gradients.ratio in the scaling table, if the run does not use gradients=dgc
+DGC_RATIO = 0.1  # gradients.ratio in the scaling table for runs without gradients=dgc
 
 
 def run(config: PlanConfig) -> int:
@@ -143,7 +143,7 @@ def predict(config: PlanConfig) -> dict[str, Any]:
             "runs": runs,
         },
         "notes": [
-            f"Images: {channels} channels, {num_classes} classes, of the prepared images or data.channels= (else 3).",
+            f"Images: {channels} channels, {num_classes} classes: from prepared images, or data.channels= (default 3).",
             f"{note} Start-up, grids, checkpoints and evaluations are not included.",
             f"Memory: weights, gradients, Adam's moments, activations of a batch, and on several GPUs NCCL{there}. If "
             "memory does not suffice, training uses smaller micro-batches. "

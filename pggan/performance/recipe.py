@@ -76,7 +76,7 @@ class NetworkSizes(NamedTuple):
 
 
 NO_SIZES = NetworkSizes(0, 0, 0)  # placeholder until `choose_sizes` has chosen the sizes
-# The type of a function that computes training seconds per image by resolution, from network sizes and batch sizes.
+# Costs functions compute the training seconds per image by resolution, from network sizes and batch sizes.
 Costs = Callable[[NetworkSizes, PerResolution], Mapping[int, float]]
 
 
@@ -159,7 +159,7 @@ class Recipe:
             (adapts, {"augmentation.rampup_images": rampup}, "so that ADA's p can reach 1 within the run"),
             (True, {"ema.half_life_images": half_life}, "a sixtieth of the run's images, between 1,000 and 10,000"),
             (self.grows, {"ema.rampup": None}, "the averaged generator is already trained"),
-            (not self.grows, {"ema.rampup": 0.2 if is_short else 0.05}, "demo" if is_short else "as in StyleGAN2-ADA"),
+            (not self.grows, {"ema.rampup": 0.2 if is_short else 0.05}, "recipe demo" if is_short else "StyleGAN2-ADA"),
             (True, {"monitor.tick_images": one_two_five(images / ticks)}, f"about {ticks} in the run"),
             (True, {"monitor.grid_images": one_two_five(images / (ticks // 5))}, f"about {ticks // 5} in the run"),
             (True, {"checkpoint.every_images": one_two_five(images / 3)}, "about 3 in the run"),
@@ -215,14 +215,14 @@ class Recipe:
 
     def final_images(self, side: int) -> int:
         """The least number of images at the final resolution `side`; without time for these, a lower one is chosen."""
-        if self.grows:  # only the new layers have to learn, in FADE[side] images
+        if self.grows:  # only new layers have to learn: FADE[side] images suffice
             return FADE[side] if side > self.config.schedule.first_resolution else 0
         return (DRAWN_FINAL if self.facts.drawn else FINAL)[side]
 
     def lengths(self) -> tuple[PerResolution, PerResolution]:
         """The images per stable phase and per fade, before scaling: from the configuration, or STABLE and FADE."""
         schedule = self.config.schedule.build()
-        default = STABLE | ({schedule.first_resolution: 0} if self.grows else {})  # the first resolution is trained
+        default = STABLE | ({schedule.first_resolution: 0} if self.grows else {})  # this resolution is trained already
         stable = schedule.stable_images if self.scales or STABLE_KEY in self.given else default
         return stable, schedule.fade_images if self.scales or FADE_KEY in self.given else FADE
 

@@ -1,4 +1,4 @@
-"""Training steps as CUDA graphs: a step is captured once for each StepSpec, then replayed by a single launch."""
+"""Training steps as CUDA graphs: each kind of step (StepSpec) is captured once, then replayed by a single launch."""
 
 import gc
 import re
@@ -42,7 +42,7 @@ class CapturedStep:
 
 
 def capture(function: Callable[[], Metrics], pool: Any = None) -> tuple[Callable[[], None], Metrics]:
-    """Capture the CUDA kernels of `function` without running them.  Returns a replay function and `function`'s result.
+    """Capture the CUDA kernels of `function` without running them.  Returns a replay function, and `function`'s result.
 
     Args: pool: handle of a memory pool, which all captured steps share, because only one step runs at a time.
     Raises StepFailed if CUDA can't capture the kernels, and PyTorch's own error if memory runs out.
@@ -57,7 +57,7 @@ def capture(function: Callable[[], Metrics], pool: Any = None) -> tuple[Callable
     except Exception as error:
         torch.cuda.set_stream(stream)
         graph.reset()
-        # Even a lost rank (PeerLost) switches graphs off: after a restart, the capture might fail in the same way.
+        # Graphs are switched off even if a rank was lost (PeerLost), because the next capture might fail, too.
         if isinstance(error, RuntimeError) and is_out_of_memory(error):
             raise
         problem, off = f"CUDA can't capture a step: {str(error).strip().partition(chr(10))[0]}.", {"cuda_graphs": "off"}

@@ -41,7 +41,7 @@ class StepInputs(NamedTuple):
     augment: Tensor | None = None  # [N, TRANSFORMS, 2, K]: ADA's random numbers from `ada.draw`
 
     def select(self, indices: Tensor) -> "StepInputs":
-        """The inputs with only the latents, `mix` and `augment` at `indices` [M]; `reals` stay as they are."""
+        """Keep only the rows `indices` [M] of the latents, `mix` and `augment`; `reals` stay as they are."""
         names = ("latents_d", "latents_g", "mix", "augment")
         drawn = {name: tensor[indices] for name in names if (tensor := getattr(self, name)) is not None}
         return self._replace(**drawn)

@@ -1,6 +1,6 @@
 """One training step: update D, then G, then the averaged G.
 
-In shapes, N is the images per micro-batch, C image channels, R the resolution, F channels of pretrained features.
+Shapes: N is the images per micro-batch, C the image channels, R the resolution, F the channels of pretrained features.
 """
 
 from collections.abc import Sequence
@@ -98,7 +98,7 @@ def backward(trainable: Trainable, terms: LossTerms, batch: int, reducer: Gradie
 def update(
     trainable: Trainable, terms: list[LossTerms], sums: Tensor, learning_rate: float | Tensor, batch: int
 ) -> dict[str, Tensor]:
-    """Take an optimizer step, unless the loss or a gradient is infinite or NaN.  Returns scalar metrics, and `terms`.
+    """Take an optimizer step, unless the loss or a gradient is infinite or NaN.  Returns scalar metrics and `terms`.
 
     Args: sums: the loss over all ranks [1] or, with ADA, the loss and the mean sign of D's scores [2].
     """

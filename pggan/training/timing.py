@@ -29,11 +29,11 @@ WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # number of untimed first steps, in wh
 
 # A step costs as much as UPDATE_PASSES forward passes of G.  A gradient penalty costs PENALTY_PASSES more.
 UPDATE_PASSES, PENALTY_PASSES = 12, 6
-# ROOFLINE has launch seconds per step, launch seconds per resolution, and the share of a large matmul's FLOP/s.
+# ROOFLINE: launch seconds per step and per resolution, and the share of a large matmul's FLOP/s that a step reaches.
 # The CPU constants were fitted to the step times of the recipe `demo` (docs/lab.md); the MPS constants are a guess.
 ROOFLINE = {"cpu": (0.0, 0.01, 0.7), "mps": (0.0, 0.002, 0.3), "cuda": (0.0006, 0.0001, 0.75)}
 # The CUDA constants were fitted to CUDA graphs of the paper's networks in 16 bits on an H100 (docs/performance.md).
-# SHARES has, by least number of feature maps, the share of a large matmul's FLOP/s that convolutions reach.
+# Convolutions reach only a share of a large matmul's FLOP/s: SHARES has this share by least number of feature maps.
 SHARES = {1: 0.105, 32: 0.215, 64: 0.47, 128: 0.74, 256: 0.93}
 # A pass moves ACTIVATION_BYTES of memory per activation, and IMAGE_BYTES more per activation of the last resolution.
 ACTIVATION_BYTES, IMAGE_BYTES, WEIGHT_BYTES = 8.1, 2.2, 240  # a step moves WEIGHT_BYTES of memory per weight of G
@@ -45,11 +45,11 @@ LARGE_BATCH, ROOM = 32, 1.4  # batch of schedule=official_8gpus; CUDA graphs nee
 class Speed(NamedTuple):
     """How fast a device runs training steps: launch time, compute rate and memory bandwidth."""
 
-    step_seconds: float  # seconds to launch the operations of a step that belong to no resolution
-    level_seconds: float  # seconds to launch a step's operations at one resolution
-    flops_per_second: float  # FLOP/s of matrix products; convolutions reach a share
+    step_seconds: float  # seconds to launch the operations that every step needs
+    level_seconds: float  # seconds to launch the operations of one resolution
+    flops_per_second: float  # FLOP/s of large matrix products
     bytes_per_second: float = inf  # memory bandwidth; infinite if bandwidth never limits a step
-    shares: Mapping[int, float] = {1: 1.0}  # share for convolutions by least number of feature maps
+    shares: Mapping[int, float] = {1: 1.0}  # share for convolutions, by least feature maps
 
     @classmethod
     def of(cls, kind: str, precision: Precision, products: float, copies: float = inf) -> "Speed":
@@ -57,17 +57,17 @@ class Speed(NamedTuple):
         step, level, share = ROOFLINE[kind]
         if kind == "cuda" and precision is not Precision.fp32:
             return cls(step, level, products, copies, SHARES)
-        return cls(step, level, share * products, copies / 2)  # float32 has twice the bytes of 16 bits
+        return cls(step, level, share * products, copies / 2)  # float32 moves twice the bytes, hence / 2
 
     def seconds(self, architecture: Architecture, resolution: int, batch: int, reg_interval: int) -> float:
-        """The expected mean seconds of `reg_interval` steps.  `batch` 0 gives the time that any step needs."""
+        """The expected mean seconds of a step, lazy penalties included.  For `batch` 0, the time without any images."""
         passes, found, before = batch * (UPDATE_PASSES + PENALTY_PASSES / reg_interval), self.step_seconds, 0
         for level in resolutions_between(MIN_RESOLUTION, resolution):
             width, total = architecture.width(level), architecture.multiply_adds(level)
             multiply_adds, before = total - before, total  # `total` includes all lower levels
             multiplying = 2 * passes * multiply_adds / (self.flops_per_second * value_at(self.shares, width))
             moved = passes * (ACTIVATION_BYTES + IMAGE_BYTES * (level == resolution)) * width * level**2
-            moved += WEIGHT_BYTES * multiply_adds / level**2  # weights: about the multiply-adds per pixel
+            moved += WEIGHT_BYTES * multiply_adds / level**2  # about as many weights as multiply-adds per pixel
             found += self.level_seconds + multiplying + moved / self.bytes_per_second
         return found
 

@@ -35,13 +35,13 @@ class Trainer:
     options: ComputeOptions
     _: KW_ONLY
     reducer: GradientReducer = field(default_factory=GradientReducer)
-    indices: Callable[[int], Tensor | None] = lambda batch: None  # maps a batch size to this rank's images
+    indices: Callable[[int], Tensor | None] = lambda batch: None  # maps a batch size to this rank's image indices
     micro_batch_size: Callable[[int], int | None] = lambda batch: None  # maps batch size to micro-batch size
-    scalars_as_tensors: bool = False  # whether eager steps get scalars as tensors, which round as in CUDA graphs
+    scalars_as_tensors: bool = False  # whether eager steps get scalars as tensors, to round as in CUDA graphs
     capture: bool = False  # whether steps are captured and replayed as CUDA graphs
 
     def __post_init__(self) -> None:
-        self.taken: Counter[StepSpec] = Counter()  # number of steps taken in this phase with each StepSpec
+        self.taken: Counter[StepSpec] = Counter()  # number of steps of each kind in this phase
         self.captured: dict[StepSpec, CapturedStep] = {}
         self.pool: Any = None  # handle of the memory pool of all graphs; PyTorch drops a pool that no graph uses
 
@@ -101,7 +101,7 @@ class Trainer:
         spec, count = inputs.spec, len(inputs.latents_d)
         try:
             if not self.capture or self.taken[spec] == 0 or self.taken.total() < WARMUP_STEPS:
-                self.captured.clear()  # the eager step needs the graphs' memory
+                self.captured.clear()  # this frees the graphs' memory for the eager step
                 return self.eager_step(inputs)
             if spec not in self.captured:
                 self.pool = self.pool if self.captured else torch.cuda.graph_pool_handle()
@@ -110,10 +110,10 @@ class Trainer:
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-        # Inside `except`, the traceback of `error` would keep the tensors of the step in memory.
+        # Raise outside of `except`: inside, the traceback of `error` would keep the tensors of the step in memory.
         group = min(self.state.g_ema.architecture.stddev_group, count)
         size = min(self.micro_batch_size(spec.batch) or count, count)
-        smaller = max(size // 2 // group, 1) * group  # a multiple of the minibatch stddev's group
+        smaller = max(size // 2 // group, 1) * group  # a multiple of the stddev group size
         eager = {"cuda_graphs": "off"} if self.capture else None  # captured steps need more memory than eager steps
         raise StepFailed(
             f"Out of memory at {spec.resolution}x{spec.resolution} with micro-batches of {size} images.",
