@@ -6,7 +6,7 @@ from typing import Any
 from pggan.core.process import __version__ as __version__
 from pggan.core.process import set_library_defaults
 
-# The public functions and their modules; `__getattr__` imports a module and torch when its function is first used.
+# `__getattr__` imports the module of a public name when the name is first used, because torch takes long to import.
 PUBLIC = {
     "load": "pggan.sampling.trained_generator:load",
     "train": "pggan.cli.main:train",

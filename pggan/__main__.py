@@ -1,4 +1,4 @@
-"""Runs `python -m pggan COMMAND key=value …`, or the command in a variable that the launcher set for this rank."""
+"""The entry point of `python -m pggan COMMAND key=value …`."""
 
 from pggan.cli.main import console
 

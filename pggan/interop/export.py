@@ -122,8 +122,8 @@ def naming_the_extra() -> Iterator[None]:
 
 
 def with_provenance(generator: TrainedGenerator, config: ExportConfig) -> TrainedGenerator:
-    """A copy of the generator with `config`'s licence and data statement; raises UserError for a malformed licence."""
-    if config.license is not None and not re.fullmatch(r"[\w.+-]+", config.license):  # goes into the card's YAML
+    """Copy the generator, with `config`'s licence and data statement; raises UserError for a malformed licence."""
+    if config.license is not None and not re.fullmatch(r"[\w.+-]+", config.license):  # goes into the model card's YAML
         remedy = "Give a licence's identifier on Hugging Face, or license=other with an explanation in data_statement=."
         raise UserError(f"license={config.license} is not the identifier of a licence.", remedy)
     return TrainedGenerator(replace(generator.loaded, **stated_in(vars(config))))
@@ -159,7 +159,7 @@ def from_pretrained(name: str | Path, *, revision: str | None = None, device: st
 
 
 def model_card(generator: TrainedGenerator, name: str) -> str:
-    """The model card of a generator called `name`: README.md for Hugging Face, with metadata in its front matter."""
+    """Return the model card of a generator called `name`: a README.md for Hugging Face that begins with metadata."""
     return CARD.format(
         g=generator,
         a=generator.network.architecture,

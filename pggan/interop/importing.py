@@ -1,8 +1,8 @@
 """`pggan import` converts networks that another program has trained into a generator file of pggan.
 
-Like pggan, all programs whose networks can be imported scale weights by gain / sqrt(fan-in) at run time (equalized
-learning rate).  If gains differ, the import multiplies weights by the ratio of gains.  pytorch_GAN_zoo also scales
-biases at run time; pggan does not, so the import multiplies these biases by pytorch_GAN_zoo's scale.
+Like pggan, all these programs scale weights by gain / sqrt(fan-in) at run time (equalized learning rate).  If gains
+differ, the import multiplies weights by the ratio of gains.  pytorch_GAN_zoo also scales biases at run time; pggan does
+not, so the import multiplies these biases by pytorch_GAN_zoo's scale.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ from pggan.networks.networks import Discriminator, Generator, count_parameters
 from pggan.sampling.files import check_output
 
 Array = npt.NDArray[Any]
-# Names of G's layers by program: `number` counts levels up from 4x4, `detail` down from the final level, both from 0.
+# The layers of G have these names in each program.  `number` is 0 at 4x4, and `detail` is 0 at the final level.
 OURS = ("stem.dense", "stem.conv", "blocks.{side}.up_conv", "blocks.{side}.conv", "to_rgb.{side}")
 OFFICIAL = ("4x4/Dense", "4x4/Conv", "{side}x{side}/Conv0", "{side}x{side}/Conv1", "ToRGB_lod{detail}")
 GAN_ZOO = ("formatLayer", "groupScale0.0", "scaleLayers.{below}.0", "scaleLayers.{below}.1", "toRGBLayers.{number}")
@@ -35,7 +35,7 @@ PRO_GAN = (
     "layers.{number}.conv_2",
     "rgb_converters.{number}",
 )
-# Names of D's layers by program: `below` is the number of the level below; pro-gan-pth counts D's levels down.
+# The layers of D have these names in each program.  `below` is `number` - 1.
 OURS_D = (
     *("head.conv", "head.dense", "head.score"),
     *("blocks.{side}.conv", "blocks.{side}.down_conv", "from_rgb.{side}"),
@@ -52,10 +52,10 @@ PRO_GAN_D = (
     *("layers.{detail}.conv_1", "layers.{detail}.conv_2", "layers.{detail}.conv_3"),
     *("layers.{detail}.conv_1", "layers.{detail}.conv_2", "from_rgb.{detail}.0"),
 )
-# The ratio of other programs' gain to pggan's gain, where it is not 1.  The official networks have pggan's gains.
+# The weights of pytorch_GAN_zoo and pro-gan-pth are multiplied by these ratios of their gain to pggan's gain.
 GAINS = {"stem.dense": 4.0, "to_rgb.{side}": sqrt(2.0), "head.score": sqrt(2.0)}
-UNFIT = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RuntimeError)  # errors for strange files
-# Names of other programs' settings, each with the only value that pggan's networks support.
+UNFIT = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RuntimeError)  # errors of malformed files
+# pggan's networks support only these values of other programs' settings.
 FIXED = {
     **{"normalize_latents": True, "use_wscale": True, "use_pixelnorm": True, "use_leakyrelu": True},
     "pixelnorm_epsilon": 1e-8,
@@ -66,10 +66,7 @@ FIXED = {
 
 
 class Foreign(NamedTuple):
-    """Networks of another program: the averaged G, and if found, G and D under the names "generator", "discriminator".
-
-    notes: sentences on networks that were left out.
-    """
+    """Networks of another program: the averaged G, `others` (G and D by name), and `notes` on networks left out."""
 
     program: str
     averaged: LoadedGenerator
@@ -94,7 +91,7 @@ def run(config: ImportConfig) -> int:
 
 
 def read_foreign(path: Path) -> Foreign:
-    """Read a file of another program, or raise UserError."""
+    """Convert the networks in a file of another program; raises UserError for an unknown or damaged file."""
     try:
         content = read_foreign_file(path)
         networks = content if isinstance(content, tuple | list) else [content]
@@ -107,7 +104,7 @@ def read_foreign(path: Path) -> Foreign:
         state = next((one for one in (content.get("avgG"), raw) if isinstance(one, Mapping)), content)
         if any(str(name).startswith("formatLayer.") for name in state):
             return from_gan_zoo(state, content.get("config"), raw, d)
-        raise ValueError("its layers have the names of no known program")
+        raise ValueError("the names of the layers match no known program")
     except (OSError, *UNFIT) as error:
         remedy = "Give a file of the official implementation, pytorch_GAN_zoo or pro-gan-pth."
         raise UserError(f"{path} can't be imported: {reason(error)}.", remedy) from error
@@ -120,7 +117,7 @@ def from_official(*networks: PickledNetwork) -> Foreign:
     settings = networks[-1].state["static_kwargs"]
     require_ours(settings)
 
-    def layer(values: Mapping[str, Array], name: str) -> tuple[Array, Array]:  # files have [in, out], [H, W, in, out]
+    def layer(values: Mapping[str, Array], name: str) -> tuple[Array, Array]:  # the file's last axes are [in, out]
         if f"{name}_up/weight" in values:  # transposed convolutions store mirrored weights [H, W, out, in]
             return values[f"{name}_up/weight"].transpose(2, 3, 0, 1)[:, :, ::-1, ::-1], values[f"{name}_up/bias"]
         name += "_down" * (f"{name}_down/weight" in values)
@@ -137,7 +134,7 @@ def from_official(*networks: PickledNetwork) -> Foreign:
         resampling=Resampling.unfused if unfused else Resampling.fused,
         stddev_group=max(group, 1),
     )
-    # `lod` (level of detail) is 0 at the final resolution, 1 at half of it, and so on; its fraction is 1 - alpha.
+    # `lod` (level of detail) is 0 at the final resolution and 1 at half of it; the fraction of `lod` is 1 - alpha.
     sides = generator.architecture.resolutions[::-1]
     detail = min(max(float(average["lod"]), 0.0), len(sides) - 1.0)
     averaged = LoadedGenerator(generator, sides[int(detail)], 1.0 - detail % 1, 0)
@@ -145,14 +142,14 @@ def from_official(*networks: PickledNetwork) -> Foreign:
 
 
 def from_gan_zoo(state: Mapping[str, Any], config: Any, raw: Any, d: Any) -> Foreign:
-    """Convert networks of pytorch_GAN_zoo: state dicts of averaged G, G and D, and the file's configuration if any."""
+    """Convert the state dicts of averaged G, G and D of pytorch_GAN_zoo; `config` is the configuration in the file."""
     settings = config.state if isinstance(config, Instance) and isinstance(config.state, dict) else {}
     require_ours(settings)
 
     def layer(theirs: Mapping[str, Array], name: str) -> tuple[Array, Array]:
         weight = theirs[f"{name}.weight"]
         bias = theirs[f"{name}.bias"] * sqrt(2.0 / weight[0].size)  # pytorch_GAN_zoo scales biases like weights
-        if name == GAN_ZOO_D[0]:  # in a group of 4 images, pytorch_GAN_zoo's stddev divides by 3, not 4
+        if name == GAN_ZOO_D[0]:  # pytorch_GAN_zoo's stddev of 4 images divides by 3, so it is larger than ours
             weight = np.concatenate([weight[:, :-1], weight[:, -1:] * sqrt(4 / 3)], 1)
         return weight, bias
 
@@ -167,14 +164,14 @@ def from_gan_zoo(state: Mapping[str, Any], config: Any, raw: Any, d: Any) -> For
 def from_pro_gan_pth(saved: Mapping[str, Any], raw: Any, d: Any) -> Foreign:
     """Convert networks of pro-gan-pth 3, each a dictionary with `conf` and `state_dict`: averaged G, G and D.
 
-    Scripts of pro-gan-pth normalise latents before they call the generator; pggan's generator normalises them itself.
+    In pro-gan-pth, scripts normalise latents before they call the generator; in pggan, the generator does.
     """
     require_ours(saved.get("conf", {}))
 
     def layer(theirs: Mapping[str, Array], name: str) -> tuple[Array, Array]:
         weight = theirs[f"{name}.weight"]
         if name == PRO_GAN[0] and "rgb_converters.0.weight" in theirs:
-            # weights [Z, C, 4, 4] of a transposed convolution of a 1x1 input
+            # A transposed convolution of 1x1 latents, with weights [Z, C, 4, 4], equals a dense layer.
             weight = weight.transpose(1, 2, 3, 0).reshape(-1, len(weight))
         return weight, theirs[f"{name}.bias"]
 
@@ -193,12 +190,12 @@ def require_ours(settings: Mapping[str, Any]) -> None:
 
 
 def reason(error: Exception) -> str:
-    """The text of an `error` about a file, in one line."""
+    """Return the text of `error` in one line."""
     return f"it has no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
 
 
 def tensors_of(state: Any) -> dict[str, Array]:
-    """The tensors of a state dict as arrays by name; names lose the part 'module', which DataParallel adds."""
+    """Return a state dict's tensors as arrays by name, without the part 'module' that DataParallel adds to names."""
     tensors = {name: one for name, one in state.items() if isinstance(one, torch.Tensor)} if state else {}
     return {
         ".".join(part for part in name.split(".") if part != "module"): value.detach().numpy()
@@ -214,11 +211,11 @@ def translated(
     num_classes: int = 0,
     **of_d: Any,
 ) -> tuple[Generator, dict[str, Generator | Discriminator], list[str]]:
-    """Build networks from another program's weights: the averaged G, others by name, and notes on what is left out.
+    """Convert another program's arrays to networks: returns the averaged G, G and D by name, and notes on omissions.
 
-    Args: names: that program's names for the layers in OURS and OURS_D; theirs: that program's arrays by name, of the
-    averaged G and, if the file has them, of G and D; layer: gives the weight [O, I, …] and bias of a layer by its name;
-    of_d: fields of the architecture that matter to D only.
+    Args: names: names of the layers of G and of D in the other program; theirs: arrays by name of the averaged G, of G
+    and of D (None if missing); layer: finds the weight [O, I, …] and bias of a layer in these arrays by the layer's
+    name; of_d: fields of the architecture that matter to D only.
     Raises ValueError, KeyError or RuntimeError if an array of the averaged G is missing, misshapen or not finite.
     """
     averaged, raw, d = theirs
@@ -249,7 +246,7 @@ def translated_state(
     layer: Callable[[Mapping[str, Array], str], tuple[Array, Array]],
     stem: Stem,
 ) -> dict[str, torch.Tensor]:
-    """The state dict of one network; see `translated` for arguments and errors."""
+    """Convert another program's arrays of one network to pggan's state dict; `translated` explains the arguments."""
     rgb, state = names[-1].partition("{")[0], dict[str, torch.Tensor]()
     count = sum(name.startswith(rgb) and name.endswith("weight") for name in theirs)
     for number in range(count):
@@ -270,10 +267,7 @@ def translated_state(
 def architecture_of(
     rgb: list[torch.Tensor], latent_size: int, stem: Stem, num_classes: int, **of_d: Any
 ) -> Architecture:
-    """Find the architecture whose to-RGB layers, 4x4 first, have the shapes of `rgb` [C, I, …], or raise ValueError.
-
-    of_d: fields of the architecture that change only D.
-    """
+    """Find the architecture whose to-RGB layers, 4x4 first, have the shapes of `rgb`; raises ValueError if none has."""
     widths = [weight.shape[1] for weight in rgb]
     for stage, width in enumerate(widths, 1):
         architecture = Architecture(

@@ -1,4 +1,4 @@
-"""Writes a generator as ONNX graphs of plain operators, with run-time scales folded into the weights.
+"""Writes a generator as an ONNX graph of plain operators, with run-time scales folded into the weights.
 
 This module builds a graph layer by layer instead of tracing the network.  So the graph has no details of training
 (run-time scales, in-place operations), accepts any batch size, and needs no exporter package.
@@ -33,7 +33,7 @@ CENTER = 4  # index of the center in a flattened 3x3 neighbourhood
 OPSET = 17  # ONNX operator set of 2022, which all current runtimes support, also in browsers
 IR_VERSION = 8  # version of the ONNX file format that came with OPSET
 TOLERANCE = 1e-4  # allowed difference between pixels in [-1, 1]: about 1/80 of the step between 8-bit values
-# The allowed difference is ROUNDINGS times the network's float32 rounding error, if that is more than TOLERANCE.
+# Images may also differ by ROUNDINGS times the network's float32 rounding error, if this exceeds TOLERANCE.
 # Networks with little training have large rounding errors, because their pixel norm divides by nearly 0.
 ROUNDINGS = 8
 BATCHES = (1, 3)  # batch sizes at which images are compared, because a graph has to accept any batch size
@@ -53,7 +53,7 @@ class Graph:
         self.weights: list[Any] = []
 
     def __call__(self, operator: str, *inputs: Any, name: str = "", **attributes: Any) -> str:
-        """Add a node, and return its output's name; `inputs`: names of other nodes' outputs, or constants to store."""
+        """Add a node, and return the name of its output; an input is another output's name, or a constant to store."""
         names = [given if isinstance(given, str) else self.constant(given) for given in inputs]
         name = name or f"{operator}.{len(self.nodes)}"
         self.nodes.append(helper.make_node(operator, names, [name], name, **attributes))
@@ -67,7 +67,7 @@ class Graph:
         return str(self.weights[-1].name)
 
     def serialized(self, inputs: Shapes, outputs: Shapes, properties: dict[str, str]) -> bytes:
-        """The ONNX model as bytes, with these inputs and outputs, and with `properties` as metadata."""
+        """Return the ONNX model as bytes, with `properties` as metadata."""
         first, last = (
             [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in some.items()]
             for some in (inputs, outputs)
@@ -83,8 +83,8 @@ class Graph:
 def build(generator: LoadedGenerator, *, for_page: bool = False) -> tuple[bytes, float]:
     """Build the ONNX graph of a generator on the CPU, and compare its images with PyTorch's.
 
-    The graph has the inputs `latents` [N, Z] and, if the generator has classes, one-hot `labels` [N, L].  The output is
-    `images` [N, C, R, R] of the stage that training has reached, in about [-1, 1].
+    The graph's inputs are `latents` [N, Z] and, if the generator has classes, one-hot `labels` [N, L].  The output is
+    `images` [N, C, R, R] in about [-1, 1], at the stage that training has reached.
     Args: for_page: add the input `truncation` [1].
     Returns the graph and the largest difference.  Raises DifferenceError if images differ too much.
     """
@@ -113,7 +113,7 @@ def build(generator: LoadedGenerator, *, for_page: bool = False) -> tuple[bytes,
 
 
 def runnable(graph: bytes) -> Callable[[Inputs], Tensor]:
-    """A function that runs the graph in onnxruntime on the CPU, and returns its images."""
+    """Return a function that runs the graph in onnxruntime on the CPU, and returns images."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
@@ -122,21 +122,18 @@ def runnable(graph: bytes) -> Callable[[Inputs], Tensor]:
 
 
 def normalized(graph: Graph, x: str) -> str:
-    """Pixel norm: x / sqrt(mean(x²) + ε), where the mean is over feature maps."""
+    """Add a pixel norm to the graph: x / sqrt(mean(x²) + ε), where the mean is over feature maps."""
     mean = graph("ReduceMean", graph("Mul", x, x), axes=[1], keepdims=1)
     return graph("Div", x, graph("Sqrt", graph("Add", mean, EPSILON)))
 
 
 def activated(graph: Graph, x: str) -> str:
-    """Leaky ReLU, followed by pixel norm."""
+    """Add a leaky ReLU and a pixel norm to the graph."""
     return normalized(graph, graph("LeakyRelu", x, alpha=LEAKY_SLOPE))
 
 
 def convolved(graph: Graph, x: str, layer: Any, rescaling: Rescaling = Rescaling.same, side: int = 0) -> str:
-    """A 3x3 convolution with its activation; upsampling is fused into the convolution, which gives the same result.
-
-    Args: side: the resolution of the result, which only layers with `blur` need.
-    """
+    """Add a 3x3 convolution with upsampling, blur and activation to the graph; `side` is the output's resolution."""
     kernel, pads = fuse_resampling(layer.weight.detach(), rescaling, layer.scale), [1, 1, 1, 1]
     if rescaling is Rescaling.up:
         x = graph("ConvTranspose", x, kernel, layer.bias, strides=[2, 2], pads=pads)
@@ -150,7 +147,7 @@ def convolved(graph: Graph, x: str, layer: Any, rescaling: Rescaling = Rescaling
 
 
 def stem(graph: Graph, network: Generator) -> str:
-    """The first layers: from latents and labels to features [N, C, 4, 4]."""
+    """Add the first layers to the graph, which turn latents and labels into features [N, C, 4, 4]."""
     layers, width = network.stem, network.stem.width
     x = graph("Concat", "latents", "labels", axis=1) if network.architecture.num_classes else "latents"
     x = graph("MatMul", normalized(graph, x), layers.dense.weight.detach().t() * layers.dense.scale)
@@ -162,7 +159,7 @@ def stem(graph: Graph, network: Generator) -> str:
 
 
 def images(graph: Graph, x: str, network: Generator, level: int, *, share: float = 1.0) -> str:
-    """Convert features of `level` to images, multiplied by `share`; a fade adds the images of two levels."""
+    """Add the to-RGB layer of `level` to the graph; images are multiplied by `share`, the level's weight in a fade."""
     layer: Any = network.to_rgb[str(level)]
     filters = network.architecture.bilateral
     linear = 1.0 if filters else share
@@ -171,7 +168,7 @@ def images(graph: Graph, x: str, network: Generator, level: int, *, share: float
 
 
 def bilateral(graph: Graph, x: str, network: Generator, side: int) -> str:
-    """The bilateral filter of `Generator.images`, on images [N, C, side, side]."""
+    """Add the bilateral filter of `Generator.images` to the graph, for images [N, C, side, side]."""
     channels = network.architecture.channels
     others = torch.eye(9)[[place for place in range(9) if place != CENTER]]  # [8, 9]
     inside = F.conv2d(torch.ones(1, 1, side, side), others.view(8, 1, 3, 3), padding=1)[0]  # [8, R, R]
@@ -188,7 +185,7 @@ def bilateral(graph: Graph, x: str, network: Generator, side: int) -> str:
 
 
 def truncated(graph: Graph, features: str, network: Generator) -> str:
-    """The truncation trick, as in `draw`: moves features towards the mean features of their class."""
+    """Add the truncation trick to the graph: features move towards the mean features of their class."""
     num_classes = network.architecture.num_classes
     centers = torch.cat([mean_features(network, label) for label in (range(num_classes) if num_classes else [None])])
     center: Any = centers
@@ -198,7 +195,7 @@ def truncated(graph: Graph, features: str, network: Generator) -> str:
 
 
 def inputs_of(network: Generator, count: int) -> Inputs:
-    """Inputs for N = `count` images: random latents [N, Z], one-hot labels [N, L] for classes, and no truncation."""
+    """Make inputs for N = `count` images: random latents [N, Z], one-hot labels [N, L] and truncation 1 (no effect)."""
     a, random = network.architecture, torch.Generator().manual_seed(count)
     labels = {"labels": F.one_hot(torch.arange(count) % a.num_classes, a.num_classes).float()} if a.num_classes else {}
     return {"latents": torch.randn(count, a.latent_size, generator=random), "truncation": torch.ones(1), **labels}
@@ -207,9 +204,9 @@ def inputs_of(network: Generator, count: int) -> Inputs:
 def largest_difference(
     network: Generator, resolution: int, alpha: float, exported: Callable[[Inputs], Tensor]
 ) -> float:
-    """The largest difference between images of `exported` and of the network, with each of the batch sizes BATCHES.
+    """Return the largest difference between images of `exported` and of the network, over all batch sizes in BATCHES.
 
-    Raises DifferenceError if the difference exceeds TOLERANCE and also ROUNDINGS times the network's rounding error.
+    Raises DifferenceError if the difference exceeds both TOLERANCE and ROUNDINGS times the network's rounding error.
     """
     differences, allowed, exact = [], TOLERANCE, deepcopy(network).double()
     for count in BATCHES:
@@ -220,8 +217,8 @@ def largest_difference(
             ours, best = network(inputs["latents"], given, resolution, alpha), exact(*wide, resolution, alpha)
         allowed = max(allowed, ROUNDINGS * float((ours - best).abs().max()))
         differences.append((exported(inputs) - ours).abs().max())
-    largest = float(torch.stack(differences).max())  # NaN if any difference is NaN
-    if not largest <= allowed:  # `largest > allowed` would not raise the error for NaN
+    largest = float(torch.stack(differences).max())
+    if not largest <= allowed:  # unlike `largest > allowed`, this also raises the error for NaN
         raise DifferenceError(f"The exported generator's images differ too much from PyTorch's: by {largest:.1e}.")
     return largest
 
@@ -229,7 +226,7 @@ def largest_difference(
 def write_onnx(generator: LoadedGenerator, path: Path) -> float:
     """Write a generator on the CPU as ONNX; returns the largest difference between images of ONNX and of PyTorch.
 
-    Raises DifferenceError if images differ too much, OSError if `path` can't be written; after errors, no file is left.
+    Raises DifferenceError if images differ too much, OSError if `path` can't be written.  An error leaves no file.
     """
     graph, difference = build(generator)
     with atomic_write(path) as temporary:

@@ -1,9 +1,9 @@
 """Reads pickles of other programs without running or importing anything that the pickles name.
 
 A pickle is a small program that may call any function by its name.  Here, ALLOWED maps a few names to classes and
-functions of this module that only store their arguments; every other name is refused.  NumPy's own classes are not
-allowed: a pickle can give them the dtype `object`, whose bytes NumPy takes for addresses in memory.  PyTorch files are
-read by PyTorch with `weights_only=True`.
+functions of this module that only store their arguments; every other name is refused.  NumPy's own classes are refused,
+too: with the dtype `object`, a pickle could make NumPy take any bytes for addresses in memory.  PyTorch files are read
+by PyTorch with `weights_only=True`.
 """
 
 import pickle
@@ -19,38 +19,36 @@ NUMBERS = {"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8
 
 
 class Instance:
-    """Stands for an object of another program: keeps its pickled arguments and state, but none of its code."""
+    """Stands for an object of another program; keeps the pickled arguments and state, but no code of the object."""
 
     state: Any = None
 
     def __init__(self, *arguments: object) -> None:
-        """Keep the arguments that the pickle passes to the object's class."""
         self.arguments = arguments
 
     def __setstate__(self, state: object) -> None:
-        """Keep the state that the pickle gives to the object."""
         self.state = state
 
 
 class PickledNetwork(Instance):
-    """Stands for a network of the official implementation; source code in its state is never run."""
+    """Stands for a network of the official implementation; the source code in the pickle is never run."""
 
 
 class PickledType(Instance):
     """Stands for a NumPy dtype."""
 
     def of(self, content: bytes | str, shape: tuple[int, ...] = (), order: Any = "C") -> npt.NDArray[Any]:
-        """The array in the bytes `content`; raises ValueError if NUMBERS lacks its dtype or if bytes are missing."""
+        """Return the array in `content`; raises ValueError if the dtype is not in NUMBERS, or if bytes are missing."""
         code = self.arguments[0]
         if code not in NUMBERS:
             raise ValueError(f"it has an array of dtype {code!r}, which does not hold numbers")
         kind = np.dtype(code).newbyteorder(self.state[1] if self.state else "=")
-        raw = content if isinstance(content, bytes) else content.encode("latin1")  # Python 2 pickles hold bytes as str
+        raw = content if isinstance(content, bytes) else content.encode("latin1")  # bytes of Python 2 arrive as str
         return np.ndarray(shape, kind, raw, order=order)
 
 
 class PickledArray(Instance):
-    """Stands for a NumPy array; `np.asarray` converts it to one."""
+    """Stands for a NumPy array; `np.asarray` makes the real array."""
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         _, shape, kind, is_transposed, content = self.state
@@ -76,7 +74,7 @@ def _scalar(kind: PickledType, content: bytes | str) -> Any:
 ALLOWED: dict[tuple[str, str], object] = {
     ("collections", "OrderedDict"): OrderedDict,
     ("_codecs", "encode"): _encode,
-    ("__builtin__", "bytes"): _no_bytes,  # Python 3 writes b"" as a call of `bytes` into pickles for Python 2
+    ("__builtin__", "bytes"): _no_bytes,  # pickles in Python 2's format store b"" as a call of `bytes`
     ("numpy", "ndarray"): PickledArray,
     ("numpy", "dtype"): PickledType,
     **{(f"numpy.{core}.multiarray", "_reconstruct"): PickledArray for core in ("core", "_core")},
@@ -89,16 +87,16 @@ class RestrictedUnpickler(pickle.Unpickler):
     """An unpickler that finds classes and functions only in ALLOWED, so that a pickle can't run other code."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """The substitute in ALLOWED for the object `module`.`name`; raises ValueError if ALLOWED does not have it."""
+        """Return the object in ALLOWED for the name `module`.`name`; raises ValueError for all other names."""
         if (module, name) not in ALLOWED:
             raise ValueError(f"it asks for {module}.{name}, which is not on the list of harmless names")
         return ALLOWED[module, name]
 
 
 def read_foreign_file(path: Path) -> Any:
-    """The content of a pickle or a PyTorch file; raises ValueError if it is damaged or needs names outside ALLOWED."""
+    """Return the content of a pickle or a PyTorch file; raises ValueError if a file is damaged or may run code."""
     try:
-        # A file of pytorch_GAN_zoo may hold an object of the class BaseConfig, for which we substitute an Instance.
+        # A file of pytorch_GAN_zoo may hold an object of the class BaseConfig, which is loaded as an Instance.
         with torch.serialization.safe_globals([(Instance, "models.utils.config.BaseConfig")]):
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as of_torch:  # PyTorch may raise any exception for a damaged file

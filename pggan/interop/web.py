@@ -1,6 +1,6 @@
 """Writes a generator as a web page that draws in the visitor's browser: a folder of static files for any web host.
 
-The page runs the generator in ONNX Runtime Web, in one pinned release, which npm downloads or the user gives as a .tgz.
+The page runs the generator in a pinned release of ONNX Runtime Web, which npm downloads or the user gives as a .tgz.
 """
 
 import os
@@ -18,7 +18,7 @@ from pggan.sampling.trained_generator import TrainedGenerator
 PACKAGE = "onnxruntime-web@1.30.0"
 ARCHIVE = "onnxruntime-web-1.30.0.tgz"
 ARCHIVE_MB = 32
-# The JavaScript file and the WebAssembly file that the page needs from ONNX Runtime Web, with their SHA-256.
+# The page needs these two files of ONNX Runtime Web, which must have these SHA-256 digests.
 FILES = {
     "ort.wasm.bundle.min.mjs": "11e64bd8ffe11bd1a2a2f0d6275fdfbbba7262f0b76b99b53d228a8a22ef3d90",
     "ort-wasm-simd-threaded.wasm": "3398c10d07d229bd91b364548e130e0e51a8e5704b88c7c083ebbeb78842dee2",
@@ -39,8 +39,8 @@ def write_web(
 ) -> float:
     """Write a web page for `generator` (on CPU); returns the largest difference of the page's images from PyTorch's.
 
-    Args: run, directions, mark: see `page_files`; runtime: ONNX Runtime Web's .tgz, or None: npm downloads it.
-    Raises UserError for wrong files, DifferenceError if images differ too much, or OSError; then no file is left.
+    Args: run, directions, mark: see `page_files`; runtime: ONNX Runtime Web's .tgz, which npm downloads by default.
+    Raises UserError for wrong files, DifferenceError if images differ too much, and OSError.  An error leaves no file.
     """
     about = {"renderer": "browser", "seeds": SEEDS, "films": []}
     files = page_files(generator, run, directions, about, mark) | read_runtime(runtime)
@@ -53,10 +53,7 @@ def write_web(
 
 
 def read_runtime(given: str | None) -> dict[str, bytes]:
-    """Read FILES from the path `given` (ONNX Runtime Web's .tgz) or, if None, from the .tgz that npm downloads.
-
-    Raises UserError unless the files have the SHA-256 digests in FILES.
-    """
+    """Read FILES from the .tgz `given`, which npm downloads by default; raises UserError for wrong files."""
     path, found = Path(given) if given is not None else fetched(), dict[str, bytes]()
     try:
         with tarfile.open(path) as archive:  # no file of the archive is written to the disk
@@ -71,12 +68,12 @@ def read_runtime(given: str | None) -> dict[str, bytes]:
 
 
 def cache_folder() -> Path:
-    """The folder for downloads: `pggan` in XDG_CACHE_HOME, or in ~/.cache if that variable is not set."""
+    """Return the folder for downloads: `pggan` in XDG_CACHE_HOME or, if that variable is not set, in ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "pggan").expanduser()
 
 
 def fetched() -> Path:
-    """The path of ONNX Runtime Web's .tgz, which npm downloads at the first use; raises UserError if npm fails."""
+    """Return the path of ONNX Runtime Web's .tgz, which npm downloads at first use; raises UserError if npm fails."""
     folder = cache_folder()
     if not (folder / ARCHIVE).is_file():
         print(f"Downloading {PACKAGE} with npm ({ARCHIVE_MB} MB) to {folder}", flush=True)

@@ -47,7 +47,7 @@ from pggan.sampling.marks import mark_line
 from pggan.sampling.projection import project, read_target
 from pggan.sampling.trained_generator import TrainedGenerator, load
 
-STRENGTHS = 7  # columns of the sheet that shows directions: one column per strength
+STRENGTHS = 7  # number of strengths at which `pggan directions` draws each direction
 
 
 def opened(config: DrawConfig, truncation: float = 1.0) -> tuple[TrainedGenerator, RenderSettings]:
@@ -60,9 +60,9 @@ def opened(config: DrawConfig, truncation: float = 1.0) -> tuple[TrainedGenerato
 
 
 def keyframes(generator: TrainedGenerator, config: PicturesConfig, number: int = 0) -> tuple[Tensor, list[str]]:
-    """The latents [K, Z] from the files in config.latents, else from config.seeds; and a file name for each latent.
+    """Return the latents [K, Z] of config.latents or config.seeds, and a file name for each latent.
 
-    Args: number: index n of an interpolation: 1000 n is added to all seeds, but latents from files start at latent n.
+    Args: number: index of the cell in a film; see `interpolate`.
     """
     if config.latents is None:
         wanted = [seed + 1000 * number for seed in parse_seeds(config.seeds)]
@@ -72,7 +72,7 @@ def keyframes(generator: TrainedGenerator, config: PicturesConfig, number: int =
 
 
 def drawn_by(config: PicturesConfig) -> str | None:
-    """The line for the mark in a picture or film (see `mark_line`); None if `config` wants no mark."""
+    """Return the line that marks a picture or film as generated (see `mark_line`); None if config.marks is false."""
     latents = f"seeds={config.seeds}" if config.latents is None else f"latents={','.join(config.latents)}"
     return mark_line(config.marks, config.run, latents)
 
@@ -109,8 +109,8 @@ def sample(config: SampleConfig) -> int:
 def interpolate(config: InterpolateConfig) -> int:
     """Interpolate between latents, and write all frames as a picture (.png) or as a film (.webp, .gif, .mp4).
 
-    In a film, each cell of grid= shows an interpolation of its own: cell n adds 1000 n to each seed or, with latents=,
-    starts at latent n.  The images in a film change at constant speed.  In a picture, grid= arranges frames in rows.
+    In a film, each cell of grid= shows another path: cell n (from 0) has the given seeds plus 1000 n; with latents=,
+    cell n starts at latent n.  Films change at constant speed.  In a picture, grid= arranges the frames in rows.
     """
     walks, frames = config.path == "walk", config.frames
     if walks and config.latents is not None:
@@ -141,7 +141,7 @@ def interpolate(config: InterpolateConfig) -> int:
 
 
 def project_images(config: ProjectConfig) -> int:
-    """For each image in config.image, write the latent whose image is most similar; a sheet shows both images."""
+    """Write the latents whose images are most similar to the files in config.image, and a sheet that compares them."""
     out = output_path(config.out, config.run, "projection", ())
     generator, settings = opened(config)
     side, channels = settings.resolution, generator.network.architecture.channels
@@ -162,7 +162,7 @@ def project_images(config: ProjectConfig) -> int:
 
 
 def find_directions(config: DirectionsConfig) -> int:
-    """Write principal directions of latents, and a sheet: each row shows a seed's latent moved along a direction."""
+    """Write principal directions of latents, and a sheet: each row shows one seed, moved along one direction."""
     out = output_path(config.out, config.run, "directions", (".safetensors",))
     generator, settings = opened(config)
     latents, size = generator.latents(config.seeds), generator.latent_size

@@ -1,6 +1,6 @@
-"""`pggan explore`: serve a web page on which a user explores a generator; only this machine can open the page.
+"""`pggan explore` serves a web page on which a user explores a generator; only this machine can open the page.
 
-The page is in static/.  N latents, Z latent size, K directions.
+The source of the page is in static/.  N latents, Z latent size, R resolution, C channels.
 """
 
 import json
@@ -43,11 +43,11 @@ PROTECTION = {  # other sites can't embed or read our page, and our page loads n
 }
 HOST, PORT = "127.0.0.1", 8765  # PORT is the default; if another program uses this port, the system chooses a free port
 DIRECTIONS = 8  # number of sliders on the page, unless the user names a file of directions
-DIRECTIONS_FILE = "directions.safetensors"  # in a run directory: directions that a user has named
-SEEDS = 100_000  # the page draws random faces from seeds below this limit, so that users can easily write seeds down
-BLOCK = 8  # frames of a film that are drawn at a time; in between, the page can draw its current face
+DIRECTIONS_FILE = "directions.safetensors"  # this file in a run directory keeps directions that a user has named
+SEEDS = 100_000  # random faces have seeds below this limit, because short seeds are easy to write down
+BLOCK = 8  # a film is drawn in blocks of this many frames; between blocks, the page can draw its current face
 MAX_FRAMES = 3600  # largest number of frames of a film: two minutes at 30 frames per second
-MAX_BYTES = 100_000_000  # largest photo; the page refuses larger ones, too, because it can't send them
+MAX_BYTES = 100_000_000  # size of the largest photo that the server accepts; app.js has the same limit
 
 Answer = tuple[int, Iterable[bytes]]  # length of a response's body in bytes, and the parts of the body
 
@@ -71,9 +71,9 @@ def run(config: ExploreConfig) -> int:
 def listen(
     generator: TrainedGenerator, run: str, directions: str | None, port: int | None, mark: str | None = None
 ) -> "Server":
-    """A server at `port` (None: PORT, or a free port if PORT is in use).  Raises UserError if `port` can't be used.
+    """Open a server at `port`; by default at PORT, or at a free port if another program uses PORT.
 
-    Args: run, directions, mark: see `page_files`.
+    Raises UserError if `port` can't be used.  `page_files` explains `run`, `directions` and `mark`.
     """
     about = {"renderer": "server", "seeds": SEEDS, "films": writable(ANIMATED)}
     files = page_files(generator, run, directions, about, mark)
@@ -84,9 +84,9 @@ def listen(
 
 
 def directions_file(run: str, given: str | None) -> Path | None:
-    """The file of the page's directions and their names: `given`, else a file beside the generator of `run`.
+    """Return the path of the file that keeps directions and their names: `given`, or a file beside the generator `run`.
 
-    None for a generator of the package, which is in no directory of the user.
+    The result is None for a generator that came with the package, because no directory of the user holds it.
     """
     if given is not None or run.startswith(PREFIX):
         return None if given is None else Path(given)
@@ -98,12 +98,12 @@ def directions_file(run: str, given: str | None) -> Path | None:
 def page_files(
     generator: TrainedGenerator, run: str, directions: str | None, about: dict[str, Any], mark: str | None = None
 ) -> dict[str, bytes]:
-    """The files of the web page: a dictionary from file name to content.
+    """Return the files of the web page, as a dictionary from file name to content.
 
-    Args: run: gives the page its name; directions: see `directions_file`; without a file, the sliders move along the
-    principal directions; about: more entries of model.json: `renderer` (server or browser), `films` (endings), and
-    `seeds`, the number of seeds for random faces; mark: the line of `mark_line` for pictures that the page saves.
-    Raises UserError when the file of directions has none for this generator.
+    Args: run: gives the page its title; directions: see `directions_file`; without a file, the sliders move along the
+    principal directions; about: facts for the page's script: `renderer` (server or browser), `films` (file endings) and
+    `seeds` (number of seeds for random faces); mark: the line of `mark_line` for pictures that the page saves.
+    Raises UserError if the directions do not fit the generator.
     """
     file, names = directions_file(run, directions), []
     if file is not None and (directions is not None or file.is_file()):
@@ -134,12 +134,11 @@ def to_file(vectors: Tensor) -> bytes:
 
 
 class Server(ThreadingHTTPServer):
-    """An HTTP server of the page's `files` and of a generator's images; raises OSError when the port is in use."""
+    """An HTTP server that sends the page's `files` and draws images; raises OSError when the port is in use."""
 
     def __init__(
         self, port: int, generator: TrainedGenerator, files: dict[str, bytes], mark: str | None, names: Path | None
     ) -> None:
-        """Args: names: the file that keeps the names of directions, if any."""
         # One thread draws all images, because each thread that calls PyTorch would start a thread pool of its own.
         # Two threads must not draw at once, because drawing stores prepared weights in the generator's network.
         self._drawing, self._closed = ThreadPoolExecutor(1, "drawing"), False
@@ -147,15 +146,15 @@ class Server(ThreadingHTTPServer):
         self.generator, self.files, self.mark, self.names = generator, files, mark, names
 
     def draw(self, latents: Tensor, query: dict[str, str]) -> list[Pixels]:
-        """Draw images uint8 [R, R, C] of `latents` [N, Z]; raises UserError for a class that is not there."""
+        """Draw images uint8 [R, R, C] of `latents` [N, Z]; raises UserError if the generator lacks the class."""
         settings = self.generator.settings(truncation=float(query["truncation"]), label=query.get("label"))
         return self._drawing.submit(lambda: [*self.generator.stream(latents, settings)]).result()
 
     def film(self, latents: Tensor, query: dict[str, str]) -> bytes:
-        """The bytes of a film of `latents` [N, Z], one frame per latent, enlarged by bicubic or nearest interpolation.
+        """Return a film of `latents` [N, Z] as bytes: a frame per latent, enlarged by bicubic or nearest interpolation.
 
-        Below the trained resolution, each pixel is the mean of a box of pixels, because the layers to RGB of lower
-        levels are not trained any more.  Raises UserError for an unknown stage, file ending or rate.
+        Smaller frames are shrunk from the trained resolution, because the to-RGB layers of lower levels are no longer
+        trained.  Raises UserError for an unknown resolution, file ending or number of frames per second.
         """
         kind, fps, side = query["kind"], int(query["fps"]), int(query["resolution"])
         if kind not in ANIMATED or not 1 <= fps <= 120 or side not in self.generator.resolutions:
@@ -177,9 +176,9 @@ class Server(ThreadingHTTPServer):
             return path.read_bytes()
 
     def search(self, photo: bytes, query: dict[str, str]) -> Answer:
-        """Yield the nearest latent to a photo that was found so far, again and again; the last one is the result.
+        """Search for the latent whose image is nearest to a photo; the answer has the best latent after each step.
 
-        The page can draw faces during the search.  Raises UserError for a file that is no image, or a small image.
+        The page can draw faces between the steps.  Raises UserError if the photo is no image, or too small.
         """
         settings = self.generator.settings(label=query.get("label"))
         target = read_target(photo, settings.resolution, self.generator.network.architecture.channels)
@@ -189,16 +188,16 @@ class Server(ThreadingHTTPServer):
             try:
                 for _ in range(count):
                     yield to_file(self._drawing.submit(next, found).result())
-            finally:  # runs, too, when the page or the server has closed the connection
+            finally:  # the search also ends if the connection was closed
                 with suppress(RuntimeError):
                     self._drawing.submit(found.close)
 
         return count * self.generator.latent_size * 4, latents()
 
     def rename(self, content: bytes) -> bytes:
-        """Save the names of directions, a JSON list, to a file; returns a note if there is no file for them, else b"".
+        """Save the names of directions, a JSON list, to a file; returns a note for the user if no file can be used.
 
-        Raises ValueError for other content, and OSError if the file can't be written.
+        Raises ValueError if `content` is not JSON, and OSError if the file can't be written.
         """
         about = {"names": json.loads(content)}
         self.files["names.json"] = content
@@ -215,7 +214,7 @@ class Server(ThreadingHTTPServer):
         self._drawing.shutdown(cancel_futures=True)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore errors of closed connections; report any other error, because it is a bug of this program."""
+        """Ignore errors of closed connections; report all other errors, which are bugs of this program."""
         if not (self._closed or isinstance(sys.exception(), ConnectionError | TimeoutError)):
             super().handle_error(request, client_address)
 
@@ -224,7 +223,7 @@ class Handler(BaseHTTPRequestHandler):
     """Answers the requests of one HTTP connection."""
 
     server: Server
-    protocol_version = "HTTP/1.1"  # connections stay open: a new connection takes longer than drawing a small face
+    protocol_version = "HTTP/1.1"  # connections stay open, because opening one takes longer than drawing a small face
     timeout = 60  # seconds that the server waits for the next bytes of a request
     disable_nagle_algorithm = True
     error_message_format, error_content_type = "%(explain)s", "text/plain; charset=utf-8"  # the page shows the text
@@ -264,16 +263,16 @@ class Handler(BaseHTTPRequestHandler):
         """Log nothing, because the page sends several requests a second."""
 
     def _is_own(self) -> bool:
-        """Whether our page sent the request: another site's domain may resolve to this machine (DNS rebinding).
+        """Whether our page sent the request, and not a site whose domain resolves to this machine (DNS rebinding).
 
-        The header Host may have any port, because an SSH tunnel may use another port; Origin has to equal Host.
+        The header Host may have any port, because an SSH tunnel may change the port; Origin has to equal Host.
         """
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         local = urlsplit(f"//{host}").hostname in (HOST, "localhost")
         return local and (origin is None or urlsplit(origin).netloc == host)
 
     def _content(self, name: str, query: dict[str, str]) -> bytes | Answer | None:
-        """The body of the HTTP response for the path `name`; None if there is no such path.
+        """Return the body of the HTTP response for the path `name`; None if there is no such path.
 
         Raises UserError, KeyError or ValueError for a bad query.
         """
@@ -291,12 +290,12 @@ class Handler(BaseHTTPRequestHandler):
         return self.server.files.get(name) if self.command == "GET" else None
 
     def _latents(self, most: int) -> Tensor:
-        """Read latents [N, Z] from the request; raises UserError for more than `most`, ValueError for half a latent."""
+        """Read latents [N, Z] from the request; raises UserError above `most`, ValueError for a partial latent."""
         size = self.server.generator.latent_size
         return torch.tensor(np.frombuffer(self._body(4 * size * most), "<f4").reshape(-1, size))
 
     def _body(self, most: int) -> bytes:
-        """Read the body of the request; raises UserError unless it has from 1 to `most` bytes."""
+        """Read the body of the request; raises UserError unless the body has 1 to `most` bytes."""
         length = int(self.headers.get("Content-Length", "0"))
         if not 0 < length <= most:
             raise UserError(f"The request has {length} bytes, not 1 to {most}.", "Take fewer frames or bytes.")

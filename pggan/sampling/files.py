@@ -20,32 +20,31 @@ from pggan.core.errors import UserError, require
 from pggan.sampling.images import MIN_TILE, GridFacts, Pixels, enlarge, grid, to_pil
 from pggan.sampling.marks import mark_film, saving
 
-STILLS = (".png", ".jpg", ".jpeg", ".webp")  # endings of the names of picture files
+STILLS = (".png", ".jpg", ".jpeg", ".webp")  # file endings of pictures
 VIDEO = ".mp4"
 ANIMATED = (VIDEO, ".webp", ".gif")
 MAX_FILM = 512  # pixels: frames of a film are enlarged to at most this side
-# Browsers show frames of at most 10 ms for 100 ms.  A GIF counts in 10 ms, a WebP in 1 ms.
+# Browsers show a frame of 10 ms or less for 100 ms.  GIFs store durations in units of 10 ms, WebPs in units of 1 ms.
 MOST_FPS = {".gif": 50, ".webp": 90}
-MOST_PIXELS = 2**28  # of a picture or a frame; a few copies fit into the memory of most machines
-WIDEST = 2048  # pixels: images of a sheet are enlarged only while the sheet is no wider than this
+MOST_PIXELS = 2**28  # largest number of pixels of a picture, so that a few copies fit into most machines' memory
+WIDEST = 2048  # pixels: the images of a sheet are not enlarged if the sheet would become wider than this
 PAPER, INK = 232, 40  # grey levels of captions: the background and the letters
 CAPTION_HEIGHT, FONT_SIZE = 16, 11  # pixels
-STAMP_SHARE = 16  # the line of text below the images has 1/16 of the images' height
-STAMP_LETTERS = 22  # the longest line of text below the images is 22 times as wide as its font size
+STAMP_SHARE = 16  # the line of text below a grid has 1/16 of the grid's height
+STAMP_LETTERS = 22  # the font size is 1/22 of the grid's width, so that the longest line of text fits
 # Below a constant rate factor (crf) of about 17, people see no loss in a video (FFmpeg's guide).
 H264 = {"crf": "16", "preset": "medium"}
-# Six seconds of photographs, enlarged to 512x512, take at most 2 MB; without loss, they take 20 MB.
+# Six seconds of photographs at 512x512 take 2 MB as a lossy WebP, and 20 MB as a lossless WebP.
 WEBP: dict[str, Any] = {"quality": 75, "method": 0}
 
 Step = TypeVar("Step")
 
 
 def output_path(out: str | None, run: str, name: str, kinds: tuple[str, ...]) -> Path:
-    """The path that a command writes: `out` or, if `out` is None, a new path `name`-NUMBER with the first of `kinds`.
+    """Return the path that a command writes, checked by `check_output`: `out` or, without `out`, a new path.
 
-    A video's ending is passed over when PyAV is missing.  A new file lies in samples/ of `run` if `run` is a run
-    directory, else in the working directory.
-    `check_output` checks the path.
+    A new path is `name`-NUMBER with the first ending in `kinds` that this installation can write.  A new file lies in
+    samples/ of the run directory `run`; if `run` is no run directory, in the working directory.
     """
     if out is not None:
         return check_output(out, kinds)
@@ -57,10 +56,10 @@ def output_path(out: str | None, run: str, name: str, kinds: tuple[str, ...]) ->
 
 
 def check_output(out: str, kinds: tuple[str, ...] = ()) -> Path:
-    """Check that `out` can be written, and return the path; the directory of `out` need not exist yet.
+    """Check that `out` can be written, and return its path; the directory of `out` need not exist yet.
 
-    Args: kinds: allowed endings of file names; "" in `kinds` allows a directory; without `kinds`, `out` is a directory.
-    Raises UserError for another ending, for a video when PyAV is missing, or when the directory is not writable.
+    Args: kinds: the allowed file endings; "" allows a directory; if `kinds` is empty, `out` is a directory.
+    Raises UserError for another ending, for a video without PyAV, or if the directory is not writable.
     """
     path, ending = Path(out), Path(out).suffix.lower()
     if kinds and ending not in kinds:
@@ -76,19 +75,19 @@ def check_output(out: str, kinds: tuple[str, ...] = ()) -> Path:
 
 
 def writable(kinds: tuple[str, ...]) -> list[str]:
-    """The endings in `kinds` that this installation can write: a video needs PyAV."""
+    """Return those of the file endings `kinds` that this installation can write; a video needs PyAV."""
     return [kind for kind in kinds if kind != VIDEO or find_spec("av") is not None]
 
 
 def require_size(count: int, side: int, zoom: int) -> None:
-    """Raise UserError if a sheet of `count` images of `side` pixels, enlarged by `zoom`, is too large a picture."""
+    """Raise UserError if a sheet of `count` images has too many pixels; an image's side is `side` times `zoom`."""
     if (pixels := count * (side * zoom) ** 2) > MOST_PIXELS:
         problem = f"A picture of {count:,} images of {side}x{side}, enlarged by zoom={zoom}, has {pixels:,} pixels."
         raise UserError(problem, f"At most {MOST_PIXELS:,} are possible: lower zoom=, or draw fewer images.")
 
 
 def sheet(images: Iterable[Pixels], columns: int, zoom: int, captions: Sequence[str] = ()) -> Pixels:
-    """Arrange images [R, R, C] row by row in one picture; each image is enlarged by `zoom`, with a caption below."""
+    """Arrange images [R, R, C] row by row in one picture, enlarged by `zoom`, with `captions` below the images."""
     tiles = enlarge(np.stack(list(images)), zoom)
     if captions:
         _, height, width, channels = tiles.shape
@@ -101,28 +100,25 @@ def sheet(images: Iterable[Pixels], columns: int, zoom: int, captions: Sequence[
 
 
 def sheet_zoom(resolution: int, columns: int) -> int:
-    """The factor that enlarges images of a sheet to MIN_TILE pixels, or to less if the sheet would exceed WIDEST."""
+    """Return the factor that enlarges images to MIN_TILE pixels, or a smaller factor for a sheet wider than WIDEST."""
     return max(min(MIN_TILE, WIDEST // columns) // resolution, 1)
 
 
 def film_zoom(side: int, most: int = MAX_FILM) -> int:
-    """The largest whole factor that enlarges frames of `side` pixels to at most `most` pixels; 1 for larger frames."""
+    """Return the largest whole factor that enlarges frames of `side` pixels to at most `most` pixels; at least 1."""
     return max(most // side, 1)
 
 
 def save_picture(picture: Pixels, path: Path, mark: str | None = None) -> None:
-    """Write one picture [H, W, C] atomically; raises UserError when the file format can't hold the picture.
-
-    mark: the line of `mark_line`.
-    """
+    """Write a picture [H, W, C] with `mark` as metadata; raises UserError if the file format can't hold the picture."""
     with writing(path) as temporary:
-        # subsampling=0 keeps the colours of a JPEG at full resolution; else enlarged pixels would have blurred edges.
+        # subsampling=0 keeps a JPEG's colours at full resolution; otherwise, enlarged pixels would have blurred edges.
         to_pil(picture).save(temporary, lossless=True, quality=95, subsampling=0, **saving(mark))
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path, then rename that file to `path`; raises UserError for images that the encoder refuses."""
+    """Yield a temporary path, and rename that file to `path` at the end; raises UserError if the encoder fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with atomic_write(path) as temporary:
@@ -135,7 +131,7 @@ def writing(path: Path) -> Iterator[Path]:
 
 
 def film_of(grids: dict[Path, GridFacts], count: int, most: int = MAX_FILM) -> Iterator[Pixels]:
-    """Yield `count` frames [H, W, 3] at equal steps of images shown; each frame shows the newest grid so far."""
+    """Yield `count` frames [H, W, 3] at equal steps of training progress; each frame shows the newest grid so far."""
     paths, facts = [*grids], [*grids.values()]
     with Image.open(paths[-1]) as largest:
         side = largest.width * film_zoom(largest.width, most)
@@ -155,27 +151,25 @@ def film_of(grids: dict[Path, GridFacts], count: int, most: int = MAX_FILM) -> I
 
 
 def save_film(frames: Iterable[Pixels], count: int, fps: int, path: Path, mark: str | None = None) -> None:
-    """Write a film of `count` frames [H, W, C], `fps` per second, atomically; the ending of `path` chooses the format.
+    """Write a film of `count` frames [H, W, C] with `mark` as metadata; the ending of `path` chooses the format.
 
-    An .mp4 and a .webp lose what people don't see, a .gif has 255 colours.  Writing an .mp4 needs memory for only a few
-    frames.
-    mark: the line of `mark_line`.
+    An .mp4 or .webp is lossy, and a .gif has 255 colours.  All frames are kept in memory, except those of an .mp4.
     """
     kind = path.suffix.lower()
     fastest = MOST_FPS.get(kind, fps)
-    require(fps <= fastest, "fps", fps, f"at most {fastest}, because browsers show a faster {kind} slowly; or use .mp4")
+    require(fps <= fastest, "fps", fps, f"at most {fastest}, because browsers slow a faster {kind} down; or use .mp4")
     shown = tracked(frames, count)
     with writing(path) as temporary:
         if kind == VIDEO:
             write_video(shown, fps, temporary)
             return mark_film(temporary, kind, mark)
         pictures, unit = [to_pil(frame) for frame in shown], 1
-        if kind == ".gif":  # all frames share a palette, so that parts at rest do not flicker
+        if kind == ".gif":  # all frames share a palette, so that still parts do not flicker
             pictures, unit = [picture.convert("RGB") for picture in pictures], 10
             sampled = [np.asarray(picture) for picture in pictures[:: count // 16 + 1]]
             palette = Image.fromarray(np.concatenate(sampled)).quantize(255)
             pictures = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
-        borders = np.round(np.arange(count + 1) * 1000 / unit / fps) * unit  # starts of frames in ms, rounded to `unit`
+        borders = np.round(np.arange(count + 1) * 1000 / unit / fps) * unit  # ms at which frames begin and end
         film = {"save_all": True, "append_images": pictures[1:], "duration": np.diff(borders).astype(int).tolist()}
         pictures[0].save(temporary, loop=0, **WEBP, **film, **saving(mark))
         return mark_film(temporary, kind, mark)
@@ -189,7 +183,7 @@ def write_video(frames: Iterable[Pixels], fps: int, path: Path) -> None:
     with av.open(str(path), "w", format="mp4", options={"movflags": "+faststart"}) as container:  # plays while it loads
         stream: Any = container.add_stream("libx264", rate=fps, options=H264)
         stream.pix_fmt, coded = "yuv420p", stream.codec_context
-        # BT.709 has the same number as colour space, primaries and transfer function: one constant sets all three.
+        # BT.709 has the same number in all three fields, so one constant sets colour space, primaries and transfer.
         coded.colorspace = coded.color_primaries = coded.color_trc = Colorspace.ITU709
         coded.color_range = ColorRange.MPEG  # luma from 16 to 235
         for number, picture in enumerate(frames):

@@ -18,12 +18,12 @@ from pggan.networks.networks import Generator
 from pggan.sampling.images import Pixels, to_bytes
 
 DRAWN_AHEAD = 16  # images that are queued per CPU thread, so that no thread waits for work
-PARALLEL_SIDE = 128  # pixels; up to this side, each CPU thread draws an image; all threads together draw a larger image
+PARALLEL_SIDE = 128  # pixels: up to this side, each CPU thread draws an image; all threads together draw a larger image
 
 
 @dataclass(frozen=True)
 class RenderSettings:
-    """How to draw images: resolution, alpha (0 to 1), truncation (1: none), label (one class, or N classes)."""
+    """How to draw images; truncation 1 changes nothing, and `label` is one class, or a class for each image [N]."""
 
     resolution: int
     alpha: float
@@ -32,9 +32,9 @@ class RenderSettings:
 
 
 def seed_latents(seeds: list[int], size: int) -> Tensor:
-    """The latents [N, Z] of `seeds`, N(0, 1), made on the CPU, so that a seed gives the same latent on all devices."""
+    """Draw latents [N, Z] from N(0, 1), on the CPU, so that a seed gives the same latent on all devices."""
     latents = torch.empty(len(seeds), size)
-    for row, seed in enumerate(seeds):  # rows are filled in place: stacking a list takes more than twice the memory
+    for row, seed in enumerate(seeds):  # filling rows takes less than half the memory of stacking a list
         torch.randn(size, generator=generator_for(seed, "latent", 0), out=latents[row])
     return latents
 
@@ -44,10 +44,9 @@ def render_each(
 ) -> Iterator[Pixels]:
     """Yield the images uint8 [R, R, C] of `latents` [N, Z] in order; memory does not grow with N.
 
-    Each batch has one image, because the batch size can change bits of images: so a seed always gives the same image.
-    On a CPU, each thread draws whole images, which is several times faster than to draw one image with all threads.
-    Only images with sides above PARALLEL_SIDE pixels are drawn one after the other, each with all threads.
-
+    Each batch has one image, because the batch size can change an image's last bits.
+    On a CPU, each thread draws whole images, which is several times faster than all threads drawing one image.
+    All threads share an image only if the image is larger than PARALLEL_SIDE.
     Args: center: the mean features (see `mean_features`), for truncated images.
     """
 
@@ -65,14 +64,14 @@ def render_each(
                 for some in torch.split(latents, DRAWN_AHEAD * threads):
                     yield from pool.map(draw_one, some)
         finally:
-            torch.set_num_threads(threads)  # otherwise, PyTorch would use 1 thread in Python threads that start later
+            torch.set_num_threads(threads)  # undoes the pool's set_num_threads(1), which also affects later threads
 
 
 @torch.no_grad()
 def draw(
     network: Generator, latents: Tensor, settings: RenderSettings, batch_size: int = 8, center: Tensor | None = None
 ) -> Pixels:
-    """Draw images uint8 [N, R, R, C] of `latents` [N, Z] in batches; `batch_size` can change last bits of images.
+    """Draw images uint8 [N, R, R, C] of `latents` [N, Z] in batches; `batch_size` can change an image's last bits.
 
     Args: center: the mean features (see `mean_features`), for truncated images.
     """
@@ -94,7 +93,7 @@ def draw_seeds(network: Generator, count: int, resolution: int, alpha: float) ->
 
 
 def one_hot(network: Generator, label: Tensor | int | None, count: int) -> Tensor | None:
-    """One-hot labels [N, L] of N = `count` images; `label` is one class, or classes [N].  None if `label` is None."""
+    """Encode `label` (one class, or classes [N]) as one-hot labels [N, L] of N = `count` images; None stays None."""
     if label is None:
         return None
     numbers = torch.as_tensor(label).expand(count)

@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 Pixels = npt.NDArray[np.uint8]
 
-MIN_TILE = 128  # pixels: grids enlarge small images to this side, or to the final resolution if that is smaller
+MIN_TILE = 128  # pixels: small images in grids and sheets are enlarged to this side
 FOLDER = "timelapse"  # folder in a run's samples/, with small grids for `pggan timelapse`
 TEXT_KEY = "pggan"  # the PNG file of a grid stores the grid's facts in a text entry of this name
 
 
 def to_bytes(images: "Tensor") -> Pixels:
-    """Images [N, C, R, R] in [-1, 1] as uint8 [N, R, R, C], rounded and clipped."""
+    """Convert images [N, C, R, R] in [-1, 1] to uint8 [N, R, R, C], rounded and clipped."""
     scaled = (images.float() * 127.5 + 127.5).round().clamp(0, 255)
     pixels: Pixels = scaled.byte().permute(0, 2, 3, 1).cpu().numpy()
     return pixels
 
 
 def grid(images: Pixels, columns: int) -> Pixels:
-    """Images [N, R, R, C] as one picture [rows * R, columns * R, C], row by row; empty places are black."""
+    """Arrange images [N, R, R, C] row by row in one picture [rows * R, columns * R, C]; empty places are black."""
     rows = -(-len(images) // columns)
     _, height, width, channels = images.shape
     padded = np.pad(images, [(0, rows * columns - len(images)), (0, 0), (0, 0), (0, 0)])
@@ -44,7 +44,7 @@ def grid(images: Pixels, columns: int) -> Pixels:
 
 
 def contact_sheet(images: Pixels, columns: int, resolution: int) -> Pixels:
-    """A grid of images.  Small images are enlarged to MIN_TILE pixels, but not beyond the final `resolution`."""
+    """Arrange images in a grid; small images are enlarged to MIN_TILE pixels, but not beyond the full `resolution`."""
     return grid(enlarge(images, max(min(resolution, MIN_TILE) // images.shape[1], 1)), columns)
 
 
@@ -62,20 +62,20 @@ def shrink(images: Pixels, factor: int) -> Pixels:
 
 
 def to_pil(picture: Pixels) -> Image.Image:
-    """Convert a picture [H, W, C] to PIL: 3 channels to RGB, 4 to RGBA; else the first channel to grey."""
+    """Convert a picture [H, W, C] to PIL: RGB if C is 3, RGBA if C is 4; otherwise, the first channel as grey."""
     channels = picture.shape[2]
     return Image.fromarray(picture if channels in (3, 4) else picture[:, :, 0])
 
 
 def save_png(picture: Pixels, path: Path, mark: str | None = None, text: PngInfo | None = None) -> None:
-    """Write one picture [H, W, C] as a PNG with a `mark` (see `mark_line`) and text entries `text`, atomically."""
+    """Atomically write a picture [H, W, C] as a PNG, with `mark` (see `mark_line`) and `text` as metadata."""
     with atomic_write(path) as temporary:
         to_pil(picture).save(temporary, format="PNG", **saving(mark, text))
 
 
 @dataclass(frozen=True)
 class GridFacts:
-    """Facts about a grid and its run: images shown, resolution, alpha, hours trained, and columns of the grid."""
+    """Facts that a run stores with a grid: images shown, resolution, alpha, hours of training, the grid's columns."""
 
     images: int
     resolution: int
@@ -91,17 +91,14 @@ class GridFacts:
 
 
 def save_grid(picture: Pixels, facts: GridFacts, folder: Path, mark: str | None = None) -> None:
-    """Write a grid [H, W, C] as a PNG in `folder`, with `facts` in a text entry of the PNG, atomically.
-
-    mark: the line of `mark_line`.
-    """
+    """Atomically write a grid [H, W, C] as a PNG in `folder`, with `facts` and `mark` as metadata."""
     text = PngInfo()
     text.add_text(TEXT_KEY, json.dumps(asdict(facts)))
     save_png(picture, folder / f"{facts.images:09d}.png", mark, text)
 
 
 def stored_grids(folder: Path) -> dict[Path, GridFacts]:
-    """The files that `save_grid` wrote in `folder`, with the facts of each grid, the oldest grid first."""
+    """Find the files that `save_grid` wrote in `folder`; returns the facts of each grid by path, the oldest first."""
     found = {}
     for path in sorted(folder.glob("*.png")):
         with suppress(OSError, ValueError, KeyError, TypeError), Image.open(path) as picture:

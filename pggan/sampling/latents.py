@@ -2,7 +2,7 @@
 
 A file of latents is a safetensors file with `latents` float32 [N, Z]; its metadata says where each latent comes from.
 N latents, Z latent size, K keyframes (latents that a path passes through) or directions, F frames.
-Latents are N(0, 1), so to move a latent by a vector of length 1 is to move it by one standard deviation.
+Latents are N(0, 1), so a vector of length 1 moves a latent by one standard deviation.
 """
 
 import json
@@ -27,20 +27,20 @@ from pggan.core.rng import generator_for
 from pggan.networks.networks import Generator
 from pggan.sampling.generate import one_hot, seed_latents
 
-# Paths are calculated in float64, so that their ends are exact in float32.
-LatentPath = Callable[[Tensor], Tensor]  # a path, as a function from positions [F], 0 to 1, to latents [F, Z]
-Between = Callable[[Tensor, Tensor, Tensor], Tensor]  # (starts [F, Z], ends [F, Z], weights [F, 1]) -> latents [F, Z]
-Distances = Callable[[Tensor], Tensor]  # maps latents [N, Z] to the distances [N - 1] from each latent to the next
+# Paths are calculated in float64, so that a path's ends are exact in float32.
+LatentPath = Callable[[Tensor], Tensor]  # a path maps positions [F] in [0, 1] to latents [F, Z]
+Between = Callable[[Tensor, Tensor, Tensor], Tensor]  # interpolates from starts [F, Z] to ends [F, Z] at weights [F, 1]
+Distances = Callable[[Tensor], Tensor]  # measures the distances [N - 1] between successive latents [N, Z]
 
-MAX_SEEDS = 1_000_000  # the largest number of seeds at once: their latents take 2 GiB, with 512 float32 numbers each
+MAX_SEEDS = 1_000_000  # largest number of seeds at once: a million latents of 512 float32 numbers take 2 GiB
 SAMPLES_PER_KEYFRAME = 64  # points per keyframe at which a path is sampled to measure its length
-CENTER_SEEDS = 1024  # number of latents whose features in G are averaged; truncation moves features towards this mean
+CENTER_SEEDS = 1024  # number of latents whose features are averaged; truncation moves features towards this average
 OBSERVED = 4096  # number of latents from which principal components are computed
-SPARE, ITERATIONS = 8, 8  # pca_lowrank is exact with this many extra components and power iterations
+SPARE, ITERATIONS = 8, 8  # with so many extra components and power iterations, pca_lowrank is exact
 
 
 def parse_seeds(seeds: int | str | Iterable[object]) -> list[int]:
-    """Seeds written as 5, '0-63', '1,5,9-12' or [1, 5, 9]; raises UserError for anything else."""
+    """Read seeds written as 5, '0-63', '1,5,9-12' or [1, 5, 9]; raises UserError for anything else."""
     parts = str(seeds).split(",") if isinstance(seeds, str | int) else seeds
     found = [re.fullmatch(r"(\d{1,15})(?:-(\d{1,15}))?", str(part).strip()) for part in parts]
     ranges = [range(int(one[1]), int(one[2] or one[1]) + 1) for one in found if one]
@@ -50,16 +50,16 @@ def parse_seeds(seeds: int | str | Iterable[object]) -> list[int]:
 
 
 def save_vectors(kind: str, vectors: Tensor, path: Path, about: dict[str, object]) -> None:
-    """Write `vectors` [N, Z] as the tensor named `kind` (latents or directions), with `about` in the metadata."""
+    """Write `vectors` [N, Z] as the tensor `kind` (latents or directions), with the dictionary `about` as metadata."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as temporary:
         save_tensors({kind: vectors.detach().float().cpu().contiguous()}, temporary, {HEADER_KEY: json.dumps(about)})
 
 
 def load_vectors(kind: str, path: str | Path, size: int) -> Tensor:
-    """Read vectors [N, Z] that `save_vectors` wrote, Z = `size`; raises UserError unless all are finite and not 0.
+    """Read vectors [N, Z] that `save_vectors` wrote, with Z = `size`; directions are scaled to length 1.
 
-    Directions are scaled to length 1.
+    Raises UserError if a vector is 0 or not finite, or has another size.
     """
     problem = f"{path} has no valid {kind}"
     remedy = f"Give a .safetensors file with {kind} of {size} numbers, which are finite and not all 0."
@@ -74,7 +74,7 @@ def load_vectors(kind: str, path: str | Path, size: int) -> Tensor:
 
 
 def slerp(start: Tensor, end: Tensor, weights: Tensor) -> Tensor:
-    """Spherical interpolation from `start` to `end` [F, Z] at `weights` [F, 1]; the length changes linearly.
+    """Interpolate from `start` to `end` [F, Z] on great circles, at `weights` [F, 1]; lengths change linearly.
 
     Source: Shoemake 1985.  The generator normalises latents, so only the direction of a latent matters.
     """
@@ -88,7 +88,7 @@ def slerp(start: Tensor, end: Tensor, weights: Tensor) -> Tensor:
 
 
 def through(points: Tensor, between: Between, positions: Tensor) -> Tensor:
-    """Latents [F, Z] at `positions` [F] (0 to 1) on an open path through equally spaced `points` [K, Z]."""
+    """Return the latents [F, Z] at `positions` [F] in [0, 1] on an open path through `points` [K, Z]."""
     times = positions.double() * (len(points) - 1)
     leg = times.long().clamp(max=len(points) - 2)
     points = points.double()
@@ -96,7 +96,7 @@ def through(points: Tensor, between: Between, positions: Tensor) -> Tensor:
 
 
 def closed_spline(points: Tensor, positions: Tensor) -> Tensor:
-    """Latents [F, Z] at `positions` [F] (0 to 1) on the smooth closed path through `points` [K, Z].
+    """Return the latents [F, Z] at `positions` [F] in [0, 1] on the smooth closed path through `points` [K, Z].
 
     Source: Catmull and Rom 1974.  The tangent at a point is half the vector from the previous to the next point.
     """
@@ -113,12 +113,11 @@ PATHS: dict[str, Between] = {"slerp": slerp, "lerp": torch.lerp}  # interpolatio
 
 
 def path_through(keyframes: Tensor, kind: str, frames: int, distances: Distances | None = None) -> Tensor:
-    """The latents [F, Z] of F = `frames` (at least 2) frames on a path through at least two `keyframes` [K, Z].
+    """Return F = `frames` (at least 2) latents [F, Z] on a path through `keyframes` [K, Z].
 
     Args: kind: slerp (on great circles), lerp (on straight lines), or loop (smoothly back to the first keyframe);
-    distances: a function that measures the distance of each frame to the next; all these distances become equal.
-    Without `distances`, equally many frames lie between keyframes.
-    Raises UserError for a single keyframe.
+    distances: the measure by which successive frames are equally far apart; without `distances`, equally many frames
+    lie between keyframes.  Raises UserError for a single keyframe.
     """
     if len(keyframes) < 2:
         raise UserError(f"path={kind} needs more than one seed or latent.", "Give at least two, such as seeds=1,5,9.")
@@ -132,10 +131,10 @@ def path_through(keyframes: Tensor, kind: str, frames: int, distances: Distances
 
 
 def random_walk(seed: int, size: int, frames: int, smoothness: float = 15.0) -> Tensor:
-    """A random walk that ends where it begins: random latents, smoothed over frames by a Gaussian that wraps around.
+    """Return a random walk [F, Z] that ends where it begins: noise, smoothed over frames by a periodic Gaussian.
 
-    Args: smoothness: standard deviation of the Gaussian, in frames, as in the official video script.
-    Returns latents [F, Z] whose mean square over all frames is 1.  Another number of frames gives another walk.
+    Args: smoothness: standard deviation of the Gaussian in frames; the default is that of the official video script.
+    The latents' mean square is 1.  Another number of frames gives an entirely different walk.
     """
     noise = torch.randn(frames, size, generator=generator_for(seed, "walk", frames))
     frequency = torch.fft.rfftfreq(frames)[:, None]
@@ -146,9 +145,9 @@ def random_walk(seed: int, size: int, frames: int, smoothness: float = 15.0) -> 
 
 
 def at_constant_speed(path: LatentPath, distances: Distances, samples: int, positions: Tensor) -> Tensor:
-    """The latents [F, Z] at `positions` [F] on a path; position 0.5 is halfway along the path's length.
+    """Return the latents [F, Z] at `positions` [F] on a path, where position 0.5 is half of the path's length.
 
-    The path's length is the sum of `distances` over `samples` short sections of the path.
+    `distances` measures the length on `samples` short sections of the path.
     """
     measured = torch.linspace(0, 1, samples + 1, dtype=torch.float64)
     travelled = torch.cat([torch.zeros(1), distances(path(measured)).double().cumsum(0)])
@@ -156,7 +155,7 @@ def at_constant_speed(path: LatentPath, distances: Distances, samples: int, posi
 
 
 def on_sphere(latents: Tensor) -> Tensor:
-    """Scale `latents` [N, Z] to sqrt(Z), the typical length of N(0, 1) latents; the generator ignores their length."""
+    """Scale `latents` [N, Z] to length sqrt(Z), which is typical of N(0, 1); images do not depend on the length."""
     return F.normalize(latents) * sqrt(latents.shape[1])
 
 
@@ -167,24 +166,23 @@ def move(latents: Tensor, direction: Tensor, strength: float) -> Tensor:
 
 @torch.no_grad()
 def observed_features(network: Generator, count: int, label: Tensor | int | None) -> tuple[Tensor, Tensor]:
-    """The latents [N, Z] of the seeds 0 to `count` - 1, and G's 4x4 features [N, C, 4, 4] of these latents."""
+    """Return the latents [N, Z] of the seeds 0 to `count` - 1, and G's 4x4 features [N, C, 4, 4] of these latents."""
     latents = seed_latents(list(range(count)), network.architecture.latent_size)
     return latents, network.features(latents.to(network.weights[0].device), one_hot(network, label, count))
 
 
 def mean_features(network: Generator, label: Tensor | int | None) -> Tensor:
-    """The mean of G's 4x4 features [1, C, 4, 4] over latents of one class; truncation pulls features towards it.
+    """Return the mean [1, C, 4, 4] of G's 4x4 features for one class; truncation pulls features towards this mean.
 
-    Truncation acts on these features, not on latents: G normalises latents, so scaling a latent changes nothing.
+    Truncation acts on features, because G normalises latents: scaling a latent towards 0 changes nothing.
     """
     return observed_features(network, CENTER_SEEDS, label)[1].mean(0, keepdim=True)
 
 
 def principal_directions(network: Generator, count: int, label: Tensor | int | None = None) -> Tensor:
-    """Directions [K, Z] of latents for the `count` (at most Z) largest principal components of G's 4x4 features.
+    """Return K = `count` (at most Z) directions [K, Z] that move G's 4x4 features along principal components.
 
-    Source: Härkönen et al. 2020 (GANSpace), section 2.2: principal components of an early layer's activations, and a
-    linear regression that finds the direction of latents for each component.
+    A linear regression finds the direction for each component.  Source: Härkönen et al. 2020 (GANSpace), section 2.2.
     """
     latents, features = observed_features(network, OBSERVED, label)
     count, features = min(count, latents.shape[1]), features.flatten(1).cpu()  # [N, 16 C]
@@ -198,7 +196,7 @@ def principal_directions(network: Generator, count: int, label: Tensor | int | N
 
 
 def load_about(path: str | Path) -> dict[str, Any]:
-    """What `save_vectors` wrote into the metadata of a file; empty for a file of another program."""
+    """Return the dictionary that `save_vectors` wrote as metadata; empty if the file has no such metadata."""
     try:
         with safe_open(path, "pt") as file:
             about = json.loads((file.metadata() or {}).get(HEADER_KEY, "{}"))
@@ -208,7 +206,7 @@ def load_about(path: str | Path) -> dict[str, Any]:
 
 
 def load_direction(given: str, size: int) -> Tensor:
-    """Read a direction [Z], Z = `size`; `given` is FILE:NUMBER, counted from 1, or FILE for number 1.
+    """Read a direction [Z], with Z = `size`; `given` is FILE:NUMBER, counted from 1, or FILE for the first direction.
 
     Raises UserError if there is no such file or direction.
     """

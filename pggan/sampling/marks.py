@@ -1,6 +1,6 @@
-"""Marks in pictures and films that say: a trained network has drawn this.  This module imports no torch.
+"""Marks pictures and films in their metadata as drawn by a neural network.  This module imports no torch.
 
-A mark is an XMP packet with IPTC's DigitalSourceType `trainedAlgorithmicMedia` and a line on program, run and seed.
+A mark is an XMP packet with IPTC's DigitalSourceType `trainedAlgorithmicMedia`, and a line with program, run and seed.
 Sources: IPTC Photo Metadata Standard 2025.1; XMP specification part 3 (where packets lie in each kind of file).
 """
 
@@ -16,10 +16,10 @@ from PIL.PngImagePlugin import PngInfo
 
 from pggan.core.process import __version__
 
-MOST_LETTERS = 1000  # longest line of a mark: a JPEG file holds at most 64 KB of XMP
+MOST_LETTERS = 1000  # length of the longest line of a mark, because a JPEG file holds at most 64 KB of XMP
 PNG_KEY, PNG_HEADER_BYTES = "XML:com.adobe.xmp", 33  # bytes of a PNG file's signature and first chunk
 MP4_BOX = b"uuid" + UUID("be7acfcb-97a9-42e8-9c71-999491e3afac").bytes
-GIF_TRAILER = bytes([1, *range(255, -1, -1), 0])  # GIF readers that take XMP text for block lengths find the end here
+GIF_TRAILER = bytes([1, *range(255, -1, -1), 0])  # lets GIF readers without XMP skip the packet as blocks of data
 SOURCE_TYPES = "http://cv.iptc.org/newscodes/digitalsourcetype/"
 PACKET = f"""<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?><x:xmpmeta xmlns:x="adobe:ns:meta/">
 <rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#"><rdf:Description rdf:about=""
@@ -30,14 +30,14 @@ PACKET = f"""<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?><x:xmpmeta 
 
 
 def mark_line(wanted: bool, run: object, what: str) -> str | None:
-    """The line of a mark: program, run, and what was drawn (`what`: seeds=0-63 …); None if `wanted` is false."""
+    """Return the line of a mark: program, run and `what` was drawn, such as seeds=0-63; None if `wanted` is false."""
     line = f"Drawn by a neural network: pggan {__version__}, run={run}, {what}"[:MOST_LETTERS]
-    # XML forbids most control codes, and UTF-8 forbids surrogates, which stand for bytes of file names.
+    # "?" replaces control codes, which XML forbids, and surrogates, which stand for undecodable bytes of file names.
     return re.sub(r"[^ -~\u00a0-\ud7ff]", "?", line) if wanted else None
 
 
 def saving(line: str | None, text: PngInfo | None = None) -> dict[str, Any]:
-    """Arguments for Pillow's `save` that put a mark with `line` into a PNG, JPEG or WebP file; PNG gets `text`, too."""
+    """Return arguments of Pillow's `save` that write a mark into a PNG, JPEG or WebP; `text` goes into a PNG only."""
     text = text or PngInfo()
     if line is None:
         return {"pnginfo": text}
@@ -46,12 +46,12 @@ def saving(line: str | None, text: PngInfo | None = None) -> dict[str, Any]:
 
 
 def packet(line: str) -> bytes:
-    """The XMP packet of a mark."""
+    """Return the XMP packet of a mark with `line`."""
     return PACKET.replace("LINE", escape(line)).encode()
 
 
 def png_chunk(line: str | None) -> bytes:
-    """The chunk of a PNG file that holds a mark; it belongs behind the first 33 bytes.  Empty without a `line`."""
+    """Return the PNG chunk of a mark, to be inserted after the first PNG_HEADER_BYTES of a file; b"" without `line`."""
     file = BytesIO()
     Image.new("L", (1, 1)).save(file, "PNG", **saving(line))
     content = file.getvalue()
@@ -59,19 +59,19 @@ def png_chunk(line: str | None) -> bytes:
 
 
 def mark_film(path: Path, kind: str, line: str | None) -> None:
-    """Put a mark into a finished film of `kind` .gif or .mp4, which Pillow and PyAV write without a mark."""
+    """Insert a mark into a film of `kind` .gif or .mp4, because Pillow and PyAV can't write a mark there."""
     if line is not None and kind == ".mp4":
         with path.open("ab") as file:
             file.write((24 + len(packet(line))).to_bytes(4, "big") + MP4_BOX + packet(line))
     if line is not None and kind == ".gif":
         content = path.read_bytes()
-        # Bit 7 of byte 10 says whether the header's 13 bytes are followed by a palette of 2^(n + 1) colours.
+        # The mark follows the header of 13 bytes and the palette, which exists only if bit 7 of byte 10 is set.
         begin = 13 + (3 << (content[10] % 8 + 1) if content[10] >> 7 else 0)
         path.write_bytes(content[:begin] + b"\x21\xff\x0bXMP DataXMP" + packet(line) + GIF_TRAILER + content[begin:])
 
 
 def mark_in(path: Path) -> dict[str, str | None]:
-    """What the XMP packet in a picture or film says: its DigitalSourceType and its line; None for what is missing."""
+    """Return the DigitalSourceType and the line of the mark in a picture or film; None for a missing value."""
     found = re.search(rb"<x:xmpmeta.*?</x:xmpmeta>", path.read_bytes(), re.DOTALL)
     text = found[0].decode("utf-8", "replace") if found else ""
     source = re.search(r"DigitalSourceType\s*(?:=\s*[\"']|>)\s*([^\"'<]+)", text)

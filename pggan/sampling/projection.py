@@ -1,4 +1,4 @@
-"""Projection: the latent whose image is nearest to a target image.  N images, S starts, Z latent size, R resolution."""
+"""Finds the latent whose image is nearest to a target image.  N images, S starts, Z latent size, R resolution."""
 
 from collections.abc import Callable, Iterator
 from collections.abc import Generator as Yielding
@@ -29,14 +29,14 @@ Measure = Callable[[Tensor], Tensor]  # maps latents [N, Z] to the distances [N]
 
 STEPS = 300  # default number of steps of the optimiser
 STARTS, CANDIDATES = 4, 1024  # Adam starts from those 4 of 1024 seeds whose images are nearest to the target
-LEARNING_RATE = 0.1  # Adam's learning rate at the first step; it falls to 0 along a cosine
-NOISE = 0.3  # standard deviation of noise on latents at the first step; it falls to 0 in the first half of the steps
-ROUNDS = 128  # batches in which the candidates are compared with the target
+LEARNING_RATE = 0.1  # Adam's first learning rate, which then falls to 0 along a cosine
+NOISE = 0.3  # standard deviation of noise on latents at the first step; the noise fades out in the first half of steps
+ROUNDS = 128  # number of batches in which the images of the CANDIDATES seeds are compared with the target
 
 
 @dataclass(frozen=True)
 class Projection:
-    """The projection's latent [Z], its image uint8 [R, R, C], and the PSNR of this image against the target in dB."""
+    """A projection: the latent [Z], its image uint8 [R, R, C], and the PSNR in dB between this image and the target."""
 
     latent: Tensor
     image: Pixels
@@ -44,18 +44,18 @@ class Projection:
 
 
 def project(network: Generator, target: Pixels, settings: RenderSettings, steps: int = STEPS) -> Projection:
-    """The latent whose image is nearest to `target` uint8 [R, R, C]; R is the resolution in `settings`."""
+    """Find the latent whose image is nearest to `target` uint8 [R, R, C]; R is the resolution in `settings`."""
     *_, best = tracked(search(network, target, settings, steps), ROUNDS + steps, "Projecting")
     image = draw(network, best[None], settings)[0]
     return Projection(best.cpu(), image, psnr(image, target))
 
 
 def search(network: Generator, target: Pixels, settings: RenderSettings, steps: int) -> Yielding[Tensor, None, None]:
-    """Yield the nearest latent [Z] so far, after each batch of seeds and each step; the last one is the nearest of all.
+    """Search for the nearest latent; yields the best latent [Z] after each batch of seeds and each step of Adam.
 
-    Adam optimises the latents of the STARTS nearest seeds together, on the sphere of radius sqrt(Z).  Noise that fades
-    lets latents leave poor minima.  In contrast, the StyleGAN2 projector (Karras et al. 2020, appendix D) optimises one
-    point in W, and compares images by LPIPS.
+    Adam optimises the latents of the STARTS nearest seeds together, on the sphere of radius sqrt(Z).  Fading noise
+    helps latents out of local minima.  In contrast, the StyleGAN2 projector (Karras et al. 2020, appendix D) optimises
+    one point in W, and compares images by LPIPS.
     """
     device = network.weights[0].device
     goal = to_float(torch.tensor(target, device=device)[None])
@@ -72,10 +72,7 @@ def search(network: Generator, target: Pixels, settings: RenderSettings, steps: 
 
 @torch.no_grad()
 def nearest_seeds(measure: Measure, size: int, device: torch.device) -> Yielding[Tensor, None, Tensor]:
-    """Return the latents [S, Z] of the STARTS seeds whose images are nearest to the target, scaled to length sqrt(Z).
-
-    Yields the nearest latent [Z] so far after each batch.
-    """
+    """Return the scaled latents [S, Z] of the STARTS nearest seeds; yields the nearest latent [Z] after each batch."""
     latents = on_sphere(seed_latents(list(range(CANDIDATES)), size).to(device))
     distances = torch.empty(0, device=device)
     for batch in latents.chunk(ROUNDS):
@@ -85,7 +82,7 @@ def nearest_seeds(measure: Measure, size: int, device: torch.device) -> Yielding
 
 
 def optimise(measure: Measure, latents: Tensor, steps: int) -> Iterator[Tensor]:
-    """Minimise `measure` with Adam, from each of `latents` [S, Z]; yields the nearest latent [Z] of each step."""
+    """Minimise `measure` with Adam, starting from S `latents` [S, Z]; yields the nearest latent [Z] after each step."""
     latents = latents.clone().requires_grad_()
     optimizer = torch.optim.Adam([latents], betas=(0.9, 0.99))
     random = generator_for(0, "projection", 0)
@@ -106,11 +103,10 @@ def optimise(measure: Measure, latents: Tensor, steps: int) -> Iterator[Tensor]:
 
 
 def laplacian_distance(a: Tensor, b: Tensor) -> Tensor:
-    """The distances [N] of images `a` and `b` [N, C, R, R]: mean absolute differences, summed over pyramid levels.
+    """Return the distances [N] between images `a` and `b` [N, C, R, R]: mean absolute differences, summed over levels.
 
-    Each level of the Laplacian pyramid of `a` - `b` has the details that are lost at half the resolution.
-    Differences in shape or brightness count at coarse levels; differences in texture count at fine levels only.
-    The distances are differentiable.  Source: Lap1 of Bojanowski et al. 2018, section 3.
+    A level of the Laplacian pyramid of `a` - `b` has the details that are lost at half the resolution: coarse levels
+    measure shape and brightness, fine levels measure texture.  Source: Lap1 of Bojanowski et al. 2018, section 3.
     """
     difference, levels = a - b, []
     while difference.shape[-1] > 1:
@@ -121,7 +117,7 @@ def laplacian_distance(a: Tensor, b: Tensor) -> Tensor:
 
 
 def psnr(a: Pixels, b: Pixels) -> float:
-    """The peak signal-to-noise ratio (PSNR) in dB of two uint8 pictures; infinite for equal pictures."""
+    """Return the peak signal-to-noise ratio (PSNR) in dB of two uint8 pictures; infinite for equal pictures."""
     error = float(np.square(a.astype(np.float64) - b).mean())
     return float("inf") if error == 0 else 10 * log10(255**2 / error)
 

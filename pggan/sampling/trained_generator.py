@@ -39,7 +39,7 @@ class Pictures(list[Image.Image]):
     """A list of PIL pictures of one size, which a notebook shows as one sheet."""
 
     def grid(self, columns: int | None = None) -> Image.Image:
-        """All pictures on one sheet, row by row, enlarged for a screen; None: about as many columns as rows."""
+        """Arrange all pictures on one sheet, enlarged for a screen; without `columns`, the sheet is about square."""
         side = ceil(sqrt(len(self)))
         columns = columns or min(range(side, 2 * side + 1), key=lambda each: -len(self) % each)  # few empty places
         images = [np.asarray(picture).reshape(picture.height, picture.width, -1) for picture in self]
@@ -65,13 +65,13 @@ class Film:
 
 
 class TrainedGenerator:
-    """Images of a trained generator, from seeds or latents, at any resolution and alpha.
+    """A trained generator, which draws images of seeds or latents at any resolution and alpha.
 
     On one machine, a seed or a latent always gives the same image, whatever other images the same call draws.
 
     Attributes: resolution, alpha: the stage that training had reached; images: the number of images shown in training;
     resolutions: all resolutions that the network has layers for; latent_size: Z; num_classes, class_names: 0 and empty
-    without classes; network: the PyTorch module; loaded: the content of the generator's file.
+    for a generator without classes; network: the PyTorch module; loaded: the content of the generator's file.
     """
 
     def __init__(self, loaded: LoadedGenerator) -> None:
@@ -83,7 +83,7 @@ class TrainedGenerator:
         self._center = cache(partial(mean_features, self.network))  # the mean features of each class are computed once
 
     def latents(self, seeds: Seeds) -> Tensor:
-        """The latents [N, Z], N(0, 1), of `seeds`, such as 5 or "0-63"; raises UserError for seeds of another form."""
+        """Draw latents [N, Z] from N(0, 1) for `seeds`, such as 5 or "0-63"; raises UserError for invalid seeds."""
         return seed_latents(parse_seeds(seeds), self.latent_size)
 
     def settings(
@@ -94,10 +94,10 @@ class TrainedGenerator:
         truncation: float = 1.0,
         label: int | str | None = None,
     ) -> RenderSettings:
-        """The settings for drawing images; raises UserError for a resolution or class that the generator does not have.
+        """Return settings for drawing images; raises UserError for a resolution or class that the generator lacks.
 
-        Args: resolution, alpha: the stage, None for the stage that training had reached; truncation: below 1, images
-        are pulled towards the average image; label: number or name of the class, None for the first class.
+        Args: resolution, alpha: the stage, by default the stage that training had reached; truncation: below 1, images
+        are pulled towards the average image; label: number or name of the class, by default the first class.
         """
         if resolution is not None and resolution not in self.resolutions:
             levels = ", ".join(map(str, self.resolutions))
@@ -127,16 +127,16 @@ class TrainedGenerator:
         return self.sample(seeds, **stage).grid(columns)
 
     def path(self, seeds: Seeds, kind: str, frames: int, settings: RenderSettings | None = None) -> Tensor:
-        """The latents [F, Z] of F = `frames` frames through `seeds`; `kind` is slerp, lerp or loop.
+        """Return F = `frames` latents [F, Z] on a path through `seeds`; `kind` is slerp, lerp or loop.
 
-        Args: settings: how images are drawn; with them, the images, not the latents, change at constant speed.
+        Args: settings: how images are drawn; if given, the images change at constant speed instead of the latents.
         """
         require(kind in PATHS and frames >= 2, "path, frames", f"{kind}, {frames}", f"one of {PATHS}, and at least 2")
         distances = None if settings is None else partial(self.visible_steps, settings)
         return path_through(self.latents(seeds), kind, frames, distances)
 
     def visible_steps(self, settings: RenderSettings, latents: Tensor) -> Tensor:
-        """The distances [N - 1] between the images of successive `latents` [N, Z], by `laplacian_distance`."""
+        """Measure the distances [N - 1] between images of successive `latents` [N, Z]; see `laplacian_distance`."""
         images = (torch.from_numpy(image).permute(2, 0, 1)[None] / 127.5 for image in self.stream(latents, settings))
         return torch.cat([laplacian_distance(before, after) for before, after in pairwise(images)])
 
@@ -158,7 +158,7 @@ class TrainedGenerator:
         return Film(place)
 
     def directions(self, count: int = 8, label: int | str | None = None) -> Tensor:
-        """Unit vectors [K, Z] of latents, the principal directions: K = `count`, the strongest first."""
+        """Return K = `count` principal directions of latents as unit vectors [K, Z], the strongest first."""
         return principal_directions(self.network, count, self.settings(label=label).label)
 
     def evaluate(
@@ -168,9 +168,9 @@ class TrainedGenerator:
         extractor: str = "efficientnet-lite0",
         count: int | None = None,
     ) -> dict[str, float]:
-        """Metrics against the images at `data`, like `pggan evaluate`; returns the values by name.
+        """Compare generated images with the images at `data`, like `pggan evaluate`; returns values by metric.
 
-        Args: data: None: the training images of the run; count: fakes and reals, None: as in the metric's paper.
+        Args: data: by default, the training images; count: number of fakes and reals, by default as in the paper.
         """
         compared: Any = resolve_name(COMPARE)
         return dict(compared(self, data and str(data), list(metrics), extractor, count))
