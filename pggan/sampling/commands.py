@@ -109,8 +109,8 @@ def sample(config: SampleConfig) -> int:
 def interpolate(config: InterpolateConfig) -> int:
     """Interpolate between latents, and write all frames as a picture (.png) or as a film (.webp, .gif, .mp4).
 
-    In a film, each cell of grid= shows another path: cell n (from 0) has the given seeds plus 1000 n; with latents=,
-    cell n starts at latent n.  Films change at constant speed.  In a picture, grid= arranges the frames in rows.
+    In a film, each cell of grid= shows another path: cell n (from 0) adds 1000 n to all seeds; with latents=, cell n
+    starts at latent n.  Images in a film change at constant speed.  In a picture, grid= arranges the frames in rows.
     """
     walks, frames = config.path == "walk", config.frames
     if walks and config.latents is not None:

@@ -62,7 +62,7 @@ def load_vectors(kind: str, path: str | Path, size: int) -> Tensor:
     Raises UserError if a vector is 0 or not finite, or has another size.
     """
     problem = f"{path} has no valid {kind}"
-    remedy = f"Give a .safetensors file with {kind} of {size} numbers, which are finite and not all 0."
+    remedy = f"Give a .safetensors file with {kind} of {size} finite numbers, which are not all 0."
     try:
         with safe_open(path, "pt") as file:
             vectors: Tensor = file.get_tensor(kind).float()

@@ -72,7 +72,7 @@ def search(network: Generator, target: Pixels, settings: RenderSettings, steps: 
 
 @torch.no_grad()
 def nearest_seeds(measure: Measure, size: int, device: torch.device) -> Yielding[Tensor, None, Tensor]:
-    """Return the scaled latents [S, Z] of the STARTS nearest seeds; yields the nearest latent [Z] after each batch."""
+    """Return the latents [S, Z] of the STARTS nearest seeds; yields the nearest latent [Z] after each seed batch."""
     latents = on_sphere(seed_latents(list(range(CANDIDATES)), size).to(device))
     distances = torch.empty(0, device=device)
     for batch in latents.chunk(ROUNDS):
