@@ -32,7 +32,7 @@ GENERATOR_FILE = "generator.safetensors"  # file in a run directory: the average
 HEADER_KEY = "pggan"
 CLASS_NAMES = "class_names"  # entry of the safetensors header; missing if the generator was trained without labels
 ENTRIES = ("images", "phase", "resolution", "alpha", "architecture", CLASS_NAMES)  # entries that training writes
-PROVENANCE = ("license", "data_statement")  # optional header entries: licence of the weights, note on training images
+PROVENANCE = ("license", "data_statement")  # optional header entries: licence of weights, origin of training images
 PREFIX = "pretrained:"  # run=pretrained:NAME means a generator that comes with the package
 FOLDER = Path(__file__).parent / "pretrained"
 NOTHING: "Mapping[str, torch.nn.Module]" = MappingProxyType({})
@@ -40,7 +40,7 @@ NOTHING: "Mapping[str, torch.nn.Module]" = MappingProxyType({})
 
 @dataclass(frozen=True)
 class LoadedGenerator:
-    """A generator that was read from a file, with the stage that its training had reached when the file was written."""
+    """A generator that was read from a file, with the resolution and alpha that training had reached in that file."""
 
     network: "Generator"
     resolution: int
@@ -49,7 +49,7 @@ class LoadedGenerator:
     class_names: tuple[str, ...] = ()  # the names of the classes, if known
     path: Path | None = None  # the file that the generator was read from
     license: str | None = None  # licence of the weights: an identifier of Hugging Face, such as cc-by-4.0
-    data_statement: str | None = None  # a statement about the training images
+    data_statement: str | None = None  # says where the training images come from, such as "my own photographs"
 
 
 def load_generator(run: str, device: "torch.device", key: str = "run") -> LoadedGenerator:
@@ -115,7 +115,7 @@ def path_of_run(run: str, key: str = "run") -> Path:
     """Convert `run` to a path; pretrained:NAME is a file in the package.  Raises UserError for an unknown NAME."""
     if run.startswith(PREFIX) and run.removeprefix(PREFIX) not in pretrained_names():
         there = ", ".join(PREFIX + known for known in pretrained_names())
-        raise UserError(f"{key}={run}: no such generator comes with the package.", f"Choose from: {there}.")
+        raise UserError(f"No such generator comes with the package: {key}={run}.", f"Choose from: {there}.")
     return FOLDER / f"{run.removeprefix(PREFIX)}.safetensors" if run.startswith(PREFIX) else Path(run)
 
 

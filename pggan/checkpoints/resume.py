@@ -61,7 +61,7 @@ def check_networks(checkpoint: Checkpoint, architecture: Architecture) -> None:
         alone = f"pggan train run_dir={checkpoint.directory.parent.parent}, without other keys, resumes this run."
         alone += " If the images have moved, add data.path=."
         remedy = f"{alone} For other networks, choose a new run_dir=; init_from= takes over the weights that fit."
-        raise UserError(f"{checkpoint.directory} has other networks than this run ({'; '.join(found)}).", remedy)
+        raise UserError(f"This run has other networks than {checkpoint.directory}: {'; '.join(found)}.", remedy)
 
 
 def check_resumable(
@@ -87,7 +87,7 @@ def check_resumable(
     if refused := [kind for kind, differs in kinds.items() if differs and kind not in allowed]:
         why = "; ".join(f"{kind}: {REFUSED[kind]}" for kind in refused)
         lines = "".join(f"\n    {line}" for line in changed.values())
-        problem = f"{checkpoint.directory} was trained with another configuration ({why}).{lines}"
+        problem = f"This run has another configuration than {checkpoint.directory}: {why}.{lines}"
         remedy = f"Give the old values, or a new run_dir=, or add 'allow_changes=[{','.join(refused)}]'."
         raise UserError(problem, remedy)
     return [f"Changed since the checkpoint: {line}" for line in changed.values()]

@@ -147,7 +147,7 @@ def suggestion(command: Command, key: str) -> str:
     names = {*command.groups, *dict(keys_of(command.schema_type))}
     here = SYNONYMS.get(key, "")
     if key not in names and here.partition("=")[0] in names:
-        return f"Here it is {here}."
+        return f"Here, the key is {here}."
     same = [name for name in sorted(names) if f".{name}".endswith(f".{key}")]
     found = same[0] if same else nearest_name(key, names)
     meant = "" if found == key else f"Did you mean '{found}'? " if found else "--help lists the keys."

@@ -7,11 +7,11 @@ from textwrap import fill, indent, wrap
 from pggan.cli.commands import COMMANDS, STAGES, Command
 from pggan.config.defaults import CONFIGS, choices_of
 
-WIDTH = 80  # columns of a line
+WIDTH = 80  # largest number of characters in a line of --help
 
 
 def overview() -> str:
-    """The text of `pggan --help`: all commands, grouped by stage of the work."""
+    """The text of `pggan --help`: all commands, under headings such as 'Look at faces'."""
     column = max(map(len, COMMANDS))
     lines = ["Usage: pggan COMMAND key=value …", "", "First steps: pggan train experiment=demo run_dir=outputs/demo"]
     for stage, names in STAGES.items():

@@ -27,7 +27,7 @@ ALL = "all"  # value of checkpoint= that means all checkpoints of a run
 Port = Annotated[int, ">=0 <=65535"]
 
 
-# ---- a generator -------------------------------------------------------------------------------------------
+# ---- keys of commands that load a generator ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +163,7 @@ class ExportConfig(GeneratorStageConfig):
     marks: bool
 
 
-# ---- images and runs ---------------------------------------------------------------------------------------
+# ---- keys of commands for images and runs ------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,7 +217,7 @@ class InspectConfig:
             raise UserError("inspect takes one of run=, data= and image=.", "Leave out the others.")
 
 
-# ---- speed -------------------------------------------------------------------------------------------------
+# ---- keys of commands that check or measure speed ----------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)

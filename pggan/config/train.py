@@ -95,7 +95,7 @@ class ScheduleConfig:
 
     def __post_init__(self) -> None:
         first, final = self.first_resolution, self.final_resolution
-        below = f"at most schedule.final_resolution={final}: training grows upwards"
+        below = f"at most schedule.final_resolution={final}: training goes from low to high resolutions"
         require(first <= final, "schedule.first_resolution", first, below)
         require(self.build().total > 0, "schedule.stable_images", self.stable_images, "above 0 for one resolution")
 
@@ -237,7 +237,7 @@ class EvaluationConfig:
 
     @property
     def share(self) -> float:
-        """The share of the time that hours= reserves for evaluations: 0 without metrics or with `interval_images`."""
+        """The share of the hours that hours= reserves for evaluations: 0 without metrics or with `interval_images`."""
         return self.max_share if self.metrics and self.interval_images is None else 0.0
 
 
@@ -308,7 +308,7 @@ class TrainConfig:
 
 
 def gamma_by_rule(resolution: int, batch: int, least: float = 1.0) -> float:
-    """R1's weight gamma for the final resolution and its batch size (Karras et al. 2020: StyleGAN2-ADA, cfg=auto).
+    """R1's weight gamma for the final resolution and the batch size there (Karras et al. 2020: StyleGAN2-ADA cfg=auto).
 
     Unlike StyleGAN2-ADA's gamma, this gamma is at least `least`: smaller values were worse up to 64x64 (docs/lab.md).
     """
@@ -327,5 +327,5 @@ def per_resolution(key: str, value: float | Mapping[Any, float], first: int) -> 
     """`value` as a table {resolution: number}; raises UserError naming `key` if no entry covers resolution `first`."""
     entries = value if isinstance(value, Mapping) else {MIN_RESOLUTION: value}
     begins = min(entries, default=inf) <= first
-    require(begins, key, value, f"one number, or a table that begins at {first}; an entry holds until the next entry")
+    require(begins, key, value, f"one number, or a table that begins at {first}; a value holds until the next one")
     return entries

@@ -58,7 +58,7 @@ class Architecture:
     resampling: Resampling
     blur: bool = False  # whether a low-pass filter follows every upsampling of features
     bilateral: int = 0  # how many times a bilateral filter smooths G's images
-    residual: bool = False  # whether D's blocks add their input, pooled to half its resolution, to their output
+    residual: bool = False  # whether each block of D adds its input, pooled to half the resolution, to its output
     stem: Stem = Stem.official
     features: str | None = None  # NAME@CHECKSUM of the pretrained network whose features D gets besides images
     features_from: int = 16  # the lowest resolution at which D gets pretrained features

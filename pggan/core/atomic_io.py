@@ -1,7 +1,7 @@
 """Files: atomic writes, checksums, JSON objects, free disk space, locks.
 
 New content is written under a temporary name and fsynced, then the file is renamed and its directory fsynced.  So a
-kill or a power failure never leaves a half-written file under its final name.
+kill or a power failure never leaves a half-written file under the final name.
 """
 
 import fcntl

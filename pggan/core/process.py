@@ -104,7 +104,7 @@ class StopSignal(ExitStack):
 
 
 def available_cores() -> int:
-    """The number of CPU cores that this process may use, by its CPU affinity and its container's limit of CPU time.
+    """The number of CPU cores that this process may use, by CPU affinity and by the container's limit of CPU time.
 
     Source: https://docs.kernel.org/admin-guide/cgroup-v2.html
     """
@@ -129,7 +129,7 @@ def named_values(name: str, separator: str) -> dict[str, str]:
 
 
 def threads_per_rank(ranks: int, *, elastic: bool) -> int:
-    """CPU threads of each of `ranks` ranks on this machine; 1 if `elastic`, because the number affects rounding."""
+    """CPU threads per rank.  If `elastic`, 1: a new number of ranks must not change threads, which affect rounding."""
     return 1 if elastic else max(1, available_cores() // ranks)
 
 

@@ -65,7 +65,7 @@ def three_digits(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Format `seconds` with three digits and a fitting unit: '50 ms', '119 s', '2.5 h'."""
+    """Format `seconds` in a fitting unit with at most three significant digits: '50 ms', '119 s', '2.5 h'."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{three_digits(seconds / length)} {unit}"

@@ -23,7 +23,7 @@ def require_source(source: str) -> None:
         if (name := source.removeprefix(PREFIX)) not in CLASSES:
             raise UserError(f"There is no known data set '{name}'.", nearest(name, CLASSES))
     elif not Path(source).exists():
-        remedy = f"Give the path of the folder or archive that holds the images, or {PREFIX}NAME for a known data set."
+        remedy = f"Give the path of the folder or archive of images.  For a known data set, give {PREFIX}NAME."
         remedy = nearest_path(source) or remedy
         raise UserError(f"{source} does not exist.", f"{remedy} If a run's images have moved, add data.path=NEW_PATH.")
 
@@ -42,7 +42,7 @@ def open_source(source: str, cache: str | Path = "data") -> Source:
     return (folder_source if Path(source).is_dir() else archive_source)(Path(source))
 
 
-# ---- known sets
+# ---- data sets that torchvision downloads
 
 PREFIX = "torchvision:"
 CLASSES = {"celeba": "CelebA", "cifar10": "CIFAR10", "mnist": "MNIST", "fashion_mnist": "FashionMNIST"}
@@ -81,7 +81,7 @@ def known_set(name: str, root: Path) -> Source:
     return Source({"kind": "torchvision", "name": name}, found)
 
 
-# ---- avatars
+# ---- avatars, which this machine draws
 
 STYLE = "toon-head"  # the style in which the DiceBear library draws the avatars
 # By default, most DiceBear styles draw the same empty background in every image, so we give background colours.

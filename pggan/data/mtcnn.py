@@ -73,7 +73,7 @@ def search(image: Image.Image) -> Tensor:
 def refined(image: Tensor, boxes: Tensor, network: Network) -> tuple[Tensor, Tensor]:
     """Drop `boxes` without a face, and correct the others; returns boxes [N, 4], and the points of faces [N, 5, 2]."""
     middle, half = (boxes[:, :2] + boxes[:, 2:]) / 2, (boxes[:, 2:] - boxes[:, :2]).amax(1, keepdim=True) / 2
-    boxes = torch.cat([middle - half, middle + half], 1)  # squares
+    boxes = torch.cat([middle - half, middle + half], 1)  # each box becomes a square
     crops = roi_align(image, [boxes], network.side, sampling_ratio=2, aligned=True)
     changes, *shares, scores = outputs(network, crops)
     passed = torch.where(scores > network.least_score)[0]

@@ -119,7 +119,7 @@ def training_pyramid(
     digest = digest_of(source, options)[:12]  # part of the directory's name: changed images get a new directory
     cached = Path(cache, f"{Path(str(source.description['name'])).name}-{resolution}px-{digest}")
     if not cached.exists():
-        print(f"Preparing {path}, once, into {cached}.", file=sys.stderr)
+        print(f"Preparing {path} for this run and later runs, into {cached}.", file=sys.stderr)
         prepare(source, cached, options)
     return cached
 
@@ -164,7 +164,7 @@ def _make(source: Source, destination: Path, options: Options, digest: str, work
 
 
 def write_sheet(directory: Path, found: Findings) -> None:
-    """Write a picture of the faces, and add a note to each photograph with several faces."""
+    """Write a picture of the faces, and list photographs with several faces in `found.notes`."""
     pyramid = ImagePyramid(directory)
     tile, count = min(SHEET_TILE, pyramid.resolution), min(SHEET_IMAGES, pyramid.images)
     tiles = pyramid.read(tile, np.arange(count) * pyramid.images // count)
@@ -216,7 +216,7 @@ _photograph = lru_cache(maxsize=1)(decode)  # decode a photograph with several f
 
 
 def _decode(layout: Layout, crop: str, item: tuple[int, Entry]) -> tuple[str, list[str] | str]:
-    """Write an image to the shards.  Returns the file's name, with notes, or with the reason why the file is bad."""
+    """Write an image to the shards.  Returns the file's name and its conversions, or why the file is bad."""
     slot, entry = item
     try:
         if entry.face is None:
@@ -227,7 +227,7 @@ def _decode(layout: Layout, crop: str, item: tuple[int, Entry]) -> tuple[str, li
     except BadImage as bad:
         return entry.name, str(bad)
     layout.write(slot, pixels)
-    return entry.name, notes if entry.header is None else []  # avatars have no notes
+    return entry.name, notes if entry.header is None else []  # avatars need no conversion
 
 
 def top_level(found: Findings, options: Options) -> int:

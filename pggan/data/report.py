@@ -49,7 +49,7 @@ class Findings:
             raise UserError("\n".join([f"{bad} of {total} images cannot be used:", *_lines(self._bad())]), remedy)
 
     def show(self) -> None:
-        """Print to stderr the bad files, grouped by reason, and the good files with notes, grouped by note."""
+        """Print to stderr the bad files, grouped by reason, and the converted files, grouped by conversion."""
         left_out = f"Left out {len(self.reasons)} of {len(self.source.entries)} images:"
         for title, groups in ((left_out, self._bad()), ("Notes about the other images:", self._notes())):
             if groups:
@@ -58,7 +58,7 @@ class Findings:
             print(f"Passed over files without the extension of an image: {others}", file=sys.stderr)
 
     def to_json(self, **more: object) -> str:
-        """The text of report.json: bad files by reason, good files by note, and one entry per keyword argument."""
+        """The text of report.json: counts, bad files by reason, converted files by conversion, and `more`."""
         counts = {"files": len(self.source.entries), "usable": len(self.good())}
         lists = {"left_out": self._bad(), "noted": self._notes(), "passed_over": self.source.others}
         return json.dumps({**counts, **lists, **more}, indent=1) + "\n"
@@ -68,7 +68,7 @@ class Findings:
         return _grouped((reason, name) for name, reason in sorted(self.reasons.items()))
 
     def _notes(self) -> dict[str, list[str]]:
-        """The names of good files, grouped by note, such as "not square" or "transparency"."""
+        """The names of converted files, grouped by conversion, such as "not square" or "transparency"."""
         return _grouped((note, entry.name) for entry in self.good() for note in self.notes[entry.name])
 
 
@@ -80,7 +80,7 @@ def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def _lines(groups: Mapping[str, list[str]]) -> list[str]:
-    """One line for each group of files, the largest group first: the group's text, size and first file names."""
+    """A line for each key of `groups`, most files first: the key, the number of files, and the first few file names."""
     lines = []
     for text, names in sorted(groups.items(), key=lambda item: -len(item[1])):
         # Control codes in a file name are escaped, because a terminal would obey them.

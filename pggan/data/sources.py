@@ -120,7 +120,7 @@ def _open_below(path: Path, root: Path) -> BinaryIO:
     return path.open("rb")
 
 
-# ---- archives
+# ---- files in zip and tar archives
 
 
 def archive_source(path: Path) -> Source:

@@ -185,7 +185,7 @@ class ProcessGroup:
     def require_same(
         self, facts: Mapping[str, Any], remedy: str = "Give all ranks the same code, configuration and data."
     ) -> None:
-        """Raise UserError unless all ranks have the same `facts`; the message names a rank and fact that differ."""
+        """Raise UserError unless all ranks have the same `facts`; the message names a rank and a differing fact."""
         first, *others = self.all_gather_object(facts)
         with self.collective_errors():
             for rank, theirs in enumerate(others, 1):

@@ -52,7 +52,7 @@ PRO_GAN_D = (
     *("layers.{detail}.conv_1", "layers.{detail}.conv_2", "layers.{detail}.conv_3"),
     *("layers.{detail}.conv_1", "layers.{detail}.conv_2", "from_rgb.{detail}.0"),
 )
-# The weights of pytorch_GAN_zoo and pro-gan-pth are multiplied by these ratios of their gain to pggan's gain.
+# The import multiplies weights of pytorch_GAN_zoo and pro-gan-pth by (the layer's gain there / its gain in pggan).
 GAINS = {"stem.dense": 4.0, "to_rgb.{side}": sqrt(2.0), "head.score": sqrt(2.0)}
 UNFIT = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RuntimeError)  # errors of malformed files
 # pggan's networks support only these values of other programs' settings.
@@ -66,7 +66,7 @@ FIXED = {
 
 
 class Foreign(NamedTuple):
-    """Networks of another program: the averaged G, `others` (G and D by name), and `notes` on networks left out."""
+    """Networks of another program: the averaged G, `others` (G and D by name), and `notes` on missing networks."""
 
     program: str
     averaged: LoadedGenerator
@@ -211,7 +211,7 @@ def translated(
     num_classes: int = 0,
     **of_d: Any,
 ) -> tuple[Generator, dict[str, Generator | Discriminator], list[str]]:
-    """Convert another program's arrays to networks: returns the averaged G, G and D by name, and notes on omissions.
+    """Convert another program's arrays to networks: the averaged G, G and D by name, and notes on missing networks.
 
     Args: names: names of the layers of G and of D in the other program; theirs: arrays by name of the averaged G, of G
     and of D (None if missing); layer: finds the weight [O, I, …] and bias of a layer in these arrays by the layer's

@@ -84,7 +84,7 @@ def build(generator: LoadedGenerator, *, for_page: bool = False) -> tuple[bytes,
     """Build the ONNX graph of a generator on the CPU, and compare its images with PyTorch's.
 
     The graph's inputs are `latents` [N, Z] and, if the generator has classes, one-hot `labels` [N, L].  The output is
-    `images` [N, C, R, R] in about [-1, 1], at the stage that training has reached.
+    `images` [N, C, R, R] in about [-1, 1], at the resolution and alpha that training has reached.
     Args: for_page: add the input `truncation` [1].
     Returns the graph and the largest difference.  Raises DifferenceError if images differ too much.
     """

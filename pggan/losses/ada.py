@@ -67,7 +67,7 @@ def augment(images: Tensor, draws: Tensor, p: Tensor) -> Tensor:
     """Augment `images` [N, C, R, R]: each of K parameters changes an image with probability `p`.
 
     `draws` [N, 2, K] holds a threshold and a value per image and parameter.  A value takes effect if p > threshold.
-    The result is an affine function of the images, so gradient penalties can differentiate this function twice.
+    The result can be differentiated twice with respect to the images, as gradient penalties require.
     """
     least, values = draws.to(images.dtype).unbind(1)
     effective = dict(zip(PARAMETERS, (values * (least < p)).unbind(1), strict=True))
@@ -126,7 +126,7 @@ def sample(grid: Tensor, images: Tensor) -> Tensor:
 def sample_back(grid: Tensor, gradient: Tensor) -> Tensor:
     """The adjoint of `sample`: the gradient of the images, from the `gradient` of the sampled images."""
     backward, asked = torch.ops.aten.grid_sampler_2d_backward, [True, False]
-    found = backward(gradient, gradient, grid, BICUBIC, REFLECTION, False, asked)  # argument 2 gives only the shape
+    found = backward(gradient, gradient, grid, BICUBIC, REFLECTION, False, asked)  # argument 2: only its shape counts
     return found[0]  # type: ignore[no-any-return]
 
 

@@ -91,7 +91,7 @@ class Resized(nn.Module):
 
 
 def efficientnet_lite0() -> nn.Module:
-    """EfficientNet-Lite0 with a resize of its input; raises UserError if its weights are missing."""
+    """EfficientNet-Lite0 after a resize of the images; raises UserError if the weights are missing."""
     # This call needs no `scale`, because the network itself subtracts 127 and divides by 128.
     return Resized(load_efficientnet_lite0(), SIDE)
 

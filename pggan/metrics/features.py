@@ -209,7 +209,7 @@ class NearestNeighbours(Metric):
         self.distances, self.nearest = nearest_images(reals, *fakes, count=SHOWN)
         distances = self.distances[:, 0]
         among = nearest_images(reals, reals[: self.count], mirrored, count=2)[0][:, 1]  # column 0 is the image itself
-        # If many reals are duplicates, the quantile is 0; then a fake within the rounding error of a real is a copy.
+        # If many reals are duplicates, the quantile is 0; then a fake is a copy if it equals a real up to rounding.
         are_copies = (distances < among.quantile(QUANTILE)) | (distances <= rounding_of(every))
         values = {
             "neighbour_distance": distances.median(),

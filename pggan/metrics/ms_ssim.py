@@ -1,12 +1,12 @@
 """MS-SSIM: the similarity of pairs of generated images (Odena et al. 2017; Karras et al. 2018, section 5).
 
-Multi-scale structural similarity (Wang et al. 2003) has five scales, with the weights .0448 .2856 .3001 .2363 .1333.
-Each scale averages 2x2 pixels of the scale before.  The window is a Gaussian of 11x11 pixels with sigma 1.5, without
-padding; k1 = .01, k2 = .03, range 255.  The factor of a scale is its mean over pixels and channels, or 0 if the
-mean is negative.  A pair is the images 2n and 2n + 1.  The paper takes 10,000 pairs, which are 20,000 images.
+Multi-scale structural similarity (Wang et al. 2003) compares two images at five scales: each scale has half the
+resolution of the scale before.  SSIM's contrast term, or the whole SSIM at the last scale, is averaged over pixels and
+channels.  MS-SSIM is the product of the five averages, with the exponents .0448 .2856 .3001 .2363 .1333; a negative
+average becomes 0.  SSIM has a Gaussian window of 11x11 pixels with sigma 1.5, no padding, k1 .01, k2 .03, range 255.
+As in the official code, a scale with S < 11 pixels a side has a window of SxS pixels with sigma 1.5 S / 11.
 
-As in the official code, a scale with fewer than 11x11 pixels, SxS, has a window of SxS pixels with sigma 1.5 S / 11:
-this concerns images below 176x176.  Images below 16x16 are too small for five scales.
+A pair is the images 2n and 2n + 1.  The paper takes 10,000 pairs.  Images below 16x16 are too small for five scales.
 
 If the value of the fakes is far above the value of the reals, the generator lacks variety.
 """

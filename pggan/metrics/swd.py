@@ -1,6 +1,6 @@
-"""Sliced Wasserstein distance between patches of a Laplacian pyramid (Karras et al. 2018, section 5 and its code).
+"""Sliced Wasserstein distance between patches of a Laplacian pyramid (Karras et al. 2018, section 5, official code).
 
-The pyramid has levels from the images' own resolution down to 16x16, the low-pass level; its filter is the 5x5 binomial
+The pyramid has levels from the images' own resolution down to 16x16, the low-pass level.  The filter is the binomial
 [1 4 6 4 1] with reflection padding.  At each level, 128 patches of 7x7 pixels are cut from each image at random
 positions, and normalised to zero mean and unit standard deviation per channel over all patches of a set.  The patches
 of both sets are projected on 4 x 128 random unit vectors.  The distance along a vector is the mean difference between
@@ -87,14 +87,14 @@ def random_directions(size: int, side: int) -> Tensor:
 
 
 class PatchCollector(Collector):
-    """Stores this rank's patches in unnamed temporary files: one file per block of images and pyramid level."""
+    """Stores this rank's patches in temporary files: [N, P, C, 7, 7] per pyramid level and block of N images."""
 
     def __init__(self, count: int, resolution: int, channels: int, partition: RankPartition) -> None:
         self.count, self.channels, self.partition = count, channels, partition
         self.starts = [block.start for block in partition.own(count)]
         self.levels = resolutions_between(min(MIN_LEVEL, resolution), resolution)[::-1]
-        self.patches: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # [N, P, C, 7, 7] per block
-        self.sums: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # sums of x and x^2 [N, 2, C] per block
+        self.patches: dict[int, list[Tensor]] = {side: [] for side in self.levels}
+        self.sums: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # sums of x and x^2, [N, 2, C]
 
     def add(self, images: Tensor) -> None:
         for side, level in zip(self.levels, laplacian_pyramid(images.float()), strict=True):
@@ -138,7 +138,7 @@ def stored(block: Tensor) -> Tensor:
 
 
 def distances(one: PatchCollector, other: PatchCollector) -> dict[str, float]:
-    """SWD at each level, and its mean over all levels.  All ranks call this function."""
+    """SWD at each level, and the mean SWD over all levels.  All ranks call this function."""
     found = {str(side): distance(one, other, side) for side in one.levels}
     return found | {"mean": sum(found.values()) / len(found)}
 

@@ -40,7 +40,7 @@ class Prepared(NamedTuple):
     kernel: Kernel
     bias: Tensor
     sums: Tensor | None = None  # a convolved map of ones [O, 4, 4], only in `ConvWithStddev`
-    rows: Sequence[Rows] = ()  # memory to which Triton adds the bias's gradient, and an RGB layer's weight gradient
+    rows: Sequence[Rows] = ()  # memory to which Triton adds gradients: of the bias and, in RGB layers, of the weight
 
 
 Key = tuple["Equalized", Algorithm, float]

@@ -110,7 +110,7 @@ class ProjectedDiscriminator(Discriminator):
         self.index_weights()
 
     def set_backbone(self, dtype: torch.dtype | None, network: EfficientNetLite0 | None = None) -> None:
-        """Set the network that extracts features (None: the pretrained one), and its dtype (None: float32)."""
+        """Set the network for D's features (None: the pretrained one), and the network's dtype (None: float32)."""
         network = load_efficientnet_lite0() if network is None else network
         self.backbone = Backbone(network, self.score.weight.device, dtype or torch.float32)
 

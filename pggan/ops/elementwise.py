@@ -41,7 +41,7 @@ def activate(x: Tensor, bias: Tensor | None = None, rows: Rows | None = None) ->
 
 def pixel_norm(features: Tensor) -> Tensor:
     """Scale each pixel's feature vector (dimension 1) to unit mean square, in float32.  (paper section 4.2)"""
-    if serves(features) and not features.requires_grad:  # latents
+    if serves(features) and not features.requires_grad:  # true for G's latents
         return fused.pixel_norm(features)
     wide = to_float32(features)
     return (wide * torch.rsqrt(wide.square().mean(1, keepdim=True) + EPSILON)).to(features.dtype)
@@ -50,7 +50,7 @@ def pixel_norm(features: Tensor) -> Tensor:
 def activate_and_normalize(x: Tensor, bias: Tensor | None = None, rows: Rows | None = None) -> Tensor:
     """Overwrite `x` [N, C, R, R] with the pixel norm of the leaky ReLU of `x`, or of `x` + `bias` [C].
 
-    The result can be differentiated only once.  Only D is ever differentiated twice, in gradient penalties.
+    The result can be differentiated only once, which is enough for G: gradient penalties need second derivatives of D.
     """
     if Switches.reference:
         return pixel_norm(F.leaky_relu(x, LEAKY_SLOPE))

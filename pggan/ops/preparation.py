@@ -97,7 +97,7 @@ class Plan:
     def __init__(self, requests: Sequence[Request]) -> None:
         device = requests[0].weight.device
         pairs = [(number, one) for number, request in enumerate(requests) for one in request.transforms]
-        self.owners, self.transforms = [of for of, _ in pairs], [one for _, one in pairs]  # each kernel's weight
+        self.owners, self.transforms = [of for of, _ in pairs], [one for _, one in pairs]  # owners: indices of weights
         self.sizes = [torch.Size(one.shape).numel() for one in self.transforms]
         self.starts = [0, *accumulate(request.weight.numel() for request in requests)]
         tiles = [[one.tiles[of] for one in self.transforms] for of in (0, 1)]
@@ -107,7 +107,7 @@ class Plan:
         self.addresses = torch.tensor([requests[of].weight.data_ptr() for of in self.owners], device=device)
         self.factors = torch.tensor([one.factor for one in self.transforms], device=device)
         counts = torch.tensor(tiles, dtype=torch.int64)
-        self.programs = [torch.repeat_interleave(each).int().to(device) for each in counts]  # each program's row
+        self.programs = [torch.repeat_interleave(each).int().to(device) for each in counts]  # each program's table row
 
     def prepare(self, dtype: torch.dtype) -> list[Tensor]:
         """All convolution kernels in `dtype`, channels-last, each [output maps, input maps, height, width]."""

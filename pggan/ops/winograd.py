@@ -20,10 +20,10 @@ from torch import Tensor
 from pggan.core.architecture import Rescaling
 from pggan.ops.products import LinearMap, bmm, empty, mm, prefers_onednn
 
-LARGE_MAP = 36  # oneDNN is faster than MKL for maps (matrices) with at least this many rows or columns
+LARGE_MAP = 36  # to multiply by a matrix with at least this many rows or columns, oneDNN is faster than MKL
 CHUNK = 2**21  # how many values in Winograd's domain to process at a time, because so many fit into the CPU's cache
 
-# PIXELS maps 6 pixels of a line to Winograd's domain, TAPS maps 3 taps, and RESULT maps products to 4 pixels.
+# PIXELS maps 6 pixels of a row to Winograd's domain, TAPS maps 3 taps, and RESULT maps products to 4 pixels.
 PIXELS = (
     (4, 0, -5, 0, 1, 0),
     (0, -4, -4, 1, 1, 0),

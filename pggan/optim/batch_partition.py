@@ -67,7 +67,7 @@ class BatchPartition:
         unit = min(self.stddev_group, batch) * (1 if self.elastic else self.world_size)
         if batch % unit:
             problem = f"A batch of {batch} does not divide into groups of {self.stddev_group} (model.stddev_group)"
-            ranks = f", the same number for each of {self.world_size} ranks." if self.world_size > 1 else "."
+            ranks = f"; each of {self.world_size} ranks needs equally many groups." if self.world_size > 1 else "."
             raise UserError(problem + ranks, f"Use a batch that is a multiple of {unit}, or another number of ranks.")
         if self.elastic and self.chunks(batch) < self.world_size:
             problem = f"A batch of {batch} has {self.chunks(batch)} chunks, too few for {self.world_size} ranks."

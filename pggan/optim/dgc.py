@@ -98,7 +98,7 @@ class DgcReducer(GradientReducer):
                 tensor.copy_(by_rank[self.group.rank] if same else torch.stack(by_rank).mean(0))
 
     def _compressor(self, network: str, size: int) -> "Compressor":
-        if network not in self._compressors or len(self._compressors[network].residual) != size:  # new levels in use
+        if network not in self._compressors or len(self._compressors[network].residual) != size:  # levels were added
             self._compressors[network] = Compressor(size, self.group.device)
         return self._compressors[network]
 

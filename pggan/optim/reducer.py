@@ -155,7 +155,7 @@ def add_chunk(node_sums: NodeSums, chunk: int, flat: Tensor) -> None:
 
 
 def nodes_of(chunks: range) -> list[range]:
-    """The tree nodes (ranges of chunks) whose partial sums a rank has after adding all its `chunks`, in order."""
+    """The tree nodes (ranges of chunks) whose sums the rank with these `chunks` sends, in the order of sending."""
     node_sums: NodeSums = {}
     for chunk in chunks:
         add_chunk(node_sums, chunk, torch.zeros(()))

@@ -146,7 +146,7 @@ def card_of(device: str | None) -> Card | None:
     return None if device is None else CARDS[device.lower()]
 
 
-# ---- many devices
+# ---- the time of training on many devices
 
 
 class Link(NamedTuple):
@@ -157,7 +157,7 @@ class Link(NamedTuple):
     source: str
 
 
-# Network protocols leave 92 % of the line rate for data.
+# Network protocols leave 92 % of a link's bit rate for data.
 # The latencies of NVLink, PCIe and RDMA are from NCCL's cost model (algorithm ring, protocol Simple).
 # The latency through sockets at 1 Gbit/s is half of a measured round trip; 30 microseconds for faster links is a guess.
 LINKS = {
@@ -205,7 +205,7 @@ class Cluster(NamedTuple):
             steps, seconds, reducing = load.steps / devices, load.seconds, devices
             if self.scaling is Scaling.strong:
                 groups = -(-load.batch // load.group)
-                most = min(-(-groups // devices) * load.group, load.batch)  # images of the device that has most
+                most = min(-(-groups // devices) * load.group, load.batch)  # images on the device with the most images
                 seconds = load.fixed_seconds + (load.seconds - load.fixed_seconds) * most / load.batch
                 steps, reducing = load.steps, min(devices, groups)
             compute += steps * seconds

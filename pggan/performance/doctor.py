@@ -83,7 +83,7 @@ def program(device: torch.device) -> tuple[str, bool]:
     code = f"{here['pggan']} at {str(here['code'] or 'no commit')[:10]}, Python {platform.python_version()}"
     extras = ", ".join(dict.fromkeys(str(one.marker).split('"')[1] for one in wrong))
     torch_here = f"PyTorch {torch.__version__} for {built}, {platform.system()} {platform.machine()}"
-    return f"{code}, {torch_here}" + f"; without the extras {extras}" * bool(extras), True
+    return f"{code}, {torch_here}" + f"; these extras are not installed: {extras}" * bool(extras), True
 
 
 def fits(requirement: Requirement) -> bool:
@@ -132,7 +132,7 @@ def training(device: torch.device) -> tuple[str, bool]:
     trainer = build_trainer(settings, small, [phase], ProcessGroup.single_process(device))
     seconds = step_seconds(trainer, phase, device)
     finite = all(bool(weights.isfinite().all()) for weights in trainer.state.g.network.weights)
-    return f"a step takes {duration(seconds)} with small networks; weights are {'' if finite else 'not '}finite", finite
+    return f"a test step takes {duration(seconds)}; {'all' if finite else 'not all'} weights are finite", finite
 
 
 CHECKS = (

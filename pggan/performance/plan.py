@@ -151,7 +151,7 @@ def predict(config: PlanConfig) -> dict[str, Any]:
             f"Energy: {watts:g} W per device; hosts, cooling and network are not included.",
             "Scaling: devices like this one form a ring; communication does not overlap compute. Strong scaling "
             "divides one batch into whole groups of minibatch stddev. Weak scaling takes one such batch per device. "
-            "Communication dominates where comm., its share of the step time, is above 50 %.",
+            "Where the column comm. is above 50 %, a step spends most of its time on communication.",
         ],
     }
     return plan | {"answer": answer(plan)}
@@ -187,7 +187,7 @@ def image_facts(config: DataConfig) -> tuple[int, int]:
 
 
 def tables(plan: dict[str, Any], *, scales: bool) -> list[RenderableType]:
-    """The tables and notes of a plan, in the order of the output; with `scales`, also the table for many devices."""
+    """The tables and footnotes of a plan, in the order of the output; with `scales`, also that for many devices."""
     found = [time_table(plan), work_table(plan), *([scaling_table(plan["scaling"])] * scales)]
     notes = plan["notes"] if scales else plan["notes"][:-1]
     return [*(Padding(table, (0, 0, 1, 0)) for table in found), Group(*map(Text, notes))]

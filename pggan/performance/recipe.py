@@ -1,4 +1,4 @@
-"""The recipe that `hours=` chooses: network sizes and phase lengths that fill the time, and a table of rules.
+"""The recipe that `hours=` chooses: network sizes and phase lengths that fill these hours, and a table of rules.
 
 The rules for networks of 64 feature maps on CPUs come from experiments (docs/lab.md).  The rules for final resolutions
 of 512x512 and more come from the official preset for one GPU.  All other rules are StyleGAN2-ADA's cfg=auto (2020).
@@ -13,13 +13,13 @@ from pggan.core.architecture import MIN_RESOLUTION, resolutions_between
 from pggan.core.schedule import PerResolution, value_at
 from pggan.core.text import duration
 
-# Images per phase of growth, as in the recipes avatars_32 and orl_64; above 64x64, counts double with the resolution.
+# Images per phase before the last, as in the recipes avatars_32 and orl_64; above 64x64, they double per resolution.
 STABLE = {4: 1500, 8: 2500, 16: 5000, 32: 8000, 64: 16_000, 128: 32_000, 256: 64_000, 512: 128_000}
 FADE = {8: 1500, 16: 3000, 32: 5000, 64: 8000, 128: 16_000, 256: 32_000, 512: 64_000, 1024: 128_000}
-MAX_IMAGES = 600_000  # largest number of images per phase of growth, as in the official presets
-# Growth gets GROWTH_SHARE of the time if that is enough for LONGER_FROM times the images of STABLE and FADE.
-# With less time, growth has the images of STABLE and FADE, because slightly longer phases make short runs worse.
-# In runs of five minutes, KID (x 1000) is 263 with phases of the recipe `demo`, and 294 with slightly longer phases.
+MAX_IMAGES = 600_000  # largest number of images per phase before the last, as in the official presets
+# In long runs, the phases before the last take GROWTH_SHARE of the time: at least LONGER_FROM x STABLE and FADE images.
+# In shorter runs, these phases have STABLE and FADE images, because slightly longer phases make short runs worse.
+# After five minutes, KID x 1000 of avatars is 263 with phases of recipe `demo`, and 294 with slightly longer phases.
 GROWTH_SHARE, LONGER_FROM = 0.3, 1.5
 # A final resolution R is chosen only if there is time for FINAL[R] images at R.
 # FINAL has half as many images as the recipes avatars_32 and orl_64; above 64x64, the numbers are estimates.
@@ -27,7 +27,7 @@ GROWTH_SHARE, LONGER_FROM = 0.3, 1.5
 FINAL = {4: 500, 8: 2000, 16: 5000, 32: 15_000, 64: 20_000, 128: 10**5, 256: 3 * 10**5, 512: 10**6, 1024: 3 * 10**6}
 DRAWN_FINAL = FINAL | {32: 20_000, 64: 60_000}
 # More than 64 feature maps are chosen only if there is time for WIDER x FINAL images at the final resolution.
-# After half an hour of training, KID (x 1000) is 217 with 64 feature maps, and 347 with 128 feature maps.
+# After half an hour of training, KID x 1000 of avatars is 217 with 64 feature maps, and 347 with 128 feature maps.
 WIDTHS, WIDER = (64, 128, 256, 512), 10
 MIN_WIDTH = {4: 64, 128: 128, 256: 256, 512: 512}  # least model.fmap_max by final resolution
 BASE, MAX_BASE = 8, 8192  # with 64 feature maps, fmap_base is BASE x the final resolution, at most MAX_BASE
@@ -119,7 +119,7 @@ class Recipe:
         self.choices, self.batch = before, self.batch_sizes(self.sizes.resolution, short=is_short)
         reason = f"better in runs of {'fewer' if is_short else 'more'} than {SHORT_RUN:,} images"
         reason = reason if self.kind == "cpu" else "as in the official preset for one GPU"
-        self.take({"schedule.batch": self.batch}, f"{reason}, limited by the numbers of images and ranks")
+        self.take({"schedule.batch": self.batch}, f"{reason}; the numbers of images and ranks limit batches")
         for holds, values, reason in self.rules(self.choose_lengths()):
             if holds:
                 self.take(values, reason)
@@ -151,9 +151,9 @@ class Recipe:
             (loss in ("logistic", "relativistic"), {"loss.gamma": gamma}, gamma_by),
             (loss == "logistic", {"loss.reg_interval": 8}, "as in the recipes demo and orl_64"),
             ("schedule.learning_rate_g" not in given, rates, rates_by),  # by default, D has the learning rate of G
-            (drawn and not published, {"model.bilateral": 4}, "smooths flat areas: lowers KID from 530 to 232"),
-            (drawn and not published and maps < 128, {"model.residual": True}, "lowers KID of avatars from 660 to 591"),
-            (photos and small and channels in (1, 3), {"model.blur": True}, "lowers KID of portraits from 810 to 710"),
+            (drawn and not published, {"model.bilateral": 4}, "smoother areas: KID x 1000 of avatars is 232, not 530"),
+            (drawn and not published and maps < 128, {"model.residual": True}, "KID x 1000 of avatars is 591, not 660"),
+            (photos and small and channels in (1, 3), {"model.blur": True}, "KID x 1000 of portraits is 710, not 810"),
             (drawn, {"data.mirror": False}, "as in recipe demo"),
             (few, {"augmentation": "ada"}, f"D would memorize fewer than {FEW_IMAGES:,} photographs"),
             (adapts, {"augmentation.rampup_images": rampup}, "so that ADA's p can reach 1 within the run"),
@@ -166,7 +166,7 @@ class Recipe:
         ]
 
     def choose_sizes(self) -> None:
-        """Choose final resolution, feature maps and pretrained features: the largest networks that fit the time."""
+        """Choose final resolution, feature maps and pretrained features: the largest that the time allows."""
         facts, schedule = self.facts, self.config.schedule
         first, highest = schedule.first_resolution, min(facts.resolution, 1024)
         if self.grows:
@@ -182,7 +182,7 @@ class Recipe:
         self.sizes = sizes = [narrow, *fitting][-1]
         maps = f"{self.width(sizes, MIN_RESOLUTION)} feature maps at 4x4, {self.width(sizes, side)} at {side}x{side}"
         if len(fitting) < len(wider):
-            maps += f"; wider networks would see fewer than {WIDER * self.final_images(side):,} images in this time"
+            maps += f"; wider networks would see fewer than {WIDER * self.final_images(side):,} images in these hours"
         self.take({"model.fmap_base": sizes.fmap_base, "model.fmap_max": sizes.fmap_max}, maps)
         is_logistic = "loss" not in self.given or self.config.loss.name == "logistic"
         if side != FEATURES_FROM or facts.drawn or facts.channels not in (1, 3) or not is_logistic:
@@ -209,12 +209,12 @@ class Recipe:
         return model.architecture(sizes.resolution, self.facts.channels, self.facts.num_classes).width(resolution)
 
     def least_seconds(self, sizes: NetworkSizes, times: int = 1) -> float:
-        """The seconds that growth and then `times` x `final_images` images at the final resolution take."""
+        """The seconds of all phases before the last, and of `times` x `final_images` images in the last phase."""
         side, each = sizes.resolution, self.costs(sizes, self.batch_sizes(sizes.resolution))
         return growth_seconds(each, *self.lengths()) + times * self.final_images(side) * each[side]
 
     def final_images(self, side: int) -> int:
-        """The least number of images at the final resolution `side`; without time for these, a lower one is chosen."""
+        """The least number of images at the final resolution `side`; without time for them, `side` is not chosen."""
         if self.grows:  # only new layers have to learn: FADE[side] images suffice
             return FADE[side] if side > self.config.schedule.first_resolution else 0
         return (DRAWN_FINAL if self.facts.drawn else FINAL)[side]
@@ -239,7 +239,7 @@ class Recipe:
         return {side: min(max(size, least), most) for side, size in batch.items() if side <= resolution}
 
     def choose_lengths(self) -> int:
-        """Choose the number of images per phase so that training fills the time; returns the sum of all phases."""
+        """Choose the number of images per phase so that training takes `seconds`; returns the sum of all phases."""
         side, config, each = self.sizes.resolution, self.config.schedule, self.costs(self.sizes, self.batch)
         levels, (stable, fade) = sorted(each), self.lengths()
         growth, worth = growth_seconds(each, stable, fade), self.least_seconds(self.sizes) <= self.seconds
@@ -257,9 +257,9 @@ class Recipe:
         stable, fade = chosen(STABLE_KEY, stable, levels[:-1]), chosen(FADE_KEY, fade, levels[1:])
         growing = growth_seconds(each, stable, fade)
         stable[side] = max(two_digits((self.seconds - growing) / each[side]), int(value_at(self.batch, side)))
-        reason = f"growth takes {growing / self.seconds:.0%} of the time, {side}x{side} the rest"
-        reason = reason if growing else f"all of them at {side}x{side}"
-        reason += f", lengths are {factor:.3g} x the recipe's" if self.scales else "" if worth else ": too few images"
+        reason = f"phases before the last take {growing / self.seconds:.0%} of the time, {side}x{side} takes the rest"
+        reason = reason if growing else f"training is at {side}x{side} only"
+        reason += f", phases are {factor:.3g} x the recipe's" if self.scales else "" if worth else ": too few images"
         self.take({STABLE_KEY: stable, FADE_KEY: fade or 0}, reason)
         if self.scales or STABLE_KEY in self.given or config.total_images is not None:
             self.choices.append(Choice("schedule.total_images", None, "training ends when the hours are over"))

@@ -60,7 +60,7 @@ class Source:
     pyramid: ImagePyramid
     architecture: Architecture
     checkpoint: Checkpoint | None  # the checkpoint to resume from; None except on rank 0
-    notes: list[str]  # lines for the log
+    notes: list[str]  # lines to log
 
     @property
     def spent(self) -> float:
@@ -72,7 +72,7 @@ class Source:
 def open_run(
     config: TrainConfig, find_images: FindImages, group: ProcessGroup, began: float | None = None
 ) -> Iterator[Run]:
-    """Build the training run on this rank, resume it from its checkpoint, if any, and close its files in the end.
+    """Build the training run on this rank, resume it from a checkpoint, if any, and close the run's files in the end.
 
     Args: began: `Run.began` from before a rollback; None when a command opens the run for the first time.
     Raises UserError, on one rank, for every mistake that can be found before the first step.
@@ -193,7 +193,7 @@ def find_source(
 
 
 def restore(config: TrainConfig, source: Source, trainer: Trainer, group: ProcessGroup) -> None:
-    """On all ranks, load the checkpoint to resume from, or else the weights in `init_from`; adds a note for the log."""
+    """On all ranks, load the checkpoint to resume from, or else the weights in `init_from`; adds a line for the log."""
     checkpoint, state, notes = source.checkpoint, trainer.state, source.notes
     with group.collective_errors():
         if checkpoint is not None:
@@ -207,7 +207,7 @@ def restore(config: TrainConfig, source: Source, trainer: Trainer, group: Proces
 def open_everywhere(
     config: TrainConfig, find_images: FindImages, schedule: Schedule, group: ProcessGroup
 ) -> ImagePyramid:
-    """Open the pyramid on every rank; rank 0 prepares it first, and one rank per machine verifies its checksums."""
+    """Open the pyramid on every rank; rank 0 prepares it first, and one rank per machine verifies the checksums."""
     final, place = schedule.final_resolution, None
     for is_mine in (group.is_main, group.local_rank == 0, True):  # rank 0 prepares first, then one rank per machine
         with group.collective_errors():
@@ -236,7 +236,7 @@ def disk_errors(run_dir: Path, group: ProcessGroup) -> Iterator[None]:
 def introduce(
     reporter: Reporter, source: Source, description: dict[str, Any], state: State, limit: TimeLimit | None
 ) -> None:
-    """Log a summary of the run and the notes of `source`, and write the configuration to TensorBoard."""
+    """Log a summary of the run and the lines `source.notes`, and write the configuration to TensorBoard."""
     schedule, pyramid, run_dir = source.schedule, source.pyramid, reporter.run_dir
     g, d = count_parameters(state.g.network), count_parameters(state.d.network)
     first, final, side = schedule.first_resolution, schedule.final_resolution, pyramid.resolution
@@ -252,7 +252,7 @@ def introduce(
         f"Run directory  {run_dir}",
         f"Data           {pyramid.images:,} images, {pyramid.channels} channels, up to {side}x{side}{unused}",
         f"Networks       G {g:,}  D {d:,} parameters",
-        f"Schedule       {first}x{first} to {final}x{final}, {phases}",
+        f"Grows from     {first}x{first} to {final}x{final}, {phases}",
         f"Training time  {until(seconds, datetime.now())}",
         f"Watch it with  {command_line('monitor', run=run_dir)}",
         *filter(None, source.notes),

@@ -74,7 +74,7 @@ class TrainingConsole:
         self.rows = {"tick": "none yet", "quality": last_quality(run_dir) or "not measured yet"}
         self.end = 0.0  # value of time.monotonic() at which the run should end
         self.warnings: deque[str] = deque(maxlen=KEPT_WARNINGS)
-        self._strip: list[RenderableType] = []  # the newest faces; empty on a terminal without true colour
+        self._strip: list[RenderableType] = []  # thumbnails of the newest fakes; empty without true colour
         self._console = LastingConsole()
         self.line, self.box = self._console.say, self._console.box
         self.is_live = self._console.is_terminal and not self._console.is_dumb_terminal
@@ -91,7 +91,7 @@ class TrainingConsole:
         self.close()
 
     def close(self) -> None:
-        """End the live view; the log lines and the newest faces stay on the terminal."""
+        """End the live view; the log lines and the thumbnails of the newest fakes stay on the terminal."""
         with suppress(OSError):
             self._live.stop()
         for strip in self._strip:

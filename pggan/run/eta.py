@@ -15,7 +15,7 @@ from pggan.training.timing import PhaseTimes
 HALF_LIFE_SECONDS, HALF_LIFE_SHARE = 60.0, 0.5
 TRUSTED_SECONDS = 3.0  # steps measured before training weigh as much as 3 seconds of training
 TRAINING_SHARE = 0.98  # share of `hours` that training may use; saving the last checkpoint needs the rest
-KNOWN_SHARE = 0.1  # until this share of `hours` has passed, too few steps are measured to shorten growth
+KNOWN_SHARE = 0.1  # until this share of `hours` has passed, too few steps are measured to shorten phases
 PLANNED = ("growth_images", "lr_decay_images", "total_images")  # keys that `hours=` changes and state.json stores
 ENDLESS = 10**12  # an image count that no run reaches
 
@@ -86,7 +86,7 @@ class TimeLimit:
     def plan(self, images: int, now: float, reserve: float = 0.0) -> None:
         """Change the schedule so that training ends in time; `images` have been shown at the time `now`.
 
-        Growth is shortened if the last phase would get less than half of its configured time.  The decay of the
+        Other phases are shortened if the last phase would get less than half of its configured time.  The decay of the
         learning rates keeps its share of the last phase.
         Args: reserve: seconds to keep for the last evaluation.
         """
@@ -103,7 +103,7 @@ class TimeLimit:
         course.schedule = replace(course.schedule, lr_decay_images=decay, total_images=max(reached, images + 1))
 
     def _grown_within(self, seconds: float, images: int) -> Schedule:
-        """Shorten the rest of growth, all phases by one factor, to at most `seconds`.
+        """Shorten the phases left before the last phase, all by one factor, to at most `seconds` in sum.
 
         A fade that has begun is shortened, too, and alpha still reaches 1.  A phase that has begun never gets longer.
         """

@@ -1,4 +1,4 @@
-"""Metrics during training: when an evaluation is due, its values, and whether its checkpoint is the best so far.
+"""Metrics during training: when an evaluation is due, the values, and whether the checkpoint is the best so far.
 
 An evaluation changes no state and uses no random numbers of training.  Rank 0's wall clock decides when an evaluation
 is due, so equal runs may be evaluated at different image counts; at the same image count, their values are equal.
@@ -27,7 +27,7 @@ MAX_POINTS = 100  # limit of evaluations per run if evaluation.interval_images i
 
 
 def is_better(mark: dict[str, Any], best: Any) -> bool:
-    """Whether `mark` is of a later phase than `best`, or has a lower value in the same phase, or another metric."""
+    """Whether the result `mark` beats `best`, by a later phase, a lower value in this phase, or another metric."""
     if best is None or best["metric"] != mark["metric"]:
         return True
     this, other = ((-one["resolution"], one["fading"], one["value"]) for one in (mark, best))
@@ -84,7 +84,7 @@ class TrainingEvaluator:
             found = self.evaluator.evaluate(g_ema, shown, self.pyramid, group=self.group)
         except (UserError, RemoteUserError, torch.OutOfMemoryError) as error:  # a failure must not end training
             if isinstance(error, torch.OutOfMemoryError) and self.group.world_size > 1:
-                raise  # if one rank went on alone, the other ranks would wait for this rank forever
+                raise  # a rank that went on alone would leave the others waiting in collectives
             self.reporter.line(f"No evaluation at {images:,} images: {error}")
             return {}
         finally:
@@ -110,7 +110,7 @@ class TrainingEvaluator:
         return bool(self.group.broadcast_object(has_time))
 
     def _mark_best(self, values: dict[str, float], phase: Phase) -> None:
-        """Log the metrics `values`; the best values so far become the `mark` of the next checkpoint."""
+        """Log the metrics `values`.  The best values so far become `mark`, which the next checkpoint stores."""
         name = next((name for name in values if name.startswith(f"{self.decides}@")), None)
         if name is not None and math.isfinite(values[name]):
             mark = {"metric": name, "value": values[name], "resolution": phase.resolution, "fading": phase.alpha < 1}

@@ -20,7 +20,7 @@ SPIKE_FACTOR = 100  # alarm if a gradient norm exceeds 100 times its median; a n
 # ADA aims at a mean sign of 0.6 for D's scores of reals (Karras et al. 2020, section 3).
 # Runs of the recipe avatars_32 stay below a mean sign of 0.67, so a limit of 0.8 raises no alarm there.
 # A mean sign of 0.8 means that D is wrong about one real in 10.
-# Relativistic losses compare a real with a fake, so `Loss.mean_sign` converts MAX_SIGN for these losses.
+# For relativistic losses, which have signs of score differences, `Loss.mean_sign` computes a limit from MAX_SIGN.
 MAX_SIGN, RECENT_TICKS = 0.8, 12
 REALS_SIGN = "health/reals_sign"
 REMEDIES = {

@@ -30,7 +30,7 @@ from pggan.sampling.marks import mark_in, mark_line
 
 SHEET_IMAGES = 48
 SHEET_COLUMNS = 8
-SHEET_TILE = 128  # pixels
+SHEET_TILE = 128  # side of an image on the contact sheet, in pixels
 
 
 def run(config: InspectConfig) -> int:
@@ -73,7 +73,7 @@ def facts_of_run(path: Path) -> dict[str, Any]:
 
 
 def facts_of_generator(path: Path) -> dict[str, Any]:
-    """Return the facts of a generator file, such as images shown, resolution, parameters and licence."""
+    """Return the facts of a generator file: resolution, number of images shown in training, parameters, licence …"""
     with refusing_generators(path):
         about, parameters = read_generator_header(path), Counter[str]()
         for name, (_, shape) in stored_tensors(path).items():

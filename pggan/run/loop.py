@@ -1,4 +1,4 @@
-"""The training run on one rank: its work before and after each step, and at the end."""
+"""The training run on one rank: the work before and after each step, and at the end."""
 
 import time
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ SPENT = "spent_seconds"  # key of state.json: training time in seconds at the ch
 
 @dataclass
 class Run:
-    """The parts of a training run, and the work before and after each of its steps and at its end."""
+    """The parts of a training run, and the run's work before and after each step and at the end."""
 
     run_dir: Path
     trainer: Trainer
@@ -120,7 +120,7 @@ class Run:
             self._save()
 
     def _tick(self, step: Step) -> None:
-        """Report the metrics of all steps since the last tick; evaluate the averaged generator if it is time."""
+        """Report the metrics of all steps since the last tick; evaluate the averaged generator if this is due."""
         state, group, loss = self.state, self.group, self.trainer.loss
         is_sound = updates_were_taken(state, self.most_skipped)
         values = self._numbers.take()  # waits for the device
@@ -167,7 +167,7 @@ class Run:
         return self._problem is None
 
     def finish(self) -> int:
-        """Write the last checkpoint, wait for the disk, and print a command to try next; returns the exit code.
+        """Write the last checkpoint, wait until it is written, and print a command to try next; returns the exit code.
 
         Raises NonFiniteError, on all ranks, if the checkpoint has numbers that are not finite.
         """

@@ -81,7 +81,7 @@ def qualities(run_dir: Path) -> Iterator[str]:
 
 
 def serve(logdir: Path, title: str, port: int | None) -> str:
-    """Start TensorBoard for the runs in `logdir` in a thread; returns its address.
+    """Start TensorBoard for the runs in `logdir` in a thread; returns TensorBoard's address.
 
     Raises UserError if the port is in use.
     """

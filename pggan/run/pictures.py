@@ -1,4 +1,4 @@
-"""Draws the pictures of a run during training: preview grids, frames of its film, and TensorBoard's projector."""
+"""Draws the pictures of a run during training: preview grids, frames of a film, and TensorBoard's projector."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,7 +103,7 @@ class Pictures:
             self.reporter.warn(f"Pictures of {images:,} images are left out: {str(error).partition('. GPU')[0]}.")
 
     def write_film(self) -> None:
-        """Write the film of the run's growth, unless the run took fewer than LEAST_SECONDS."""
+        """Write a film of the grids stored during training; runs shorter than LEAST_SECONDS get no film."""
         if 3600 * self.reporter.hours >= LEAST_SECONDS:
             grids = stored_grids(self.film)
             frames, mark = film_of(grids, len(grids), FILM_SIDE), self.reporter.mark(self.state.images)

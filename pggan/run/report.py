@@ -147,7 +147,7 @@ class Reporter:
         self.eta.evaluated(seconds)
 
     def mark(self, images: int) -> str | None:
-        """Return the text of the mark in pictures made after `images` images; None if marks are off."""
+        """Return the text that marks pictures after `images` images as generated; None if marks are off."""
         return mark_line(self.marks, self.run_dir, f"after {images:,} images, seeds from 0 on")
 
     def picture(self, tag: str, picture: Pixels, path: Path | None, images: int) -> None:

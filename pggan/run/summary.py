@@ -13,7 +13,7 @@ from pggan.core.quality import in_words
 from pggan.core.text import command_line, duration
 
 METRICS_FILE = "metrics.jsonl"  # the scalars of each tick as one JSON object per line
-FILM = "growth.webp"  # file in samples/: the film of growth that a run writes when it ends
+FILM = "growth.webp"  # file in samples/: a film of G's images during training, written when the run ends
 WIDTH = 65  # columns of text in a box of 80 columns; headings and borders take the rest
 COMMANDS = LOOK, GO_ON = "Look", "Go on"  # headings of the next commands
 METRIC = "metrics/"  # prefix of the names of metrics in metrics.jsonl

@@ -53,7 +53,7 @@ def run(config: TrainConfig, find_images: FindImages | None = None) -> int:
     if count * config.distributed.nnodes == 1:
         return train(config, find_images, ProcessGroup.single_process(choose_device(kind)))
     alone = config.loss.name != "object"
-    require(alone, "devices", config.devices, "one device, because loss is an object (torchrun can use more)")
+    require(alone, "devices", config.devices, "one device (or use torchrun): new processes can't receive a loss object")
     return launch_ranks(config, kind, count)
 
 

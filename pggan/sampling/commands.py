@@ -72,7 +72,7 @@ def keyframes(generator: TrainedGenerator, config: PicturesConfig, number: int =
 
 
 def drawn_by(config: PicturesConfig) -> str | None:
-    """Return the line that marks a picture or film as generated (see `mark_line`); None if config.marks is false."""
+    """Return the text that marks a picture or film as generated (see `mark_line`); None if config.marks is false."""
     latents = f"seeds={config.seeds}" if config.latents is None else f"latents={','.join(config.latents)}"
     return mark_line(config.marks, config.run, latents)
 

@@ -102,7 +102,7 @@ def page_files(
 
     Args: run: gives the page its title; directions: see `directions_file`; without a file, the sliders move along the
     principal directions; about: facts for the page's script: `renderer` (server or browser), `films` (file endings) and
-    `seeds` (number of seeds for random faces); mark: the line of `mark_line` for pictures that the page saves.
+    `seeds` (number of seeds for random faces); mark: the text of `mark_line` for pictures that the page saves.
     Raises UserError if the directions do not fit the generator.
     """
     file, names = directions_file(run, directions), []
@@ -159,7 +159,7 @@ class Server(ThreadingHTTPServer):
         kind, fps, side = query["kind"], int(query["fps"]), int(query["resolution"])
         if kind not in ANIMATED or not 1 <= fps <= 120 or side not in self.generator.resolutions:
             raise UserError(
-                f"No film has {side}x{side} pixels, {fps} frames a second, ending {kind}.", "Reload the page."
+                f"No film can have {side}x{side} pixels, {fps} frames a second and ending {kind}.", "Reload the page."
             )
         small, side = (side, side), side * film_zoom(side)
         method = Image.Resampling.BICUBIC if query["smooth"] == "1" else Image.Resampling.NEAREST
@@ -195,7 +195,7 @@ class Server(ThreadingHTTPServer):
         return count * self.generator.latent_size * 4, latents()
 
     def rename(self, content: bytes) -> bytes:
-        """Save the names of directions, a JSON list, to a file; returns a note for the user if no file can be used.
+        """Save the names of directions, a JSON list, to a file; returns a sentence for the user if no file can be used.
 
         Raises ValueError if `content` is not JSON, and OSError if the file can't be written.
         """

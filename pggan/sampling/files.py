@@ -29,7 +29,7 @@ MOST_FPS = {".gif": 50, ".webp": 90}
 MOST_PIXELS = 2**28  # largest number of pixels of a picture, so that a few copies fit into most machines' memory
 WIDEST = 2048  # pixels: the images of a sheet are not enlarged if the sheet would become wider than this
 PAPER, INK = 232, 40  # grey levels of captions: the background and the letters
-CAPTION_HEIGHT, FONT_SIZE = 16, 11  # pixels
+CAPTION_HEIGHT, FONT_SIZE = 16, 11  # both in pixels
 STAMP_SHARE = 16  # the line of text below a grid has 1/16 of the grid's height
 STAMP_LETTERS = 22  # the font size is 1/22 of the grid's width, so that the longest line of text fits
 # Below a constant rate factor (crf) of about 17, people see no loss in a video (FFmpeg's guide).
@@ -56,9 +56,9 @@ def output_path(out: str | None, run: str, name: str, kinds: tuple[str, ...]) ->
 
 
 def check_output(out: str, kinds: tuple[str, ...] = ()) -> Path:
-    """Check that `out` can be written, and return its path; the directory of `out` need not exist yet.
+    """Check that `out` can be written, and return `out` as a path.  Missing parent directories are no error.
 
-    Args: kinds: the allowed file endings; "" allows a directory; if `kinds` is empty, `out` is a directory.
+    Args: kinds: the allowed endings of `out`, where "" stands for a directory; (): a directory with any name.
     Raises UserError for another ending, for a video without PyAV, or if the directory is not writable.
     """
     path, ending = Path(out), Path(out).suffix.lower()

@@ -1,6 +1,6 @@
 """Marks pictures and films in their metadata as drawn by a neural network.  This module imports no torch.
 
-A mark is an XMP packet with IPTC's DigitalSourceType `trainedAlgorithmicMedia`, and a line with program, run and seed.
+A mark is an XMP packet with IPTC's DigitalSourceType `trainedAlgorithmicMedia`, and a description: program, run, seed.
 Sources: IPTC Photo Metadata Standard 2025.1; XMP specification part 3 (where packets lie in each kind of file).
 """
 
@@ -16,7 +16,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from pggan.core.process import __version__
 
-MOST_LETTERS = 1000  # length of the longest line of a mark, because a JPEG file holds at most 64 KB of XMP
+MOST_LETTERS = 1000  # length of the longest description, because a JPEG file holds at most 64 KB of XMP
 PNG_KEY, PNG_HEADER_BYTES = "XML:com.adobe.xmp", 33  # bytes of a PNG file's signature and first chunk
 MP4_BOX = b"uuid" + UUID("be7acfcb-97a9-42e8-9c71-999491e3afac").bytes
 GIF_TRAILER = bytes([1, *range(255, -1, -1), 0])  # lets GIF readers without XMP skip the packet as blocks of data
@@ -30,7 +30,7 @@ PACKET = f"""<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?><x:xmpmeta 
 
 
 def mark_line(wanted: bool, run: object, what: str) -> str | None:
-    """Return the line of a mark: program, run and `what` was drawn, such as seeds=0-63; None if `wanted` is false."""
+    """Return a mark's description: program, run and `what` was drawn, such as seeds=0-63; None if not `wanted`."""
     line = f"Drawn by a neural network: pggan {__version__}, run={run}, {what}"[:MOST_LETTERS]
     # "?" replaces control codes, which XML forbids, and surrogates, which stand for undecodable bytes of file names.
     return re.sub(r"[^ -~\u00a0-\ud7ff]", "?", line) if wanted else None
@@ -46,7 +46,7 @@ def saving(line: str | None, text: PngInfo | None = None) -> dict[str, Any]:
 
 
 def packet(line: str) -> bytes:
-    """Return the XMP packet of a mark with `line`."""
+    """Return the XMP packet of a mark with the description `line`."""
     return PACKET.replace("LINE", escape(line)).encode()
 
 
@@ -71,7 +71,7 @@ def mark_film(path: Path, kind: str, line: str | None) -> None:
 
 
 def mark_in(path: Path) -> dict[str, str | None]:
-    """Return the DigitalSourceType and the line of the mark in a picture or film; None for a missing value."""
+    """Return the DigitalSourceType and the description in the metadata of a picture or film; None if missing."""
     found = re.search(rb"<x:xmpmeta.*?</x:xmpmeta>", path.read_bytes(), re.DOTALL)
     text = found[0].decode("utf-8", "replace") if found else ""
     source = re.search(r"DigitalSourceType\s*(?:=\s*[\"']|>)\s*([^\"'<]+)", text)

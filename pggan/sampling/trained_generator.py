@@ -69,7 +69,7 @@ class TrainedGenerator:
 
     On one machine, a seed or a latent always gives the same image, whatever other images the same call draws.
 
-    Attributes: resolution, alpha: the stage that training had reached; images: the number of images shown in training;
+    Attributes: resolution, alpha: those that training had reached; images: the number of images shown in training;
     resolutions: all resolutions that the network has layers for; latent_size: Z; num_classes, class_names: 0 and empty
     for a generator without classes; network: the PyTorch module; loaded: the content of the generator's file.
     """
@@ -96,7 +96,7 @@ class TrainedGenerator:
     ) -> RenderSettings:
         """Return settings for drawing images; raises UserError for a resolution or class that the generator lacks.
 
-        Args: resolution, alpha: the stage, by default the stage that training had reached; truncation: below 1, images
+        Args: resolution, alpha: by default, those that training had reached; truncation: below 1, images
         are pulled towards the average image; label: number or name of the class, by default the first class.
         """
         if resolution is not None and resolution not in self.resolutions:
@@ -119,11 +119,11 @@ class TrainedGenerator:
         return self.draw(self.latents(seeds), **stage)
 
     def draw(self, latents: Tensor, **stage: Any) -> Pictures:
-        """Draw one PIL picture for each of `latents` [N, Z]; `stage`: keyword arguments of the method `settings`."""
+        """Draw one PIL picture for each of `latents` [N, Z]; the other arguments are those of the method `settings`."""
         return Pictures(map(to_pil, self.stream(latents, self.settings(**stage))))
 
     def grid(self, seeds: Seeds = "0-15", columns: int | None = None, **stage: Any) -> Image.Image:
-        """Draw `seeds` on one sheet, enlarged for a screen; `stage`: keyword arguments of the method `settings`."""
+        """Draw `seeds` on one sheet, enlarged for a screen; the others are arguments of the method `settings`."""
         return self.sample(seeds, **stage).grid(columns)
 
     def path(self, seeds: Seeds, kind: str, frames: int, settings: RenderSettings | None = None) -> Tensor:
@@ -141,7 +141,7 @@ class TrainedGenerator:
         return torch.cat([laplacian_distance(before, after) for before, after in pairwise(images)])
 
     def interpolate(self, seeds: Seeds, frames: int = 9, path: str = "slerp", **stage: Any) -> Pictures:
-        """Draw the frames of a path through `seeds`: slerp, lerp or loop; `stage`: keyword arguments for `settings`."""
+        """Draw the frames of a path through `seeds`: slerp, lerp or loop; the others are arguments of `settings`."""
         return self.draw(self.path(seeds, path, frames), **stage)
 
     def film(
@@ -187,7 +187,7 @@ class TrainedGenerator:
     def project(self, picture: Picture, *, steps: int = STEPS, **stage: Any) -> Projection:
         """Find the latent whose image is nearest to `picture`, a file or a PIL image.
 
-        Args: steps: number of steps of the optimiser; stage: keyword arguments for `settings`, such as resolution=64.
+        Args: steps: number of steps of the optimiser; stage: arguments of the method `settings`, such as resolution=64.
         Raises UserError if `picture` can't be read as an image, or is smaller than the generator's images.
         """
         settings = self.settings(**stage)

@@ -31,7 +31,7 @@ def train_step(state: State, micro_batches: Sequence[StepInputs], reducer: Gradi
             terms.append(backward(d, d_terms(state, micro_batch, fakes), batch, reducer))  # terms {name: [N]}
     wait_for_d = reducer.start_all_reduce(d, batch)
 
-    for micro_batch in micro_batches:  # G draws new fakes while D's gradients are summed
+    for micro_batch in micro_batches:  # G draws new fakes while the ranks sum D's gradients
         with use_options(g.network, options):
             fakes = g.network(micro_batch.latents_g, micro_batch.reals.fake_labels, side, first.alpha)  # [N, C, R, R]
             if micro_batch is first:  # D must be updated before it scores G's fakes
@@ -48,8 +48,8 @@ def train_step(state: State, micro_batches: Sequence[StepInputs], reducer: Gradi
 def d_terms(state: State, inputs: StepInputs, fakes: Tensor) -> LossTerms:
     """The terms of D's loss for the reals of `inputs` and for `fakes` [N, C, R, R].
 
-    With pretrained features, gradient penalties differentiate the scores with respect to the augmented images and the
-    projected features.  No gradient goes through the pretrained network.
+    With pretrained features, gradient penalties treat the augmented images and their projected features as two separate
+    inputs of D.  So no gradient goes from the features through the pretrained network to the images.
     """
     d: Any = state.d.network
     spec, reals = inputs.spec, inputs.reals

@@ -60,7 +60,7 @@ class Speed(NamedTuple):
         return cls(step, level, share * products, copies / 2)  # float32 moves twice the bytes, hence / 2
 
     def seconds(self, architecture: Architecture, resolution: int, batch: int, reg_interval: int) -> float:
-        """The expected mean seconds of a step, lazy penalties included.  For `batch` 0, the time without any images."""
+        """The expected mean seconds of a step, lazy penalties included.  For `batch` 0: seconds without images."""
         passes, found, before = batch * (UPDATE_PASSES + PENALTY_PASSES / reg_interval), self.step_seconds, 0
         for level in resolutions_between(MIN_RESOLUTION, resolution):
             width, total = architecture.width(level), architecture.multiply_adds(level)
@@ -107,7 +107,7 @@ class PhaseTimes(NamedTuple):
     """The training seconds per image in each phase of a schedule."""
 
     seconds_per_image: tuple[float, ...]  # one value per phase, in the order of phases
-    measured: frozenset[int]  # resolutions whose steps were measured; other times are estimates
+    measured: frozenset[int]  # resolutions whose steps were timed; for others, `seconds` is estimated
 
     def seconds(self, schedule: Schedule, before: int, after: int) -> float:
         """The seconds of training from image count `before` to image count `after`."""

@@ -50,7 +50,7 @@ def test_rounds_of_the_warm_up_do_not_count():
         ("bench device=tpu", "Use auto"),
         ("bench modes=[graph]", "compute.cuda_graphs"),
         ("bench scaling devices=tpu", "Did you mean 'cpu'"),
-        ("bench scaling batch=2", "the same number for each of 2 ranks"),
+        ("bench scaling batch=2", "each of 2 ranks needs equally many groups"),
     ],
 )
 def test_mistakes_are_refused(words, remedy, capsys):

@@ -16,7 +16,7 @@ MISTAKES = {
     # types
     "seed=one": "a whole number",
     # values
-    "schedule.first_resolution=32": "training grows upwards",
+    "schedule.first_resolution=32": "training goes from low to high resolutions",
     "schedule.batch=6": "a multiple of 4",
     # what is not there, or can't be
     "data.path=no/such/folder": "no/such/folder",

@@ -128,7 +128,7 @@ def test_what_the_run_will_do_is_announced(finished_run):
     for line in (
         f"Run directory  {finished_run}",
         "Data           48 images, 3 channels, up to 16x16",
-        "Schedule       4x4 to 16x16, 5 phases, 160 images",
+        "Grows from     4x4 to 16x16, 5 phases, 160 images",
         f"Watch it with  pggan monitor run={finished_run}",
         "Phase 1 of 5: 4x4 stable, batch 8",
         "Done: 160 images in ",
