@@ -24,11 +24,6 @@ def test_widths_are_those_of_the_papers_table_2():
     assert found == {4: 512, 8: 512, 16: 512, 32: 512, 64: 256, 128: 128, 256: 64, 512: 32, 1024: 16}
 
 
-def test_broken_widths_are_rounded_down_and_never_reach_0():
-    odd = variant(fmap_base=100, fmap_max=512)  # 100 / 2^stage: 50, 25, 12.5, 6.25, 3.125, 1.56, 0.78, 0.39, 0.195
-    assert [odd.width(r) for r in odd.resolutions] == [50, 25, 12, 6, 3, 1, 1, 1, 1]
-
-
 @pytest.mark.parametrize(("resolution", "direct", "fused"), STAGES)
 def test_cost_of_each_stage_is_that_of_the_table(resolution, direct, fused):
     assert PAPER.multiply_adds(resolution) / 1e9 == pytest.approx(direct, rel=2e-3, abs=5e-4)

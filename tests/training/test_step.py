@@ -79,9 +79,6 @@ def equal(one, other):
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-# ---- the step worked by hand -------------------------------------------------------------------------------
-
-
 def norms_at(d, images):
     """The norms of the gradient of D's scores at images."""
     images = images.clone().requires_grad_()
