@@ -221,11 +221,11 @@ def _mended_jpeg(content: bytes) -> bytes:
 def _orientation(image: Image.Image) -> Any:
     """The orientation that EXIF or XMP data state; 1 without such data, None if the data can't be read."""
     info = image.info
-    if "Raw profile type APP1" in info:  # older versions of ImageMagick write EXIF data under this name
-        info.setdefault("Raw profile type exif", info["Raw profile type APP1"])
-    # Pillow finds the orientation only between double quotes.
-    info["XML:com.adobe.xmp"] = info.get("xmp", b"").decode("latin-1").replace("'", '"')
     try:
+        if "Raw profile type APP1" in info:  # older versions of ImageMagick write EXIF data under this name
+            info.setdefault("Raw profile type exif", info["Raw profile type APP1"])
+        xmp = info.get("XML:com.adobe.xmp") or info.get("xmp", b"").decode("latin-1")
+        info["XML:com.adobe.xmp"] = xmp.replace("'", '"')  # Pillow finds the orientation only between double quotes
         Image.Exif().load(info.get("exif", b""))  # unlike `getexif`, this raises an error for damaged data
         return Image.Image.getexif(image).get(ORIENTATION_TAG, 1)
     except Exception:  # damaged EXIF data raises nearly every type of error

@@ -96,7 +96,7 @@ def classes_of(labels: bool | str, source: Source, entries: Sequence[Entry]) -> 
 
 
 def read_labels(content: bytes, names: Sequence[str]) -> dict[str, str]:
-    """Read a table of labels; returns {name: label} for those of `names` that have a label.
+    """Read a table of labels; returns {name: label} for each of `names` that has a label.
 
     The table is JSON (`{name: label}` or `{"labels": [[name, label], …]}`), or text with two columns, such as CSV.
     Raises ValueError for other content, and for labels that are fractions or lists.

@@ -75,7 +75,7 @@ def check_output(out: str, kinds: tuple[str, ...] = ()) -> Path:
 
 
 def writable(kinds: tuple[str, ...]) -> list[str]:
-    """Return those of the file endings `kinds` that this installation can write; a video needs PyAV."""
+    """Return the endings in `kinds` whose files this installation can write; a video needs PyAV."""
     return [kind for kind in kinds if kind != VIDEO or find_spec("av") is not None]
 
 

@@ -32,7 +32,7 @@ PACKET = f"""<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?><x:xmpmeta 
 def mark_line(wanted: bool, run: object, what: str) -> str | None:
     """Return a mark's description: program, run and `what` was drawn, such as seeds=0-63; None if not `wanted`."""
     line = f"Drawn by a neural network: pggan {__version__}, run={run}, {what}"[:MOST_LETTERS]
-    # "?" replaces control codes, which XML forbids, and surrogates, which stand for undecodable bytes of file names.
+    # "?" replaces control codes and surrogates, which XML forbids.  Surrogates are bytes of file names.
     return re.sub(r"[^ -~\u00a0-\ud7ff]", "?", line) if wanted else None
 
 
