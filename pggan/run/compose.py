@@ -1,4 +1,4 @@
-"""Builds a training run from its configuration; the parts of the run get plain values, never the configuration."""
+"""Builds the parts of a training run from its configuration."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -48,8 +48,7 @@ from pggan.training.build import build_trainer, missing
 from pggan.training.timing import StepTimes
 from pggan.training.trainer import Trainer
 
-# A function of this type takes the final resolution, prepares a pyramid if needed, and returns the pyramid's path.
-FindImages = Callable[[int], Path]
+FindImages = Callable[[int], Path]  # takes the final resolution; returns the path of the prepared training images
 
 
 @dataclass(frozen=True)
@@ -59,12 +58,11 @@ class Source:
     schedule: Schedule
     pyramid: ImagePyramid
     architecture: Architecture
-    checkpoint: Checkpoint | None  # the checkpoint to resume from; None except on rank 0
+    checkpoint: Checkpoint | None  # the checkpoint to resume from, which only rank 0 reads; None on all other ranks
     notes: list[str]  # lines to log
 
     @property
     def spent(self) -> float:
-        """The seconds that the run had trained when the checkpoint was written; 0 without a checkpoint."""
         return 0.0 if self.checkpoint is None else float(self.checkpoint.header.get(SPENT, 0.0))
 
 
@@ -72,10 +70,9 @@ class Source:
 def open_run(
     config: TrainConfig, find_images: FindImages, group: ProcessGroup, began: float | None = None
 ) -> Iterator[Run]:
-    """Build the training run on this rank, resume it from a checkpoint, if any, and close the run's files in the end.
+    """Build the training run on this rank and load its checkpoint, if any; a rollback passes the old `Run.began`.
 
-    Args: began: `Run.began` from before a rollback; None when a command opens the run for the first time.
-    Raises UserError, on one rank, for every mistake that can be found before the first step.
+    Raises UserError for every mistake that can be found before the first step.
     """
     device, description, schedule = group.device, describe(config), config.schedule.build()
     settings, spent = config.trainer_settings(), command_seconds()
@@ -90,7 +87,7 @@ def open_run(
         metrics = Evaluator(wanted.metrics, wanted.extractor, device, count=wanted.count)
     run_dir = Path(group.broadcast_object(group.on_main(lambda: str(choose_run_dir(config.run_dir, config.name)))))
 
-    with ExitStack() as stack:  # the lock, the signal handler and open files stay until the run ends
+    with ExitStack() as stack:
         interruption = stack.enter_context(StopSignal(at_once=True, then=partial(next_start, run_dir)))
         group.on_main(lambda: stack.enter_context(lock_run_dir(run_dir)))
         source = find_source(config, description, run_dir, find_images, group)
@@ -103,7 +100,6 @@ def open_run(
         state, images = trainer.state, trainer.state.images
         stack.enter_context(disk_errors(run_dir, group))
 
-        # Only rank 0 writes reports and pictures.
         reporter: Reporter | NullReporter = NullReporter()
         pictures: Pictures | None = None
         limit: TimeLimit | None = None
@@ -161,19 +157,19 @@ def open_run(
 def find_source(
     config: TrainConfig, description: dict[str, Any], run_dir: Path, find_images: FindImages, group: ProcessGroup
 ) -> Source:
-    """Find training images and checkpoint; raises UserError if checkpoint, images and configuration do not match."""
+    """Find the training images and the checkpoint; raises UserError if these do not match the configuration."""
     schedule = config.schedule.build()
 
     def find_checkpoint() -> tuple[Checkpoint | None, list[str]]:
         for directory in (run_dir, run_dir / "checkpoints", run_dir / "samples", run_dir / "samples" / FOLDER):
             clean_partials(directory)
         found, notes = find_resume_point(config.resume, run_dir)
-        if found is not None:  # check before the slow preparation of images, so that wrong keys fail early
+        if found is not None:  # wrong settings fail here, before the slow preparation of images
             theirs = found.architecture
             ours = config.model.architecture(schedule.final_resolution, theirs.channels, theirs.num_classes)
             check_networks(found, ours)
         elif config.init_from is not None and not has_checkpoints(Path(config.init_from)):
-            generator_path(config.init_from, "init_from")  # a wrong path fails before the slow preparation of images
+            generator_path(config.init_from, "init_from")
         return found, notes
 
     checkpoint, notes = group.on_main(find_checkpoint) or (None, [])
@@ -181,7 +177,7 @@ def find_source(
     pyramid = open_everywhere(config, find_images, schedule, group)
     num_classes = len(pyramid.class_names or ()) if config.data.labels else 0
     architecture = config.model.architecture(schedule.final_resolution, pyramid.channels, num_classes)
-    if config.hours is not None:  # continue with the schedule that an earlier command has fitted to `hours`
+    if config.hours is not None:  # the checkpoint stores the schedule that was fitted to the time limit
         schedule = with_plan(schedule, group.broadcast_object(header))
     with group.collective_errors():
         if checkpoint is not None:
@@ -193,7 +189,7 @@ def find_source(
 
 
 def restore(config: TrainConfig, source: Source, trainer: Trainer, group: ProcessGroup) -> None:
-    """On all ranks, load the checkpoint to resume from, or else the weights in `init_from`; adds a line for the log."""
+    """Load the checkpoint, or else the weights in config.init_from, on all ranks; adds a line to `source.notes`."""
     checkpoint, state, notes = source.checkpoint, trainer.state, source.notes
     with group.collective_errors():
         if checkpoint is not None:
@@ -207,9 +203,9 @@ def restore(config: TrainConfig, source: Source, trainer: Trainer, group: Proces
 def open_everywhere(
     config: TrainConfig, find_images: FindImages, schedule: Schedule, group: ProcessGroup
 ) -> ImagePyramid:
-    """Open the pyramid on every rank; rank 0 prepares it first, and one rank per machine verifies the checksums."""
+    """Open the training images on every rank, after rank 0 has prepared them, if necessary."""
     final, place = schedule.final_resolution, None
-    for is_mine in (group.is_main, group.local_rank == 0, True):  # rank 0 prepares first, then one rank per machine
+    for is_mine in (group.is_main, group.local_rank == 0, True):  # machines may have separate disks
         with group.collective_errors():
             if is_mine and place is None:
                 place = find_images(final)
@@ -223,7 +219,7 @@ def open_everywhere(
 
 @contextmanager
 def disk_errors(run_dir: Path, group: ProcessGroup) -> Iterator[None]:
-    """Turn an OSError of a full or read-only disk inside the `with` block into a UserError."""
+    """Raise a UserError instead of an OSError if the disk is full or read-only inside the `with` block."""
     try:
         yield
     except OSError as error:
@@ -236,7 +232,7 @@ def disk_errors(run_dir: Path, group: ProcessGroup) -> Iterator[None]:
 def introduce(
     reporter: Reporter, source: Source, description: dict[str, Any], state: State, limit: TimeLimit | None
 ) -> None:
-    """Log a summary of the run and the lines `source.notes`, and write the configuration to TensorBoard."""
+    """Log a summary of the run and `source.notes`, and write the configuration to TensorBoard."""
     schedule, pyramid, run_dir = source.schedule, source.pyramid, reporter.run_dir
     g, d = count_parameters(state.g.network), count_parameters(state.d.network)
     first, final, side = schedule.first_resolution, schedule.final_resolution, pyramid.resolution

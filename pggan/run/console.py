@@ -1,7 +1,4 @@
-"""The console output of a training run on stderr: log lines and, on a terminal, a live view below these lines.
-
-A file, a pipe, a notebook or a terminal with TERM=dumb gets only the lines, without control characters.
-"""
+"""Prints the log lines of a run to stderr and, on a terminal, a live view of the progress below the lines."""
 
 import time
 from collections import deque
@@ -32,49 +29,46 @@ from pggan.run.summary import last_quality, quality
 from pggan.sampling.images import Pixels, to_pil
 
 FRAMES_PER_SECOND = 1  # drawing one frame of the live view delays training by 3 ms
-KEPT_WARNINGS = 3  # the live view shows the last three warnings; train.log keeps all warnings
+KEPT_WARNINGS = 3  # number of warnings in the live view; train.log keeps all warnings
 BAR_WIDTH = 26
 FACES = 8
 
 
 class LastingConsole(Console):
-    """A console on stderr that becomes quiet, and does not fail, when its pipe or terminal is closed."""
+    """A console on stderr that goes quiet, instead of failing, when its pipe or terminal is closed."""
 
     def __init__(self) -> None:
-        # A live view inside a Jupyter notebook would add a new copy of itself with every frame.
+        # In a Jupyter notebook, every frame of the live view would add a new copy of the view.
         super().__init__(stderr=True, highlight=False, force_jupyter=False)
 
     def say(self, text: str, style: str | None = None) -> None:
-        """Print `text`; on a terminal, long text is wrapped between words."""
-        if self.is_terminal and not text.startswith(NEXT):  # users copy the next command, so it is not wrapped
+        if self.is_terminal and not text.startswith(NEXT):  # users copy commands, so no command is wrapped
             text = fill(text, self.width, break_long_words=False, break_on_hyphens=False)
         self.print(text, markup=False, soft_wrap=True, style=style)
 
     def box(self, lines: Sequence[str]) -> None:
-        """Print `lines`, with a box around them if the terminal is wide enough."""
         fits = self.is_terminal and max(map(len, lines)) + 4 <= self.width
         text = Text("\n".join(lines))
         self.print(Panel.fit(text) if fits else text, soft_wrap=not fits)
 
     def print(self, *objects: Any, **settings: Any) -> None:
-        """Print `objects`; does nothing if the pipe or terminal is closed."""
         with suppress(OSError):
             super().print(*objects, **settings)
 
     def on_broken_pipe(self) -> None:
-        """Become quiet when the pipe is closed; without this method, rich would end the program."""
+        """Override the method of rich, which would end the program."""
         self.quiet = True
 
 
 class TrainingConsole:
-    """The console output of one training run; as a context manager, it shows the live view."""
+    """Prints the log lines of a training run; as a context manager, shows the live view."""
 
     def __init__(self, run_dir: Path, course: Course, images: int) -> None:
         self.run_dir, self.course, self.images, self.phase = run_dir, course, images, course.at(images)
         self.rows = {"tick": "none yet", "quality": last_quality(run_dir) or "not measured yet"}
-        self.end = 0.0  # value of time.monotonic() at which the run should end
+        self.end = 0.0  # expected end of the run, on the clock of time.monotonic()
         self.warnings: deque[str] = deque(maxlen=KEPT_WARNINGS)
-        self._strip: list[RenderableType] = []  # thumbnails of the newest fakes; empty without true colour
+        self._strip: list[RenderableType] = []  # thumbnails of the newest fakes, if the terminal has true colour
         self._console = LastingConsole()
         self.line, self.box = self._console.say, self._console.box
         self.is_live = self._console.is_terminal and not self._console.is_dumb_terminal
@@ -91,7 +85,7 @@ class TrainingConsole:
         self.close()
 
     def close(self) -> None:
-        """End the live view; the log lines and the thumbnails of the newest fakes stay on the terminal."""
+        """End the live view, but leave the newest thumbnails of fakes on the terminal."""
         with suppress(OSError):
             self._live.stop()
         for strip in self._strip:
@@ -99,21 +93,19 @@ class TrainingConsole:
         self._strip = []
 
     def warn(self, text: str) -> None:
-        """Print a warning, and keep it in the live view."""
         self.warnings.append(f"{self.images:,} images: {text}")
         self.line(text, "yellow")
 
     def faces(self, fakes: Pixels) -> None:
-        """Show the first `fakes` [N, R, R, C] in the live view, if the terminal has true colour."""
+        """Show thumbnails of the first 8 images of `fakes` [N, R, R, C], if the terminal has true colour."""
         if self.is_live and self._console.color_system == "truecolor":
             self._strip = [half_blocks(fakes[:FACES], self._console.width)]
 
     def progress(self, images: int, phase: Phase) -> None:
-        """Store the images shown and the current phase for the next frame of the live view."""
         self.images, self.phase = images, phase
 
     def tick(self, scalars: dict[str, float]) -> str:
-        """Show the `scalars` (value by name) of the last tick; returns the tick's line for train.log."""
+        """Update the live view from `scalars`, and return a line of text for train.log."""
         left, side = scalars["speed/eta_seconds"], self.phase.resolution
         self.end = time.monotonic() + left
         if words := quality(scalars):
@@ -143,12 +135,12 @@ class TrainingConsole:
         for name, text in (self.rows | {"checkpoint": (saved or ["none yet"])[-1]}).items():
             rows.add_row(name, Text(text))
         texts = Group(table, rows, *(Text(f"! {text}", "yellow") for text in self.warnings))
-        # Leave space for the ^C that a terminal adds on Ctrl-C: rich could not erase a line that wraps.
+        # On Ctrl-C, the terminal prints ^C; a full line would then wrap, and rich could not erase the line.
         return Group(*self._strip, Constrain(texts, self._console.width - len("^C")))
 
 
 def half_blocks(fakes: Pixels, width: int) -> RenderableType:
-    """Draw images [N, R, R, C] side by side with half-block characters, shrunk to at most `width` columns in sum."""
+    """Draw images [N, R, R, C] side by side with half-block characters, at most `width` characters wide."""
     side = max(min(fakes.shape[1], width // len(fakes)) // 2 * 2, 2)
     small = [to_pil(one).convert("RGB").resize((side, side), Image.Resampling.BOX) for one in fakes]
     pixels = np.concatenate([np.asarray(one) for one in small], 1)

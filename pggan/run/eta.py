@@ -1,4 +1,4 @@
-"""Estimates the remaining time of a run from measured step times; with `hours=`, fits the schedule into these hours."""
+"""Estimates the remaining time of a run, and fits the schedule into a time limit."""
 
 from bisect import bisect_right
 from dataclasses import dataclass, replace
@@ -10,85 +10,70 @@ from pggan.core.schedule import Course, Schedule
 from pggan.core.text import duration
 from pggan.training.timing import PhaseTimes
 
-# The weight of past step times has a half-life: half of the time since the start, but at least 60 seconds.
-# Recent step times predict the next phases best, but the average of too few step times is noisy.
+# Old step times lose weight, with a half-life of 60 seconds or half of the elapsed time, whichever is longer.
 HALF_LIFE_SECONDS, HALF_LIFE_SHARE = 60.0, 0.5
-TRUSTED_SECONDS = 3.0  # steps measured before training weigh as much as 3 seconds of training
-TRAINING_SHARE = 0.98  # share of `hours` that training may use; saving the last checkpoint needs the rest
-KNOWN_SHARE = 0.1  # until this share of `hours` has passed, too few steps are measured to shorten phases
-PLANNED = ("growth_images", "lr_decay_images", "total_images")  # keys that `hours=` changes and state.json stores
-ENDLESS = 10**12  # an image count that no run reaches
+TRUSTED_SECONDS = 3.0  # steps that are timed before training count as much as 3 seconds of training
+TRAINING_SHARE = 0.98  # share of the time limit for training; the rest is for saving the last checkpoint
+KNOWN_SHARE = 0.1  # until this share of the time limit has passed, too few steps are timed to shorten phases
+PLANNED = ("growth_images", "lr_decay_images", "total_images")  # a time limit changes these settings
+ENDLESS = 10**12  # more images than any run shows
 
 
 @dataclass
 class Eta:
-    """Estimates the seconds until a run ends, from the expected time of each phase and the measured speed so far.
-
-    Grids and checkpoints count as training time.  Future evaluations are expected to take the same share
-    of the time as past evaluations, but at most `max_share`.
-
-    Args: images: number of images shown so far; now: current time in seconds; later calls must use the same clock.
-    """
+    """Estimates the seconds until a run ends, from the expected time of each phase and the measured speed so far."""
 
     course: Course
     phase_times: PhaseTimes
     images: int
     now: float
-    max_share: float = 0.0
+    max_share: float = 0.0  # largest share of the time that evaluations are expected to take
 
     def __post_init__(self) -> None:
         self._took = self._expected = TRUSTED_SECONDS if self.phase_times.measured else 0.0
         self._began, self._evaluating = self.now, 0.0
 
     def evaluated(self, seconds: float) -> None:
-        """Add `seconds` to the time of evaluations, which does not count as training time."""
+        """Leave the `seconds` of an evaluation out of the measured training speed."""
         self._evaluating += seconds
         self.now += seconds
 
     def observe(self, images: int, now: float) -> None:
-        """Update the estimate: the run has shown `images` at the time `now`."""
         took, expected = now - self.now, self.phase_times.seconds(self.course.schedule, self.images, images)
         kept = 0.5 ** (took / max(HALF_LIFE_SECONDS, HALF_LIFE_SHARE * (now - self._began)))
         self._took, self._expected = self._took * kept + took, self._expected * kept + expected
         self.images, self.now = images, now
 
     def seconds_between(self, before: int, after: int, schedule: Schedule | None = None) -> float:
-        """Estimate the seconds from image count `before` to `after`, by default with this run's schedule."""
+        """Estimate the seconds of training from image count `before` to image count `after`."""
         ratio = self._took / self._expected if self._expected > 0 else 1.0
         ratio /= 1 - min(self._evaluating / max(self.now - self._began, 1.0), self.max_share)
         return ratio * self.phase_times.seconds(schedule or self.course.schedule, before, after)
 
     def images_after(self, seconds: float, images: int) -> int:
-        """Return the image count that a run without an end would reach `seconds` after image count `images`."""
+        """Estimate the image count `seconds` after image count `images`, as if the last phase never ended."""
         endless, counts = replace(self.course.schedule, total_images=ENDLESS), range(images + 1, ENDLESS)
         return images + bisect_right(counts, seconds, key=lambda count: self.seconds_between(images, count, endless))
 
 
 @dataclass(frozen=True)
 class TimeLimit:
-    """Fits the schedule of a run into `hours` of running time, start-up and earlier commands included.
-
-    Args: eta: estimates the time left; began: the current time minus the seconds that the run has taken so far;
-    configured: the schedule before any change.
-    """
+    """Fits the schedule of a run into `hours`, which include start-up and earlier commands."""
 
     hours: float
     eta: Eta
-    began: float
-    configured: Schedule
+    began: float  # `time.monotonic() - began` is the time that the run has taken so far
+    configured: Schedule  # the schedule without a time limit
 
     @property
     def planned(self) -> dict[str, Any]:
-        """The schedule values that `plan` may change; state.json stores them, so that a resumed run uses them."""
         schedule = self.eta.course.schedule
         return dict(zip(PLANNED, ([*schedule.growth_images], schedule.lr_decay_images, schedule.total), strict=True))
 
     def plan(self, images: int, now: float, reserve: float = 0.0) -> None:
-        """Change the schedule so that training ends in time; `images` have been shown at the time `now`.
+        """Change the schedule so that training ends in time, with `reserve` seconds left for the last evaluation.
 
-        Other phases are shortened if the last phase would get less than half of its configured time.  The decay of the
-        learning rates keeps its share of the last phase.
-        Args: reserve: seconds to keep for the last evaluation.
+        The earlier phases are shortened if the last phase would get less than half of its configured time.
         """
         eta, course, last, whole = self.eta, self.eta.course, self.configured.phases[-1], 3600 * self.hours
         spent = now - self.began
@@ -103,10 +88,7 @@ class TimeLimit:
         course.schedule = replace(course.schedule, lr_decay_images=decay, total_images=max(reached, images + 1))
 
     def _grown_within(self, seconds: float, images: int) -> Schedule:
-        """Shorten the phases left before the last phase, all by one factor, to at most `seconds` in sum.
-
-        A fade that has begun is shortened, too, and alpha still reaches 1.  A phase that has begun never gets longer.
-        """
+        """Shorten the remaining phases by one factor, so that the last phase begins after at most `seconds`."""
         schedule, planned = self.eta.course.schedule, self.configured.growth_images
         phases = zip(schedule.phases[:-1], planned, strict=True)
         schedule = schedule.with_growth([of.end - of.start if of.start < images else count for of, count in phases])
@@ -117,14 +99,14 @@ class TimeLimit:
 
 
 def with_plan(schedule: Schedule, plan: dict[str, Any]) -> Schedule:
-    """Return `schedule` with the values of the PLANNED keys in `plan`; other keys are ignored."""
+    """Return `schedule` with the settings in `plan` that a time limit has changed; ignores other keys of `plan`."""
     growth = plan.get("growth_images", ())
     schedule = schedule.with_growth(growth) if len(growth) == len(schedule.growth_images) else schedule
     return replace(schedule, **{key: plan[key] for key in PLANNED[1:] if key in plan})
 
 
 def until(seconds: float, now: datetime) -> str:
-    """Return a text such as "about 2.25 h, until 12:15"."""
+    """Return the time left as a text, such as "about 2.25 h, until 12:15"."""
     end = now + timedelta(seconds=min(seconds, 3e9))  # at most a century, because datetime ends in the year 9999
     clock = f"{end:%H:%M}" if end.date() == now.date() else f"{end:%H:%M on %d %B %Y}"
     return f"about {duration(seconds)}, until {clock}"

@@ -1,8 +1,4 @@
-"""Metrics during training: when an evaluation is due, the values, and whether the checkpoint is the best so far.
-
-An evaluation changes no state and uses no random numbers of training.  Rank 0's wall clock decides when an evaluation
-is due, so equal runs may be evaluated at different image counts; at the same image count, their values are equal.
-"""
+"""Evaluates the averaged generator during training, without any effect on training and its random numbers."""
 
 import math
 import time
@@ -23,20 +19,20 @@ from pggan.networks.networks import Generator
 from pggan.run.report import NullReporter, Reporter
 from pggan.sampling.generate import RenderSettings
 
-MAX_POINTS = 100  # limit of evaluations per run if evaluation.interval_images is not set: enough points for a curve
+MAX_POINTS = 100  # without evaluation.interval_images, a run has at most 100 evaluations, enough for a curve
 
 
 def is_better(mark: dict[str, Any], best: Any) -> bool:
-    """Whether the result `mark` beats `best`, by a later phase, a lower value in this phase, or another metric."""
+    """Whether the result `mark` beats the result `best`: a later phase wins; within a phase, the lower value wins."""
     if best is None or best["metric"] != mark["metric"]:
         return True
     this, other = ((-one["resolution"], one["fading"], one["value"]) for one in (mark, best))
     return this < other
 
 
-def fits(took: float, spent: float, share: float, *, last: bool) -> bool:
-    """Whether `share` seconds, of which `spent` are gone, allow an evaluation now and another at the end of the run."""
-    return spent + took * (1 if last else 2) <= share
+def fits(took: float, spent: float, allowed: float, *, last: bool) -> bool:
+    """Whether the time for evaluations suffices for one now and one at the end; all arguments are seconds."""
+    return spent + took * (1 if last else 2) <= allowed
 
 
 @dataclass
@@ -48,17 +44,17 @@ class TrainingEvaluator:
     group: ProcessGroup
     reporter: Reporter | NullReporter
     run_dir: Path
-    interval_images: int | None  # images between two evaluations; None: evaluations may take `share` of the time
-    share: float
+    interval_images: int | None  # if None, only `share` limits the time for evaluations
+    share: float  # largest share of the run's time that evaluations may take
     images: int  # number of images shown so far
 
     def __post_init__(self) -> None:
         self._began, self._spent, metrics = time.monotonic(), 0.0, self.evaluator.metrics
-        self.took = 0.0  # seconds that the last evaluation took
+        self.took = 0.0  # seconds of the last evaluation
         for name, metric in [*metrics.items()]:
             try:
                 images_compared(name, metric, self.evaluator.count, self.pyramid)
-            except UserError as error:  # the training set is too small for this metric, so the metric is left out
+            except UserError as error:  # the training set is too small for this metric
                 self.reporter.line(f"{name} is left out: {error.problem}")
                 del metrics[name]
         self.decides = next((metric.decides for metric in metrics.values() if metric.decides), None)
@@ -66,10 +62,10 @@ class TrainingEvaluator:
         kept = [directory for directory in checkpoints_of(self.run_dir) if int(directory.name) <= self.images]
         best = best_of(kept) if self.group.is_main else None
         self._best = self.group.broadcast_object(None if best is None else mark_of(best, BEST))
-        self.mark: dict[str, Any] | None = None  # the best result so far, until a checkpoint stores this result
+        self.mark: dict[str, Any] | None = None  # a new best result that no checkpoint stores yet
 
     def is_due(self, before: int, images: int) -> bool:
-        """Whether `interval_images` makes an evaluation due after the step from image count `before` to `images`."""
+        """Whether the step from image count `before` to `images` reaches a multiple of `interval_images`."""
         every = self.interval_images
         return every is not None and bool(self.evaluator.metrics) and is_due(every, before, images)
 
@@ -84,13 +80,13 @@ class TrainingEvaluator:
             found = self.evaluator.evaluate(g_ema, shown, self.pyramid, group=self.group)
         except (UserError, RemoteUserError, torch.OutOfMemoryError) as error:  # a failure must not end training
             if isinstance(error, torch.OutOfMemoryError) and self.group.world_size > 1:
-                raise  # a rank that went on alone would leave the others waiting in collectives
+                raise  # a rank that goes on alone would leave the other ranks waiting in collectives
             self.reporter.line(f"No evaluation at {images:,} images: {error}")
             return {}
         finally:
             self._evaluated_at, self.took = images, time.monotonic() - began
             self._spent += self.took
-            if self.interval_images is None:  # evaluations at fixed intervals count as training time
+            if self.interval_images is None:  # otherwise, evaluations count as training time
                 self.reporter.evaluated(self.took)
         for note in found.notes if is_first else ():
             self.reporter.line(note)
@@ -100,7 +96,7 @@ class TrainingEvaluator:
         return {f"metrics/{name}": value for name, value in found.values.items()}
 
     def _is_time(self, images: int, total: int) -> bool:
-        """Whether this tick needs an evaluation; all ranks get the same answer."""
+        """Whether an evaluation is due; rank 0's clock decides, so equal runs may be evaluated at different times."""
         last = images >= total
         if self.interval_images is not None:
             return last or self.is_due(self._evaluated_at, images)
@@ -110,7 +106,7 @@ class TrainingEvaluator:
         return bool(self.group.broadcast_object(has_time))
 
     def _mark_best(self, values: dict[str, float], phase: Phase) -> None:
-        """Log the metrics `values`.  The best values so far become `mark`, which the next checkpoint stores."""
+        """Log the metrics; a new best result goes into `self.mark`, which the next checkpoint stores."""
         name = next((name for name in values if name.startswith(f"{self.decides}@")), None)
         if name is not None and math.isfinite(values[name]):
             mark = {"metric": name, "value": values[name], "resolution": phase.resolution, "fading": phase.alpha < 1}

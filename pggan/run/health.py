@@ -1,4 +1,4 @@
-"""Averages the metrics of all steps between two ticks (regular reports), and raises alarms if averages look wrong."""
+"""Averages training metrics between two reports, and raises alarms for unhealthy averages."""
 
 from collections import defaultdict, deque
 from collections.abc import Mapping
@@ -12,15 +12,13 @@ from torch import Tensor
 
 from pggan.distributed.process_group import ProcessGroup
 
-COUNTED = "/skipped"  # metrics with this suffix in their name are summed, all others are averaged
-PEAKED = "/gradient_norm"  # metrics with this suffix are averaged, and their maximum is reported, too
-PEAK = "_max"  # suffix of the maximum of a metric, such as D/gradient_norm_max
+COUNTED = "/skipped"  # metrics with this suffix are summed; all other metrics are averaged
+PEAKED = "/gradient_norm"  # for metrics with this suffix, the maximum is reported, too
+PEAK = "_max"  # suffix of a maximum, such as D/gradient_norm_max
 
 SPIKE_FACTOR = 100  # alarm if a gradient norm exceeds 100 times its median; a new resolution causes smaller spikes
-# ADA aims at a mean sign of 0.6 for D's scores of reals (Karras et al. 2020, section 3).
-# Runs of the recipe avatars_32 stay below a mean sign of 0.67, so a limit of 0.8 raises no alarm there.
-# A mean sign of 0.8 means that D is wrong about one real in 10.
-# For relativistic losses, which have signs of score differences, `Loss.mean_sign` computes a limit from MAX_SIGN.
+# D counts as overfitted if the mean sign of its scores of reals is above 0.8: D is right about 90 % of the reals.
+# ADA aims at a mean sign of 0.6 (Karras et al. 2020, section 3); runs of the recipe avatars_32 stay below 0.67.
 MAX_SIGN, RECENT_TICKS = 0.8, 12
 REALS_SIGN = "health/reals_sign"
 REMEDIES = {
@@ -31,23 +29,22 @@ REMEDIES = {
     "lower augmentation.rampup_images), or stop training and use checkpoint=best",
 }
 
-Values = dict[str, NDArray[np.float32]]  # values [N] of each metric, by name
+Values = dict[str, NDArray[np.float32]]  # N values of each metric, by its name
 
 
 class MetricAccumulator:
-    """Keeps the metrics of all steps since the last tick on the device, so no step waits for a copy to the CPU."""
+    """Keeps the metrics of all steps since the last report on the device, so no step waits for a copy to the CPU."""
 
     def __init__(self) -> None:
         self._steps: list[tuple[dict[str, int], Tensor]] = []
 
     def add(self, named: dict[str, Tensor]) -> None:
-        """Add the metrics of one step: tensors of any shape, by name."""
         # One concatenation launches fewer kernels than copying the metrics one by one.
         flat = torch.cat([values.detach().flatten().float() for values in named.values()])
         self._steps.append(({name: values.numel() for name, values in named.items()}, flat))
 
     def take(self) -> Values:
-        """Return and forget all values that this rank has added, by name; waits for the device."""
+        """Return and forget the values that this rank has added; waits for the device."""
         steps, self._steps = self._steps, []
         parts = defaultdict[str, list[Tensor]](list)
         for sizes, flat in steps:
@@ -57,7 +54,7 @@ class MetricAccumulator:
 
 
 def means(values: Values, group: ProcessGroup) -> dict[str, float]:
-    """Average each metric over all steps and ranks; COUNTED metrics are summed, PEAKED metrics also get a maximum."""
+    """Average the metrics over all steps and ranks; skipped updates are summed, gradient norms also get a maximum."""
     if not values:
         return {}
     mine = [(float(each.sum(dtype=np.float64)), each.size, float(each.max())) for each in values.values()]
@@ -72,27 +69,22 @@ def means(values: Values, group: ProcessGroup) -> dict[str, float]:
 
 
 class Alarms:
-    """Watches the scalars of every tick and raises alarms; the text of an alarm is shown once per resolution."""
+    """Raises alarms for unhealthy metrics; the text of an alarm is shown once per resolution."""
 
     def __init__(self, max_sign: float) -> None:
-        """Args: max_sign: the mean sign of D's scores of reals, above which D counts as overfitted."""
         self.max_sign, self._resolution = max_sign, 0
         self._recent = defaultdict[str, deque[float]](lambda: deque(maxlen=RECENT_TICKS))
 
     def at_tick(
         self, resolution: int, scalars: Mapping[str, float], *, rates_fall: bool
     ) -> tuple[dict[str, float], list[str]]:
-        """Return 1 (raised) or 0 for every alarm, and the texts of alarms not yet shown at this resolution.
-
-        Args: scalars: means of this tick by tag; rates_fall: whether the learning rates decay.  If they do, the alarm
-        about overfitting is off, because D is then right about most reals in good runs, too.
-        """
-        if resolution != self._resolution:  # forget D's scores at the last resolution: D's new scores differ
+        """Return 1 (raised) or 0 for every alarm, by TensorBoard tag, and the texts of alarms that are new."""
+        if resolution != self._resolution:  # D's scores at different resolutions can't be compared
             self._resolution, self._said = resolution, set[str]()
             self._recent[REALS_SIGN].clear()
         found = {
             "gradients": self._gradients(scalars),
-            "overfitting": "" if rates_fall else self._overfitting(scalars),
+            "overfitting": "" if rates_fall else self._overfitting(scalars),  # D may be right while the rates decay
         }
         raised = {f"alarms/{name}": float(bool(what)) for name, what in found.items()}
         new = [name for name, what in found.items() if what and name not in self._said]

@@ -1,4 +1,4 @@
-"""`pggan inspect` prints facts of a run, file or data set; `pggan timelapse` writes a film.  Imports no torch."""
+"""The commands `pggan inspect` and `pggan timelapse`; both start fast, because they import no torch."""
 
 import json
 from collections import Counter
@@ -30,7 +30,7 @@ from pggan.sampling.marks import mark_in, mark_line
 
 SHEET_IMAGES = 48
 SHEET_COLUMNS = 8
-SHEET_TILE = 128  # side of an image on the contact sheet, in pixels
+SHEET_TILE = 128  # largest side in pixels of an image on the contact sheet
 
 
 def run(config: InspectConfig) -> int:
@@ -56,10 +56,10 @@ def run(config: InspectConfig) -> int:
 
 
 def facts_of_run(path: Path) -> dict[str, Any]:
-    """The facts of a checkpoint; `path` is a checkpoint, or a run directory whose newest valid checkpoint is read."""
+    """Return the facts of the checkpoint `path`, or of the newest valid checkpoint in the run directory `path`."""
     checkpoint, _ = resolve_checkpoint(path, "run")
     best, header = best_of(checkpoints_of(path)), checkpoint.header
-    about = reached(path) if checkpoints_of(path) else {}  # empty if `path` is a checkpoint
+    about = reached(path) if checkpoints_of(path) else {}  # a single checkpoint has no reports
     return {
         **{key: header[key] for key in ("images", "resolution", "alpha", "phase")},
         "hours": round(header.get("spent_seconds", 0.0) / 3600, 6),
@@ -73,7 +73,7 @@ def facts_of_run(path: Path) -> dict[str, Any]:
 
 
 def facts_of_generator(path: Path) -> dict[str, Any]:
-    """Return the facts of a generator file: resolution, number of images shown in training, parameters, licence …"""
+    """Return the facts of a generator file, such as the resolution, the parameters and the licence."""
     with refusing_generators(path):
         about, parameters = read_generator_header(path), Counter[str]()
         for name, (_, shape) in stored_tensors(path).items():
@@ -88,7 +88,7 @@ def facts_of_generator(path: Path) -> dict[str, Any]:
 
 
 def parameters_in(checkpoint: Checkpoint, network: str) -> int:
-    """Count the parameters of the network `network` in a checkpoint."""
+    """Count the parameters of one network in a checkpoint."""
     file, prefix = checkpoint.file_of(network)
     tensors = stored_tensors(checkpoint.directory / file)
     return sum(prod(shape) for name, (_, shape) in tensors.items() if name.startswith(prefix))
@@ -103,7 +103,7 @@ def facts_of_picture(path: Path) -> dict[str, Any]:
 
 
 def facts_of_data(config: InspectConfig) -> dict[str, Any]:
-    """The facts of a pyramid: counts, levels, classes and source; with `sheet=`, also writes a contact sheet."""
+    """Return the facts of a prepared data set; if `config.sheet` is set, also writes a contact sheet."""
     pyramid = ImagePyramid(Path(str(config.data)))
     if config.sheet is not None:
         count, tile = min(SHEET_IMAGES, pyramid.images), min(pyramid.resolution, SHEET_TILE)
@@ -125,11 +125,11 @@ def facts_of_data(config: InspectConfig) -> dict[str, Any]:
 
 
 def timelapse(config: TimelapseConfig) -> int:
-    """Write a film of the small grids that a run has stored; returns the exit code."""
+    """Write a film of the grids of fakes that a run has stored during training; returns the exit code."""
     out, folder = output_path(config.out, config.run, "timelapse", ANIMATED), Path(config.run) / "samples" / FOLDER
     grids = stored_grids(folder)
     if not grids:
-        raise UserError(f"{folder} has no grids that a run has stored.", "Set run= to the run directory of a training.")
+        raise UserError(f"{folder} has no grids of fakes from training.", "Set run= to a run directory.")
     first, last = next(iter(grids.values())), [*grids.values()][-1]
     count = max(round(config.seconds * config.fps), 1)
     mark = mark_line(config.marks, config.run, f"seeds=0-{last.columns**2 - 1}")

@@ -1,4 +1,4 @@
-"""The training run on one rank: the work before and after each step, and at the end."""
+"""The training run on one rank, except for the training step itself."""
 
 import time
 from dataclasses import dataclass
@@ -26,14 +26,14 @@ from pggan.run.report import NullReporter, Reporter
 from pggan.run.summary import ending
 from pggan.training.trainer import Trainer
 
-# Bits that a rank sets in an all-reduce before each step, so that all ranks stop, save or roll back at the same step.
+# Before each step, the ranks exchange these flags, so that all ranks stop, save or roll back at the same step.
 STOP, SAVE, GO_BACK = 1, 2, 4
-SPENT = "spent_seconds"  # key of state.json: training time in seconds at the checkpoint
+SPENT = "spent_seconds"  # a checkpoint stores the seconds of training under this key
 
 
 @dataclass
 class Run:
-    """The parts of a training run, and the run's work before and after each step and at the end."""
+    """A training run on one rank: draws, reports, evaluates and saves before and after the training steps."""
 
     run_dir: Path
     trainer: Trainer
@@ -44,19 +44,19 @@ class Run:
     evaluator: TrainingEvaluator
     interruption: StopSignal
     writer: CheckpointWriter
-    metadata: dict[str, Any]  # entries of state.json that are the same in every checkpoint
+    metadata: dict[str, Any]  # entries that are the same in every checkpoint of the run
     pictures: Pictures | None  # None except on rank 0
     tick_images: int
     most_skipped: int  # training rolls back after this many skipped updates in a row
     began: float  # `time.monotonic() - began` is the run's training time, earlier commands included
     hours: float | None
-    limit: TimeLimit | None  # None except on rank 0 of a run with `hours`
+    limit: TimeLimit | None  # set only on rank 0, and only if `hours` is set
 
     def __post_init__(self) -> None:
         self._numbers = MetricAccumulator()
-        self._phase_index = -1  # index of the last phase that was reported
+        self._phase_index = -1
         self._saved_at = self.state.images or -1
-        self._is_wanted = False  # whether a checkpoint is due; saving waits for a step without skipped updates
+        self._save_is_due = False
         self._problem: NonFiniteError | None = None  # set if the last checkpoint has NaN or infinite numbers
 
     @property
@@ -64,10 +64,9 @@ class Run:
         return self.trainer.state
 
     def next_phase(self) -> Phase | None:
-        """The phase of the next step; None at the end of the schedule, or when a signal has asked a rank to stop.
+        """Return the phase of the next step, or None if training must end.
 
-        Raises NonFiniteError, on all ranks, if the last checkpoint has numbers that are not finite; UserError if the
-        disk can't be written.
+        Raises NonFiniteError, on all ranks, if the last checkpoint has NaN or infinite numbers.
         """
         group, images = self.group, self.state.images
         if images >= self.course.schedule.total:
@@ -82,7 +81,7 @@ class Run:
             raise self._problem or NonFiniteError("a checkpoint of rank 0")
         if agreed & STOP:
             return None
-        self._is_wanted |= bool(agreed & SAVE)
+        self._save_is_due |= bool(agreed & SAVE)
         phase = self.course.at(images)
         if phase.index != self._phase_index:
             self._begin_phase(phase)
@@ -95,40 +94,35 @@ class Run:
         if is_new:
             self.trainer.release_graphs()  # frees GPU memory, which larger images may need
         if self.state.images == 0:
-            self._happen(Step(phase, 0, 0, is_last=False))
+            self._do_what_is_due(Step(phase, 0, 0, is_last=False))
 
     def after_step(self, phase: Phase, metrics: dict[str, Tensor]) -> None:
-        """Add the `metrics` of a step, and draw, report and save whatever is due after this step.
-
-        Raises NonFiniteError after too many skipped updates, UserError if a checkpoint can't be saved.
-        """
+        """Draw, report and save whatever is due after a step; raises NonFiniteError after too many skipped updates."""
         images = self.state.images
         step = Step(phase, images - phase.batch, images, is_last=images >= self.course.schedule.total)
         self._numbers.add(metrics)
         self.reporter.console.progress(images, phase)
-        self._happen(step)
+        self._do_what_is_due(step)
 
-    def _happen(self, step: Step) -> None:
-        """Draw pictures, report, evaluate and save a checkpoint, as far as they are due after `step`."""
+    def _do_what_is_due(self, step: Step) -> None:
         if self.pictures is not None:
             self.pictures(step)
         if step.reaches(self.tick_images) or self.evaluator.is_due(step.before, step.images):
-            self._tick(step)
-        self._is_wanted |= step.reaches(self.writer.every_images) or self.evaluator.mark is not None
-        # After a skipped update, the weights may already be broken, so no checkpoint is saved.
-        if self._is_wanted and not step.is_last and updates_were_taken(self.state, self.most_skipped):
+            self._report(step)
+        self._save_is_due |= step.reaches(self.writer.every_images) or self.evaluator.mark is not None
+        # After a skipped update, the weights may be broken, so a due checkpoint waits for a step with both updates.
+        if self._save_is_due and not step.is_last and updates_were_taken(self.state, self.most_skipped):
             self._save()
 
-    def _tick(self, step: Step) -> None:
-        """Report the metrics of all steps since the last tick; evaluate the averaged generator if this is due."""
+    def _report(self, step: Step) -> None:
         state, group, loss = self.state, self.group, self.trainer.loss
         is_sound = updates_were_taken(state, self.most_skipped)
-        values = self._numbers.take()  # waits for the device
+        values = self._numbers.take()
         scalars = means(values, group)
         if not step.is_last:
             self._replan(step.images)
-        if is_sound:  # no checkpoint stores the weights after a skipped update, so an evaluation would be useless
-            shown = self.course.at(step.images - 1)  # the phase of the last image shown, which checkpoints also store
+        if is_sound:  # after a skipped update, no checkpoint stores the weights, so an evaluation would be useless
+            shown = self.course.at(step.images - 1)  # the phase of the last image shown
             scalars |= self.evaluator.at_tick(state.g_ema, shown, step.images, self.course.schedule.total)
         if loss.scores_are_log_odds and "scores/reals" in values:
             reals, fakes = (torch.from_numpy(values[f"scores/{kind}"]) for kind in ("reals", "fakes"))
@@ -138,7 +132,6 @@ class Run:
         group.require_equal_weights({"G": [*state.g.network.weights], "D": [*state.d.network.weights]})
 
     def _replan(self, images: int) -> None:
-        """With `hours`, rank 0 fits the schedule into the time left and sends the new schedule to all ranks."""
         if self.hours is None:
             return
         if (limit := self.limit) is not None:
@@ -146,11 +139,10 @@ class Run:
         self.course.schedule = with_plan(self.course.schedule, self.group.broadcast_object(limit and limit.planned))
 
     def _save(self) -> None:
-        """Start writing a checkpoint in the background; the checkpoint stores the phase of the last image shown."""
         state = self.state
         metadata = self.metadata | {BEST: self.evaluator.mark, SPENT: time.monotonic() - self.began}
         metadata |= {} if self.limit is None else self.limit.planned
-        self._is_wanted, self.evaluator.mark = False, None
+        self._save_is_due, self.evaluator.mark = False, None
         extra_state = self.trainer.reducer.extra_state()
         if self.group.is_main and self._wait_for_checkpoint():
             self.reporter.board.flush()  # without this flush, a resumed run could have a gap in TensorBoard
@@ -167,18 +159,14 @@ class Run:
         return self._problem is None
 
     def finish(self) -> int:
-        """Write the last checkpoint, wait until it is written, and print a command to try next; returns the exit code.
-
-        Raises NonFiniteError, on all ranks, if the checkpoint has numbers that are not finite.
-        """
+        """Write the last checkpoint and return the exit code; NaN or infinite numbers raise NonFiniteError."""
         reporter, images, schedule = self.reporter, self.state.images, self.course.schedule
         if self._saved_at != images:
             self._save()
         if self._wait_for_checkpoint() and self.group.is_main:
-            # Remove the old checkpoints that a killed command may have left.
-            prune(self.run_dir, images, self.writer.keep)
+            prune(self.run_dir, images, self.writer.keep)  # a killed command may have left old checkpoints
         if problem := self.group.broadcast_object(str(self._problem or "")):
-            raise self._problem or NonFiniteError(problem)  # only the error of rank 0 names the image count
+            raise self._problem or NonFiniteError(problem)  # only rank 0 has an error that names the image count
         reporter.console.close()
         if images < schedule.total:
             resumes = f"The same command with run_dir={self.run_dir} resumes."
@@ -193,10 +181,7 @@ class Run:
 
 
 def updates_were_taken(state: State, most_skipped: int) -> bool:
-    """Whether neither G nor D has skipped its last update; waits for the device.
-
-    Raises NonFiniteError after `most_skipped` skipped updates in a row.
-    """
+    """Whether G and D both took their last update; `most_skipped` skipped updates in a row raise NonFiniteError."""
     for name, trainable in (("G", state.g), ("D", state.d)):
         skipped = int(trainable.skipped)
         if skipped >= most_skipped:

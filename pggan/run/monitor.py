@@ -1,4 +1,4 @@
-"""`pggan monitor` serves TensorBoard for a run, with the most important charts pinned to the top of the page."""
+"""`pggan monitor` serves TensorBoard with the most important charts of a run at the top of the page."""
 
 import json
 import threading
@@ -21,9 +21,8 @@ from pggan.core.text import next_command
 from pggan.run.summary import METRIC, records_of
 
 HOST = "127.0.0.1"
-# By default, TensorBoard shows only 10 pictures per tag, which it picks at random.
-SAMPLES = "images=1000,text=1000"
-MAX_FACES = 4  # only the newest 4 runs get pinned faces, because TensorBoard pins at most ten cards
+SAMPLES = "images=1000,text=1000"  # by default, TensorBoard shows only 10 random pictures per tag
+MAX_FACES = 4  # TensorBoard pins at most ten charts or pictures, so only the newest 4 runs get pinned faces
 PINNED = ("scores/reals", "scores/fakes", "speed/images_per_second", "speed/eta_seconds")
 
 
@@ -31,10 +30,10 @@ def run(config: MonitorConfig) -> int:
     """Serve TensorBoard until Ctrl-C; returns the exit code."""
     directory = Path(config.run)
     newest = newest_run(directory, EVENTS)
-    signal(SIGTERM, default_int_handler)  # so that SIGTERM removes the temporary folder, as Ctrl-C does
+    signal(SIGTERM, default_int_handler)  # SIGTERM then removes the temporary folder, as Ctrl-C does
     with TemporaryDirectory(prefix="pggan-monitor-") as folder:
         logdir = directory
-        if any(directory.glob(EVENTS)):  # without a folder around the run, TensorBoard would name the run "."
+        if any(directory.glob(EVENTS)):  # as the `logdir` itself, the run would have the name "." in TensorBoard
             logdir = Path(folder)
             (logdir / directory.resolve().name).symlink_to(directory.resolve(), target_is_directory=True)
         address = serve(logdir, directory.resolve().name, config.port) + cockpit(directory)
@@ -51,7 +50,7 @@ def run(config: MonitorConfig) -> int:
 
 
 def cockpit(directory: Path) -> str:
-    """Return the end of TensorBoard's URL, which pins cards of the runs in `directory` and turns smoothing off."""
+    """Return the end of a TensorBoard URL that pins charts of the runs in `directory` and turns smoothing off."""
     events = sorted(directory.rglob(EVENTS), key=lambda path: path.stat().st_mtime, reverse=True)
     runs = [*dict.fromkeys(path.parent for path in events)]
     names = {path: directory.resolve().name if path == directory else path.relative_to(directory) for path in runs}
@@ -65,7 +64,7 @@ def cockpit(directory: Path) -> str:
 
 
 def qualities(run_dir: Path) -> Iterator[str]:
-    """Yield the tags of a run's metrics; before the first evaluation, the tags that evaluations will have."""
+    """Yield the TensorBoard tags of a run's quality metrics, even before the first evaluation."""
     from yaml import safe_load
 
     names = (name for record in reversed(records_of(run_dir)) for name in record if name.startswith(METRIC))
@@ -81,10 +80,7 @@ def qualities(run_dir: Path) -> Iterator[str]:
 
 
 def serve(logdir: Path, title: str, port: int | None) -> str:
-    """Start TensorBoard for the runs in `logdir` in a thread; returns TensorBoard's address.
-
-    Raises UserError if the port is in use.
-    """
+    """Start TensorBoard in a thread, and return the URL; raises UserError if the port is in use."""
     from tensorboard import default, program
     from tensorboard.plugins.projector.projector_plugin import ProjectorPlugin
 
@@ -101,7 +97,7 @@ def serve(logdir: Path, title: str, port: int | None) -> str:
 
 
 def rereading(plugin: Any) -> Any:
-    """Wrap TensorBoard's projector `plugin`, so that every request reads the points from disk again."""
+    """Return TensorBoard's projector `plugin`, changed to read the points from disk at every request."""
 
     class Projector(plugin):  # type: ignore[misc]
         def __init__(self, context: Any) -> None:

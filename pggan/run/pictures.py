@@ -1,4 +1,4 @@
-"""Draws the pictures of a run during training: preview grids, frames of a film, and TensorBoard's projector."""
+"""Draws preview grids, frames for a film of the training, and points for TensorBoard's projector."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,20 +32,20 @@ from pggan.sampling.images import (
     stored_grids,
 )
 
-MAX_GRID = 2**22  # largest number of pixels of a preview grid: a screen shows no more, and encoding takes a second
-FILM_GRIDS = 200  # number of small grids that a run stores for its film: 200 frames last seven seconds
-FILM_SIDE, FILM_FPS = 256, 25  # side in pixels, and frames per second, of the film that a run writes at its end
-LEAST_SECONDS = 60  # shorter runs write no film, because writing 200 frames takes a second
-MAX_TILE = 128  # longest side in pixels of an image in a stored grid; larger images are shrunk by averaging
-MAX_STORED_PIXELS = 2**16  # largest number of pixels of a stored grid: even a grid of noise then takes less than 200 KB
-MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # limits on fakes in TensorBoard's projector: 256 at 256x256, 16 at 1024x1024
-POINTS, POINTS_FILE = "projector", "projector_config.pbtxt"  # folder and list of points for TensorBoard's projector
-POINT_TILE = 32  # side in pixels of an image in TensorBoard's projector: 256 such images take a few hundred kilobytes
+MAX_GRID = 2**22  # largest number of pixels of a preview grid, which takes a second to encode
+FILM_GRIDS = 200  # number of frames in the film of a run
+FILM_SIDE, FILM_FPS = 256, 25  # side of the film in pixels, and frames per second
+LEAST_SECONDS = 60  # shorter runs write no film, because writing the film takes a second
+MAX_TILE = 128  # longest side in pixels of an image in a frame of the film
+MAX_STORED_PIXELS = 2**16  # largest number of pixels of a frame, so that even noise takes less than 200 KB
+MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # largest number of fakes in the projector, and of their pixels
+POINTS, POINTS_FILE = "projector", "projector_config.pbtxt"  # folder and file that TensorBoard's projector reads
+POINT_TILE = 32  # side in pixels of an image in TensorBoard's projector
 
 
 @dataclass(frozen=True)
 class Step:
-    """The training step from image count `before` to `images`; both counts are 0 before the first step."""
+    """A training step from image count `before` to image count `images`; both are 0 before the first step."""
 
     phase: Phase
     before: int
@@ -58,7 +58,7 @@ class Step:
 
 
 class Pictures:
-    """Draws the pictures of one run, on rank 0, after each step at which a picture is due."""
+    """Draws the pictures of a run after each step at which a picture is due; exists only on rank 0."""
 
     def __init__(
         self,
@@ -68,20 +68,15 @@ class Pictures:
         pyramid: ImagePyramid,
         reporter: Reporter,
         *,
-        layout: tuple[int, int],
-        grid_images: int,
+        layout: tuple[int, int],  # columns and rows of a preview grid
+        grid_images: int,  # number of images shown between two preview grids
     ) -> None:
-        """Continue at the image count of `state`, and delete stored grids of later image counts.
-
-        Args: layout: columns and rows of a preview grid; grid_images: number of images between two preview grids.
-        """
         self.folder, self.film, self.layout = run_dir / "samples", run_dir / "samples" / FOLDER, layout
         self.state, self.pyramid, self.reporter = state, pyramid, reporter
         self.final, self.grid_images = schedule.final_resolution, grid_images
-        self.film_images = -(-schedule.total // FILM_GRIDS)  # images shown between two stored grids
-        # Every stored grid of a run has `self.columns` rows and `self.columns` columns.
+        self.film_images = -(-schedule.total // FILM_GRIDS)  # number of images shown between two frames of the film
         self.tile = min(self.final, MAX_TILE)
-        self.columns = 4 if 16 * self.tile**2 <= MAX_STORED_PIXELS else 2
+        self.columns = 4 if 16 * self.tile**2 <= MAX_STORED_PIXELS else 2  # as many rows as columns
         make_directory(self.film)
         for path in [path for path, facts in stored_grids(self.film).items() if facts.images > state.images]:
             path.unlink()
@@ -95,7 +90,7 @@ class Pictures:
             if is_first or step.reaches(self.grid_images):
                 self._show_grids(phase, images)
             if is_first or step.reaches(self.film_images):
-                self._store_grid(phase, images)
+                self._store_frame(phase, images)
             if is_first or step.is_last or (images >= phase.end and not phase.fading):
                 show_projector(self.reporter.board, self.pyramid, self.state, phase)
         except torch.OutOfMemoryError as error:
@@ -103,39 +98,35 @@ class Pictures:
             self.reporter.warn(f"Pictures of {images:,} images are left out: {str(error).partition('. GPU')[0]}.")
 
     def write_film(self) -> None:
-        """Write a film of the grids stored during training; runs shorter than LEAST_SECONDS get no film."""
+        """Write the film of the run, unless the run was shorter than a minute."""
         if 3600 * self.reporter.hours >= LEAST_SECONDS:
             grids = stored_grids(self.film)
             frames, mark = film_of(grids, len(grids), FILM_SIDE), self.reporter.mark(self.state.images)
             save_film(frames, len(grids), FILM_FPS, self.folder / FILM, mark)
 
     def _show_grids(self, phase: Phase, images: int) -> None:
-        """Show reals, fakes of G and fakes of the averaged G; only the fakes of the averaged G become a PNG file."""
         self._show("reals", self._reals(phase.resolution), images)
         g, file = self.state.g.network, self.folder / f"fakes-{images:09d}.png"
         assert isinstance(g, Generator), "new_state creates a Generator"
         for name, network, path in (("fakes", g, None), ("averaged_fakes", self.state.g_ema, file)):
-            fakes = draw_seeds(network, self._count(phase.resolution), phase.resolution, phase.alpha)
+            fakes = draw_seeds(network, self._grid_size(phase.resolution), phase.resolution, phase.alpha)
             self._show(name, fakes, images, path)
-            self.reporter.console.faces(fakes)  # faces of the averaged G come last, so the live view keeps showing them
+            self.reporter.console.faces(fakes)  # the live view keeps the last faces: the averaged G's
 
-    def _count(self, resolution: int) -> int:
-        """Return the number of images in a preview grid: columns x rows, or fewer to stay within MAX_GRID pixels."""
+    def _grid_size(self, resolution: int) -> int:
         side = max(resolution, min(self.final, MIN_TILE))
         return min(self.layout[0] * self.layout[1], max(MAX_GRID // side**2, 1))
 
     def _reals(self, resolution: int) -> Pixels:
-        """The first images of the training set, as many as a preview grid has."""
-        return self.pyramid.read(resolution, np.arange(min(self._count(resolution), self.pyramid.images)))
+        return self.pyramid.read(resolution, np.arange(min(self._grid_size(resolution), self.pyramid.images)))
 
     def _show(self, name: str, pixels: Pixels, images: int, file: Path | None = None) -> None:
         columns = min(self.layout[0], len(pixels))
         self.reporter.picture(f"images/{name}", contact_sheet(pixels, columns, self.final), file, images)
 
-    def _store_grid(self, phase: Phase, images: int) -> None:
-        """Store one frame of the film: a small grid of the averaged generator's images for the seeds 0, 1, 2 …"""
+    def _store_frame(self, phase: Phase, images: int) -> None:
         fakes = draw_seeds(self.state.g_ema, self.columns**2, phase.resolution, phase.alpha)
-        if len(fakes) >= FACES:  # a grid of fewer faces would not fill the live view
+        if len(fakes) >= FACES:  # fewer faces would not fill the row of thumbnails
             self.reporter.console.faces(fakes)
         small = shrink(fakes, max(phase.resolution // self.tile, 1))
         facts = GridFacts(images, phase.resolution, phase.alpha, round(self.reporter.hours, 6), self.columns)
@@ -144,10 +135,10 @@ class Pictures:
 
 @torch.no_grad()
 def show_projector(board: SummaryWriter, pyramid: ImagePyramid, state: State, phase: Phase) -> None:
-    """Show reals and fakes in TensorBoard's projector: a point is the input of D's last layer for one image."""
+    """Show reals and fakes in TensorBoard's projector, as the inputs of D's last layer."""
     side, d = phase.resolution, state.d.network
     assert isinstance(d, Discriminator), "new_state creates a Discriminator"
-    group = state.g_ema.architecture.stddev_group  # D's minibatch stddev needs batches of whole groups
+    group = state.g_ema.architecture.stddev_group  # the minibatch standard deviation in D needs whole groups
     count = min(MAX_POINTS, MAX_POINT_PIXELS // side**2, pyramid.images) // group * group
     if count == 0:
         return
@@ -164,9 +155,9 @@ def show_projector(board: SummaryWriter, pyramid: ImagePyramid, state: State, ph
     rows = [[f"{kind} {number}", kind] for kind in ("fake", "real") for number in range(count)]
     faces = torch.from_numpy(shrink(images.numpy(), max(side // POINT_TILE, 1))).permute(0, 3, 1, 2) / 255
     faces = faces[:, :3] if faces.shape[1] in (3, 4) else faces[:, :1].expand(-1, 3, -1, -1)
-    step: Any = f"{POINTS}/{state.images:09d}"  # add_embedding makes a folder with this path in the run directory
+    step: Any = f"{POINTS}/{state.images:09d}"  # add_embedding stores the points in this folder of the run directory
     board.add_embedding(torch.cat(features), rows, faces, step, "features_of_D", ["name", "kind"])
-    # Keep only the newest entry of the list, because TensorBoard would show the points of the oldest entry.
+    # TensorBoard would show the points of the oldest entry, so only the newest entry is kept.
     points = (file := Path(board.log_dir, POINTS_FILE)).read_text("utf-8").rpartition("embeddings {")
     with atomic_write(file) as temporary:
         temporary.write_text(points[1] + points[2], "utf-8")

@@ -24,18 +24,18 @@ from pggan.run.summary import METRICS_FILE, records_of
 from pggan.sampling.images import Pixels, save_png
 from pggan.sampling.marks import mark_line
 
-# Only these keys become columns of TensorBoard's HParams table, in which people compare runs.
+# These settings become columns of TensorBoard's HParams table, in which users compare runs.
 COMPARED = ("seed", "precision", "elastic", "loss", "model", "schedule", "ema", "augmentation")
 
 
 class NullReporter:
-    """Replaces `Reporter` on all ranks but rank 0: every method can be called, and does nothing."""
+    """Replaces `Reporter` on all ranks except rank 0: every method can be called, and does nothing."""
 
     def __getattr__(self, name: str) -> Self:
         return self
 
     def __call__(self, *_: object, **__: object) -> None:
-        """Do nothing, because only rank 0 reports."""
+        pass
 
 
 class Reporter:
@@ -44,17 +44,13 @@ class Reporter:
     def __init__(
         self, run_dir: Path, course: Course, eta: Eta, alarms: Alarms, *, images: int, began: float, marks: bool = True
     ) -> None:
-        """Continue the files of the run at image count `images`, and drop the entries of later image counts.
-
-        Args: began: `time.monotonic() - began` is the run's training time, earlier commands included;
-        marks: whether files of generated pictures say that a network has drawn them.
-        """
+        """Continue the files of the run at image count `images`, and remove all later entries."""
         self.run_dir, self.course, self.eta, self.alarms, self.began = run_dir, course, eta, alarms, began
         self.marks = marks
         keep_metrics(run_dir / METRICS_FILE, images)
         self.console = TrainingConsole(run_dir, course, images)
         self.board = SummaryWriter(str(run_dir), purge_step=images + 1 if images else 0)
-        self._first = images and images + 1  # image count of this command's first entries in TensorBoard
+        self._first = images and images + 1  # TensorBoard's step of the first entries of this command
         self._tick_images, self._tick_time = images, time.monotonic()
 
     def __enter__(self) -> Self:
@@ -63,21 +59,19 @@ class Reporter:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.console.__exit__()
-        with nullcontext() if kind is None else suppress(Exception):  # an error here must not hide the first error
+        with nullcontext() if kind is None else suppress(Exception):  # an error here must not hide the run's error
             self.board.close()
 
     @property
     def hours(self) -> float:
-        """Hours of training so far, without the steps that an interruption has undone."""
+        """Hours of training so far, earlier commands included."""
         return (time.monotonic() - self.began) / 3600
 
     def line(self, text: str) -> None:
-        """Print a line on the console, and append it to train.log."""
         self.console.line(text)
         append_log(self.run_dir, text)
 
     def warn(self, text: str) -> None:
-        """Print a warning, which stays visible in the live view, and append it to train.log."""
         self.console.warn(text)
         append_log(self.run_dir, text)
 
@@ -86,30 +80,29 @@ class Reporter:
         board = self.board
         configuration = OmegaConf.to_yaml(OmegaConf.create(description)).splitlines()
         board.add_text("run/configuration", "\n".join(f"    {line}" for line in configuration), self._first)
-        # `add_hparams` would limit the table to named metrics; this call lets the table show all scalars.
+        # `SummaryWriter.add_hparams` would limit the table to named metrics; `hparams` lets the table show all metrics.
         values = flatten({key: description[key] for key in COMPARED})
         compared = {key: value for key, value in values if isinstance(value, bool | int | float | str)}
         _, start, self._end_of_row = hparams(compared, {})  # type: ignore[no-untyped-call]
-        board.file_writer.add_summary(start, self._first)  # type: ignore[attr-defined]  # the type stub says None
+        board.file_writer.add_summary(start, self._first)  # type: ignore[attr-defined]
 
     def finish(self, lines: Sequence[str], images: int) -> None:
-        """Print and log the final `lines`, and mark the run as complete in TensorBoard at image count `images`."""
+        """Print and log the final `lines`, and mark the run as complete in TensorBoard."""
         self.board.file_writer.add_summary(self._end_of_row, images)  # type: ignore[attr-defined]
         self.console.box(lines)
         for line in lines:
             append_log(self.run_dir, line)
 
     def begin_phase(self, phase: Phase, images: int, *, is_new: bool) -> None:
-        """Report that `phase` begins (if `is_new`), or that the run resumes within `phase`, at image count `images`."""
         self.console.progress(images, phase)
         title = f"Phase {phase.index + 1} of {len(self.course.schedule.phases)}: {phase.name}, batch {phase.batch}"
         self.line(title if is_new else f"{title}, resumed at {images:,} images")
         if is_new:
-            # A run that resumes removes TensorBoard's points beyond `images`, so no phase is listed twice.
+            # A run that resumes at `images` removes this entry and writes it again, so no phase is listed twice.
             self.board.add_text("phases", title, images + 1)
 
     def tick(self, images: int, phase: Phase, scalars: dict[str, float]) -> None:
-        """Write the `scalars` of a tick, by tag, and the new alarms to all outputs."""
+        """Write `scalars`, by TensorBoard tag, and new alarms to all outputs."""
         now, schedule = time.monotonic(), self.course.schedule
         seconds_per_image = (now - self._tick_time) / max(images - self._tick_images, 1)
         self._tick_images, self._tick_time = images, now
@@ -130,7 +123,6 @@ class Reporter:
         for name, value in scalars.items():
             self.board.add_scalar(name, value, images)
         record = {re.sub("^(schedule|speed|health)/", "", name): value for name, value in scalars.items()}
-        # JSON has no NaN, so numbers that are not finite become null.
         finite = {name: value if math.isfinite(value) else None for name, value in record.items()}
         with (self.run_dir / METRICS_FILE).open("a", encoding="utf-8") as file:
             file.write(json.dumps({"images": images, "phase": phase.name, **finite}, allow_nan=False) + "\n")
@@ -142,12 +134,11 @@ class Reporter:
         self.board.flush()
 
     def evaluated(self, seconds: float) -> None:
-        """Leave the `seconds` of an evaluation out of the training speed."""
         self._tick_time += seconds
         self.eta.evaluated(seconds)
 
     def mark(self, images: int) -> str | None:
-        """Return the text that marks pictures after `images` images as generated; None if marks are off."""
+        """Return a text that marks a picture as generated; None if the user wants no marks."""
         return mark_line(self.marks, self.run_dir, f"after {images:,} images, seeds from 0 on")
 
     def picture(self, tag: str, picture: Pixels, path: Path | None, images: int) -> None:
@@ -159,7 +150,7 @@ class Reporter:
 
 
 def keep_metrics(path: Path, images: int) -> None:
-    """Remove from a metrics.jsonl the lines beyond image count `images`, and lines that are cut short."""
+    """Remove the lines beyond image count `images` from a run's metrics.jsonl."""
     kept = [json.dumps(record) for record in records_of(path.parent) if record["images"] <= images]
     with atomic_write(path) as temporary:
         temporary.write_text("".join(f"{line}\n" for line in kept), "utf-8")

@@ -1,4 +1,4 @@
-"""The run directory: its name, lock, log and configuration.  This module does not import torch."""
+"""The name, lock, log and configuration of a run directory; imports no torch."""
 
 import os
 import re
@@ -20,7 +20,7 @@ LOCK_FILE = ".lock"
 
 
 def choose_run_dir(run_dir: str | None, name: str) -> Path:
-    """Return the path `run_dir`, or outputs/<name>/<date>_<time> if `run_dir` is None; creates no directory."""
+    """Return `run_dir` as a path, or outputs/<name>/<date>_<time> if `run_dir` is None."""
     if run_dir is not None:
         path, is_utf8 = Path(run_dir), run_dir.encode(errors="ignore") == os.fsencode(run_dir)
         if not is_utf8:
@@ -32,7 +32,7 @@ def choose_run_dir(run_dir: str | None, name: str) -> Path:
 
 
 def beside(run_dir: Path) -> Path:
-    """Return an unused path beside `run_dir` for a run that grows it: photos-grown, else photos-grown-2, and so on."""
+    """Return an unused path for a run that grows `run_dir`, such as photos-grown or photos-grown-2."""
     run_dir = run_dir.parents[1] if run_dir.parent.name == "checkpoints" else run_dir  # `run_dir` may be a checkpoint
     stem = re.sub(r"-grown(-\d+)?$", "", run_dir.absolute().name)
     names = (f"{stem}-grown{'' if number == 1 else -number}" for number in count(1))
@@ -40,7 +40,7 @@ def beside(run_dir: Path) -> Path:
 
 
 def next_start(run_dir: Path) -> str:
-    """A sentence that says whether the same command resumes the run from a checkpoint or starts it again."""
+    """Return a sentence that tells the user whether the same command resumes the run or begins again."""
     found = checkpoints_of(run_dir)
     does = f"resumes from {int(found[-1].name):,} images" if found else "begins again: there is no checkpoint yet"
     return f"The same command with run_dir={run_dir} {does}."
@@ -53,18 +53,16 @@ def write_config(path: Path, description: dict[str, Any]) -> None:
 
 
 def append_log(run_dir: Path, text: str) -> None:
-    """Append the date, the time and `text` to train.log as one line."""
+    """Append `text` to train.log, after the date and the time."""
     with (run_dir / "train.log").open("a", encoding="utf-8", errors="replace") as file:
         file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
 
 
 @contextmanager
 def lock_run_dir(run_dir: Path) -> Iterator[None]:
-    """Create the directories of a run if they are missing, and lock the run directory inside the `with` block.
+    """Create the run directory, if it is missing, and lock it inside the `with` block.
 
-    The operating system releases the lock when this process ends, so a killed run leaves nothing to clean up.
-    At the end of the `with` block, new directories that are still empty are removed.
-    Raises UserError if another process holds the lock (the message names it), or if the directory can't be written.
+    Raises UserError if another process holds the lock, or if the directory can't be written.
     """
     path = run_dir / LOCK_FILE
     try:
@@ -75,7 +73,7 @@ def lock_run_dir(run_dir: Path) -> Iterator[None]:
         remedy = "Choose another run_dir=, or get permission there."
         raise UserError(f"run_dir={run_dir} can't be written: {error.strerror}.", remedy) from error
     with file:
-        # A lock file that another process has just deleted protects nothing, so it counts as locked.
+        # A lock file that another process has just deleted protects nothing, so the directory counts as in use.
         if not try_lock(file.fileno()) or os.fstat(file.fileno()).st_nlink == 0:
             remedy = "Wait until that process ends, stop it with Ctrl-C or `kill`, or choose another run_dir=."
             file.seek(0)
@@ -88,8 +86,8 @@ def lock_run_dir(run_dir: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            with suppress(OSError):  # an error while deleting must not replace an exception from the `with` block
-                path.unlink()  # delete before unlocking: a process that then gets the lock sees the deletion
+            with suppress(OSError):  # an error here must not hide an error inside the `with` block
+                path.unlink()  # comes before unlocking, so that the next process sees the deletion
             with suppress(OSError):
                 for directory in made:
                     directory.rmdir()

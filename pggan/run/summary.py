@@ -1,4 +1,4 @@
-"""Describes what a run has reached, for the end of training and for `pggan inspect`.  Imports no torch."""
+"""Describes in words what a run has reached; imports no torch."""
 
 import json
 from contextlib import suppress
@@ -12,11 +12,11 @@ from pggan.checkpoints.generator_file import GENERATOR_FILE
 from pggan.core.quality import in_words
 from pggan.core.text import command_line, duration
 
-METRICS_FILE = "metrics.jsonl"  # the scalars of each tick as one JSON object per line
-FILM = "growth.webp"  # file in samples/: a film of G's images during training, written when the run ends
-WIDTH = 65  # columns of text in a box of 80 columns; headings and borders take the rest
-COMMANDS = LOOK, GO_ON = "Look", "Go on"  # headings of the next commands
-METRIC = "metrics/"  # prefix of the names of metrics in metrics.jsonl
+METRICS_FILE = "metrics.jsonl"  # one JSON object per line: the metrics of one report
+FILM = "growth.webp"  # film of the fakes during training, in the folder samples/
+WIDTH = 65  # characters of text in a line of 80 characters that also has a border and a heading
+COMMANDS = LOOK, GO_ON = "Look", "Go on"  # headings of commands that the user can try next
+METRIC = "metrics/"  # prefix of the quality metrics in metrics.jsonl
 
 
 def records_of(run_dir: Path) -> list[dict[str, Any]]:
@@ -30,7 +30,7 @@ def records_of(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def quality(record: dict[str, Any]) -> str:
-    """Describe the metrics in `record` (a line of metrics.jsonl) in words; returns "" if there are none."""
+    """Describe the quality metrics in `record` in words; returns "" if `record` has none."""
     values = {name.removeprefix(METRIC): value for name, value in record.items() if name.startswith(METRIC)}
     return ". ".join(in_words({name: nan if value is None else value for name, value in values.items()}))
 
@@ -42,7 +42,7 @@ def last_quality(run_dir: Path) -> str:
 
 
 def reached(run_dir: Path) -> dict[str, str]:
-    """Return texts by heading: quality, files, and commands to look at the faces and to train on."""
+    """Return what a run has reached, as texts by heading: the quality, the files and the next commands."""
     folder, record = run_dir / "samples", {"hours": 0.0, **(records_of(run_dir) or [{}])[-1]}
     files = {"Picture": sorted(folder.glob("fakes-*.png"))[-1:], "Film": [folder / FILM]}
     files["Generator"] = [run_dir / GENERATOR_FILE]
@@ -54,12 +54,12 @@ def reached(run_dir: Path) -> dict[str, str]:
 
 
 def ending(run_dir: Path, images: int) -> list[str]:
-    """The lines that are printed when the run has ended at image count `images`."""
+    """Return the lines to print at the end of a run."""
     lines = [f"Done: {images:,} images."]
     for record in records_of(run_dir)[-1:]:
         side = f"{record['resolution']:.0f}x{record['resolution']:.0f}"
         lines = [f"Done: {images:,} images in {duration(3600 * record['hours'])}, at {side}."]
     for name, text in reached(run_dir).items():
-        words = wrap(text, WIDTH) if name == "Quality" else [text]  # users copy the other lines, so these stay whole
+        words = wrap(text, WIDTH) if name == "Quality" else [text]  # users copy paths and commands in one line
         lines += [f"{heading:<10} {line}" for heading, line in zip_longest([name], words, fillvalue="")]
     return lines

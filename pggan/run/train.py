@@ -24,8 +24,8 @@ from pggan.run.loop import Run
 from pggan.run.run_dir import choose_run_dir, lock_run_dir, next_start
 from pggan.run.summary import ending
 
-COMPUTE_FILE = ".compute.json"  # file in the run directory with `compute.` settings for a restart after a failed step
-MAX_FAILURES = 3  # limit of rollbacks in one process; a run with more failures has diverged
+COMPUTE_FILE = ".compute.json"  # stores the `compute.` settings for a restart after a failed step
+MAX_FAILURES = 3  # after this many rollbacks by one command, training counts as diverged
 REMEDY = (
     "Lower schedule.learning_rate_g and schedule.learning_rate_d, or raise the weight of the gradient penalty "
     "(loss.*), and repeat the command: the run resumes from its last checkpoint."
@@ -33,10 +33,7 @@ REMEDY = (
 
 
 def run(config: TrainConfig, find_images: FindImages | None = None) -> int:
-    """Train, or resume training, to the end of the schedule on all devices of `config`; returns the exit code.
-
-    Args: find_images: finds or prepares the pyramid to train on; None: the pyramid at data.path.
-    """
+    """Train to the end of the schedule on all devices of `config`; returns the exit code."""
     find_images = find_images or (lambda resolution: Path(config.data.path or config.data.cache))
     info = rank_from_environment()
     if info is not None:
@@ -44,7 +41,7 @@ def run(config: TrainConfig, find_images: FindImages | None = None) -> int:
     refuse_copies(config)
     if config.distributed.nnodes == 1 and (images := ended_at(config)):
         run_dir, console = Path(str(config.run_dir)), LastingConsole()
-        with lock_run_dir(run_dir):  # remove the old checkpoints that a killed command may have left
+        with lock_run_dir(run_dir):  # a killed command may have left old checkpoints
             prune(run_dir, images, config.checkpoint.keep)
         console.say(f"The run in {run_dir} has ended, so nothing was trained. Another run needs another run_dir=.")
         console.box(ending(run_dir, images))
@@ -58,24 +55,21 @@ def run(config: TrainConfig, find_images: FindImages | None = None) -> int:
 
 
 def ended_at(config: TrainConfig) -> int:
-    """The image count at which the run in config.run_dir has ended; 0 if the run has not ended."""
+    """Return the last image count of the run in config.run_dir, or 0 if the run has not ended."""
     run_dir = Path(config.run_dir or "")
     found = checkpoints_of(run_dir) if config.run_dir is not None and config.resume == "auto" else []
     planned = mark_of(found[-1], "total_images") if found and config.hours is not None else None
     if not found or int(found[-1].name) < (planned or config.schedule.build().total):
         return 0
-    checkpoint, _ = newest_checkpoint(run_dir)  # comes last, because verifying large files takes a second
+    checkpoint, _ = newest_checkpoint(run_dir)  # comes last, because it verifies large files
     return 0 if checkpoint is None or checkpoint.directory != found[-1] else checkpoint.images
 
 
 def train(config: TrainConfig, find_images: FindImages, group: ProcessGroup) -> int:
-    """Train on one rank until the end of the schedule or a stop signal; returns the exit code.
-
-    After NaN or infinite numbers, or a step that failed, the run resumes from its last checkpoint.
-    """
+    """Train on one rank; after NaN, infinite numbers or a failed step, the run resumes from its last checkpoint."""
     run: Run | None = None
     began: float | None = None
-    bad: list[int] = []  # image counts at which NaN or infinite numbers have led to a rollback
+    bad: list[int] = []  # image counts at which numbers were NaN or infinite
     while True:
         try:
             with open_run(config, find_images, group, began) as run:
@@ -103,16 +97,12 @@ def take_steps(run: Run, config: TrainConfig) -> int:
 def opened_again(
     config: TrainConfig, group: ProcessGroup, run: Run, problem: NonFiniteError | StepFailed, bad: list[int]
 ) -> TrainConfig:
-    """Return the configuration that resumes the run after `problem`; raises UserError if resuming can't help.
-
-    A resumed run repeats the same images and random numbers.  So a fault of the hardware does not come back, but a
-    fault of the recipe comes back at the same image count.  After a failed step, some `compute.` settings are changed.
-    """
+    """Return the configuration that resumes the run after `problem`; raises UserError if resuming can't help."""
     run_dir = run.run_dir
     if isinstance(problem, StepFailed):
         if not problem.compute:
             raise problem
-        if group.world_size > 1:  # the other ranks wait in this step, so only a restart of all ranks helps
+        if group.world_size > 1:  # the other ranks wait in a collective, so only a restart of all ranks helps
             Path(run_dir, COMPUTE_FILE).write_text(json.dumps(vars(config.compute) | problem.compute))
             raise problem
         keys = " ".join(f"compute.{key}={value}" for key, value in problem.compute.items())
@@ -127,6 +117,7 @@ def opened_again(
             where = f"Numbers were NaN or infinite at {images:,} images"
             if checkpoint is None:
                 raise UserError(f"{where}, before the first checkpoint: {problem}.", REMEDY)
+            # A resumed run repeats all random numbers, so only a fault of the hardware does not come back.
             if len(bad) == MAX_FAILURES or images <= max(bad, default=-1):
                 raise UserError(f"{where} again, after rolling back to {checkpoint.images:,}: {problem}.", REMEDY)
             back = f"Rolling back to the checkpoint of {checkpoint.images:,} images"
@@ -136,7 +127,7 @@ def opened_again(
 
 
 def join_ranks(config: TrainConfig, info: RankInfo, find_images: FindImages) -> int:
-    """Train as one rank of several, which a launcher such as torchrun has started."""
+    """Train as one of the ranks that a launcher such as torchrun has started."""
     if config.run_dir is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0:
         raise UserError("Ranks that torchrun restarts need a run directory to resume from.", "Add run_dir=DIR.")
     if config.compute.deterministic:  # sums in the NVSwitch are not deterministic (github.com/NVIDIA/nccl/issues/1497)
@@ -149,10 +140,10 @@ def join_ranks(config: TrainConfig, info: RankInfo, find_images: FindImages) -> 
 
 
 def launch_ranks(config: TrainConfig, kind: str, count: int) -> int:
-    """Start `count` ranks on this machine; every rank gets the configuration that this process has composed."""
+    """Start `count` ranks on this machine; all ranks get the configuration of this process."""
     from pggan.distributed.launch import launch
 
-    # Choose the run directory before the ranks start, so that restarted ranks use the same directory.
+    # The run directory is chosen before the ranks start, so that restarted ranks use the same directory.
     run_dir = choose_run_dir(config.run_dir, config.name)
     (run_dir / COMPUTE_FILE).unlink(missing_ok=True)
     config = replace(config, run_dir=str(run_dir), devices=f"cpu:{count}" if kind == "cpu" else str(count))
@@ -162,7 +153,7 @@ def launch_ranks(config: TrainConfig, kind: str, count: int) -> int:
 
 
 def refuse_copies(config: TrainConfig) -> None:
-    """Raise UserError if srun has started this command several times, as each copy would train a run of its own."""
+    """Raise UserError if srun has started several copies of this command, which would train separate runs."""
     tasks, nnodes = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")), config.distributed.nnodes
     if tasks > 1 and tasks != nnodes:
         raise UserError(
