@@ -48,7 +48,7 @@ from pggan.training.build import build_trainer, missing
 from pggan.training.timing import StepTimes
 from pggan.training.trainer import Trainer
 
-FindImages = Callable[[int], Path]  # takes the final resolution; returns the path of the prepared training images
+FindImages = Callable[[int], Path]  # returns the path of the training images, prepared for the final resolution
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Source:
     schedule: Schedule
     pyramid: ImagePyramid
     architecture: Architecture
-    checkpoint: Checkpoint | None  # the checkpoint to resume from, which only rank 0 reads; None on all other ranks
+    checkpoint: Checkpoint | None  # the checkpoint to resume from; None on all ranks except rank 0
     notes: list[str]  # lines to log
 
     @property
@@ -70,7 +70,7 @@ class Source:
 def open_run(
     config: TrainConfig, find_images: FindImages, group: ProcessGroup, began: float | None = None
 ) -> Iterator[Run]:
-    """Build the training run on this rank and load its checkpoint, if any; a rollback passes the old `Run.began`.
+    """Build the training run on this rank, and load the checkpoint to resume from, if there is one.
 
     Raises UserError for every mistake that can be found before the first step.
     """
@@ -95,7 +95,7 @@ def open_run(
         description["versions"] |= {"cpu_threads": torch.get_num_threads(), "images": pyramid.images}
 
         trainer = build_trainer(settings, source.architecture, source.schedule.phases, group)
-        stack.callback(trainer.release_graphs)  # CUDA graphs with NCCL kernels would block closing the process group
+        stack.callback(trainer.release_graphs)  # otherwise, CUDA graphs with NCCL kernels block destroy_process_group
         restore(config, source, trainer, group)
         state, images = trainer.state, trainer.state.images
         stack.enter_context(disk_errors(run_dir, group))
@@ -103,7 +103,7 @@ def open_run(
         reporter: Reporter | NullReporter = NullReporter()
         pictures: Pictures | None = None
         limit: TimeLimit | None = None
-        if began is None:
+        if began is None:  # after a rollback, `began` is the value of the failed run
             began = time.monotonic() - spent - source.spent
         if group.is_main:
             write_config(run_dir, description)
@@ -177,7 +177,7 @@ def find_source(
     pyramid = open_everywhere(config, find_images, schedule, group)
     num_classes = len(pyramid.class_names or ()) if config.data.labels else 0
     architecture = config.model.architecture(schedule.final_resolution, pyramid.channels, num_classes)
-    if config.hours is not None:  # the checkpoint stores the schedule that was fitted to the time limit
+    if config.hours is not None:  # the checkpoint stores the schedule that an earlier command fitted to the time limit
         schedule = with_plan(schedule, group.broadcast_object(header))
     with group.collective_errors():
         if checkpoint is not None:
@@ -203,9 +203,10 @@ def restore(config: TrainConfig, source: Source, trainer: Trainer, group: Proces
 def open_everywhere(
     config: TrainConfig, find_images: FindImages, schedule: Schedule, group: ProcessGroup
 ) -> ImagePyramid:
-    """Open the training images on every rank, after rank 0 has prepared them, if necessary."""
+    """Prepare the training images, if necessary, and open them on every rank."""
     final, place = schedule.final_resolution, None
-    for is_mine in (group.is_main, group.local_rank == 0, True):  # machines may have separate disks
+    # Machines may have separate disks, so after rank 0, one rank of each machine prepares the images.
+    for is_mine in (group.is_main, group.local_rank == 0, True):
         with group.collective_errors():
             if is_mine and place is None:
                 place = find_images(final)

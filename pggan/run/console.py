@@ -42,7 +42,7 @@ class LastingConsole(Console):
         super().__init__(stderr=True, highlight=False, force_jupyter=False)
 
     def say(self, text: str, style: str | None = None) -> None:
-        if self.is_terminal and not text.startswith(NEXT):  # users copy commands, so no command is wrapped
+        if self.is_terminal and not text.startswith(NEXT):  # users copy commands, so commands are not wrapped
             text = fill(text, self.width, break_long_words=False, break_on_hyphens=False)
         self.print(text, markup=False, soft_wrap=True, style=style)
 
@@ -56,7 +56,7 @@ class LastingConsole(Console):
             super().print(*objects, **settings)
 
     def on_broken_pipe(self) -> None:
-        """Override the method of rich, which would end the program."""
+        """Go on if the pipe is closed; the method of rich would end the program."""
         self.quiet = True
 
 

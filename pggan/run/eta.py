@@ -12,10 +12,10 @@ from pggan.training.timing import PhaseTimes
 
 # Old step times lose weight, with a half-life of 60 seconds or half of the elapsed time, whichever is longer.
 HALF_LIFE_SECONDS, HALF_LIFE_SHARE = 60.0, 0.5
-TRUSTED_SECONDS = 3.0  # steps that are timed before training count as much as 3 seconds of training
+TRUSTED_SECONDS = 3.0  # the speed measured before training counts as much as the speed of 3 seconds of training
 TRAINING_SHARE = 0.98  # share of the time limit for training; the rest is for saving the last checkpoint
 KNOWN_SHARE = 0.1  # until this share of the time limit has passed, too few steps are timed to shorten phases
-PLANNED = ("growth_images", "lr_decay_images", "total_images")  # a time limit changes these settings
+PLANNED = ("growth_images", "lr_decay_images", "total_images")  # a time limit changes these settings of the schedule
 ENDLESS = 10**12  # more images than any run shows
 
 
@@ -51,7 +51,7 @@ class Eta:
         return ratio * self.phase_times.seconds(schedule or self.course.schedule, before, after)
 
     def images_after(self, seconds: float, images: int) -> int:
-        """Estimate the image count `seconds` after image count `images`, as if the last phase never ended."""
+        """Estimate which image count training reaches `seconds` after image count `images`, if training never ends."""
         endless, counts = replace(self.course.schedule, total_images=ENDLESS), range(images + 1, ENDLESS)
         return images + bisect_right(counts, seconds, key=lambda count: self.seconds_between(images, count, endless))
 
@@ -99,7 +99,7 @@ class TimeLimit:
 
 
 def with_plan(schedule: Schedule, plan: dict[str, Any]) -> Schedule:
-    """Return `schedule` with the settings in `plan` that a time limit has changed; ignores other keys of `plan`."""
+    """Copy the settings that a time limit changes from `plan` to `schedule`; returns the new schedule."""
     growth = plan.get("growth_images", ())
     schedule = schedule.with_growth(growth) if len(growth) == len(schedule.growth_images) else schedule
     return replace(schedule, **{key: plan[key] for key in PLANNED[1:] if key in plan})

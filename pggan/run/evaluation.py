@@ -1,4 +1,4 @@
-"""Evaluates the averaged generator during training, without any effect on training and its random numbers."""
+"""Evaluates the averaged generator during training, without using the random numbers of training."""
 
 import math
 import time
@@ -31,13 +31,13 @@ def is_better(mark: dict[str, Any], best: Any) -> bool:
 
 
 def fits(took: float, spent: float, allowed: float, *, last: bool) -> bool:
-    """Whether the time for evaluations suffices for one now and one at the end; all arguments are seconds."""
+    """Whether there is time for an evaluation now and another at the end of the run; all times are in seconds."""
     return spent + took * (1 if last else 2) <= allowed
 
 
 @dataclass
 class TrainingEvaluator:
-    """Evaluates one run during training; all ranks call its methods at the same steps."""
+    """Evaluates one run during training; all ranks have to call each method at the same step."""
 
     evaluator: Evaluator
     pyramid: ImagePyramid
@@ -86,7 +86,7 @@ class TrainingEvaluator:
         finally:
             self._evaluated_at, self.took = images, time.monotonic() - began
             self._spent += self.took
-            if self.interval_images is None:  # otherwise, evaluations count as training time
+            if self.interval_images is None:  # evaluations at fixed intervals are a part of the measured speed
                 self.reporter.evaluated(self.took)
         for note in found.notes if is_first else ():
             self.reporter.line(note)
@@ -96,7 +96,7 @@ class TrainingEvaluator:
         return {f"metrics/{name}": value for name, value in found.values.items()}
 
     def _is_time(self, images: int, total: int) -> bool:
-        """Whether an evaluation is due; rank 0's clock decides, so equal runs may be evaluated at different times."""
+        """Whether an evaluation is due; rank 0's clock decides, so equal runs may differ in their evaluations."""
         last = images >= total
         if self.interval_images is not None:
             return last or self.is_due(self._evaluated_at, images)

@@ -17,7 +17,7 @@ PEAKED = "/gradient_norm"  # for metrics with this suffix, the maximum is report
 PEAK = "_max"  # suffix of a maximum, such as D/gradient_norm_max
 
 SPIKE_FACTOR = 100  # alarm if a gradient norm exceeds 100 times its median; a new resolution causes smaller spikes
-# D counts as overfitted if the mean sign of its scores of reals is above 0.8: D is right about 90 % of the reals.
+# Above a mean sign of 0.8 for D's scores of reals, D is right about 90 % of the reals and counts as overfitted.
 # ADA aims at a mean sign of 0.6 (Karras et al. 2020, section 3); runs of the recipe avatars_32 stay below 0.67.
 MAX_SIGN, RECENT_TICKS = 0.8, 12
 REALS_SIGN = "health/reals_sign"
@@ -78,13 +78,14 @@ class Alarms:
     def at_tick(
         self, resolution: int, scalars: Mapping[str, float], *, rates_fall: bool
     ) -> tuple[dict[str, float], list[str]]:
-        """Return 1 (raised) or 0 for every alarm, by TensorBoard tag, and the texts of alarms that are new."""
+        """Return the state of every alarm (1 or 0) by TensorBoard tag, and the texts of new alarms."""
         if resolution != self._resolution:  # D's scores at different resolutions can't be compared
             self._resolution, self._said = resolution, set[str]()
             self._recent[REALS_SIGN].clear()
         found = {
             "gradients": self._gradients(scalars),
-            "overfitting": "" if rates_fall else self._overfitting(scalars),  # D may be right while the rates decay
+            # While the learning rates decay, D is right about most reals in good runs, too.
+            "overfitting": "" if rates_fall else self._overfitting(scalars),
         }
         raised = {f"alarms/{name}": float(bool(what)) for name, what in found.items()}
         new = [name for name, what in found.items() if what and name not in self._said]

@@ -110,7 +110,7 @@ class Run:
         if step.reaches(self.tick_images) or self.evaluator.is_due(step.before, step.images):
             self._report(step)
         self._save_is_due |= step.reaches(self.writer.every_images) or self.evaluator.mark is not None
-        # After a skipped update, the weights may be broken, so a due checkpoint waits for a step with both updates.
+        # After a skipped update, the weights may be broken, so a due checkpoint waits for a later step.
         if self._save_is_due and not step.is_last and updates_were_taken(self.state, self.most_skipped):
             self._save()
 
@@ -159,7 +159,7 @@ class Run:
         return self._problem is None
 
     def finish(self) -> int:
-        """Write the last checkpoint and return the exit code; NaN or infinite numbers raise NonFiniteError."""
+        """Write the last checkpoint and return the exit code; raises NonFiniteError if weights are NaN or infinite."""
         reporter, images, schedule = self.reporter, self.state.images, self.course.schedule
         if self._saved_at != images:
             self._save()
@@ -181,7 +181,7 @@ class Run:
 
 
 def updates_were_taken(state: State, most_skipped: int) -> bool:
-    """Whether G and D both took their last update; `most_skipped` skipped updates in a row raise NonFiniteError."""
+    """Whether G and D took their last updates; raises NonFiniteError after `most_skipped` skipped updates in a row."""
     for name, trainable in (("G", state.g), ("D", state.d)):
         skipped = int(trainable.skipped)
         if skipped >= most_skipped:

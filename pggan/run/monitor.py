@@ -33,7 +33,7 @@ def run(config: MonitorConfig) -> int:
     signal(SIGTERM, default_int_handler)  # SIGTERM then removes the temporary folder, as Ctrl-C does
     with TemporaryDirectory(prefix="pggan-monitor-") as folder:
         logdir = directory
-        if any(directory.glob(EVENTS)):  # as the `logdir` itself, the run would have the name "." in TensorBoard
+        if any(directory.glob(EVENTS)):  # TensorBoard would give the name "." to a run that is the `logdir` itself
             logdir = Path(folder)
             (logdir / directory.resolve().name).symlink_to(directory.resolve(), target_is_directory=True)
         address = serve(logdir, directory.resolve().name, config.port) + cockpit(directory)
@@ -97,7 +97,7 @@ def serve(logdir: Path, title: str, port: int | None) -> str:
 
 
 def rereading(plugin: Any) -> Any:
-    """Return TensorBoard's projector `plugin`, changed to read the points from disk at every request."""
+    """Return a subclass of TensorBoard's projector `plugin` that reads the points from disk at every request."""
 
     class Projector(plugin):  # type: ignore[misc]
         def __init__(self, context: Any) -> None:

@@ -37,8 +37,8 @@ FILM_GRIDS = 200  # number of frames in the film of a run
 FILM_SIDE, FILM_FPS = 256, 25  # side of the film in pixels, and frames per second
 LEAST_SECONDS = 60  # shorter runs write no film, because writing the film takes a second
 MAX_TILE = 128  # longest side in pixels of an image in a frame of the film
-MAX_STORED_PIXELS = 2**16  # largest number of pixels of a frame, so that even noise takes less than 200 KB
-MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # largest number of fakes in the projector, and of their pixels
+MAX_STORED_PIXELS = 2**16  # largest number of pixels of a frame of the film, so that even noise takes less than 200 KB
+MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # largest numbers of fakes and of pixels in TensorBoard's projector
 POINTS, POINTS_FILE = "projector", "projector_config.pbtxt"  # folder and file that TensorBoard's projector reads
 POINT_TILE = 32  # side in pixels of an image in TensorBoard's projector
 
@@ -76,7 +76,7 @@ class Pictures:
         self.final, self.grid_images = schedule.final_resolution, grid_images
         self.film_images = -(-schedule.total // FILM_GRIDS)  # number of images shown between two frames of the film
         self.tile = min(self.final, MAX_TILE)
-        self.columns = 4 if 16 * self.tile**2 <= MAX_STORED_PIXELS else 2  # as many rows as columns
+        self.columns = 4 if 16 * self.tile**2 <= MAX_STORED_PIXELS else 2  # a frame has as many rows as columns
         make_directory(self.film)
         for path in [path for path, facts in stored_grids(self.film).items() if facts.images > state.images]:
             path.unlink()
@@ -111,7 +111,7 @@ class Pictures:
         for name, network, path in (("fakes", g, None), ("averaged_fakes", self.state.g_ema, file)):
             fakes = draw_seeds(network, self._grid_size(phase.resolution), phase.resolution, phase.alpha)
             self._show(name, fakes, images, path)
-            self.reporter.console.faces(fakes)  # the live view keeps the last faces: the averaged G's
+            self.reporter.console.faces(fakes)  # the averaged G comes last, and the live view keeps the last faces
 
     def _grid_size(self, resolution: int) -> int:
         side = max(resolution, min(self.final, MIN_TILE))
@@ -135,10 +135,10 @@ class Pictures:
 
 @torch.no_grad()
 def show_projector(board: SummaryWriter, pyramid: ImagePyramid, state: State, phase: Phase) -> None:
-    """Show reals and fakes in TensorBoard's projector, as the inputs of D's last layer."""
+    """Show the features that D's last layer gets for reals and fakes in TensorBoard's projector."""
     side, d = phase.resolution, state.d.network
     assert isinstance(d, Discriminator), "new_state creates a Discriminator"
-    group = state.g_ema.architecture.stddev_group  # the minibatch standard deviation in D needs whole groups
+    group = state.g_ema.architecture.stddev_group  # the minibatch standard deviation in D needs whole groups of images
     count = min(MAX_POINTS, MAX_POINT_PIXELS // side**2, pyramid.images) // group * group
     if count == 0:
         return

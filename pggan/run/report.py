@@ -50,7 +50,7 @@ class Reporter:
         keep_metrics(run_dir / METRICS_FILE, images)
         self.console = TrainingConsole(run_dir, course, images)
         self.board = SummaryWriter(str(run_dir), purge_step=images + 1 if images else 0)
-        self._first = images and images + 1  # TensorBoard's step of the first entries of this command
+        self._first = images and images + 1  # image count of the first TensorBoard entries of this command
         self._tick_images, self._tick_time = images, time.monotonic()
 
     def __enter__(self) -> Self:

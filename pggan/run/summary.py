@@ -14,7 +14,7 @@ from pggan.core.text import command_line, duration
 
 METRICS_FILE = "metrics.jsonl"  # one JSON object per line: the metrics of one report
 FILM = "growth.webp"  # film of the fakes during training, in the folder samples/
-WIDTH = 65  # characters of text in a line of 80 characters that also has a border and a heading
+WIDTH = 65  # the border and the heading take the rest of a line of 80 characters
 COMMANDS = LOOK, GO_ON = "Look", "Go on"  # headings of commands that the user can try next
 METRIC = "metrics/"  # prefix of the quality metrics in metrics.jsonl
 
@@ -60,6 +60,6 @@ def ending(run_dir: Path, images: int) -> list[str]:
         side = f"{record['resolution']:.0f}x{record['resolution']:.0f}"
         lines = [f"Done: {images:,} images in {duration(3600 * record['hours'])}, at {side}."]
     for name, text in reached(run_dir).items():
-        words = wrap(text, WIDTH) if name == "Quality" else [text]  # users copy paths and commands in one line
+        words = wrap(text, WIDTH) if name == "Quality" else [text]  # only quality is wrapped; users copy the rest
         lines += [f"{heading:<10} {line}" for heading, line in zip_longest([name], words, fillvalue="")]
     return lines

@@ -55,13 +55,13 @@ def run(config: TrainConfig, find_images: FindImages | None = None) -> int:
 
 
 def ended_at(config: TrainConfig) -> int:
-    """Return the last image count of the run in config.run_dir, or 0 if the run has not ended."""
+    """Return the image count at which the run in config.run_dir has ended, or 0 if the run has not ended."""
     run_dir = Path(config.run_dir or "")
     found = checkpoints_of(run_dir) if config.run_dir is not None and config.resume == "auto" else []
     planned = mark_of(found[-1], "total_images") if found and config.hours is not None else None
     if not found or int(found[-1].name) < (planned or config.schedule.build().total):
         return 0
-    checkpoint, _ = newest_checkpoint(run_dir)  # comes last, because it verifies large files
+    checkpoint, _ = newest_checkpoint(run_dir)  # comes last, because verifying large files is slow
     return 0 if checkpoint is None or checkpoint.directory != found[-1] else checkpoint.images
 
 
@@ -117,7 +117,7 @@ def opened_again(
             where = f"Numbers were NaN or infinite at {images:,} images"
             if checkpoint is None:
                 raise UserError(f"{where}, before the first checkpoint: {problem}.", REMEDY)
-            # A resumed run repeats all random numbers, so only a fault of the hardware does not come back.
+            # A resumed run repeats all random numbers, so a problem that comes back is no fault of the hardware.
             if len(bad) == MAX_FAILURES or images <= max(bad, default=-1):
                 raise UserError(f"{where} again, after rolling back to {checkpoint.images:,}: {problem}.", REMEDY)
             back = f"Rolling back to the checkpoint of {checkpoint.images:,} images"
