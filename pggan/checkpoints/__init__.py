@@ -1,1 +1,1 @@
-"""Checkpoints: the training state on disk, written atomically, and verified before a run resumes from it."""
+"""The training state on disk, written atomically, and verified before a run resumes."""

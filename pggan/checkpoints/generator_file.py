@@ -1,7 +1,4 @@
-"""The averaged generator (EMA) as a file to keep and share: safetensors, with the architecture in the header.
-
-Files are untrusted, so the header is checked before memory is allocated.  torch, which loads slowly, is imported late.
-"""
+"""Generator files: the averaged generator (EMA) in safetensors, with the architecture in the header."""
 
 import json
 import re
@@ -24,15 +21,15 @@ if TYPE_CHECKING:
 
     from pggan.networks.networks import Generator
 
-VERSION = 4  # version of the safetensors header; version 4 added num_classes and class_names
-STATE_FILE = "state.json"  # file in a checkpoint's directory: images shown, architecture, checksums
-WEIGHTS_FILE = "weights.safetensors"  # file in a checkpoint's directory: the tensors of G, D and the averaged G
-AVERAGED = "generator_ema/"  # the names of the averaged G's tensors in WEIGHTS_FILE begin with this
-GENERATOR_FILE = "generator.safetensors"  # file in a run directory: the averaged G of the newest checkpoint
+VERSION = 4  # version of the safetensors header
+STATE_FILE = "state.json"  # this file of a checkpoint holds images shown, architecture and checksums
+WEIGHTS_FILE = "weights.safetensors"  # this file of a checkpoint holds G, D and the averaged G
+AVERAGED = "generator_ema/"  # prefix of the averaged G's tensors in WEIGHTS_FILE
+GENERATOR_FILE = "generator.safetensors"  # this file of a run holds the newest averaged G
 HEADER_KEY = "pggan"
-CLASS_NAMES = "class_names"  # entry of the safetensors header; missing if the generator was trained without labels
-ENTRIES = ("images", "phase", "resolution", "alpha", "architecture", CLASS_NAMES)  # entries that training writes
-PROVENANCE = ("license", "data_statement")  # optional header entries: licence of weights, origin of training images
+CLASS_NAMES = "class_names"  # only a generator trained with labels has this header entry
+ENTRIES = ("images", "phase", "resolution", "alpha", "architecture", CLASS_NAMES)  # header entries that training writes
+PROVENANCE = ("license", "data_statement")  # optional header entries: licence of weights, origin of images
 PREFIX = "pretrained:"  # run=pretrained:NAME means a generator that comes with the package
 FOLDER = Path(__file__).parent / "pretrained"
 NOTHING: "Mapping[str, torch.nn.Module]" = MappingProxyType({})
@@ -40,23 +37,20 @@ NOTHING: "Mapping[str, torch.nn.Module]" = MappingProxyType({})
 
 @dataclass(frozen=True)
 class LoadedGenerator:
-    """A generator that was read from a file, with the resolution and alpha that training had reached in that file."""
+    """A generator that was read from a file, with the resolution and alpha that training had reached."""
 
     network: "Generator"
     resolution: int
     alpha: float
     images: int
-    class_names: tuple[str, ...] = ()  # the names of the classes, if known
-    path: Path | None = None  # the file that the generator was read from
-    license: str | None = None  # licence of the weights: an identifier of Hugging Face, such as cc-by-4.0
-    data_statement: str | None = None  # says where the training images come from, such as "my own photographs"
+    class_names: tuple[str, ...] = ()
+    path: Path | None = None
+    license: str | None = None  # Hugging Face's name of the licence, such as cc-by-4.0
+    data_statement: str | None = None  # origin of the training images, such as "my own photographs"
 
 
 def load_generator(run: str, device: "torch.device", key: str = "run") -> LoadedGenerator:
-    """Load the averaged generator of `run`: a run directory, checkpoint, generator file or pretrained:NAME.
-
-    Args: key: the configuration key that the error quotes.  Raises UserError when there is no valid generator.
-    """
+    """Load the averaged generator of the run, checkpoint or generator file `run`; errors name the config key `key`."""
     import torch
 
     from pggan.networks.networks import Generator
@@ -67,9 +61,9 @@ def load_generator(run: str, device: "torch.device", key: str = "run") -> Loaded
         architecture = Architecture.from_plain(about["architecture"])
         with safe_open(path, "pt") as file:
             names = list(file.keys())
-            names = [name for name in names if name.startswith(AVERAGED)] or names  # don't load a checkpoint's G and D
+            names = [name for name in names if name.startswith(AVERAGED)] or names  # without a checkpoint's G and D
             tensors = {name.removeprefix(AVERAGED): file.get_tensor(name) for name in names}
-        with torch.device("meta"):  # the meta device checks names and shapes before memory is allocated
+        with torch.device("meta"):  # the file is untrusted, so names and shapes are checked before memory is allocated
             Generator(architecture).load_state_dict(tensors, assign=True)
         network = Generator(architecture)
         network.load_state_dict(tensors)
@@ -83,7 +77,7 @@ def load_generator(run: str, device: "torch.device", key: str = "run") -> Loaded
 
 
 def describe_generator(generator: LoadedGenerator) -> dict[str, Any]:
-    """The header of a generator file: version, images, resolution, alpha, architecture, classes, licence."""
+    """Return the header of a generator file: training progress, architecture, classes and licence."""
     stage = {"images": generator.images, "resolution": generator.resolution, "alpha": generator.alpha}
     names = {CLASS_NAMES: list(generator.class_names)} if generator.class_names else {}
     stated = {name: text for name in PROVENANCE if (text := getattr(generator, name)) is not None}
@@ -92,10 +86,7 @@ def describe_generator(generator: LoadedGenerator) -> dict[str, Any]:
 
 
 def save_generator(generator: LoadedGenerator, path: Path, others: "Mapping[str, torch.nn.Module]" = NOTHING) -> None:
-    """Write a generator file that `load_generator` can read; raises OSError when the system refuses to write.
-
-    others: further networks for the file, by name.  To read these networks, call `stored_networks`.
-    """
+    """Write a generator file; `others` are further networks, by name, which `stored_networks` reads."""
     networks = {AVERAGED: generator.network, **{f"{name}/": network for name, network in others.items()}}
     tensors = {
         f"{prefix if others else ''}{name}": tensor.detach().cpu().contiguous()
@@ -107,12 +98,12 @@ def save_generator(generator: LoadedGenerator, path: Path, others: "Mapping[str,
 
 
 def pretrained_names() -> list[str]:
-    """The possible NAMEs in run=pretrained:NAME."""
+    """List the generators that come with the package."""
     return sorted(file.stem for file in FOLDER.glob("*.safetensors"))
 
 
 def path_of_run(run: str, key: str = "run") -> Path:
-    """Convert `run` to a path; pretrained:NAME is a file in the package.  Raises UserError for an unknown NAME."""
+    """Convert `run` to a path; raises UserError if `run` is pretrained:NAME with an unknown NAME."""
     if run.startswith(PREFIX) and run.removeprefix(PREFIX) not in pretrained_names():
         there = ", ".join(PREFIX + known for known in pretrained_names())
         raise UserError(f"No such generator comes with the package: {key}={run}.", f"Choose from: {there}.")
@@ -120,12 +111,9 @@ def path_of_run(run: str, key: str = "run") -> Path:
 
 
 def generator_path(run: str, key: str = "run") -> Path:
-    """The file with the averaged generator of `run`: a run directory, checkpoint, generator file or pretrained:NAME.
-
-    Args: key: the configuration key that the error quotes.  Raises UserError when there is no such file.
-    """
+    """Find the averaged generator of the run, checkpoint or generator file `run`; errors name the config key `key`."""
     path = path_of_run(run, key)
-    if (path / STATE_FILE).is_file():  # a checkpoint of version 4 has a file for each network instead of WEIGHTS_FILE
+    if (path / STATE_FILE).is_file():  # checkpoints of version 4 have one file for each network
         path /= WEIGHTS_FILE if (path / WEIGHTS_FILE).exists() else "generator_ema.safetensors"
     elif path.is_dir():
         path /= GENERATOR_FILE
@@ -136,7 +124,7 @@ def generator_path(run: str, key: str = "run") -> Path:
 
 
 def read_generator_header(path: Path) -> dict[str, Any]:
-    """Read a generator file's header.  Call this in `with refusing_generators`, which turns errors into UserError."""
+    """Read a generator file's header; `refusing_generators` turns the errors into UserError."""
     if not path.is_file():
         raise ValueError("the path is not a plain file")
     with safe_open(path, "np") as file:
@@ -148,7 +136,7 @@ def read_generator_header(path: Path) -> dict[str, Any]:
 
 
 def architecture_in(about: dict[str, Any]) -> Architecture:
-    """The architecture in the header `about` of a file; raises ValueError, KeyError or TypeError if invalid."""
+    """Return the architecture in a header; raises ValueError, KeyError or TypeError if the header is invalid."""
     architecture = Architecture.from_plain(about["architecture"])
     if about["resolution"] not in architecture.resolutions or not 0 <= about["alpha"] <= 1 or about["images"] < 0:
         raise ValueError("the stored resolution, alpha or number of images shown is impossible")
@@ -156,13 +144,13 @@ def architecture_in(about: dict[str, Any]) -> Architecture:
 
 
 def stated_in(about: dict[str, Any]) -> dict[str, Any]:
-    """The licence and the data statement in the header `about`; either may be missing."""
+    """Return the licence and the data statement of a header, if the header has them."""
     return {name: about[name] for name in PROVENANCE if about.get(name) is not None}
 
 
 @contextmanager
 def refusing_generators(path: Path) -> Iterator[None]:
-    """Turn errors that the `with` block raises for an invalid generator file at `path` into UserError."""
+    """Turn errors that mean an invalid generator file into UserError."""
     try:
         yield
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:
@@ -171,7 +159,7 @@ def refusing_generators(path: Path) -> Iterator[None]:
 
 
 def stored_networks(path: Path) -> "dict[str, dict[str, torch.Tensor]]":
-    """The tensors of a file as {network: {name: tensor}}; {} if the file has only the averaged generator."""
+    """Read a file as {network: {name: tensor}}; {} if the file has only the averaged generator."""
     found: dict[str, dict[str, torch.Tensor]] = {}
     with refusing_generators(path), safe_open(path, "pt") as file:
         for name in file.keys():  # noqa: SIM118 - `file` is not a dictionary
@@ -182,21 +170,18 @@ def stored_networks(path: Path) -> "dict[str, dict[str, torch.Tensor]]":
 
 
 def stored_tensors(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """The type and shape of each tensor in a safetensors file, by name; raises SafetensorError for a damaged file."""
+    """Return {tensor name: (type, shape)} of a safetensors file; raises SafetensorError if the file is damaged."""
     with safe_open(path, "np") as file:
         slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - `file` is not a dictionary
         return {name: (found.get_dtype(), tuple(found.get_shape())) for name, found in slices.items()}
 
 
 def save_tensors(tensors: dict[str, "torch.Tensor"], path: Path, metadata: dict[str, str]) -> None:
-    """Write a safetensors file with `metadata` in its header; raises OSError when the system refuses to write.
-
-    The safetensors library alone would write files with mode 0600, and hide OSError in SafetensorError.
-    """
+    """Write a safetensors file with `metadata` in its header; raises OSError when the system refuses to write."""
     from safetensors.torch import save_file
 
     path.touch()
-    mode = S_IMODE(path.stat().st_mode)  # keep the permissions that the umask gives a new file
+    mode = S_IMODE(path.stat().st_mode)  # safetensors alone would write files with mode 0600
     try:
         save_file(tensors, path, metadata)
     except SafetensorError as error:

@@ -1,8 +1,8 @@
 """Read checkpoints; every file is verified before it is used.
 
-A checkpoint is a directory checkpoints/<images> with three files.  weights.safetensors holds the tensors of G, D and
-the averaged G.  state.safetensors holds the tensors of optimizers, gradient scaler, ADA and DGC.  state.json holds the
-checksums.  A checkpoint of version 4 has one tensor file per component, such as generator.safetensors.
+A checkpoint is a directory checkpoints/<images>.  weights.safetensors holds G, D and the averaged G; state.safetensors
+holds the optimizers and other tensors of the training state; state.json holds the checksums.  Checkpoints of version 4
+have one tensor file per network or optimizer instead.
 """
 
 import json
@@ -25,47 +25,46 @@ if TYPE_CHECKING:
 
     from pggan.optim.state import State, StateDicts
 
-VERSIONS = (4, 5)  # checkpoint versions that pggan reads; pggan writes the last of these versions
+VERSIONS = (4, 5)  # pggan reads checkpoints of these versions, and writes the last version
 STATE_TENSORS_FILE = "state.safetensors"
-CHECKSUM = "sha256"  # entry of state.json: the checksum of all other entries
+CHECKSUM = "sha256"  # this entry of state.json is the checksum of all other entries
 NETWORKS = ("generator", "discriminator", "generator_ema")
 COMPONENTS = (*NETWORKS, "optimizer_g", "optimizer_d", "grad_scaler")
-NEWEST, BEST = "newest", "best"  # values of checkpoint=; in state.json, the entry BEST marks the best checkpoint so far
-CONFIG_FILE = "config.yaml"  # each run directory has this file
-OUTPUTS = Path("outputs")  # default place of run directories
+NEWEST, BEST = "newest", "best"  # values of the configuration key checkpoint=
+CONFIG_FILE = "config.yaml"  # every run directory has this file
+OUTPUTS = Path("outputs")  # run directories are here by default
 EVENTS = "events.out.tfevents.*"  # TensorBoard's files in a run directory
-FILE_NAME = r"[a-z_]+\.safetensors"  # a plain file name, not a path to another directory
+FILE_NAME = r"[a-z_]+\.safetensors"  # without a slash, so that a file name can't lead to another directory
 
 
 class CorruptCheckpoint(Exception):
-    """A checkpoint can't be trusted: one of its files is missing, cut short, changed or invalid."""
+    """A file of a checkpoint is missing, truncated, changed or invalid."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint: the `directory` checkpoints/<images>, and the content of state.json as `header`."""
+    """A verified checkpoint; `header` is the content of state.json."""
 
     directory: Path
     header: dict[str, Any]
 
     @property
     def images(self) -> int:
-        """The number of images shown when this checkpoint was written."""
+        """The number of images shown before this checkpoint was written."""
         return int(self.header["images"])
 
     @property
     def architecture(self) -> Architecture:
-        """The architecture of the checkpoint's networks."""
         return Architecture.from_plain(self.header["architecture"])
 
     def file_of(self, component: str) -> tuple[str, str]:
-        """The file with the tensors of a component, such as optimizer_g, and the prefix of the tensors' names."""
+        """Return the file of a network or optimizer, and the prefix of the tensors' names in this file."""
         if (alone := f"{component}.safetensors") in self.header["files"]:
             return alone, ""
         return (WEIGHTS_FILE if component in NETWORKS else STATE_TENSORS_FILE), f"{component}/"
 
     def load(self, component: str) -> "dict[str, Tensor]":
-        """Load the tensors of a component into host memory; {} if the component is missing."""
+        """Load the tensors of a network or optimizer into host memory; {} if the checkpoint has none."""
         file, prefix = self.file_of(component)
         if file not in self.header["files"]:
             return {}
@@ -74,7 +73,7 @@ class Checkpoint:
             return {name.removeprefix(prefix): opened.get_tensor(name) for name in names}
 
     def restore(self, state: "State") -> None:
-        """Load the checkpoint into a `state` of the same architecture; raises UserError if tensors don't fit."""
+        """Load the checkpoint into `state`; raises UserError if the tensors don't fit."""
         from pggan.optim.state import AUGMENTATION
 
         try:
@@ -87,7 +86,7 @@ class Checkpoint:
 
 
 def open_checkpoint(directory: Path) -> Checkpoint:
-    """Read and verify a checkpoint directory; raises CorruptCheckpoint, or UserError for an unknown version."""
+    """Verify a checkpoint; raises CorruptCheckpoint, or UserError for an unknown version."""
     try:
         header = read_header(directory)
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -105,10 +104,7 @@ def open_checkpoint(directory: Path) -> Checkpoint:
 
 
 def read_header(directory: Path) -> dict[str, Any]:
-    """Read and verify a checkpoint's state.json; raises UserError when its version is unknown.
-
-    Raises OSError, ValueError, KeyError or TypeError when the file is invalid.
-    """
+    """Verify state.json; raises UserError for an unknown version, and ValueError or similar errors if invalid."""
     header = parse_json((directory / STATE_FILE).read_bytes())
     if (version := header["version"]) not in VERSIONS:
         problem = f"{directory} has checkpoint version {version}; this program reads version {VERSIONS[-1]}."
@@ -124,18 +120,18 @@ def read_header(directory: Path) -> dict[str, Any]:
 
 
 def write_header(directory: Path, header: dict[str, Any]) -> None:
-    """Write `header` and its checksum into the state.json of the checkpoint `directory`."""
+    """Write `header` with its checksum into a checkpoint's state.json."""
     (directory / STATE_FILE).write_text(json.dumps({**header, CHECKSUM: checksum_of(header)}, indent=1), "utf-8")
 
 
 def checksum_of(header: dict[str, Any]) -> str:
-    """The SHA-256 of all entries of a checkpoint's `header` except the checksum itself."""
+    """Compute the SHA-256 of a state.json without the entry for the checksum."""
     rest = {key: value for key, value in header.items() if key != CHECKSUM}
     return sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def mark_of(directory: Path, name: str) -> Any:
-    """Read the entry `name`, such as BEST, from a checkpoint's unverified state.json; None if the entry is missing."""
+    """Read the entry `name` of a checkpoint's state.json without verification; None if the entry is missing."""
     try:
         return parse_json((directory / STATE_FILE).read_bytes()).get(name)
     except (OSError, ValueError):
@@ -143,7 +139,7 @@ def mark_of(directory: Path, name: str) -> Any:
 
 
 def newest_run(folder: Path, file: str = GENERATOR_FILE) -> Path:
-    """The run in or below `folder` whose `file` changed last; raises UserError if no run has this file."""
+    """Find the run in or below `folder` whose `file` changed last; raises UserError if no run has this file."""
     found = (path for path in folder.rglob(file) if (path.parent / CONFIG_FILE).is_file())
     files = {path: path.stat().st_mtime for path in found}
     if not files:
@@ -154,24 +150,18 @@ def newest_run(folder: Path, file: str = GENERATOR_FILE) -> Path:
 
 
 def checkpoints_of(run_dir: Path) -> list[Path]:
-    """The directories of a run's checkpoints, corrupt ones included, the oldest first."""
+    """List the directories of a run's checkpoints, the oldest first; corrupt checkpoints are included."""
     found = (run_dir / "checkpoints").glob("[0-9]*")
     return sorted(path for path in found if path.name.isdecimal() and path.is_dir() and not path.is_symlink())
 
 
 def best_of(directories: Sequence[Path]) -> Path | None:
-    """The best of a run's checkpoints `directories`, sorted from old to new; None if no checkpoint has a mark BEST.
-
-    An evaluation marks a checkpoint that beats all earlier checkpoints, so the newest marked checkpoint is the best.
-    """
+    """Return the last of `directories` (old to new) that an evaluation marked as the best so far, or None."""
     return next((directory for directory in reversed(directories) if mark_of(directory, BEST)), None)
 
 
 def choose_checkpoint(run: str, choice: str | int) -> str:
-    """The path of the generator that `choice` asks for: `run` itself for NEWEST, the best checkpoint of `run` for BEST.
-
-    A number asks for the checkpoint at this number of images shown.  Raises UserError if `run` has no such checkpoint.
-    """
+    """Return the path for checkpoint=`choice`; raises UserError if the run has no such checkpoint."""
     if choice == NEWEST:
         return run
     found = checkpoints_of(Path(run))
@@ -184,12 +174,12 @@ def choose_checkpoint(run: str, choice: str | int) -> str:
 
 
 def has_checkpoints(path: Path) -> bool:
-    """Whether `path` is a checkpoint, or a run directory with a checkpoint, even a corrupt checkpoint."""
+    """Whether `path` is a checkpoint, or a run with checkpoints; corrupt checkpoints count, too."""
     return (path / STATE_FILE).is_file() or bool(checkpoints_of(path))
 
 
 def newest_checkpoint(path: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The checkpoint `path` or the newest valid checkpoint of the run `path`, and the errors of corrupt checkpoints."""
+    """Open the checkpoint `path`, or the newest valid checkpoint of the run `path`; also returns corruption errors."""
     corrupt: list[str] = []
     for directory in [path] if (path / STATE_FILE).is_file() else reversed(checkpoints_of(path)):
         try:
@@ -200,10 +190,7 @@ def newest_checkpoint(path: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def resolve_checkpoint(path: Path, key: str) -> tuple[Checkpoint, list[str]]:
-    """The checkpoint `path` or the newest valid checkpoint of the run `path`, and lines to log for corrupt checkpoints.
-
-    Raises UserError, which names `key`, when there is no valid checkpoint.
-    """
+    """Open the checkpoint as `newest_checkpoint` does, and return log lines; raises UserError if there is none."""
     checkpoint, corrupt = newest_checkpoint(path)
     if checkpoint is not None:
         return checkpoint, [f"Passed over a corrupt checkpoint: {problem}" for problem in corrupt]

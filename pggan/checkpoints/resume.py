@@ -1,4 +1,4 @@
-"""Where a run starts: at a checkpoint, with the weights of another run, or from nothing."""
+"""Start a run at a checkpoint, or with the weights of another run."""
 
 from collections.abc import Iterator, Sequence
 from math import sqrt
@@ -16,7 +16,7 @@ from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.reducer import EXTRA_STATE, GradientReducer
 from pggan.optim.state import State, StateDicts
 
-# {setting: why a resumed run may change this setting only with `allow_changes`}
+# A resumed run may change these settings only with allow_changes=, for the reason that is given here.
 REFUSED = {
     "seed": "with another seed the order of images changes, so some images come twice in this epoch",
     "loss.name": "with another loss the discriminator's scores have another meaning",
@@ -24,18 +24,17 @@ REFUSED = {
     "schedule": "the new schedule has another resolution or alpha at the checkpoint's number of images shown",
 }
 
-# {name of a tensor: the axis whose length depends on the number of classes}
+# In each of these tensors, the length of this axis depends on the number of classes.
 CLASS_AXES = {"stem.dense.weight": 1, "head.score.weight": 0, "head.score.bias": 0}
-NAMED = 3  # a log line lists at most 3 tensors of the same kind
-# Fields of the architecture that have to be equal, so that a network can start from another network's weights.
+NAMED = 3  # a log line names at most 3 tensors
+# A network can start from the weights of another network only if these fields of the architecture are equal.
 KIND_FIELDS = ("latent_size", "fmap_base", "fmap_decay", "fmap_max", "resampling", "blur")
 
 
 def find_resume_point(resume: str, run_dir: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The checkpoint that `resume` (auto, never, or the path of a run or checkpoint) asks for, and lines to log.
+    """Find the checkpoint for the setting `resume` (auto, never, or a path), and lines to log.
 
-    Raises UserError when all checkpoints are corrupt, when a path has no checkpoint, when `resume` is never although
-    `run_dir` has checkpoints, and when `resume` names a checkpoint of `run_dir` that is not the newest.
+    Raises UserError if the checkpoint is missing or corrupt, or is not the newest checkpoint of `run_dir`.
     """
     has_own = bool(checkpoints_of(run_dir))
     if resume == "never" and has_own:
@@ -46,7 +45,7 @@ def find_resume_point(resume: str, run_dir: Path) -> tuple[Checkpoint | None, li
     if not has_own:
         return resolve_checkpoint(Path(resume), "resume")
     own, notes = resolve_checkpoint(run_dir, "run_dir")
-    named = Path(resume).resolve()  # the run may have removed this checkpoint, so the path need not exist
+    named = Path(resume).resolve()
     if named.parent != (run_dir / "checkpoints").resolve():
         return own, [*notes, f"Ignoring resume={resume}: this run continues from its own newest checkpoint."]
     if named != own.directory.resolve():
@@ -56,7 +55,7 @@ def find_resume_point(resume: str, run_dir: Path) -> tuple[Checkpoint | None, li
 
 
 def check_networks(checkpoint: Checkpoint, architecture: Architecture) -> None:
-    """Raise UserError unless the networks of `checkpoint` have this `architecture`."""
+    """Raise UserError if the networks of `checkpoint` have another architecture."""
     if found := list(architecture.differences(checkpoint.architecture)):
         alone = f"pggan train run_dir={checkpoint.directory.parent.parent}, without other keys, resumes this run."
         alone += " If the images have moved, add data.path=."
@@ -72,10 +71,9 @@ def check_resumable(
     schedule: Schedule,
     fingerprints: Sequence[str],
 ) -> list[str]:
-    """Return a log line for each setting that changed since `checkpoint`.
+    """Return a log line for each setting in `changed`, which maps a key to 'key: before -> now'.
 
-    Args: changed: a line 'key: before -> now' for each changed key; allowed: settings that may change despite REFUSED.
-    Raises UserError if another setting of REFUSED changed.
+    Raises UserError if a setting in REFUSED changed, unless the setting is in `allowed`.
     """
     header, shown = checkpoint.header, schedule.at(max(checkpoint.images - 1, 0))
     kinds = {
@@ -94,10 +92,7 @@ def check_resumable(
 
 
 def transfer(path: str, state: State) -> Iterator[str]:
-    """Load the weights of the run, checkpoint or generator file at `path` into a new `state`; yields lines to log.
-
-    `taken_over` adapts tensors that have another shape in `path`.
-    """
+    """Load the weights of another run, checkpoint or generator file into a new `state`; yields lines to log."""
     state_dicts = load_weights(path, state.g_ema.architecture)
     yield f"Weights taken over from {path}. The optimizers, the images shown and the schedule start anew."
     networks = {"generator": state.g.network, "discriminator": state.d.network, "generator_ema": state.g_ema}
@@ -114,13 +109,12 @@ def transfer(path: str, state: State) -> Iterator[str]:
 
 
 def taken_over(name: str, own: Tensor, theirs: Tensor) -> Tensor | None:
-    """Adapt `theirs`, a tensor of another run, to the shape of `own`; returns None if the shapes differ too much.
+    """Adapt another run's tensor `theirs` to the shape of `own`; returns None if that is impossible.
 
-    Between grey and colour images, weights are averaged over the image channels.  If this run has more classes, the
-    additional classes keep the values of `own`.
+    Grey and colour weights are averaged over the image channels.  Additional classes keep the values of `own`.
     """
     theirs, kind = theirs.to(own.device), name.split(".", maxsplit=1)[0]
-    axis = CLASS_AXES.get(name, int(kind == "from_rgb"))  # the axis of the classes or of the image channels
+    axis = CLASS_AXES.get(name, int(kind == "from_rgb"))  # the axis of classes or image channels
     if own.shape == theirs.shape:
         return theirs
     if own.shape[:axis] + own.shape[axis + 1 :] != theirs.shape[:axis] + theirs.shape[axis + 1 :]:
@@ -138,10 +132,7 @@ def taken_over(name: str, own: Tensor, theirs: Tensor) -> Tensor | None:
 
 
 def load_weights(path: str, architecture: Architecture) -> StateDicts:
-    """The weights at `path` for each network.  If `path` has only the averaged G, G starts from the averaged G.
-
-    Raises UserError when `path` has no weights, or when the weights do not fit `architecture`.
-    """
+    """Load the weights of each network from `path`; raises UserError if the weights do not fit `architecture`."""
     directory = Path(path)
     if has_checkpoints(directory):
         checkpoint, _ = resolve_checkpoint(directory, "init_from")

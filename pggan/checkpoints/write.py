@@ -1,4 +1,4 @@
-"""Writing checkpoints: a background thread writes a copy of the state atomically while training continues."""
+"""Write checkpoints atomically, in a background thread, while training continues."""
 
 import json
 import os
@@ -24,28 +24,23 @@ from pggan.optim.state import State, StateDicts, state_sha256
 
 
 class NonFiniteError(Exception):
-    """A tensor of the training state has a NaN or infinite number, so that training can't resume from the state."""
+    """A tensor of the training state has NaN or infinite numbers, so no checkpoint is written."""
 
     def __init__(self, what: str, images: int | None = None) -> None:
-        """Args: what: the tensor's name; images: how many images were shown at the snapshot; None: no snapshot."""
         super().__init__(what)
-        self.images = images
+        self.images = images  # the number of images shown at the snapshot
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A copy of the training state in host memory, and the entries of its checkpoint's state.json."""
+    """A copy of the training state in host memory; `header` becomes the checkpoint's state.json."""
 
     state_dicts: StateDicts
     header: dict[str, Any]
 
 
 def take_snapshot(state: State, phase: Phase, metadata: dict[str, Any], extra_state: StateDicts) -> Snapshot:
-    """Copy `state` to host memory, so that training may continue while the copy is written.
-
-    Args: phase: the phase of the last image shown; metadata: plain values for state.json, such as the configuration;
-    extra_state: the state of the gradient reducer.
-    """
+    """Copy `state` and `extra_state` to host memory; `metadata` and the progress go into state.json."""
 
     def host_copy(tensor: Tensor) -> Tensor:
         copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
@@ -62,10 +57,9 @@ def take_snapshot(state: State, phase: Phase, metadata: dict[str, Any], extra_st
 
 
 def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
-    """Write the checkpoint and the generator file of `snapshot` into `run_dir`.
+    """Write the checkpoint and the generator file of `snapshot`; raises NonFiniteError or OSError.
 
     The generator file is replaced first: after a kill, it can be newer than the newest checkpoint, but never older.
-    Raises NonFiniteError, before anything is written, for NaN or infinite numbers; OSError when a write fails.
     """
     state_dicts, header = snapshot.state_dicts, snapshot.header
     images = header["images"]
@@ -75,7 +69,7 @@ def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
     weights = {component: state_dicts[component] for component in read.NETWORKS}
     rest = {component: tensors for component, tensors in state_dicts.items() if component not in read.NETWORKS}
     with atomic_directory(run_dir / "checkpoints" / f"{images:09d}") as directory:
-        # The file is written into `directory` first, because the next start removes half-written files only there.
+        # The next start removes half-written files only in `directory`, so the file is written there first.
         save_tensors(state_dicts["generator_ema"], directory / generators.GENERATOR_FILE, about)
         with atomic_write(run_dir / generators.GENERATOR_FILE) as temporary:
             os.replace(directory / generators.GENERATOR_FILE, temporary)
@@ -88,7 +82,7 @@ def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
 
 
 def require_finite(state_dicts: StateDicts, images: int | None = None) -> None:
-    """Raise NonFiniteError, which names the tensor and `images`, if a number in `state_dicts` is NaN or infinite."""
+    """Raise NonFiniteError, with the number `images`, if a tensor has NaN or infinite numbers."""
     for component, tensors in state_dicts.items():
         for name, tensor in tensors.items():
             if not bool(torch.isfinite(tensor).all()):
@@ -96,12 +90,9 @@ def require_finite(state_dicts: StateDicts, images: int | None = None) -> None:
 
 
 def prune(run_dir: Path, newest: int, keep: int) -> None:
-    """Remove all checkpoints but the `keep` newest and the best.
-
-    `newest` is the image count of the checkpoint just written.  Checkpoints with a higher image count are corrupt or
-    were rolled back, so they are removed, too.
-    """
+    """Remove all checkpoints but the best and the `keep` newest that have at most `newest` images."""
     found = read.checkpoints_of(run_dir)
+    # Checkpoints with more images than `newest` are corrupt, or the run went back to before them.
     ahead = [directory for directory in found if int(directory.name) > newest]
     valid = [directory for directory in found if directory not in ahead]
     best = read.best_of(valid)
@@ -111,31 +102,26 @@ def prune(run_dir: Path, newest: int, keep: int) -> None:
 
 
 class CheckpointWriter:
-    """Writes snapshots to the disk, one after the other, in a background thread; knows when the next snapshot is due.
-
-    If the thread fails, the next `save` or `wait` raises the error: UserError when the disk refuses a write,
-    NonFiniteError when the snapshot has NaN or infinite numbers.
-    """
+    """Writes snapshots in a background thread; the next `save` or `wait` raises the thread's error."""
 
     def __init__(self, run_dir: Path, keep: int, every_images: int, every_minutes: float | None) -> None:
-        """Args: keep: how many newest checkpoints stay besides the best; every_images: images between two saves."""
         self.run_dir, self.keep, self.every_images = run_dir, keep, every_images
         self.every_seconds = inf if every_minutes is None else 60 * every_minutes
         self._begun = time.monotonic()  # when the newest write began
-        self._thread: Thread | None = None  # the thread that writes the newest snapshot
-        self._problem: Exception | None = None  # the thread's error, until `wait` raises the error
+        self._thread: Thread | None = None
+        self._problem: Exception | None = None  # `wait` raises this error of the thread
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Finish the current write, except after Ctrl-C; an error of the `with` block hides the write's error."""
+        """Finish the write, except after Ctrl-C; if the `with` block failed, an error of the write is dropped."""
         if kind is None or issubclass(kind, Exception):
             with nullcontext() if kind is None else suppress(Exception):
                 self.wait()
 
     def save(self, snapshot: Snapshot) -> None:
-        """Wait until the previous snapshot is on the disk, then start writing `snapshot` in the background."""
+        """Wait for the previous write, then write `snapshot` in the background."""
         self.wait()
         self._begun = time.monotonic()
         # A daemon thread lets a second Ctrl-C end the process at once; the next start removes half-written files.
@@ -149,11 +135,10 @@ class CheckpointWriter:
 
     @property
     def is_writing(self) -> bool:
-        """Whether the background thread is writing a snapshot."""
         return self._thread is not None and self._thread.is_alive()
 
     def wait(self) -> None:
-        """Wait until all snapshots are on the disk; raises an error of the background thread, but only once."""
+        """Wait until the snapshot is on the disk, and raise the error of the background thread."""
         if self._thread is not None:
             self._thread.join()  # a thread that frees tensors while Python exits could abort the process
         problem, self._problem = self._problem, None
@@ -166,12 +151,12 @@ class CheckpointWriter:
             prune(self.run_dir, snapshot.header["images"], self.keep)
         except OSError as error:
             self._problem = refused_by_disk(self.run_dir, error)
-        except Exception as error:  # `wait` raises the error in the main thread
+        except Exception as error:
             self._problem = error
 
 
 def refused_by_disk(run_dir: Path, error: OSError) -> UserError:
-    """The error to raise when the system refuses to write into `run_dir`."""
+    """Return the error for the case that the system refuses to write into `run_dir`."""
     return UserError(
         f"{run_dir} can't be written any more: {error.strerror or error}.",
         "The last checkpoint is valid. Free disk space or get write permission. Then the same command resumes the run.",

@@ -1,1 +1,1 @@
-"""Real images: prepare datasets from image files or drawn avatars, store them on disk, and load training batches."""
+"""Real images: convert image files to a dataset on disk, and load training batches from the dataset."""

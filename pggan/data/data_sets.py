@@ -1,8 +1,4 @@
-"""Find the images of a data set, which is a folder, an archive, a known data set, or drawn avatars.
-
-Known data sets are data sets such as CelebA that torchvision downloads; torchvision is imported only for them.
-Avatars are cartoon faces that this machine draws without a download.
-"""
+"""Find the images of a data set: a folder, an archive, a torchvision data set, or generated cartoon faces (avatars)."""
 
 import json
 from functools import cache, lru_cache, partial
@@ -18,7 +14,7 @@ from pggan.data.sources import Entry, Source, archive_source, folder_source
 
 
 def require_source(source: str) -> None:
-    """Raise UserError unless `source` is the name of a known data set or an existing path.  No file is read."""
+    """Raise UserError unless `source` is the name of a known data set or an existing path."""
     if source.startswith(PREFIX):
         if (name := source.removeprefix(PREFIX)) not in CLASSES:
             raise UserError(f"There is no known data set '{name}'.", nearest(name, CLASSES))
@@ -29,11 +25,7 @@ def require_source(source: str) -> None:
 
 
 def open_source(source: str, cache: str | Path = "data") -> Source:
-    """The images of `source`, which is the path of a folder or archive, or the name of a known data set.
-
-    Args: cache: known data sets are downloaded to the sub-folder `downloads` of this folder.
-    Raises UserError if `source` does not exist, can't be read, or is already a prepared dataset.
-    """
+    """List the images of `source`: a folder, an archive, or torchvision:NAME, which is downloaded into `cache`."""
     require_source(source)
     if source.startswith(PREFIX):
         return known_set(source.removeprefix(PREFIX), Path(cache, "downloads").absolute())
@@ -42,13 +34,11 @@ def open_source(source: str, cache: str | Path = "data") -> Source:
     return (folder_source if Path(source).is_dir() else archive_source)(Path(source))
 
 
-# ---- data sets that torchvision downloads
-
 PREFIX = "torchvision:"
 CLASSES = {"celeba": "CelebA", "cifar10": "CIFAR10", "mnist": "MNIST", "fashion_mnist": "FashionMNIST"}
 
 
-@lru_cache(maxsize=2)  # cached, so that a process opens each data set only once
+@lru_cache(maxsize=2)
 def _opened(name: str, root: Path) -> Any:
     from torchvision import datasets
 
@@ -56,7 +46,6 @@ def _opened(name: str, root: Path) -> Any:
 
 
 def _open_image(name: str, root: Path, number: int) -> BinaryIO:
-    """Image `number` of the known data set `name`, already downloaded to `root`, as a PNG file."""
     content = BytesIO()
     _opened(name, root)[number][0].save(content, "PNG", compress_level=0)
     content.seek(0)
@@ -64,11 +53,11 @@ def _open_image(name: str, root: Path, number: int) -> BinaryIO:
 
 
 def known_set(name: str, root: Path) -> Source:
-    """The training images of the known data set `name`, in torchvision's order; downloads them to `root` if missing."""
+    """List the training images of the torchvision data set `name`; missing images are downloaded to `root`."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         dataset = _opened(name, root)
-    except Exception as error:  # torchvision's message names the cause, such as a wrong checksum
+    except Exception as error:
         raise UserError(
             f"{name} can't be opened in {root}: {error}",
             'See the torchvision page of this data set.  CelebA also needs: pip install "pggan[datasets]".',
@@ -81,19 +70,14 @@ def known_set(name: str, root: Path) -> Source:
     return Source({"kind": "torchvision", "name": name}, found)
 
 
-# ---- avatars, which this machine draws
-
-STYLE = "toon-head"  # the style in which the DiceBear library draws the avatars
-# By default, most DiceBear styles draw the same empty background in every image, so we give background colours.
+STYLE = "toon-head"  # the DiceBear library draws avatars in this style
+# Without these background colours, DiceBear would draw the same white background in every image.
 BACKGROUNDS = ["b6e3f4", "c0aede", "d1d4f9", "ffd5dc", "ffdfbf", "a3c4a8", "e8b4a0", "8fb8de"]
-MIN_DRAWN_SIDE = 64  # side in pixels; in a smaller drawing, thin lines vanish
+MIN_DRAWN_SIDE = 64  # pixels; thin lines vanish in a smaller drawing
 
 
 def avatars(count: int, resolution: int) -> Source:
-    """The first `count` avatars.  An avatar depends only on `resolution` and on the avatar's number.
-
-    Raises UserError when the optional packages that draw avatars are missing or do not work.
-    """
+    """List the first `count` avatars; an avatar depends only on `resolution` and on the avatar's number."""
     try:
         import resvg_py  # noqa: F401
 
@@ -101,7 +85,7 @@ def avatars(count: int, resolution: int) -> Source:
     except ImportError as error:
         problem = f"Drawing avatars needs packages that are not installed, or do not work: {error}."
         raise UserError(problem, 'Install them with: pip install "pggan[avatars]"') from error
-    credit = _definition()["meta"]  # artist and licence of the avatars' drawing style; licences often require a credit
+    credit = _definition()["meta"]  # many licences require that the artist is named
     about: dict[str, object] = {"kind": "avatars", "name": STYLE, "backgrounds": BACKGROUNDS, "credit": credit}
     header, found = ImageHeader(resolution, resolution, is_grey=False), []
     for number in range(count):
@@ -111,13 +95,12 @@ def avatars(count: int, resolution: int) -> Source:
 
 
 def _draw(resolution: int, number: int) -> BinaryIO:
-    """Draw avatar `number` as a PNG file of at least twice the `resolution`; `prepare` later scales it down."""
     import dicebear
     import resvg_py
 
     svg = str(dicebear.Avatar(_style(), {"seed": f"s{number}", "backgroundColor": BACKGROUNDS}))
-    side = max(MIN_DRAWN_SIDE, 2 * resolution)
-    # System fonts differ between machines; they are skipped, so that an SVG gives the same pixels on all machines.
+    side = max(MIN_DRAWN_SIDE, 2 * resolution)  # `prepare` scales the drawing down to `resolution`
+    # With system fonts, the pixels would depend on the machine.
     return BytesIO(resvg_py.svg_to_bytes(svg, width=side, height=side, background="white", skip_system_fonts=True))
 
 
@@ -126,7 +109,7 @@ def _definition() -> dict[str, Any]:
     return content
 
 
-@cache  # cached, because building a style takes as long as drawing fifty faces
+@cache  # cached, because building the style takes as long as drawing fifty avatars
 def _style() -> Any:
     from dicebear import Style
 

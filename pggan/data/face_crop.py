@@ -1,6 +1,6 @@
 """Cut faces out of photographs as FFHQ does: eyes and mouth set the position, angle and size of the square.
 
-Source: Karras et al. 2019, appendix A (FFHQ); Karras et al. 2018, appendix C (the same geometry in CelebA-HQ).
+Source: Karras et al. 2019, appendix A (FFHQ), and Karras et al. 2018, appendix C (CelebA-HQ).
 """
 
 from math import floor
@@ -13,24 +13,19 @@ from PIL import Image, ImageFilter
 from pggan.data.image_file import BadImage, Pixels, to_pil, to_pixels
 from pggan.data.writer import block_mean
 
-MAX_SIDE_FACTOR = 4  # a face's square that is over 4 times as wide as the photograph comes from wrong landmarks
-SUPERSAMPLING = 4  # a face is drawn at 4 times the resolution, then every 4x4 pixels are averaged to one pixel
+MAX_SIDE_FACTOR = 4  # a face over 4 times as wide as the photograph comes from wrong landmarks
+SUPERSAMPLING = 4  # faces are rendered at 4 times the resolution, then averaged over blocks of 4x4 pixels
 Point = NDArray[np.float64]
-# Four points (x, y) in pixels: left eye, right eye, left and right corner of the mouth; left is the viewer's left.
+# Landmarks [4, 2] are (x, y) in pixels: left eye, right eye, left and right mouth corner, as the viewer sees them.
 Landmarks = NDArray[np.float64]
 
 
 def face_square(landmarks: Landmarks) -> NDArray[np.float64]:
-    """The corners (x, y) of the tilted square around a face: top left, bottom left, bottom right, top right.
-
-    The vector x leads from the square's center to the middle of the square's right side.  The direction of x is the sum
-    of the vector from eye to eye and the perpendicular to the vector from eyes to mouth.  The length of x is the larger
-    of 2 x (eye distance) and 1.8 x (eye-to-mouth distance).  The center is a tenth of the way from eyes to mouth.
-    """
+    """Compute the corners [4, 2] of the tilted square: top left, bottom left, bottom right, top right."""
     left_eye, right_eye, left_mouth, right_mouth = landmarks
     eyes, mouth = (left_eye + right_eye) / 2, (left_mouth + right_mouth) / 2
     across, down = right_eye - left_eye, mouth - eyes
-    x = across - _turned(down)
+    x = across - _turned(down)  # x points from the square's center to the middle of the square's right side
     x *= max(2.0 * np.hypot(*across), 1.8 * np.hypot(*down)) / max(np.hypot(*x), 1e-9)
     y = _turned(x)
     center = eyes + 0.1 * down
@@ -38,16 +33,15 @@ def face_square(landmarks: Landmarks) -> NDArray[np.float64]:
 
 
 def face_side(landmarks: Landmarks) -> float:
-    """The side of a face's square, in pixels of the photograph."""
+    """Compute the side of the square around a face, in pixels of the photograph."""
     square = face_square(landmarks)
     return float(np.hypot(*(square[3] - square[0])))
 
 
 def align_face(pixels: Pixels, landmarks: Landmarks, resolution: int) -> Pixels:
-    """Cut the square around a face out of a photograph [H, W, C]; returns [R, R, C], R = `resolution`.
+    """Cut the square around a face out of a photograph [H, W, C]; returns [resolution, resolution, C].
 
-    Outside of the photograph, the square shows mirrored pixels; farther out, they blur and fade to the median colour.
-    Raises BadImage for a face that is too small or outside of the photograph.
+    Raises BadImage if the face is too small, or outside of the photograph.
     """
     square, side = face_square(landmarks), face_side(landmarks)
     if side < resolution:
@@ -55,7 +49,7 @@ def align_face(pixels: Pixels, landmarks: Landmarks, resolution: int) -> Pixels:
     if side > MAX_SIDE_FACTOR * max(pixels.shape):
         raise BadImage("landmarks far outside the image")
     shrink = floor(side / resolution / SUPERSAMPLING)
-    if shrink > 1:  # scale down a photograph that is far larger than needed, to save time
+    if shrink > 1:  # a photograph far larger than needed is scaled down first, to save time
         height, width = (max(1, round(length / shrink)) for length in pixels.shape[:2])
         scale = np.array([width / pixels.shape[1], height / pixels.shape[0]])
         pixels = to_pixels(to_pil(pixels).resize((width, height), Image.Resampling.BOX))
@@ -73,12 +67,10 @@ def align_face(pixels: Pixels, landmarks: Landmarks, resolution: int) -> Pixels:
 
 
 def _turned(vector: Point) -> Point:
-    """The `vector` (x, y), rotated by 90 degrees clockwise; y points down."""
-    return np.array([-vector[1], vector[0]])
+    return np.array([-vector[1], vector[0]])  # by 90 degrees clockwise, because y points down
 
 
 def _window(pixels: Pixels, low: NDArray[Any], high: NDArray[Any], side: float) -> Pixels:
-    """Cut out the rectangle from corner `low` to corner `high` (x, y); parts outside of the image become padding."""
     height, width, _ = pixels.shape
     before, after = np.maximum(-low, 0), np.maximum(high - (width, height), 0)
     inside = pixels[max(low[1], 0) : max(high[1], 0), max(low[0], 0) : max(high[0], 0)]
@@ -86,7 +78,7 @@ def _window(pixels: Pixels, low: NDArray[Any], high: NDArray[Any], side: float) 
         return inside
     if not inside.size:
         raise BadImage("the face lies outside the image")
-    # Blur and fading depend only on the distance to the photograph; FFHQ's script also uses the width of the padding.
+    # Outside of the photograph, mirrored pixels blur and fade to the median colour with growing distance.
     widths = ((before[1], after[1]), (before[0], after[0]), (0, 0))
     padded = np.pad(inside, widths, "reflect" if min(inside.shape[:2]) > 1 else "edge")
     distance = np.maximum(
@@ -102,5 +94,5 @@ def _window(pixels: Pixels, low: NDArray[Any], high: NDArray[Any], side: float) 
 
 
 def _outside(before: int, length: int, after: int) -> NDArray[np.float64]:
-    """How far each pixel of a padded row or column lies outside of the image; 0 within the image."""
+    """For each pixel of a padded row or column, compute the distance to the image, in pixels."""
     return np.concatenate([np.arange(before, 0, -1), np.zeros(length), np.arange(1, after + 1)]).astype(float)

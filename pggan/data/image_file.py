@@ -1,11 +1,8 @@
-"""Convert an image file to a square uint8 image, or say why the file can't be used.
+"""Convert image files to square uint8 images in sRGB, or say why a file can't be used.
 
-The file must be PNG, JPEG, WebP or AVIF, whatever its extension.  It must hold one still picture of at most 64
-megapixels, and be no decompression bomb.  The picture is turned upright as EXIF or XMP data says.  Colours become sRGB
-with 8 bits.  Transparent pixels are drawn on white, unless the dataset keeps the alpha channel.  `crop` makes the
-picture square.  The picture is scaled down, never enlarged: blocks of pixels are averaged if the picture's side is a
-multiple of the resolution; else, a Lanczos filter is used.
-H height, W width, R resolution, C channels.
+Pictures are turned upright as their EXIF or XMP data says.  Transparent pixels are drawn on white, unless the dataset
+has an alpha channel.  Pictures are scaled down, never enlarged: by block averages if the side of the picture is a
+multiple of the resolution, else with a Lanczos filter.
 """
 
 import re
@@ -33,13 +30,13 @@ EXTENSIONS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WEBP", "
 EXTENSIONS |= dict.fromkeys((".jpe", ".jfif", ".jfi", ".jif", ".pjpeg", ".pjp", ".mpo"), "JPEG")
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 PIXEL_LIMIT = 64_000_000
-BOMB_PIXELS = 16_000_000  # an image with at most this many pixels is never refused as a decompression bomb
-BOMB_RATIO = 100  # a file with more pixels per byte is a decompression bomb; photographs have fewer than 10 per byte
+BOMB_PIXELS = 16_000_000  # smaller images are never refused as decompression bombs
+BOMB_RATIO = 100  # more pixels per byte mean a decompression bomb; photographs have fewer than 10
 ORIENTATION_TAG = 0x0112
 TURNS = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
-TURN = {number: Image.Transpose[name] for number, name in enumerate(TURNS, 2)}  # how to turn a picture upright
+TURN = {number: Image.Transpose[name] for number, name in enumerate(TURNS, 2)}  # keys: orientation in EXIF
 CONVERT = "convert it to PNG or JPEG"
-# {regular expression for the first bytes of a file: the kind of the file, and what to do with the file}
+# Each key matches the first bytes of a file; the value names the kind of the file, and what to do with the file.
 KINDS = {
     rb"version https://git-lfs": "a pointer of Git LFS: run `git lfs pull`",
     rb"....ftyp(hei|hev|mif1|msf1)": f"HEIC: {CONVERT}",
@@ -52,32 +49,29 @@ KINDS = {
     rb"\x1f\x8b|7z|Rar!|BZh|\xfd7zXZ|\x28\xb5\x2f\xfd": "a compressed file: unpack it",
     rb"(\xef\xbb\xbf)?(\s*<|[\t\n\r -~]+\Z)": "a web page or other text: download the file again",
 }
-# {pixel format of a PNG file, such as L;4 for 4-bit grey: function that scales the transparent colour to 8 bits}
+# Pillow gives the transparent colour of a PNG file in 2, 4 or 16 bits; these functions scale the colour to 8 bits.
 KEY_IN_8_BITS: dict[str, Callable[[Any], Any]] = {
     "L;2": lambda grey: 85 * grey,
     "L;4": lambda grey: 17 * grey,
     "RGB;16B": lambda colour: tuple(value >> 8 for value in colour),
 }
-PNG_METADATA = re.compile(rb"[a-z](?!LTE|RNS)")  # names of PNG chunks that do not change pixels
-MARKER = re.compile(rb"\xff+([\x02-\xcf\xd9-\xfe])")  # matches the start of a JPEG segment, and the end of the image
+PNG_METADATA = re.compile(rb"[a-z](?!LTE|RNS)")  # matches PNG chunks that do not change pixels
+MARKER = re.compile(rb"\xff+([\x02-\xcf\xd9-\xfe])")  # matches the start of a JPEG segment, or the end of the image
 
 
 class BadImage(Exception):
-    """The error for a file that can't be used as an image; the message says why."""
+    """A file can't be used as an image; the message says why."""
 
 
 class ImageFile(NamedTuple):
-    """An image file on disk, in an archive, or drawn on demand.  `path` names the file in messages; `open` opens it.
-
-    An ImageFile can be pickled, so that worker processes can open the file.
-    """
+    """An image file on disk or in an archive, or a drawing; messages name the image by `path`."""
 
     path: Path
     open: Callable[[], BinaryIO]
 
 
 class ImageHeader(NamedTuple):
-    """The size of an image before the image is turned upright, and whether the image is grey."""
+    """The size of an image before EXIF data turns the image upright, and whether the image is grey."""
 
     width: int
     height: int
@@ -85,26 +79,26 @@ class ImageHeader(NamedTuple):
 
 
 def read_header(file: ImageFile) -> ImageHeader:
-    """Read the header of an image file; pixels are not decoded.  Raises BadImage."""
+    """Read the header of an image file without decoding pixels; raises BadImage."""
     with _opened(file) as (image, _):
         return ImageHeader(*image.size, Image.getmodebase(image.mode) == "L")
 
 
 def decode(file: ImageFile, channels: int, least_side: int = 0) -> tuple[Pixels, list[str]]:
-    """Decode an image file.  Returns the upright picture [H, W, C] in sRGB, and notes on the conversion.
+    """Decode an image file to upright pixels [H, W, C], with notes such as "transparency"; raises BadImage.
 
-    Args: least_side: see `_jpeg_pixels`.  Raises BadImage.
+    If `least_side` is not 0, a JPEG file may be decoded at a reduced size with sides of at least `least_side` pixels.
     """
     with _opened(file) as (image, stream):
         stream.seek(0)
         content, mode = stream.read(), image.mode
         kind = "JPEG" if image.format == "MPO" else str(image.format)
-        stored = "".join(str(tile[3]) for tile in getattr(image, "tile", ()))  # format such as L;4 (grey in 4 bits)
+        stored = "".join(str(tile[3]) for tile in getattr(image, "tile", ()))  # such as L;4 for 4-bit grey
         pixels, is_odd = _jpeg_pixels(content, mode, least_side) if kind == "JPEG" else (None, False)
         if pixels is None:
             is_odd |= kind == "PNG" and _has_wrong_checksums(content)
             image.load()  # EXIF data may follow the pixels in a PNG file, so pixels are decoded first
-            if stored in KEY_IN_8_BITS and "transparency" in image.info:  # Pillow does not scale the transparent colour
+            if stored in KEY_IN_8_BITS and "transparency" in image.info:
                 image.info["transparency"] = KEY_IN_8_BITS[stored](image.info["transparency"])
         orientation, transform, has_bad_profile = _orientation(image), None, False
         if profile := image.info.get("icc_profile"):
@@ -134,13 +128,13 @@ def decode(file: ImageFile, channels: int, least_side: int = 0) -> tuple[Pixels,
 
 @contextmanager
 def _opened(file: ImageFile) -> Iterator[tuple[Image.Image, BinaryIO]]:
-    """Open the image in a file.  Every error, also while the `with` block decodes pixels, becomes a BadImage."""
+    """Open an image file; any error, also in the `with` block, becomes a BadImage."""
     try:
         with file.open() as stream, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow warns of EXIF errors, and of sizes that we check ourselves
+            warnings.simplefilter("ignore")  # Pillow warns of EXIF errors, and of large sizes, which are checked below
             if (size := stream.seek(0, 2)) == 0:
                 raise BadImage("empty file")
-            pillow_file.LOAD_TRUNCATED_IMAGES = True  # lets Pillow ignore wrong checksums of PNG metadata
+            pillow_file.LOAD_TRUNCATED_IMAGES = True  # makes Pillow accept wrong checksums of PNG metadata
             try:
                 image = Image.open(stream, formats=FORMATS)
             except UnidentifiedImageError as error:
@@ -167,12 +161,12 @@ def _opened(file: ImageFile) -> Iterator[tuple[Image.Image, BinaryIO]]:
 
 
 def _has_wrong_checksums(content: bytes) -> bool:
-    """Whether metadata in a PNG file have wrong checksums.  Raises BadImage for a wrong checksum of pixels."""
+    """Whether PNG metadata have a wrong checksum; raises BadImage if pixels have a wrong checksum."""
     place, is_odd = 8, False
     while (name := content[place + 4 : place + 8]) not in (b"", b"IEND"):
         start, place = place + 4, place + 12 + int.from_bytes(content[place : place + 4])
         is_right = crc32(content[start : place - 4]) == int.from_bytes(content[place - 4 : place])
-        if not is_right and place <= len(content):  # Pillow itself reports a file that is cut off
+        if not is_right and place <= len(content):  # Pillow itself reports a truncated file
             if not PNG_METADATA.match(name):
                 raise BadImage(f"damaged: wrong checksum of {name.decode('ascii', 'replace')}")
             is_odd = True
@@ -180,10 +174,9 @@ def _has_wrong_checksums(content: bytes) -> bool:
 
 
 def _jpeg_pixels(content: bytes, mode: str, least_side: int) -> tuple[Pixels | None, bool]:
-    """Decode a JPEG file.  Returns the pixels [H, W, C] in Pillow's `mode`, and whether libjpeg warned.
+    """Decode a JPEG file strictly, because Pillow would fill damaged parts with grey; raises BadImage.
 
-    The pixels are None if only Pillow can decode the file.  least_side: much larger pictures are decoded at a reduced
-    size; 0: decode at full size.  Raises BadImage for damaged files, where Pillow would fill in grey without an error.
+    Returns the pixels, or None if only Pillow can decode the file; and whether libjpeg warned.
     """
     colours = "GRAY" if mode == "L" else mode
     decoded = partial(simplejpeg.decode_jpeg, colorspace=colours, min_height=least_side, min_width=least_side)
@@ -200,11 +193,7 @@ def _jpeg_pixels(content: bytes, mode: str, least_side: int) -> tuple[Pixels | N
 
 
 def _mended_jpeg(content: bytes) -> bytes:
-    """Remove the parts of a JPEG file that cause harmless warnings of libjpeg.
-
-    libjpeg warns of unknown versions of JFIF, metadata, bytes between segments, zeros after pixels, and a missing end.
-    libjpeg reports only its first warning, so a harmless warning would hide a warning of missing pixels.
-    """
+    """Remove the harmless faults of a JPEG file, because libjpeg reports only the first fault of a file."""
     parts, place = [content[:2]], 2
     while (found := MARKER.search(content, place)) and found[1] != b"\xd9":
         place = found.end() + int.from_bytes(content[found.end() : found.end() + 2])
@@ -214,18 +203,18 @@ def _mended_jpeg(content: bytes) -> bytes:
         if found[1] == b"\xda":  # the pixels of a JPEG file follow an SOS segment
             after = MARKER.search(content, place)
             pixels = content[place : after.start() if after else None].rstrip(b"\0")
-            parts.append(pixels + b"\0" * pixels.endswith(b"\xff"))  # the 00 after a byte ff belongs to the pixels
+            parts.append(pixels + b"\0" * pixels.endswith(b"\xff"))  # ff 00 encodes a pixel byte ff
     return b"".join([*parts, b"\xff\xd9"])
 
 
 def _orientation(image: Image.Image) -> Any:
-    """The orientation that EXIF or XMP data state; 1 without such data, None if the data can't be read."""
+    """Read the orientation from EXIF or XMP data: 1 without such data, None if the data can't be read."""
     info = image.info
     try:
         if "Raw profile type APP1" in info:  # older versions of ImageMagick write EXIF data under this name
             info.setdefault("Raw profile type exif", info["Raw profile type APP1"])
         xmp = info.get("XML:com.adobe.xmp") or info.get("xmp", b"").decode("latin-1")
-        info["XML:com.adobe.xmp"] = xmp.replace("'", '"')  # Pillow finds the orientation only between double quotes
+        info["XML:com.adobe.xmp"] = xmp.replace("'", '"')  # Pillow reads only double quotes
         Image.Exif().load(info.get("exif", b""))  # unlike `getexif`, this raises an error for damaged data
         return Image.Image.getexif(image).get(ORIENTATION_TAG, 1)
     except Exception:  # damaged EXIF data raises nearly every type of error
@@ -234,7 +223,7 @@ def _orientation(image: Image.Image) -> Any:
 
 @lru_cache(maxsize=16)  # cached, because a camera writes the same profile into all files
 def _transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
-    """The transform from a colour profile to sRGB for images of `mode`; None if no colour changes by over 1 / 255."""
+    """Make the transform from a colour profile to sRGB; None if no 8-bit value changes by more than 1."""
     given, wanted = ImageCms.ImageCmsProfile(BytesIO(profile)), ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB"))
     if mode == "L" and given.profile.xcolor_space == "RGB ":
         mode = "RGB"
@@ -267,9 +256,9 @@ def _converted(
 
 
 def load_image(file: ImageFile, resolution: int, channels: int, crop: str) -> tuple[Pixels, list[str]]:
-    """Load an image file as a square [R, R, C], R = `resolution`, with notes on the conversion.  Raises BadImage.
+    """Load an image file as [resolution, resolution, C], with notes on the conversion; raises BadImage.
 
-    crop: how the image becomes square: center (keep its middle), resize (squash it), pad (add white borders).
+    The crop `center` keeps the middle of the image, `resize` squashes the image, and `pad` adds white borders.
     """
     pixels, notes = decode(file, channels)
     height, width, _ = pixels.shape
@@ -291,7 +280,7 @@ def load_image(file: ImageFile, resolution: int, channels: int, crop: str) -> tu
 
 
 def usable_side(width: int, height: int, crop: str) -> int:
-    """The highest resolution for which an image of this size need not be enlarged."""
+    """Compute the largest resolution to which the image can be converted without being enlarged."""
     return max(width, height) if crop == "pad" else min(width, height)
 
 
@@ -301,7 +290,7 @@ def _middle(pixels: Pixels, height: int, width: int) -> Pixels:
 
 
 def kind_of(stream: BinaryIO) -> str | None:
-    """The kind of a file, and what to do with the file; None if the kind is unknown."""
+    """Name the kind of a file that can't be read, and what to do with the file; None if the kind is unknown."""
     start = stream.read(stream.seek(0) + 64)
     with suppress(Exception):  # Pillow may raise any type of error for a file that is no image
         return f"{Image.open(stream).format}: {CONVERT}"
@@ -309,10 +298,10 @@ def kind_of(stream: BinaryIO) -> str | None:
 
 
 def to_pil(pixels: Pixels) -> Image.Image:
-    """Pixels [H, W, C] as a Pillow image."""
+    """Convert pixels [H, W, C] to a Pillow image."""
     return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
 
 
 def to_pixels(image: Image.Image) -> Pixels:
-    """A Pillow image as pixels [H, W, C]."""
+    """Convert a Pillow image to pixels [H, W, C]."""
     return np.asarray(image).reshape(image.height, image.width, -1)

@@ -1,7 +1,7 @@
-"""MTCNN, three small networks that find faces, with the weights of the package `mtcnn`.
+"""Find faces with MTCNN: three small networks, with the weights of the package `mtcnn`.
 
 Source: Zhang et al. 2016, Joint Face Detection and Alignment using Multitask Cascaded Convolutional Networks.
-N boxes; a box is (left, top, right, bottom) in pixels.
+A box is (left, top, right, bottom) in pixels.
 """
 
 from functools import lru_cache
@@ -20,23 +20,19 @@ from torchvision.ops import nms, roi_align
 from pggan.core.errors import UserError
 from pggan.data.face_crop import Landmarks
 
-SMALLEST = 24  # pixels: side of the smallest box that the search finds
-SEARCH_STEP = 0.5**0.5  # to find larger and larger faces, the search shrinks the photograph by this factor in each step
+SMALLEST = 24  # side of the smallest box that the search finds, in pixels
+SEARCH_STEP = 0.5**0.5  # each step of the search shrinks the photograph by this factor, to find larger faces
 
 
 class Network(NamedTuple):
-    """One of the three networks of MTCNN.  file: the file of the weights; side: the side of input images, in pixels.
-
-    least_score: boxes with a lower score are dropped; most_shared: of two boxes with a higher IoU, the one with the
-    lower score is dropped; pools: the size of the pooling after each convolution, 0 for none.
-    """
+    """One of the three networks of MTCNN."""
 
     file: str
     sha256: str
-    side: int
-    least_score: float
-    most_shared: float
-    pools: tuple[int, ...]
+    side: int  # side of the input images, in pixels
+    least_score: float  # boxes with a lower score are dropped
+    most_shared: float  # IoU threshold of non-maximum suppression
+    pools: tuple[int, ...]  # size of the pooling after each convolution; 0 means no pooling
 
 
 NETWORKS = SEARCH, REFINE, FINISH = (
@@ -48,7 +44,7 @@ NETWORKS = SEARCH, REFINE, FINISH = (
 
 @torch.inference_mode()
 def find_faces(image: Image.Image) -> list[Landmarks]:
-    """The landmarks of each face in a colour image, the largest face first."""
+    """Find the landmarks of each face in a colour image, the largest face first."""
     boxes, _ = refined(to_tensor(image), search(image), REFINE)
     boxes, points = refined(to_tensor(image), boxes, FINISH)
     order = (boxes[:, 0] - boxes[:, 2]).argsort()
@@ -56,13 +52,13 @@ def find_faces(image: Image.Image) -> list[Landmarks]:
 
 
 def search(image: Image.Image) -> Tensor:
-    """Boxes [N, 4] that may hold faces, found by the first network in `image` at several scales."""
+    """Find boxes [N, 4] that may hold faces, with the first network at several scales of `image`."""
     size, scale = torch.tensor(image.size), SEARCH.side / SMALLEST
     boxes, scores = [torch.empty(0, 4)], [torch.empty(0)]
     while min(shape := (size * scale).round().int().tolist()) >= SEARCH.side:
         changes, values = outputs(SEARCH, to_tensor(image.resize(shape, Image.Resampling.BOX)))
         rows, columns = torch.where(values[0] > SEARCH.least_score)
-        corners = 2 * torch.stack([columns, rows], 1)  # neighbouring outputs of the network SEARCH are 2 pixels apart
+        corners = 2 * torch.stack([columns, rows], 1)  # the first network has a stride of 2 pixels
         found = torch.cat([corners, corners + SEARCH.side], 1) * (size / torch.tensor(shape)).repeat(2)
         boxes.append(found + changes[0, :, rows, columns].T * (found[:, 2:] - found[:, :2]).repeat(1, 2))
         scores.append(values[0, rows, columns])
@@ -71,7 +67,7 @@ def search(image: Image.Image) -> Tensor:
 
 
 def refined(image: Tensor, boxes: Tensor, network: Network) -> tuple[Tensor, Tensor]:
-    """Drop `boxes` without a face, and correct the others; returns boxes [N, 4], and the points of faces [N, 5, 2]."""
+    """Drop the boxes without a face, and correct the others; returns boxes [N, 4] and landmarks [N, 5, 2]."""
     middle, half = (boxes[:, :2] + boxes[:, 2:]) / 2, (boxes[:, 2:] - boxes[:, :2]).amax(1, keepdim=True) / 2
     boxes = torch.cat([middle - half, middle + half], 1)  # each box becomes a square
     crops = roi_align(image, [boxes], network.side, sampling_ratio=2, aligned=True)
@@ -85,14 +81,14 @@ def refined(image: Tensor, boxes: Tensor, network: Network) -> tuple[Tensor, Ten
 
 
 def to_tensor(image: Image.Image) -> Tensor:
-    """A Pillow image as a tensor [1, 3, H, W] in [0, 255]."""
+    """Convert a Pillow image to a tensor [1, 3, H, W] in [0, 255]."""
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)[None].float()
 
 
 def outputs(network: Network, images: Tensor) -> list[Tensor]:
-    """Run `network` on images [N, 3, H, W] in [0, 255]; returns corrections of boxes, points of faces, and scores."""
+    """Run `network` on images [N, 3, H, W] in [0, 255]; returns box corrections, landmarks, and scores."""
     layers, x = list(weights(network)), (images - 127.5) / 128
-    x = x.contiguous(memory_format=torch.channels_last)  # this memory format makes pooling ten times as fast
+    x = x.contiguous(memory_format=torch.channels_last)  # makes pooling ten times as fast
     for pool in network.pools:
         weight, bias, slope = layers.pop(0), layers.pop(0), layers.pop(0)
         x = F.prelu(F.conv2d(x, weight.permute(3, 2, 0, 1), bias), slope.flatten())
@@ -109,7 +105,7 @@ def outputs(network: Network, images: Tensor) -> list[Tensor]:
 
 @lru_cache
 def weights(network: Network) -> list[Tensor]:
-    """The weights of a network, layer by layer; raises UserError if the packages of `pggan[faces]` are missing."""
+    """Load the weights of a network, layer by layer; raises UserError if the packages of `pggan[faces]` are missing."""
     try:
         import joblib
 

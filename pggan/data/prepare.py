@@ -1,4 +1,4 @@
-"""`pggan prepare`: convert image files to a dataset, written to a temporary folder that is renamed at the end."""
+"""`pggan prepare`: convert image files to a dataset."""
 
 import fcntl
 import json
@@ -30,23 +30,15 @@ from pggan.data.tables import classes_of, with_landmarks
 from pggan.data.workers import Workers
 from pggan.data.writer import Layout, write_index
 
-REPORT_FILE = "report.json"  # file in a dataset's directory: a list of the images that were left out
-SHEET_FILE = "faces.png"  # file in a dataset's directory: a picture of faces that were cut out
-SHEET_COLUMNS, SHEET_IMAGES, SHEET_TILE = 24, 576, 64  # a face on the sheet is SHEET_TILE pixels wide
-SMALL_SHARE = 0.1  # at the automatic resolution, at most this share of the faces is left out as too small
+REPORT_FILE = "report.json"  # this file in the dataset lists the images that were left out
+SHEET_FILE = "faces.png"  # this picture in the dataset shows faces that were cut out
+SHEET_COLUMNS, SHEET_IMAGES, SHEET_TILE = 24, 576, 64  # a face in the picture is SHEET_TILE pixels wide
+SMALL_SHARE = 0.1  # the automatic resolution leaves out at most this share of the faces as too small
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How images become a dataset.
-
-    max_resolution: resolution of the top level; None = the highest for which no image has to be enlarged.
-    channels: 1 grey, 3 colour, 4 with transparency; None = 1 if every image is grey, else 3.
-    crop: how an image becomes square: center, resize, pad (see `load_image`), or faces (see `align_face`).
-    landmarks: file with the landmarks of every face, for crop=faces; None = find the faces.
-    labels: True = an image's class is its first folder below the source; or the path of a JSON or CSV file of classes.
-    on_bad: report = leave unusable files out and list them on stderr; stop = make no dataset if a file is unusable.
-    """
+    """The options of `pggan prepare` that determine the dataset; configs/prepare.yaml explains each option."""
 
     max_resolution: int | None = None
     channels: int | None = None
@@ -57,7 +49,7 @@ class Options:
 
 
 def run(config: PrepareConfig) -> int:
-    """Prepare images, and print a summary.  A scheduler's stop signal ends the command as Ctrl-C does."""
+    """Run `pggan prepare`: write the dataset, and print a summary."""
     with StopSignal(at_once=True):
         options = Options(**{field.name: getattr(config, field.name) for field in fields(Options)})
         source = open_source(config.source)
@@ -75,13 +67,9 @@ def run(config: PrepareConfig) -> int:
 
 
 def prepare(source: Source, destination: Path, options: Options, workers: int | None = None) -> ImagePyramid:
-    """Write the images of `source` as a dataset at `destination`, in the order of their names.
+    """Write the images of `source` as a dataset at `destination`, unless the same dataset exists there already.
 
-    A dataset that was made of the same files with the same options stays as it is.  If files can't be decoded, all
-    images are written again without these files.
-
-    Raises UserError if no image is usable, disk space is too small, `destination` holds something else, or a file is
-    unusable and on_bad=stop.
+    Raises UserError if `destination` holds something else, if no image is usable, or if one is bad and on_bad=stop.
     """
     digest = digest_of(source, options)
     try:
@@ -103,9 +91,9 @@ def prepare(source: Source, destination: Path, options: Options, workers: int | 
 def training_pyramid(
     resolution: int, *, path: str | None, cache: str, count: int, crop: str, channels: int | None, labels: bool
 ) -> Path:
-    """The directory of a pyramid for training up to `resolution`; prepares one in the folder `cache` if needed.
+    """Return the dataset directory for training up to `resolution`; a missing dataset is made in the folder `cache`.
 
-    Args: path: a pyramid, a folder or archive of images, or the name of a known data set; None: draw `count` avatars.
+    `path` is a dataset, or images as for `open_source`.  Without `path`, `count` avatars (cartoon faces) are drawn.
     """
     if path is None:
         cached = Path(cache, f"avatars-{STYLE}-{count}-{resolution}px")
@@ -116,7 +104,7 @@ def training_pyramid(
         return Path(path)
     options = Options(max_resolution=resolution, crop=crop, channels=channels, labels=labels)
     source = open_source(path, cache)
-    digest = digest_of(source, options)[:12]  # part of the directory's name: changed images get a new directory
+    digest = digest_of(source, options)[:12]  # changed images get a new directory
     cached = Path(cache, f"{Path(str(source.description['name'])).name}-{resolution}px-{digest}")
     if not cached.exists():
         print(f"Preparing {path} for this run and later runs, into {cached}.", file=sys.stderr)
@@ -125,7 +113,7 @@ def training_pyramid(
 
 
 def digest_of(source: Source, options: Options) -> str:
-    """A SHA-256 of all that determines a dataset: the options, the tables, and each image's name and `Entry.stamp`."""
+    """Compute the SHA-256 of all that determines a dataset: options, tables, and name and stamp of each image file."""
     tables = [Path(path) for path in (options.landmarks, options.labels) if isinstance(path, str)]
     inside = [source.table] if options.labels is True and source.table is not None else []
     files = [(entry.name, entry.stamp) for entry in [*source.entries, *inside]]
@@ -134,7 +122,6 @@ def digest_of(source: Source, options: Options) -> str:
 
 
 def _make(source: Source, destination: Path, options: Options, digest: str, workers: int | None) -> None:
-    """Make the dataset at `destination`, unless another process makes it first."""
     with Workers(workers) as pool:
         if options.crop == "faces":
             known = options.landmarks
@@ -164,7 +151,7 @@ def _make(source: Source, destination: Path, options: Options, digest: str, work
 
 
 def write_sheet(directory: Path, found: Findings) -> None:
-    """Write a picture of the faces, and list photographs with several faces in `found.notes`."""
+    """Write a picture of the faces, and note which photographs have several faces."""
     pyramid = ImagePyramid(directory)
     tile, count = min(SHEET_TILE, pyramid.resolution), min(SHEET_IMAGES, pyramid.images)
     tiles = pyramid.read(tile, np.arange(count) * pyramid.images // count)
@@ -181,7 +168,6 @@ def write_sheet(directory: Path, found: Findings) -> None:
 
 @contextmanager
 def _alone(destination: Path) -> Iterator[None]:
-    """Lock `destination` in a `with` block; if another process is preparing `destination`, wait for that process."""
     path = destination.with_name(f".{destination.name}.lock")
     destination.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as lock:
@@ -189,14 +175,11 @@ def _alone(destination: Path) -> Iterator[None]:
             print(f"Another process is preparing {destination}; this one waits for it.", file=sys.stderr, flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-        path.unlink(missing_ok=True)  # after an error, the lock file stays for the processes that wait for the lock
+        path.unlink(missing_ok=True)  # after an error, the file stays, because others may wait for the lock
 
 
 def _decode_all(found: Findings, layout: Layout, options: Options, pool: Workers) -> Layout:
-    """Decode the good files into the shards; if some files can't be decoded, begin again without these files.
-
-    Adds the files that can't be decoded to `found.reasons`.  Returns the layout of the images that were decoded.
-    """
+    """Write the good files into the shards, and start over without the bad files until every file can be decoded."""
     while True:
         slots = {entry.name: slot for slot, entry in enumerate(found.good())}
         layout = layout._replace(images=len(slots))
@@ -212,11 +195,11 @@ def _decode_all(found: Findings, layout: Layout, options: Options, pool: Workers
         found.refuse(options.on_bad)
 
 
-_photograph = lru_cache(maxsize=1)(decode)  # decode a photograph with several faces only once
+_photograph = lru_cache(maxsize=1)(decode)  # cached, because a photograph may have several faces
 
 
 def _decode(layout: Layout, crop: str, item: tuple[int, Entry]) -> tuple[str, list[str] | str]:
-    """Write an image to the shards.  Returns the file's name and its conversions, or why the file is bad."""
+    """Write an image to the shards; returns the file's name with notes on the conversion, or with an error."""
     slot, entry = item
     try:
         if entry.face is None:
@@ -231,7 +214,7 @@ def _decode(layout: Layout, crop: str, item: tuple[int, Entry]) -> tuple[str, li
 
 
 def top_level(found: Findings, options: Options) -> int:
-    """Choose the resolution of a dataset.  Images that are too small are added to `found.reasons`."""
+    """Choose the resolution of a dataset, and add the images that are too small to `found.reasons`."""
     headers = {entry.name: found.headers[entry.name] for entry in found.good()}
     sides = {name: usable_side(header.width, header.height, options.crop) for name, header in headers.items()}
     usable = sorted(side for side in sides.values() if side >= MIN_RESOLUTION) or [MIN_RESOLUTION]

@@ -1,12 +1,12 @@
-"""The data format of training: images at every resolution from 4x4 up, as raw bytes that are mapped into memory.
+"""The dataset format: each image at every resolution from 4x4 up, as raw bytes that can be memory-mapped.
 
-A dataset is a directory (N images, R side in pixels, C channels):
+A dataset is a directory of N images with C channels:
 
-    index.json          lists all files with their checksums; written last
-    r0032-00000.bin     uint8 [N, R, R, C] of level R = 32, first shard
+    index.json          lists all other files with their checksums; written last
+    r0032-00000.bin     uint8 [N, 32, 32, C], the first shard of the images at resolution 32
     labels.bin          int64 little endian [N], only when there are classes
 
-A pixel of level r is floor(m + 1/2), where m is the mean of the (S/r) x (S/r) pixels that it covers at top level S.
+Lower resolutions are block averages of the highest resolution, rounded half up.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ INDEX_FILE = "index.json"
 PREPARE_AGAIN = "Prepare the dataset again, or copy it again."
 FORMAT = "pggan-pyramid"
 VERSION = 1
-SHARD_BYTES = 2**30  # largest size of a shard; constant, so that the same images always make the same files
+SHARD_BYTES = 2**30  # a constant, so that the same images always make the same files
 LABELS_FILE, LABEL_BYTES = "labels.bin", 8
 MIN_IMAGES = 2
 
@@ -38,13 +38,13 @@ Images = NDArray[np.uint8]  # [N, H, W, C], or [H, W, C] for one image
 
 
 def levels_up_to(resolution: int) -> tuple[int, ...]:
-    """The resolutions of a pyramid, 4 first and `resolution` last."""
+    """List the resolutions of a dataset: 4, 8 and so on, up to `resolution`."""
     return resolutions_between(MIN_RESOLUTION, resolution)
 
 
 @dataclass(frozen=True)
 class StoredFile:
-    """One file of a dataset, as the index describes it."""
+    """A file of a dataset, as index.json describes the file."""
 
     file: str
     images: int
@@ -53,17 +53,17 @@ class StoredFile:
 
 
 def images_per_shard(level: int, channels: int) -> int:
-    """The number of images at resolution `level` in each shard but the last."""
+    """Compute how many images of the resolution `level` fit into one shard."""
     return max(1, SHARD_BYTES // (level * level * channels))
 
 
 def shard_name(level: int, number: int) -> str:
-    """The file name of a shard."""
+    """Name the file of a shard."""
     return f"r{level:04d}-{number:05d}.bin"
 
 
 def shards_of(level: int, channels: int, images: int) -> Iterator[StoredFile]:
-    """The shards that hold `images` images at resolution `level`, with empty checksums."""
+    """Yield the shards for `images` images at the resolution `level`, with empty checksums."""
     most = images_per_shard(level, channels)
     for number, first in enumerate(range(0, images, most)):
         count = min(most, images - first)
@@ -71,14 +71,14 @@ def shards_of(level: int, channels: int, images: int) -> Iterator[StoredFile]:
 
 
 def checksums(directory: Path, files: Iterable[StoredFile]) -> Iterator[str]:
-    """Yield the SHA-256 digest of each of `files` in `directory`, in order."""
+    """Yield the SHA-256 of each of `files` in `directory`."""
     with ThreadPoolExecutor(available_cores()) as pool:  # threads help, because hashing releases the GIL
         yield from pool.map(file_sha256, (directory / stored.file for stored in files))
 
 
 @dataclass(frozen=True)
 class Index:
-    """The content of index.json.  `levels` lists the shards of each resolution."""
+    """The content of index.json; `levels` maps each resolution to the shards of the resolution."""
 
     images: int
     channels: int
@@ -89,20 +89,15 @@ class Index:
     source: dict[str, Any]
 
     def to_json(self) -> bytes:
-        """The bytes of index.json: all fields of this object, and the name and version of the format."""
         return json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=1).encode() + b"\n"
 
     def files(self, levels: Iterable[int]) -> list[StoredFile]:
-        """The shards of the resolutions `levels`, and the file of the labels if the images have labels."""
         shards = [shard for level in levels for shard in self.levels[level]]
         return shards if self.labels_file is None else [*shards, self.labels_file]
 
 
 def parse_index(content: bytes) -> Index:
-    """Parse the bytes of an index.json.  Every value is checked, because a dataset may be untrusted.
-
-    Raises ValueError that says what is wrong, and UserError for a dataset of another format version.
-    """
+    """Parse and check an index.json; raises ValueError if invalid, and UserError for another format version."""
     raw = parse_json(content)
     if raw.get("format") != FORMAT:
         raise ValueError(f"its format is not '{FORMAT}'")
@@ -146,11 +141,9 @@ def open_pyramid(
     labels: bool = False,
     verify: bool = True,
 ) -> "ImagePyramid":
-    """Open the pyramid at `path`, for training up to `resolution` with batches of `batch` images.
+    """Open a dataset; raises UserError unless resolution, number of images, channels and labels suit the training.
 
-    Args: channels: how many channels the images must have; None: any number.  labels: whether images must have labels.
-    verify: whether to compare all files with their checksums, which takes about a second per 2 GB.
-    Raises UserError for images that are too small, too few, or damaged.
+    `verify` compares all files with their checksums, which takes about a second per 2 GB.
     """
     pyramid = ImagePyramid(path)
     if pyramid.resolution < resolution:
@@ -173,11 +166,9 @@ def open_pyramid(
 
 
 class ImagePyramid:
-    """A dataset that is opened for reading: `read` returns any images at any resolution.
+    """A dataset that is opened for reading; raises UserError if files are missing, invalid or of the wrong size.
 
-    Opening compares the size of every file with the index; `verify` also compares the checksums.  `labels` is int64
-    [N], or None without classes.  `fingerprint` is equal for two datasets with the same images and labels in the same
-    order.  Raises UserError when the directory holds no dataset, a dataset of another version, or a damaged dataset.
+    `labels` is int64 [N], or None without classes.  Datasets with the same `fingerprint` are equal.
     """
 
     def __init__(self, path: Path) -> None:
@@ -197,7 +188,7 @@ class ImagePyramid:
         labels = index.labels_file and index.labels_file.sha256
         known = json.dumps([index.images, index.channels, digests, labels, index.class_names])
         self.fingerprint = hashlib.sha256(known.encode()).hexdigest()
-        self.former_fingerprint = hashlib.sha256(content).hexdigest()  # fingerprint in checkpoints of earlier versions
+        self.former_fingerprint = hashlib.sha256(content).hexdigest()  # older checkpoints hold this fingerprint
         self.images = index.images
         self.channels = index.channels
         self.resolution = index.resolution
@@ -223,10 +214,7 @@ class ImagePyramid:
         self._mapped: dict[int, tuple[list[Images], NDArray[np.int64]]] = {}
 
     def read(self, resolution: int, indices: NDArray[np.integer[Any]], out: Images | None = None) -> Images:
-        """Read the images at `indices` [N] (each 0 to images-1) of the dataset as [N, R, R, C], R = `resolution`.
-
-        `out`: an array that receives the images; None: a new array.
-        """
+        """Read the images at `indices` [N] as [N, R, R, C], R = `resolution`, into the array `out` if given."""
         if indices.size and not 0 <= indices.min() <= indices.max() < self.images:
             raise IndexError(f"image indices must lie in 0..{self.images - 1}")
         shards, starts = self._shards(resolution)
@@ -240,11 +228,10 @@ class ImagePyramid:
         return images
 
     def level_bytes(self, resolution: int) -> int:
-        """The size on disk of all images at `resolution`, in bytes."""
         return sum(shard.bytes for shard in self._index.levels[resolution])
 
     def verify(self, resolutions: Iterable[int] | None = None) -> None:
-        """Raise UserError if the checksum of the labels or of a file of `resolutions` (None: all) is wrong."""
+        """Raise UserError if a checksum of the labels, or of images at `resolutions` (None: all), is wrong."""
         files = self._index.files(self.resolutions if resolutions is None else resolutions)
         for stored, digest in zip(files, checksums(self.path, files), strict=True):
             if digest != stored.sha256:
@@ -252,8 +239,7 @@ class ImagePyramid:
                 raise UserError(problem, PREPARE_AGAIN)
 
     def _shards(self, resolution: int) -> tuple[list[Images], NDArray[np.int64]]:
-        """The shards of `resolution` as memory maps, and the index of the first image in each shard."""
-        # A level is memory-mapped when it is first used, because every memory map keeps a file open.
+        # Shards are memory-mapped when they are first read, because every memory map keeps a file open.
         if resolution not in self._mapped:
             maps = [
                 np.memmap(path, np.uint8, "r").reshape(-1, resolution, resolution, self.channels).view(np.ndarray)

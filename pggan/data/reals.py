@@ -1,8 +1,4 @@
-"""Batches of real images for training: choose, mirror, scale to [-1, 1], and blend with the lower resolution in a fade.
-
-If all images of a resolution fit into the memory budget, they stay on the device as uint8.  If not, a thread reads the
-next batch in advance.  N images, R resolution, C channels.
-"""
+"""Batches of real images for training, in [-1, 1], mirrored at random, and faded in at each new resolution."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,19 +21,19 @@ from pggan.ops.elementwise import downsample, fade, upsample
 MIB = 2**20
 CPU_BUDGET_BYTES = 1024 * MIB
 GPU_BUDGET_SHARE = 0.25  # images may take this share of the GPU memory that is free before training
-PIECE_BYTES = 64 * MIB  # a level is copied to a GPU in pieces of this size, to use little host memory
+PIECE_BYTES = 64 * MIB  # images are copied to the GPU in pieces of this size, to use little host memory
 
 Indices = NDArray[np.int64]
 
 
-@lru_cache(maxsize=2)  # two epochs are cached, because a batch can begin in one epoch and end in the next
+@lru_cache(maxsize=2)  # 2, because a batch may end in the next epoch
 def epoch_order(seed: int, epoch: int, count: int) -> Indices:
-    """The order of `count` images in `epoch`: a permutation that depends on (seed, epoch) alone."""
+    """Return the order of `count` images in `epoch`; the order depends only on `seed` and `epoch`."""
     return np.random.default_rng(counter_seed(seed, "order", epoch)).permutation(count)
 
 
 def indices_at(seed: int, images: int, batch: int, count: int) -> Indices:
-    """The indices, int64 [N], of the next batch after `images` images shown; an epoch shows all `count` images once."""
+    """Return the image indices of the next batch, int64 [batch], after `images` images have been shown."""
     first, last = images // count, (images + batch - 1) // count
     orders = [epoch_order(seed, epoch, count) for epoch in range(first, last + 1)]
     start = images - first * count
@@ -55,19 +51,15 @@ def mirrored(images: Tensor, flip: Tensor) -> Tensor:
 
 
 def budget_bytes(device: torch.device, processes: int = 1) -> int:
-    """How many bytes of images may stay on `device`: a quarter of a GPU's free memory, or 1 GiB of a CPU's memory.
-
-    All `processes` of the machine share the 1 GiB, because each process keeps its own copy of the images.
-    """
+    """Return how many bytes of images may stay on `device`; the `processes` of a machine share 1 GiB of CPU memory."""
     free = free_memory(device)
     return CPU_BUDGET_BYTES // processes if free is None else int(GPU_BUDGET_SHARE * free)
 
 
 class Loader:
-    """Loads images of a pyramid as uint8 [N, R, R, C] on `device`."""
+    """Loads uint8 images [N, R, R, C] to `device`; all images of a resolution stay there if `budget` bytes suffice."""
 
     def __init__(self, pyramid: ImagePyramid, device: torch.device, budget: int) -> None:
-        """Args: budget: all images of a resolution stay on the device if they have at most this many bytes."""
         self.pyramid = pyramid
         self.device = device
         self.budget = budget
@@ -80,37 +72,34 @@ class Loader:
         self._stream = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
 
     def fits(self, resolution: int) -> bool:
-        """Whether all images of `resolution` fit into the budget, so that they stay on the device."""
         return self.pyramid.level_bytes(resolution) <= self.budget
 
     def get(self, resolution: int, indices: Indices) -> Tensor:
-        """The images at `indices` [N] of the dataset, uint8 [N, R, R, C] on the device, R = `resolution`."""
         if self.fits(resolution):
             try:
                 level = self._level(resolution)
                 return level.index_select(0, torch.from_numpy(indices).to(self.device, non_blocking=True))
-            except torch.OutOfMemoryError:  # GPU memory is full: read this resolution batch by batch from now on
+            except torch.OutOfMemoryError:  # the GPU is full, so this resolution is now read batch by batch
                 self.budget = self.pyramid.level_bytes(resolution) - 1
                 torch.cuda.empty_cache()
-        self._resident = None  # frees the memory of images of an earlier resolution
+        self._resident = None  # frees the images of the previous resolution
         if self._ahead is None or self._ahead[0] != (resolution, indices.tobytes()):
-            self.prefetch(resolution, indices)  # this batch was not read in advance
+            self.prefetch(resolution, indices)
         assert self._ahead is not None, "the batch is being read"
         images, done = self._ahead[1].result()
         if done is not None:
             current = torch.cuda.current_stream(self.device)
             current.wait_event(done)
-            images.record_stream(current)  # PyTorch keeps the memory until the current stream has read the images
+            images.record_stream(current)
         return images
 
     def prefetch(self, resolution: int, indices: Indices) -> None:
-        """Let the reading thread load the images that the next call of `get` will ask for."""
+        """Start loading the images of the next `get` in another thread."""
         self._ahead = (resolution, indices.tobytes()), self._reader.submit(self._load, resolution, indices)
 
     def _level(self, resolution: int) -> Tensor:
-        """All images of `resolution`, uint8 [N, R, R, C] on the device."""
         if self._resident is None or self._resident[0] != resolution:
-            self._resident = None  # frees the old images before memory for new images is allocated
+            self._resident = None  # frees the old images before new memory is allocated
             shape, count = (resolution, resolution, self.pyramid.channels), self.pyramid.images
             level = torch.empty((count, *shape), dtype=torch.uint8, device=self.device)
             most = max(PIECE_BYTES // prod(shape), 1)
@@ -121,10 +110,8 @@ class Loader:
         return self._resident[1]
 
     def _load(self, resolution: int, indices: Indices) -> tuple[Tensor, torch.cuda.Event | None]:
-        """Load images to the device, in the reading thread.  On a GPU, the returned event marks the end of the copy."""
         if self._stream is None:
             return torch.from_numpy(self.pyramid.read(resolution, indices)).to(self.device), None
-        # Only copies from pinned memory are asynchronous.  PyTorch caches pinned memory, so later batches reuse it.
         shape = (len(indices), resolution, resolution, self.pyramid.channels)
         images = torch.empty(shape, dtype=torch.uint8, pin_memory=True)
         self.pyramid.read(resolution, indices, out=images.numpy())
@@ -133,27 +120,20 @@ class Loader:
 
 
 class RealBatches:
-    """Batches of real images; each batch depends only on the seed and the number of images shown before."""
+    """Batches of real images; the images depend on the seed and the number of images shown, not on the rank count."""
 
     def __init__(
         self,
         pyramid: ImagePyramid,
         seed: int,
         device: torch.device,
-        mirror: bool,
+        mirror: bool,  # flip each image left to right with probability 1/2
         labels: bool,
         *,
         budget: int = 0,
-        phase_at: Callable[[int], Phase] | None = None,
-        indices: Callable[[int], Indices] = np.arange,
+        phase_at: Callable[[int], Phase] | None = None,  # if given, the next batch is read in advance
+        indices: Callable[[int], Indices] = np.arange,  # maps the global batch size to this rank's positions
     ) -> None:
-        """Args: mirror: flip each image left to right with probability 1/2; labels: return one-hot labels.
-
-        budget: see `Loader`.
-        phase_at: maps the number of images shown to the phase; None: do not read batches in advance.
-        indices: maps the global batch size to this rank's positions in the global batch.  The images of the global
-        batch do not depend on the number of ranks.
-        """
         self.pyramid = pyramid
         self.seed = seed
         self.device = device
@@ -166,8 +146,8 @@ class RealBatches:
         self._on_device: dict[int, Tensor] = {}
 
     def batch(self, phase: Phase, rng: StepRng) -> Reals:
-        """The next batch, at the resolution and alpha of `phase`: this rank's images, and one-hot labels if wanted."""
-        if phase.batch not in self._on_device:  # copied once per batch size, because the copy waits for the GPU
+        """Return this rank's part of the next batch, with one-hot labels if the training uses labels."""
+        if phase.batch not in self._on_device:  # copied once, because a copy waits for the GPU
             self._on_device[phase.batch] = torch.from_numpy(self._indices(phase.batch)).to(self.device)
         positions, shown = self._on_device[phase.batch], self._shown(phase, rng.images)
         stored = self._loader.get(phase.resolution, shown)  # [N, R, R, C]
@@ -186,5 +166,4 @@ class RealBatches:
         return Reals(images, *(one_hot(labels[chosen], self.num_classes).float() for chosen in numbers))
 
     def _shown(self, phase: Phase, images: int) -> Indices:
-        """The dataset indices of this rank's part of the next batch, when `images` images have been shown."""
         return indices_at(self.seed, images, phase.batch, self.pyramid.images)[self._indices(phase.batch)]

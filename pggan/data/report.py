@@ -1,4 +1,4 @@
-"""Find the faces in photographs, check the header of every image file, and report bad files and conversions."""
+"""Find the faces in photographs, check the headers of image files, and report bad files and conversions."""
 
 import json
 import multiprocessing
@@ -18,28 +18,24 @@ from pggan.data.workers import Workers
 
 MAX_LINES = 20
 NAMED_IN_LINE = 3
-SECOND = "#2"  # a photograph's second face has the photograph's name with this ending
-SIDE = 512  # before the search for faces, a photograph's longer side is scaled down to this many pixels
+SECOND = "#2"  # the second face of a.jpg is named a.jpg#2
+SIDE = 512  # the search for faces scales the longer side of photographs down to this many pixels
 
 
 @dataclass
 class Findings:
-    """The image files of a source, and which of them are bad.
-
-    headers: {name of a readable file: header}; reasons: {name of a bad file: reason}; notes: {file name: conversions}.
-    """
+    """The image files of a source, and which of them are bad."""
 
     source: Source
-    headers: dict[str, ImageHeader] = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)
-    notes: dict[str, list[str]] = field(default_factory=dict)
+    headers: dict[str, ImageHeader] = field(default_factory=dict)  # {name of a readable file: header}
+    reasons: dict[str, str] = field(default_factory=dict)  # {name of a bad file: why the file is bad}
+    notes: dict[str, list[str]] = field(default_factory=dict)  # {file name: notes such as "not square"}
 
     def good(self) -> list[Entry]:
-        """The files that are not in `reasons`, in the order of the source."""
         return [entry for entry in self.source.entries if entry.name not in self.reasons]
 
     def refuse(self, on_bad: str) -> None:
-        """Raise a UserError that names the bad files if all files are bad, or if any is bad and on_bad=stop."""
+        """Raise UserError if all files are bad, or if any file is bad and on_bad=stop."""
         bad, total = len(self.reasons), len(self.source.entries)
         if bad == total or (bad and on_bad == "stop"):
             remedy = "Repair or remove these files, or leave them out with on_bad=report."
@@ -49,7 +45,6 @@ class Findings:
             raise UserError("\n".join([f"{bad} of {total} images cannot be used:", *_lines(self._bad())]), remedy)
 
     def show(self) -> None:
-        """Print to stderr the bad files, grouped by reason, and the converted files, grouped by conversion."""
         left_out = f"Left out {len(self.reasons)} of {len(self.source.entries)} images:"
         for title, groups in ((left_out, self._bad()), ("Notes about the other images:", self._notes())):
             if groups:
@@ -58,17 +53,14 @@ class Findings:
             print(f"Passed over files without the extension of an image: {others}", file=sys.stderr)
 
     def to_json(self, **more: object) -> str:
-        """The text of report.json: counts, bad files by reason, converted files by conversion, and `more`."""
         counts = {"files": len(self.source.entries), "usable": len(self.good())}
         lists = {"left_out": self._bad(), "noted": self._notes(), "passed_over": self.source.others}
         return json.dumps({**counts, **lists, **more}, indent=1) + "\n"
 
     def _bad(self) -> dict[str, list[str]]:
-        """The names of bad files, grouped by reason."""
         return _grouped((reason, name) for name, reason in sorted(self.reasons.items()))
 
     def _notes(self) -> dict[str, list[str]]:
-        """The names of converted files, grouped by conversion, such as "not square" or "transparency"."""
         return _grouped((note, entry.name) for entry in self.good() for note in self.notes[entry.name])
 
 
@@ -80,7 +72,6 @@ def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def _lines(groups: Mapping[str, list[str]]) -> list[str]:
-    """A line for each key of `groups`, most files first: the key, the number of files, and the first few file names."""
     lines = []
     for text, names in sorted(groups.items(), key=lambda item: -len(item[1])):
         # Control codes in a file name are escaped, because a terminal would obey them.
@@ -90,7 +81,7 @@ def _lines(groups: Mapping[str, list[str]]) -> list[str]:
 
 
 def examine(source: Source, workers: Workers) -> Findings:
-    """Read the header of every file of `source` in worker processes, and list the files with bad headers."""
+    """Read the headers of all files of `source` in worker processes, and find the bad files."""
     found = Findings(source)
     for name, header in workers.in_order("Reading headers", header_of, source.in_reading_order()):
         if isinstance(header, str):
@@ -101,7 +92,7 @@ def examine(source: Source, workers: Workers) -> Findings:
 
 
 def header_of(entry: Entry) -> tuple[str, ImageHeader | str]:
-    """The name of a file, and the file's header; for a bad file, the name and the reason why the file is bad."""
+    """Return the name and the header of a file, or the name and the reason why the file is bad."""
     try:
         header = entry.problem or entry.header or read_header(entry.file)
         if entry.face is not None and isinstance(header, ImageHeader):
@@ -112,11 +103,8 @@ def header_of(entry: Entry) -> tuple[str, ImageHeader | str]:
 
 
 def with_found_faces(source: Source, workers: Workers) -> Source:
-    """`source` with an entry for each face in its photographs; a photograph without a face is a bad file.
-
-    Raises UserError if the package with the detector's weights is missing.
-    """
-    from pggan.data import mtcnn  # imported late, because it imports torch, which takes seconds
+    """Replace each photograph of `source` by the faces in it; a photograph without a face becomes a bad file."""
+    from pggan.data import mtcnn  # importing torch takes seconds
 
     for network in mtcnn.NETWORKS:
         mtcnn.weights(network)
@@ -125,7 +113,7 @@ def with_found_faces(source: Source, workers: Workers) -> Source:
 
 
 def faces_of(entry: Entry) -> list[Entry]:
-    """An entry for each face in the photograph `entry`, the largest face first; if there is no face, a bad entry."""
+    """List an entry for each face in a photograph, the largest face first, or one bad entry if there is no face."""
     import torch
 
     from pggan.data.mtcnn import find_faces

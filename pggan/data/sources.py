@@ -1,4 +1,4 @@
-"""List the image files of a folder, a zip or a tar archive.  Archives are never unpacked to the disk."""
+"""List the image files of a folder, a zip or a tar archive, without unpacking the archive to the disk."""
 
 import os
 import re
@@ -17,49 +17,35 @@ from pggan.core.errors import UserError
 from pggan.data.face_crop import Landmarks
 from pggan.data.image_file import EXTENSIONS, BadImage, ImageFile, ImageHeader, kind_of
 
-# pggan can't read images with these extensions, and reports them as bad files, so that users notice them.
+# Files with these extensions can't be read, but are reported as bad images, so that users notice the files.
 UNREADABLE = [".gif", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".jp2", ".jxl", ".ppm", ".pgm", ".npy"]
 TABLE = "dataset.json"  # StyleGAN's tools write the labels of images into this file
 COMPRESSION = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
 SPECIAL = "a link or another special file: unpack the archive"
-MAX_MEMBER_BYTES = 64_000_000  # larger files in an archive are not unpacked
+MAX_MEMBER_BYTES = 64_000_000  # larger files in an archive are refused
 
 
 class Entry(NamedTuple):
-    """One image file of a source, not opened yet.
+    """An image file that has not been opened yet."""
 
-    name: the path relative to the source, with slashes; no two files of a source have the same name.
-    problem: why the file must not be opened, or None.
-    label: the class of the image: its first sub-folder, or its class in a known data set.
-    stamp: a text, such as size and modification time, that changes when the content may have changed.
-    header: the size of an avatar, known before the avatar is drawn; None for image files.
-    face: with crop=faces, the landmarks of the face that is cut out.
-    offset: where the file begins in a tar archive, in bytes.
-    """
-
-    name: str
+    name: str  # path relative to the source, with slashes
     file: ImageFile
-    problem: str | None = None
-    label: str | None = None
-    stamp: str = ""
-    header: ImageHeader | None = None
-    face: Landmarks | None = None
-    offset: int = 0
+    problem: str | None = None  # why the file must not be opened
+    label: str | None = None  # name of the image's class
+    stamp: str = ""  # changes with the content of the file; made of size and time, for example
+    header: ImageHeader | None = None  # only avatars (drawn images) have a header before they are opened
+    face: Landmarks | None = None  # the face to cut out, with crop=faces
+    offset: int = 0  # where the file begins in a tar archive, in bytes
 
 
 @dataclass
 class Source:
-    """Image files from one place, in the order of their paths.  Raises UserError if there are no image files.
+    """The image files of a folder, archive or data set, sorted by path; raises UserError if there are none."""
 
-    description: where the images come from, for the index of the dataset: a "kind", a "name" and more.
-    others: {extension: number of files}, for the files that are not images.
-    table: the file dataset.json of StyleGAN's tools, which may have labels of the images; or None.
-    """
-
-    description: dict[str, object]
+    description: dict[str, object]  # origin of the images, for index.json
     entries: list[Entry]
-    others: dict[str, int] = field(default_factory=dict)
-    table: Entry | None = None
+    others: dict[str, int] = field(default_factory=dict)  # {extension: number of files that are no images}
+    table: Entry | None = None  # dataset.json of StyleGAN's tools, which may hold labels
 
     def __post_init__(self) -> None:
         if not self.entries:
@@ -70,16 +56,13 @@ class Source:
         self.entries = sorted(self.entries, key=lambda entry: entry.file.path)
 
     def in_reading_order(self) -> list[Entry]:
-        """The entries sorted by offset, because a step back in a compressed tar file unpacks the whole file again."""
+        """Sort the entries by offset, because a step back in a compressed tar archive is slow."""
         return sorted(self.entries, key=lambda entry: entry.offset)
 
 
 def source_of(description: dict[str, object], files: Iterable[Entry]) -> Source:
-    """The source with those `files` that have the extension of an image.  Hidden files are left out.
-
-    The class of an image is the first folder of the image's path, after the folders that all images have in common.
-    """
-    # If an archive has several files of the same name, only the last file counts, as if the archive were unpacked.
+    """Select the image files; an image's class is the image's first folder below the folders common to all images."""
+    # Of several files with the same name in an archive, the last one counts, as after unpacking.
     found = {file.name: file for file in files if not re.search(r"(^|/)\.(?!\.?/)", file.name)}
     endings = {name: PurePosixPath(name).suffix.lower() for name in found}
     folders = {name: PurePosixPath(name).parts[:-1] for name in found if endings[name] in (*EXTENSIONS, *UNREADABLE)}
@@ -91,7 +74,7 @@ def source_of(description: dict[str, object], files: Iterable[Entry]) -> Source:
 
 
 def folder_source(path: Path) -> Source:
-    """The image files under a folder, at any depth.  Hidden files and links to folders are ignored."""
+    """List the image files at any depth of a folder, without hidden files and without links to folders."""
     return source_of({"kind": "folder", "name": path.resolve().name}, _files_below(path))
 
 
@@ -101,7 +84,7 @@ def _files_below(path: Path) -> Iterator[Entry]:
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
         for file in (Path(folder, name) for name in names):
             stamp = "missing"
-            with suppress(OSError):  # `stat` fails for a link that leads nowhere
+            with suppress(OSError):  # `stat` fails for a broken link
                 status = file.stat()
                 stamp = f"{status.st_size}-{status.st_mtime_ns}"
             content = ImageFile(file, partial(_open_below, file, root))
@@ -120,14 +103,8 @@ def _open_below(path: Path, root: Path) -> BinaryIO:
     return path.open("rb")
 
 
-# ---- files in zip and tar archives
-
-
 def archive_source(path: Path) -> Source:
-    """The image files in a zip archive, or in a plain or compressed tar archive.
-
-    Raises UserError for a file of another type, and for a damaged archive.
-    """
+    """List the image files of a zip or tar archive; raises UserError for a damaged archive or another file."""
     kind, members = ("zip", _zipped) if zipfile.is_zipfile(path) else ("tar", _tarred)
     try:
         return source_of({"kind": kind, "name": path.name}, members(path))
@@ -147,7 +124,7 @@ def _zipped(path: Path) -> Iterator[Entry]:
     with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
             name = member.filename
-            with suppress(UnicodeError):  # in Shift-JIS, a letter may contain the byte of a backslash
+            with suppress(UnicodeError):  # a name in another encoding stays unchanged
                 if not member.flag_bits & 0x800:  # some programs write UTF-8 names without the UTF-8 flag
                     name = name.encode("cp437").decode()
                 name = name.replace("\\", "/")  # some programs on Windows write backslashes
@@ -173,7 +150,6 @@ def _tarred(path: Path) -> Iterator[Entry]:
 
 
 def _member(path: Path, name: str, size: int, member: str | tarfile.TarInfo, problem: str | None) -> Entry:
-    """The Entry of one file in an archive, without `Entry.stamp`, which the caller adds."""
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
         problem = "a name that leads out of the archive"
     elif size > MAX_MEMBER_BYTES:
@@ -186,7 +162,7 @@ class _Tar(tarfile.TarFile):
         self.close()
 
 
-@lru_cache(maxsize=4)  # a process opens each archive once, and again when the archive has changed
+@lru_cache(maxsize=4)  # `changed` makes a changed archive open again
 def _opened(path: Path, changed: int) -> Any:
     return zipfile.ZipFile(path) if zipfile.is_zipfile(path) else _Tar.open(path)
 

@@ -1,4 +1,4 @@
-"""Read the tables that users provide: the landmarks of faces, and the class of each image."""
+"""Read tables that users provide: the landmarks of faces, and the class of each image."""
 
 import csv
 import json
@@ -23,17 +23,12 @@ from pggan.data.sources import Entry, Source
 Value = TypeVar("Value")
 
 SIGNS = ",;\t| :"
-MOST_ALONE = 10  # if there are more images than this, at least two images have to share a class
+MOST_ALONE = 10  # with more images than this, at least two images must share a class
 NUMBER = re.compile(r"[-+]?\d*[.,]?\d+(e[-+]?\d+)?", re.IGNORECASE)
 
 
 def with_landmarks(source: Source, path: Path) -> Source:
-    """Add the landmarks of faces in the JSON file {name: points} to the images of `source`.
-
-    Images without landmarks become bad files.  Points are [x, y] in pixels of the upright photograph; the viewer's left
-    comes first.  A face has 4 points (eyes, corners of the mouth), 5 points (eyes, nose, corners of the mouth) or
-    dlib's 68 points.  Raises UserError if the file can't be read.
-    """
+    """Add the landmarks in the JSON file {name: points} to `source`; images without landmarks become bad files."""
     with _refused(f"landmarks={path}", '{"a.jpg": [[x, y], …]} with 4, 5 or 68 points'):
         listed = {name: landmarks_from(points) for name, points in parse_json(path.read_bytes()).items()}
     faces, missing = matched(listed, [entry.name for entry in source.entries]), "no landmarks in the landmarks file"
@@ -42,7 +37,7 @@ def with_landmarks(source: Source, path: Path) -> Source:
 
 
 def landmarks_from(points: Any) -> Landmarks:
-    """Convert 4, 5 or 68 points [x, y] to `Landmarks`.  Raises ValueError for other numbers of points, and for NaN."""
+    """Convert 4, 5 (with the nose) or dlib's 68 points to `Landmarks`; raises ValueError for anything else."""
     array: Landmarks = np.array(points, float)
     if array.shape not in ((4, 2), (5, 2), (68, 2)) or not np.isfinite(array).all():
         raise ValueError(f"{array.shape[0] if array.ndim else 0} points, but a face has 4, 5 or 68 points, without NaN")
@@ -52,21 +47,20 @@ def landmarks_from(points: Any) -> Landmarks:
 
 
 def plain(name: str) -> str:
-    """Give all spellings of an image's path one form.  The number of a face is removed: a.jpg#2 becomes a.jpg."""
+    """Normalize an image's path, and remove the number of a face: ./a.jpg#2 becomes a.jpg."""
     return normalize("NFC", posixpath.normpath(re.sub(r"#\d+$", "", name.strip()).replace("\\", "/")))
 
 
 def matched(listed: Mapping[str, Value], names: Sequence[str]) -> dict[str, Value]:
-    """Select from a table the entries {name: value} whose name is in `names`."""
+    """Select the entries of a table {name: value} whose name is in `names`."""
     table = {plain(name): value for name, value in listed.items()}
     return {name: table[plain(name)] for name in names if plain(name) in table}
 
 
 def classes_of(labels: bool | str, source: Source, entries: Sequence[Entry]) -> tuple[list[str] | None, dict[str, int]]:
-    """The names of all classes, sorted, and the class index of each entry by file name; (None, {}) with labels=False.
+    """Return the sorted class names, and {file name: class index}; (None, {}) if `labels` is False.
 
-    labels: the path of a table of labels, or True: use the source's own table, or else the entries' labels.
-    Raises UserError when an image has no class, or when there are many images and no two share a class.
+    With labels=True, the source's own table or else the folders give the classes; a path names another table.
     """
     if labels is False:
         return None, {}
@@ -96,14 +90,13 @@ def classes_of(labels: bool | str, source: Source, entries: Sequence[Entry]) -> 
 
 
 def read_labels(content: bytes, names: Sequence[str]) -> dict[str, str]:
-    """Read a table of labels; returns {name: label} for each of `names` that has a label.
+    """Read a table of labels, and return {name: label} for `names`; raises ValueError if the table is invalid.
 
     The table is JSON (`{name: label}` or `{"labels": [[name, label], …]}`), or text with two columns, such as CSV.
-    Raises ValueError for other content, and for labels that are fractions or lists.
     """
     text = content.decode("utf-16" if content[:2] in (BOM_UTF16_LE, BOM_UTF16_BE) else "utf-8-sig")
     if text.lstrip()[:1] in ("{", "["):
-        # A list of pairs keeps both labels of a name that occurs twice.  NaN is a missing label, as pandas writes it.
+        # Pairs keep both labels of a name that occurs twice.  NaN is a missing label, as pandas writes missing labels.
         rows = json.loads(text, object_pairs_hook=list, parse_constant=lambda _: None)
         rows = next((value for key, value in rows if key == "labels"), rows)
         if rows is None:
@@ -129,7 +122,6 @@ def read_labels(content: bytes, names: Sequence[str]) -> dict[str, str]:
 
 @contextmanager
 def _refused(given: str, form: str) -> Iterator[None]:
-    """Turn any error of a `with` block into a UserError that names the table (`given`) and an example (`form`)."""
     try:
         yield
     except Exception as error:

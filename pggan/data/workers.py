@@ -1,4 +1,4 @@
-"""Apply a function to many items, in several processes and with a progress bar."""
+"""Apply a function to many items in worker processes, with a progress bar."""
 
 import multiprocessing
 import os
@@ -19,23 +19,22 @@ from pggan.core.process import SIGNALS, available_cores, keep_freed_memory
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-MAX_WORKERS = 16  # largest number of worker processes, unless the user sets num_workers=
-MAX_BATCH = 8  # largest number of items that are sent to a worker at once; sending single items would be slower
+MAX_WORKERS = 16  # largest default of num_workers=
+MAX_BATCH = 8  # most items sent to a worker at once; single items would be slower
 
 
 class Workers(AbstractContextManager["Workers"]):
-    """A pool of worker processes; with a `count` of 1, this process does the work itself."""
+    """A pool of `count` worker processes; None starts one per core, up to 16, and 1 starts none."""
 
     def __init__(self, count: int | None = None) -> None:
-        """Args: count: number of processes; None: one per core that this process may use, up to 16."""
         keep_freed_memory()
         self.count = count or min(available_cores(), MAX_WORKERS)
         # Workers are spawned, because forking a process that has threads (torch, rich) can deadlock.
         self._pool = ProcessPoolExecutor(self.count, multiprocessing.get_context("spawn"), _begin)
         if self.count > 1:
-            # Ctrl-C and schedulers' signals reach all processes.  Workers inherit SIG_IGN, so only this process reacts.
+            # Workers inherit SIG_IGN, so that only this process reacts to Ctrl-C and to the signals of schedulers.
             before = {number: signal.signal(number, signal.SIG_IGN) for number in {*SIGNALS} - {signal.SIGTERM}}
-            for _ in range(self.count):  # each call of `submit` starts a worker, which inherits SIG_IGN
+            for _ in range(self.count):  # each `submit` starts a worker
                 self._pool.submit(int)
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -44,13 +43,10 @@ class Workers(AbstractContextManager["Workers"]):
         self._pool.shutdown(cancel_futures=True)
 
     def in_order(self, title: str, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-        """Yield `function(item)` for each item, in order; a progress bar on stderr shows the remaining time.
-
-        With several workers, `function` and the items must be picklable.  Raises UserError when a worker is killed.
-        """
+        """Yield `function(item)` for each item in order, and show a progress bar; UserError if a worker is killed."""
         results: Iterator[Result] = map(function, items)
         if min(self.count, len(items)) > 1:
-            # If there are few items, batches of items are smaller, so that every worker gets a batch.
+            # Few items are sent in smaller batches, so that every worker gets a batch.
             size = max(1, min(MAX_BATCH, len(items) // (4 * self.count)))
             results = self._pool.map(function, items, chunksize=size)
         try:
@@ -68,7 +64,7 @@ def _begin() -> None:
 
 
 def _end_with_parent() -> None:
-    # The pipe to a worker stays open when the parent is killed, so this thread waits for the end of the parent.
+    # Without this thread, a worker would outlive a killed parent, because the pipe to the worker stays open.
     parent = multiprocessing.parent_process()
     assert parent is not None, "runs in a worker only"
     parent.join()

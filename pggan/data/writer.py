@@ -1,4 +1,4 @@
-"""Write a pyramid: several processes write images into the shards, then one process writes the index."""
+"""Write a dataset: several processes write images into the shards, then one process writes the index."""
 
 import hashlib
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from pggan.data.pyramid import (
 
 
 class Layout(NamedTuple):
-    """Where each image of a dataset lies: in which shard, and at which offset."""
+    """The size of a dataset, which determines the shard and the offset of each image."""
 
     directory: Path
     resolution: int
@@ -34,12 +34,11 @@ class Layout(NamedTuple):
     images: int
 
     def shards(self) -> dict[int, list[StoredFile]]:
-        """The shards of each resolution, with empty checksums."""
         levels = levels_up_to(self.resolution)
         return {level: [*shards_of(level, self.channels, self.images)] for level in levels}
 
     def create(self) -> None:
-        """Replace all shards by sparse files of full size, which take disk space only where images are written."""
+        """Replace all shards by sparse files of the final size, which take no disk space until images are written."""
         for path in self.directory.glob("r*.bin"):
             path.unlink()
         for shard in (shard for shards in self.shards().values() for shard in shards):
@@ -47,7 +46,7 @@ class Layout(NamedTuple):
                 file.truncate(shard.bytes)
 
     def write(self, slot: int, image: Images) -> None:
-        """Write an image [R, R, C], at all resolutions, as image number `slot` of the dataset."""
+        """Write `image` [R, R, C], at all resolutions, as image number `slot`."""
         for pixels in all_levels(image):
             number, place = divmod(slot, images_per_shard(len(pixels), self.channels))
             with open(f"{self.directory}/{shard_name(len(pixels), number)}", "r+b") as file:
@@ -58,10 +57,7 @@ class Layout(NamedTuple):
 def write_index(
     layout: Layout, source: dict[str, Any], *, class_names: list[str] | None = None, labels: Sequence[int] = ()
 ) -> None:
-    """Write the labels and the index of a dataset whose shards are complete.
-
-    source: where the images come from; labels: each image's index into `class_names`, empty if there are no classes.
-    """
+    """Write the labels and the index when the shards are complete; `labels` are indices into `class_names`."""
     shards = layout.shards()
     digests = checksums(layout.directory, [shard for files in shards.values() for shard in files])
     levels = {level: [replace(shard, sha256=next(digests)) for shard in files] for level, files in shards.items()}
@@ -75,11 +71,8 @@ def write_index(
     (layout.directory / INDEX_FILE).write_bytes(index.to_json())
 
 
-# ---- smaller levels of an image pyramid: exact box means, rounded half up
-
-
 def block_sums(image: NDArray[Any], resolution: int, kind: type[np.unsignedinteger[Any]] = np.uint32) -> NDArray[Any]:
-    """The sums of blocks of (H/R) x (W/R) pixels: [H, W, C] to [R, R, C].  R = `resolution` divides H and W."""
+    """Sum blocks of pixels: [H, W, C] to [resolution, resolution, C]; `resolution` divides H and W."""
     height, width, channels = image.shape
     tall, wide = height // resolution, width // resolution
     rows = np.add(image[0::tall], image[1::tall] if tall > 1 else 0, dtype=kind)
@@ -87,7 +80,7 @@ def block_sums(image: NDArray[Any], resolution: int, kind: type[np.unsignedinteg
         rows += image[offset::tall]
     parts = rows.reshape(-1, wide * channels).T
     sums = np.empty((parts.shape[1], channels), kind)
-    for channel in range(channels):  # numpy's inner loop over 3 channels would be slow, so the channels come one by one
+    for channel in range(channels):  # faster than numpy's inner loop over 3 channels
         np.add(parts[channel], parts[channel + channels] if wide > 1 else 0, out=sums[:, channel])
         for part in parts[channel + 2 * channels :: channels]:
             sums[:, channel] += part
@@ -95,22 +88,22 @@ def block_sums(image: NDArray[Any], resolution: int, kind: type[np.unsignedinteg
 
 
 def block_mean(image: Images, resolution: int) -> Images:
-    """Rounded means of blocks of (H/R) x (W/R) pixels: [H, W, C] to [R, R, C].  R = `resolution` divides H and W."""
+    """Average blocks of pixels, rounded half up: [H, W, C] to [resolution, resolution, C]."""
     height, width, _ = image.shape
     if height == width == resolution << (height // resolution).bit_length() - 1:
         return all_levels(image, resolution)[-1]
     count = (height // resolution) * (width // resolution)
-    dtype = np.uint32 if count < 2**23 else np.uint64  # for blocks of 2**23 pixels or more, uint32 would overflow
+    dtype = np.uint32 if count < 2**23 else np.uint64  # larger blocks would overflow uint32
     doubled = 2 * block_sums(image, resolution, dtype)
-    mean: Images = ((doubled + count) // (2 * count)).astype(np.uint8)  # rounds half up
+    mean: Images = ((doubled + count) // (2 * count)).astype(np.uint8)
     return mean
 
 
 def all_levels(image: Images, resolution: int = MIN_RESOLUTION) -> list[Images]:
-    """An image [R, R, C] and its block means at R/2, R/4 … `resolution`; each mean is rounded once, from exact sums."""
+    """Return the image [R, R, C] and its block means at R/2, R/4 … `resolution`, without repeated rounding."""
     levels, sums, bits = [np.ascontiguousarray(image)], image, 0  # a block holds 2^bits pixels
     while len(sums) > resolution:
-        # A sum of up to 256 uint8 pixels, plus 128 for rounding, fits into uint16, which is twice as fast as uint32.
+        # The sum of up to 256 uint8 pixels fits into uint16, which is twice as fast as uint32.
         sums, bits = block_sums(sums, len(sums) // 2, np.uint16 if bits + 2 <= 8 else np.uint32), bits + 2
         levels.append(((sums + sums.dtype.type(1 << (bits - 1))) >> bits).astype(np.uint8))
     return levels
