@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pggan.networks.networks import Generator
 
-VERSION = 4  # version of the safetensors header
+VERSION = 4  # version of a generator file's header
 STATE_FILE = "state.json"  # this file of a checkpoint holds images shown, architecture and checksums
 WEIGHTS_FILE = "weights.safetensors"  # this file of a checkpoint holds G, D and the averaged G
 AVERAGED = "generator_ema/"  # prefix of the averaged G's tensors in WEIGHTS_FILE
@@ -61,7 +61,7 @@ def load_generator(run: str, device: "torch.device", key: str = "run") -> Loaded
         architecture = Architecture.from_plain(about["architecture"])
         with safe_open(path, "pt") as file:
             names = list(file.keys())
-            names = [name for name in names if name.startswith(AVERAGED)] or names  # without a checkpoint's G and D
+            names = [name for name in names if name.startswith(AVERAGED)] or names  # skips a checkpoint's G and D
             tensors = {name.removeprefix(AVERAGED): file.get_tensor(name) for name in names}
         with torch.device("meta"):  # the file is untrusted, so names and shapes are checked before memory is allocated
             Generator(architecture).load_state_dict(tensors, assign=True)
@@ -159,7 +159,7 @@ def refusing_generators(path: Path) -> Iterator[None]:
 
 
 def stored_networks(path: Path) -> "dict[str, dict[str, torch.Tensor]]":
-    """Read a file as {network: {name: tensor}}; {} if the file has only the averaged generator."""
+    """Read {network: {name: tensor}} from a generator file; {} if the file has only the averaged generator."""
     found: dict[str, dict[str, torch.Tensor]] = {}
     with refusing_generators(path), safe_open(path, "pt") as file:
         for name in file.keys():  # noqa: SIM118 - `file` is not a dictionary
@@ -181,7 +181,7 @@ def save_tensors(tensors: dict[str, "torch.Tensor"], path: Path, metadata: dict[
     from safetensors.torch import save_file
 
     path.touch()
-    mode = S_IMODE(path.stat().st_mode)  # safetensors alone would write files with mode 0600
+    mode = S_IMODE(path.stat().st_mode)  # safetensors sets mode 0600, so this mode is restored below
     try:
         save_file(tensors, path, metadata)
     except SafetensorError as error:

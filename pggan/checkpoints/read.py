@@ -104,7 +104,7 @@ def open_checkpoint(directory: Path) -> Checkpoint:
 
 
 def read_header(directory: Path) -> dict[str, Any]:
-    """Verify state.json; raises UserError for an unknown version, and ValueError or similar errors if invalid."""
+    """Read and verify state.json; raises UserError for an unknown version, or another error if invalid."""
     header = parse_json((directory / STATE_FILE).read_bytes())
     if (version := header["version"]) not in VERSIONS:
         problem = f"{directory} has checkpoint version {version}; this program reads version {VERSIONS[-1]}."
@@ -161,7 +161,7 @@ def best_of(directories: Sequence[Path]) -> Path | None:
 
 
 def choose_checkpoint(run: str, choice: str | int) -> str:
-    """Return the path for checkpoint=`choice`; raises UserError if the run has no such checkpoint."""
+    """Find the checkpoint that `choice` (newest, best or a number of images) names; raises UserError if missing."""
     if choice == NEWEST:
         return run
     found = checkpoints_of(Path(run))
@@ -179,7 +179,7 @@ def has_checkpoints(path: Path) -> bool:
 
 
 def newest_checkpoint(path: Path) -> tuple[Checkpoint | None, list[str]]:
-    """Open the checkpoint `path`, or the newest valid checkpoint of the run `path`; also returns corruption errors."""
+    """Open a checkpoint, or the newest valid checkpoint of a run; also returns the errors of corrupt checkpoints."""
     corrupt: list[str] = []
     for directory in [path] if (path / STATE_FILE).is_file() else reversed(checkpoints_of(path)):
         try:
@@ -190,7 +190,7 @@ def newest_checkpoint(path: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def resolve_checkpoint(path: Path, key: str) -> tuple[Checkpoint, list[str]]:
-    """Open the checkpoint as `newest_checkpoint` does, and return log lines; raises UserError if there is none."""
+    """Open a checkpoint, or a run's newest valid checkpoint; returns lines to log, too.  Raises UserError if none is valid."""
     checkpoint, corrupt = newest_checkpoint(path)
     if checkpoint is not None:
         return checkpoint, [f"Passed over a corrupt checkpoint: {problem}" for problem in corrupt]

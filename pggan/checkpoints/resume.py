@@ -16,7 +16,7 @@ from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.reducer import EXTRA_STATE, GradientReducer
 from pggan.optim.state import State, StateDicts
 
-# A resumed run may change these settings only with allow_changes=, for the reason that is given here.
+# A resumed run may change these settings only with allow_changes=; each value says why.
 REFUSED = {
     "seed": "with another seed the order of images changes, so some images come twice in this epoch",
     "loss.name": "with another loss the discriminator's scores have another meaning",
@@ -24,7 +24,7 @@ REFUSED = {
     "schedule": "the new schedule has another resolution or alpha at the checkpoint's number of images shown",
 }
 
-# In each of these tensors, the length of this axis depends on the number of classes.
+# Each value is the tensor's axis that grows with the number of classes.
 CLASS_AXES = {"stem.dense.weight": 1, "head.score.weight": 0, "head.score.bias": 0}
 NAMED = 3  # a log line names at most 3 tensors
 # A network can start from the weights of another network only if these fields of the architecture are equal.
@@ -32,7 +32,7 @@ KIND_FIELDS = ("latent_size", "fmap_base", "fmap_decay", "fmap_max", "resampling
 
 
 def find_resume_point(resume: str, run_dir: Path) -> tuple[Checkpoint | None, list[str]]:
-    """Find the checkpoint for the setting `resume` (auto, never, or a path), and lines to log.
+    """Find the checkpoint that the setting resume= (auto, never or a path) asks for; also returns lines to log.
 
     Raises UserError if the checkpoint is missing or corrupt, or is not the newest checkpoint of `run_dir`.
     """
@@ -111,10 +111,10 @@ def transfer(path: str, state: State) -> Iterator[str]:
 def taken_over(name: str, own: Tensor, theirs: Tensor) -> Tensor | None:
     """Adapt another run's tensor `theirs` to the shape of `own`; returns None if that is impossible.
 
-    Grey and colour weights are averaged over the image channels.  Additional classes keep the values of `own`.
+    Weights are averaged over the channels between grey and colour.  Additional classes keep the values of `own`.
     """
     theirs, kind = theirs.to(own.device), name.split(".", maxsplit=1)[0]
-    axis = CLASS_AXES.get(name, int(kind == "from_rgb"))  # the axis of classes or image channels
+    axis = CLASS_AXES.get(name, int(kind == "from_rgb"))  # the axis that may differ in length
     if own.shape == theirs.shape:
         return theirs
     if own.shape[:axis] + own.shape[axis + 1 :] != theirs.shape[:axis] + theirs.shape[axis + 1 :]:

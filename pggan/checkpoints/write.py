@@ -69,7 +69,7 @@ def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
     weights = {component: state_dicts[component] for component in read.NETWORKS}
     rest = {component: tensors for component, tensors in state_dicts.items() if component not in read.NETWORKS}
     with atomic_directory(run_dir / "checkpoints" / f"{images:09d}") as directory:
-        # The next start removes half-written files only in `directory`, so the file is written there first.
+        # The next start removes half-written files only in `directory`, so the generator file is written there first.
         save_tensors(state_dicts["generator_ema"], directory / generators.GENERATOR_FILE, about)
         with atomic_write(run_dir / generators.GENERATOR_FILE) as temporary:
             os.replace(directory / generators.GENERATOR_FILE, temporary)
@@ -82,7 +82,7 @@ def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
 
 
 def require_finite(state_dicts: StateDicts, images: int | None = None) -> None:
-    """Raise NonFiniteError, with the number `images`, if a tensor has NaN or infinite numbers."""
+    """Raise NonFiniteError if a tensor in `state_dicts` has NaN or infinite numbers."""
     for component, tensors in state_dicts.items():
         for name, tensor in tensors.items():
             if not bool(torch.isfinite(tensor).all()):
@@ -92,7 +92,7 @@ def require_finite(state_dicts: StateDicts, images: int | None = None) -> None:
 def prune(run_dir: Path, newest: int, keep: int) -> None:
     """Remove all checkpoints but the best and the `keep` newest that have at most `newest` images."""
     found = read.checkpoints_of(run_dir)
-    # Checkpoints with more images than `newest` are corrupt, or the run went back to before them.
+    # Checkpoints beyond `newest` are corrupt, or the run was restarted from an earlier checkpoint.
     ahead = [directory for directory in found if int(directory.name) > newest]
     valid = [directory for directory in found if directory not in ahead]
     best = read.best_of(valid)
@@ -109,7 +109,7 @@ class CheckpointWriter:
         self.every_seconds = inf if every_minutes is None else 60 * every_minutes
         self._begun = time.monotonic()  # when the newest write began
         self._thread: Thread | None = None
-        self._problem: Exception | None = None  # `wait` raises this error of the thread
+        self._problem: Exception | None = None  # the thread's error, which `wait` raises
 
     def __enter__(self) -> Self:
         return self
@@ -156,7 +156,7 @@ class CheckpointWriter:
 
 
 def refused_by_disk(run_dir: Path, error: OSError) -> UserError:
-    """Return the error for the case that the system refuses to write into `run_dir`."""
+    """Return the error for a failed write into `run_dir`."""
     return UserError(
         f"{run_dir} can't be written any more: {error.strerror or error}.",
         "The last checkpoint is valid. Free disk space or get write permission. Then the same command resumes the run.",

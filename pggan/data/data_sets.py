@@ -77,7 +77,7 @@ MIN_DRAWN_SIDE = 64  # pixels; thin lines vanish in a smaller drawing
 
 
 def avatars(count: int, resolution: int) -> Source:
-    """List the first `count` avatars; an avatar depends only on `resolution` and on the avatar's number."""
+    """List `count` avatars (cartoon faces); the n-th avatar depends only on n and `resolution`."""
     try:
         import resvg_py  # noqa: F401
 

@@ -21,7 +21,7 @@ Landmarks = NDArray[np.float64]
 
 
 def face_square(landmarks: Landmarks) -> NDArray[np.float64]:
-    """Compute the corners [4, 2] of the tilted square: top left, bottom left, bottom right, top right."""
+    """Compute the corners [4, 2] of the square around a face: top left, bottom left, bottom right, top right."""
     left_eye, right_eye, left_mouth, right_mouth = landmarks
     eyes, mouth = (left_eye + right_eye) / 2, (left_mouth + right_mouth) / 2
     across, down = right_eye - left_eye, mouth - eyes
@@ -67,7 +67,7 @@ def align_face(pixels: Pixels, landmarks: Landmarks, resolution: int) -> Pixels:
 
 
 def _turned(vector: Point) -> Point:
-    return np.array([-vector[1], vector[0]])  # by 90 degrees clockwise, because y points down
+    return np.array([-vector[1], vector[0]])  # rotated by 90 degrees clockwise, because y points down
 
 
 def _window(pixels: Pixels, low: NDArray[Any], high: NDArray[Any], side: float) -> Pixels:

@@ -34,7 +34,7 @@ BOMB_PIXELS = 16_000_000  # smaller images are never refused as decompression bo
 BOMB_RATIO = 100  # more pixels per byte mean a decompression bomb; photographs have fewer than 10
 ORIENTATION_TAG = 0x0112
 TURNS = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
-TURN = {number: Image.Transpose[name] for number, name in enumerate(TURNS, 2)}  # keys: orientation in EXIF
+TURN = {number: Image.Transpose[name] for number, name in enumerate(TURNS, 2)}  # the keys are EXIF orientations
 CONVERT = "convert it to PNG or JPEG"
 # Each key matches the first bytes of a file; the value names the kind of the file, and what to do with the file.
 KINDS = {
@@ -93,7 +93,7 @@ def decode(file: ImageFile, channels: int, least_side: int = 0) -> tuple[Pixels,
         stream.seek(0)
         content, mode = stream.read(), image.mode
         kind = "JPEG" if image.format == "MPO" else str(image.format)
-        stored = "".join(str(tile[3]) for tile in getattr(image, "tile", ()))  # such as L;4 for 4-bit grey
+        stored = "".join(str(tile[3]) for tile in getattr(image, "tile", ()))  # rawmode, such as L;4 for 4-bit grey
         pixels, is_odd = _jpeg_pixels(content, mode, least_side) if kind == "JPEG" else (None, False)
         if pixels is None:
             is_odd |= kind == "PNG" and _has_wrong_checksums(content)
@@ -176,7 +176,7 @@ def _has_wrong_checksums(content: bytes) -> bool:
 def _jpeg_pixels(content: bytes, mode: str, least_side: int) -> tuple[Pixels | None, bool]:
     """Decode a JPEG file strictly, because Pillow would fill damaged parts with grey; raises BadImage.
 
-    Returns the pixels, or None if only Pillow can decode the file; and whether libjpeg warned.
+    Returns the pixels (None if only Pillow can decode the file), and whether libjpeg warned.
     """
     colours = "GRAY" if mode == "L" else mode
     decoded = partial(simplejpeg.decode_jpeg, colorspace=colours, min_height=least_side, min_width=least_side)
@@ -203,7 +203,7 @@ def _mended_jpeg(content: bytes) -> bytes:
         if found[1] == b"\xda":  # the pixels of a JPEG file follow an SOS segment
             after = MARKER.search(content, place)
             pixels = content[place : after.start() if after else None].rstrip(b"\0")
-            parts.append(pixels + b"\0" * pixels.endswith(b"\xff"))  # ff 00 encodes a pixel byte ff
+            parts.append(pixels + b"\0" * pixels.endswith(b"\xff"))  # a JPEG file writes a pixel byte ff as ff 00
     return b"".join([*parts, b"\xff\xd9"])
 
 
@@ -214,7 +214,7 @@ def _orientation(image: Image.Image) -> Any:
         if "Raw profile type APP1" in info:  # older versions of ImageMagick write EXIF data under this name
             info.setdefault("Raw profile type exif", info["Raw profile type APP1"])
         xmp = info.get("XML:com.adobe.xmp") or info.get("xmp", b"").decode("latin-1")
-        info["XML:com.adobe.xmp"] = xmp.replace("'", '"')  # Pillow reads only double quotes
+        info["XML:com.adobe.xmp"] = xmp.replace("'", '"')  # Pillow expects double quotes
         Image.Exif().load(info.get("exif", b""))  # unlike `getexif`, this raises an error for damaged data
         return Image.Image.getexif(image).get(ORIENTATION_TAG, 1)
     except Exception:  # damaged EXIF data raises nearly every type of error
@@ -280,7 +280,7 @@ def load_image(file: ImageFile, resolution: int, channels: int, crop: str) -> tu
 
 
 def usable_side(width: int, height: int, crop: str) -> int:
-    """Compute the largest resolution to which the image can be converted without being enlarged."""
+    """Compute the largest resolution for which the image need not be enlarged."""
     return max(width, height) if crop == "pad" else min(width, height)
 
 

@@ -32,8 +32,8 @@ from pggan.data.writer import Layout, write_index
 
 REPORT_FILE = "report.json"  # this file in the dataset lists the images that were left out
 SHEET_FILE = "faces.png"  # this picture in the dataset shows faces that were cut out
-SHEET_COLUMNS, SHEET_IMAGES, SHEET_TILE = 24, 576, 64  # a face in the picture is SHEET_TILE pixels wide
-SMALL_SHARE = 0.1  # the automatic resolution leaves out at most this share of the faces as too small
+SHEET_COLUMNS, SHEET_IMAGES, SHEET_TILE = 24, 576, 64  # in SHEET_FILE, a face is SHEET_TILE pixels wide
+SMALL_SHARE = 0.1  # without max_resolution=, at most this share of the faces is left out as too small
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ def training_pyramid(
         return Path(path)
     options = Options(max_resolution=resolution, crop=crop, channels=channels, labels=labels)
     source = open_source(path, cache)
-    digest = digest_of(source, options)[:12]  # changed images get a new directory
+    digest = digest_of(source, options)[:12]  # because of the digest, changed images get a new directory
     cached = Path(cache, f"{Path(str(source.description['name'])).name}-{resolution}px-{digest}")
     if not cached.exists():
         print(f"Preparing {path} for this run and later runs, into {cached}.", file=sys.stderr)
@@ -113,7 +113,7 @@ def training_pyramid(
 
 
 def digest_of(source: Source, options: Options) -> str:
-    """Compute the SHA-256 of all that determines a dataset: options, tables, and name and stamp of each image file."""
+    """Compute a SHA-256 that changes with the options, the tables and the image files, without reading the images."""
     tables = [Path(path) for path in (options.landmarks, options.labels) if isinstance(path, str)]
     inside = [source.table] if options.labels is True and source.table is not None else []
     files = [(entry.name, entry.stamp) for entry in [*source.entries, *inside]]
@@ -175,7 +175,7 @@ def _alone(destination: Path) -> Iterator[None]:
             print(f"Another process is preparing {destination}; this one waits for it.", file=sys.stderr, flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-        path.unlink(missing_ok=True)  # after an error, the file stays, because others may wait for the lock
+        path.unlink(missing_ok=True)  # after an error, the file stays for processes that wait for the lock
 
 
 def _decode_all(found: Findings, layout: Layout, options: Options, pool: Workers) -> Layout:
@@ -214,7 +214,7 @@ def _decode(layout: Layout, crop: str, item: tuple[int, Entry]) -> tuple[str, li
 
 
 def top_level(found: Findings, options: Options) -> int:
-    """Choose the resolution of a dataset, and add the images that are too small to `found.reasons`."""
+    """Choose the resolution of a dataset; smaller images become bad files."""
     headers = {entry.name: found.headers[entry.name] for entry in found.good()}
     sides = {name: usable_side(header.width, header.height, options.crop) for name, header in headers.items()}
     usable = sorted(side for side in sides.values() if side >= MIN_RESOLUTION) or [MIN_RESOLUTION]

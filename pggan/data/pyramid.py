@@ -58,7 +58,7 @@ def images_per_shard(level: int, channels: int) -> int:
 
 
 def shard_name(level: int, number: int) -> str:
-    """Name the file of a shard."""
+    """Return the file name of a shard, such as r0032-00000.bin."""
     return f"r{level:04d}-{number:05d}.bin"
 
 
@@ -168,7 +168,7 @@ def open_pyramid(
 class ImagePyramid:
     """A dataset that is opened for reading; raises UserError if files are missing, invalid or of the wrong size.
 
-    `labels` is int64 [N], or None without classes.  Datasets with the same `fingerprint` are equal.
+    `labels` is int64 [N], or None without classes.  `fingerprint` depends on all images and labels.
     """
 
     def __init__(self, path: Path) -> None:

@@ -147,7 +147,7 @@ class RealBatches:
 
     def batch(self, phase: Phase, rng: StepRng) -> Reals:
         """Return this rank's part of the next batch, with one-hot labels if the training uses labels."""
-        if phase.batch not in self._on_device:  # copied once, because a copy waits for the GPU
+        if phase.batch not in self._on_device:  # copied only once, because a copy makes the CPU wait for the GPU
             self._on_device[phase.batch] = torch.from_numpy(self._indices(phase.batch)).to(self.device)
         positions, shown = self._on_device[phase.batch], self._shown(phase, rng.images)
         stored = self._loader.get(phase.resolution, shown)  # [N, R, R, C]

@@ -103,7 +103,7 @@ def header_of(entry: Entry) -> tuple[str, ImageHeader | str]:
 
 
 def with_found_faces(source: Source, workers: Workers) -> Source:
-    """Replace each photograph of `source` by the faces in it; a photograph without a face becomes a bad file."""
+    """Replace each photograph of `source` by its faces; a photograph without a face becomes a bad file."""
     from pggan.data import mtcnn  # importing torch takes seconds
 
     for network in mtcnn.NETWORKS:

@@ -32,7 +32,7 @@ class Entry(NamedTuple):
     file: ImageFile
     problem: str | None = None  # why the file must not be opened
     label: str | None = None  # name of the image's class
-    stamp: str = ""  # changes with the content of the file; made of size and time, for example
+    stamp: str = ""  # changes when the file changes; for example, size and time
     header: ImageHeader | None = None  # only avatars (drawn images) have a header before they are opened
     face: Landmarks | None = None  # the face to cut out, with crop=faces
     offset: int = 0  # where the file begins in a tar archive, in bytes
@@ -162,7 +162,7 @@ class _Tar(tarfile.TarFile):
         self.close()
 
 
-@lru_cache(maxsize=4)  # `changed` makes a changed archive open again
+@lru_cache(maxsize=4)  # `changed` is in the cache key, so a changed archive is opened again
 def _opened(path: Path, changed: int) -> Any:
     return zipfile.ZipFile(path) if zipfile.is_zipfile(path) else _Tar.open(path)
 

@@ -37,7 +37,7 @@ def with_landmarks(source: Source, path: Path) -> Source:
 
 
 def landmarks_from(points: Any) -> Landmarks:
-    """Convert 4, 5 (with the nose) or dlib's 68 points to `Landmarks`; raises ValueError for anything else."""
+    """Convert 4 points, 5 points (with the nose) or dlib's 68 points to `Landmarks`; raises ValueError otherwise."""
     array: Landmarks = np.array(points, float)
     if array.shape not in ((4, 2), (5, 2), (68, 2)) or not np.isfinite(array).all():
         raise ValueError(f"{array.shape[0] if array.ndim else 0} points, but a face has 4, 5 or 68 points, without NaN")
@@ -60,7 +60,7 @@ def matched(listed: Mapping[str, Value], names: Sequence[str]) -> dict[str, Valu
 def classes_of(labels: bool | str, source: Source, entries: Sequence[Entry]) -> tuple[list[str] | None, dict[str, int]]:
     """Return the sorted class names, and {file name: class index}; (None, {}) if `labels` is False.
 
-    With labels=True, the source's own table or else the folders give the classes; a path names another table.
+    With labels=True, the source's own table gives the classes, or else the folders; a path names another table.
     """
     if labels is False:
         return None, {}
