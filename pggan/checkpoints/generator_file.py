@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 VERSION = 4  # version of a generator file's header
 STATE_FILE = "state.json"  # this file of a checkpoint holds images shown, architecture and checksums
 WEIGHTS_FILE = "weights.safetensors"  # this file of a checkpoint holds G, D and the averaged G
-AVERAGED = "generator_ema/"  # prefix of the averaged G's tensors in WEIGHTS_FILE
+AVERAGED = "generator_ema/"  # in WEIGHTS_FILE, the tensor names of the averaged G have this prefix
 GENERATOR_FILE = "generator.safetensors"  # this file of a run holds the newest averaged G
 HEADER_KEY = "pggan"
 CLASS_NAMES = "class_names"  # only a generator trained with labels has this header entry
-ENTRIES = ("images", "phase", "resolution", "alpha", "architecture", CLASS_NAMES)  # header entries that training writes
+ENTRIES = ("images", "phase", "resolution", "alpha", "architecture", CLASS_NAMES)  # training writes these entries
 PROVENANCE = ("license", "data_statement")  # optional header entries: licence of weights, origin of images
 PREFIX = "pretrained:"  # run=pretrained:NAME means a generator that comes with the package
 FOLDER = Path(__file__).parent / "pretrained"
@@ -61,7 +61,7 @@ def load_generator(run: str, device: "torch.device", key: str = "run") -> Loaded
         architecture = Architecture.from_plain(about["architecture"])
         with safe_open(path, "pt") as file:
             names = list(file.keys())
-            names = [name for name in names if name.startswith(AVERAGED)] or names  # skips a checkpoint's G and D
+            names = [name for name in names if name.startswith(AVERAGED)] or names  # a checkpoint's G and D are skipped
             tensors = {name.removeprefix(AVERAGED): file.get_tensor(name) for name in names}
         with torch.device("meta"):  # the file is untrusted, so names and shapes are checked before memory is allocated
             Generator(architecture).load_state_dict(tensors, assign=True)

@@ -30,11 +30,11 @@ STATE_TENSORS_FILE = "state.safetensors"
 CHECKSUM = "sha256"  # this entry of state.json is the checksum of all other entries
 NETWORKS = ("generator", "discriminator", "generator_ema")
 COMPONENTS = (*NETWORKS, "optimizer_g", "optimizer_d", "grad_scaler")
-NEWEST, BEST = "newest", "best"  # values of the configuration key checkpoint=
+NEWEST, BEST = "newest", "best"  # the configuration key checkpoint= has these values
 CONFIG_FILE = "config.yaml"  # every run directory has this file
 OUTPUTS = Path("outputs")  # run directories are here by default
-EVENTS = "events.out.tfevents.*"  # TensorBoard's files in a run directory
-FILE_NAME = r"[a-z_]+\.safetensors"  # without a slash, so that a file name can't lead to another directory
+EVENTS = "events.out.tfevents.*"  # TensorBoard reads these files in a run directory
+FILE_NAME = r"[a-z_]+\.safetensors"  # no slash is allowed, so that a file name can't lead to another directory
 
 
 class CorruptCheckpoint(Exception):
@@ -190,7 +190,7 @@ def newest_checkpoint(path: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def resolve_checkpoint(path: Path, key: str) -> tuple[Checkpoint, list[str]]:
-    """Open a checkpoint, or a run's newest valid checkpoint; returns lines to log, too.  Raises UserError if none is valid."""
+    """Open a checkpoint, or a run's newest valid checkpoint, with lines to log; raises UserError if none is valid."""
     checkpoint, corrupt = newest_checkpoint(path)
     if checkpoint is not None:
         return checkpoint, [f"Passed over a corrupt checkpoint: {problem}" for problem in corrupt]

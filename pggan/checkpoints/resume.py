@@ -114,7 +114,7 @@ def taken_over(name: str, own: Tensor, theirs: Tensor) -> Tensor | None:
     Weights are averaged over the channels between grey and colour.  Additional classes keep the values of `own`.
     """
     theirs, kind = theirs.to(own.device), name.split(".", maxsplit=1)[0]
-    axis = CLASS_AXES.get(name, int(kind == "from_rgb"))  # the axis that may differ in length
+    axis = CLASS_AXES.get(name, int(kind == "from_rgb"))  # this axis may differ in length
     if own.shape == theirs.shape:
         return theirs
     if own.shape[:axis] + own.shape[axis + 1 :] != theirs.shape[:axis] + theirs.shape[axis + 1 :]:

@@ -55,8 +55,8 @@ KEY_IN_8_BITS: dict[str, Callable[[Any], Any]] = {
     "L;4": lambda grey: 17 * grey,
     "RGB;16B": lambda colour: tuple(value >> 8 for value in colour),
 }
-PNG_METADATA = re.compile(rb"[a-z](?!LTE|RNS)")  # matches PNG chunks that do not change pixels
-MARKER = re.compile(rb"\xff+([\x02-\xcf\xd9-\xfe])")  # matches the start of a JPEG segment, or the end of the image
+PNG_METADATA = re.compile(rb"[a-z](?!LTE|RNS)")  # these PNG chunks do not change pixels
+MARKER = re.compile(rb"\xff+([\x02-\xcf\xd9-\xfe])")  # marks the start of a JPEG segment, or the end of the image
 
 
 class BadImage(Exception):
@@ -134,7 +134,7 @@ def _opened(file: ImageFile) -> Iterator[tuple[Image.Image, BinaryIO]]:
             warnings.simplefilter("ignore")  # Pillow warns of EXIF errors, and of large sizes, which are checked below
             if (size := stream.seek(0, 2)) == 0:
                 raise BadImage("empty file")
-            pillow_file.LOAD_TRUNCATED_IMAGES = True  # makes Pillow accept wrong checksums of PNG metadata
+            pillow_file.LOAD_TRUNCATED_IMAGES = True  # this makes Pillow accept wrong checksums of PNG metadata
             try:
                 image = Image.open(stream, formats=FORMATS)
             except UnidentifiedImageError as error:
@@ -166,7 +166,7 @@ def _has_wrong_checksums(content: bytes) -> bool:
     while (name := content[place + 4 : place + 8]) not in (b"", b"IEND"):
         start, place = place + 4, place + 12 + int.from_bytes(content[place : place + 4])
         is_right = crc32(content[start : place - 4]) == int.from_bytes(content[place - 4 : place])
-        if not is_right and place <= len(content):  # Pillow itself reports a truncated file
+        if not is_right and place <= len(content):  # Pillow reports truncated files
             if not PNG_METADATA.match(name):
                 raise BadImage(f"damaged: wrong checksum of {name.decode('ascii', 'replace')}")
             is_odd = True
@@ -214,7 +214,7 @@ def _orientation(image: Image.Image) -> Any:
         if "Raw profile type APP1" in info:  # older versions of ImageMagick write EXIF data under this name
             info.setdefault("Raw profile type exif", info["Raw profile type APP1"])
         xmp = info.get("XML:com.adobe.xmp") or info.get("xmp", b"").decode("latin-1")
-        info["XML:com.adobe.xmp"] = xmp.replace("'", '"')  # Pillow expects double quotes
+        info["XML:com.adobe.xmp"] = xmp.replace("'", '"')  # Pillow expects double quotes in XMP
         Image.Exif().load(info.get("exif", b""))  # unlike `getexif`, this raises an error for damaged data
         return Image.Image.getexif(image).get(ORIENTATION_TAG, 1)
     except Exception:  # damaged EXIF data raises nearly every type of error

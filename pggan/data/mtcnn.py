@@ -88,7 +88,7 @@ def to_tensor(image: Image.Image) -> Tensor:
 def outputs(network: Network, images: Tensor) -> list[Tensor]:
     """Run `network` on images [N, 3, H, W] in [0, 255]; returns box corrections, landmarks, and scores."""
     layers, x = list(weights(network)), (images - 127.5) / 128
-    x = x.contiguous(memory_format=torch.channels_last)  # makes pooling ten times as fast
+    x = x.contiguous(memory_format=torch.channels_last)  # channels_last makes pooling ten times as fast
     for pool in network.pools:
         weight, bias, slope = layers.pop(0), layers.pop(0), layers.pop(0)
         x = F.prelu(F.conv2d(x, weight.permute(3, 2, 0, 1), bias), slope.flatten())

@@ -30,7 +30,7 @@ INDEX_FILE = "index.json"
 PREPARE_AGAIN = "Prepare the dataset again, or copy it again."
 FORMAT = "pggan-pyramid"
 VERSION = 1
-SHARD_BYTES = 2**30  # a constant, so that the same images always make the same files
+SHARD_BYTES = 2**30  # the size is fixed, so that the same images always make the same files
 LABELS_FILE, LABEL_BYTES = "labels.bin", 8
 MIN_IMAGES = 2
 

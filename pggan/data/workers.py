@@ -19,8 +19,8 @@ from pggan.core.process import SIGNALS, available_cores, keep_freed_memory
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-MAX_WORKERS = 16  # largest default of num_workers=
-MAX_BATCH = 8  # most items sent to a worker at once; single items would be slower
+MAX_WORKERS = 16  # by default, num_workers= is at most 16
+MAX_BATCH = 8  # a worker gets at most 8 items at once; sending single items would be slower
 
 
 class Workers(AbstractContextManager["Workers"]):
