@@ -1,1 +1,1 @@
-"""The command line: composes a configuration from the arguments, and runs a command with it."""
+"""The command line of pggan."""

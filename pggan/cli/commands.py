@@ -1,4 +1,4 @@
-"""The commands of `pggan` and the function that each command calls; YAML files in configs/ explain their keys."""
+"""The commands of `pggan`, and the Python function that runs each command."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pggan.config.defaults import CONFIGS
 
-# {heading of `pggan --help`: {command: function}}.  The function takes a configuration and returns an exit code.
+# Each function takes a configuration, and returns an exit code.
 STAGES = {
     "Before": {
         "doctor": "pggan.performance.doctor:run",
@@ -40,21 +40,19 @@ STAGES = {
 
 @dataclass(frozen=True)
 class Command:
-    """A command of `pggan`.  Its keys have a dataclass in pggan.config.commands and a YAML file in configs/."""
+    """A command of `pggan`; a dataclass and a YAML file list the keys of the command."""
 
     name: str
     function: str
 
     @property
     def schema_type(self) -> type:
-        """The dataclass of this command's keys, for example BenchScalingConfig for 'bench scaling'."""
         from pggan.config import commands
 
         return getattr(commands, f"{self.name.title().replace(' ', '')}Config")  # type: ignore[no-any-return]
 
     @property
     def config_file(self) -> Path:
-        """The YAML file of this command's keys, in configs/ or configs/commands/."""
         name = f"{self.name.replace(' ', '_')}.yaml"
         return next(file for file in (CONFIGS / name, CONFIGS / "commands" / name) if file.is_file())
 
@@ -65,23 +63,21 @@ class Command:
 
     @property
     def example(self) -> str:
-        """A command line as an example: the second line of this command's YAML file."""
         return self.config_file.read_text("utf-8").splitlines()[1].removeprefix("#   ")
 
     @cached_property
     def own_groups(self) -> dict[str, str]:
         """The `defaults:` list of this command's YAML file, as {config group: default choice}."""
         listed = self.config_file.read_text("utf-8").partition("\ndefaults:\n")[2].partition("\n\n")[0]
-        # The lines are split by hand, because the import of yaml would take a fifth of the time of --help.
+        # This code reads YAML without the yaml package, whose import would take a fifth of the time of --help.
         entries = (line.removeprefix("  - ").partition(": ") for line in listed.splitlines())
         return {group: choice for group, _, choice in entries}
 
     @property
     def groups(self) -> dict[str, str]:
-        """The config groups of this command (folders of configs/), as {config group: default choice}."""
         found: dict[str, str] = {}
         for name, choice in self.own_groups.items():
-            if name in COMMANDS:  # plan.yaml lists train, so `pggan plan` has the config groups of `pggan train`
+            if name in COMMANDS:  # `pggan plan` has all config groups of `pggan train`
                 found |= COMMANDS[name].groups
             elif choice:
                 found[name] = choice

@@ -1,4 +1,4 @@
-"""Composes a command's values from its arguments with Hydra, without importing torch; mistakes become a UserError."""
+"""Compose a command's configuration with Hydra; errors of Hydra become a UserError.  Imports no torch."""
 
 import argparse
 import os
@@ -22,7 +22,7 @@ from pggan.core.text import as_hydra_reads_it, key_of
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-# These settings turn off Hydra's own run directories, logs and change of the working directory.
+# Hydra must write no run directories and no logs, and must not change the working directory.
 OWN_SETTINGS = [
     "hydra.job.name=pggan",
     "hydra.output_subdir=null",
@@ -35,12 +35,12 @@ OWN_SETTINGS = [
 QUOTED = re.compile(r"'([^'\\]|\\.)*'|\"([^\"\\]|\\.)*\"", re.DOTALL)
 LIST = re.compile(r"[^\s,=(){}\[\]'\"]+(,[^\s,=(){}\[\]'\"]+)+")  # matches lists such as 1,5,9-12
 WORD = re.compile(r"[\w./:+$@-]*", re.ASCII)  # matches values that Hydra reads without quotes
-CHOICE = re.compile(r"[\w./,\[\]-]*", re.ASCII)  # matches a choice of a config group, or a list of choices
-# A command that sets run_dir= and otherwise only these keys resumes a run with the run's saved configuration.
+CHOICE = re.compile(r"[\w./,\[\]-]*", re.ASCII)  # matches choices of a config group
+# `pggan train run_dir=DIR` resumes the run in DIR if all other overrides set keys of this list.
 RESUME_KEYS = {"run_dir", "resume", "devices", "threads", "data.path", "data.cache", "allow_changes"}
-Task = Callable[[dict[str, Any], list[str]], int]  # a function of composed values and overrides; returns an exit code
+Task = Callable[[dict[str, Any], list[str]], int]  # takes values and overrides, returns an exit code
 
-# Maps the name of a key in other GAN programs to the name of this key in pggan.
+# Other GAN programs use the names on the left, and pggan uses the names on the right.
 SYNONYMS = {
     "batch_size": "schedule.batch=, in images per update",
     "dataset": "data.path=",
@@ -54,23 +54,20 @@ SYNONYMS = {
 
 
 def compose(name: str, overrides: list[str]) -> dict[str, Any]:
-    """Compose the values of a command from `overrides`; raises UserError if Hydra can't compose them.
-
-    The values may have unknown keys, which `validated` refuses later.
-    """
+    """Compose a command's configuration from `overrides`; raises UserError if Hydra can't compose it."""
     import hydra
     from hydra.core.global_hydra import GlobalHydra
 
     command = COMMANDS[name]
-    with plain_errors(ValueError):  # Hydra raises ValueError if a config group is null
+    with plain_errors(ValueError):  # Hydra raises ValueError for loss=null
         file, words = command.config_file, words_for_hydra(command, overrides)
         initialize = partial(hydra.initialize_config_dir, str(file.parent), version_base="1.3", job_name="pggan")
-        with nullcontext() if GlobalHydra.instance().is_initialized() else initialize():  # initialize Hydra only once
+        with nullcontext() if GlobalHydra.instance().is_initialized() else initialize():
             return finished(command, hydra.compose(file.stem, words), overrides)
 
 
 def run_with_flags(command: Command, words: list[str], task: Task) -> int:
-    """Run the command as a Hydra application, for Hydra's flags --multirun, --cfg, --info …; returns the exit code."""
+    """Run the command as a Hydra application, for flags such as --multirun; returns the exit code."""
     import hydra
     from hydra.core.hydra_config import HydraConfig
 
@@ -111,7 +108,7 @@ def run_with_flags(command: Command, words: list[str], task: Task) -> int:
 
 @contextmanager
 def plain_errors(*others: type[Exception]) -> Iterator[None]:
-    """Inside the `with` block, turn Hydra's errors, and errors of the types `others`, into a UserError."""
+    """Inside the `with` block, turn errors of Hydra, and errors of the types `others`, into a UserError."""
     from hydra.errors import HydraException, MissingConfigException, OverrideParseException
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
@@ -143,7 +140,7 @@ def missing_choice(group: str, choice: str, options: Sequence[str]) -> UserError
 
 
 def suggestion(command: Command, key: str) -> str:
-    """Suggest a known key for the unknown `key`: from SYNONYMS, a key that ends with `key`, or the most similar key."""
+    """Advice for a user who has typed the unknown `key`: a key that the user may have meant."""
     names = {*command.groups, *dict(keys_of(command.schema_type))}
     here = SYNONYMS.get(key, "")
     if key not in names and here.partition("=")[0] in names:
@@ -152,13 +149,13 @@ def suggestion(command: Command, key: str) -> str:
     found = same[0] if same else nearest_name(key, names)
     meant = "" if found == key else f"Did you mean '{found}'? " if found else "--help lists the keys."
     table, _, last = (found or "").partition(".")
-    choices = named_tables(command.schema_type).get(table, {})  # empty if the keys of `table` depend on no choice
+    choices = named_tables(command.schema_type).get(table, {})
     having = [f"{table}={choice}" for choice, schema in choices.items() if last in kinds_of(schema)]
     return f"{meant}It is a key of {' and '.join(having)}." if having else meant.rstrip()
 
 
 class ParserOfText(argparse.ArgumentParser):
-    """An argument parser that converts Hydra's help objects to text: argparse of Python 3.14 accepts only text."""
+    """Converts Hydra's help objects to text, because argparse of Python 3.14 accepts only text."""
 
     def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
         if options.get("help"):
@@ -167,11 +164,9 @@ class ParserOfText(argparse.ArgumentParser):
 
 
 def words_for_hydra(command: Command, overrides: Sequence[str], *, several: bool = False) -> list[str]:
-    """Rewrite overrides for Hydra: insert the keys of recipe files, write '++' before each key, and quote values.
+    """Rewrite overrides for Hydra; raises UserError for an unknown key, and for a word that is no key=value.
 
-    '++' allows keys that the YAML files do not have, such as schedule.batch.8.
-    Args: several: whether the user has set --multirun, with which each value of a list is one job.
-    Raises UserError for an unknown key, and for a word that is no key=value.
+    With `several` (--multirun), each value of a list is one job.
     """
     kinds = dict(keys_of(command.schema_type))
     for key in (key_of(word) for word in overrides if "=" in word):
@@ -191,19 +186,19 @@ def words_for_hydra(command: Command, overrides: Sequence[str], *, several: bool
             types = alternatives(kinds.get(key))
             parts = value.split(",") if several and str in types and "(" not in value else [value]
             is_sweep = several and len(parts) == 1 and re.search(r"[,(]", value)
+            # With "++", Hydra takes keys that the YAML files do not have, such as schedule.batch.8.
             words.append(f"++{key}={value if is_sweep else ','.join(as_typed(part, types) for part in parts)}")
     return words
 
 
 def as_typed(value: str, kinds: tuple[Any, ...]) -> str:
-    """Quote a value for Hydra if the types `kinds` of the key allow text: 2024_12_25 must not become a number.
-
-    Values that the user has quoted stay as they are.  ~ becomes the home directory.
-    """
+    """Quote `value` for Hydra if the key takes text, so that 2024_12_25 stays text; expand ~ to the home directory."""
     if QUOTED.fullmatch(value) or value in ("", "null") or (bool in kinds and value.lower() in ("true", "false")):
         return value
     text = os.path.expanduser(value)
-    if str in kinds or (not WORD.fullmatch(text) and os.path.exists(text)):  # a file "a,b.png" is no list
+    if str in kinds or (
+        not WORD.fullmatch(text) and os.path.exists(text)
+    ):  # an existing file such as a,b.png is no list
         return as_hydra_reads_it(text)
     inside, takes_text = re.fullmatch(r"\[(.*)\]", text, re.DOTALL), list[str] in kinds
     if re.search(r"['\"{]", text) or (inside and not takes_text):
@@ -239,7 +234,7 @@ def with_recipes(overrides: Sequence[str]) -> list[str]:
 
 
 def read_recipe(file: Path) -> dict[str, Any]:
-    """Read an experiment file: values by full key, choices by config group.  Raises UserError for any other file."""
+    """Read an experiment file as {full key or config group: value}; raises UserError for any other file."""
     from omegaconf import OmegaConf
     from yaml import YAMLError
 
@@ -263,11 +258,7 @@ def read_recipe(file: Path) -> dict[str, Any]:
 
 
 def finished(command: Command, composed: "DictConfig", overrides: Sequence[str]) -> dict[str, Any]:
-    """The composed values without Hydra's settings; for a command that only resumes a run, the values of that run.
-
-    `experiment=demo loss=wgan_gp` drops the recipe's loss.gamma, because loss=wgan_gp has no such key.
-    Raises UserError if the user has typed a key that the chosen loss does not have.
-    """
+    """The composed values, or the saved values of a run to resume; raises UserError for a key of another loss."""
     from omegaconf import OmegaConf
 
     own = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
@@ -281,21 +272,19 @@ def finished(command: Command, composed: "DictConfig", overrides: Sequence[str])
             foreign = options - {*chosen.__dataclass_fields__}
             if wrong := next((key for field in sorted(foreign) if (key := f"{table}.{field}") in typed), None):
                 raise UserError(f"There is no key '{wrong}'.", suggestion(command, wrong))
+            # loss=wgan_gp, for example, drops the loss.gamma of a recipe.
             values[table] = {key: value for key, value in given.items() if key not in foreign}
     return values
 
 
 def resumes(overrides: Sequence[str]) -> bool:
-    """Whether the command only resumes a run: `overrides` set `run_dir`, and otherwise only keys of RESUME_KEYS."""
+    """Whether `overrides` resume a run: they set run_dir=, and otherwise only keys of RESUME_KEYS."""
     names = {key_of(override) for override in overrides}
     return "run_dir" in names and names <= RESUME_KEYS
 
 
 def own_config(given: dict[str, Any]) -> dict[str, Any] | None:
-    """The saved configuration of the run in `given["run_dir"]`, else of the run `given["resume"]`; None for a new run.
-
-    Args: given: values by full key, which replace saved values.  Raises UserError if there is no run to resume.
-    """
+    """The saved configuration of the run to resume, updated with the values `given`; None for a new run."""
     from pggan.checkpoints.read import CONFIG_FILE, has_checkpoints
 
     run_dir, resume = Path(str(given["run_dir"])), str(given.get("resume", "auto"))
@@ -307,7 +296,7 @@ def own_config(given: dict[str, Any]) -> dict[str, Any] | None:
                 section, _, name = key.rpartition(".")
                 (values[section] if section else values)[name] = value
             return values
-    # If the user has set data.path=, the command starts a new run when there is no run to resume.
+    # With data.path=, the command starts a new run if there is no run to resume.
     if "data.path" not in given and resume in ("auto", "never") and not has_checkpoints(run_dir):
         new = f"pggan train data.path=photos hours=2 run_dir={run_dir}"
         remedy = nearest_path(run_dir) or f"Start a new run, for example: {new}"

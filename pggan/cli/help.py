@@ -1,4 +1,4 @@
-"""The texts of --help.  The help of a command shows YAML files, whose comments explain the command's keys."""
+"""The texts of --help: YAML files, whose comments explain the keys."""
 
 import re
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from textwrap import fill, indent, wrap
 from pggan.cli.commands import COMMANDS, STAGES, Command
 from pggan.config.defaults import CONFIGS, choices_of
 
-WIDTH = 80  # largest number of characters in a line of --help
+WIDTH = 80  # maximum number of characters per line
 
 
 def overview() -> str:
@@ -20,7 +20,7 @@ def overview() -> str:
 
 
 def help_text(command: Command, arguments: Sequence[str]) -> str:
-    """The text of `pggan COMMAND --help`: usage, example, YAML files of the keys, and choices of config groups."""
+    """The text of `pggan COMMAND --help`: usage, example, keys and config groups."""
     # Lines end with a backslash, so that users can paste the whole example into a shell.
     example = hang("Example:  ", command.example, " \\")
     parts = [f"{fill(command.duty, WIDTH)}\n\nUsage:    pggan {command.name} key=value …\n{example}"]
@@ -38,10 +38,7 @@ def help_text(command: Command, arguments: Sequence[str]) -> str:
 
 
 def meanings(choices: dict[str, str]) -> dict[str, str]:
-    """The comments that explain the keys of `pggan train`, by full key.
-
-    Args: choices: {config group: choice}; other config groups have their default choice.
-    """
+    """The explanations of the keys of `pggan train`, by full key; `choices` has a choice per config group."""
     files = {"": CONFIGS / "train.yaml"}
     for group, name in (COMMANDS["train"].own_groups | choices).items():
         files[f"{group}."] = CONFIGS / group / f"{name}.yaml"

@@ -1,7 +1,4 @@
-"""The command line `pggan COMMAND key=value …`: composes the configuration, checks it, and runs the command.
-
-This module does not import torch, so that --help and a typo are answered at once.
-"""
+"""The command line `pggan COMMAND key=value …`.  Imports no torch, so that --help answers at once."""
 
 import codecs
 import gc
@@ -42,7 +39,7 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (None: the arguments of this process); returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    # Each rank is a new process, which gets the command line and the start time from environment variables.
+    # The ranks are new processes, and read the command line and the start time from these variables.
     variables = {COMMAND_VARIABLE: shlex.join(["pggan", *arguments]), STARTED_VARIABLE: str(time.time())}
     with environment(variables):
         return guarded(lambda: run_arguments(arguments))
@@ -51,9 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def train(*overrides: str, loss: "Loss | None" = None) -> "TrainedGenerator":
     """Train like `pggan train` with `overrides`, such as "data.path=photos"; returns the run's averaged generator.
 
-    Without `loss`, a new process trains, because training may be slower in a process that loads torch before pggan.
-    Args: loss: an instance of a subclass of `pggan.Loss`, which replaces the loss of the key loss=.
-    Raises UserError if training fails.  After a signal, saves everything, then raises KeyboardInterrupt.
+    Args: loss: a `pggan.Loss` that replaces the loss of the configuration; this process, not a new one, then trains.
+    Raises UserError if training fails, and KeyboardInterrupt after a signal, when everything is saved.
     """
     from pggan.checkpoints.read import OUTPUTS, newest_run
     from pggan.cli.compose import compose, resumes
@@ -65,7 +61,7 @@ def train(*overrides: str, loss: "Loss | None" = None) -> "TrainedGenerator":
 
     command, words = COMMANDS["train"], [*overrides]
     own = {} if loss is None else {"loss": {"name": "object", "type": type(loss).__name__}}
-    if own and not resumes(words):  # a call that resumes must not set other keys
+    if own and not resumes(words):  # overrides that resume a run must not set loss=
         words.append("loss=object")
     typed = {COMMAND_VARIABLE: shlex.join(["pggan", "train", *words]), STARTED_VARIABLE: str(time.time())}
     with own_loss(loss) if own else nullcontext(), environment(typed):
@@ -123,7 +119,7 @@ def run_arguments(arguments: list[str]) -> int:
     from pggan.config.validation import validated
 
     def run(values: dict[str, Any], overrides: list[str]) -> int:
-        validated(command.schema_type, values)  # report mistakes before hours= measures this machine for minutes
+        validated(command.schema_type, values)  # finds mistakes before hours= measures for minutes
         return run_command(command, with_choices(command, values, overrides))
 
     arguments = with_marked_files(arguments)
@@ -143,7 +139,7 @@ def run_command(command: Command, values: Mapping[str, Any]) -> int:
         from pggan.data.prepare import training_pyramid
 
         parts = [partial(training_pyramid, **config.data.origin)]
-    gc.disable()  # imports create no garbage, and take a sixth less time without garbage collection
+    gc.disable()  # without garbage collection, imports take a sixth less time
     run: Callable[..., int] = resolve_name(command.function)
     gc.enable()
     return run(config, *parts)
@@ -162,7 +158,7 @@ def with_newest_run(command: Command, values: Mapping[str, Any]) -> Mapping[str,
 
 
 def guarded(run: Callable[[], int]) -> int:
-    """Call `run`, and print a UserError, an interruption or a full disk in plain words; returns the exit code."""
+    """Call `run`, and print expected errors without a traceback; returns the exit code."""
     try:
         return run()
     except UserError as error:
@@ -182,7 +178,7 @@ def guarded(run: Callable[[], int]) -> int:
 
 
 def run_rank() -> int:
-    """In the process of a rank: run the command that the launcher put into TASK_VARIABLE; returns the exit code."""
+    """Run the command that the launcher has given to this rank; returns the exit code."""
     from pggan.distributed.launch import report_rank
 
     return report_rank(lambda command, values: run_command(COMMANDS[command], values), guarded)
@@ -191,8 +187,7 @@ def run_rank() -> int:
 def exit_process(code: int) -> NoReturn:
     """End this process with the exit code `code`."""
     torch = sys.modules.get("torch")
-    # An ordinary exit may crash in torch's threads if the other ranks of the process group have ended.
-    # After CUDA was used, an ordinary exit may crash in autograd's backward thread.
+    # An ordinary exit may crash in a thread of torch if other ranks have ended, or if CUDA was used.
     if "RANK" in os.environ or (torch is not None and torch.cuda.is_initialized()):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -201,10 +196,7 @@ def exit_process(code: int) -> NoReturn:
 
 
 def use_utf8() -> None:
-    """Make Python use UTF-8 for files and file names in every locale; restart this process if necessary.
-
-    The output keeps the terminal's encoding; question marks replace characters that the terminal can't show.
-    """
+    """Restart this process in Python's UTF-8 mode if necessary; the output keeps the terminal's encoding."""
     if sys.stdout and codecs.lookup(locale.getencoding()).name != "utf-8" and not sys.flags.utf8_mode:
         variables = {"PYTHONIOENCODING": sys.stdout.encoding, **os.environ, "PYTHONUTF8": "1"}
         try:
@@ -218,9 +210,9 @@ def use_utf8() -> None:
 
 
 def console(argv: Sequence[str] | None = None) -> NoReturn:
-    """The entry point of `pggan`: run the command line, or one rank if the launcher has set TASK_VARIABLE."""
+    """The entry point of `pggan`, for users and for the processes that pggan starts."""
     use_utf8()
-    if PARENT_VARIABLE in os.environ:  # this process is a rank, or pggan.train started it
+    if PARENT_VARIABLE in os.environ:  # pggan has started this process
         from pggan.distributed.launch import end_with_parent
 
         parent = int(os.environ.pop(PARENT_VARIABLE))

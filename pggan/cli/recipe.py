@@ -1,4 +1,4 @@
-"""With `hours=`, choose values for the keys that the user has not set, and save these values in a run's recipe.yaml."""
+"""With `hours=`, choose values for keys that the user has not set, and save them in the run's recipe.yaml."""
 
 import re
 import shlex
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from pggan.performance.recipe import Choice
 
 RECIPE_FILE = "recipe.yaml"
-OF_ONE_RUN = {"run_dir", "resume", "hours", "grow"}  # keys that belong to one run, so no recipe has them
-OF_THE_MACHINE = {"devices", "threads"}  # a recipe is for any machine, so typed values of these keys are not saved
+OF_ONE_RUN = {"run_dir", "resume", "hours", "grow"}  # recipe.yaml has none of these keys
+OF_THE_MACHINE = {"devices", "threads"}  # recipe.yaml has these keys only if hours= has chosen them
 RECIPES = ("experiment", "debug")  # config groups whose files are recipes
 NAMED_GROUPS = ("loss", "augmentation", "gradients")  # in these groups, each choice has its own keys
-# With grow=, the new run gets new values of these keys and of LENGTHS.  Other keys keep the values of the old run.
+# grow= chooses new values of these keys and of LENGTHS, and copies all other keys from the old run.
 GROWING = {
     *("augmentation.rampup_images", "ema.half_life_images", "ema.rampup", "checkpoint.every_images"),
     *("monitor.tick_images", "monitor.grid_images", "schedule.final_resolution"),
@@ -36,11 +36,8 @@ TOTAL = "schedule.total_images"
 
 
 def with_choices(command: Command, values: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """The final values of the command: with hours=, the program chooses keys that the user has not set.
-
-    The choices are saved in the run's recipe.yaml.  A run that has a checkpoint keeps the earlier choices.
-    """
-    if resumes(overrides):  # a resumed run keeps its configuration
+    """The final values of the command; with hours=, choose keys that the user has not set, and write recipe.yaml."""
+    if resumes(overrides):
         return values
     if values.get("hours") is None:
         if values.get("grow") is not None:
@@ -68,7 +65,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
         problem = f"hours= chooses the recipe of a new run, but the run in {run_dir} was started without hours=."
         raise UserError(problem, "Choose another run_dir=, or leave out hours=.")
     with lock_run_dir(run_dir):
-        if not checkpoints_of(run_dir):  # without a checkpoint, an old recipe.yaml may be replaced
+        if not checkpoints_of(run_dir):  # a run with a checkpoint keeps the recipe.yaml
             choices, about = choose(command, values, overrides, base)
             chosen = compose(command.name, [*base, *overrides, *map(override_of, choices)])
             left_out = OF_ONE_RUN | OF_THE_MACHINE.intersection(map(key_of, overrides))
@@ -148,21 +145,20 @@ def choose(
 
 
 def override_of(choice: "Choice") -> str:
-    """The override key=value of a choice, as on the command line."""
+    """The choice as a Hydra override key=value."""
     return f"{choice.key}={as_hydra_reads_it(choice.value)}"
 
 
 def given_keys(overrides: Sequence[str], values: dict[str, Any]) -> tuple[set[str], bool]:
-    """The keys whose values hours= must not choose, and whether hours= scales the phase lengths of a recipe.
+    """The keys that hours= must not change, and whether hours= scales LENGTHS of a recipe.
 
-    Without a recipe, these are the keys that the user has set.  With a recipe (experiment= or debug=), these are all
-    keys except data.channels and the phase lengths.
+    Without a recipe, these are the keys that the user has set; with a recipe, all keys but data.channels and LENGTHS.
     """
     names = {".".join(key_of(one).split(".")[:2]) for one in overrides}  # schedule.batch.8= sets schedule.batch
     tables = {key: value for key, value in values.items() if isinstance(value, dict)}
     every = {f"{table}.{key}" for table, keys in tables.items() for key in keys}
     of_groups = {key for key in every if key.partition(".")[0] in names - {*NAMED_GROUPS}}
-    # If the user types a key such as loss.gamma, the loss is fixed, too, because other losses may not have this key.
+    # A user who sets loss.gamma also fixes the loss, because other losses may have no gamma.
     typed = names | of_groups | {name.partition(".")[0] for name in names}
     if values["grow"] is not None:
         from pggan.performance.recipe import FEATURES_FROM
@@ -178,10 +174,7 @@ def given_keys(overrides: Sequence[str], values: dict[str, Any]) -> tuple[set[st
 
 
 def write(file: Path, values: dict[str, Any], choices: Sequence["Choice"] = (), about: Sequence[str] = ()) -> None:
-    """Write the composed `values` as an experiment file, with comments: the lines `about`, and what each key means.
-
-    Args: choices: the choices of hours=, whose reasons become comments, too.
-    """
+    """Write `values` as an experiment file; comments explain the recipe (`about`), each key and each choice."""
     from omegaconf import OmegaConf
 
     groups = {group: values[group]["name"] for group in NAMED_GROUPS}

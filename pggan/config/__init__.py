@@ -1,1 +1,1 @@
-"""Dataclasses with types and bounds of all keys (defaults are in configs/); importing them does not import torch."""
+"""The configuration: keys, types and bounds of every command.  Imports no torch."""

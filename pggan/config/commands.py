@@ -1,4 +1,4 @@
-"""Dataclasses with types and bounds of the keys of every command except `pggan train`.  configs/ has the defaults."""
+"""The keys of every command except `pggan train`: one dataclass per command."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -22,12 +22,9 @@ from pggan.core.architecture import Precision
 from pggan.core.errors import UserError
 from pggan.core.schedule import value_at
 
-NEWEST = "newest"  # value of run= that means the newest run, and of checkpoint= that means the newest checkpoint
-ALL = "all"  # value of checkpoint= that means all checkpoints of a run
+NEWEST = "newest"
+ALL = "all"
 Port = Annotated[int, ">=0 <=65535"]
-
-
-# ---- keys of commands that load a generator ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +32,11 @@ class GeneratorConfig:
     """Keys of every command that loads the generator of one checkpoint, or of every checkpoint of a run."""
 
     run: str
-    checkpoint: int | Literal["newest", "best", "all"]  # an int selects the checkpoint after that many images shown
+    checkpoint: int | Literal["newest", "best", "all"]  # an int is the number of real images that D has seen
 
     @property
     def generator_keys(self) -> dict[str, Any]:
-        """The keys that select this generator in a command for the user; keys with default values are left out."""
+        """The arguments, without defaults, of a command line that selects this generator."""
         values = {name: getattr(self, name, None) for name in ("run", "checkpoint", "resolution", "alpha", "label")}
         return {name: value for name, value in values.items() if value not in (None, NEWEST, ALL)}
 
@@ -54,7 +51,7 @@ class GeneratorStageConfig(GeneratorConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceConfig:
-    """Keys of every command that computes: the device, and the number of CPU threads."""
+    """Keys of every command that computes."""
 
     device: str
     threads: Count | None
@@ -62,7 +59,7 @@ class DeviceConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DrawConfig(GeneratorStageConfig, DeviceConfig):
-    """Keys of every command that draws images: generator, label, device, and whether images are marked as generated."""
+    """Keys of every command that draws images."""
 
     label: str | None
     marks: bool
@@ -163,12 +160,9 @@ class ExportConfig(GeneratorStageConfig):
     marks: bool
 
 
-# ---- keys of commands for images and runs ------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class PrepareConfig:
-    """Keys of `pggan prepare`, which turns images into a pyramid."""
+    """Keys of `pggan prepare`, which writes images in every resolution of training."""
 
     source: str
     dest: str
@@ -206,7 +200,7 @@ class MonitorConfig:
 class InspectConfig:
     """Keys of `pggan inspect`, which shows what a run, a checkpoint, a data set or a picture holds."""
 
-    run: str  # `pggan inspect` ignores the run if `data` or `image` is given
+    run: str
     data: str | None
     image: str | None
     json: bool
@@ -215,9 +209,6 @@ class InspectConfig:
     def __post_init__(self) -> None:
         if [self.run != NEWEST, self.data is not None, self.image is not None].count(True) > 1:
             raise UserError("inspect takes one of run=, data= and image=.", "Leave out the others.")
-
-
-# ---- keys of commands that check or measure speed ----------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,7 +221,7 @@ class DoctorConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanConfig(TrainConfig):
-    """Keys of `pggan plan`: all keys of the planned training run, and the keys of the estimate of its cost."""
+    """Keys of `pggan plan`: the keys of a training run, and the keys of the cost estimate."""
 
     device: str | None
     calibrate: bool
@@ -242,7 +233,7 @@ class PlanConfig(TrainConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class StagesConfig:
-    """Keys that `pggan bench` and `pggan bench scaling` share: resolutions, batch sizes, steps, networks and loss."""
+    """Keys that `pggan bench` and `pggan bench scaling` share."""
 
     stages: list[Resolution]
     batch: Batches

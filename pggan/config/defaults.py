@@ -1,4 +1,4 @@
-"""Read default values from the YAML files of configs/, and convert the saved configurations of earlier versions."""
+"""Read default values from configs/, and the configurations that runs have saved."""
 
 import os
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ def choices_of(group: str) -> list[str]:
 
 
 def default_values(choices: Mapping[str, str]) -> dict[str, Any]:
-    """The default values of `pggan train` with the `choices` {config group: choice}; `${…}` stays unresolved."""
-    from yaml import safe_load  # imported late, because --help does not need it
+    """The default values of `pggan train` with the `choices` {config group: choice}."""
+    from yaml import safe_load
 
     values: dict[str, Any] = safe_load((CONFIGS / "train.yaml").read_text("utf-8"))
     defaults = {group: name for entry in values.pop("defaults") if entry != "_self_" for group, name in entry.items()}
@@ -29,7 +29,7 @@ def default_values(choices: Mapping[str, str]) -> dict[str, Any]:
 
 
 def saved_config(file: Path) -> dict[str, Any]:
-    """Read a run's config.yaml.  Relative image paths start at the directory in which the run was started."""
+    """Read a run's config.yaml; relative paths of images start at the directory in which the run was started."""
     from omegaconf import OmegaConf
 
     values: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
@@ -49,7 +49,7 @@ def of_earlier_version(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def updated(given: Mapping[str, Any], default: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Replace values in `default` by those in `given`, nested tables too.  Withdrawn keys of `given` are dropped."""
+    """Merge `given` into `default`, nested dictionaries too, but without withdrawn keys."""
     found = {**default, **{key: value for key, value in given.items() if f"{prefix}{key}" not in WITHDRAWN}}
     for key, value in found.items():
         if isinstance(value, Mapping) and isinstance(default.get(key), Mapping):

@@ -1,7 +1,4 @@
-"""Keys of a training run, with types, bounds and checks between keys: one dataclass per section of configs/train.yaml.
-
-The YAML files have the defaults, and comments that explain each key.
-"""
+"""The keys of a training run: one dataclass per section of configs/train.yaml, which explains each key."""
 
 import re
 from collections.abc import Mapping
@@ -30,12 +27,12 @@ Rates = NotNegative | dict[Resolution, NotNegative]
 Channels = Literal[1, 3, 4]  # grey, colour, with transparency
 
 FINGERPRINTS = {"efficientnet-lite0": "pggan.networks.efficientnet_lite0:backbone_fingerprint"}  # by model.features
-MAX_TILES = 10_000  # limit of images in a grid
+MAX_TILES = 10_000  # maximum number of images in a grid
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Keys of the training images: where they are, and how they are prepared and mirrored."""
+    """Keys of the training images."""
 
     path: str | None
     count: Count
@@ -47,7 +44,7 @@ class DataConfig:
 
     @property
     def origin(self) -> dict[str, Any]:
-        """The keys that the prepared dataset depends on: all but `mirror`, which only acts on training batches."""
+        """All keys but `mirror`, because the prepared dataset does not depend on `mirror`."""
         return {name: value for name, value in vars(self).items() if name != "mirror"}
 
 
@@ -66,10 +63,7 @@ class ModelConfig:
     features_from: Annotated[Resolution, ">=8"]
 
     def architecture(self, resolution: int, channels: int, num_classes: int) -> Architecture:
-        """The architecture of G and D for images of `resolution` and `channels`; num_classes=0 means no labels.
-
-        Raises UserError if D can't use pretrained features for images with this number of channels.
-        """
+        """The architecture of G and D; raises UserError if pretrained features do not go with `channels`."""
         sizes = vars(self) | {"latent_size": min(self.fmap_base, self.fmap_max), "fmap_decay": 1.0}
         if self.features is not None:
             require(channels in (1, 3), "model.features", self.features, f"null for images of {channels} channels")
@@ -137,7 +131,7 @@ class OwnLossConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class NoAugmentationConfig:
-    """Keys of augmentation=none, which trains without augmentation."""
+    """The key of augmentation=none."""
 
     name: Literal["none"]
 
@@ -168,7 +162,7 @@ class DgcConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeConfig:
-    """Keys that set how a training step is computed.  These keys change results only by rounding."""
+    """Keys that change the speed and memory of a training step, and the results only by rounding."""
 
     kernels: Literal["auto", "reference"]
     micro_batch_size: Count | None
@@ -207,13 +201,12 @@ class DistributedConfig:
 
     @property
     def launcher(self) -> dict[str, Any]:
-        """The keyword arguments for `launch`, which starts the ranks by torchrun's launcher."""
         return {name: getattr(self, name) for name in ("nnodes", "rdzv_endpoint", "max_restarts")}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportConfig:
-    """Keys of progress reports: how often training writes numbers and grids of images, and the size of a grid."""
+    """Keys of progress reports: numbers, and grids of generated images."""
 
     tick_images: Count
     grid_images: Count
@@ -226,7 +219,7 @@ class ReportConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    """Keys of evaluations, which measure the averaged generator during training by metrics such as FID."""
+    """Keys of evaluations during training, by metrics such as FID."""
 
     max_share: ClassVar[float] = 0.05  # evaluations take at most this share of the training time
 
@@ -237,13 +230,13 @@ class EvaluationConfig:
 
     @property
     def share(self) -> float:
-        """The share of the hours that hours= reserves for evaluations: 0 without metrics or with `interval_images`."""
+        """The share of the training time that hours= reserves for evaluations."""
         return self.max_share if self.metrics and self.interval_images is None else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """Keys of checkpoints: when they are written, how many are kept, and when training rolls back to a checkpoint."""
+    """Keys that say when training writes, deletes and reloads checkpoints."""
 
     every_images: Count
     every_minutes: Positive | None
@@ -282,10 +275,15 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         exact = not self.elastic or self.gradients.name == "fp32"
-        require(exact, "gradients", self.gradients.name, "fp32 with elastic=true, which needs exact gradients")
+        require(
+            exact,
+            "gradients",
+            self.gradients.name,
+            "fp32 with elastic=true, because other methods change the gradients",
+        )
         if isinstance(self.loss, R1Config) and self.loss.gamma == "auto":
             last = self.schedule.build().phases[-1]
-            # The number replaces the word "auto", so that every report and checkpoint shows it.
+            # Reports and checkpoints then show the number instead of "auto".
             object.__setattr__(self, "loss", replace(self.loss, gamma=gamma_by_rule(last.resolution, last.batch)))
 
     def trainer_settings(self) -> "TrainerSettings":
@@ -308,10 +306,7 @@ class TrainConfig:
 
 
 def gamma_by_rule(resolution: int, batch: int, least: float = 1.0) -> float:
-    """R1's weight gamma for the final resolution and the batch size there (Karras et al. 2020: StyleGAN2-ADA cfg=auto).
-
-    Unlike StyleGAN2-ADA's gamma, this gamma is at least `least`: smaller values were worse up to 64x64 (docs/lab.md).
-    """
+    """R1's gamma by StyleGAN2-ADA's cfg=auto, but at least `least`: less was worse up to 64x64 (docs/lab.md)."""
     return float(f"{max(0.0002 * resolution**2 / batch, least):.2g}")
 
 

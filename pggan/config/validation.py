@@ -1,7 +1,4 @@
-"""Build a dataclass from values that YAML can hold, and check their types and bounds; errors name the key.
-
-Bounds are written beside a type: `Annotated[int, ">=1"]`.  The YAML files in `configs/` have the defaults.
-"""
+"""Build a dataclass from YAML values, and check types and bounds such as `Annotated[int, ">=1"]`."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -18,19 +15,15 @@ from pggan.core.errors import UserError, nearest, nearest_name
 from pggan.core.text import three_digits
 
 Conf = TypeVar("Conf")
-MISSING = "???"  # a key with this value in a YAML file has no default, so the user has to set the key
-HOURS = {"s": 1 / 3600, "m": 1 / 60, "h": 1, "d": 24}  # one second, minute, hour and day, in hours
+MISSING = "???"  # OmegaConf's mark of a key that the user has to set
+HOURS = {"s": 1 / 3600, "m": 1 / 60, "h": 1, "d": 24}
 BOUND = re.compile(r"([<>]=?)(\S+)")
 COMPARISONS = {">=": ("at least", ge), ">": ("above", gt), "<=": ("at most", le), "<": ("below", lt)}
 NAMES = {Any: "a value", NoneType: "null", bool: "true or false", str: "text", int: "a whole number", float: "a number"}
 
 
 def validated(schema: type[Conf], values: Mapping[str, Any], prefix: str = "") -> Conf:
-    """Convert `values` into an instance of the dataclass `schema`, nested dataclasses included.
-
-    Raises UserError, which names the first key that is unknown, missing, of the wrong type or out of bounds.
-    Args: prefix: what error messages put before each key, such as 'schedule.'.
-    """
+    """Convert nested `values` into an instance of `schema`; raises UserError, which names the first wrong key."""
     kinds = kinds_of(schema)
     if unknown := next((key for key in values if key not in kinds), None):
         key = f"{prefix}{unknown}"
@@ -95,7 +88,7 @@ def of_one(kind: Any, value: Any) -> Any:
     if origin is dict:
         return {converted(arguments[0], key): converted(arguments[1], one) for key, one in dict(value).items()}
     if origin is Literal:
-        return arguments[[*map(str, arguments)].index(str(value))]  # a number may be given as text
+        return arguments[[*map(str, arguments)].index(str(value))]
     if issubclass(kind, Enum):
         return kind[value]
     return primitive(kind, value)
@@ -116,13 +109,13 @@ def primitive(kind: Any, value: Any) -> Any:
 
 
 def kinds_of(schema: type) -> dict[str, Any]:
-    """Map the name of each field of a dataclass to the field's type annotation, bounds included."""
+    """The type of each field of a dataclass, by name, with bounds."""
     hints = get_type_hints(schema, include_extras=True)
     return {field.name: hints[field.name] for field in fields(schema)}
 
 
 def keys_of(schema: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the full name, such as 'loss.gamma', and the type of each key; for a union, the keys of all dataclasses."""
+    """Yield the full name, such as 'loss.gamma', and the type of each key, also of nested dataclasses."""
     for name, kind in kinds_of(schema).items():
         yield f"{prefix}{name}", kind
         for part in filter(is_dataclass, alternatives(kind)):

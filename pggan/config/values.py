@@ -1,4 +1,4 @@
-"""Converts a configuration to plain values, compares configurations, and lists the versions of code and libraries."""
+"""Convert and compare configurations, and list the versions of code and libraries."""
 
 import json
 import os
@@ -20,7 +20,7 @@ LIBRARIES = ("torch", "numpy", "pillow", "safetensors", "hydra-core", "omegaconf
 
 
 def to_plain(config: Any) -> dict[str, Any]:
-    """Convert a configuration to dictionaries, lists, text and numbers, from which `validated` can build it again."""
+    """Convert a configuration to dictionaries, lists, text and numbers: the inverse of `validated`."""
 
     def plain(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         return {key: value.name if isinstance(value, Enum) else value for key, value in pairs}
@@ -29,7 +29,7 @@ def to_plain(config: Any) -> dict[str, Any]:
 
 
 def describe(config: object) -> dict[str, Any]:
-    """The configuration as JSON stores it (all keys are text), with the entry `versions`."""
+    """The configuration as a JSON object, with the versions of code and libraries."""
     return {**json.loads(json.dumps(to_plain(config))), "versions": versions()}
 
 
@@ -43,19 +43,16 @@ def versions() -> dict[str, str | None]:
 
 
 def command_seconds() -> float:
-    """Seconds since the user started the command; 0 if the start time is not known.
-
-    A rank that torchrun has restarted gets 0, too: the training time in the checkpoint includes these seconds.
-    """
+    """Seconds since the user started the command; 0 if unknown, or if torchrun has restarted this rank."""
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
         return 0.0
     now = time.time()
     return max(now - float(os.environ.get(STARTED_VARIABLE, now)), 0.0)
 
 
-@cache  # git is called once: the code of a running process does not change
+@cache
 def _commit() -> str | None:
-    """The git commit of this code, with '+changes' if files differ from the commit; None outside a repository."""
+    """The git commit of this code; None outside a repository."""
     try:
         commit = check_output(["git", "rev-parse", "HEAD"], cwd=PACKAGE, stderr=DEVNULL, text=True).strip()
         dirty = check_output(["git", "status", "--porcelain", "."], cwd=PACKAGE, stderr=DEVNULL, text=True).strip()

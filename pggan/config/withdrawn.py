@@ -2,7 +2,7 @@
 
 from pggan.core.errors import UserError
 
-# {advice: withdrawn keys}.  A key group=choice means that the config group no longer has this choice.
+# A sentence for the user stands before the keys and choices (group=choice) that no longer exist.
 REMEDIES = {
     "ADA always uses all transformations, and keeps the mean sign of real scores near 0.6.": "augmentation.blit"
     " augmentation.colors augmentation.geometry augmentation.interval augmentation.p augmentation.target",
@@ -36,7 +36,7 @@ REMEDIES = {
     "Only the training images of known data sets are downloaded, into data/downloads.": "download root split",
     "Enlarged images always repeat pixels.": "scaling",
     "The learning rates always grow with the square root of schedule.batch_factor.": "schedule.learning_rate_scaling",
-    "With hours=, the phases before the last are always shortened if they take too long.": "schedule.max_growth_share",
+    "With hours=, training at low resolutions is always shortened if necessary.": "schedule.max_growth_share",
     "calibrate=true measures steps for two minutes at most.": "limit_seconds",
     "To write a trace, wrap Trainer.step in PyTorch's profiler.": "debug=profile monitor.profile_steps trace",
     "TERM=dumb replaces the live view by lines, and metrics.jsonl has all numbers.": "monitor.console",

@@ -1,4 +1,4 @@
-"""The architecture of generator (G) and discriminator (D): its hyperparameters, shapes and cost.  Imports no torch.
+"""Hyperparameters, shapes and cost of generator (G) and discriminator (D).  Imports no torch.
 
 Source: Karras et al., "Progressive Growing of GANs" (ICLR 2018), Table 2, and the official configuration.
 """
@@ -9,25 +9,25 @@ from dataclasses import asdict, dataclass, fields
 from enum import Enum, StrEnum
 from typing import Any
 
-# The floating-point type of activations and convolutions.  Weights, losses and penalties are always float32.
+# The type of activations and convolutions; weights, losses and penalties are always float32.
 Precision = StrEnum("Precision", "auto fp32 bf16 fp16")
 MIN_RESOLUTION = 4
-MOST = 2**24  # largest value of an integer field of Architecture; no larger network could be trained
+MOST = 2**24  # maximum of all integers of an Architecture
 
 
 class Resampling(Enum):
-    """How a block doubles (G) or halves (D) the resolution.  In G, both variants compute the same function."""
+    """How a block doubles (G) or halves (D) the resolution."""
 
-    fused = "fused"  # one 4x4 convolution of stride 2 (official default); in D, bias and activation come last
-    unfused = "unfused"  # 3x3 convolutions (paper); G upsamples before the first one, D pools after the last activation
+    fused = "fused"  # one 4x4 convolution of stride 2 (official default)
+    unfused = "unfused"  # 3x3 convolutions, with nearest upsampling in G and average pooling in D (paper)
 
 
 class Stem(Enum):
-    """G's layers from latent to 4x4 features.  Variants other than `official` are for weights of other programs."""
+    """G's layers from latent to 4x4 features: the official layers, or those of another program for its weights."""
 
-    official = "official"  # one bias per feature map; a pixel norm after the dense layer and after the convolution
-    unit_bias = "unit_bias"  # the dense layer has one bias per output, so 16 per feature map (pytorch_GAN_zoo)
-    one_norm = "one_norm"  # a pixel norm after the convolution, but none after the dense layer (pro-gan-pth)
+    official = "official"  # pixel norm after the dense layer and after the convolution
+    unit_bias = "unit_bias"  # the dense layer has one bias per pixel and feature map (pytorch_GAN_zoo)
+    one_norm = "one_norm"  # no pixel norm after the dense layer (pro-gan-pth)
 
 
 class Rescaling(Enum):
@@ -45,22 +45,22 @@ def resolutions_between(first: int, final: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """The numbers that decide all shapes of G and D.  Raises ValueError for impossible numbers."""
+    """The hyperparameters of G and D; raises ValueError for impossible values."""
 
-    resolution: int  # side of the final images in pixels, a power of two
-    channels: int  # number of image channels: 3 for RGB, 1 for grey, or any other number
-    num_classes: int  # 0 if images have no labels
+    resolution: int  # side of the final images in pixels
+    channels: int
+    num_classes: int  # 0 for images without labels
     latent_size: int
     fmap_base: int  # with fmap_decay=1, resolution R has min(2 * fmap_base / R, fmap_max) feature maps
     fmap_decay: float
     fmap_max: int
     stddev_group: int  # D computes each minibatch standard deviation over this many images
     resampling: Resampling
-    blur: bool = False  # whether a low-pass filter follows every upsampling of features
-    bilateral: int = 0  # how many times a bilateral filter smooths G's images
-    residual: bool = False  # whether each block of D adds its input, pooled to half the resolution, to its output
+    blur: bool = False  # a low-pass filter follows every upsampling of features
+    bilateral: int = 0  # number of passes of a bilateral filter over G's images
+    residual: bool = False  # D's blocks have skip connections
     stem: Stem = Stem.official
-    features: str | None = None  # NAME@CHECKSUM of the pretrained network whose features D gets besides images
+    features: str | None = None  # NAME@CHECKSUM of a pretrained network, whose features D gets as additional input
     features_from: int = 16  # the lowest resolution at which D gets pretrained features
 
     def __post_init__(self) -> None:
@@ -77,7 +77,7 @@ class Architecture:
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> "Architecture":
-        """Build the architecture from a JSON object; raises ValueError, which names the impossible or unknown value."""
+        """Build the architecture from a JSON object; raises ValueError for an impossible or unknown value."""
         if not isinstance(plain, dict):
             raise ValueError("the architecture in the file is not a JSON object")
         known = {field.name for field in fields(cls)}
@@ -91,7 +91,7 @@ class Architecture:
             raise ValueError(f"the architecture in the file is not complete: {error}") from error
 
     def to_plain(self) -> dict[str, Any]:
-        """The architecture as plain values for JSON; fields with their default value are left out."""
+        """The architecture as a JSON object without default values."""
         plain = {}
         for field in fields(self):
             value = getattr(self, field.name)
@@ -111,7 +111,7 @@ class Architecture:
         return resolutions_between(MIN_RESOLUTION, self.resolution)
 
     def width(self, resolution: int) -> int:
-        """Number of feature maps at `resolution`; the official code calls this number `nf(log2(resolution) - 1)`."""
+        """The number of feature maps at `resolution`: `nf(log2(resolution) - 1)` in the official code."""
         stage = resolution.bit_length() - 2
         return max(1, min(int(self.fmap_base / 2 ** (stage * self.fmap_decay)), self.fmap_max))
 

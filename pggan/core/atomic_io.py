@@ -1,8 +1,4 @@
-"""Files: atomic writes, checksums, JSON objects, free disk space, locks.
-
-New content is written under a temporary name and fsynced, then the file is renamed and its directory fsynced.  So a
-kill or a power failure never leaves a half-written file under the final name.
-"""
+"""Files: writes that a kill or a power failure can't leave half done, checksums, JSON, disk space, locks."""
 
 import fcntl
 import json
@@ -29,7 +25,7 @@ def fsync_path(path: Path) -> None:
 
 
 def make_directory(path: Path) -> list[Path]:
-    """Create `path` and its missing parents, and fsync them; returns the new directories, the deepest first."""
+    """Create and fsync `path` and the missing parent directories; returns the new directories, deepest first."""
     missing = [directory for directory in (path, *path.parents) if not directory.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for directory in reversed(missing):
@@ -44,7 +40,7 @@ def existing_parent(path: Path) -> Path:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Yield a temporary path; if the `with` block raises nothing, the file there is then renamed to `path`."""
+    """Yield a temporary path, whose file replaces `path` after a `with` block without exceptions."""
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     try:
         yield temporary
@@ -57,10 +53,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_directory(path: Path) -> Iterator[Path]:
-    """Yield a temporary directory; if the `with` block raises nothing, the directory is then renamed to `path`.
-
-    An older directory at `path` is removed only when the new files are safely on the disk.
-    """
+    """Yield a temporary directory, which replaces `path` after a `with` block without exceptions."""
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
@@ -77,7 +70,7 @@ def atomic_directory(path: Path) -> Iterator[Path]:
 
 
 def remove_directory(path: Path) -> None:
-    """Rename a directory, then delete it, so that a kill never leaves a half-deleted directory under the old name."""
+    """Delete a directory, after a renaming, so that a kill never leaves half of the directory at `path`."""
     doomed = path.with_name(f"{TEMPORARY}old-{path.name}")
     shutil.rmtree(doomed, ignore_errors=True)
     os.rename(path, doomed)
@@ -85,7 +78,7 @@ def remove_directory(path: Path) -> None:
 
 
 def clean_partials(directory: Path) -> None:
-    """Remove the half-written and half-removed files and directories that killed processes left in `directory`."""
+    """Remove what killed processes left half-written or half-removed in `directory`."""
     for leftover in directory.glob(f"{TEMPORARY}*"):
         if leftover.is_dir() and not leftover.is_symlink():
             shutil.rmtree(leftover)
@@ -108,18 +101,18 @@ def parse_json(content: bytes | str) -> dict[str, Any]:
 
 
 def require_free_space(path: Path, needed: int, remedy: str) -> None:
-    """Raise UserError, which names the missing megabytes, if the disk of `path` has less than `needed` free bytes."""
+    """Raise UserError if the disk of `path` has less than `needed` free bytes."""
     if (missing := needed - shutil.disk_usage(existing_parent(path)).free) > 0:
         problem = f"{path} needs {needed / 1e6:,.1f} MB of free space; the disk has {missing / 1e6:,.1f} MB too little."
         raise UserError(problem, remedy)
 
 
 def try_lock(descriptor: int) -> bool:
-    """Try to lock an open file; returns False if another process holds the lock.  The lock ends with this process."""
+    """Lock an open file until this process ends; returns False if another process holds the lock."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # a network file system may not support locks; then this process goes on without a lock
+    except OSError:  # a network file system may not support locks
         return True
     return True

@@ -1,4 +1,4 @@
-"""Devices (CPU, CUDA, MPS): choose them, configure PyTorch for them, read their memory, wait for their work."""
+"""Choose and configure devices (CPU, CUDA, MPS), and read their free and used memory."""
 
 import os
 import re
@@ -15,10 +15,7 @@ DTYPES = {Precision.bf16: torch.bfloat16, Precision.fp16: torch.float16}
 
 
 def choose_device(devices: str, key: str = "devices") -> torch.device:
-    """The device that `devices` names: auto (CUDA, else MPS, else CPU), cpu, cuda or mps.
-
-    Args: key: the configuration key that the error quotes.  Raises UserError when PyTorch finds no such device.
-    """
+    """The device for auto (CUDA, else MPS, else CPU), cpu, cuda or mps; raises UserError if it does not exist."""
     usable = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     found = [name for name in usable if usable[name]]
     if devices not in ("auto", *found):
@@ -28,10 +25,9 @@ def choose_device(devices: str, key: str = "devices") -> torch.device:
 
 
 def count_devices(devices: str) -> tuple[str, int]:
-    """The type and the number of devices that `devices` asks for on this machine; each device gets one rank.
+    """The type of devices and the number of ranks for `devices`; raises UserError for too few CUDA devices.
 
-    auto: all CUDA devices, else one MPS device, else one CPU; N: N CUDA devices; cpu:N: N ranks on the CPU.
-    Raises UserError when this machine has fewer CUDA devices than `devices` asks for.
+    `auto` means all CUDA devices, else MPS, else the CPU; N means N CUDA devices; cpu:N means N ranks on the CPU.
     """
     numbered = re.fullmatch(r"(cpu:)?([1-9]\d*)", devices)
     if numbered is None:
@@ -46,20 +42,17 @@ def count_devices(devices: str) -> tuple[str, int]:
 
 
 def device_of_rank(devices: str, local_rank: int) -> torch.device:
-    """The device on which the rank `local_rank` of this machine computes.
-
-    A rank that sees only one CUDA device uses this device, because Slurm may give each task a GPU of its own.
-    """
+    """The device of the rank `local_rank` of this machine."""
     kind, _ = count_devices(devices)
     if kind != "cuda":
         return torch.device(kind)
-    index = 0 if torch.cuda.device_count() == 1 else local_rank
+    index = 0 if torch.cuda.device_count() == 1 else local_rank  # Slurm may show each rank only one GPU
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
 
 
 def set_threads(threads: int | None, *, one: bool = False) -> None:
-    """Set PyTorch's number of CPU threads.  The default is OMP_NUM_THREADS, else one per core (with `one`: one)."""
+    """Set PyTorch's number of CPU threads; None means OMP_NUM_THREADS, else one per core (one in all if `one`)."""
     if threads is None and "OMP_NUM_THREADS" not in os.environ:
         most = 1 if one else available_cores()  # PyTorch ignores a container's CPU limit
         threads = most if most < torch.get_num_threads() else None
@@ -70,19 +63,15 @@ def set_threads(threads: int | None, *, one: bool = False) -> None:
 def configure_process(
     device: torch.device, threads: int | None = None, *, one_thread: bool = False, deterministic: bool = False
 ) -> None:
-    """Configure this process for `device`: cuDNN, threads, memory.
-
-    Args: threads, one_thread: the arguments `threads` and `one` of `set_threads`.
-    deterministic: whether training steps on CUDA are reproducible bit for bit.  Steps on a CPU always are reproducible.
-    """
+    """Configure PyTorch for `device`; if `deterministic`, training steps are reproducible bit for bit."""
     set_threads(threads, one=one_thread)
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # TF32 would lose precision
-        torch.backends.cudnn.benchmark = not deterministic  # cuDNN may search for fast kernels: shapes rarely change
+        torch.backends.cudnn.benchmark = not deterministic
         if deterministic:  # https://docs.pytorch.org/docs/stable/notes/randomness.html
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads this variable once
             torch.use_deterministic_algorithms(True, warn_only=True)
-            # Deterministic mode fills new tensors with NaN.  This costs time, and no step reads uninitialized memory.
+            # By default, deterministic mode fills new tensors with NaN, which costs time.
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if device.type == "cpu":
         keep_freed_memory()
@@ -94,7 +83,7 @@ def precision_on(device: torch.device, precision: Precision) -> Precision:
         return precision
     if device.type != "cuda":
         return Precision.fp32
-    # GPUs before compute capability 8.0 have no bf16: PyTorch would emulate bf16 slowly.
+    # PyTorch emulates bf16 slowly on GPUs before compute capability 8.0.
     return Precision.bf16 if torch.cuda.is_bf16_supported(including_emulation=False) else Precision.fp16
 
 

@@ -12,22 +12,22 @@ from types import FrameType
 from typing import Self
 
 __version__ = "0.1.0"
-TORCH_WAS_LOADED = "torch" in sys.modules  # true: `set_library_defaults` comes too late for torch
+TORCH_WAS_LOADED = "torch" in sys.modules  # if true, `set_library_defaults` comes too late for torch
 
-COMMAND_VARIABLE = "PGGAN_COMMAND"  # environment variable with the user's command line, for all ranks
-STARTED_VARIABLE = "PGGAN_STARTED"  # time at which the user started the command, in seconds since 1970
+COMMAND_VARIABLE = "PGGAN_COMMAND"  # the user's command line
+STARTED_VARIABLE = "PGGAN_STARTED"  # start of the user's command, in seconds since 1970
 TASK_VARIABLE = "PGGAN_TASK"  # the command and configuration of a child process `python -m pggan`, as JSON
-PARENT_VARIABLE = "PGGAN_PARENT"  # process id of a child's parent: when the parent ends, the child ends, too
+PARENT_VARIABLE = "PGGAN_PARENT"  # id of the parent process, with which a child process ends
 
-# Each of these signals asks the program to save and stop: Ctrl-C, a scheduler's signals, a closed terminal.
+# Training saves and stops at Ctrl-C, at a scheduler's signal, and when the terminal closes.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # numbers of two options of `mallopt` in glibc's malloc.h
-SYSTEM = Path("/")  # parent of Linux's proc/ and sys/; tests use another directory
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # options of `mallopt` (glibc's malloc.h)
+SYSTEM = Path("/")  # tests use another directory
 
 
 @contextmanager
 def environment(variables: dict[str, str]) -> Iterator[None]:
-    """Set environment variables inside the `with` block, for this process and new children; then restore them."""
+    """Set environment variables inside the `with` block."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -38,19 +38,18 @@ def environment(variables: dict[str, str]) -> Iterator[None]:
 
 
 def set_library_defaults() -> None:
-    """Set environment variables of libraries, unless the user has set them.  Call this before torch is imported."""
+    """Set environment variables of libraries, unless the user has set them; works only before torch is imported."""
     defaults = {
-        "THP_MEM_ALLOC_ENABLE": "1",  # PyTorch then uses huge pages: operations on large CPU tensors are much faster
+        "THP_MEM_ALLOC_ENABLE": "1",  # huge pages make operations on large CPU tensors much faster
         # NCCL hangs if it registers buffers that differ between ranks (https://github.com/NVIDIA/nccl/issues/2389).
         "NCCL_GRAPH_REGISTER": "0",
-        "LOGLEVEL": "ERROR",  # torchrun then does not log a warning for each signal
-        # By default, a rank that loses another rank prints a C++ stack trace per connection; pggan logs only one line.
+        "LOGLEVEL": "ERROR",  # torchrun would log a warning for each signal
+        # A rank that loses another rank would print a C++ stack trace per connection.
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }
     if "OMP_WAIT_POLICY" not in os.environ:
-        # An idle OpenMP thread spins (looks for work) this many times, a third of GNU's default, before it sleeps.
-        # Fewer spins than the default halve a step's time while other programs use the CPU, and cost nothing otherwise.
-        # If idle OpenMP threads slept without spinning, a step could take four times as long (docs/performance.md).
+        # A third of the default spin count halves a step's time while other programs use the CPU.
+        # A step could take four times as long without spinning (docs/performance.md).
         defaults["GOMP_SPINCOUNT"] = "100000"
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
@@ -58,10 +57,9 @@ def set_library_defaults() -> None:
 
 @contextmanager
 def signal_handlers(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Call `handler` for SIGNALS inside the `with` block; if the process runs under `nohup`, SIGHUP stays ignored.
+    """Handle SIGNALS by `handler` inside the `with` block; then call the former handlers for the signals that came.
 
-    After the block, the earlier handlers get the signals that arrived.  For example, the handler of a job launcher
-    requeues the job only after training has saved a checkpoint.
+    So the handler of a job launcher requeues the job only after training has saved a checkpoint.
     """
     arrived: dict[int, FrameType | None] = {}
 
@@ -69,7 +67,7 @@ def signal_handlers(handler: Callable[[int, FrameType | None], None]) -> Iterato
         arrived[number] = frame
         handler(number, frame)
 
-    is_kept = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    is_kept = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN  # `nohup` ignores SIGHUP
     numbers = [number for number in SIGNALS if number != signal.SIGHUP or not is_kept]
     before = {number: signal.signal(number, note_and_handle) for number in numbers}
     try:
@@ -83,13 +81,13 @@ def signal_handlers(handler: Callable[[int, FrameType | None], None]) -> Iterato
 
 
 class StopSignal(ExitStack):
-    """A context manager: the first signal of SIGNALS sets `wanted`, and a later Ctrl-C raises KeyboardInterrupt.
+    """Inside the `with` block, the first signal sets `wanted`, and a later Ctrl-C raises KeyboardInterrupt.
 
-    While there is nothing to save, `at_once` is true, and the first signal raises KeyboardInterrupt, too.
+    If `at_once`, the first signal raises KeyboardInterrupt, because there is nothing to save.
     """
 
     def __init__(self, *, at_once: bool = False, then: Callable[[], str] = str) -> None:
-        """Args: then: a function that returns a hint for the user, which becomes the message of KeyboardInterrupt."""
+        """`then` returns the message of KeyboardInterrupt, a hint for the user."""
         super().__init__()
         self.wanted, self.at_once, self.then = False, at_once, then
 
@@ -104,10 +102,7 @@ class StopSignal(ExitStack):
 
 
 def available_cores() -> int:
-    """The number of CPU cores that this process may use, by CPU affinity and by the container's limit of CPU time.
-
-    Source: https://docs.kernel.org/admin-guide/cgroup-v2.html
-    """
+    """CPU cores by affinity and the container's limit (https://docs.kernel.org/admin-guide/cgroup-v2.html)."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     own = Path("sys/fs/cgroup", named_values("proc/self/cgroup", "::").get("0", "").lstrip("/"))
     quotas = [system_file(f"{group}/cpu.max").split() for group in (own, *own.parents)]  # quota and period
@@ -115,7 +110,7 @@ def available_cores() -> int:
 
 
 def system_file(name: str) -> str:
-    """The text of a file in /proc or /sys without its last newline; an empty string if the file can't be read."""
+    """The text of a file in /proc or /sys; an empty string if the file can't be read."""
     try:
         return (SYSTEM / name).read_text().strip()
     except OSError:
@@ -129,7 +124,7 @@ def named_values(name: str, separator: str) -> dict[str, str]:
 
 
 def threads_per_rank(ranks: int, *, elastic: bool) -> int:
-    """CPU threads per rank.  If `elastic`, 1: a new number of ranks must not change threads, which affect rounding."""
+    """CPU threads per rank; 1 if `elastic`, so that rounding does not depend on the number of ranks."""
     return 1 if elastic else max(1, available_cores() // ranks)
 
 
@@ -140,7 +135,7 @@ def processor_facts() -> dict[str, str]:
 
 
 def keep_freed_memory() -> None:
-    """Make glibc reuse freed memory: the page faults of 35 MB of new memory would take 14 ms."""
+    """Make glibc reuse freed memory, because 35 MB of new memory would take 14 ms."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
         mallopt(M_MMAP_MAX, 0)

@@ -1,11 +1,11 @@
-"""The values of metrics in words, for people who do not know the metric.  This module does not import torch."""
+"""Explain the values of metrics such as FID in words.  Imports no torch."""
 
 import re
 from collections.abc import Iterator, Mapping
 
 from pggan.core.text import three_digits
 
-# {metric: sentence for the user}.  `in_words` replaces {NAME} by the value of the metric NAME.
+# `in_words` replaces {NAME} by the value of the metric NAME.
 SENTENCES = {
     "swd/mean": "SWD {swd/mean}, lower is better; two halves of your images differ by {swd_floor/mean}",
     "ms_ssim": "MS-SSIM {ms_ssim}, best near that of your images, {ms_ssim_reals}; far above it, faces are too alike",
@@ -15,7 +15,7 @@ SENTENCES = {
     "recall": "recall {recall}, up to 1: the share of your images that have a generated image like them",
     "copies": "copies {copies}: the share of generated images that repeat one of yours; 0.05 is normal by chance",
 }
-# What good runs have reached at 32x32 and 64x64 (docs/quality.md), by metric and extractor.
+# These values were measured at 32x32 and 64x64 (docs/quality.md).
 REACHED = {
     ("kid", "efficientnet-lite0"): "good runs reach 20 to 60 with photographs of faces, about 100 with cartoon faces",
     ("kid", "inception"): "good runs reach 0.3 to 1 with photographs of faces, about 3 with cartoon faces",
@@ -25,14 +25,11 @@ COMPARABLE = {
     "kid": "values from another extractor are not comparable",
     "fid": "values from another extractor or another number of images are not comparable",
 }
-PART = re.compile(r"[a-z_]+_(floor|reals|distance)(_reals)?(/.*)?|.*/\d+")  # matches values without a sentence
+PART = re.compile(r"[a-z_]+_(floor|reals|distance)(_reals)?(/.*)?|.*/\d+")  # matches metrics that users need not see
 
 
 def in_words(values: Mapping[str, float]) -> Iterator[str]:
-    """Yield a sentence without a full stop for each metric in `values` (value by full name, such as kid@inception-9).
-
-    A metric without a sentence gets its name and value.
-    """
+    """Yield a sentence, without a full stop, for each metric in `values`, such as {"kid@inception-9": 0.5}."""
     known = {name.partition("@")[0]: three_digits(value) for name, value in values.items()}
     for name, value in values.items():
         metric, _, rest = name.partition("@")

@@ -1,7 +1,4 @@
-"""Counter-based randomness: random numbers depend on (seed, purpose, count) only, not on earlier random numbers.
-
-So a resumed run draws the same numbers as an uninterrupted run, and checkpoints need no random generator state.
-"""
+"""Random numbers that depend only on (seed, purpose, count), so that checkpoints need no generator state."""
 
 from dataclasses import dataclass
 from hashlib import blake2b

@@ -1,6 +1,5 @@
-"""Resolution, alpha, batch size and learning rates as a pure function of the images shown.  Imports no torch.
+"""Resolution, alpha, batch size and learning rates by the number of real images that D has seen ("images shown").
 
-The number of images shown (real images that the discriminator has seen) is the only clock of training.
 Source: paper appendix A.1; official `TrainingSchedule`.
 """
 
@@ -14,7 +13,7 @@ PerResolution = Mapping[int, float]  # {resolution: value}; a value holds until 
 
 
 def value_at(values: PerResolution, resolution: int) -> float:
-    """The value listed for `resolution` or else for the next lower resolution; raises KeyError if neither is listed."""
+    """The value for `resolution`, else for the next lower resolution in `values`; raises KeyError if there is none."""
     return values[max((key for key in values if key <= resolution), default=resolution)]
 
 
@@ -22,12 +21,12 @@ def value_at(values: PerResolution, resolution: int) -> float:
 class Phase:
     """A training phase at one resolution, with alpha and learning rates of one training step in this phase."""
 
-    index: int  # position of the phase in the schedule: 0, 1, 2 …
+    index: int
     resolution: int
-    fading: bool  # whether new layers are being faded in
-    alpha: float  # weight of the newest layers, 0 to 1; 1 when not fading
-    start: int  # number of images shown when the phase begins
-    end: int  # number of images shown when the next phase begins
+    fading: bool
+    alpha: float  # weight of the newest layers, 0 to 1
+    start: int  # images shown when the phase begins
+    end: int
     batch: int  # images per training step, summed over all ranks
     learning_rate_g: float
     learning_rate_d: float
@@ -35,7 +34,6 @@ class Phase:
 
     @property
     def name(self) -> str:
-        """The name of the phase, such as '8x8 fade' or '8x8 stable'."""
         return f"{self.resolution}x{self.resolution} {'fade' if self.fading else 'stable'}"
 
 
@@ -50,15 +48,15 @@ class Schedule:
     batch: PerResolution
     learning_rate_g: PerResolution
     learning_rate_d: PerResolution
-    batch_factor: int = 1  # multiplies the batch size of every phase
-    learning_rate_factor: float = 1.0  # multiplies both learning rates
+    batch_factor: int = 1
+    learning_rate_factor: float = 1.0
     lr_warmup_images: int = 0  # images at the start of each phase over which both learning rates rise linearly from 0
     lr_decay_images: int = 0  # images at the end over which the learning rates fall linearly to 0; at most half the run
-    total_images: int | None = None  # total images; None: sum of all phases; a larger number prolongs the last phase
+    total_images: int | None = None  # None means the sum of all phases; a larger number prolongs the last phase
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
-        """All phases in order, each with the alpha of its first image; phases without images are left out."""
+        """All phases in order, without empty ones; alpha and learning rates are those of the first image."""
         phases: list[Phase] = []
         start = 0
         levels = resolutions_between(self.first_resolution, self.final_resolution)
@@ -85,21 +83,19 @@ class Schedule:
 
     @property
     def total(self) -> int:
-        """The number of images shown when training is complete."""
         return self.phases[-1].end if self.total_images is None else self.total_images
 
     @property
     def decay_images(self) -> int:
-        """The number of images at the end of training over which the learning rates fall: at most half of `total`."""
         return min(self.lr_decay_images, self.total // 2)
 
     @property
     def growth_images(self) -> tuple[int, ...]:
-        """How many images each phase has; the last phase is left out."""
+        """The number of images of each phase but the last."""
         return tuple(phase.end - phase.start for phase in self.phases[:-1])
 
     def with_growth(self, images: Sequence[int]) -> "Schedule":
-        """A copy with other phase lengths: `images` has a positive number for each phase except the last phase."""
+        """A copy whose `growth_images` are `images`, all positive."""
         levels = resolutions_between(self.first_resolution, self.final_resolution)
         stable = {level: value_at(self.stable_images, level) for level in levels}
         fade = {level: value_at(self.fade_images, level) for level in levels[1:]}
@@ -108,7 +104,7 @@ class Schedule:
         return replace(self, stable_images=stable, fade_images=fade)
 
     def steps(self) -> tuple[int, ...]:
-        """The number of training steps per phase; a step belongs to the phase in which the step begins."""
+        """The number of training steps that begin in each phase."""
         counts, images = [], 0
         for phase in self.phases:
             counts.append(max(-(-(min(phase.end, self.total) - images) // phase.batch), 0))
@@ -120,7 +116,7 @@ class Schedule:
         return tuple(max(min(phase.end, after) - max(phase.start, before), 0) for phase in self.phases)
 
     def at(self, images: int) -> Phase:
-        """The phase of the step that begins after `images` images shown, with alpha and learning rates of this step."""
+        """The phase, with alpha and learning rates, of the training step that begins after `images` images."""
         phase = next((phase for phase in self.phases if images < phase.end), self.phases[-1])
         alpha = (images - phase.start) / (phase.end - phase.start) if phase.fading else 1.0
         ahead = max(self.total - images, 0)

@@ -9,22 +9,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.table import Table
 
-Log = Callable[[str], None]  # a function that logs one line
+Log = Callable[[str], None]
 NEXT = "Next:"
 AS_TYPED = re.compile(r"(?!null$)[^'\"~\[{].*", re.DOTALL)  # matches texts that need no quotes for `pggan`
 PLAIN = re.compile(r"(?!(null|true|false|nan|inf)$|\.\d)[a-z/._][\w/.:+@-]*", re.ASCII | re.IGNORECASE)
 
 
 def next_command(command: str, *words: str, **values: object) -> str:
-    """A line for the user that suggests the next command; the arguments are those of `command_line`."""
+    """A line that suggests the next command to the user; the arguments are those of `command_line`."""
     return f"{NEXT} {command_line(command, *words, **values)}"
 
 
 def command_line(command: str, *words: str, **values: object) -> str:
-    """A `pggan` command, quoted for a shell.
-
-    Args: words: overrides and flags, already in Hydra's syntax.  values: values by key, which this function quotes.
-    """
+    """A `pggan` command, quoted for a shell; `words` are in Hydra's syntax already, and `values` not yet."""
     is_typed = {key: isinstance(value, str | Path) and AS_TYPED.fullmatch(str(value)) for key, value in values.items()}
     given = [f"{key}={value if is_typed[key] else as_hydra_reads_it(value)}" for key, value in values.items()]
     return shlex.join(["pggan", *command.split(), *given, *words])
@@ -36,7 +33,7 @@ def key_of(override: str) -> str:
 
 
 def as_hydra_reads_it(value: object) -> str:
-    """Write `value` in Hydra's override syntax, in quotes if some characters are special in Hydra."""
+    """Write `value` in Hydra's override syntax, in quotes if necessary."""
     if isinstance(value, list):
         return f"[{','.join(map(as_hydra_reads_it, value))}]"
     if isinstance(value, Mapping):
@@ -49,7 +46,7 @@ def as_hydra_reads_it(value: object) -> str:
 
 
 def new_table(title: str, first: str, *others: str) -> "Table":
-    """A Rich table without borders; all columns but the first hold numbers and are aligned to the right."""
+    """A Rich table without borders; all columns but the first are aligned to the right."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Column, Table
 

@@ -1,4 +1,4 @@
-"""The GAN losses: the paper's WGAN-GP, the logistic and the relativistic loss.  `ada.py` augments D's images."""
+"""The GAN losses: the paper's WGAN-GP, the logistic loss and the relativistic loss."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,15 +12,12 @@ from torch import Tensor
 from pggan.core.errors import UserError
 from pggan.losses.base import GradientPenalty, Loss, PenaltyAt
 
-DRIFT = 0.001  # weight of D's loss term that keeps the scores of reals near 0
+DRIFT = 0.001  # weight of the drift penalty, which keeps scores of reals near 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class WganGp(Loss):
-    """WGAN-GP: scores of fakes minus scores of reals, a gradient penalty at interpolated images, and a drift penalty.
-
-    Source: Gulrajani et al. 2017, equation 3; drift: Karras et al. 2018, appendix A.1.
-    """
+    """WGAN-GP (Gulrajani et al. 2017, equation 3) with drift penalty (Karras et al. 2018, appendix A.1)."""
 
     penalty_weight: float
     target: float  # the penalty is 0 at this gradient norm: 1, or 750 in the paper's CIFAR-10 run
@@ -38,10 +35,7 @@ class WganGp(Loss):
 
 @dataclass(frozen=True, kw_only=True)
 class Logistic(Loss):
-    """The non-saturating logistic loss, plus the gradient penalty R1: gamma / 2 * |gradient|^2 at reals.
-
-    Source: Goodfellow et al. 2014, section 3; R1: Mescheder et al. 2018; lazy R1: Karras et al. 2020, appendix B.
-    """
+    """The non-saturating logistic loss (Goodfellow et al. 2014, section 3) with R1 (Mescheder et al. 2018)."""
 
     gamma: float
     zero_is_boundary: ClassVar[bool] = True
@@ -60,11 +54,7 @@ class Logistic(Loss):
 
 @dataclass(frozen=True, kw_only=True)
 class Relativistic(Loss):
-    """The logistic loss of differences between scores of fakes and reals, plus the gradient penalties R1 and R2.
-
-    R1 is gamma / 2 * |gradient|^2 at reals.  R2 is the same penalty at fakes.
-    Source: Jolicoeur-Martineau 2018, equation 4; with R1 + R2: Huang et al. (R3GAN) 2024, section 2.
-    """
+    """The relativistic loss (Jolicoeur-Martineau 2018, equation 4) with R1 and R2 (R3GAN: Huang et al. 2024)."""
 
     gamma: float
     needs_reals_for_g: ClassVar[bool] = True
@@ -85,7 +75,7 @@ class Relativistic(Loss):
 
 
 def missing_object(**options: Any) -> Loss:
-    """Raise UserError, because loss=object needs a loss object from Python code, and this process has none."""
+    """Raise UserError: loss=object works only in a Python script that gives a loss object to `pggan.train`."""
     problem = f"The loss of this run is an object, {options['type'] or 'without a class'}, from Python code."
     raise UserError(problem, "Train by pggan.train(…, loss=…) on one device, or start the script with torchrun.")
 
@@ -99,16 +89,13 @@ LOSSES: dict[str, Callable[..., Loss]] = {
 
 
 def build_loss(options: Mapping[str, Any]) -> Loss:
-    """The loss with the name `options["name"]`.  All other options are values of the fields of the loss's class."""
+    """The loss `options["name"]`, built from the other options."""
     return LOSSES[options["name"]](**{key: value for key, value in options.items() if key != "name"})
 
 
 @contextmanager
 def own_loss(loss: object) -> Iterator[None]:
-    """Inside the `with` block, loss=object means the object `loss`.
-
-    Raises UserError unless `loss` is a `Loss` whose terms have one finite number per image.
-    """
+    """Inside the `with` block, loss=object means `loss`; raises UserError unless a test of `loss` succeeds."""
     if not isinstance(loss, Loss):
         problem, names = f"loss={loss!r} is no loss.", ", ".join(LOSSES.keys() - {"object"})
         raise UserError(problem, f"Pass an instance of a subclass of pggan.Loss, or the override 'loss=NAME': {names}.")

@@ -1,6 +1,5 @@
-"""Adaptive discriminator augmentation (ADA): flips, shifts, rotations, scalings and colours, each with probability p.
+"""Adaptive discriminator augmentation (ADA): changes of geometry and colours, each with probability p.
 
-Elementwise operations compute the coordinates, because matrix products may round numbers to the 11 bits of TF32.
 Shapes: N batch size, C channels, R resolution, K parameters.
 Source: Karras et al., Training Generative Adversarial Networks with Limited Data, 2020; distributions of appendix B.
 """
@@ -15,15 +14,15 @@ from torch import Tensor
 from pggan.core.rng import StepRng
 from pggan.ops.products import LinearMap
 
-TRANSFORMS = 4  # number of batches that a step augments: reals and fakes in D's update, reals and fakes in G's update
+TRANSFORMS = 4  # a step augments reals and fakes in D's update, and both in G's update
 TARGET = 0.6  # ADA adapts p until D's scores of reals have this mean sign (paper)
-INTERVAL = 4  # number of D's updates from one adaptation of p to the next (paper)
-BICUBIC, REFLECTION = 2, 2  # integers that choose these modes in torch.ops.aten.grid_sampler_2d
-MAX_P = 0.85  # p never exceeds this value, because G would otherwise learn to generate rotated images (paper, figure 3)
+INTERVAL = 4  # updates of D per change of p (paper)
+BICUBIC, REFLECTION = 2, 2  # modes of torch.ops.aten.grid_sampler_2d
+MAX_P = 0.85  # with a larger p, G would learn to generate rotated images (paper, figure 3)
 
 # Distributions: ("below", n): integers from 0 to n - 1; ("within", x): uniform in [-x, x]; ("normal", x): N(0, x^2).
-# The value 0 leaves images unchanged.  Scale, stretch, contrast and saturation are log2 of a factor.
-# A shift translates by whole pixels, a move by any distance.  The unit of shifts and moves is the image's side.
+# Scale, stretch, contrast and saturation are log2 of a factor.
+# A shift is rounded to whole pixels, a move is not; their unit is the side of the image.
 PARAMETERS = {
     "flip": ("below", 2),
     "turn": ("below", 4),
@@ -42,18 +41,18 @@ PARAMETERS = {
     "saturation": ("normal", 1),
 }
 PLACES = {name: place for place, name in enumerate(PARAMETERS)}
-PAIRS = (("shift_x", "shift_y"), ("move_x", "move_y"))  # the two parameters of a pair share one threshold
+PAIRS = (("shift_x", "shift_y"), ("move_x", "move_y"))  # x and y change together
 ANGLES = ("angle_before", "angle_after")
 
 
 def draw(rng: StepRng, batch: int) -> Tensor:
-    """Draw random thresholds and values of all parameters as one tensor [N, TRANSFORMS, 2, K] for `augment`."""
+    """Draw the random numbers for TRANSFORMS calls of `augment`: [N, TRANSFORMS, 2, K]."""
     shape = (batch, TRANSFORMS, len(PARAMETERS))
     least, uniform = rng.uniform("augment_least_p", *shape), rng.uniform("augment_uniform", *shape)
     normal = rng.normal("augment_normal", *shape)
     for first, second in PAIRS:
         least[..., PLACES[second]] = least[..., PLACES[first]]
-    for name in ANGLES:  # an image is rotated with probability p if each of 2 rotations has probability 1 - sqrt(1 - p)
+    for name in ANGLES:  # two rotations, each with probability 1 - sqrt(1 - p), rotate with probability p
         of_angle = least[..., PLACES[name]]
         least[..., PLACES[name]] = of_angle * (2 - of_angle)
     values = []
@@ -64,10 +63,9 @@ def draw(rng: StepRng, batch: int) -> Tensor:
 
 
 def augment(images: Tensor, draws: Tensor, p: Tensor) -> Tensor:
-    """Augment `images` [N, C, R, R]: each of K parameters changes an image with probability `p`.
+    """Augment images [N, C, R, R], twice differentiably, because gradient penalties need second derivatives.
 
-    `draws` [N, 2, K] holds a threshold and a value per image and parameter.  A value takes effect if p > threshold.
-    The result can be differentiated twice with respect to the images, as gradient penalties require.
+    `draws` [N, 2, K] holds a threshold and a value per image and parameter; a value takes effect if p > threshold.
     """
     least, values = draws.to(images.dtype).unbind(1)
     effective = dict(zip(PARAMETERS, (values * (least < p)).unbind(1), strict=True))
@@ -75,26 +73,23 @@ def augment(images: Tensor, draws: Tensor, p: Tensor) -> Tensor:
 
 
 def rotation(angle: Tensor) -> Tensor:
-    """The matrices [N, 2, 2] of the rotations by `angle` [N]."""
+    """The matrices [N, 2, 2] of the rotations by `angle` [N] in radians."""
     cos, sin = angle.cos(), angle.sin()
     return torch.stack([torch.stack([cos, -sin], 1), torch.stack([sin, cos], 1)], 1)
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
-    """The matrix products [N, 2, M] of `a` [N, 2, 2] and `b` [N, 2, M]."""
+    """The matrix products of `a` [N, 2, 2] and `b` [N, 2, M], elementwise, because TF32 would round coordinates."""
     return (a[:, :, :, None] * b[:, None]).sum(2)
 
 
 def power_of_two(exponents: Tensor) -> Tensor:
-    """2 to the power of `exponents`, computed with `exp`, because CUDA would compile `torch.exp2` at run time."""
+    """2**exponents by way of `exp`, because CUDA would compile `torch.exp2` at run time."""
     return (log(2) * exponents).exp()
 
 
 def sampling_matrix(parameters: Mapping[str, Tensor], side: int) -> Tensor:
-    """The affine maps [N, 2, 3] from points of the augmented image to points of the image; coordinates are in [-1, 1].
-
-    Args: parameters: a dict {name: values [N]}.  side: side of the images, in pixels.
-    """
+    """The affine maps [N, 2, 3] from coordinates (-1 to 1) in the augmented image to those in the image."""
     a = parameters
     shape = rotation(a["angle_before"]) * power_of_two(torch.stack([a["stretch"], -a["stretch"]], 1))[:, None]
     shape = product(shape, rotation(a["angle_after"])) * power_of_two(a["scale"])[:, None, None]
@@ -106,73 +101,66 @@ def sampling_matrix(parameters: Mapping[str, Tensor], side: int) -> Tensor:
 
 
 def resample(images: Tensor, matrix: Tensor) -> Tensor:
-    """Transform images [N, C, R, R] by the affine maps `matrix` [N, 2, 3] of `sampling_matrix`, with mirrored borders.
-
-    Bicubic sampling needs a quarter of the memory of the paper's method: enlarge, sample linearly, filter.
-    `LinearMap` is faster than PyTorch's second derivative, which also computes the gradient of the grid.
-    """
+    """Transform images [N, C, R, R] by the affine maps of `sampling_matrix`, with mirrored borders."""
     side = images.shape[-1]
     along = (2 * torch.arange(side, device=images.device, dtype=images.dtype) + 1) / side - 1
     of_x, of_y, offset = (column[:, :, None, None] for column in matrix.unbind(2))
     grid = (of_x * along + of_y * along[:, None] + offset).permute(0, 2, 3, 1)  # [N, R, R, 2]
+    # `LinearMap` is faster than PyTorch's second derivative, which also computes the gradient of the grid.
     return LinearMap.apply(sample, sample_back, grid, images)  # type: ignore[no-any-return]
 
 
 def sample(grid: Tensor, images: Tensor) -> Tensor:
     """Sample images [N, C, R, R] at the points of a grid [N, R, R, 2]."""
+    # Bicubic sampling takes a quarter of the memory of the paper's method: enlarge, sample linearly, filter.
     return F.grid_sample(images, grid, "bicubic", "reflection", align_corners=False)
 
 
 def sample_back(grid: Tensor, gradient: Tensor) -> Tensor:
     """The adjoint of `sample`: the gradient of the images, from the `gradient` of the sampled images."""
     backward, asked = torch.ops.aten.grid_sampler_2d_backward, [True, False]
-    found = backward(gradient, gradient, grid, BICUBIC, REFLECTION, False, asked)  # argument 2: only its shape counts
+    found = backward(gradient, gradient, grid, BICUBIC, REFLECTION, False, asked)  # argument 2 only gives the shape
     return found[0]  # type: ignore[no-any-return]
 
 
 def transform_colors(images: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
-    """Change brightness, contrast, hue and saturation of images [N, C, R, R], but not the opacity (a fourth channel).
-
-    Brightness and contrast come first, then the inversion of grey values (luma flip), then a rotation of colours around
-    the grey axis (hue), and finally a scaling of the distance from the axis (saturation).
-    Args: parameters: a dict {name of a parameter: values [N], one per image}.
-    """
+    """Change brightness, contrast, luma flip, hue and saturation, in this order, but not a fourth channel (opacity)."""
     a = {name: parameter[:, None, None, None] for name, parameter in parameters.items()}
     colors, opacity = images[:, :3], images[:, 3:]
     gray, contrast = colors.mean(1, keepdim=True), power_of_two(a["contrast"])
     result = contrast * (1 - 2 * a["invert"]) * (gray + a["brightness"])
     if colors.shape[1] == 3:
-        across = (colors.roll(1, 1) - colors.roll(-1, 1)) / sqrt(3)  # the cross product with the grey axis
+        across = (colors.roll(1, 1) - colors.roll(-1, 1)) / sqrt(
+            3
+        )  # cross product of colours and grey axis (Rodrigues' rotation formula)
         turned = a["hue"].cos() * (colors - gray) + a["hue"].sin() * across
         result = result + contrast * power_of_two(a["saturation"]) * turned
     return torch.cat([result, opacity], 1)
 
 
 class AdaptiveP:
-    """ADA's probability p, and the sum of signs of D's scores from which ADA adapts p.  No method waits for the GPU.
+    """ADA's probability p, which rises while the mean sign of D's scores is above the target, and else falls.
 
-    Every INTERVAL updates of D, p moves by a fixed amount, to bring the mean sign of D's scores to the target.
-    Source: Karras et al. 2020, section 3.1.
+    No method waits for the GPU.  Source: Karras et al. 2020, section 3.1.
     """
 
     def __init__(self, device: torch.device, *, target: float, rampup_images: int) -> None:
-        """Args: target: the mean sign to reach.  rampup_images: number of images in which p would rise from 0 to 1."""
+        """`target` is the mean sign to reach; in `rampup_images` images, p rises from 0 to 1 at most."""
         self.target, self.rampup_images = target, rampup_images
         self.p, self.signs, self.images = (torch.zeros((), device=device) for _ in range(3))
         self.updates = torch.zeros((), dtype=torch.int32, device=device)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Scalars for a checkpoint: p, and the sums since the last change of p."""
         return {"p": self.p, "signs": self.signs, "images": self.images, "updates": self.updates}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Load the tensors of `state_dict`.  Missing tensors become 0, because runs without ADA do not save them."""
+        """Load `state_dict`; missing tensors become 0, because runs without ADA do not save them."""
         for name, tensor in self.state_dict().items():
             tensor.copy_(tensors[name]) if name in tensors else tensor.zero_()
 
     def follow(self, sign: Tensor, batch: int) -> Tensor:
-        """Record the mean `sign` of D's scores of `batch` images; every INTERVAL calls, change p.  Returns p."""
-        known = sign.isfinite()  # infinite or NaN scores do not count for p, because D's update is skipped
+        """Record the mean `sign` of D's scores of a batch, change p every INTERVAL calls, and return p."""
+        known = sign.isfinite()  # infinite or NaN scores do not count, because D's update is skipped
         self.signs.add_(torch.where(known, sign * batch, 0))
         self.images.add_(known * batch)
         self.updates.add_(1)

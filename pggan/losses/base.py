@@ -1,6 +1,5 @@
 """The base class of all GAN losses, with gradient penalties and class terms.
 
-A loss is a frozen dataclass.  The fields of the dataclass are the keys of `configs/loss/<name>.yaml`.
 Shapes: N batch size, C channels, R resolution, L labels.
 """
 
@@ -23,21 +22,20 @@ SIGN = "augment/sign"  # name of the metric from which ADA adapts its p
 
 
 class Reals(NamedTuple):
-    """Real images and the labels that go with them."""
+    """A batch of real images, with labels."""
 
     images: Tensor  # [N, C, R, R] in [-1, 1], blended with the lower resolution while layers fade in
     labels: Tensor | None  # [N, L] one-hot, the labels of `images`, and of the fakes in D's update
-    fake_labels: Tensor | None  # [N, L] one-hot, drawn from the training set for the fakes in G's update
+    fake_labels: Tensor | None  # [N, L] one-hot, for the fakes in G's update
 
     def select(self, indices: Tensor) -> "Reals":
-        """The M images at `indices` [M], with their labels."""
         return Reals(*(None if part is None else part[indices] for part in self))  # type: ignore[arg-type]
 
 
 # Augments images [N, C, R, R].  The int is 0 for reals and 1 for fakes in D's update, 2 and 3 in G's update.
 Show = Callable[[Tensor, int], Tensor]
-# D at one resolution and alpha: a function from images [N, C, R, R] to scores [N] and class logits [N, L].
-# With sub_batches=2, the first half of the images (reals) does not affect the scores of the second half (fakes).
+# D at one resolution and alpha maps images [N, C, R, R] to scores [N] and class logits [N, L].
+# With sub_batches=2, D computes minibatch statistics of reals (first half) and fakes (second half) separately.
 Critic = Callable[..., tuple[Tensor, Tensor]]
 
 
@@ -50,20 +48,19 @@ class PenaltyAt(Enum):
 
 
 class PenaltyContext(NamedTuple):
-    """The settings and random numbers of the gradient penalties in one pass of D."""
+    """The settings and random numbers of the gradient penalties in one update of D."""
 
     due: "tuple[GradientPenalty, ...]"  # the penalties that this update of D computes
-    missing_levels: int  # number of doublings from this resolution to the final resolution
-    mix: Tensor | None  # [N, 1, 1, 1]: weight of the fake in each interpolated image; the real has the weight 1 - mix
-    scale: Tensor | None  # loss scale of fp16, which keeps small gradients from rounding to 0
+    missing_levels: int  # log2(final resolution / this resolution)
+    mix: Tensor | None  # [N, 1, 1, 1], weight of the fake in each interpolated image
+    scale: Tensor | None  # loss scale of fp16
 
 
 @dataclass(frozen=True, kw_only=True)
 class GradientPenalty:
     """A penalty of weight * (|gradient| / target - 1)^2 per image, or of weight * |gradient|^2 if the target is 0.
 
-    R1 (at reals) and R2 (at fakes) have target 0 and weight gamma / 2.  WGAN-GP (interpolated images) has target 1.
-    Source: Gulrajani et al. 2017, equation 3; Mescheder et al. 2018, equation 9; target as in the official code.
+    Source: Gulrajani et al. 2017, equation 3; Mescheder et al. 2018, equation 9.
     """
 
     name: str
@@ -72,11 +69,11 @@ class GradientPenalty:
     target: float = 0.0
 
     def of(self, gradient: Tensor, missing_levels: int) -> Tensor:
-        """The penalty [N] for the `gradient` [N, C, R, R] of scores.  The final resolution is R * 2**missing_levels."""
+        """The penalty [N] for the `gradient` [N, C, R, R] of scores; the final resolution is R * 2**missing_levels."""
         gradient = to_float32(gradient).flatten(1)
-        # The official code upsamples images to the final resolution; each doubling halves the norm of the gradient.
+        # The official D gets images enlarged to the final resolution; each doubling halves the gradient's norm.
         factor = 2**missing_levels if self.at is PenaltyAt.interpolated else 1
-        if self.target == 0:  # a norm would take a root, whose derivative at 0 is NaN
+        if self.target == 0:  # the derivative of a norm at 0 is NaN
             return self.weight / factor**2 * gradient.square().sum(1)
         norm: Tensor = torch.linalg.vector_norm(gradient, dim=1)
         target = self.target * factor
@@ -95,18 +92,18 @@ class LossTerms(NamedTuple):
     """Loss terms and metrics by name, with one value per image [N]."""
 
     loss: dict[str, Tensor]  # the loss is the sum of the means of these terms
-    metrics: dict[str, Tensor]  # detached, because they are only reported
+    metrics: dict[str, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loss(ABC):
-    """A GAN loss.  Subclasses compute terms from scores.  This class runs D, and adds penalties and class terms."""
+    """A GAN loss, whose fields are keys of configs/loss/NAME.yaml; subclasses compute loss terms from scores."""
 
-    needs_reals_for_g: ClassVar[bool] = False  # True: G's terms also depend on the scores of reals
-    zero_is_boundary: ClassVar[bool] = False  # True: scores > 0 mean real, < 0 fake; False: only differences matter
-    scores_are_log_odds: ClassVar[bool] = False  # True: score differences are log-odds; False: arbitrary units
+    needs_reals_for_g: ClassVar[bool] = False
+    zero_is_boundary: ClassVar[bool] = False  # whether D takes images with scores above 0 for real
+    scores_are_log_odds: ClassVar[bool] = False  # whether score differences are log-odds
 
-    reg_interval: int = 1  # D's updates per gradient penalty (lazy R1); this number multiplies the penalty's weight
+    reg_interval: int = 1  # updates of D per penalty (lazy R1: Karras et al. 2020, appendix B)
 
     @abstractmethod
     def d_terms(self, real_scores: Tensor, fake_scores: Tensor) -> dict[str, Tensor]:
@@ -114,21 +111,18 @@ class Loss(ABC):
 
     @abstractmethod
     def g_terms(self, real_scores: Tensor | None, fake_scores: Tensor) -> dict[str, Tensor]:
-        """The loss terms [N] of G, by name, from scores [N].  `real_scores` is None unless `needs_reals_for_g`."""
+        """The loss terms [N] of G, by name; `real_scores` is None unless `needs_reals_for_g`."""
 
     def penalties(self) -> tuple[GradientPenalty, ...]:
-        """The gradient penalties; D's loss has them in every `reg_interval`-th update."""
+        """The gradient penalties in every `reg_interval`-th update of D."""
         return ()
 
     def signs(self, real_scores: Tensor, fake_scores: Tensor) -> Tensor:
-        """Signs [N] of scores; the mean sign is 0 if D tells reals from fakes by chance, and 1 if D makes no errors."""
+        """The signs [N] whose mean ADA watches: the mean is 0 if D guesses, and 1 if D makes no errors."""
         return torch.sign(real_scores if self.zero_is_boundary else real_scores - fake_scores)
 
     def mean_sign(self, of_reals: float) -> float:
-        """The mean of `signs` when the mean sign of reals' scores is `of_reals`, a number in [0, 1).
-
-        The formula assumes that reals' scores are distributed as N(m, s) and fakes' scores as N(-m, s).
-        """
+        """The mean of `signs` if scores are N(m, s) for reals and N(-m, s) for fakes, and reals have mean sign `of_reals`."""
         if self.zero_is_boundary:
             return of_reals
         normal = NormalDist()
@@ -142,19 +136,16 @@ class Loss(ABC):
         context: PenaltyContext,
         show: Show = lambda images, place: images,
     ) -> LossTerms:
-        """The terms of D's loss for `reals` and `fakes` [N, C, R, R]; no gradient flows to G.
-
-        R1 and R2 use the gradients of the scores with respect to the images before augmentation.
-        """
+        """The terms of D's loss for `reals` and `fakes` [N, C, R, R]; R1 and R2 differentiate by unaugmented images."""
         penalised = {penalty.at for penalty in context.due}
         images = {PenaltyAt.reals: reals.images.detach(), PenaltyAt.fakes: fakes.detach()}
         for at in penalised & set(images):
             images[at].requires_grad_()
         seen_reals, seen_fakes = show(images[PenaltyAt.reals], 0), show(images[PenaltyAt.fakes], 1)
-        if penalised & set(images):  # separate passes: gradients at reals then cost no backward pass for fakes
+        if penalised & set(images):  # in a joint pass, R1 would also compute gradients of fakes
             real_scores, real_logits = critic(seen_reals)
             fake_scores, fake_logits = critic(seen_fakes)
-        else:  # one pass with a large batch is faster than two passes
+        else:  # one joint pass is faster
             both, logits = critic(torch.cat([seen_reals, seen_fakes]), sub_batches=2)
             (real_scores, fake_scores), (real_logits, fake_logits) = both.chunk(2), logits.chunk(2)
         scores = {PenaltyAt.reals: real_scores, PenaltyAt.fakes: fake_scores}
@@ -186,5 +177,5 @@ class Loss(ABC):
 
 
 def class_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy [N] of class `logits` [N, L] against one-hot `labels` [N, L].  (AC-GAN)"""
+    """The cross-entropy [N] of class logits [N, L] and one-hot labels [N, L], as in AC-GAN."""
     return F.cross_entropy(logits, labels, reduction="none")
