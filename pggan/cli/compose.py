@@ -35,8 +35,8 @@ OWN_SETTINGS = [
 QUOTED = re.compile(r"'([^'\\]|\\.)*'|\"([^\"\\]|\\.)*\"", re.DOTALL)
 LIST = re.compile(r"[^\s,=(){}\[\]'\"]+(,[^\s,=(){}\[\]'\"]+)+")  # matches lists such as 1,5,9-12
 WORD = re.compile(r"[\w./:+$@-]*", re.ASCII)  # matches values that Hydra reads without quotes
-CHOICE = re.compile(r"[\w./,\[\]-]*", re.ASCII)  # matches choices of a config group
-# `pggan train run_dir=DIR` resumes the run in DIR if all other overrides set keys of this list.
+CHOICE = re.compile(r"[\w./,\[\]-]*", re.ASCII)
+# `pggan train run_dir=DIR` resumes the run in DIR if all other overrides set keys of this set.
 RESUME_KEYS = {"run_dir", "resume", "devices", "threads", "data.path", "data.cache", "allow_changes"}
 Task = Callable[[dict[str, Any], list[str]], int]  # takes values and overrides, returns an exit code
 
@@ -92,7 +92,7 @@ def run_with_flags(command: Command, words: list[str], task: Task) -> int:
     if not {"-sc", "--shell-completion"} & {*flags}:
         overrides = words_for_hydra(command, overrides, several=bool({"-m", "--multirun"} & {*flags}))
     before, sys.argv = sys.argv, [sys.argv[0], *OWN_SETTINGS, *overrides, *rest]
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises errors instead of printing a summary
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra would print a summary instead of raising errors
     if sys.version_info >= (3, 14):
         argparse.ArgumentParser = ParserOfText  # type: ignore[misc]
     try:
@@ -196,9 +196,7 @@ def as_typed(value: str, kinds: tuple[Any, ...]) -> str:
     if QUOTED.fullmatch(value) or value in ("", "null") or (bool in kinds and value.lower() in ("true", "false")):
         return value
     text = os.path.expanduser(value)
-    if str in kinds or (
-        not WORD.fullmatch(text) and os.path.exists(text)
-    ):  # an existing file such as a,b.png is no list
+    if str in kinds or (not WORD.fullmatch(text) and os.path.exists(text)):  # a file a,b.png is no list
         return as_hydra_reads_it(text)
     inside, takes_text = re.fullmatch(r"\[(.*)\]", text, re.DOTALL), list[str] in kinds
     if re.search(r"['\"{]", text) or (inside and not takes_text):
@@ -258,7 +256,7 @@ def read_recipe(file: Path) -> dict[str, Any]:
 
 
 def finished(command: Command, composed: "DictConfig", overrides: Sequence[str]) -> dict[str, Any]:
-    """The composed values, or the saved values of a run to resume; raises UserError for a key of another loss."""
+    """The composed configuration, or the saved one of a run to resume; raises UserError for a key of another loss."""
     from omegaconf import OmegaConf
 
     own = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])

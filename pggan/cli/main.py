@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def train(*overrides: str, loss: "Loss | None" = None) -> "TrainedGenerator":
     """Train like `pggan train` with `overrides`, such as "data.path=photos"; returns the run's averaged generator.
 
-    Args: loss: a `pggan.Loss` that replaces the loss of the configuration; this process, not a new one, then trains.
+    Args: loss: replaces the loss of the configuration.  Without `loss`, a new process trains.
     Raises UserError if training fails, and KeyboardInterrupt after a signal, when everything is saved.
     """
     from pggan.checkpoints.read import OUTPUTS, newest_run
@@ -119,7 +119,7 @@ def run_arguments(arguments: list[str]) -> int:
     from pggan.config.validation import validated
 
     def run(values: dict[str, Any], overrides: list[str]) -> int:
-        validated(command.schema_type, values)  # finds mistakes before hours= measures for minutes
+        validated(command.schema_type, values)  # finds mistakes before hours= measures the speed for minutes
         return run_command(command, with_choices(command, values, overrides))
 
     arguments = with_marked_files(arguments)
@@ -205,7 +205,7 @@ def use_utf8() -> None:
             print(f"Error: This command has characters that {error.encoding} does not have.", file=sys.stderr)
             print("  Choose a UTF-8 locale: export LC_ALL=C.UTF-8", file=sys.stderr)
             sys.exit(EXIT_USER_ERROR)
-    if isinstance(sys.stdout, TextIOWrapper):  # None if it is closed
+    if isinstance(sys.stdout, TextIOWrapper):  # sys.stdout is None if it is closed
         sys.stdout.reconfigure(errors="replace")
 
 

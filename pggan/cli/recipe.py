@@ -36,7 +36,7 @@ TOTAL = "schedule.total_images"
 
 
 def with_choices(command: Command, values: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """The final values of the command; with hours=, choose keys that the user has not set, and write recipe.yaml."""
+    """Return the final values; with hours=, choose those that the user has not set, and write recipe.yaml."""
     if resumes(overrides):
         return values
     if values.get("hours") is None:
@@ -65,7 +65,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
         problem = f"hours= chooses the recipe of a new run, but the run in {run_dir} was started without hours=."
         raise UserError(problem, "Choose another run_dir=, or leave out hours=.")
     with lock_run_dir(run_dir):
-        if not checkpoints_of(run_dir):  # a run with a checkpoint keeps the recipe.yaml
+        if not checkpoints_of(run_dir):  # a run that has a checkpoint keeps the recipe
             choices, about = choose(command, values, overrides, base)
             chosen = compose(command.name, [*base, *overrides, *map(override_of, choices)])
             left_out = OF_ONE_RUN | OF_THE_MACHINE.intersection(map(key_of, overrides))
@@ -150,7 +150,7 @@ def override_of(choice: "Choice") -> str:
 
 
 def given_keys(overrides: Sequence[str], values: dict[str, Any]) -> tuple[set[str], bool]:
-    """The keys that hours= must not change, and whether hours= scales LENGTHS of a recipe.
+    """The keys that hours= must not change, and whether hours= scales the image counts (LENGTHS) of a recipe.
 
     Without a recipe, these are the keys that the user has set; with a recipe, all keys but data.channels and LENGTHS.
     """

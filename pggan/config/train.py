@@ -146,7 +146,7 @@ class AdaConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PlainGradientsConfig:
-    """Keys of an all-reduce of all gradients, in float32 or bfloat16."""
+    """Keys of the all-reduce of gradients in float32 or bfloat16."""
 
     name: Literal["fp32", "bf16"]
 
@@ -275,12 +275,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         exact = not self.elastic or self.gradients.name == "fp32"
-        require(
-            exact,
-            "gradients",
-            self.gradients.name,
-            "fp32 with elastic=true, because other methods change the gradients",
-        )
+        require(exact, "gradients", self.gradients.name, "fp32 with elastic=true: other methods change the gradients")
         if isinstance(self.loss, R1Config) and self.loss.gamma == "auto":
             last = self.schedule.build().phases[-1]
             # Reports and checkpoints then show the number instead of "auto".
@@ -306,7 +301,7 @@ class TrainConfig:
 
 
 def gamma_by_rule(resolution: int, batch: int, least: float = 1.0) -> float:
-    """R1's gamma by StyleGAN2-ADA's cfg=auto, but at least `least`: less was worse up to 64x64 (docs/lab.md)."""
+    """R1's gamma by the rule of StyleGAN2-ADA (cfg=auto), but at least `least`: less was worse (docs/lab.md)."""
     return float(f"{max(0.0002 * resolution**2 / batch, least):.2g}")
 
 
@@ -314,7 +309,7 @@ def parse_grid(grid: str, key: str) -> tuple[int, int]:
     """The columns and rows of `grid`, such as '8x4'; raises UserError, which names `key`, for other texts."""
     columns, _, rows = grid.partition("x")
     good = columns.isdecimal() and rows.isdecimal() and 0 < int(columns) * int(rows) <= MAX_TILES
-    require(good, key, grid, f"columns x rows, for example 8x4, of at most {MAX_TILES} images")
+    require(good, key, grid, f"columns x rows, for example 8x4, with at most {MAX_TILES} images")
     return int(columns), int(rows)
 
 

@@ -2,7 +2,7 @@
 
 from pggan.core.errors import UserError
 
-# A sentence for the user stands before the keys and choices (group=choice) that no longer exist.
+# Each sentence advises users of the withdrawn keys (or choices group=choice) that follow the sentence.
 REMEDIES = {
     "ADA always uses all transformations, and keeps the mean sign of real scores near 0.6.": "augmentation.blit"
     " augmentation.colors augmentation.geometry augmentation.interval augmentation.p augmentation.target",

@@ -12,7 +12,7 @@ from typing import Any
 # The type of activations and convolutions; weights, losses and penalties are always float32.
 Precision = StrEnum("Precision", "auto fp32 bf16 fp16")
 MIN_RESOLUTION = 4
-MOST = 2**24  # maximum of all integers of an Architecture
+MOST = 2**24  # upper limit of all integers in an architecture
 
 
 class Resampling(Enum):
@@ -23,7 +23,7 @@ class Resampling(Enum):
 
 
 class Stem(Enum):
-    """G's layers from latent to 4x4 features: the official layers, or those of another program for its weights."""
+    """G's layers from latent to 4x4 features, as in the official code or in other programs."""
 
     official = "official"  # pixel norm after the dense layer and after the convolution
     unit_bias = "unit_bias"  # the dense layer has one bias per pixel and feature map (pytorch_GAN_zoo)

@@ -70,7 +70,7 @@ def atomic_directory(path: Path) -> Iterator[Path]:
 
 
 def remove_directory(path: Path) -> None:
-    """Delete a directory, after a renaming, so that a kill never leaves half of the directory at `path`."""
+    """Rename, then delete a directory, so that a kill never leaves half of the directory at `path`."""
     doomed = path.with_name(f"{TEMPORARY}old-{path.name}")
     shutil.rmtree(doomed, ignore_errors=True)
     os.rename(path, doomed)

@@ -11,7 +11,7 @@ EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 75  # a signal stopped the program; the same command resumes training
 EXIT_PEER_LOST = 76  # this rank ended because another rank failed
 REFUSED_WRITES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
-# The user can correct errors of the operating system with these numbers.
+# The user can correct the causes of an OSError with one of these numbers.
 REFUSED = (*REFUSED_WRITES, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
 
 

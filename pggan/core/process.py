@@ -17,12 +17,12 @@ TORCH_WAS_LOADED = "torch" in sys.modules  # if true, `set_library_defaults` com
 COMMAND_VARIABLE = "PGGAN_COMMAND"  # the user's command line
 STARTED_VARIABLE = "PGGAN_STARTED"  # start of the user's command, in seconds since 1970
 TASK_VARIABLE = "PGGAN_TASK"  # the command and configuration of a child process `python -m pggan`, as JSON
-PARENT_VARIABLE = "PGGAN_PARENT"  # id of the parent process, with which a child process ends
+PARENT_VARIABLE = "PGGAN_PARENT"  # id of the parent process; a child ends when the parent ends
 
 # Training saves and stops at Ctrl-C, at a scheduler's signal, and when the terminal closes.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # options of `mallopt` (glibc's malloc.h)
-SYSTEM = Path("/")  # tests use another directory
+SYSTEM = Path("/")  # tests replace this directory
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def set_library_defaults() -> None:
 def signal_handlers(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Handle SIGNALS by `handler` inside the `with` block; then call the former handlers for the signals that came.
 
-    So the handler of a job launcher requeues the job only after training has saved a checkpoint.
+    For example, a job launcher's handler requeues the job after training has saved a checkpoint.
     """
     arrived: dict[int, FrameType | None] = {}
 
@@ -102,7 +102,7 @@ class StopSignal(ExitStack):
 
 
 def available_cores() -> int:
-    """CPU cores by affinity and the container's limit (https://docs.kernel.org/admin-guide/cgroup-v2.html)."""
+    """The CPU cores that this process may use (https://docs.kernel.org/admin-guide/cgroup-v2.html)."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     own = Path("sys/fs/cgroup", named_values("proc/self/cgroup", "::").get("0", "").lstrip("/"))
     quotas = [system_file(f"{group}/cpu.max").split() for group in (own, *own.parents)]  # quota and period

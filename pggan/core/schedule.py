@@ -51,7 +51,7 @@ class Schedule:
     batch_factor: int = 1
     learning_rate_factor: float = 1.0
     lr_warmup_images: int = 0  # images at the start of each phase over which both learning rates rise linearly from 0
-    lr_decay_images: int = 0  # images at the end over which the learning rates fall linearly to 0; at most half the run
+    lr_decay_images: int = 0  # images at the end over which both learning rates fall linearly to 0
     total_images: int | None = None  # None means the sum of all phases; a larger number prolongs the last phase
 
     @cached_property
@@ -95,7 +95,7 @@ class Schedule:
         return tuple(phase.end - phase.start for phase in self.phases[:-1])
 
     def with_growth(self, images: Sequence[int]) -> "Schedule":
-        """A copy whose `growth_images` are `images`, all positive."""
+        """A copy whose `growth_images` are the positive numbers `images`."""
         levels = resolutions_between(self.first_resolution, self.final_resolution)
         stable = {level: value_at(self.stable_images, level) for level in levels}
         fade = {level: value_at(self.fade_images, level) for level in levels[1:]}
@@ -129,7 +129,7 @@ class Schedule:
 
 @dataclass
 class Course:
-    """Holds the current schedule of a run, because a run with `hours=` replaces the schedule while it trains."""
+    """The current schedule of a run, which hours= may replace during training."""
 
     schedule: Schedule
 

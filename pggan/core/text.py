@@ -21,7 +21,7 @@ def next_command(command: str, *words: str, **values: object) -> str:
 
 
 def command_line(command: str, *words: str, **values: object) -> str:
-    """A `pggan` command, quoted for a shell; `words` are in Hydra's syntax already, and `values` not yet."""
+    """A `pggan` command, quoted for a shell and for Hydra; only `words` already have Hydra's syntax."""
     is_typed = {key: isinstance(value, str | Path) and AS_TYPED.fullmatch(str(value)) for key, value in values.items()}
     given = [f"{key}={value if is_typed[key] else as_hydra_reads_it(value)}" for key, value in values.items()]
     return shlex.join(["pggan", *command.split(), *given, *words])

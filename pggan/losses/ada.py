@@ -14,7 +14,7 @@ from torch import Tensor
 from pggan.core.rng import StepRng
 from pggan.ops.products import LinearMap
 
-TRANSFORMS = 4  # a step augments reals and fakes in D's update, and both in G's update
+TRANSFORMS = 4  # a step augments reals and fakes for D's loss, and reals and fakes for G's loss
 TARGET = 0.6  # ADA adapts p until D's scores of reals have this mean sign (paper)
 INTERVAL = 4  # updates of D per change of p (paper)
 BICUBIC, REFLECTION = 2, 2  # modes of torch.ops.aten.grid_sampler_2d
@@ -52,7 +52,7 @@ def draw(rng: StepRng, batch: int) -> Tensor:
     normal = rng.normal("augment_normal", *shape)
     for first, second in PAIRS:
         least[..., PLACES[second]] = least[..., PLACES[first]]
-    for name in ANGLES:  # two rotations, each with probability 1 - sqrt(1 - p), rotate with probability p
+    for name in ANGLES:  # an image is rotated with probability p if each of 2 rotations has probability 1 - sqrt(1 - p)
         of_angle = least[..., PLACES[name]]
         least[..., PLACES[name]] = of_angle * (2 - of_angle)
     values = []
@@ -63,7 +63,7 @@ def draw(rng: StepRng, batch: int) -> Tensor:
 
 
 def augment(images: Tensor, draws: Tensor, p: Tensor) -> Tensor:
-    """Augment images [N, C, R, R], twice differentiably, because gradient penalties need second derivatives.
+    """Augment images [N, C, R, R] by twice differentiable operations, as gradient penalties require.
 
     `draws` [N, 2, K] holds a threshold and a value per image and parameter; a value takes effect if p > threshold.
     """
@@ -89,7 +89,7 @@ def power_of_two(exponents: Tensor) -> Tensor:
 
 
 def sampling_matrix(parameters: Mapping[str, Tensor], side: int) -> Tensor:
-    """The affine maps [N, 2, 3] from coordinates (-1 to 1) in the augmented image to those in the image."""
+    """The affine maps [N, 2, 3] from coordinates of augmented images to coordinates of images, all in [-1, 1]."""
     a = parameters
     shape = rotation(a["angle_before"]) * power_of_two(torch.stack([a["stretch"], -a["stretch"]], 1))[:, None]
     shape = product(shape, rotation(a["angle_after"])) * power_of_two(a["scale"])[:, None, None]
@@ -130,9 +130,7 @@ def transform_colors(images: Tensor, parameters: Mapping[str, Tensor]) -> Tensor
     gray, contrast = colors.mean(1, keepdim=True), power_of_two(a["contrast"])
     result = contrast * (1 - 2 * a["invert"]) * (gray + a["brightness"])
     if colors.shape[1] == 3:
-        across = (colors.roll(1, 1) - colors.roll(-1, 1)) / sqrt(
-            3
-        )  # cross product of colours and grey axis (Rodrigues' rotation formula)
+        across = (colors.roll(1, 1) - colors.roll(-1, 1)) / sqrt(3)  # the cross product of colours and grey axis
         turned = a["hue"].cos() * (colors - gray) + a["hue"].sin() * across
         result = result + contrast * power_of_two(a["saturation"]) * turned
     return torch.cat([result, opacity], 1)
@@ -145,7 +143,7 @@ class AdaptiveP:
     """
 
     def __init__(self, device: torch.device, *, target: float, rampup_images: int) -> None:
-        """`target` is the mean sign to reach; in `rampup_images` images, p rises from 0 to 1 at most."""
+        """`target` is the mean sign to reach; p needs at least `rampup_images` images to rise from 0 to 1."""
         self.target, self.rampup_images = target, rampup_images
         self.p, self.signs, self.images = (torch.zeros((), device=device) for _ in range(3))
         self.updates = torch.zeros((), dtype=torch.int32, device=device)

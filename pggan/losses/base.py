@@ -122,7 +122,7 @@ class Loss(ABC):
         return torch.sign(real_scores if self.zero_is_boundary else real_scores - fake_scores)
 
     def mean_sign(self, of_reals: float) -> float:
-        """The mean of `signs` if scores are N(m, s) for reals and N(-m, s) for fakes, and reals have mean sign `of_reals`."""
+        """The mean of `signs` for scores N(m, s) of reals, with mean sign `of_reals`, and N(-m, s) of fakes."""
         if self.zero_is_boundary:
             return of_reals
         normal = NormalDist()
@@ -136,13 +136,13 @@ class Loss(ABC):
         context: PenaltyContext,
         show: Show = lambda images, place: images,
     ) -> LossTerms:
-        """The terms of D's loss for `reals` and `fakes` [N, C, R, R]; R1 and R2 differentiate by unaugmented images."""
+        """The terms of D's loss for `reals` and `fakes` [N, C, R, R]; R1 and R2 use gradients at unaugmented images."""
         penalised = {penalty.at for penalty in context.due}
         images = {PenaltyAt.reals: reals.images.detach(), PenaltyAt.fakes: fakes.detach()}
         for at in penalised & set(images):
             images[at].requires_grad_()
         seen_reals, seen_fakes = show(images[PenaltyAt.reals], 0), show(images[PenaltyAt.fakes], 1)
-        if penalised & set(images):  # in a joint pass, R1 would also compute gradients of fakes
+        if penalised & set(images):  # in a joint pass, R1 would compute gradients at fakes, too
             real_scores, real_logits = critic(seen_reals)
             fake_scores, fake_logits = critic(seen_fakes)
         else:  # one joint pass is faster
@@ -150,7 +150,7 @@ class Loss(ABC):
             (real_scores, fake_scores), (real_logits, fake_logits) = both.chunk(2), logits.chunk(2)
         scores = {PenaltyAt.reals: real_scores, PenaltyAt.fakes: fake_scores}
         if PenaltyAt.interpolated in penalised:
-            assert context.mix is not None, "a penalty at interpolated images needs `context.mix` from `draw_inputs`"
+            assert context.mix is not None, "a penalty at interpolated images needs weights in `context.mix`"
             mixed = torch.lerp(seen_reals, seen_fakes, context.mix).detach().requires_grad_()
             images[PenaltyAt.interpolated], scores[PenaltyAt.interpolated] = mixed, critic(mixed)[0]
         terms = self.d_terms(real_scores, fake_scores)
