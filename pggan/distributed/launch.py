@@ -1,4 +1,4 @@
-"""Starts the ranks of a command with torchrun's launcher, which restarts all ranks when one rank is lost."""
+"""Starts the ranks of a command with torchrun, which restarts all ranks if one is lost."""
 
 import json
 import os
@@ -16,11 +16,11 @@ from typing import Any
 from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PEER_LOST, EXIT_USER_ERROR, UserError
 from pggan.core.process import PARENT_VARIABLE, TASK_VARIABLE, environment, signal_handlers
 
-LOOPBACK = "127.0.0.1"  # this machine's own address; some containers can't resolve the name `localhost`
-RENDEZVOUS_SECONDS = 300  # seconds in which all machines and ranks have to connect
-RANKS_VARIABLE = "PGGAN_RANKS"  # environment variable of ranks: a folder for files that ranks and launcher exchange
-IGNORED = "SIGURG"  # torchrun handles only this signal, which nobody sends, so that `relay` gets all other signals
-ENDED = "ended"  # name of the file with the command's exit code; once the file exists, no rank is restarted
+LOOPBACK = "127.0.0.1"  # Some containers can't resolve the name `localhost`.
+RENDEZVOUS_SECONDS = 300  # All ranks have to connect within this time.
+RANKS_VARIABLE = "PGGAN_RANKS"  # This environment variable names a folder that the launcher and the ranks share.
+IGNORED = "SIGURG"  # Torchrun handles only this signal, which nobody sends; `relay` handles all others.
+ENDED = "ended"  # This file has the command's exit code; once the file exists, no rank is restarted.
 
 
 def launch(
@@ -34,13 +34,10 @@ def launch(
     threads: int,
     then: Callable[[], str] = str,
 ) -> int:
-    """Run a command with `count` ranks on this machine; returns the exit code.
+    """Run a command with `count` ranks on this machine, and pass signals on to the ranks; returns the exit code.
 
-    The launcher passes signals on to the ranks, which then save and exit.
-    Args: values: the configuration of the command; nnodes, rdzv_endpoint, max_restarts: torchrun's options; threads:
-    CPU threads per rank, unless OMP_NUM_THREADS is set; then: returns a sentence that tells the user how to continue
-    after a failure or a signal.
-    Raises UserError if the machines do not find each other, or lose their connection.
+    After a failure, the text from `then` tells the user how to continue.  Raises UserError if the machines do not find
+    each other, or lose their connection.
     """
     with tempfile.TemporaryDirectory(prefix="pggan-") as folder:
         ended = Path(folder, ENDED)
@@ -51,14 +48,14 @@ def launch(
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
             "TORCHELASTIC_SIGNALS_TO_HANDLE": IGNORED,
         }
-        if nnodes == 1 and sys.platform == "linux":  # without this, Gloo resolves the host name, which can fail
+        if nnodes == 1 and sys.platform == "linux":  # Without this, Gloo resolves the host name, which can fail.
             variables["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
 
         def relay(number: int, frame: FrameType | None) -> None:
             ended.write_text(str(EXIT_INTERRUPTED))
             reached = False
             for file in Path(folder).glob("pid-*"):
-                with suppress(ProcessLookupError, ValueError):  # the rank has ended, or is still writing its pid
+                with suppress(ProcessLookupError, ValueError):  # The rank has ended, or is still writing its pid.
                     os.kill(int(file.read_text()), number)
                     reached = True
             if not reached:
@@ -75,10 +72,7 @@ def launch(
 
 
 def run_ranks(folder: str, count: int, nnodes: int, rdzv_endpoint: str | None, max_restarts: int) -> bool:
-    """Let torchrun start the ranks, and restart them after a failure; returns whether the ranks succeeded.
-
-    Raises UserError if the machines do not find each other, or lose their connection.
-    """
+    """Let torchrun start the ranks, and restart them after failures; returns whether the ranks succeeded."""
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import RendezvousError
@@ -100,7 +94,7 @@ def run_ranks(folder: str, count: int, nnodes: int, rdzv_endpoint: str | None, m
             signals_to_handle=IGNORED,
         )
         elastic_launch(settings, sys.executable)("-m", "pggan")
-    except ChildFailedError:  # torchrun has logged the failure
+    except ChildFailedError:  # Torchrun has logged the failure.
         return False
     except (RendezvousError, OSError) as error:
         raise UserError(
@@ -112,10 +106,7 @@ def run_ranks(folder: str, count: int, nnodes: int, rdzv_endpoint: str | None, m
 
 
 def report_rank(run: Callable[[str, dict[str, Any]], int], guarded: Callable[[Callable[[], int]], int]) -> int:
-    """Run the command of this rank; returns 0, or another exit code, so that torchrun restarts all ranks.
-
-    Args: run: runs a command, given its name and values; guarded: calls a function; turns exceptions into exit codes.
-    """
+    """Run the command of this rank; a returned exit code other than 0 makes torchrun restart all ranks."""
     command, values = json.loads(os.environ.pop(TASK_VARIABLE))
     folder = Path(os.environ.pop(RANKS_VARIABLE))
     ended = folder / ENDED
@@ -129,7 +120,7 @@ def report_rank(run: Callable[[str, dict[str, Any]], int], guarded: Callable[[Ca
         except KeyboardInterrupt:
             if ended.exists():
                 raise
-            return EXIT_PEER_LOST  # torchrun has interrupted this rank, because another rank was lost
+            return EXIT_PEER_LOST  # Torchrun has interrupted this rank, because another rank was lost.
 
     code = guarded(unless_lost)
     if code in (EXIT_USER_ERROR, EXIT_INTERRUPTED) or (code == 0 and ended.exists()):
@@ -139,17 +130,14 @@ def report_rank(run: Callable[[str, dict[str, Any]], int], guarded: Callable[[Ca
 
 
 def end_with_parent(parent: int) -> None:
-    """Wait until the process `parent` is gone; then send SIGTERM to this process, which saves and exits."""
+    """Wait for the end of the process `parent`, and then send SIGTERM to this process, which saves and exits."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def meeting_place(endpoint: str) -> tuple[str, bool | None]:
-    """The address of this machine, and whether this machine hosts the rendezvous (None: torchrun decides).
-
-    Waits until the host answers; raises OSError if the host does not answer within RENDEZVOUS_SECONDS.
-    """
+    """The address of this machine, and whether this machine hosts the rendezvous; None: torchrun decides."""
     host, _, port = endpoint.rpartition(":")
     end = time.monotonic() + RENDEZVOUS_SECONDS
     while True:
@@ -157,8 +145,8 @@ def meeting_place(endpoint: str) -> tuple[str, bool | None]:
             with socket.create_connection((host, int(port)), timeout=5) as way:
                 return way.getsockname()[0], False
         except OSError:
-            with suppress(OSError), socket.create_server((host, int(port))):  # only `host` itself can open the port
-                # Two launchers on one machine could both become the host, so torchrun has to choose the host.
+            with suppress(OSError), socket.create_server((host, int(port))):  # Only the host can open this port.
+                # On one machine, two launchers could both open the port, so torchrun has to choose the host.
                 return host, None if host == LOOPBACK else True
             if time.monotonic() > end:
                 raise

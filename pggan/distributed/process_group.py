@@ -1,4 +1,4 @@
-"""Connects the ranks of a run, wraps torch's collectives, and passes errors of one rank on to all others."""
+"""Connects the ranks of a run, and wraps their collectives."""
 
 import os
 import socket
@@ -25,12 +25,11 @@ from pggan.core.devices import device_of_rank, synchronize
 from pggan.core.errors import EXIT_FAILED, EXIT_PEER_LOST, EXIT_USER_ERROR, StepFailed, UserError
 from pggan.distributed.launch import RENDEZVOUS_SECONDS
 
-STEP_TIMEOUT = timedelta(minutes=30)  # timeout of gradient all-reduces, which slow networks or evaluations can delay
-CONTROL_TIMEOUT = timedelta(days=1)  # timeout of small CPU collectives: ranks may wait hours while one prepares data
+STEP_TIMEOUT = timedelta(minutes=30)  # Slow networks or evaluations can delay gradients.
+CONTROL_TIMEOUT = timedelta(days=1)  # Ranks may wait for hours while one rank prepares the data.
 ROUND, POLL_SECONDS = "round", 0.1
-# A GPU step that takes STALL_SECONDS hangs.  A wait for a rank that evaluates or saves is not part of a GPU step.
-STALL_SECONDS = 300
-MAX_STEPS_IN_FLIGHT = 8  # largest number of steps in the GPU's queue; a checkpoint waits for all queued steps
+STALL_SECONDS = 300  # A GPU that needs more seconds for a step hangs.
+MAX_STEPS_IN_FLIGHT = 8  # A checkpoint has to wait for all steps in the GPU's queue.
 T = TypeVar("T")
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -40,12 +39,12 @@ class PeerLost(Exception):
 
 
 class RemoteUserError(Exception):
-    """Another rank has raised and printed a UserError; this exception quotes the error's text."""
+    """Another rank has raised and printed a UserError."""
 
 
 @dataclass(frozen=True)
 class RankInfo:
-    """The rank of a process among all processes, and among the processes of its machine."""
+    """The rank of a process in the run, and on its machine."""
 
     rank: int
     world_size: int
@@ -54,26 +53,23 @@ class RankInfo:
 
 
 def rank_from_environment() -> RankInfo | None:
-    """The rank of this process from torchrun's environment variables; None if these variables are not set."""
+    """The rank that torchrun has given this process; None if torchrun did not start this process."""
     if not os.environ.keys() >= {*RANK_VARIABLES}:
         return None
     return RankInfo(*(int(os.environ[name]) for name in RANK_VARIABLES[:4]))
 
 
 class ProcessGroup:
-    """All ranks of a run.  All ranks have to call the methods that communicate, in the same order."""
+    """The ranks of a run; each method that communicates has to be called on all ranks, in the same order."""
 
     def __init__(self, info: RankInfo, device: torch.device, control: Any, torch_group: Any = None) -> None:
-        """Args: control: torch's process group for small values on the CPU; None in a single process.
-
-        torch_group: torch's process group for gradients; None: the default group.
-        """
+        """`control` is torch's process group for values on the CPU, `torch_group` that for gradients."""
         self.rank, self.world_size = info.rank, info.world_size
         self.local_rank, self.local_world_size = info.local_rank, info.local_world_size
         self.device, self.is_main = device, info.rank == 0
         self.name = f"rank {info.rank} on {socket.gethostname()} (pid {os.getpid()})"
         self.torch_group, self._control = torch_group, control
-        self._step_events: deque[torch.cuda.Event] = deque()  # one event for each step in the GPU's queue
+        self._step_events: deque[torch.cuda.Event] = deque()
 
     @classmethod
     def single_process(cls, device: torch.device) -> "ProcessGroup":
@@ -81,10 +77,10 @@ class ProcessGroup:
 
     @classmethod
     def connect(cls, info: RankInfo, device: torch.device) -> "ProcessGroup":
-        """Connect this rank with all other ranks; raises UserError if not all connect within RENDEZVOUS_SECONDS."""
+        """Connect with all other ranks; raises UserError if a rank is missing after RENDEZVOUS_SECONDS."""
         try:
             store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=RENDEZVOUS_SECONDS)))
-            # Torchrun may prefix keys differently on each machine, so ranks use the underlying store without a prefix.
+            # Torchrun may prefix keys differently on each machine, so ranks use the store without torchrun's prefix.
             store = getattr(store, "underlying_store", store)
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
@@ -102,7 +98,7 @@ class ProcessGroup:
             ) from error
 
     def open_nccl(self) -> None:
-        """Let NCCL connect the GPUs, by a first all-reduce; raises UserError with NCCL's message if that fails."""
+        """Let NCCL connect the GPUs by a first all-reduce; raises UserError if this fails."""
         try:
             if self.device.type == "cuda":
                 dist.all_reduce(torch.ones(1, device=self.device))
@@ -112,7 +108,7 @@ class ProcessGroup:
             raise UserError(f"{self.name} can't send gradients to the other GPUs: {error}", remedy) from error
 
     def subgroup(self, size: int) -> "ProcessGroup | None":
-        """The group of the ranks 0 to `size` - 1; None on other ranks.  All ranks have to call this method."""
+        """The group of the first `size` ranks; None on other ranks, which have to call this method, too."""
         torch_group = dist.new_group(list(range(size))) if self.world_size > 1 else None
         info = RankInfo(self.rank, size, self.local_rank, min(size, self.local_world_size))
         return ProcessGroup(info, self.device, torch_group, torch_group) if self.rank < size else None
@@ -123,23 +119,21 @@ class ProcessGroup:
                 dist.barrier(self._control)
 
     def shutdown(self) -> None:
-        """Wait until all ranks call this method, and close the connections."""
         self.barrier()
         if self.world_size > 1:
             dist.destroy_process_group()
 
     @contextmanager
     def collective(self) -> Iterator[None]:
-        """In the `with` block, RuntimeError becomes PeerLost: collectives raise RuntimeError if a rank was lost."""
+        """Raise PeerLost if a collective in the `with` block raises RuntimeError because a rank was lost."""
         try:
             yield
-        except (torch.OutOfMemoryError, torch.AcceleratorError):  # this rank's own GPU failed, and no rank was lost
+        except (torch.OutOfMemoryError, torch.AcceleratorError):  # This rank's own GPU has failed.
             raise
         except RuntimeError as error:
             raise PeerLost(f"{self.name} lost its connection to the other ranks: {error}") from error
 
     def start(self, collective: Callable[..., dist.Work | None], *arguments: Any) -> dist.Work | None:
-        """Start a `collective` of torch.distributed for gradients; NCCL reports most errors here, not in `wait`."""
         with self.collective():
             return collective(*arguments, group=self.torch_group, async_op=True)
 
@@ -149,7 +143,6 @@ class ProcessGroup:
                 work.wait()
 
     def all_gather_object(self, value: Any) -> list[Any]:
-        """The values of all ranks, in the order of ranks."""
         gathered = [value] * self.world_size
         if self._control is not None:
             with self.collective():
@@ -157,7 +150,7 @@ class ProcessGroup:
         return gathered
 
     def broadcast_object(self, value: Any) -> Any:
-        """The `value` of rank 0."""
+        """Return rank 0's `value` on all ranks."""
         return self.all_gather_object(value if self.is_main else None)[0]
 
     @contextmanager
@@ -185,28 +178,25 @@ class ProcessGroup:
     def require_same(
         self, facts: Mapping[str, Any], remedy: str = "Give all ranks the same code, configuration and data."
     ) -> None:
-        """Raise UserError unless all ranks have the same `facts`; the message names a rank and a differing fact."""
+        """Raise UserError unless all ranks have the same `facts`."""
         first, *others = self.all_gather_object(facts)
         with self.collective_errors():
             for rank, theirs in enumerate(others, 1):
-                for name in first | theirs:  # ranks may have different keys
+                for name in first | theirs:  # Ranks may have different keys.
                     here, there = first.get(name, "nothing"), theirs.get(name, "nothing")
                     if here != there:
                         problem = f"Rank {rank} has another {name} than rank 0: {there} instead of {here}."
                         raise UserError(problem, remedy)
 
     def limit_steps_in_flight(self) -> None:
-        """Call this before each step, to wait until the GPU is at most MAX_STEPS_IN_FLIGHT steps behind the CPU."""
+        """Wait until the GPU's queue has at most MAX_STEPS_IN_FLIGHT steps."""
         if self.device.type == "cuda":
             self._step_events.append(torch.cuda.current_stream(self.device).record_event())
-            if len(self._step_events) > MAX_STEPS_IN_FLIGHT:  # a full GPU queue would block the CPU within a step
+            if len(self._step_events) > MAX_STEPS_IN_FLIGHT:  # A full GPU queue would block the CPU within a step.
                 self._step_events.popleft().synchronize()
 
     def end_if_stalled(self) -> None:
-        """End this process if its GPU has not finished a step for STALL_SECONDS.  A background thread runs this method.
-
-        Otherwise, ranks could wait forever inside CUDA graphs, whose collectives have no timeouts.
-        """
+        """End this process if the GPU hangs in a step: collectives within CUDA graphs have no timeouts."""
         newest, since = None, time.monotonic()
         while True:
             time.sleep(1)
@@ -219,7 +209,7 @@ class ProcessGroup:
                 os._exit(EXIT_PEER_LOST)
 
     def all_reduce_flags(self, flags: int) -> int:
-        """The bitwise OR of the `flags` of all ranks."""
+        """Return the bitwise OR of all ranks' `flags`."""
         if self._control is None:
             return flags
         reduced = torch.tensor([flags], dtype=torch.int32)
@@ -228,7 +218,6 @@ class ProcessGroup:
         return int(reduced)
 
     def broadcast(self, tensors: list[Tensor]) -> None:
-        """Overwrite `tensors` with the tensors of rank 0."""
         if self._control is None:
             return
         with self.collective():
@@ -238,7 +227,7 @@ class ProcessGroup:
                 tensor.copy_(dense)
 
     def require_equal_weights(self, named: Mapping[str, list[Tensor]]) -> None:
-        """Raise UserError unless all ranks have exactly the same weights; `named` has the weights of each network."""
+        """Raise UserError unless all ranks have exactly the same weights; `named` maps networks to weights."""
         if self.world_size > 1:
             sums = {name: [int(weight.detach().view(torch.int32).sum()) for weight in named[name]] for name in named}
             self.require_same(
@@ -249,10 +238,10 @@ class ProcessGroup:
 
 
 def agreed_prefix(store: Any, info: RankInfo, seconds: float) -> str:
-    """Agree on a new prefix for keys in the store, because ranks before a restart may have left keys there.
+    """Agree on a key prefix that ranks before a restart have not used in the store.
 
-    Ranks other than 0 write a random id to the store, again and again.  Rank 0 deletes old ids, waits for the ids of
-    all ranks, and publishes a prefix with these ids.  A rank accepts only a prefix that is published with its own id.
+    Each rank writes a random id, and rank 0 publishes the ids of all ranks.  A rank waits until its own id is
+    published.
     """
     own, others = uuid4().hex, [f"rank-{rank}" for rank in range(1, info.world_size)]
     if info.rank == 0:
@@ -270,10 +259,10 @@ def agreed_prefix(store: Any, info: RankInfo, seconds: float) -> str:
 
 
 def run_distributed(info: RankInfo, devices: str, run: Callable[[ProcessGroup], int]) -> int:
-    """Connect this rank, choose its device among `devices`, and call `run`; returns the exit code, also for errors."""
+    """Connect this rank, choose its device among `devices`, and call `run`; returns the exit code."""
     group = ProcessGroup.connect(info, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     try:
-        with group.collective_errors():  # if several ranks have an error, only one is reported
+        with group.collective_errors():
             group.device = device_of_rank(devices, info.local_rank)
         group.require_same({"kind of device": group.device.type}, "Compare what `pggan doctor` says on each machine.")
         with group.collective_errors():
@@ -284,7 +273,7 @@ def run_distributed(info: RankInfo, devices: str, run: Callable[[ProcessGroup], 
         return code
     except RemoteUserError:
         return EXIT_USER_ERROR
-    except StepFailed as error:  # torchrun restarts all ranks, which then avoid this failure
+    except StepFailed as error:  # Torchrun then restarts all ranks.
         print(f"{group.name}: {error.problem}", file=sys.stderr, flush=True)
         return EXIT_FAILED
     except PeerLost as error:

@@ -1,8 +1,4 @@
-"""Kills a rank whose process is stopped (SIGSTOP), so that torchrun restarts all ranks from the last checkpoint.
-
-The other ranks then lose their connection to the killed rank, and exit, too.  The watchdog does not notice a rank that
-hangs while its process runs: `ProcessGroup.end_if_stalled` notices hanging GPUs, and collectives have timeouts.
-"""
+"""Kills a rank whose process is stopped (SIGSTOP), so that torchrun restarts all ranks."""
 
 import os
 import sys
@@ -11,8 +7,8 @@ from contextlib import contextmanager, suppress
 from subprocess import PIPE, Popen
 from threading import Event, Thread
 
-# The guard process runs this program, which kills a rank that has sent no byte for `timeout` seconds.
-# The guard counts waits of one second instead of reading a clock, so the time of a suspended machine does not count.
+# The guard process runs this program: it kills a rank that has sent no byte for `timeout` seconds.
+# The guard counts seconds itself, because a clock goes on while the machine is suspended.
 GUARD = """
 import os, select, signal, sys
 rank, timeout, silent = int(sys.argv[1]), float(sys.argv[2]), 0
@@ -29,7 +25,7 @@ os.kill(rank, signal.SIGKILL)
 
 @contextmanager
 def killed_if_stopped(timeout: float) -> Iterator[None]:
-    """In the `with` block, a guard process kills this process if this process is stopped for `timeout` seconds."""
+    """In the `with` block, a guard process kills this process after a stop of `timeout` seconds."""
     command = [sys.executable, "-IS", "-c", GUARD, str(os.getpid()), str(timeout)]
     guard = Popen(command, stdin=PIPE, start_new_session=True)  # noqa: S603 - runs this Python
     assert guard.stdin is not None, "stdin is a pipe"
@@ -37,7 +33,7 @@ def killed_if_stopped(timeout: float) -> Iterator[None]:
 
     def beat() -> None:
         while not over.wait(1):
-            with suppress(OSError):  # the guard process may have been killed
+            with suppress(OSError):  # The guard process may have been killed.
                 os.write(pipe, b".")
 
     thread = Thread(target=beat, name="heartbeat", daemon=True)

@@ -1,8 +1,4 @@
-"""Metrics of generated images: an evaluation draws the fakes once, for any number of metrics.
-
-Training evaluates its averaged generator (EMA); `pggan evaluate` evaluates the generator of a checkpoint.  METRICS
-has the metrics by name, and a user's own metric is named MODULE:CLASS.  Only the metrics in use are imported.
-"""
+"""Metrics of generated images, which are drawn once for all metrics."""
 
 import sys
 from abc import ABC, abstractmethod
@@ -31,17 +27,17 @@ METRICS = {
     "neighbours": "pggan.metrics.features:NearestNeighbours",
 }
 
-FIRST_SEED = 10_000  # seed of the first fake
+FIRST_SEED = 10_000
 
 C = TypeVar("C", bound=Collector)
 
 
 def find(key: str, name: str, known: Mapping[str, str]) -> Any:
-    """Import the object `name`, which is a key of `known` or MODULE:OBJECT; raises UserError if the import fails."""
+    """Import `name`, which is a key of `known` or MODULE:OBJECT; raises UserError if the import fails."""
     place = known.get(name, name)
     if ":" not in place:
         raise UserError(f"There is no {key}={name}.", nearest(name, [*known, "MODULE:OBJECT"]))
-    if name not in known and "" not in sys.path:  # the working directory may contain a user's module
+    if name not in known and "" not in sys.path:  # The working directory may contain a user's module.
         sys.path.insert(0, "")
     try:
         return resolve_name(place)
@@ -51,74 +47,71 @@ def find(key: str, name: str, known: Mapping[str, str]) -> Any:
 
 
 def label(metric: str, extractor: str, count: int) -> str:
-    """The full name of a metric's value, such as kid@inception-50000: metric, feature extractor, number of images."""
+    """The full name of a metric's value, such as kid@inception-50000."""
     return f"{metric}@{extractor}-{count}"
 
 
 @dataclass
 class Task:
-    """One evaluation: fakes and reals at the same resolution, and the results that several metrics share."""
+    """The fakes and reals of one evaluation, and results that metrics share; all ranks call the methods together."""
 
     fakes: Images
     reals: RealImages
     partition: RankPartition
-    extractor: Any  # the feature extractor; None if no metric needs one
-    known: dict[Any, Any] = field(default_factory=dict)  # results that depend on reals only, kept for later evaluations
-    collectors: dict[Any, Any] = field(default_factory=dict)  # collectors of fakes by key; metrics may share them
+    extractor: Any  # The extractor is None if no metric needs features.
+    known: dict[Any, Any] = field(default_factory=dict)  # Results for reals are kept for later evaluations.
+    collectors: dict[Any, Any] = field(default_factory=dict)
 
     def shown_reals(self, collector: C, first: int = 0) -> C:
-        """Give `collector` the reals from index `first` on, and return the collector.  All ranks call this method."""
+        """Feed `collector` with the reals from index `first` on."""
         reals = RealImages(self.reals.pyramid, self.reals.resolution, first)
         feed(reals, [collector], self.partition, "Looking at reals")
         return collector
 
     def once(self, what: tuple[Any, ...], calculate: Callable[[], Any]) -> Any:
-        """Call `calculate` for a result that depends on reals only, or return the cached result of an earlier call.
-
-        All ranks call this method.  Args: what: the key of the result in the cache, without the resolution.
-        """
+        """Call `calculate`, or return the cached result for the key `what`; the result must depend on reals only."""
         key = (self.reals.resolution, *what)
         if key not in self.known:
             self.known[key] = calculate()
         return self.known[key]
 
     def of_fakes(self, calculate: Callable[[Tensor], Tensor], count: int) -> RowCollector:
-        """The collector that applies `calculate` to at least `count` fakes; metrics with equal `calculate` share it."""
+        """A collector of `calculate(fakes)` for at least `count` fakes; metrics can share the collector."""
         found: RowCollector = self.collectors.setdefault(calculate, RowCollector(calculate, 0, self.partition))
         found.count = max(found.count, count)
         return found
 
     def of_reals(self, calculate: Callable[[Tensor], Tensor], count: int) -> Tensor:
-        """The results [count, …] of `calculate` for the first `count` reals.  All ranks call this method."""
+        """The results [count, …] of `calculate` for the first `count` reals."""
         collector = RowCollector(calculate, count, self.partition)
         found: Tensor = self.once((calculate, count), lambda: self.shown_reals(collector).rows())
         return found
 
     def precise(self, *values: Tensor) -> list[Tensor]:
-        """Move tensors to a device with float64: to CUDA or, because Apple's GPUs have no float64, to the CPU."""
+        """Move tensors to CUDA or, because Apple's GPUs have no float64, to the CPU."""
         device = self.partition.group.device
         return [one.to(device if device.type == "cuda" else "cpu") for one in values]
 
 
 class Metric(ABC):
-    """One metric.  The constructor adds collectors of fakes to a Task; after `feed`, `values` computes results."""
+    """A metric, which gets collectors of fakes from a Task, and computes values from the collected results."""
 
-    paper_images: ClassVar[int]  # default number of fakes and of reals, from the metric's paper
+    paper_images: ClassVar[int]  # number of fakes and of reals in the metric's paper
     least_images: ClassVar[int]
-    least_resolution: ClassVar[int] = 4  # below this resolution, the metric is left out
-    takes_more_fakes: ClassVar[bool] = False  # whether the metric uses `count` fakes even if there are fewer reals
+    least_resolution: ClassVar[int] = 4  # Below this resolution, the metric is left out.
+    takes_more_fakes: ClassVar[bool] = False  # whether the metric may compare more fakes than reals
     uses_extractor: ClassVar[bool] = False
-    decides: ClassVar[str | None] = None  # the value that selects the best checkpoint (lowest is best), such as kid
+    decides: ClassVar[str | None] = None  # The checkpoint with the lowest value of this name is the best.
 
     def __init__(self, task: Task, count: int) -> None:
         self.task, self.count = task, count
 
     @abstractmethod
     def values(self) -> dict[str, float]:
-        """Values by full name (`label`).  All ranks call this method after `feed`, but only rank 0's result is used."""
+        """Values by full name (see `label`); only rank 0's result is used."""
 
     def pictures(self) -> dict[str, Pixels]:
-        """Pictures by file name without suffix.  Only rank 0 calls this method, after `values`."""
+        """Pictures by file name without suffix; only rank 0 calls this method, after `values`."""
         return {}
 
 
@@ -126,13 +119,13 @@ class Metric(ABC):
 class Evaluation:
     """The results of one evaluation; only rank 0 has pictures."""
 
-    values: dict[str, float]  # value by full name, such as kid@inception-50000
+    values: dict[str, float]  # by full name, such as kid@inception-50000
     notes: list[str]  # hints for reading the values
-    pictures: dict[str, Pixels]  # picture by file name without suffix
+    pictures: dict[str, Pixels]  # by file name without suffix
 
 
 class Evaluator:
-    """Computes the same metrics for one generator after another; results that depend on reals only are cached."""
+    """Evaluates one generator after another; results that depend on reals only are cached."""
 
     def __init__(
         self,
@@ -141,10 +134,7 @@ class Evaluator:
         device: torch.device,
         count: int | None = None,
     ) -> None:
-        """Args: count: number of fakes and of reals; None: the number in the paper of each metric.
-
-        Raises UserError if a name is unknown, or if weights or packages of the extractor are missing.
-        """
+        """With `count` None, each metric takes as many images as its paper; raises UserError if an import fails."""
         self.count, self.known = count, dict[Any, Any]()
         self.metrics: dict[str, type[Metric]] = {name: find("metrics", name, METRICS) for name in names}
         self.extractor: Any = None
@@ -161,12 +151,10 @@ class Evaluator:
         group: ProcessGroup,
         shows_progress: bool = False,
     ) -> Evaluation:
-        """Compute all metrics of `network`.  All ranks call this method, and share the work.
+        """Evaluate `network`; all ranks have to call this method.
 
-        Args: settings: how fakes are drawn, and the resolution of all images; pyramid: the reals, which must
-        be the same in all calls, because results are cached; first_seed: fake n has the seed first_seed + n;
-        shows_progress: show a progress bar if there is a terminal.
-        Raises UserError before drawing if there are too few images.
+        `pyramid` has the reals, which must be the same in all calls, because results are cached.  Fake n has the seed
+        `first_seed` + n.  Raises UserError if there are too few images.
         """
         side = settings.resolution
         partition, reals = RankPartition.at(side, group, shows_progress=shows_progress), RealImages(pyramid, side)
@@ -180,7 +168,7 @@ class Evaluator:
         if not found:
             problem = f"No metric of metrics=[{','.join(self.metrics)}] can be measured at {side}x{side}."
             raise UserError(problem, "Choose other metrics=, or a higher resolution=.")
-        feed(fakes, [*task.collectors.values()], partition, "Drawing fakes")  # once for all metrics
+        feed(fakes, [*task.collectors.values()], partition, "Drawing fakes")
         values = group.broadcast_object({name: value for one in found for name, value in one.values().items()})
         pictures = {name: picture for one in found if group.is_main for name, picture in one.pictures().items()}
         notes, looked_at = list[str](), (network.architecture.features or "").partition("@")[0]
@@ -190,10 +178,7 @@ class Evaluator:
 
 
 def images_compared(name: str, metric: type[Metric], count: int | None, pyramid: ImagePyramid) -> int:
-    """The number of fakes for a metric: `count` or, if None, `paper_images`; but at most the number of reals.
-
-    Metrics with `takes_more_fakes` always get `count` fakes.  Raises UserError if there are too few images.
-    """
+    """The number of fakes for a metric; raises UserError if there are too few images."""
     compared = min(count or metric.paper_images, pyramid.images)
     if compared < metric.least_images:
         problem = f"metrics={name} needs at least {metric.least_images} images; there are {compared}."

@@ -1,4 +1,4 @@
-"""`pggan evaluate`: metrics of one checkpoint, or of all checkpoints of a run, as tables or as JSON."""
+"""`pggan evaluate`: metrics of one checkpoint, or of all checkpoints of a run."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ from pggan.sampling.trained_generator import TrainedGenerator, load
 
 
 def run(config: EvaluateConfig) -> int:
-    """Evaluate all generators that `config` names, and print or write the results; returns the exit code."""
+    """Evaluate the generators that `config` names, and print or write the results; returns the exit code."""
     group = ProcessGroup.single_process(choose_device(config.device))
     configure_process(group.device, config.threads)
     evaluator = Evaluator(config.metrics, config.extractor, group.device, count=config.count)
@@ -57,7 +57,7 @@ def run(config: EvaluateConfig) -> int:
         pictures = {} if folder is None else {f"{name}{end}": one for name, one in found.pictures.items()}
         about |= {"metrics": found.values, "notes": found.notes, "pictures": [*pictures]}
         result["evaluations"].append(about)
-        if folder is not None:  # write files after each evaluation, so an interrupted command keeps its results
+        if folder is not None:  # Files are written after each evaluation, so an interrupted command keeps them.
             folder.mkdir(parents=True, exist_ok=True)
             for file, picture in pictures.items():
                 save_png(picture, folder / file, mark_line(config.marks, place, f"seeds from {FIRST_SEED} on"))
@@ -70,7 +70,7 @@ def run(config: EvaluateConfig) -> int:
 def compare(
     generator: TrainedGenerator, data: str | None, metrics: list[str], extractor: str, count: int | None
 ) -> dict[str, float]:
-    """Compare a generator with the images at `data` (None: its training images); returns metrics by name."""
+    """Compare a generator with the images at `data` (None: its training images); returns values by metric."""
     group, settings = ProcessGroup.single_process(generator.network.weights[0].device), generator.settings()
     pyramid = open_images(
         str(generator.loaded.path), data, generator.network.architecture.channels, settings.resolution
@@ -80,10 +80,7 @@ def compare(
 
 
 def open_images(run: str, data: str | None, channels: int, resolution: int) -> ImagePyramid:
-    """Open the reals to compare with: the images at `data` or, if that is None, the training images of `run`.
-
-    Images that are not yet a pyramid are prepared first.  Raises UserError if there are no images.
-    """
+    """Open the images at `data` (None: the training images of `run`), and prepare them first if necessary."""
     if data is None:
         keys, resolution = images_of_run(run)
     else:
@@ -93,20 +90,20 @@ def open_images(run: str, data: str | None, channels: int, resolution: int) -> I
 
 
 def images_of_run(run: str) -> tuple[DataConfig, int]:
-    """The `data` keys and the final resolution of a run, read from its config.yaml."""
+    """Read the `data` keys and the final resolution of a run from its config.yaml."""
     path = Path(run)
-    folders = (path, *path.parents[:3])  # `run` may be a run directory, or a checkpoint in a run directory
+    folders = (path, *path.parents[:3])  # `run` is a run directory, or a checkpoint in a run directory.
     file = next((folder / CONFIG_FILE for folder in folders if (folder / CONFIG_FILE).is_file()), path / CONFIG_FILE)
     try:
         values = saved_config(file)
         return validated(DataConfig, values["data"], "data."), int(values["schedule"]["final_resolution"])
-    except Exception as error:  # a damaged YAML file may raise any exception
+    except Exception as error:  # A damaged YAML file may raise any exception.
         problem = f"{file} does not say which images to compare with: {error}."
         raise UserError(problem, "Name the images to compare with: data=DIRECTORY.") from error
 
 
 def report(config: EvaluateConfig, result: dict[str, Any]) -> None:
-    """Print all evaluations: as JSON, or as tables followed by a command to try next."""
+    """Print all evaluations, as JSON or as tables."""
     if config.json:
         print(json.dumps(result, indent=1))
         return

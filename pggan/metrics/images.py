@@ -1,8 +1,6 @@
-"""Reads the fakes and reals of an evaluation in blocks of up to 64 images, which are divided among the ranks.
+"""Reads the images of an evaluation in blocks, which are divided among the ranks.
 
-Fakes are ordered by seed, reals by a fixed random permutation.  Blocks do not depend on the number of ranks, each
-calculation uses the images of one block, and results are gathered in the order of the images.  So a metric has the same
-bits on any number of ranks, if the number of CPU threads per rank is the same.
+Blocks do not depend on the number of ranks, so a metric has the same bits on any number of ranks.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,9 +23,9 @@ from pggan.networks.networks import Generator
 from pggan.sampling.generate import RenderSettings, draw, render_each, seed_latents
 from pggan.sampling.images import Pixels
 
-MAX_IMAGES = 64  # a rank reads and processes at most this many images at once (a block)
-BLOCK_PIXELS = 2**24  # all images of a block together have at most this many pixels: 16 images of 1024x1024
-DRAWN_PIXELS = 2**22  # G draws at most this many pixels in a batch: 4 images of 1024x1024
+MAX_IMAGES = 64  # A block has at most this many images.
+BLOCK_PIXELS = 2**24  # A block has at most this many pixels: 16 images of 1024x1024.
+DRAWN_PIXELS = 2**22  # G draws batches of at most this many pixels: 4 images of 1024x1024.
 
 
 class Images(Protocol):
@@ -38,7 +36,7 @@ class Images(Protocol):
 
 
 class RealImages(Images):
-    """The reals at one resolution, in a fixed random order: index n is the same image in every evaluation."""
+    """The reals in a fixed random order: index n is the same image in every evaluation."""
 
     def __init__(self, pyramid: ImagePyramid, resolution: int, first: int = 0) -> None:
         self.pyramid, self.resolution, self.first = pyramid, resolution, first
@@ -50,14 +48,12 @@ class RealImages(Images):
 
 
 class FakeImages(Images):
-    """Images of a generator: index n is the image that `pggan sample` draws for the seed `first_seed` + n.
-
-    With a conditional generator, fake n has the class of real n or, if the reals have no classes, n % num_classes.
-    """
+    """The fakes: index n is the image that `pggan sample` draws for the seed `first_seed` + n."""
 
     def __init__(self, network: Generator, settings: RenderSettings, reals: RealImages, first_seed: int) -> None:
         self.network, self.settings, self.first_seed = network, settings, first_seed
         self.classes, labels = network.architecture.num_classes, reals.pyramid.labels
+        # Fake n has the class of real n.
         self.labels = np.arange(self.classes) if labels is None else labels[reals.order]
 
     def read(self, indices: Sequence[int]) -> Pixels:
@@ -76,39 +72,39 @@ class FakeImages(Images):
 
 @dataclass(frozen=True)
 class RankPartition:
-    """Divides images into blocks of `size` images: rank b % world_size has block b.  MS-SSIM needs an even `size`."""
+    """Divides images into blocks of `size` images, which the ranks take in turns."""
 
     group: ProcessGroup
-    size: int
-    shows_progress: bool = False  # whether `feed` shows a progress bar on a terminal
+    size: int  # The size is even, because MS-SSIM compares pairs of images.
+    shows_progress: bool = False
 
     @classmethod
     def at(cls, resolution: int, group: ProcessGroup, *, shows_progress: bool = False) -> "RankPartition":
-        """Choose how many images a rank processes at once (a block): as many as MAX_IMAGES and BLOCK_PIXELS allow."""
+        """Choose the largest blocks that MAX_IMAGES and BLOCK_PIXELS allow."""
         return cls(group, min(MAX_IMAGES, max(BLOCK_PIXELS // resolution**2, 2)), shows_progress)
 
     def own(self, count: int) -> list[range]:
-        """The blocks of this rank among the images 0 to `count` - 1; a block is a range of image indices."""
+        """The blocks of this rank among the images 0 to `count` - 1, as ranges of indices."""
         blocks = [range(start, min(start + self.size, count)) for start in range(0, count, self.size)]
         return blocks[self.group.rank :: self.group.world_size]
 
     def all_gather(self, blocks: Sequence[Tensor]) -> Tensor:
-        """Join the results of all ranks in the order of images; `blocks` has one tensor for each block of this rank."""
+        """Join the results for the blocks of all ranks, in the order of the images."""
         turns = zip_longest(*self.group.all_gather_object(list(blocks)))
         return torch.cat([block for turn in turns for block in turn if block is not None])
 
 
 class Collector(Protocol):
-    """Collects results for the images 0 to `count` - 1; each rank's collector gets only the images of that rank."""
+    """Collects results for the images 0 to `count` - 1, of which each rank adds its own."""
 
     count: int
 
     def add(self, images: Tensor) -> None:
-        """Process the next N images of this rank: uint8 [N, C, R, R]."""
+        """Process the next images of this rank, uint8 [N, C, R, R]."""
 
 
 class RowCollector(Collector):
-    """Collects the results of `calculate` for images, such as features: a tensor [N, …] per block of N images."""
+    """Collects the results [N, …] of `calculate` for N images, such as features."""
 
     def __init__(self, calculate: Callable[[Tensor], Tensor], count: int, partition: RankPartition) -> None:
         self.calculate, self.count, self.partition = calculate, count, partition
@@ -119,7 +115,7 @@ class RowCollector(Collector):
         self.blocks.append(self.calculate(images).cpu())
 
     def rows(self) -> Tensor:
-        """The results [count, …] for the images of all ranks, on the CPU.  All ranks call this method."""
+        """The results [count, …] for the images of all ranks, on the CPU; all ranks call this method."""
         if self._gathered is None:
             self._gathered = self.partition.all_gather(self.blocks)
         return self._gathered
@@ -127,10 +123,7 @@ class RowCollector(Collector):
 
 @torch.no_grad()
 def feed(images: Images, collectors: Sequence[Collector], partition: RankPartition, what: str) -> None:
-    """Read each image once, and give it to all `collectors` that need it; `what` is the text of the progress bar.
-
-    All ranks call this function.  If one rank raises UserError, the other ranks fail, too, instead of waiting.
-    """
+    """Read each image once, and give it to all `collectors` that need it; all ranks call this function."""
     own = partition.own(max((collector.count for collector in collectors), default=0))
     console = Console(stderr=True)
     hidden = not (partition.shows_progress and console.is_terminal)
@@ -143,11 +136,11 @@ def feed(images: Images, collectors: Sequence[Collector], partition: RankPartiti
 
 
 def separable_filter(images: Tensor, kernel: Sequence[float]) -> Tensor:
-    """Images [N, C, S, S] filtered with `kernel` [K] in both directions, without padding: [N, C, S-K+1, S-K+1]."""
+    """Filter rows and columns of images [N, C, S, S] with `kernel` [K], without padding: [N, C, S-K+1, S-K+1]."""
     for dimension in (2, 3):
         side = images.shape[dimension] - len(kernel) + 1
         found = kernel[0] * images.narrow(dimension, 0, side)
-        for offset, weight in enumerate(kernel[1:], 1):  # one product at a time, to save memory
+        for offset, weight in enumerate(kernel[1:], 1):  # One product at a time saves memory.
             found += weight * images.narrow(dimension, offset, side)
         images = found
     return images

@@ -1,12 +1,8 @@
-"""MS-SSIM: the similarity of pairs of generated images (Odena et al. 2017; Karras et al. 2018, section 5).
+"""Multi-scale structural similarity (Wang et al. 2003) of pairs of fakes (Karras et al. 2018, section 5).
 
-Multi-scale structural similarity (Wang et al. 2003) compares two images at five scales: each scale has half the
-resolution of the scale before.  SSIM's contrast term, or the whole SSIM at the last scale, is averaged over pixels and
-channels.  MS-SSIM is the product of the five averages, with the exponents .0448 .2856 .3001 .2363 .1333; a negative
-average becomes 0.  SSIM has a Gaussian window of 11x11 pixels with sigma 1.5, no padding, k1 .01, k2 .03, range 255.
-As in the official code, a scale with S < 11 pixels a side has a window of SxS pixels with sigma 1.5 S / 11.
-
-A pair is the images 2n and 2n + 1.  The paper takes 10,000 pairs.  Images below 16x16 are too small for five scales.
+SSIM's contrast term, or the whole SSIM at the last of five scales, is averaged over pixels and channels.  MS-SSIM is
+the product of the five averages with the exponents WEIGHTS.  As in the official code, a scale with S < 11 pixels a side
+has a window of SxS pixels with sigma 1.5 S / 11.
 
 If the value of the fakes is far above the value of the reals, the generator lacks variety.
 """
@@ -27,7 +23,7 @@ K1, K2 = 0.01, 0.03
 
 
 def gaussian(size: int) -> list[float]:
-    """The Gaussian window in one dimension: `size` weights with sum 1."""
+    """A one-dimensional Gaussian window of `size` weights with sum 1."""
     offsets = np.arange(size) - (size - 1) / 2
     weights = np.exp(-((offsets / (size * SIGMA / WINDOW)) ** 2) / 2)
     found: list[float] = (weights / weights.sum()).tolist()
@@ -35,7 +31,7 @@ def gaussian(size: int) -> list[float]:
 
 
 def similarity(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """SSIM [N] of pairs of images [N, C, S, S] in [0, 255], and SSIM's contrast term [N], without luminance."""
+    """SSIM [N] and SSIM's contrast term [N] of pairs of images [N, C, S, S] in [0, 255]."""
     window = gaussian(min(WINDOW, x.shape[-1]))
     mean_x, mean_y = separable_filter(x, window), separable_filter(y, window)
     variance = separable_filter(x * x, window) - mean_x**2 + separable_filter(y * y, window) - mean_y**2
@@ -47,7 +43,7 @@ def similarity(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def ms_ssim(x: Tensor, y: Tensor) -> Tensor:
-    """MS-SSIM [N] of N pairs of images float64 [N, C, R, R] in [0, 255]; float32 would lose digits of the variances."""
+    """MS-SSIM [N] of pairs of images [N, C, R, R] in [0, 255]; float32 would lose digits of the variances."""
     product = torch.ones(len(x), dtype=x.dtype, device=x.device)
     for weight in WEIGHTS[:-1]:
         product = product * similarity(x, y)[1].clamp(min=0) ** weight
@@ -57,13 +53,12 @@ def ms_ssim(x: Tensor, y: Tensor) -> Tensor:
 
 def of_pairs(images: Tensor) -> Tensor:
     """MS-SSIM float64 [N / 2] between the images 2n and 2n + 1 of uint8 [N, C, R, R]."""
-    # Without CUDA, the CPU computes MS-SSIM, because Apple's GPUs have no float64.
-    precise = (images if images.device.type == "cuda" else images.cpu()).double()
+    precise = (images if images.device.type == "cuda" else images.cpu()).double()  # Apple's GPUs have no float64.
     return ms_ssim(precise[0::2], precise[1::2])
 
 
 class MultiScaleSimilarity(Metric):
-    """The mean MS-SSIM of pairs of fakes (`ms_ssim`) and, for comparison, of pairs of reals (`ms_ssim_reals`)."""
+    """The mean MS-SSIM of pairs of fakes and, for comparison, of pairs of reals."""
 
     paper_images = 20_000
     least_images = 2

@@ -1,18 +1,14 @@
 """Sliced Wasserstein distance between patches of a Laplacian pyramid (Karras et al. 2018, section 5, official code).
 
-The pyramid has levels from the images' own resolution down to 16x16, the low-pass level.  The filter is the binomial
-[1 4 6 4 1] with reflection padding.  At each level, 128 patches of 7x7 pixels are cut from each image at random
-positions, and normalised to zero mean and unit standard deviation per channel over all patches of a set.  The patches
-of both sets are projected on 4 x 128 random unit vectors.  The distance along a vector is the mean difference between
-the sorted projections; SWD is the mean over all vectors, times 1000.  The paper compares 16384 fakes and reals.
+At each level, 128 patches of 7x7 pixels are cut from each image, and normalised per channel over all patches of a set.
+The patches of both sets are projected on 512 random unit vectors.  The distance along a vector is the mean difference
+between the sorted projections; SWD is the mean over all vectors, times 1000.
 
-Lower is better.  The floor is the distance between two halves of the reals: a perfect generator has the floor, not 0.
+The floor is the distance between two halves of the reals: a perfect generator has the floor, not 0.
 
-The official code differs: it flips reals horizontally at random where training has mirror augmentation, it replicates
-grayscale images to three channels, and its patch positions and projection directions change with every evaluation.
-This code seeds positions by image index and level, and directions by level, so that equal sets have the distance 0.
-Two cases are not in the official code: 8x8 images have one level (4x4 is smaller than a patch), and a channel with zero
-variance is not divided by its standard deviation.
+Unlike the official code, this code does not flip reals or repeat grayscale images to three channels, and positions and
+directions are the same in each evaluation, so that equal sets have the distance 0.  Two cases are not in the official
+code: 8x8 images have one level, and a channel with zero variance is not divided by its standard deviation.
 """
 
 import tempfile
@@ -33,17 +29,17 @@ PATCHES = 128
 SIDE = 7
 MIN_LEVEL = 16
 DIRECTIONS = 4 * 128
-AT_ONCE = 32  # number of directions at a time: for 16384 images, projections on 32 directions take 268 MB
+AT_ONCE = 32  # For 16384 images, projections on 32 directions take 268 MB.
 BINOMIAL = (1 / 16, 4 / 16, 6 / 16, 4 / 16, 1 / 16)
 
 
 def blur(images: Tensor) -> Tensor:
-    """Convolve images [N, C, S, S] with the binomial filter, along rows and columns."""
+    """Filter images [N, C, S, S] with BINOMIAL and reflection padding."""
     return separable_filter(F.pad(images, (2, 2, 2, 2), mode="reflect"), BINOMIAL)
 
 
 def half(images: Tensor) -> Tensor:
-    """Downsample to the next level of a Gaussian pyramid.  [N, C, S, S] -> [N, C, S/2, S/2]"""
+    """Downsample: blur, and keep every second pixel.  [N, C, S, S] -> [N, C, S/2, S/2]"""
     return blur(images)[:, :, ::2, ::2]
 
 
@@ -65,7 +61,7 @@ def laplacian_pyramid(images: Tensor) -> Iterator[Tensor]:
 
 
 def cut_patches(level: Tensor, corners: Tensor) -> Tensor:
-    """Cut patches [N, P, C, 7, 7], P per image, from a level [N, C, S, S]; `corners` [2, N, P] has rows and columns."""
+    """Cut patches [N, P, C, 7, 7] from a level [N, C, S, S]; `corners` [2, N, P] has rows and columns."""
     windows = level.unfold(2, SIDE, 1).unfold(3, SIDE, 1)  # a view [N, C, S-6, S-6, 7, 7]
     images = torch.arange(len(level), device=level.device)[:, None]
     patches: Tensor = windows[images, :, corners[0], corners[1]]
@@ -73,21 +69,21 @@ def cut_patches(level: Tensor, corners: Tensor) -> Tensor:
 
 
 def corners_of(block: int, count: int, side: int) -> Tensor:
-    """Random patch positions int64 [2, count, 128] for the block of `count` images that begins at index `block`."""
+    """Random patch positions [2, count, 128] for the block of images that begins at index `block`."""
     generator = generator_for(0, f"swd patches {side}", block)
     corners: Tensor = torch.randint(side - SIDE + 1, (2, count, PATCHES), generator=generator)
     return corners
 
 
 def random_directions(size: int, side: int) -> Tensor:
-    """Random unit vectors float32 [size, DIRECTIONS] for the level with this `side`; the seed is `side`."""
+    """Random unit vectors [size, DIRECTIONS] for the pyramid level of this `side`."""
     directions = torch.randn(size, DIRECTIONS, generator=generator_for(0, "swd directions", side), dtype=torch.float64)
     units: Tensor = directions / directions.norm(dim=0)
     return units.float()
 
 
 class PatchCollector(Collector):
-    """Stores this rank's patches in temporary files: [N, P, C, 7, 7] per pyramid level and block of N images."""
+    """Stores this rank's patches in temporary files."""
 
     def __init__(self, count: int, resolution: int, channels: int, partition: RankPartition) -> None:
         self.count, self.channels, self.partition = count, channels, partition
@@ -98,7 +94,7 @@ class PatchCollector(Collector):
 
     def add(self, images: Tensor) -> None:
         for side, level in zip(self.levels, laplacian_pyramid(images.float()), strict=True):
-            # Positions are drawn for a full block, so that images in a shorter last block get the same positions.
+            # Positions are drawn for a full block, so that a shorter last block begins with the same positions.
             corners = corners_of(self.starts[len(self.patches[side])], self.partition.size, side)[:, : len(images)]
             patches = stored(cut_patches(level, corners.to(images.device)).cpu())
             self.patches[side].append(patches)
@@ -106,7 +102,7 @@ class PatchCollector(Collector):
             self.sums[side].append(torch.stack([values.sum(2), values.square().sum(2)], 1))
 
     def normalise(self, side: int) -> None:
-        """Normalise a level's patches in place: zero mean, unit standard deviation per channel, over all ranks."""
+        """Give the patches of a level zero mean and unit standard deviation per channel, in place."""
         sums = self.partition.all_gather(self.sums[side]).sum(0) / (self.count * PATCHES * SIDE**2)  # [2, C]
         mean = sums[0]
         deviation = (sums[1] - mean.square()).clamp(min=0).sqrt()
@@ -116,7 +112,7 @@ class PatchCollector(Collector):
             block.sub_(mean.float().view(shape)).div_(deviation.float().view(shape))
 
     def project(self, side: int, directions: Tensor) -> Tensor:
-        """Project all ranks' patches, P for each of N images, on K `directions` [C * 49, K]; returns [K, N * P]."""
+        """Project the patches of all ranks on `directions` [C * 49, K]; returns [K, number of patches]."""
         device = self.partition.group.device
         there = directions.to(device)
         projected = [(block.to(device).flatten(2) @ there).cpu() for block in self.patches[side]]
@@ -124,12 +120,10 @@ class PatchCollector(Collector):
 
 
 def stored(block: Tensor) -> Tensor:
-    """Move a float32 tensor to a memory-mapped, unnamed temporary file; raises UserError if the disk is full.
-
-    The file is written before it is mapped: on a full disk, a write to mapped memory kills the process (SIGBUS).
-    """
+    """Move a float32 tensor to a memory-mapped temporary file; raises UserError if the disk is full."""
     try:
         with tempfile.TemporaryFile() as file:
+            # Write first: on a full disk, writing to mapped memory would kill the process (SIGBUS).
             file.write(block.numpy().tobytes())
             return torch.from_numpy(np.memmap(file, np.float32, "r+", shape=tuple(block.shape)))
     except OSError as error:
@@ -138,13 +132,13 @@ def stored(block: Tensor) -> Tensor:
 
 
 def distances(one: PatchCollector, other: PatchCollector) -> dict[str, float]:
-    """SWD at each level, and the mean SWD over all levels.  All ranks call this function."""
+    """SWD at each level, and the mean over all levels; all ranks call this function."""
     found = {str(side): distance(one, other, side) for side in one.levels}
     return found | {"mean": sum(found.values()) / len(found)}
 
 
 def distance(one: PatchCollector, other: PatchCollector, side: int) -> float:
-    """SWD times 1000 at one level, between two sets of equally many images.  All ranks call this function."""
+    """SWD at one level, between two sets of equally many images; all ranks call this function."""
     for collector in (one, other):
         collector.normalise(side)
     directions = random_directions(one.channels * SIDE**2, side)
@@ -155,16 +149,16 @@ def distance(one: PatchCollector, other: PatchCollector, side: int) -> float:
 
 
 def sorted_distance(a: Tensor, b: Tensor) -> float:
-    """The Wasserstein distance in one dimension, between two sets of equally many numbers."""
+    """The one-dimensional Wasserstein distance between two sets of equally many numbers."""
     return float(np.abs(np.sort(a.numpy()) - np.sort(b.numpy())).mean(dtype=np.float64))
 
 
 class SlicedWasserstein(Metric):
-    """SWD at each level (`swd/SIDE`), the mean (`swd/mean`), and SWD between halves of the reals (`swd_floor/…`)."""
+    """SWD at each level and the mean: of fakes and reals (`swd`), and of two halves of the reals (`swd_floor`)."""
 
     paper_images = 16_384
-    least_images = 16  # with fewer reals, SWD between two halves of the reals (`swd_floor`) would be noise
-    least_resolution = 8  # a patch has 7x7 pixels: it does not fit into 4x4
+    least_images = 16  # With fewer reals, the floor would be noise.
+    least_resolution = 8  # A patch of 7x7 does not fit into 4x4.
     decides = "swd/mean"
 
     def __init__(self, task: Task, count: int) -> None:
@@ -173,7 +167,7 @@ class SlicedWasserstein(Metric):
 
     def values(self) -> dict[str, float]:
         found = distances(self.patches, self._of_reals(self.count))
-        half = min(self.count, self.task.reals.pyramid.images // 2)  # reals in each of the two sets for `swd_floor`
+        half = min(self.count, self.task.reals.pyramid.images // 2)  # number of reals in each half
         key = "swd_floor", half
         floor = self.task.once(key, lambda: distances(self._of_reals(half), self._of_reals(half, first=half)))
         named = {label(f"swd/{level}", "patches", self.count): value for level, value in found.items()}

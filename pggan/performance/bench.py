@@ -1,4 +1,4 @@
-"""`pggan bench` times training steps with fast or reference operations; `pggan bench scaling` times several ranks."""
+"""`pggan bench` times training steps on one device, and `pggan bench scaling` on several ranks."""
 
 import json
 import platform
@@ -29,17 +29,14 @@ from pggan.losses.base import Reals
 from pggan.training.build import TrainerSettings, build_trainer
 from pggan.training.timing import EMA_DECAY, WARMUP
 
-QUEUED_UPDATES = 10  # a GPU is synchronized after at least this many updates, so that waiting costs little time
-LONG_AFTER = 10**9  # steps are timed at this image count, when deep gradient compression (DGC) has warmed up
+QUEUED_UPDATES = 10  # A GPU is synchronized only after this many steps, because waiting costs time.
+LONG_AFTER = 10**9  # Deep gradient compression (DGC) has warmed up at this image count.
 Row = dict[str, Any]
 Step = Callable[[Phase, Reals, StepRng], object]
 
 
 def run(config: BenchConfig) -> int:
-    """Measure the training step at each resolution of `stages`, and print the results; returns the exit code.
-
-    All measurements use the networks of the highest resolution.
-    """
+    """Print the times of training steps at each resolution of `stages`; returns the exit code."""
     device, stages = choose_device(config.device, "device"), config.batches()
     configure_process(device, config.threads)
     kinds = {"step": TrainerSettings(loss=build_loss(vars(config.loss)), precision=config.precision)}
@@ -67,7 +64,7 @@ def run(config: BenchConfig) -> int:
 def report(
     config: BenchConfig | BenchScalingConfig, device: torch.device, rows: list[Row], next_line: str, **keys: Any
 ) -> None:
-    """Print the results: as a table followed by `next_line` or, with json=true, as JSON that also contains `keys`."""
+    """Print `rows` as a table or, with json=true, as JSON together with `keys`."""
     if config.json:
         about = {"hardware": hardware(device), "versions": versions(), "loss": vars(config.loss)}
         print(json.dumps({**about, **keys, "stages": rows}, indent=1))
@@ -80,7 +77,7 @@ def report(
 
 
 def hardware(device: torch.device) -> dict[str, Any]:
-    """Facts of the device and of the operating system, for reports of measurements."""
+    """The device and the operating system of a measurement."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor_facts()["model name"]
     return {"device": str(device), "name": name, "threads": torch.get_num_threads(), "system": platform.platform()}
 
@@ -92,10 +89,7 @@ def phase_of(resolution: int, batch: int) -> Phase:
 
 
 def measured(steps: dict[str, Step], phase: Phase, device: torch.device, config: BenchConfig) -> dict[str, float]:
-    """Time the functions in `steps`, which take turns; returns the median seconds of one call by name.
-
-    Each round of measurements has the same number of calls with a gradient penalty.
-    """
+    """The median seconds of each function in `steps`; the functions take turns."""
     interval = config.loss.reg_interval
     count = interval if device.type == "cpu" else interval * -(-QUEUED_UPDATES // interval)
     images = 2 * torch.rand(phase.batch, 3, phase.resolution, phase.resolution, device=device) - 1
@@ -113,11 +107,11 @@ def measured(steps: dict[str, Step], phase: Phase, device: torch.device, config:
     return {name: median(taken[warmup:]) for name, taken in seconds.items()}
 
 
-# ---- several ranks: for each N in `processes`, ranks 0 to N - 1 take a step together while the other ranks wait
+# ---- In the scaling benchmark, N ranks take a step together while the other ranks wait.
 
 
 def run_scaling(config: BenchScalingConfig) -> int:
-    """Measure training steps at each resolution with each number of ranks, and print results; returns the exit code."""
+    """Start the ranks that time training steps, or time steps as one of these ranks; returns the exit code."""
     info, largest = rank_from_environment(), max(config.processes)
     if info is not None:
         return run_distributed(info, config.devices, partial(measure_scaling, config))
@@ -136,7 +130,7 @@ def run_scaling(config: BenchScalingConfig) -> int:
 
 
 def settings_of(config: BenchScalingConfig) -> TrainerSettings:
-    """The settings of the trainer that `pggan bench scaling` measures."""
+    """The settings of the trainer that `pggan bench scaling` times."""
     return TrainerSettings(
         loss=build_loss(vars(config.loss)),
         precision=config.precision,
@@ -148,7 +142,7 @@ def settings_of(config: BenchScalingConfig) -> TrainerSettings:
 
 
 def timed_step(config: BenchScalingConfig, group: ProcessGroup, stage: int, batch: int) -> Callable[[], float]:
-    """A function that takes one step, together with all ranks of `group`, and returns the seconds of the step."""
+    """Build a function that takes one step together with all ranks of `group`, and returns the step's seconds."""
     phase, device = phase_of(stage, batch * group.world_size), group.device
     architecture = config.model.architecture(max(config.batches())[0], 3, num_classes=0)
     trainer = build_trainer(settings_of(config), architecture, [phase], group)
@@ -168,14 +162,14 @@ def timed_step(config: BenchScalingConfig, group: ProcessGroup, stage: int, batc
 
 
 def measure_scaling(config: BenchScalingConfig, group: ProcessGroup) -> int:
-    """Measure steps at all resolutions with all numbers of ranks; rank 0 prints the results.  Returns the exit code."""
+    """Time steps at each resolution with each number of ranks; rank 0 prints the results."""
     configure_process(group.device, config.threads, one_thread=True)
     console, rows = Console(stderr=True, highlight=False), list[Row]()
     groups = {size: group.subgroup(size) for size in config.processes}
     for stage, batch in config.batches():
         steps = {size: timed_step(config, part, stage, batch) for size, part in groups.items() if part is not None}
         times: dict[int, list[float]] = {size: [] for size in steps}
-        for size in config.processes * (1 + config.steps):  # the first round is a warm-up
+        for size in config.processes * (1 + config.steps):  # The first round is a warm-up.
             group.barrier()
             if size in steps:
                 times[size].append(steps[size]())
@@ -191,7 +185,7 @@ def measure_scaling(config: BenchScalingConfig, group: ProcessGroup) -> int:
 
 
 def rows_of(stage: int, batch: int, times: dict[int, list[float]]) -> list[Row]:
-    """The table rows for one resolution; `times` has the seconds of all timed steps by number of ranks."""
+    """The table rows for one resolution, from `times` {number of ranks: seconds of each step}."""
     seconds = {size: median(steps) for size, steps in times.items()}
     rates = {size: size * batch / seconds[size] for size in times}
     least = min(rates)

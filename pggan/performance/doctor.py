@@ -1,4 +1,4 @@
-"""`pggan doctor` checks libraries, CPU, disk, GPU and a few training steps, and prints a line for each check."""
+"""`pggan doctor` checks whether this machine can train."""
 
 import json
 import os
@@ -32,22 +32,22 @@ from pggan.training.build import TrainerSettings, build_trainer, missing
 from pggan.training.timing import step_seconds
 
 GIB = 2**30
-# A run with the paper's networks keeps two checkpoints of about 0.6 GiB, writes a third, and adds grids and logs.
+# A run with the paper's networks has up to three checkpoints of 0.6 GiB at once, and grids and logs.
 ENOUGH_DISK = 4 * GIB
 OUTPUTS = Path("outputs")  # parent of the default run directories
-LOSS = Logistic(gamma=10.0, reg_interval=1)  # each step has R1, to check second derivatives, too
+LOSS = Logistic(gamma=10.0, reg_interval=1)  # R1 in each step also checks second derivatives.
 
 
 class Check(NamedTuple):
-    """One check of this machine, and a remedy for the user if the check fails."""
+    """One check of this machine, and a remedy for the user."""
 
     what: str
-    how: Callable[[torch.device], tuple[str, bool]]  # runs the check; returns findings, and whether all is well
+    how: Callable[[torch.device], tuple[str, bool]]  # returns findings, and whether all is well
     remedy: str
-    needed: bool = False  # training is impossible if this check fails
+    needed: bool = False  # If true, training can't run when this check fails.
 
     def row(self, device: torch.device) -> dict[str, str]:
-        """Run the check, and return its name, verdict, findings and remedy; an exception counts as a failed check."""
+        """Run the check; an exception counts as a failed check."""
         try:
             found, good = self.how(device)
         except Exception as error:
@@ -57,7 +57,7 @@ class Check(NamedTuple):
 
 
 def run(config: DoctorConfig) -> int:
-    """Run all checks and print their results; returns the exit code, which is 0 if training can run."""
+    """Run all checks and print the results; returns 0 if training can run."""
     device, rows = choose_device(config.device, "device"), list[dict[str, str]]()
     for check in CHECKS:
         rows.append(row := check.row(device))
@@ -75,7 +75,7 @@ def run(config: DoctorConfig) -> int:
 
 
 def program(device: torch.device) -> tuple[str, bool]:
-    """Check the versions of the installed libraries against the program's requirements."""
+    """Check that the required libraries are installed in versions that fit."""
     wrong = [one for one in map(Requirement, requires("pggan") or []) if not fits(one)]
     if needed := [f'"{one}"' for one in wrong if one.marker is None]:
         return f"missing or in an unsupported version: {' '.join(needed)}", False
@@ -87,7 +87,7 @@ def program(device: torch.device) -> tuple[str, bool]:
 
 
 def fits(requirement: Requirement) -> bool:
-    """Whether the required library is installed in a version that fits."""
+    """Whether a library is installed in a version that fits."""
     try:
         return requirement.specifier.contains(version(requirement.name), prereleases=True)
     except PackageNotFoundError:
@@ -95,14 +95,14 @@ def fits(requirement: Requirement) -> bool:
 
 
 def processor(device: torch.device) -> tuple[str, bool]:
-    """Report the CPU and its vector instructions, and check that PyTorch has no more threads than cores."""
+    """Check that PyTorch has no more threads than cores."""
     name, instructions = processor_facts()["model name"], torch.backends.cpu.get_cpu_capability()
     threads, cores = torch.get_num_threads(), available_cores()
     return f"{name}, {instructions}, {cores} of {os.cpu_count()} cores, {threads} threads", threads <= cores
 
 
 def disk(device: torch.device) -> tuple[str, bool]:
-    """Check that the folder of run directories can be written, and that its disk has enough free space."""
+    """Check that the folder of run directories can be written, and that its disk has enough space."""
     place = existing_parent(OUTPUTS)
     with TemporaryFile(dir=place) as file:
         file.write(b"pggan")
@@ -111,7 +111,7 @@ def disk(device: torch.device) -> tuple[str, bool]:
 
 
 def gpu(device: torch.device) -> tuple[str, bool]:
-    """Check that PyTorch can use the GPUs and the fused Triton kernels; report memory and NCCL."""
+    """Check that PyTorch can use the GPUs and the fused Triton kernels."""
     limits = missing(device)
     if device.type == "mps":
         return "Apple silicon, through MPS", True
@@ -125,7 +125,7 @@ def gpu(device: torch.device) -> tuple[str, bool]:
 
 
 def training(device: torch.device) -> tuple[str, bool]:
-    """Train small networks for a few steps with default settings, and check that all weights are finite."""
+    """Train small networks for a few steps, and check that all weights are finite."""
     phase, settings = phase_of(8, 4), TrainerSettings(loss=LOSS, precision=Precision.auto)
     model = validated(ModelConfig, default_values({})["model"] | {"fmap_base": 128, "fmap_max": 16})
     small = model.architecture(8, channels=3, num_classes=0)

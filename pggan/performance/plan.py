@@ -38,14 +38,14 @@ from pggan.performance.costs import (
 from pggan.performance.hours import facts_of
 from pggan.training.timing import StepTimes
 
-CALIBRATION_SECONDS = 120.0  # with calibrate=true, steps are measured for at most this many seconds
-PROCESSES = (1, 2, 4, 8, 16, 64, 256)  # numbers of ranks in the scaling table by default
+CALIBRATION_SECONDS = 120.0  # With calibrate=true, steps are timed for at most this many seconds.
+PROCESSES = (1, 2, 4, 8, 16, 64, 256)  # default numbers of ranks in the scaling table
 UNITS = (("days", 86400), ("hours", 3600), ("minutes", 60), ("seconds", 1))
-DGC_RATIO = 0.1  # gradients.ratio in the scaling table for runs without gradients=dgc
+DGC_RATIO = 0.1  # default of gradients.ratio in the scaling table
 
 
 def run(config: PlanConfig) -> int:
-    """Print the predicted costs of the run that `config` describes; returns the exit code."""
+    """Print the predicted costs of a run; returns the exit code."""
     plan = predict(config)
     if config.json:
         print(json.dumps(plan, indent=1))
@@ -57,7 +57,7 @@ def run(config: PlanConfig) -> int:
 
 
 def predict(config: PlanConfig) -> dict[str, Any]:
-    """The predicted costs of the run that `config` describes.  Raises UserError for an unknown card or interconnect."""
+    """Predict the costs of a run; raises UserError if the GPU or the interconnect is unknown."""
     if config.interconnect.lower() not in LINKS:
         raise UserError(f"interconnect={config.interconnect} is not known.", nearest(config.interconnect, LINKS))
     card = card_of(config.device)
@@ -158,9 +158,9 @@ def predict(config: PlanConfig) -> dict[str, Any]:
 
 
 def answer(plan: dict[str, Any]) -> str:
-    """The plan in one line: resolution, images, time and its possible error, devices, and memory of each device."""
+    """Sum up the plan in one line."""
     last, total, ranks = plan["phases"][-1], plan["total"], plan["ranks"]
-    error = 10 if all(row["time_is"] == "measured" for row in plan["phases"]) else 25  # error in percent
+    error = 10 if all(row["time_is"] == "measured" for row in plan["phases"]) else 25
     seconds = 3600 * next(run["hours"] for run in plan["scaling"]["runs"] if run["devices"] == ranks)
     unit, length = next(((unit, length) for unit, length in UNITS if seconds >= 2 * length), UNITS[-1])
     name = re.sub(r"^NVIDIA |GeForce |\(R\)|\(TM\)| CPU| @.*| Processor", "", plan["hardware"]["name"])
@@ -173,28 +173,25 @@ def answer(plan: dict[str, Any]) -> str:
 
 
 def image_facts(config: DataConfig) -> tuple[int, int]:
-    """The numbers of channels and classes: of prepared images, or else data.channels= (3 if null) and 0 classes.
-
-    Raises UserError if data.labels=true, but the images are not prepared.
-    """
+    """The numbers of channels and classes; raises UserError if data.labels=true, but the images are not prepared."""
     if config.labels or (config.path is not None and Path(config.path, INDEX_FILE).is_file()):
         facts = facts_of(config)
         return facts.channels, facts.num_classes
     return config.channels or 3, 0
 
 
-# ---- tables, 80 columns wide
+# ---- The tables are 80 columns wide.
 
 
 def tables(plan: dict[str, Any], *, scales: bool) -> list[RenderableType]:
-    """The tables and footnotes of a plan, in the order of the output; with `scales`, also that for many devices."""
+    """The tables and footnotes of a plan; `scales` includes the scaling table."""
     found = [time_table(plan), work_table(plan), *([scaling_table(plan["scaling"])] * scales)]
     notes = plan["notes"] if scales else plan["notes"][:-1]
     return [*(Padding(table, (0, 0, 1, 0)) for table in found), Group(*map(Text, notes))]
 
 
 def time_table(plan: dict[str, Any]) -> Table:
-    """The table of the schedule and its time: a row per phase, and the total."""
+    """The table with the schedule and the time of each phase."""
     total, kind = plan["total"], plan["hardware"]["device"].partition(":")[0]
     columns = "phase", "images", "batch", "rate", "steps", "ms/step", "time", "kWh"
     table = new_table(f"{plan['name']}, on one {kind} (*: measured)", *columns)
@@ -217,7 +214,7 @@ def time_table(plan: dict[str, Any]) -> Table:
 
 
 def work_table(plan: dict[str, Any]) -> Table:
-    """The table of memory and FLOPs: a row per phase, and the total."""
+    """The table with the memory and FLOPs of each phase."""
     g, d = plan["parameters"]["generator"], plan["parameters"]["discriminator"]
     columns = "phase", "weights in use", "gradient bytes", "memory", "FLOP per image", "FLOP in all"
     table = new_table(f"G {g:,} and D {d:,} parameters; costs per step and per phase", *columns)
@@ -231,7 +228,7 @@ def work_table(plan: dict[str, Any]) -> Table:
 
 
 def scaling_table(scaling: dict[str, Any]) -> Table:
-    """The table of strong and weak scaling: a row per number of devices and kind of gradient reduction."""
+    """The table with the training time on several devices, for strong and weak scaling."""
     names, runs = ("time", "device\nhours", "effi-\nciency", "comm."), scaling["runs"]
     title = f"Scaling on {scaling['interconnect']}: {scaling['link']['source']}"
     table = new_table(title, "n", "gradients", *names, *names)
@@ -248,11 +245,11 @@ def scaling_table(scaling: dict[str, Any]) -> Table:
 
 
 def short_name(row: dict[str, Any]) -> str:
-    """The name of a phase for a table row, such as '16 fade'."""
+    """The name of a phase in tables, such as '16 fade'."""
     return f"{row['resolution']} {'fade' if row['fading'] else 'stable'}"
 
 
 def with_prefix(value: float) -> str:
-    """`value` as a text with three digits and an SI prefix (k, M, G …)."""
+    """Format `value` with three digits and an SI prefix (k, M, G …)."""
     power = int(log10(max(value, 1.0)) / 3 + 1e-9)
     return f"{three_digits(value / 1000**power)}{['', 'k', 'M', 'G', 'T', 'P', 'E', 'Z'][power]}"

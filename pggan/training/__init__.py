@@ -1,1 +1,1 @@
-"""The training step: its inputs, its computation, the time it takes, and the trainer that takes steps."""
+"""Takes training steps, and estimates how long they take."""

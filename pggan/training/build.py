@@ -1,4 +1,4 @@
-"""Build a trainer from its settings: networks, optimizer state and gradient reducer."""
+"""Builds the trainer of a run: networks, optimizer state and gradient reducer."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from pggan.optim.reducer import AllReduce, ElasticReducer, GradientReducer
 from pggan.optim.state import State, new_state
 from pggan.training.trainer import Trainer
 
-DGC = "pggan.optim.dgc:DgcReducer"  # imported only for gradients.name=dgc
+DGC = "pggan.optim.dgc:DgcReducer"  # The module is imported only for gradients.name=dgc.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,18 +29,18 @@ class TrainerSettings:
     """The settings of a trainer, except the architecture of G and D."""
 
     loss: Loss
-    ada_rampup_images: int | None = None  # None: no ADA
+    ada_rampup_images: int | None = None  # None switches ADA off
     precision: Precision = Precision.fp32
     seed: int = 0
-    gradients: Mapping[str, Any] = field(default_factory=lambda: {"name": "fp32"})  # possible names: fp32, bf16, dgc
+    gradients: Mapping[str, Any] = field(default_factory=lambda: {"name": "fp32"})  # The name is fp32, bf16 or dgc.
     elastic: bool = False
     elastic_chunks: int = 4
     micro_batch_size: int | None = None
-    reference: bool = False  # whether plain PyTorch replaces all fast operations
+    reference: bool = False  # whether to use plain PyTorch instead of fused kernels
     cuda_graphs: bool = True
 
     def partition(self, stddev_group: int, batches: Iterable[int], world_size: int, rank: int = 0) -> BatchPartition:
-        """How batches are divided among ranks; raises UserError if one of the `batches` (sizes) can't be divided."""
+        """Divide batches among ranks; raises UserError if a batch size in `batches` can't be divided."""
         size, chunks = self.micro_batch_size, self.elastic_chunks
         partition = BatchPartition(rank, world_size, stddev_group, self.elastic, size, chunks)
         for batch in batches:
@@ -51,10 +51,7 @@ class TrainerSettings:
 def build_trainer(
     settings: TrainerSettings, architecture: Architecture, phases: Sequence[Phase], group: ProcessGroup
 ) -> Trainer:
-    """Build this rank's trainer for `phases`, with new networks and optimizer state.
-
-    Raises UserError if a batch can't be divided among the ranks.
-    """
+    """Build this rank's trainer for `phases`; raises UserError if a batch can't be divided among the ranks."""
     device, precision = group.device, precision_on(group.device, settings.precision)
     group.require_same({"precision (of precision=auto)": precision}, "Give all ranks precision=fp16.")
     dtype, batches = DTYPES.get(precision), {phase.batch for phase in phases}
@@ -82,7 +79,7 @@ def build_trainer(
 
 
 def missing(device: torch.device) -> list[str]:
-    """Sentences that name what `device` lacks for fast training: a usable GPU, bf16, or the fused Triton kernels."""
+    """List what `device` lacks for fast training, in sentences for the user."""
     if device.type != "cuda":
         has_driver = not torch.cuda.is_available() and Path("/proc/driver/nvidia/version").exists()
         return ["Training uses no GPU: there is an NVIDIA driver, but it may be too old for PyTorch."] * has_driver
@@ -94,7 +91,7 @@ def missing(device: torch.device) -> list[str]:
 def build_reducer(
     settings: TrainerSettings, state: State, group: ProcessGroup, partition: BatchPartition
 ) -> GradientReducer:
-    """The gradient reducer for `settings`, which sums the gradients of all ranks."""
+    """Build the reducer that sums the gradients of all ranks."""
     if settings.elastic:
         return ElasticReducer(group, partition)
     if group.world_size == 1:

@@ -1,4 +1,4 @@
-"""Training steps as CUDA graphs: each kind of step (StepSpec) is captured once, then replayed by a single launch."""
+"""Captures training steps as CUDA graphs, and replays them."""
 
 import gc
 import re
@@ -12,28 +12,28 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from pggan.core.errors import StepFailed
 from pggan.training.inputs import StepInputs, scalars_to_tensors
 
-# One of these texts is in each out-of-memory error of PyTorch's allocators, CUDA, cuBLAS and cuDNN.
+# Every out-of-memory error of PyTorch, CUDA, cuBLAS and cuDNN contains one of these texts.
 NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory|ALLOC_FAILED")
 
-Metrics = dict[str, Tensor]  # metrics of one step by name: scalars, or one value per image
+Metrics = dict[str, Tensor]  # A metric is a scalar, or has one value per image.
 Step = Callable[[StepInputs], Metrics]
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether `error`, or the error that caused `error`, says that memory ran out."""
+    """Whether `error` or its cause says that memory ran out."""
     first = error.__cause__ or error.__context__ or error
     return any(NO_MEMORY.search(str(one)) is not None for one in (error, first))
 
 
 class CapturedStep:
-    """A step captured as a CUDA graph.  Each replay first copies new values into the graph's input tensors."""
+    """A training step captured as a CUDA graph."""
 
     def __init__(self, step: Step, inputs: StepInputs, pool: Any) -> None:
         self.inputs = scalars_to_tensors(tree_map_only(Tensor, torch.clone, inputs))
         self._replay, self._metrics = capture(lambda: step(self.inputs), pool)
 
     def replay(self, inputs: StepInputs) -> Metrics:
-        """Take the step with `inputs`.  The next replay overwrites the metrics that this replay returns."""
+        """Take the step with new inputs; the next replay overwrites the returned metrics."""
         for static, new in zip(tree_leaves(self.inputs), tree_leaves(inputs), strict=True):
             if isinstance(static, Tensor):
                 static.copy_(new, non_blocking=True) if isinstance(new, Tensor) else static.fill_(new)
@@ -42,10 +42,9 @@ class CapturedStep:
 
 
 def capture(function: Callable[[], Metrics], pool: Any = None) -> tuple[Callable[[], None], Metrics]:
-    """Capture the CUDA kernels of `function` without running them.  Returns a replay function, and `function`'s result.
+    """Capture `function` as a CUDA graph; returns a function that replays the graph, and the result of `function`.
 
-    Args: pool: handle of a memory pool, which all captured steps share, because only one step runs at a time.
-    Raises StepFailed if CUDA can't capture the kernels, and PyTorch's own error if memory runs out.
+    Raises StepFailed if CUDA can't capture `function`, and RuntimeError if memory runs out.
     """
     torch.cuda.synchronize()
     gc.collect()  # a capture fails if Python frees GPU memory during the capture
@@ -57,7 +56,7 @@ def capture(function: Callable[[], Metrics], pool: Any = None) -> tuple[Callable
     except Exception as error:
         torch.cuda.set_stream(stream)
         graph.reset()
-        # Graphs are switched off even if a rank was lost (PeerLost), because the next capture might fail, too.
+        # Even a lost rank (PeerLost) switches CUDA graphs off, because the next capture might fail, too.
         if isinstance(error, RuntimeError) and is_out_of_memory(error):
             raise
         problem, off = f"CUDA can't capture a step: {str(error).strip().partition(chr(10))[0]}.", {"cuda_graphs": "off"}

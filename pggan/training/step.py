@@ -1,7 +1,4 @@
-"""One training step: update D, then G, then the averaged G.
-
-Shapes: N is the images per micro-batch, C the image channels, R the resolution, F the channels of pretrained features.
-"""
+"""Computes one training step."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -19,25 +16,25 @@ from pggan.training.inputs import StepInputs
 
 
 def train_step(state: State, micro_batches: Sequence[StepInputs], reducer: GradientReducer) -> dict[str, Tensor]:
-    """Update D, then G, then the averaged G, without waiting for the GPU.  Returns metrics as tensors on the device."""
-    d, g, first = state.d, state.g, micro_batches[0]  # all micro-batches have equal settings
+    """Update D, then G, then the averaged G; returns metrics on the device, without waiting for the GPU."""
+    d, g, first = state.d, state.g, micro_batches[0]  # All micro-batches have equal settings.
     options, side, batch, terms = first.spec.options, first.spec.resolution, first.spec.batch, []
     metrics: dict[str, Tensor] = {}
 
-    for micro_batch in micro_batches:  # D learns to score reals above fakes
+    for micro_batch in micro_batches:
         with torch.no_grad(), use_options(g.network, options):
-            fakes = g.network(micro_batch.latents_d, micro_batch.reals.labels, side, first.alpha)  # [N, C, R, R]
+            fakes = g.network(micro_batch.latents_d, micro_batch.reals.labels, side, first.alpha)
         with use_options(d.network, options):
-            terms.append(backward(d, d_terms(state, micro_batch, fakes), batch, reducer))  # terms {name: [N]}
+            terms.append(backward(d, d_terms(state, micro_batch, fakes), batch, reducer))
     wait_for_d = reducer.start_all_reduce(d, batch)
 
     for micro_batch in micro_batches:  # G draws new fakes while the ranks sum D's gradients
         with use_options(g.network, options):
-            fakes = g.network(micro_batch.latents_g, micro_batch.reals.fake_labels, side, first.alpha)  # [N, C, R, R]
+            fakes = g.network(micro_batch.latents_g, micro_batch.reals.fake_labels, side, first.alpha)
             if micro_batch is first:  # D must be updated before it scores G's fakes
                 metrics, terms = update(d, terms, wait_for_d(), first.learning_rate_d, batch), []
             with use_options(d.network, options, frozen=True):
-                terms.append(backward(g, g_terms(state, micro_batch, fakes), batch, reducer))  # terms {name: [N]}
+                terms.append(backward(g, g_terms(state, micro_batch, fakes), batch, reducer))
     wait_for_g = reducer.start_all_reduce(g, batch)
     metrics |= update(g, terms, wait_for_g(), first.learning_rate_g, batch)
 
@@ -48,14 +45,13 @@ def train_step(state: State, micro_batches: Sequence[StepInputs], reducer: Gradi
 def d_terms(state: State, inputs: StepInputs, fakes: Tensor) -> LossTerms:
     """The terms of D's loss for the reals of `inputs` and for `fakes` [N, C, R, R].
 
-    With pretrained features, gradient penalties treat the augmented images and their projected features as two separate
-    inputs of D.  So no gradient goes from the features through the pretrained network to the images.
+    With pretrained features, no gradient penalty is backpropagated through the pretrained network.
     """
     d: Any = state.d.network
     spec, reals = inputs.spec, inputs.reals
     judge, show = d, partial(shown, state, inputs)
     if spec.resolution >= d.features_from:
-        with torch.no_grad():  # features of reals and fakes: [2 N, F, 1, 1]
+        with torch.no_grad():  # [2 N, F, 1, 1]: features of N reals and N fakes
             features = d.features(torch.cat([show(reals.images, 0), show(fakes, 1)]))
         reals, fakes = reals._replace(images=features[: len(fakes)]), features[len(fakes) :]
         judge, show = d.score_features, partial(shown, state, inputs._replace(augment=None))
@@ -68,22 +64,19 @@ def d_terms(state: State, inputs: StepInputs, fakes: Tensor) -> LossTerms:
 
 
 def g_terms(state: State, inputs: StepInputs, fakes: Tensor) -> LossTerms:
-    """The terms of G's loss for new `fakes` [N, C, R, R]."""
+    """The terms of G's loss for `fakes` [N, C, R, R]."""
     critic = partial(state.d.network, resolution=inputs.spec.resolution, alpha=inputs.alpha)
     return inputs.spec.loss.for_g(critic, inputs.reals, fakes, partial(shown, state, inputs))
 
 
 def shown(state: State, inputs: StepInputs, images: Tensor, place: int) -> Tensor:
-    """Augment `images` [N, C, R, R] with ADA; the random numbers are `inputs.augment[:, place]`."""
+    """Augment `images` [N, C, R, R] with the random numbers `inputs.augment[:, place]`, if the run uses ADA."""
     draws, adaptive_p = inputs.augment, state.d.adaptive_p
     return images if draws is None or adaptive_p is None else augment(images, draws[:, place], adaptive_p.p)
 
 
 def backward(trainable: Trainable, terms: LossTerms, batch: int, reducer: GradientReducer) -> LossTerms:
-    """Backpropagate this rank's share of the loss: the sum of all terms, averaged over the `batch` images of all ranks.
-
-    Returns the terms without their autograd graph.
-    """
+    """Backpropagate this rank's share of the mean loss of a `batch`; returns the terms without their autograd graph."""
     share = len(next(iter(terms.loss.values()))) / batch
     total = torch.stack([term.mean() for term in terms.loss.values()]).sum()
     total = total if share == 1 else total * share
@@ -98,17 +91,17 @@ def backward(trainable: Trainable, terms: LossTerms, batch: int, reducer: Gradie
 def update(
     trainable: Trainable, terms: list[LossTerms], sums: Tensor, learning_rate: float | Tensor, batch: int
 ) -> dict[str, Tensor]:
-    """Take an optimizer step, unless the loss or a gradient is infinite or NaN.  Returns scalar metrics and `terms`.
+    """Take an optimizer step, unless the loss or a gradient is infinite or NaN; returns metrics.
 
-    Args: sums: the loss over all ranks [1] or, with ADA, the loss and the mean sign of D's scores [2].
+    `sums` has the loss and, with ADA, the mean sign of D's scores; both are from all ranks.
     """
     name, loss, norm = trainable.name, sums[0], trainable.gradient_norm()
-    wrong = (norm + loss) * 0 != 0  # true only if `norm + loss` is infinite or NaN
+    wrong = (norm + loss) * 0 != 0  # Infinity * 0 and NaN * 0 are NaN, which differs from 0.
     skip = wrong.float()
     trainable.update(learning_rate, wrong, skip)
     about = {f"{name}/loss": loss, f"{name}/gradient_norm": norm, f"{name}/skipped": skip}
     if trainable.scale is not None:
-        about[f"{name}/loss_scale"] = trainable.scale.clone()  # the loss scale for the next step
+        about[f"{name}/loss_scale"] = trainable.scale.clone()
     if trainable.adaptive_p is not None:
         about["augment/p"] = trainable.adaptive_p.follow(sums[1], batch)
     per_image = terms[0].loss | terms[0].metrics

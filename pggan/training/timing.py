@@ -1,7 +1,4 @@
-"""Estimates the training seconds per image in each phase, from measured steps or from FLOPs and bytes of a step.
-
-The remaining time of a run, `hours=` and `pggan plan` use these estimates.
-"""
+"""Estimates the seconds of training steps, from timed steps or from FLOPs and bytes."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,77 +19,76 @@ from pggan.training.build import TrainerSettings, build_trainer
 from pggan.training.trainer import Trainer
 
 EMA_DECAY = 0.999
-MAX_SECONDS = 5.0  # a run measures step times at its start for at most this many seconds
-MAX_SHARE = 0.01  # the measurement of step times may take at most this share of the run's expected time
-STEPS = 3  # number of timed steps, of which the median is used
-WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # number of untimed first steps, in which CUDA graphs are captured
+MAX_SECONDS = 5.0  # A run times steps for at most this many seconds.
+MAX_SHARE = 0.01  # A run times steps for at most this share of its expected time.
+STEPS = 3  # The median of 3 timed steps counts.
+WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # Untimed steps come before the timed steps.
 
-# A step costs as much as UPDATE_PASSES forward passes of G.  A gradient penalty costs PENALTY_PASSES more.
+# A training step costs as much as 12 forward passes of G, and a gradient penalty as much as 6.
 UPDATE_PASSES, PENALTY_PASSES = 12, 6
-# ROOFLINE: launch seconds per step and per resolution, and the share of a large matmul's FLOP/s that a step reaches.
+# A device type has launch seconds per step and per resolution, and the share of a large matmul's FLOP/s in a step.
 # The CPU constants were fitted to the step times of the recipe `demo` (docs/lab.md); the MPS constants are a guess.
 ROOFLINE = {"cpu": (0.0, 0.01, 0.7), "mps": (0.0, 0.002, 0.3), "cuda": (0.0006, 0.0001, 0.75)}
 # The CUDA constants were fitted to CUDA graphs of the paper's networks in 16 bits on an H100 (docs/performance.md).
-# Convolutions reach only a share of a large matmul's FLOP/s: SHARES has this share by least number of feature maps.
+# Convolutions reach a larger share of a large matmul's FLOP/s if they have more feature maps.
 SHARES = {1: 0.105, 32: 0.215, 64: 0.47, 128: 0.74, 256: 0.93}
-# A pass moves ACTIVATION_BYTES of memory per activation, and IMAGE_BYTES more per activation of the last resolution.
-ACTIVATION_BYTES, IMAGE_BYTES, WEIGHT_BYTES = 8.1, 2.2, 240  # a step moves WEIGHT_BYTES of memory per weight of G
-# A step needs 64 bytes of memory per activation in float32 (measured on CPUs), and 19 bytes in 16 bits (on CUDA).
-MEMORY_BYTES = {False: 64, True: 19}  # the key says whether the precision has 16 bits
-LARGE_BATCH, ROOM = 32, 1.4  # batch of schedule=official_8gpus; CUDA graphs need ROOM times the memory of eager steps
+# A forward pass moves 8.1 bytes per activation, and 2.2 bytes more per activation of the last resolution.
+ACTIVATION_BYTES, IMAGE_BYTES, WEIGHT_BYTES = 8.1, 2.2, 240  # A step moves 240 bytes per weight of G.
+MEMORY_BYTES = {False: 64, True: 19}  # An activation needs 64 bytes in float32 (CPU), and 19 in 16 bits (CUDA).
+LARGE_BATCH, ROOM = 32, 1.4  # A CUDA graph needs 1.4 times the memory of an eager step.
 
 
 class Speed(NamedTuple):
-    """How fast a device runs training steps: launch time, compute rate and memory bandwidth."""
+    """The speed of a device: launch times, compute rate and memory bandwidth."""
 
-    step_seconds: float  # seconds to launch the operations that every step needs
-    level_seconds: float  # seconds to launch the operations of one resolution
-    flops_per_second: float  # FLOP/s of large matrix products
-    bytes_per_second: float = inf  # memory bandwidth; infinite if bandwidth never limits a step
-    shares: Mapping[int, float] = {1: 1.0}  # share for convolutions, by least feature maps
+    step_seconds: float  # launch seconds per step
+    level_seconds: float  # launch seconds per resolution
+    flops_per_second: float  # of large matrix products
+    bytes_per_second: float = inf  # Infinity means that memory bandwidth never limits a step.
+    shares: Mapping[int, float] = {1: 1.0}  # share of `flops_per_second` by least number of feature maps
 
     @classmethod
     def of(cls, kind: str, precision: Precision, products: float, copies: float = inf) -> "Speed":
-        """Estimate speed from the device type `kind`, the FLOP/s of large matrix products and the bytes/s of copies."""
+        """Estimate speed from the measured FLOP/s of large matrix products and bytes/s of copies."""
         step, level, share = ROOFLINE[kind]
         if kind == "cuda" and precision is not Precision.fp32:
             return cls(step, level, products, copies, SHARES)
-        return cls(step, level, share * products, copies / 2)  # float32 moves twice the bytes, hence / 2
+        return cls(step, level, share * products, copies / 2)  # float32 moves twice the bytes of 16 bits
 
     def seconds(self, architecture: Architecture, resolution: int, batch: int, reg_interval: int) -> float:
-        """The expected mean seconds of a step, lazy penalties included.  For `batch` 0: seconds without images."""
+        """The expected seconds of a step, averaged over steps with and without lazy penalties."""
         passes, found, before = batch * (UPDATE_PASSES + PENALTY_PASSES / reg_interval), self.step_seconds, 0
         for level in resolutions_between(MIN_RESOLUTION, resolution):
             width, total = architecture.width(level), architecture.multiply_adds(level)
-            multiply_adds, before = total - before, total  # `total` includes all lower levels
+            multiply_adds, before = total - before, total  # `total` includes all lower resolutions.
             multiplying = 2 * passes * multiply_adds / (self.flops_per_second * value_at(self.shares, width))
             moved = passes * (ACTIVATION_BYTES + IMAGE_BYTES * (level == resolution)) * width * level**2
-            moved += WEIGHT_BYTES * multiply_adds / level**2  # about as many weights as multiply-adds per pixel
+            moved += WEIGHT_BYTES * multiply_adds / level**2  # Each weight has one multiply-add per pixel.
             found += self.level_seconds + multiplying + moved / self.bytes_per_second
         return found
 
 
 def speed_of(device: torch.device, precision: Precision) -> Speed:
-    """The speed of training steps on `device`, from a measured matrix product and, on CUDA, a copy of 64 MiB."""
+    """Measure the speed of `device` with a large matrix product and, on CUDA, with a copy."""
     precision = precision_on(device, precision)
     dtype = DTYPES.get(precision, torch.float32)
     products = product_rate(device, dtype, 512 if device.type == "cpu" else 4096)
     copies = inf
     if device.type == "cuda":
-        source = torch.ones(2**24, device=device)  # 64 MiB are more than a GPU's caches hold
+        source = torch.ones(2**24, device=device)  # 64 MiB do not fit into a GPU's caches.
         target = torch.empty_like(source)
         copies = 2 * source.nbytes / seconds_of(lambda: target.copy_(source), device)
     return Speed.of(device.type, precision, products, copies)
 
 
 def product_rate(device: torch.device, dtype: torch.dtype, side: int) -> float:
-    """The measured FLOP/s of a product of two matrices with `side` rows and columns."""
+    """Measure the FLOP/s of a product of two matrices [side, side]."""
     a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
     return 2 * side**3 / seconds_of(lambda: a @ b, device)
 
 
 def seconds_of(work: Callable[[], object], device: torch.device, repeats: int = 10) -> float:
-    """The median seconds of one call of `work`, over five rounds after a warm-up round."""
+    """Measure the seconds of one call of `work`: the median of five rounds, after a warm-up round."""
     times = []
     for _ in range(6):
         start = time.perf_counter()
@@ -106,8 +102,8 @@ def seconds_of(work: Callable[[], object], device: torch.device, repeats: int = 
 class PhaseTimes(NamedTuple):
     """The training seconds per image in each phase of a schedule."""
 
-    seconds_per_image: tuple[float, ...]  # one value per phase, in the order of phases
-    measured: frozenset[int]  # resolutions whose steps were timed; for others, `seconds` is estimated
+    seconds_per_image: tuple[float, ...]
+    measured: frozenset[int]  # resolutions whose steps were timed
 
     def seconds(self, schedule: Schedule, before: int, after: int) -> float:
         """The seconds of training from image count `before` to image count `after`."""
@@ -121,20 +117,19 @@ class StepTimes:
     def __init__(
         self, settings: TrainerSettings, architecture: Architecture, device: torch.device, speed: Speed | None = None
     ) -> None:
-        """Args: speed: the speed of the device; None: measure the speed now."""
+        """Measure the speed of the device, unless `speed` is given."""
         self.settings, self.reg_interval = replace(settings, elastic=False), settings.loss.reg_interval
         self.architecture, self.device = architecture, device
         self.speed = speed_of(device, settings.precision) if speed is None else speed
 
     def expected(self, resolution: int, batch: int) -> float:
-        """The expected seconds of a step, from its FLOPs and bytes alone."""
         return self.speed.seconds(self.architecture, resolution, batch, self.reg_interval)
 
     def larger_batches(self, last: Phase, free: int | None) -> str:
-        """Advice to use a larger batch in the `last` phase; an empty text if `free` bytes of GPU memory are too few."""
+        """Advice to use larger batches in the `last` phase; empty if `free` bytes of GPU memory are too few."""
         side, batch = last.resolution, last.batch
         each = MEMORY_BYTES["16" in precision_on(self.device, self.settings.precision)]
-        needed = each * LARGE_BATCH * self.architecture.activations_up_to(side) + 2**30  # 1 GiB for weights
+        needed = each * LARGE_BATCH * self.architecture.activations_up_to(side) + 2**30  # Weights need 1 GiB.
         if side < 128 or batch >= LARGE_BATCH or free is None or ROOM * needed > free:
             return ""
         time = self.expected(side, LARGE_BATCH) / LARGE_BATCH / (self.expected(side, batch) / batch)
@@ -142,15 +137,11 @@ class StepTimes:
         return f"{room}: {needed / 2**30:.0f} GiB, and {1 - time:.0%} less time per image (predicted)."
 
     def measured(self, phases: Sequence[Phase], seconds: float) -> dict[int, float]:
-        """Time steps for `seconds`; returns measured / expected step time by resolution, for as many `phases` as fit.
-
-        The first phase, which has the cheapest steps, is measured first; then the others, from the last one down.
-        The batch of each phase must be the local batch of this device.
-        """
+        """Time steps for at most `seconds`; returns {resolution: timed seconds / expected seconds}."""
         began, ratios, trainer = time.perf_counter(), dict[int, float](), None
         alone = ProcessGroup.single_process(self.device)
         kinds = min(self.reg_interval, 2)
-        for phase in [phases[0], *reversed(phases[1:])]:
+        for phase in [phases[0], *reversed(phases[1:])]:  # The cheapest phase comes first, then the most expensive.
             expected = self.expected(phase.resolution, phase.batch)
             needed = kinds * (WARMUP[self.device.type] + STEPS) * expected * nearest(ratios, phase.resolution)
             if time.perf_counter() - began + needed <= seconds:
@@ -161,15 +152,14 @@ class StepTimes:
     def of_phases(
         self, schedule: Schedule, local_batch: Callable[[int], int] = int, images: int = 0, seconds: float | None = None
     ) -> PhaseTimes:
-        """The seconds per image in each phase.  Steps are measured only in phases that end after image count `images`.
+        """Estimate the seconds per image in each phase; only phases that end after image count `images` are timed.
 
-        Args: local_batch: computes one rank's batch from the whole batch; seconds: time limit of measurements; None:
-        at most MAX_SECONDS and MAX_SHARE of the run on CPUs, and 0 on other devices, whose first steps are slow.
+        `local_batch` computes one rank's batch from the whole batch.  `seconds` limits the time of all measurements.
         """
         phases = [replace(phase, batch=local_batch(phase.batch)) for phase in schedule.phases]
         steps = [self.expected(phase.resolution, phase.batch) for phase in phases]
         expected = tuple(step / phase.batch for step, phase in zip(steps, schedule.phases, strict=True))
-        if seconds is None:
+        if seconds is None:  # On a GPU, steps are not timed, because the first steps are slow.
             whole = PhaseTimes(expected, frozenset()).seconds(schedule, images, schedule.total)
             seconds = min(MAX_SECONDS, MAX_SHARE * whole) if self.device.type == "cpu" else 0.0
         left = {phase.resolution: phase for phase in phases if phase.end > images}
@@ -179,13 +169,13 @@ class StepTimes:
 
 
 def nearest(ratios: Mapping[int, float], resolution: int) -> float:
-    """The value in `ratios` {resolution: value} for the resolution nearest to `resolution`; 1 if `ratios` is empty."""
+    """The value in `ratios` for the resolution nearest to `resolution`; 1 if `ratios` is empty."""
     known = min(ratios, key=lambda one: abs(one.bit_length() - resolution.bit_length()), default=None)
     return 1.0 if known is None else ratios[known]
 
 
 def step_seconds(trainer: Trainer, phase: Phase, device: torch.device) -> float:
-    """Train on noise for a few steps of `phase`; returns the mean seconds of a step, over `reg_interval` steps."""
+    """Train on noise for a few steps of `phase`; returns the mean seconds of a step, lazy penalties included."""
     interval, state, architecture = trainer.loss.reg_interval, trainer.state, trainer.state.g_ema.architecture
     state.images, state.phase_index = (phase.start + phase.end) // 2, phase.index
     state.reset_optimizers()

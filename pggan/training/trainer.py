@@ -1,4 +1,4 @@
-"""The trainer, which takes training steps eagerly or by replaying CUDA graphs."""
+"""Takes training steps, eagerly or by replaying CUDA graphs."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -20,15 +20,13 @@ from pggan.training.cuda_graphs import CapturedStep, is_out_of_memory
 from pggan.training.inputs import StepInputs, StepSpec, scalars_to_tensors, split_into_micro_batches
 from pggan.training.step import train_step
 
-# A phase begins with WARMUP_STEPS eager steps: they create Adam's moments and load kernels, which a capture can't do.
-# Each kind of step (StepSpec), such as a step with a lazy penalty, runs eagerly once before the capture.
-# An eager step first releases all CUDA graphs, because eager steps can't use the memory in the graphs' pool.
+# The first steps of a phase are eager: they create Adam's moments and load kernels, which a capture can't do.
 WARMUP_STEPS = 3
 
 
 @dataclass(eq=False)
 class Trainer:
-    """Holds the training state of one run, and takes training steps."""
+    """Takes training steps, which update `state`."""
 
     state: State
     loss: Loss
@@ -36,20 +34,20 @@ class Trainer:
     _: KW_ONLY
     reducer: GradientReducer = field(default_factory=GradientReducer)
     indices: Callable[[int], Tensor | None] = lambda batch: None  # maps a batch size to this rank's image indices
-    micro_batch_size: Callable[[int], int | None] = lambda batch: None  # maps batch size to micro-batch size
-    scalars_as_tensors: bool = False  # whether eager steps get scalars as tensors, to round as in CUDA graphs
-    capture: bool = False  # whether steps are captured and replayed as CUDA graphs
+    micro_batch_size: Callable[[int], int | None] = lambda batch: None
+    scalars_as_tensors: bool = False  # whether eager steps have to round as CUDA graphs do
+    capture: bool = False  # whether steps run as CUDA graphs
 
     def __post_init__(self) -> None:
-        self.taken: Counter[StepSpec] = Counter()  # number of steps of each kind in this phase
+        self.taken: Counter[StepSpec] = Counter()  # steps of this phase, by kind
         self.captured: dict[StepSpec, CapturedStep] = {}
-        self.pool: Any = None  # handle of the memory pool of all graphs; PyTorch drops a pool that no graph uses
+        self.pool: Any = None  # memory pool of the CUDA graphs; PyTorch drops a pool without graphs
 
     def step(self, phase: Phase, reals: Reals, rng: StepRng, ema_decay: float) -> dict[str, Tensor]:
-        """Update D, then G, then the averaged G.  Returns metrics, which the next step overwrites.
+        """Take a training step; returns metrics, which the next step overwrites.
 
-        Raises StepFailed if memory runs out or CUDA can't capture the step.  Then some weights may be updated already,
-        so build a new trainer.  With several ranks, start new processes: a failed capture can break NCCL's connections.
+        After StepFailed, weights may be half updated, and a failed capture can break NCCL: build a new trainer or, with
+        several ranks, start new processes.
         """
         if phase.index != self.state.phase_index:
             self.state.reset_optimizers()  # the official code also resets Adam at the start of a phase
@@ -63,10 +61,7 @@ class Trainer:
         return metrics
 
     def draw_inputs(self, phase: Phase, reals: Reals, rng: StepRng, ema_decay: float) -> StepInputs:
-        """Draw the inputs of the step after `rng.images` images were shown.
-
-        Each rank draws the random numbers of the whole batch, so that the numbers don't depend on the number of ranks.
-        """
+        """Draw the inputs of a step, which do not depend on the number of ranks."""
         count, latent_size = phase.batch, self.state.g_ema.architecture.latent_size
         due = self.loss.penalties() if rng.images // count % self.loss.reg_interval == 0 else ()
         spec = StepSpec(self.loss, due, self.options, phase.resolution, phase.missing_levels, phase.fading, phase.batch)
@@ -87,7 +82,7 @@ class Trainer:
         return inputs if indices is None else inputs.select(indices)
 
     def release_graphs(self) -> None:
-        """Release all CUDA graphs.  Call this method before you replace tensors that the graphs use."""
+        """Release all CUDA graphs, before tensors that the graphs use are replaced."""
         self.taken.clear()
         self.captured.clear()
 
@@ -101,7 +96,7 @@ class Trainer:
         spec, count = inputs.spec, len(inputs.latents_d)
         try:
             if not self.capture or self.taken[spec] == 0 or self.taken.total() < WARMUP_STEPS:
-                self.captured.clear()  # this frees the graphs' memory for the eager step
+                self.captured.clear()  # Eager steps can't use the memory of CUDA graphs.
                 return self.eager_step(inputs)
             if spec not in self.captured:
                 self.pool = self.pool if self.captured else torch.cuda.graph_pool_handle()
@@ -110,10 +105,10 @@ class Trainer:
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-        # Raise outside of `except`: inside, the traceback of `error` would keep the tensors of the step in memory.
+        # Within `except`, the traceback of `error` would keep the tensors of the step in memory.
         group = min(self.state.g_ema.architecture.stddev_group, count)
         size = min(self.micro_batch_size(spec.batch) or count, count)
-        smaller = max(size // 2 // group, 1) * group  # a multiple of the stddev group size
+        smaller = max(size // 2 // group, 1) * group  # whole groups of minibatch stddev
         eager = {"cuda_graphs": "off"} if self.capture else None  # captured steps need more memory than eager steps
         raise StepFailed(
             f"Out of memory at {spec.resolution}x{spec.resolution} with micro-batches of {size} images.",
