@@ -44,7 +44,7 @@ class RemoteUserError(Exception):
 
 @dataclass(frozen=True)
 class RankInfo:
-    """The rank of a process in the run, and on its machine."""
+    """The rank of a process and the number of ranks, in the run and on one machine."""
 
     rank: int
     world_size: int

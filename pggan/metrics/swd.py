@@ -167,7 +167,7 @@ class SlicedWasserstein(Metric):
 
     def values(self) -> dict[str, float]:
         found = distances(self.patches, self._of_reals(self.count))
-        half = min(self.count, self.task.reals.pyramid.images // 2)  # number of reals in each half
+        half = min(self.count, self.task.reals.pyramid.images // 2)  # Each half has this many reals.
         key = "swd_floor", half
         floor = self.task.once(key, lambda: distances(self._of_reals(half), self._of_reals(half, first=half)))
         named = {label(f"swd/{level}", "patches", self.count): value for level, value in found.items()}

@@ -47,7 +47,7 @@ def capture(function: Callable[[], Metrics], pool: Any = None) -> tuple[Callable
     Raises StepFailed if CUDA can't capture `function`, and RuntimeError if memory runs out.
     """
     torch.cuda.synchronize()
-    gc.collect()  # a capture fails if Python frees GPU memory during the capture
+    gc.collect()  # A capture fails if Python frees GPU memory during the capture.
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
     try:
         # "thread_local" lets other threads (the image reader, NCCL's watchdog) use CUDA during the capture.

@@ -38,7 +38,7 @@ class StepInputs(NamedTuple):
     augment: Tensor | None = None  # ADA's random numbers, as `ada.draw` returns them
 
     def select(self, indices: Tensor) -> "StepInputs":
-        """Select random numbers by image index, and keep all `reals`."""
+        """Select random numbers by image index; `reals` are kept."""
         names = ("latents_d", "latents_g", "mix", "augment")
         drawn = {name: tensor[indices] for name in names if (tensor := getattr(self, name)) is not None}
         return self._replace(**drawn)

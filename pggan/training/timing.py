@@ -22,11 +22,11 @@ EMA_DECAY = 0.999
 MAX_SECONDS = 5.0  # A run times steps for at most this many seconds.
 MAX_SHARE = 0.01  # A run times steps for at most this share of its expected time.
 STEPS = 3  # The median of 3 timed steps counts.
-WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # Untimed steps come before the timed steps.
+WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # This many untimed steps come before the timed steps.
 
 # A training step costs as much as 12 forward passes of G, and a gradient penalty as much as 6.
 UPDATE_PASSES, PENALTY_PASSES = 12, 6
-# A device type has launch seconds per step and per resolution, and the share of a large matmul's FLOP/s in a step.
+# By device: launch seconds per step and per resolution, and the share of a large matmul's FLOP/s that a step reaches.
 # The CPU constants were fitted to the step times of the recipe `demo` (docs/lab.md); the MPS constants are a guess.
 ROOFLINE = {"cpu": (0.0, 0.01, 0.7), "mps": (0.0, 0.002, 0.3), "cuda": (0.0006, 0.0001, 0.75)}
 # The CUDA constants were fitted to CUDA graphs of the paper's networks in 16 bits on an H100 (docs/performance.md).
@@ -41,11 +41,11 @@ LARGE_BATCH, ROOM = 32, 1.4  # A CUDA graph needs 1.4 times the memory of an eag
 class Speed(NamedTuple):
     """The speed of a device: launch times, compute rate and memory bandwidth."""
 
-    step_seconds: float  # launch seconds per step
-    level_seconds: float  # launch seconds per resolution
-    flops_per_second: float  # of large matrix products
+    step_seconds: float  # Every step needs this time to launch operations.
+    level_seconds: float  # Every resolution adds this time to launch operations.
+    flops_per_second: float  # FLOP/s of large matrix products
     bytes_per_second: float = inf  # Infinity means that memory bandwidth never limits a step.
-    shares: Mapping[int, float] = {1: 1.0}  # share of `flops_per_second` by least number of feature maps
+    shares: Mapping[int, float] = {1: 1.0}  # least feature maps: share of `flops_per_second` that convolutions reach
 
     @classmethod
     def of(cls, kind: str, precision: Precision, products: float, copies: float = inf) -> "Speed":

@@ -33,13 +33,13 @@ class Trainer:
     options: ComputeOptions
     _: KW_ONLY
     reducer: GradientReducer = field(default_factory=GradientReducer)
-    indices: Callable[[int], Tensor | None] = lambda batch: None  # maps a batch size to this rank's image indices
+    indices: Callable[[int], Tensor | None] = lambda batch: None  # Maps a batch size to this rank's image indices.
     micro_batch_size: Callable[[int], int | None] = lambda batch: None
     scalars_as_tensors: bool = False  # whether eager steps have to round as CUDA graphs do
     capture: bool = False  # whether steps run as CUDA graphs
 
     def __post_init__(self) -> None:
-        self.taken: Counter[StepSpec] = Counter()  # steps of this phase, by kind
+        self.taken: Counter[StepSpec] = Counter()  # number of steps of each kind in this phase
         self.captured: dict[StepSpec, CapturedStep] = {}
         self.pool: Any = None  # memory pool of the CUDA graphs; PyTorch drops a pool without graphs
 
@@ -50,8 +50,8 @@ class Trainer:
         several ranks, start new processes.
         """
         if phase.index != self.state.phase_index:
-            self.state.reset_optimizers()  # the official code also resets Adam at the start of a phase
-            self.release_graphs()  # replayed graphs would use the old optimizer moments
+            self.state.reset_optimizers()  # The official code also resets Adam at the start of a phase.
+            self.release_graphs()  # Replayed graphs would use the old optimizer moments.
         self.reducer.begin_step(phase, self.state.images)
         inputs = self.draw_inputs(phase, reals, rng, ema_decay)
         metrics = self._take(inputs)
@@ -109,7 +109,7 @@ class Trainer:
         group = min(self.state.g_ema.architecture.stddev_group, count)
         size = min(self.micro_batch_size(spec.batch) or count, count)
         smaller = max(size // 2 // group, 1) * group  # whole groups of minibatch stddev
-        eager = {"cuda_graphs": "off"} if self.capture else None  # captured steps need more memory than eager steps
+        eager = {"cuda_graphs": "off"} if self.capture else None  # Captured steps need more memory.
         raise StepFailed(
             f"Out of memory at {spec.resolution}x{spec.resolution} with micro-batches of {size} images.",
             "Use smaller networks, or a device with more memory.  The same command resumes from the last checkpoint.",
