@@ -17,10 +17,10 @@ from pggan.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PEER_LOST, EXI
 from pggan.core.process import PARENT_VARIABLE, TASK_VARIABLE, environment, signal_handlers
 
 LOOPBACK = "127.0.0.1"  # Some containers can't resolve the name `localhost`.
-RENDEZVOUS_SECONDS = 300  # All ranks have to connect within this time.
-RANKS_VARIABLE = "PGGAN_RANKS"  # This environment variable names a folder that the launcher and the ranks share.
-IGNORED = "SIGURG"  # Torchrun handles only this signal, which nobody sends; `relay` handles all others.
-ENDED = "ended"  # This file has the command's exit code; once the file exists, no rank is restarted.
+RENDEZVOUS_SECONDS = 300  # All ranks have to connect within 300 seconds.
+RANKS_VARIABLE = "PGGAN_RANKS"  # An environment variable names the folder that the launcher shares with the ranks.
+IGNORED = "SIGURG"  # Torchrun handles only SIGURG, which nobody sends; `relay` handles all other signals.
+ENDED = "ended"  # The file `ended` has the command's exit code; once the file exists, no rank is restarted.
 
 
 def launch(
@@ -48,7 +48,7 @@ def launch(
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
             "TORCHELASTIC_SIGNALS_TO_HANDLE": IGNORED,
         }
-        if nnodes == 1 and sys.platform == "linux":  # Without this, Gloo resolves the host name, which can fail.
+        if nnodes == 1 and sys.platform == "linux":  # By default, Gloo resolves the host name, which can fail.
             variables["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
 
         def relay(number: int, frame: FrameType | None) -> None:
@@ -99,8 +99,8 @@ def run_ranks(folder: str, count: int, nnodes: int, rdzv_endpoint: str | None, m
     except (RendezvousError, OSError) as error:
         raise UserError(
             f"The machines did not meet at distributed.rdzv_endpoint={rdzv_endpoint}, or were disconnected: {error}",
-            f"Start the same command on all {nnodes} machines within five minutes. The endpoint is ADDRESS:PORT: "
-            "the address of one machine, which the other machines can reach, and a free port of that machine.",
+            f"Start the same command on all {nnodes} machines within five minutes. The endpoint is ADDRESS:PORT "
+            "of one machine: all machines must be able to reach this address, and the port must be free.",
         ) from error
     return True
 
@@ -145,7 +145,7 @@ def meeting_place(endpoint: str) -> tuple[str, bool | None]:
             with socket.create_connection((host, int(port)), timeout=5) as way:
                 return way.getsockname()[0], False
         except OSError:
-            with suppress(OSError), socket.create_server((host, int(port))):  # Only the host can open this port.
+            with suppress(OSError), socket.create_server((host, int(port))):  # Only the host itself can open its port.
                 # On one machine, two launchers could both open the port, so torchrun has to choose the host.
                 return host, None if host == LOOPBACK else True
             if time.monotonic() > end:

@@ -25,11 +25,11 @@ from pggan.core.devices import device_of_rank, synchronize
 from pggan.core.errors import EXIT_FAILED, EXIT_PEER_LOST, EXIT_USER_ERROR, StepFailed, UserError
 from pggan.distributed.launch import RENDEZVOUS_SECONDS
 
-STEP_TIMEOUT = timedelta(minutes=30)  # Slow networks or evaluations can delay gradients.
-CONTROL_TIMEOUT = timedelta(days=1)  # Ranks may wait for hours while one rank prepares the data.
+STEP_TIMEOUT = timedelta(minutes=30)  # The timeout is long, because slow networks and evaluations delay gradients.
+CONTROL_TIMEOUT = timedelta(days=1)  # The timeout is long, because ranks wait while one rank prepares the data.
 ROUND, POLL_SECONDS = "round", 0.1
-STALL_SECONDS = 300  # A GPU that needs more seconds for a step hangs.
-MAX_STEPS_IN_FLIGHT = 8  # A checkpoint has to wait for all steps in the GPU's queue.
+STALL_SECONDS = 300  # A GPU that needs more than 300 seconds for a step hangs.
+MAX_STEPS_IN_FLIGHT = 8  # The GPU's queue is short, because a checkpoint waits for all queued steps.
 T = TypeVar("T")
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -128,7 +128,7 @@ class ProcessGroup:
         """Raise PeerLost if a collective in the `with` block raises RuntimeError because a rank was lost."""
         try:
             yield
-        except (torch.OutOfMemoryError, torch.AcceleratorError):  # This rank's own GPU has failed.
+        except (torch.OutOfMemoryError, torch.AcceleratorError):  # The rank's own GPU failed, so no rank was lost.
             raise
         except RuntimeError as error:
             raise PeerLost(f"{self.name} lost its connection to the other ranks: {error}") from error
@@ -273,7 +273,7 @@ def run_distributed(info: RankInfo, devices: str, run: Callable[[ProcessGroup], 
         return code
     except RemoteUserError:
         return EXIT_USER_ERROR
-    except StepFailed as error:  # Torchrun then restarts all ranks.
+    except StepFailed as error:  # After StepFailed, torchrun restarts all ranks.
         print(f"{group.name}: {error.problem}", file=sys.stderr, flush=True)
         return EXIT_FAILED
     except PeerLost as error:

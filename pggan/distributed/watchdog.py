@@ -25,7 +25,7 @@ os.kill(rank, signal.SIGKILL)
 
 @contextmanager
 def killed_if_stopped(timeout: float) -> Iterator[None]:
-    """In the `with` block, a guard process kills this process after a stop of `timeout` seconds."""
+    """A guard process kills this process if SIGSTOP stops this process for `timeout` seconds in the `with` block."""
     command = [sys.executable, "-IS", "-c", GUARD, str(os.getpid()), str(timeout)]
     guard = Popen(command, stdin=PIPE, start_new_session=True)  # noqa: S603 - runs this Python
     assert guard.stdin is not None, "stdin is a pipe"

@@ -98,10 +98,10 @@ class Metric(ABC):
 
     paper_images: ClassVar[int]  # number of fakes and of reals in the metric's paper
     least_images: ClassVar[int]
-    least_resolution: ClassVar[int] = 4  # Below this resolution, the metric is left out.
+    least_resolution: ClassVar[int] = 4  # A metric is left out below its least resolution.
     takes_more_fakes: ClassVar[bool] = False  # whether the metric may compare more fakes than reals
     uses_extractor: ClassVar[bool] = False
-    decides: ClassVar[str | None] = None  # The checkpoint with the lowest value of this name is the best.
+    decides: ClassVar[str | None] = None  # name of the value that is lowest for the best checkpoint
 
     def __init__(self, task: Task, count: int) -> None:
         self.task, self.count = task, count
@@ -119,9 +119,9 @@ class Metric(ABC):
 class Evaluation:
     """The results of one evaluation; only rank 0 has pictures."""
 
-    values: dict[str, float]  # by full name, such as kid@inception-50000
+    values: dict[str, float]  # The key is a metric's full name, such as kid@inception-50000.
     notes: list[str]  # hints for reading the values
-    pictures: dict[str, Pixels]  # by file name without suffix
+    pictures: dict[str, Pixels]  # The key is a file name without suffix.
 
 
 class Evaluator:

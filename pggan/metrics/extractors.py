@@ -24,7 +24,7 @@ EXTRACTORS = {
 }
 CHUNK = 32  # images per forward pass
 PIXEL_SIDE = 32
-INCEPTION_SHA256 = "6726825d"  # The SHA-256 of torch-fidelity's weights begins with these digits.
+INCEPTION_SHA256 = "6726825d"  # The SHA-256 of torch-fidelity's Inception weights begins with 6726825d.
 INCEPTION_FILE = f"weights-inception-2015-12-05-{INCEPTION_SHA256}.pth"
 INCEPTION_URL = f"https://github.com/toshas/torch-fidelity/releases/download/v0.2.0/{INCEPTION_FILE}"
 
@@ -75,7 +75,7 @@ class Resized(nn.Module):
 
 def efficientnet_lite0() -> nn.Module:
     """EfficientNet-Lite0: 1280 features of images resized to 128x128."""
-    return Resized(load_efficientnet_lite0(), SIDE)  # The network scales pixels itself.
+    return Resized(load_efficientnet_lite0(), SIDE)  # EfficientNet-Lite0 scales pixels itself.
 
 
 def pixels() -> Callable[[Tensor], Tensor]:

@@ -18,8 +18,8 @@ QUANTILE = 0.05  # A fake is a copy if it is nearer to a real than 95 % of the r
 # Rounding separates the features of two equal images by at most SAME_IMAGE x the mean norm of all features.
 # A deep network makes about 2^18 random rounding errors of 2^-24; their sum is 2^-15, half of SAME_IMAGE.
 SAME_IMAGE = 2.0**-14
-ROWS = 8  # The picture shows the 8 fakes that are nearest to training images.
-SHOWN = 4  # The picture shows each fake beside its 4 nearest training images.
+ROWS = 8  # A picture shows the 8 fakes that are nearest to training images.
+SHOWN = 4  # A picture shows each fake beside the fake's 4 nearest training images.
 
 
 def distance_blocks(others: Tensor, *orientations: Tensor) -> Iterator[tuple[int, Tensor]]:
@@ -29,7 +29,7 @@ def distance_blocks(others: Tensor, *orientations: Tensor) -> Iterator[tuple[int
     """
     for start in range(0, len(orientations[0]), DISTANCE_ROWS):
         rows = [one[start : start + DISTANCE_ROWS].double() for one in orientations]
-        # With this fast mode, two equal features of norm L have a distance of up to 1e-7 L instead of 0.
+        # With use_mm_for_euclid_dist, two equal features of norm L have a distance of up to 1e-7 L instead of 0.
         blocks = (torch.cdist(one, others.double(), compute_mode="use_mm_for_euclid_dist") for one in rows)
         yield start, reduce(torch.minimum, blocks)
 
@@ -63,7 +63,7 @@ class PrecisionRecall(Comparison):
     """
 
     paper_images = 50_000
-    least_images = 20  # With fewer images, the balls would be so large that they cover everything.
+    least_images = 20  # With fewer than 20 images, the balls would cover everything.
 
     def compare(self, fakes: Tensor, reals: Tensor) -> dict[str, tuple[float, int]]:
         return {"precision": (covered(fakes, reals), self.count), "recall": (covered(reals, fakes), self.count)}
@@ -126,7 +126,7 @@ class FrechetInceptionDistance(Comparison):
     """
 
     paper_images = 50_000
-    least_images = 16  # The paper has no minimum.
+    least_images = 16  # FID's paper gives no least number of images.
     takes_more_fakes = True
     decides = "fid"
 
@@ -170,7 +170,7 @@ class NearestNeighbours(Metric):
 
     paper_images = 1000  # With 1000 fakes, the share of copies has a standard error below 1 %.
     uses_extractor = True
-    least_images = round(1 / QUANTILE)  # Of fewer distances, the 5 % quantile would be nearly the minimum.
+    least_images = round(1 / QUANTILE)  # Of fewer than 20 distances, the 5 % quantile would be nearly the minimum.
 
     def __init__(self, task: Task, count: int) -> None:
         super().__init__(task, count)

@@ -23,9 +23,9 @@ from pggan.networks.networks import Generator
 from pggan.sampling.generate import RenderSettings, draw, render_each, seed_latents
 from pggan.sampling.images import Pixels
 
-MAX_IMAGES = 64  # A block has at most this many images.
-BLOCK_PIXELS = 2**24  # A block has at most this many pixels: 16 images of 1024x1024.
-DRAWN_PIXELS = 2**22  # G draws batches of at most this many pixels: 4 images of 1024x1024.
+MAX_IMAGES = 64  # A block has at most 64 images.
+BLOCK_PIXELS = 2**24  # A block has at most 2^24 pixels: 16 images of 1024x1024.
+DRAWN_PIXELS = 2**22  # G draws batches of at most 2^22 pixels: 4 images of 1024x1024.
 
 
 class Images(Protocol):

@@ -123,7 +123,7 @@ def stored(block: Tensor) -> Tensor:
     """Move a float32 tensor to a memory-mapped temporary file; raises UserError if the disk is full."""
     try:
         with tempfile.TemporaryFile() as file:
-            # Write first: on a full disk, writing to mapped memory would kill the process (SIGBUS).
+            # The file is written before the mapping: on a full disk, a write to mapped memory kills the process.
             file.write(block.numpy().tobytes())
             return torch.from_numpy(np.memmap(file, np.float32, "r+", shape=tuple(block.shape)))
     except OSError as error:
@@ -157,7 +157,7 @@ class SlicedWasserstein(Metric):
     """SWD at each level and the mean: of fakes and reals (`swd`), and of two halves of the reals (`swd_floor`)."""
 
     paper_images = 16_384
-    least_images = 16  # With fewer reals, the floor would be noise.
+    least_images = 16  # With fewer than 16 reals, SWD between two halves of the reals would be noise.
     least_resolution = 8  # A patch of 7x7 does not fit into 4x4.
     decides = "swd/mean"
 
@@ -167,7 +167,7 @@ class SlicedWasserstein(Metric):
 
     def values(self) -> dict[str, float]:
         found = distances(self.patches, self._of_reals(self.count))
-        half = min(self.count, self.task.reals.pyramid.images // 2)  # Each half has this many reals.
+        half = min(self.count, self.task.reals.pyramid.images // 2)  # `half` is the number of reals in each half.
         key = "swd_floor", half
         floor = self.task.once(key, lambda: distances(self._of_reals(half), self._of_reals(half, first=half)))
         named = {label(f"swd/{level}", "patches", self.count): value for level, value in found.items()}

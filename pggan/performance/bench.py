@@ -29,8 +29,8 @@ from pggan.losses.base import Reals
 from pggan.training.build import TrainerSettings, build_trainer
 from pggan.training.timing import EMA_DECAY, WARMUP
 
-QUEUED_UPDATES = 10  # A GPU is synchronized only after this many steps, because waiting costs time.
-LONG_AFTER = 10**9  # Deep gradient compression (DGC) has warmed up at this image count.
+QUEUED_UPDATES = 10  # A GPU is synchronized only after 10 or more steps, because waiting costs time.
+LONG_AFTER = 10**9  # Deep gradient compression (DGC) has warmed up after 10^9 images.
 Row = dict[str, Any]
 Step = Callable[[Phase, Reals, StepRng], object]
 

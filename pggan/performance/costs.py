@@ -26,14 +26,14 @@ from pggan.networks.networks import Generator, count_parameters, new_discriminat
 from pggan.networks.projected import ProjectedDiscriminator
 from pggan.training.timing import MEMORY_BYTES, Speed
 
-NCCL_BYTES = int(1.6e9)  # NCCL needs this memory on each of several GPUs (github.com/NVIDIA/nccl/issues/864).
+NCCL_BYTES = int(1.6e9)  # NCCL needs 1.6 GB on each of several GPUs (github.com/NVIDIA/nccl/issues/864).
 SENT_BYTES = 3  # DGC sends a 16-bit position and an 8-bit value for each gradient entry.
 
 Scaling = StrEnum("Scaling", "strong weak")
 # Gradients are summed by an all-reduce in fp32 or bf16, or by deep gradient compression (dgc, Lin et al. 2018).
 # DGC gathers the largest gradient entries of all devices, and their positions.
 Reduction = StrEnum("Reduction", "fp32 bf16 dgc")
-COUNTED_IMAGES = 8  # FLOPs are counted for about this many images, and then scaled to the batch.
+COUNTED_IMAGES = 8  # FLOPs are counted for about 8 images, and then scaled to the batch.
 
 
 class CostCounter:
@@ -100,7 +100,7 @@ class Card(NamedTuple):
     bytes_per_second: float
     gib: float
     watts: float
-    teraflops: Mapping[str, float]  # by precision, without sparsity
+    teraflops: Mapping[str, float]  # 10^12 FLOP/s of dense matrix products, by precision
 
     @property
     def memory_bytes(self) -> int:
@@ -133,7 +133,7 @@ OTHER_WATTS = {"cpu": 100, "mps": 40, "cuda": 300}  # guessed watts of devices t
 
 
 def card_of(device: str | None) -> Card | None:
-    """The data sheet of the GPU `device`; None for None.  Raises UserError if the GPU is unknown."""
+    """The data sheet of the GPU `device`, or None if `device` is None; raises UserError if the GPU is unknown."""
     if device is not None and device.lower() not in CARDS:
         raise UserError(f"device={device} is not known.", nearest(device.lower(), CARDS))
     return None if device is None else CARDS[device.lower()]
@@ -145,7 +145,7 @@ def card_of(device: str | None) -> Card | None:
 class Link(NamedTuple):
     """The connection between two neighbours in the ring of devices."""
 
-    bytes_per_second: float  # in one direction, while both directions are busy
+    bytes_per_second: float  # bandwidth in one direction, while both directions are busy
     latency_seconds: float
     source: str
 
@@ -170,9 +170,9 @@ class Load(NamedTuple):
     steps: int
     batch: int
     group: int  # size of a group of minibatch stddev, which stays on one device
-    seconds: float  # per step
+    seconds: float  # time of one step
     fixed_seconds: float  # the part of a step's time that does not depend on the batch size
-    numels: tuple[int, ...]  # gradient entries of G and of D
+    numels: tuple[int, ...]  # numbers of gradient entries of G and of D
 
 
 class Cluster(NamedTuple):
@@ -198,7 +198,7 @@ class Cluster(NamedTuple):
             steps, seconds, reducing = load.steps / devices, load.seconds, devices
             if self.scaling is Scaling.strong:
                 groups = -(-load.batch // load.group)
-                most = min(-(-groups // devices) * load.group, load.batch)  # The slowest device has this many images.
+                most = min(-(-groups // devices) * load.group, load.batch)  # number of images on the slowest device
                 seconds = load.fixed_seconds + (load.seconds - load.fixed_seconds) * most / load.batch
                 steps, reducing = load.steps, min(devices, groups)
             compute += steps * seconds
@@ -211,5 +211,5 @@ class Cluster(NamedTuple):
             "hours": hours,
             "device_hours": devices * hours,
             "efficiency": alone / (devices * hours),
-            "communication": communication / (compute + communication),  # share of the step time
+            "communication": communication / (compute + communication),  # share of the training time
         }

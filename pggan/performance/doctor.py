@@ -42,9 +42,9 @@ class Check(NamedTuple):
     """One check of this machine, and a remedy for the user."""
 
     what: str
-    how: Callable[[torch.device], tuple[str, bool]]  # returns findings, and whether all is well
+    how: Callable[[torch.device], tuple[str, bool]]  # The check returns findings, and whether all is well.
     remedy: str
-    needed: bool = False  # If true, training can't run when this check fails.
+    needed: bool = False  # `needed` says whether training can't run if the check fails.
 
     def row(self, device: torch.device) -> dict[str, str]:
         """Run the check; an exception counts as a failed check."""

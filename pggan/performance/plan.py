@@ -38,8 +38,8 @@ from pggan.performance.costs import (
 from pggan.performance.hours import facts_of
 from pggan.training.timing import StepTimes
 
-CALIBRATION_SECONDS = 120.0  # With calibrate=true, steps are timed for at most this many seconds.
-PROCESSES = (1, 2, 4, 8, 16, 64, 256)  # The scaling table has these numbers of ranks by default.
+CALIBRATION_SECONDS = 120.0  # With calibrate=true, steps are timed for at most 120 seconds.
+PROCESSES = (1, 2, 4, 8, 16, 64, 256)  # numbers of ranks that the scaling table has by default
 UNITS = (("days", 86400), ("hours", 3600), ("minutes", 60), ("seconds", 1))
 DGC_RATIO = 0.1  # default of gradients.ratio in the scaling table
 

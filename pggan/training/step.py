@@ -31,7 +31,7 @@ def train_step(state: State, micro_batches: Sequence[StepInputs], reducer: Gradi
     for micro_batch in micro_batches:  # G draws new fakes while the ranks sum D's gradients
         with use_options(g.network, options):
             fakes = g.network(micro_batch.latents_g, micro_batch.reals.fake_labels, side, first.alpha)
-            if micro_batch is first:  # D must be updated before it scores G's fakes
+            if micro_batch is first:  # D must be updated before D scores G's fakes.
                 metrics, terms = update(d, terms, wait_for_d(), first.learning_rate_d, batch), []
             with use_options(d.network, options, frozen=True):
                 terms.append(backward(g, g_terms(state, micro_batch, fakes), batch, reducer))

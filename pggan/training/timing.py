@@ -19,10 +19,10 @@ from pggan.training.build import TrainerSettings, build_trainer
 from pggan.training.trainer import Trainer
 
 EMA_DECAY = 0.999
-MAX_SECONDS = 5.0  # A run times steps for at most this many seconds.
-MAX_SHARE = 0.01  # A run times steps for at most this share of its expected time.
+MAX_SECONDS = 5.0  # A run times steps for at most 5 seconds.
+MAX_SHARE = 0.01  # A run times steps for at most 1 % of its expected time.
 STEPS = 3  # The median of 3 timed steps counts.
-WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # This many untimed steps come before the timed steps.
+WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # Steps are timed after 2 untimed steps or, on CUDA, after 5.
 
 # A training step costs as much as 12 forward passes of G, and a gradient penalty as much as 6.
 UPDATE_PASSES, PENALTY_PASSES = 12, 6
@@ -41,11 +41,11 @@ LARGE_BATCH, ROOM = 32, 1.4  # A CUDA graph needs 1.4 times the memory of an eag
 class Speed(NamedTuple):
     """The speed of a device: launch times, compute rate and memory bandwidth."""
 
-    step_seconds: float  # Every step needs this time to launch operations.
-    level_seconds: float  # Every resolution adds this time to launch operations.
+    step_seconds: float  # seconds to launch the operations that every step needs
+    level_seconds: float  # seconds to launch the operations of one resolution
     flops_per_second: float  # FLOP/s of large matrix products
     bytes_per_second: float = inf  # Infinity means that memory bandwidth never limits a step.
-    shares: Mapping[int, float] = {1: 1.0}  # least feature maps: share of `flops_per_second` that convolutions reach
+    shares: Mapping[int, float] = {1: 1.0}  # FLOP/s share of convolutions, by least number of feature maps
 
     @classmethod
     def of(cls, kind: str, precision: Precision, products: float, copies: float = inf) -> "Speed":
@@ -141,7 +141,7 @@ class StepTimes:
         began, ratios, trainer = time.perf_counter(), dict[int, float](), None
         alone = ProcessGroup.single_process(self.device)
         kinds = min(self.reg_interval, 2)
-        for phase in [phases[0], *reversed(phases[1:])]:  # The cheapest phase comes first, then the most expensive.
+        for phase in [phases[0], *reversed(phases[1:])]:  # The cheapest phase is timed first, then the most expensive.
             expected = self.expected(phase.resolution, phase.batch)
             needed = kinds * (WARMUP[self.device.type] + STEPS) * expected * nearest(ratios, phase.resolution)
             if time.perf_counter() - began + needed <= seconds:

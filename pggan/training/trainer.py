@@ -108,8 +108,8 @@ class Trainer:
         # Within `except`, the traceback of `error` would keep the tensors of the step in memory.
         group = min(self.state.g_ema.architecture.stddev_group, count)
         size = min(self.micro_batch_size(spec.batch) or count, count)
-        smaller = max(size // 2 // group, 1) * group  # whole groups of minibatch stddev
-        eager = {"cuda_graphs": "off"} if self.capture else None  # Captured steps need more memory.
+        smaller = max(size // 2 // group, 1) * group  # Micro-batches have whole groups of minibatch stddev.
+        eager = {"cuda_graphs": "off"} if self.capture else None  # captured steps need more memory than eager steps
         raise StepFailed(
             f"Out of memory at {spec.resolution}x{spec.resolution} with micro-batches of {size} images.",
             "Use smaller networks, or a device with more memory.  The same command resumes from the last checkpoint.",
