@@ -6,7 +6,7 @@ from typing import Any
 from pggan.core.process import __version__ as __version__
 from pggan.core.process import set_library_defaults
 
-# `__getattr__` imports the module of a public name when the name is first used, because torch takes long to import.
+# Public names are imported when they are first used, because importing torch takes long.
 PUBLIC = {
     "load": "pggan.sampling.trained_generator:load",
     "train": "pggan.cli.main:train",

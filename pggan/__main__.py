@@ -1,4 +1,4 @@
-"""The entry point of `python -m pggan COMMAND key=value …`."""
+"""Runs `python -m pggan COMMAND key=value …`."""
 
 from pggan.cli.main import console
 

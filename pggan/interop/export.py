@@ -1,7 +1,4 @@
-"""`pggan export` writes a generator as safetensors, as ONNX, as a Hugging Face folder or as a web page.
-
-`from_pretrained` loads a generator from a Hugging Face folder or repository.
-"""
+"""Writes a generator as safetensors, as ONNX, as a Hugging Face folder or as a web page."""
 
 import json
 import re
@@ -29,7 +26,7 @@ from pggan.sampling.marks import mark_line
 from pggan.sampling.trained_generator import TrainedGenerator, load
 
 SAMPLES = "samples.png"
-SEEDS = "0-15"  # seeds of the sample images
+SEEDS = "0-15"
 COLUMNS = 4
 CARD = """---
 library_name: pggan
@@ -82,7 +79,7 @@ def run(config: ExportConfig) -> int:
     what = f"{out}: {generator.resolution}x{generator.resolution}, alpha {generator.alpha:g}"
     if config.format in ("safetensors", "onnx"):
         check_output(config.out, (f".{config.format}",)).parent.mkdir(parents=True, exist_ok=True)
-    elif out.exists() and (not out.is_dir() or any(out.iterdir())):  # existing files are never replaced
+    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"out={out} exists.", "Name a new or empty directory, or remove that file or directory first.")
     match config.format:
         case "safetensors":
@@ -122,15 +119,15 @@ def naming_the_extra() -> Iterator[None]:
 
 
 def with_provenance(generator: TrainedGenerator, config: ExportConfig) -> TrainedGenerator:
-    """Copy the generator, with `config`'s licence and data statement; raises UserError for a malformed licence."""
-    if config.license is not None and not re.fullmatch(r"[\w.+-]+", config.license):  # goes into the model card's YAML
+    """Copy the generator, with the licence and data statement in `config`; raises UserError for a malformed licence."""
+    if config.license is not None and not re.fullmatch(r"[\w.+-]+", config.license):  # The licence becomes YAML text.
         remedy = "Give a licence's identifier on Hugging Face, or license=other with an explanation in data_statement=."
         raise UserError(f"license={config.license} is not the identifier of a licence.", remedy)
     return TrainedGenerator(replace(generator.loaded, **stated_in(vars(config))))
 
 
 def write_folder(generator: TrainedGenerator, folder: Path, mark: str | None = None) -> None:
-    """Write a generator's weights, configuration, sample images and model card into `folder`: all files or none."""
+    """Write a generator's weights, configuration, sample images and model card to `folder`: all files or none."""
     samples = contact_sheet(generator.render(generator.latents(SEEDS)), COLUMNS, generator.resolutions[-1])
     with atomic_directory(folder) as temporary:
         save_generator(generator.loaded, temporary / GENERATOR_FILE)
@@ -144,7 +141,7 @@ def from_pretrained(name: str | Path, *, revision: str | None = None, device: st
     """Load a generator from a folder of `pggan export format=hf`, or from a repository USER/NAME of Hugging Face.
 
     Args: revision: a branch, tag or commit of the repository; device: auto, cpu, cuda or mps.
-    Raises UserError if there is no such folder or repository, or no valid generator in it.
+    Raises UserError if there is no such folder or repository, or no valid generator.
     """
     if Path(name).is_dir():
         return load(name, device)
@@ -159,7 +156,7 @@ def from_pretrained(name: str | Path, *, revision: str | None = None, device: st
 
 
 def model_card(generator: TrainedGenerator, name: str) -> str:
-    """Return the model card of a generator called `name`: a README.md for Hugging Face that begins with metadata."""
+    """Return a README.md for Hugging Face with facts about the generator."""
     return CARD.format(
         g=generator,
         a=generator.network.architecture,

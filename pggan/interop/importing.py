@@ -1,8 +1,7 @@
-"""`pggan import` converts networks that another program has trained into a generator file of pggan.
+"""`pggan import` converts networks of other programs into a generator file of pggan.
 
-Like pggan, all these programs scale weights by gain / sqrt(fan-in) at run time (equalized learning rate).  If gains
-differ, the import multiplies weights by the ratio of gains.  pytorch_GAN_zoo also scales biases at run time; pggan does
-not, so the import multiplies these biases by pytorch_GAN_zoo's scale.
+Like pggan, these programs multiply weights by gain / sqrt(fan-in) at run time; the import corrects different gains.
+pytorch_GAN_zoo also scales biases at run time, so the import stores scaled biases.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +23,7 @@ from pggan.networks.networks import Discriminator, Generator, count_parameters
 from pggan.sampling.files import check_output
 
 Array = npt.NDArray[Any]
-# The layers of G have these names in each program.  `number` is 0 at 4x4, and `detail` is 0 at the final level.
+# Names of G's layers: `number` is 0 at 4x4, `detail` is 0 at the highest resolution, and `below` is `number` - 1.
 OURS = ("stem.dense", "stem.conv", "blocks.{side}.up_conv", "blocks.{side}.conv", "to_rgb.{side}")
 OFFICIAL = ("4x4/Dense", "4x4/Conv", "{side}x{side}/Conv0", "{side}x{side}/Conv1", "ToRGB_lod{detail}")
 GAN_ZOO = ("formatLayer", "groupScale0.0", "scaleLayers.{below}.0", "scaleLayers.{below}.1", "toRGBLayers.{number}")
@@ -35,7 +34,7 @@ PRO_GAN = (
     "layers.{number}.conv_2",
     "rgb_converters.{number}",
 )
-# The layers of D have these names in each program.  `below` is `number` - 1.
+# Names of D's layers: `detail` is 0 at the highest resolution.
 OURS_D = (
     *("head.conv", "head.dense", "head.score"),
     *("blocks.{side}.conv", "blocks.{side}.down_conv", "from_rgb.{side}"),
@@ -52,14 +51,14 @@ PRO_GAN_D = (
     *("layers.{detail}.conv_1", "layers.{detail}.conv_2", "layers.{detail}.conv_3"),
     *("layers.{detail}.conv_1", "layers.{detail}.conv_2", "from_rgb.{detail}.0"),
 )
-# The import multiplies weights of pytorch_GAN_zoo and pro-gan-pth by (the layer's gain there / its gain in pggan).
+# The gains of pytorch_GAN_zoo and pro-gan-pth are larger than pggan's by these factors, in these layers only.
 GAINS = {"stem.dense": 4.0, "to_rgb.{side}": sqrt(2.0), "head.score": sqrt(2.0)}
 UNFIT = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RuntimeError)  # errors of malformed files
 # pggan's networks support only these values of other programs' settings.
 FIXED = {
     **{"normalize_latents": True, "use_wscale": True, "use_pixelnorm": True, "use_leakyrelu": True},
     "pixelnorm_epsilon": 1e-8,
-    # With a loss other than WGANGP, generators of pytorch_GAN_zoo end in tanh, which pggan's generators lack.
+    # With another loss, generators of pytorch_GAN_zoo end in tanh, which pggan's generators lack.
     **{"leakyReluLeak": 0.2, "perChannelNormalization": True, "equalizedlR": True, "lossCriterion": "WGANGP"},
     "use_eql": True,  # equalized learning rate in pro-gan-pth
 }
@@ -111,14 +110,14 @@ def read_foreign(path: Path) -> Foreign:
 
 
 def from_official(*networks: PickledNetwork) -> Foreign:
-    """Convert networks of the official implementation (TensorFlow 1): G, D and averaged G, or the averaged G alone."""
+    """Convert networks of the official implementation (TensorFlow 1): G, D and averaged G, or only averaged G."""
     everything = [{name: np.asarray(value) for name, value in one.state["variables"]} for one in networks]
     raw, d, average = everything if len(networks) == 3 else (None, None, everything[-1])
     settings = networks[-1].state["static_kwargs"]
     require_ours(settings)
 
-    def layer(values: Mapping[str, Array], name: str) -> tuple[Array, Array]:  # the file's last axes are [in, out]
-        if f"{name}_up/weight" in values:  # transposed convolutions store mirrored weights [H, W, out, in]
+    def layer(values: Mapping[str, Array], name: str) -> tuple[Array, Array]:  # TensorFlow kernels are [H, W, in, out].
+        if f"{name}_up/weight" in values:  # Transposed convolutions have mirrored kernels [H, W, out, in].
             return values[f"{name}_up/weight"].transpose(2, 3, 0, 1)[:, :, ::-1, ::-1], values[f"{name}_up/bias"]
         name += "_down" * (f"{name}_down/weight" in values)
         return np.moveaxis(values[f"{name}/weight"], (-1, -2), (0, 1)), values[f"{name}/bias"]
@@ -134,7 +133,7 @@ def from_official(*networks: PickledNetwork) -> Foreign:
         resampling=Resampling.unfused if unfused else Resampling.fused,
         stddev_group=max(group, 1),
     )
-    # `lod` (level of detail) is 0 at the final resolution and 1 at half of it; the fraction of `lod` is 1 - alpha.
+    # The integer part of `lod` counts levels below the final resolution; the fraction is 1 - alpha.
     sides = generator.architecture.resolutions[::-1]
     detail = min(max(float(average["lod"]), 0.0), len(sides) - 1.0)
     averaged = LoadedGenerator(generator, sides[int(detail)], 1.0 - detail % 1, 0)
@@ -142,14 +141,14 @@ def from_official(*networks: PickledNetwork) -> Foreign:
 
 
 def from_gan_zoo(state: Mapping[str, Any], config: Any, raw: Any, d: Any) -> Foreign:
-    """Convert the state dicts of averaged G, G and D of pytorch_GAN_zoo; `config` is the configuration in the file."""
+    """Convert pytorch_GAN_zoo's state dicts of averaged G, G and D; `config` holds settings of the networks."""
     settings = config.state if isinstance(config, Instance) and isinstance(config.state, dict) else {}
     require_ours(settings)
 
     def layer(theirs: Mapping[str, Array], name: str) -> tuple[Array, Array]:
         weight = theirs[f"{name}.weight"]
         bias = theirs[f"{name}.bias"] * sqrt(2.0 / weight[0].size)  # pytorch_GAN_zoo scales biases like weights
-        if name == GAN_ZOO_D[0]:  # pytorch_GAN_zoo's stddev of 4 images divides by 3, so it is larger than ours
+        if name == GAN_ZOO_D[0]:  # pytorch_GAN_zoo's minibatch variance divides by 3, not by 4.
             weight = np.concatenate([weight[:, :-1], weight[:, -1:] * sqrt(4 / 3)], 1)
         return weight, bias
 
@@ -162,16 +161,13 @@ def from_gan_zoo(state: Mapping[str, Any], config: Any, raw: Any, d: Any) -> For
 
 
 def from_pro_gan_pth(saved: Mapping[str, Any], raw: Any, d: Any) -> Foreign:
-    """Convert networks of pro-gan-pth 3, each a dictionary with `conf` and `state_dict`: averaged G, G and D.
-
-    In pro-gan-pth, scripts normalise latents before they call the generator; in pggan, the generator does.
-    """
+    """Convert networks of pro-gan-pth 3, each a dictionary with `conf` and `state_dict`: averaged G, G and D."""
     require_ours(saved.get("conf", {}))
 
     def layer(theirs: Mapping[str, Array], name: str) -> tuple[Array, Array]:
         weight = theirs[f"{name}.weight"]
         if name == PRO_GAN[0] and "rgb_converters.0.weight" in theirs:
-            # A transposed convolution of 1x1 latents, with weights [Z, C, 4, 4], equals a dense layer.
+            # A transposed convolution [Z, C, 4, 4] of 1x1 latents equals a dense layer.
             weight = weight.transpose(1, 2, 3, 0).reshape(-1, len(weight))
         return weight, theirs[f"{name}.bias"]
 
@@ -183,7 +179,7 @@ def from_pro_gan_pth(saved: Mapping[str, Any], raw: Any, d: Any) -> Foreign:
 
 
 def require_ours(settings: Mapping[str, Any]) -> None:
-    """Raise ValueError if a setting of another program has a value that pggan's networks do not support."""
+    """Raise ValueError if a setting has a value that pggan's networks do not support."""
     for name, value in FIXED.items():
         if settings.get(name, value) != value:
             raise ValueError(f"it was built with {name}={settings[name]}, which pggan does not support")
@@ -195,7 +191,7 @@ def reason(error: Exception) -> str:
 
 
 def tensors_of(state: Any) -> dict[str, Array]:
-    """Return a state dict's tensors as arrays by name, without the part 'module' that DataParallel adds to names."""
+    """Return a state dict's tensors as arrays by name, without DataParallel's `module` in names."""
     tensors = {name: one for name, one in state.items() if isinstance(one, torch.Tensor)} if state else {}
     return {
         ".".join(part for part in name.split(".") if part != "module"): value.detach().numpy()
@@ -211,12 +207,10 @@ def translated(
     num_classes: int = 0,
     **of_d: Any,
 ) -> tuple[Generator, dict[str, Generator | Discriminator], list[str]]:
-    """Convert another program's arrays to networks: the averaged G, G and D by name, and notes on missing networks.
+    """Convert another program's arrays to networks: the averaged G, G and D by name, and notes on unusable networks.
 
-    Args: names: names of the layers of G and of D in the other program; theirs: arrays by name of the averaged G, of G
-    and of D (None if missing); layer: finds the weight [O, I, …] and bias of a layer in these arrays by the layer's
-    name; of_d: fields of the architecture that matter to D only.
-    Raises ValueError, KeyError or RuntimeError if an array of the averaged G is missing, misshapen or not finite.
+    Args: names: the other program's layer names in G and in D; theirs: arrays by name of averaged G, G and D, or None;
+    layer: finds a layer's weight [O, I, …] and bias by the layer's name; of_d: fields of Architecture that only D uses.
     """
     averaged, raw, d = theirs
     assert averaged is not None
@@ -246,7 +240,7 @@ def translated_state(
     layer: Callable[[Mapping[str, Array], str], tuple[Array, Array]],
     stem: Stem,
 ) -> dict[str, torch.Tensor]:
-    """Convert another program's arrays of one network to pggan's state dict; `translated` explains the arguments."""
+    """Convert another program's arrays of one network to pggan's state dict; see `translated`."""
     rgb, state = names[-1].partition("{")[0], dict[str, torch.Tensor]()
     count = sum(name.startswith(rgb) and name.endswith("weight") for name in theirs)
     for number in range(count):
@@ -267,7 +261,7 @@ def translated_state(
 def architecture_of(
     rgb: list[torch.Tensor], latent_size: int, stem: Stem, num_classes: int, **of_d: Any
 ) -> Architecture:
-    """Find the architecture whose to-RGB layers, 4x4 first, have the shapes of `rgb`; raises ValueError if none has."""
+    """Return the architecture that fits the to-RGB weights `rgb`, 4x4 first; raises ValueError if there is none."""
     widths = [weight.shape[1] for weight in rgb]
     for stage, width in enumerate(widths, 1):
         architecture = Architecture(

@@ -1,8 +1,6 @@
-"""Writes a generator as an ONNX graph of plain operators, with run-time scales folded into the weights.
+"""Writes a generator as an ONNX graph of plain operators: layer by layer, without tracing, with scales in the weights.
 
-This module builds a graph layer by layer instead of tracing the network.  So the graph has no details of training
-(run-time scales, in-place operations), accepts any batch size, and needs no exporter package.
-Shapes: N batch, Z latent size, L labels, C feature maps, R resolution.
+N batch size, Z latent size, L labels, C feature maps, R resolution.
 """
 
 import json
@@ -30,44 +28,42 @@ from pggan.ops.fused import EPSILON, LEAKY_SLOPE
 from pggan.sampling.latents import mean_features
 
 CENTER = 4  # index of the center in a flattened 3x3 neighbourhood
-OPSET = 17  # ONNX operator set of 2022, which all current runtimes support, also in browsers
-IR_VERSION = 8  # version of the ONNX file format that came with OPSET
-TOLERANCE = 1e-4  # allowed difference between pixels in [-1, 1]: about 1/80 of the step between 8-bit values
-# Images may also differ by ROUNDINGS times the network's float32 rounding error, if this exceeds TOLERANCE.
-# Networks with little training have large rounding errors, because their pixel norm divides by nearly 0.
+OPSET = 17  # version of 2022, which all current runtimes support, also in browsers
+IR_VERSION = 8  # version of the ONNX file format that came with operator set 17
+TOLERANCE = 1e-4  # allowed difference between pixels in [-1, 1], about 1/80 of an 8-bit step
+# Networks with little training amplify rounding, so differences of this many rounding errors are allowed, too.
 ROUNDINGS = 8
-BATCHES = (1, 3)  # batch sizes at which images are compared, because a graph has to accept any batch size
-Inputs = dict[str, Tensor]  # a graph's inputs by name: `latents` [N, Z], one-hot `labels` [N, L] …
-Shapes = dict[str, list[str | int]]  # shapes by tensor name; a dimension with a name, such as "N", may have any size
+BATCHES = (1, 3)  # A graph has to accept any batch size, so images are compared at two batch sizes.
+Inputs = dict[str, Tensor]  # tensors by name: `latents` [N, Z], one-hot `labels` [N, L], `truncation` [1]
+Shapes = dict[str, list[str | int]]  # shapes by tensor name; a named dimension, such as "N", may have any size
 
 
 class DifferenceError(Exception):
-    """An exported generator's images differ from PyTorch's, which is a bug of pggan, not a mistake of the user."""
+    """An exported generator's images differ from PyTorch's, which is a bug of pggan, not a user's mistake."""
 
 
 class Graph:
-    """Builds an ONNX graph: collects its nodes and weights, and names the results of nodes."""
+    """Collects the nodes and weights of an ONNX graph."""
 
     def __init__(self) -> None:
         self.nodes: list[Any] = []
         self.weights: list[Any] = []
 
     def __call__(self, operator: str, *inputs: Any, name: str = "", **attributes: Any) -> str:
-        """Add a node, and return the name of its output; an input is another output's name, or a constant to store."""
+        """Add a node, and return the name of its output; each of `inputs` is an output's name or a constant."""
         names = [given if isinstance(given, str) else self.constant(given) for given in inputs]
         name = name or f"{operator}.{len(self.nodes)}"
         self.nodes.append(helper.make_node(operator, names, [name], name, **attributes))
         return name
 
     def constant(self, value: Any) -> str:
-        """Add a constant, and return its name: a number is stored as float32, a list as int64."""
+        """Add a constant (a number as float32, a list as int64), and return the constant's name."""
         kind = {float: np.float32, list: np.int64}.get(type(value))
         array = value.detach().numpy() if isinstance(value, Tensor) else np.array(value, kind)
         self.weights.append(numpy_helper.from_array(np.ascontiguousarray(array), f"weight.{len(self.weights)}"))
         return str(self.weights[-1].name)
 
     def serialized(self, inputs: Shapes, outputs: Shapes, properties: dict[str, str]) -> bytes:
-        """Return the ONNX model as bytes, with `properties` as metadata."""
         first, last = (
             [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in some.items()]
             for some in (inputs, outputs)
@@ -81,12 +77,11 @@ class Graph:
 
 
 def build(generator: LoadedGenerator, *, for_page: bool = False) -> tuple[bytes, float]:
-    """Build the ONNX graph of a generator on the CPU, and compare its images with PyTorch's.
+    """Return the ONNX graph of a generator on the CPU, and the largest difference of the graph's images from PyTorch's.
 
-    The graph's inputs are `latents` [N, Z] and, if the generator has classes, one-hot `labels` [N, L].  The output is
-    `images` [N, C, R, R] in about [-1, 1], at the resolution and alpha that training has reached.
-    Args: for_page: add the input `truncation` [1].
-    Returns the graph and the largest difference.  Raises DifferenceError if images differ too much.
+    The inputs are `latents` [N, Z], one-hot `labels` [N, L] if G has classes, and `truncation` [1] if `for_page`.
+    The output is `images` [N, C, R, R] in about [-1, 1], at the generator's resolution and alpha.
+    Raises DifferenceError if images differ too much.
     """
     network, side, alpha = generator.network, generator.resolution, generator.alpha
     a, graph = network.architecture, Graph()
@@ -113,7 +108,7 @@ def build(generator: LoadedGenerator, *, for_page: bool = False) -> tuple[bytes,
 
 
 def runnable(graph: bytes) -> Callable[[Inputs], Tensor]:
-    """Return a function that runs the graph in onnxruntime on the CPU, and returns images."""
+    """Return a function that runs the graph in ONNX Runtime on the CPU, and returns images."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
@@ -122,7 +117,7 @@ def runnable(graph: bytes) -> Callable[[Inputs], Tensor]:
 
 
 def normalized(graph: Graph, x: str) -> str:
-    """Add a pixel norm to the graph: x / sqrt(mean(x²) + ε), where the mean is over feature maps."""
+    """Add a pixel norm over feature maps to the graph: x / sqrt(mean(x²) + ε)."""
     mean = graph("ReduceMean", graph("Mul", x, x), axes=[1], keepdims=1)
     return graph("Div", x, graph("Sqrt", graph("Add", mean, EPSILON)))
 
@@ -147,7 +142,7 @@ def convolved(graph: Graph, x: str, layer: Any, rescaling: Rescaling = Rescaling
 
 
 def stem(graph: Graph, network: Generator) -> str:
-    """Add the first layers to the graph, which turn latents and labels into features [N, C, 4, 4]."""
+    """Add the first layers to the graph, from latents and labels to features [N, C, 4, 4]."""
     layers, width = network.stem, network.stem.width
     x = graph("Concat", "latents", "labels", axis=1) if network.architecture.num_classes else "latents"
     x = graph("MatMul", normalized(graph, x), layers.dense.weight.detach().t() * layers.dense.scale)
@@ -159,7 +154,7 @@ def stem(graph: Graph, network: Generator) -> str:
 
 
 def images(graph: Graph, x: str, network: Generator, level: int, *, share: float = 1.0) -> str:
-    """Add the to-RGB layer of `level` to the graph; images are multiplied by `share`, the level's weight in a fade."""
+    """Add the to-RGB layer of the resolution `level` to the graph; in a fade, images are multiplied by `share`."""
     layer: Any = network.to_rgb[str(level)]
     filters = network.architecture.bilateral
     linear = 1.0 if filters else share
@@ -168,7 +163,7 @@ def images(graph: Graph, x: str, network: Generator, level: int, *, share: float
 
 
 def bilateral(graph: Graph, x: str, network: Generator, side: int) -> str:
-    """Add the bilateral filter of `Generator.images` to the graph, for images [N, C, side, side]."""
+    """Add the bilateral filter of `Generator.images` to the graph, for images [N, C, R, R] with R = `side`."""
     channels = network.architecture.channels
     others = torch.eye(9)[[place for place in range(9) if place != CENTER]]  # [8, 9]
     inside = F.conv2d(torch.ones(1, 1, side, side), others.view(8, 1, 3, 3), padding=1)[0]  # [8, R, R]
@@ -185,7 +180,7 @@ def bilateral(graph: Graph, x: str, network: Generator, side: int) -> str:
 
 
 def truncated(graph: Graph, features: str, network: Generator) -> str:
-    """Add the truncation trick to the graph: features move towards the mean features of their class."""
+    """Add truncation to the graph: features are pulled towards the mean features of their class."""
     num_classes = network.architecture.num_classes
     centers = torch.cat([mean_features(network, label) for label in (range(num_classes) if num_classes else [None])])
     center: Any = centers
@@ -195,7 +190,7 @@ def truncated(graph: Graph, features: str, network: Generator) -> str:
 
 
 def inputs_of(network: Generator, count: int) -> Inputs:
-    """Make inputs for N = `count` images: random latents [N, Z], one-hot labels [N, L] and truncation 1 (no effect)."""
+    """Return inputs for `count` images: random latents, one-hot labels and truncation 1, which has no effect."""
     a, random = network.architecture, torch.Generator().manual_seed(count)
     labels = {"labels": F.one_hot(torch.arange(count) % a.num_classes, a.num_classes).float()} if a.num_classes else {}
     return {"latents": torch.randn(count, a.latent_size, generator=random), "truncation": torch.ones(1), **labels}
@@ -204,7 +199,7 @@ def inputs_of(network: Generator, count: int) -> Inputs:
 def largest_difference(
     network: Generator, resolution: int, alpha: float, exported: Callable[[Inputs], Tensor]
 ) -> float:
-    """Return the largest difference between images of `exported` and of the network, over all batch sizes in BATCHES.
+    """Return the largest difference between pixels of the graph `exported` and of the network.
 
     Raises DifferenceError if the difference exceeds both TOLERANCE and ROUNDINGS times the network's rounding error.
     """
@@ -218,16 +213,13 @@ def largest_difference(
         allowed = max(allowed, ROUNDINGS * float((ours - best).abs().max()))
         differences.append((exported(inputs) - ours).abs().max())
     largest = float(torch.stack(differences).max())
-    if not largest <= allowed:  # unlike `largest > allowed`, this also raises the error for NaN
+    if not largest <= allowed:  # Unlike `largest > allowed`, this condition is true for NaN, too.
         raise DifferenceError(f"The exported generator's images differ too much from PyTorch's: by {largest:.1e}.")
     return largest
 
 
 def write_onnx(generator: LoadedGenerator, path: Path) -> float:
-    """Write a generator on the CPU as ONNX; returns the largest difference between images of ONNX and of PyTorch.
-
-    Raises DifferenceError if images differ too much, OSError if `path` can't be written.  An error leaves no file.
-    """
+    """Write a generator on the CPU as ONNX; returns the largest difference of the graph's images from PyTorch's."""
     graph, difference = build(generator)
     with atomic_write(path) as temporary:
         temporary.write_bytes(graph)

@@ -1,9 +1,7 @@
 """Reads pickles of other programs without running or importing anything that the pickles name.
 
-A pickle is a small program that may call any function by its name.  Here, ALLOWED maps a few names to classes and
-functions of this module that only store their arguments; every other name is refused.  NumPy's own classes are refused,
-too: with the dtype `object`, a pickle could make NumPy take any bytes for addresses in memory.  PyTorch files are read
-by PyTorch with `weights_only=True`.
+A pickle may call any function by name; here, every name that is not in ALLOWED is refused.  NumPy's classes are refused
+because a pickled array with the dtype `object` could make NumPy use any bytes as addresses in memory.
 """
 
 import pickle
@@ -19,7 +17,7 @@ NUMBERS = {"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8
 
 
 class Instance:
-    """Stands for an object of another program; keeps the pickled arguments and state, but no code of the object."""
+    """Stands for a pickled object of another program; keeps its arguments and state, and runs no code."""
 
     state: Any = None
 
@@ -31,24 +29,24 @@ class Instance:
 
 
 class PickledNetwork(Instance):
-    """Stands for a network of the official implementation; the source code in the pickle is never run."""
+    """Stands for a pickled network of the official implementation; the network's source code is never run."""
 
 
 class PickledType(Instance):
-    """Stands for a NumPy dtype."""
+    """Stands for a pickled NumPy dtype."""
 
     def of(self, content: bytes | str, shape: tuple[int, ...] = (), order: Any = "C") -> npt.NDArray[Any]:
-        """Return the array in `content`; raises ValueError if the dtype is not in NUMBERS, or if bytes are missing."""
+        """Decode `content` as an array; raises ValueError if the dtype is not in NUMBERS."""
         code = self.arguments[0]
         if code not in NUMBERS:
             raise ValueError(f"it has an array of dtype {code!r}, which does not hold numbers")
         kind = np.dtype(code).newbyteorder(self.state[1] if self.state else "=")
-        raw = content if isinstance(content, bytes) else content.encode("latin1")  # bytes of Python 2 arrive as str
+        raw = content if isinstance(content, bytes) else content.encode("latin1")  # Python 2 pickles contain str here.
         return np.ndarray(shape, kind, raw, order=order)
 
 
 class PickledArray(Instance):
-    """Stands for a NumPy array; `np.asarray` makes the real array."""
+    """Stands for a pickled NumPy array; `np.asarray` makes the real array."""
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         _, shape, kind, is_transposed, content = self.state
@@ -74,7 +72,7 @@ def _scalar(kind: PickledType, content: bytes | str) -> Any:
 ALLOWED: dict[tuple[str, str], object] = {
     ("collections", "OrderedDict"): OrderedDict,
     ("_codecs", "encode"): _encode,
-    ("__builtin__", "bytes"): _no_bytes,  # pickles in Python 2's format store b"" as a call of `bytes`
+    ("__builtin__", "bytes"): _no_bytes,  # Pickles of protocol 2 store b"" as a call of `bytes`.
     ("numpy", "ndarray"): PickledArray,
     ("numpy", "dtype"): PickledType,
     **{(f"numpy.{core}.multiarray", "_reconstruct"): PickledArray for core in ("core", "_core")},
@@ -84,19 +82,18 @@ ALLOWED: dict[tuple[str, str], object] = {
 
 
 class RestrictedUnpickler(pickle.Unpickler):
-    """An unpickler that finds classes and functions only in ALLOWED, so that a pickle can't run other code."""
+    """An unpickler that refuses all classes and functions but those in ALLOWED, so that a pickle can't run code."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return the object in ALLOWED for the name `module`.`name`; raises ValueError for all other names."""
         if (module, name) not in ALLOWED:
             raise ValueError(f"it asks for {module}.{name}, which is not on the list of harmless names")
         return ALLOWED[module, name]
 
 
 def read_foreign_file(path: Path) -> Any:
-    """Return the content of a pickle or a PyTorch file; raises ValueError if a file is damaged or may run code."""
+    """Return the content of a pickle or a PyTorch file; raises ValueError if the file is damaged or may run code."""
     try:
-        # A file of pytorch_GAN_zoo may hold an object of the class BaseConfig, which is loaded as an Instance.
+        # A file of pytorch_GAN_zoo may hold a BaseConfig object, which is read as an Instance.
         with torch.serialization.safe_globals([(Instance, "models.utils.config.BaseConfig")]):
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as of_torch:  # PyTorch may raise any exception for a damaged file

@@ -1,7 +1,4 @@
-"""Writes a generator as a web page that draws in the visitor's browser: a folder of static files for any web host.
-
-The page runs the generator in a pinned release of ONNX Runtime Web, which npm downloads or the user gives as a .tgz.
-"""
+"""Writes a generator as a static web page that draws in the visitor's browser by ONNX Runtime Web."""
 
 import os
 import subprocess
@@ -18,14 +15,14 @@ from pggan.sampling.trained_generator import TrainedGenerator
 PACKAGE = "onnxruntime-web@1.30.0"
 ARCHIVE = "onnxruntime-web-1.30.0.tgz"
 ARCHIVE_MB = 32
-# The page needs these two files of ONNX Runtime Web, which must have these SHA-256 digests.
+# SHA-256 digests of the files of ONNX Runtime Web that the page needs
 FILES = {
     "ort.wasm.bundle.min.mjs": "11e64bd8ffe11bd1a2a2f0d6275fdfbbba7262f0b76b99b53d228a8a22ef3d90",
     "ort-wasm-simd-threaded.wasm": "3398c10d07d229bd91b364548e130e0e51a8e5704b88c7c083ebbeb78842dee2",
 }
-SEEDS = 1000  # number of seeds whose latents are stored with the page
+SEEDS = 1000  # The page contains the latents of this many seeds.
 REMEDY = f"On a machine with npm, run `npm pack {PACKAGE}`, which makes {ARCHIVE}. Then give runtime={ARCHIVE}."
-WAIT_SECONDS = 900  # timeout of the download; long, because connections may be slow
+WAIT_SECONDS = 900  # long enough for npm's download over a slow connection
 
 
 def write_web(
@@ -37,10 +34,10 @@ def write_web(
     runtime: str | None,
     mark: str | None = None,
 ) -> float:
-    """Write a web page for `generator` (on CPU); returns the largest difference of the page's images from PyTorch's.
+    """Write a web page for `generator` on the CPU; returns the largest difference of the page's images from PyTorch's.
 
     Args: run, directions, mark: see `page_files`; runtime: ONNX Runtime Web's .tgz, which npm downloads by default.
-    Raises UserError for wrong files, DifferenceError if images differ too much, and OSError.  An error leaves no file.
+    Raises UserError for wrong files, and DifferenceError if images differ too much.
     """
     about = {"renderer": "browser", "seeds": SEEDS, "films": []}
     files = page_files(generator, run, directions, about, mark) | read_runtime(runtime)
@@ -53,10 +50,10 @@ def write_web(
 
 
 def read_runtime(given: str | None) -> dict[str, bytes]:
-    """Read FILES from the .tgz `given`, which npm downloads by default; raises UserError for wrong files."""
+    """Read FILES from the archive `given`, or from npm's download; raises UserError for a wrong archive."""
     path, found = Path(given) if given is not None else fetched(), dict[str, bytes]()
     try:
-        with tarfile.open(path) as archive:  # no file of the archive is written to the disk
+        with tarfile.open(path) as archive:
             for name, digest in FILES.items():
                 file = archive.extractfile(f"package/dist/{name}")
                 found[name] = b"" if file is None else file.read()
@@ -68,7 +65,7 @@ def read_runtime(given: str | None) -> dict[str, bytes]:
 
 
 def cache_folder() -> Path:
-    """Return the folder for downloads: `pggan` in XDG_CACHE_HOME or, if that variable is not set, in ~/.cache."""
+    """Return the folder for downloads: `pggan` in $XDG_CACHE_HOME or, without this variable, in ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "pggan").expanduser()
 
 

@@ -1,1 +1,1 @@
-"""Images of a trained generator: samples, interpolations, films, projection, directions, a page to explore."""
+"""Images of a trained generator: samples, interpolations, films, projection, directions, and a web page."""

@@ -1,4 +1,4 @@
-"""`pggan sample`, `interpolate`, `project` and `directions`: each command is a function that returns the exit code."""
+"""`pggan sample`, `interpolate`, `project` and `directions`: functions that return the exit code."""
 
 from functools import partial
 from itertools import islice
@@ -47,11 +47,11 @@ from pggan.sampling.marks import mark_line
 from pggan.sampling.projection import project, read_target
 from pggan.sampling.trained_generator import TrainedGenerator, load
 
-STRENGTHS = 7  # number of strengths at which `pggan directions` draws each direction
+STRENGTHS = 7  # number of columns in the sheet of `pggan directions`
 
 
 def opened(config: DrawConfig, truncation: float = 1.0) -> tuple[TrainedGenerator, RenderSettings]:
-    """Load the generator that `config` names; returns the generator and the settings for drawing its images."""
+    """Return the generator that `config` names, and the settings for drawing its images."""
     set_threads(config.threads)
     generator = load(config.run, config.device, config.checkpoint)
     return generator, generator.settings(
@@ -60,10 +60,7 @@ def opened(config: DrawConfig, truncation: float = 1.0) -> tuple[TrainedGenerato
 
 
 def keyframes(generator: TrainedGenerator, config: PicturesConfig, number: int = 0) -> tuple[Tensor, list[str]]:
-    """Return the latents [K, Z] of config.latents or config.seeds, and a file name for each latent.
-
-    Args: number: index of the cell in a film; see `interpolate`.
-    """
+    """Return latents [K, Z] and file names for cell `number` of a film's grid; see `interpolate`."""
     if config.latents is None:
         wanted = [seed + 1000 * number for seed in parse_seeds(config.seeds)]
         return generator.latents(wanted), [f"seed-{seed:06d}" for seed in wanted]
@@ -72,16 +69,13 @@ def keyframes(generator: TrainedGenerator, config: PicturesConfig, number: int =
 
 
 def drawn_by(config: PicturesConfig) -> str | None:
-    """Return the text that marks a picture or film as generated (see `mark_line`); None if config.marks is false."""
+    """Return the description for a picture's metadata (see `mark_line`); None if config.marks is false."""
     latents = f"seeds={config.seeds}" if config.latents is None else f"latents={','.join(config.latents)}"
     return mark_line(config.marks, config.run, latents)
 
 
 def sample(config: SampleConfig) -> int:
-    """Draw images onto one sheet (out=….png, .jpg or .webp), or each image into its own file (out=DIRECTORY).
-
-    With several strengths of a direction, the sheet has a column for each strength.
-    """
+    """Draw images onto one sheet (out=….png, .jpg or .webp), or each image into its own file (out=DIRECTORY)."""
     out = output_path(config.out, config.run, "sample", (*STILLS, ""))
     generator, settings = opened(config, config.truncation)
     latents, names = keyframes(generator, config)
@@ -109,8 +103,7 @@ def sample(config: SampleConfig) -> int:
 def interpolate(config: InterpolateConfig) -> int:
     """Interpolate between latents, and write all frames as a picture (.png) or as a film (.webp, .gif, .mp4).
 
-    In a film, each cell of grid= shows another path: cell n (from 0) adds 1000 n to all seeds; with latents=, cell n
-    starts at latent n.  Images in a film change at constant speed.  In a picture, grid= arranges the frames in rows.
+    Each cell of a film's grid= shows another path: cell n adds 1000 n to seeds or, with latents=, begins at latent n.
     """
     walks, frames = config.path == "walk", config.frames
     if walks and config.latents is not None:
@@ -141,7 +134,7 @@ def interpolate(config: InterpolateConfig) -> int:
 
 
 def project_images(config: ProjectConfig) -> int:
-    """Write the latents whose images are most similar to the files in config.image, and a sheet that compares them."""
+    """Write the latents whose images are nearest to the pictures in config.image, and a sheet that compares them."""
     out = output_path(config.out, config.run, "projection", ())
     generator, settings = opened(config)
     side, channels = settings.resolution, generator.network.architecture.channels
@@ -162,7 +155,7 @@ def project_images(config: ProjectConfig) -> int:
 
 
 def find_directions(config: DirectionsConfig) -> int:
-    """Write principal directions of latents, and a sheet: each row shows one seed, moved along one direction."""
+    """Write principal directions, and a sheet in which each row shows one seed, moved along one direction."""
     out = output_path(config.out, config.run, "directions", (".safetensors",))
     generator, settings = opened(config)
     latents, size = generator.latents(config.seeds), generator.latent_size

@@ -1,7 +1,4 @@
-"""`pggan explore` serves a web page on which a user explores a generator; only this machine can open the page.
-
-The source of the page is in static/.  N latents, Z latent size, R resolution, C channels.
-"""
+"""`pggan explore` serves the web page in static/, on which a user of this machine explores a generator."""
 
 import json
 import sys
@@ -35,21 +32,21 @@ from pggan.sampling.trained_generator import TrainedGenerator, load
 
 TYPES = MimeTypes()
 STATIC = Path(__file__).parent / "static"
-PROTECTION = {  # other sites can't embed or read our page, and our page loads nothing from other sites
+PROTECTION = {  # Other sites can't embed or read the page, and the page loads nothing from other sites.
     "Content-Security-Policy": "default-src 'self'; img-src 'self' blob:; frame-ancestors 'none'; form-action 'none'",
     "X-Content-Type-Options": "nosniff",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-HOST, PORT = "127.0.0.1", 8765  # PORT is the default; if another program uses this port, the system chooses a free port
-DIRECTIONS = 8  # number of sliders on the page, unless the user names a file of directions
-DIRECTIONS_FILE = "directions.safetensors"  # this file in a run directory keeps directions that a user has named
-SEEDS = 100_000  # random faces have seeds below this limit, because short seeds are easy to write down
-BLOCK = 8  # a film is drawn in blocks of this many frames; between blocks, the page can draw its current face
-MAX_FRAMES = 3600  # largest number of frames of a film: two minutes at 30 frames per second
-MAX_BYTES = 100_000_000  # size of the largest photo that the server accepts; app.js has the same limit
+HOST, PORT = "127.0.0.1", 8765  # If another program uses the default PORT, the system chooses a free port.
+DIRECTIONS = 8  # number of sliders on the page if the user gives no file of directions
+DIRECTIONS_FILE = "directions.safetensors"  # A run directory keeps directions that a user has named in this file.
+SEEDS = 100_000  # Random faces have smaller seeds, because short seeds are easy to write down.
+BLOCK = 8  # Films are drawn in blocks of this many frames; between blocks, the page can draw a face.
+MAX_FRAMES = 3600  # two minutes at 30 frames per second
+MAX_BYTES = 100_000_000  # size of the largest photo; app.js has the same limit
 
-Answer = tuple[int, Iterable[bytes]]  # length of a response's body in bytes, and the parts of the body
+Answer = tuple[int, Iterable[bytes]]  # an HTTP body's length in bytes, and the body in parts
 
 
 def run(config: ExploreConfig) -> int:
@@ -71,10 +68,7 @@ def run(config: ExploreConfig) -> int:
 def listen(
     generator: TrainedGenerator, run: str, directions: str | None, port: int | None, mark: str | None = None
 ) -> "Server":
-    """Open a server at `port`; by default at PORT, or at a free port if another program uses PORT.
-
-    Raises UserError if `port` can't be used.  `page_files` explains `run`, `directions` and `mark`.
-    """
+    """Open a server at `port` (by default at PORT, or at a free port); raises UserError if `port` can't be used."""
     about = {"renderer": "server", "seeds": SEEDS, "films": writable(ANIMATED)}
     files = page_files(generator, run, directions, about, mark)
     for number in (PORT, 0) if port is None else (port,):
@@ -84,10 +78,7 @@ def listen(
 
 
 def directions_file(run: str, given: str | None) -> Path | None:
-    """Return the path of the file that keeps directions and their names: `given`, or a file beside the generator `run`.
-
-    The result is None for a generator that came with the package, because no directory of the user holds it.
-    """
+    """Return the file for directions and their names: `given` or a file beside `run`; None for a packaged generator."""
     if given is not None or run.startswith(PREFIX):
         return None if given is None else Path(given)
     path = Path(run).parent if Path(run).name == GENERATOR_FILE else Path(run)
@@ -98,12 +89,10 @@ def directions_file(run: str, given: str | None) -> Path | None:
 def page_files(
     generator: TrainedGenerator, run: str, directions: str | None, about: dict[str, Any], mark: str | None = None
 ) -> dict[str, bytes]:
-    """Return the files of the web page, as a dictionary from file name to content.
+    """Return the files of the web page by name; raises UserError if the directions do not fit the generator.
 
-    Args: run: gives the page its title; directions: see `directions_file`; without a file, the sliders move along the
-    principal directions; about: facts for the page's script: `renderer` (server or browser), `films` (file endings) and
-    `seeds` (number of seeds for random faces); mark: the text of `mark_line` for pictures that the page saves.
-    Raises UserError if the directions do not fit the generator.
+    Args: directions: a file of directions for the sliders; by default, `directions_file` if it exists, else principal
+    directions; about: settings for the page's script; mark: the description in the metadata of saved pictures.
     """
     file, names = directions_file(run, directions), []
     if file is not None and (directions is not None or file.is_file()):
@@ -122,7 +111,7 @@ def page_files(
 
 
 def page_name(run: str) -> str:
-    """The title of the page: the name of the run directory, or of the directory that holds a generator file."""
+    """Return the page's title: the name of the run directory, or of the directory that holds a generator file."""
     path = Path(run).absolute()
     return path.parent.name if path.suffix else path.name
 
@@ -139,22 +128,19 @@ class Server(ThreadingHTTPServer):
     def __init__(
         self, port: int, generator: TrainedGenerator, files: dict[str, bytes], mark: str | None, names: Path | None
     ) -> None:
-        # One thread draws all images, because each thread that calls PyTorch would start a thread pool of its own.
-        # Two threads must not draw at once, because drawing stores prepared weights in the generator's network.
+        # One thread draws all images, because drawing stores prepared weights in the generator's network.
         self._drawing, self._closed = ThreadPoolExecutor(1, "drawing"), False
         super().__init__((HOST, port), Handler)
         self.generator, self.files, self.mark, self.names = generator, files, mark, names
 
     def draw(self, latents: Tensor, query: dict[str, str]) -> list[Pixels]:
-        """Draw images uint8 [R, R, C] of `latents` [N, Z]; raises UserError if the generator lacks the class."""
         settings = self.generator.settings(truncation=float(query["truncation"]), label=query.get("label"))
         return self._drawing.submit(lambda: [*self.generator.stream(latents, settings)]).result()
 
     def film(self, latents: Tensor, query: dict[str, str]) -> bytes:
-        """Return a film of `latents` [N, Z] as bytes: a frame per latent, enlarged by bicubic or nearest interpolation.
+        """Return a film with a frame for each of `latents` [N, Z] as bytes; raises UserError for a wrong `query`.
 
-        Smaller frames are shrunk from the trained resolution, because the to-RGB layers of lower levels are no longer
-        trained.  Raises UserError for an unknown resolution, file ending or number of frames per second.
+        Small frames are shrunk from the full resolution: to-RGB layers of lower resolutions are no longer trained.
         """
         kind, fps, side = query["kind"], int(query["fps"]), int(query["resolution"])
         if kind not in ANIMATED or not 1 <= fps <= 120 or side not in self.generator.resolutions:
@@ -176,10 +162,7 @@ class Server(ThreadingHTTPServer):
             return path.read_bytes()
 
     def search(self, photo: bytes, query: dict[str, str]) -> Answer:
-        """Search for the latent whose image is nearest to a photo; the answer has the best latent after each step.
-
-        The page can draw faces between the steps.  Raises UserError if the photo is no image, or too small.
-        """
+        """Search for the latent whose image is nearest to a photo; the answer has the best latent after each step."""
         settings = self.generator.settings(label=query.get("label"))
         target = read_target(photo, settings.resolution, self.generator.network.architecture.channels)
         found, count = search(self.generator.network, target, settings, STEPS), ROUNDS + STEPS
@@ -188,17 +171,14 @@ class Server(ThreadingHTTPServer):
             try:
                 for _ in range(count):
                     yield to_file(self._drawing.submit(next, found).result())
-            finally:  # the search also ends if the connection was closed
+            finally:  # A closed connection ends the search, too.
                 with suppress(RuntimeError):
                     self._drawing.submit(found.close)
 
         return count * self.generator.latent_size * 4, latents()
 
     def rename(self, content: bytes) -> bytes:
-        """Save the names of directions, a JSON list, to a file; returns a sentence for the user if no file can be used.
-
-        Raises ValueError if `content` is not JSON, and OSError if the file can't be written.
-        """
+        """Save the names of directions, a JSON list; returns a sentence for the user if there is no file for names."""
         about = {"names": json.loads(content)}
         self.files["names.json"] = content
         if self.names is None:
@@ -214,7 +194,6 @@ class Server(ThreadingHTTPServer):
         self._drawing.shutdown(cancel_futures=True)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore errors of closed connections; report all other errors, which are bugs of this program."""
         if not (self._closed or isinstance(sys.exception(), ConnectionError | TimeoutError)):
             super().handle_error(request, client_address)
 
@@ -223,13 +202,12 @@ class Handler(BaseHTTPRequestHandler):
     """Answers the requests of one HTTP connection."""
 
     server: Server
-    protocol_version = "HTTP/1.1"  # connections stay open, because opening one takes longer than drawing a small face
-    timeout = 60  # seconds that the server waits for the next bytes of a request
+    protocol_version = "HTTP/1.1"  # HTTP/1.1 reuses connections, because opening a connection is slow.
+    timeout = 60  # seconds to wait for the next bytes of a request
     disable_nagle_algorithm = True
-    error_message_format, error_content_type = "%(explain)s", "text/plain; charset=utf-8"  # the page shows the text
+    error_message_format, error_content_type = "%(explain)s", "text/plain; charset=utf-8"
 
     def do_GET(self) -> None:
-        """Answer a request for a file, a latent, an image or a film."""
         path, _, text = self.path.partition("?")
         name = path.removeprefix("/") or "index.html"
         if not self._is_own():
@@ -254,7 +232,6 @@ class Handler(BaseHTTPRequestHandler):
     do_POST = do_GET
 
     def end_headers(self) -> None:
-        """Add the security headers PROTECTION to every response."""
         for name, value in PROTECTION.items():
             self.send_header(name, value)
         super().end_headers()
@@ -263,19 +240,15 @@ class Handler(BaseHTTPRequestHandler):
         """Log nothing, because the page sends several requests a second."""
 
     def _is_own(self) -> bool:
-        """Whether our page sent the request, and not a site whose domain resolves to this machine (DNS rebinding).
+        """Return whether our page sent the request, not a site whose domain resolves to this machine (DNS rebinding).
 
-        The header Host may have any port, because an SSH tunnel may change the port; Origin has to equal Host.
+        The header Host may have any port, because an SSH tunnel may change the port.
         """
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         local = urlsplit(f"//{host}").hostname in (HOST, "localhost")
         return local and (origin is None or urlsplit(origin).netloc == host)
 
     def _content(self, name: str, query: dict[str, str]) -> bytes | Answer | None:
-        """Return the body of the HTTP response for the path `name`; None if there is no such path.
-
-        Raises UserError, KeyError or ValueError for a bad query.
-        """
         match self.command, name:
             case "GET", "latent":
                 return to_file(self.server.generator.latents(query["seed"]))
@@ -290,12 +263,10 @@ class Handler(BaseHTTPRequestHandler):
         return self.server.files.get(name) if self.command == "GET" else None
 
     def _latents(self, most: int) -> Tensor:
-        """Read latents [N, Z] from the request; raises UserError above `most`, ValueError for a partial latent."""
         size = self.server.generator.latent_size
         return torch.tensor(np.frombuffer(self._body(4 * size * most), "<f4").reshape(-1, size))
 
     def _body(self, most: int) -> bytes:
-        """Read the body of the request; raises UserError unless the body has 1 to `most` bytes."""
         length = int(self.headers.get("Content-Length", "0"))
         if not 0 < length <= most:
             raise UserError(f"The request has {length} bytes, not 1 to {most}.", "Take fewer frames or bytes.")

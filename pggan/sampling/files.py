@@ -1,4 +1,4 @@
-"""Choose the names of output files; write pictures, sheets of pictures, and films.  This module imports no torch."""
+"""Names output files, and writes pictures, sheets of pictures, and films."""
 
 import os
 import sys
@@ -20,19 +20,19 @@ from pggan.core.errors import UserError, require
 from pggan.sampling.images import MIN_TILE, GridFacts, Pixels, enlarge, grid, to_pil
 from pggan.sampling.marks import mark_film, saving
 
-STILLS = (".png", ".jpg", ".jpeg", ".webp")  # file endings of pictures
+STILLS = (".png", ".jpg", ".jpeg", ".webp")
 VIDEO = ".mp4"
 ANIMATED = (VIDEO, ".webp", ".gif")
 MAX_FILM = 512  # pixels: frames of a film are enlarged to at most this side
-# Browsers show a frame of 10 ms or less for 100 ms.  GIFs store durations in units of 10 ms, WebPs in units of 1 ms.
+# Browsers show a frame of 10 ms or less for 100 ms, so GIFs (in units of 10 ms) need 20 ms, and WebPs 11 ms.
 MOST_FPS = {".gif": 50, ".webp": 90}
-MOST_PIXELS = 2**28  # largest number of pixels of a picture, so that a few copies fit into most machines' memory
-WIDEST = 2048  # pixels: the images of a sheet are not enlarged if the sheet would become wider than this
-PAPER, INK = 232, 40  # grey levels of captions: the background and the letters
-CAPTION_HEIGHT, FONT_SIZE = 16, 11  # both in pixels
-STAMP_SHARE = 16  # the line of text below a grid has 1/16 of the grid's height
-STAMP_LETTERS = 22  # the font size is 1/22 of the grid's width, so that the longest line of text fits
-# Below a constant rate factor (crf) of about 17, people see no loss in a video (FFmpeg's guide).
+MOST_PIXELS = 2**28  # A few copies of a picture with this many pixels fit into most machines' memory.
+WIDEST = 2048  # pixels: images are not enlarged if their sheet would become wider
+PAPER, INK = 232, 40  # grey levels of a caption's background and letters
+CAPTION_HEIGHT, FONT_SIZE = 16, 11  # pixels
+STAMP_SHARE = 16  # The text below a grid has 1/16 of the grid's height.
+STAMP_LETTERS = 22  # With a font of 1/22 of the grid's width, the longest text fits.
+# FFmpeg's guide calls H.264 with a constant rate factor (crf) of 17 or 18 visually lossless.
 H264 = {"crf": "16", "preset": "medium"}
 # Six seconds of photographs at 512x512 take 2 MB as a lossy WebP, and 20 MB as a lossless WebP.
 WEBP: dict[str, Any] = {"quality": 75, "method": 0}
@@ -41,10 +41,9 @@ Step = TypeVar("Step")
 
 
 def output_path(out: str | None, run: str, name: str, kinds: tuple[str, ...]) -> Path:
-    """Return the path that a command writes, checked by `check_output`: `out` or, without `out`, a new path.
+    """Return the path of a command's output: `out` (see `check_output`) or, without `out`, the new path `name`-NUMBER.
 
-    A new path is `name`-NUMBER with the first ending in `kinds` that this installation can write.  A new file lies in
-    samples/ of the run directory `run`; if `run` is no run directory, in the working directory.
+    New files lie in samples/ of the run directory `run`, or in the working directory if `run` is no run directory.
     """
     if out is not None:
         return check_output(out, kinds)
@@ -56,10 +55,9 @@ def output_path(out: str | None, run: str, name: str, kinds: tuple[str, ...]) ->
 
 
 def check_output(out: str, kinds: tuple[str, ...] = ()) -> Path:
-    """Check that `out` can be written, and return `out` as a path.  Missing parent directories are no error.
+    """Return `out` as a path; raises UserError if `out` can't be written, or ends in none of `kinds`.
 
-    Args: kinds: the allowed endings of `out`, where "" stands for a directory; (): a directory with any name.
-    Raises UserError for another ending, for a video without PyAV, or if the directory is not writable.
+    Args: kinds: file endings, where "" stands for a directory; without `kinds`, `out` is a directory with any name.
     """
     path, ending = Path(out), Path(out).suffix.lower()
     if kinds and ending not in kinds:
@@ -75,12 +73,12 @@ def check_output(out: str, kinds: tuple[str, ...] = ()) -> Path:
 
 
 def writable(kinds: tuple[str, ...]) -> list[str]:
-    """Return the endings in `kinds` whose files this installation can write; a video needs PyAV."""
+    """Return those file endings in `kinds` that this installation can write; .mp4 needs PyAV."""
     return [kind for kind in kinds if kind != VIDEO or find_spec("av") is not None]
 
 
 def require_size(count: int, side: int, zoom: int) -> None:
-    """Raise UserError if a sheet of `count` images has too many pixels; an image's side is `side` times `zoom`."""
+    """Raise UserError if `count` images of `side` x `side`, enlarged by `zoom`, exceed MOST_PIXELS in total."""
     if (pixels := count * (side * zoom) ** 2) > MOST_PIXELS:
         problem = f"A picture of {count:,} images of {side}x{side}, enlarged by zoom={zoom}, has {pixels:,} pixels."
         raise UserError(problem, f"At most {MOST_PIXELS:,} are possible: lower zoom=, or draw fewer images.")
@@ -100,38 +98,38 @@ def sheet(images: Iterable[Pixels], columns: int, zoom: int, captions: Sequence[
 
 
 def sheet_zoom(resolution: int, columns: int) -> int:
-    """Return the factor that enlarges images to MIN_TILE pixels, or a smaller factor for a sheet wider than WIDEST."""
+    """Return the factor, at least 1, that enlarges images to MIN_TILE pixels, but the sheet to at most WIDEST."""
     return max(min(MIN_TILE, WIDEST // columns) // resolution, 1)
 
 
 def film_zoom(side: int, most: int = MAX_FILM) -> int:
-    """Return the largest whole factor that enlarges frames of `side` pixels to at most `most` pixels; at least 1."""
+    """Return the largest whole factor, at least 1, that enlarges `side` pixels to at most `most` pixels."""
     return max(most // side, 1)
 
 
 def save_picture(picture: Pixels, path: Path, mark: str | None = None) -> None:
-    """Write a picture [H, W, C] with `mark` as metadata; raises UserError if the file format can't hold the picture."""
+    """Write a picture [H, W, C] with the description `mark`; raises UserError if the format can't hold the picture."""
     with writing(path) as temporary:
-        # subsampling=0 keeps a JPEG's colours at full resolution; otherwise, enlarged pixels would have blurred edges.
+        # With chroma subsampling, enlarged pixels in a JPEG file would have blurred edges.
         to_pil(picture).save(temporary, lossless=True, quality=95, subsampling=0, **saving(mark))
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path, and rename that file to `path` at the end; raises UserError if the encoder fails."""
+    """Yield a temporary path that is renamed to `path` in the end; raises UserError if an encoder fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with atomic_write(path) as temporary:
             yield temporary
     except (OSError, ValueError, RuntimeError) as error:
-        if getattr(error, "errno", None) is not None:  # disk errors have an errno, encoder errors have none
+        if getattr(error, "errno", None) is not None:  # Disk errors have an errno; encoder errors have none.
             raise
         remedy = "Use a smaller zoom=, grid= or resolution=, or another kind of file."
         raise UserError(f"{path} can't hold these images: {error}.", remedy) from error
 
 
 def film_of(grids: dict[Path, GridFacts], count: int, most: int = MAX_FILM) -> Iterator[Pixels]:
-    """Yield `count` frames [H, W, 3] at equal steps of training progress; each frame shows the newest grid so far."""
+    """Yield `count` frames [H, W, 3] at equal distances in training; each frame shows the newest grid so far."""
     paths, facts = [*grids], [*grids.values()]
     with Image.open(paths[-1]) as largest:
         side = largest.width * film_zoom(largest.width, most)
@@ -151,9 +149,9 @@ def film_of(grids: dict[Path, GridFacts], count: int, most: int = MAX_FILM) -> I
 
 
 def save_film(frames: Iterable[Pixels], count: int, fps: int, path: Path, mark: str | None = None) -> None:
-    """Write a film of `count` frames [H, W, C] with `mark` as metadata; the ending of `path` chooses the format.
+    """Write a film of `count` frames [H, W, C] with the description `mark`; the ending of `path` chooses the format.
 
-    An .mp4 or .webp is lossy, and a .gif has 255 colours.  All frames are kept in memory, except those of an .mp4.
+    All frames of a .webp or .gif are kept in memory.
     """
     kind = path.suffix.lower()
     fastest = MOST_FPS.get(kind, fps)
@@ -164,12 +162,12 @@ def save_film(frames: Iterable[Pixels], count: int, fps: int, path: Path, mark: 
             write_video(shown, fps, temporary)
             return mark_film(temporary, kind, mark)
         pictures, unit = [to_pil(frame) for frame in shown], 1
-        if kind == ".gif":  # all frames share a palette, so that still parts do not flicker
+        if kind == ".gif":  # With one palette for all frames, still parts do not flicker.
             pictures, unit = [picture.convert("RGB") for picture in pictures], 10
             sampled = [np.asarray(picture) for picture in pictures[:: count // 16 + 1]]
             palette = Image.fromarray(np.concatenate(sampled)).quantize(255)
             pictures = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
-        borders = np.round(np.arange(count + 1) * 1000 / unit / fps) * unit  # ms at which frames begin and end
+        borders = np.round(np.arange(count + 1) * 1000 / unit / fps) * unit  # in milliseconds
         film = {"save_all": True, "append_images": pictures[1:], "duration": np.diff(borders).astype(int).tolist()}
         pictures[0].save(temporary, loop=0, **WEBP, **film, **saving(mark))
         return mark_film(temporary, kind, mark)
@@ -180,10 +178,10 @@ def write_video(frames: Iterable[Pixels], fps: int, path: Path) -> None:
     import av
     from av.video.reformatter import ColorRange, Colorspace
 
-    with av.open(str(path), "w", format="mp4", options={"movflags": "+faststart"}) as container:  # plays while it loads
+    with av.open(str(path), "w", format="mp4", options={"movflags": "+faststart"}) as container:
         stream: Any = container.add_stream("libx264", rate=fps, options=H264)
         stream.pix_fmt, coded = "yuv420p", stream.codec_context
-        # BT.709 has the same number in all three fields, so one constant sets colour space, primaries and transfer.
+        # All three fields use the same number for BT.709.
         coded.colorspace = coded.color_primaries = coded.color_trc = Colorspace.ITU709
         coded.color_range = ColorRange.MPEG  # luma from 16 to 235
         for number, picture in enumerate(frames):
@@ -198,5 +196,5 @@ def write_video(frames: Iterable[Pixels], fps: int, path: Path) -> None:
 
 
 def tracked(steps: Iterable[Step], count: int, what: str = "Drawing") -> Iterator[Step]:
-    """Yield the items of `steps`, and show a progress bar on stderr if stderr is a terminal."""
+    """Yield the items of `steps`, with a progress bar on stderr if stderr is a terminal."""
     yield from track(steps, what, count, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())

@@ -1,7 +1,4 @@
-"""Make latents from seeds, and images from latents, at any resolution and alpha, with or without truncation.
-
-N images, Z latent size, R resolution, C channels, L classes.
-"""
+"""Draws latents from seeds, and images from latents (Z latent size, R resolution, C channels, L classes)."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,13 +14,13 @@ from pggan.networks.layers import ComputeOptions, use_options
 from pggan.networks.networks import Generator
 from pggan.sampling.images import Pixels, to_bytes
 
-DRAWN_AHEAD = 16  # images that are queued per CPU thread, so that no thread waits for work
-PARALLEL_SIDE = 128  # pixels: up to this side, each CPU thread draws an image; all threads together draw a larger image
+DRAWN_AHEAD = 16  # images queued per CPU thread, so that no thread waits for work
+PARALLEL_SIDE = 128  # pixels: larger images are drawn by all CPU threads together, smaller images by one thread each
 
 
 @dataclass(frozen=True)
 class RenderSettings:
-    """How to draw images; truncation 1 changes nothing, and `label` is one class, or a class for each image [N]."""
+    """Settings for drawing images; truncation 1 has no effect, and a tensor `label` [N] has a class per image."""
 
     resolution: int
     alpha: float
@@ -32,9 +29,9 @@ class RenderSettings:
 
 
 def seed_latents(seeds: list[int], size: int) -> Tensor:
-    """Draw latents [N, Z] from N(0, 1), on the CPU, so that a seed gives the same latent on all devices."""
+    """Draw latents [N, Z] from N(0, 1) on the CPU, so that a seed gives the same latent on all devices."""
     latents = torch.empty(len(seeds), size)
-    for row, seed in enumerate(seeds):  # filling rows takes less than half the memory of stacking a list
+    for row, seed in enumerate(seeds):  # Filling rows takes less than half the memory of `torch.stack`.
         torch.randn(size, generator=generator_for(seed, "latent", 0), out=latents[row])
     return latents
 
@@ -42,12 +39,10 @@ def seed_latents(seeds: list[int], size: int) -> Tensor:
 def render_each(
     network: Generator, latents: Tensor, settings: RenderSettings, center: Tensor | None = None
 ) -> Iterator[Pixels]:
-    """Yield the images uint8 [R, R, C] of `latents` [N, Z] in order; memory does not grow with N.
+    """Yield the images uint8 [R, R, C] of `latents` [N, Z], drawn one by one, because the batch size affects rounding.
 
-    Each batch has one image, because the batch size can change an image's last bits.
-    On a CPU, each thread draws whole images, which is several times faster than all threads drawing one image.
-    All threads share an image only if the image is larger than PARALLEL_SIDE.
-    Args: center: the mean features (see `mean_features`), for truncated images.
+    On a CPU, images of up to PARALLEL_SIDE pixels are drawn by one thread each, which is several times faster.
+    For truncation, `center` is the result of `mean_features`.
     """
 
     def draw_one(latent: Tensor) -> Pixels:
@@ -55,7 +50,7 @@ def render_each(
         return image
 
     threads = torch.get_num_threads()
-    with use_options(network, ComputeOptions()):  # each weight is scaled (equalized learning rate) once for all images
+    with use_options(network, ComputeOptions()):  # Weights are scaled (equalized learning rate) once for all images.
         if network.weights[0].device.type != "cpu" or settings.resolution > PARALLEL_SIDE:
             yield from map(draw_one, latents)
             return
@@ -64,17 +59,14 @@ def render_each(
                 for some in torch.split(latents, DRAWN_AHEAD * threads):
                     yield from pool.map(draw_one, some)
         finally:
-            torch.set_num_threads(threads)  # undoes the pool's set_num_threads(1), which also affects later threads
+            torch.set_num_threads(threads)  # The pool's set_num_threads(1) would also affect later threads.
 
 
 @torch.no_grad()
 def draw(
     network: Generator, latents: Tensor, settings: RenderSettings, batch_size: int = 8, center: Tensor | None = None
 ) -> Pixels:
-    """Draw images uint8 [N, R, R, C] of `latents` [N, Z] in batches; `batch_size` can change an image's last bits.
-
-    Args: center: the mean features (see `mean_features`), for truncated images.
-    """
+    """Draw images uint8 [N, R, R, C] of `latents` [N, Z]; for truncation, `center` is the result of `mean_features`."""
     device, classes, images = network.weights[0].device, one_hot(network, settings.label, len(latents)), []
     for rows in torch.split(torch.arange(len(latents)), batch_size):
         features = network.features(latents[rows].to(device), None if classes is None else classes[rows])
@@ -85,7 +77,7 @@ def draw(
 
 
 def draw_seeds(network: Generator, count: int, resolution: int, alpha: float) -> Pixels:
-    """Draw images uint8 [N, R, R, C] of the seeds 0 to `count` - 1; if G has L classes, image n has class n mod L."""
+    """Draw images uint8 [N, R, R, C] of the seeds 0 to N - 1; if G has L classes, image n has class n mod L."""
     num_classes = network.architecture.num_classes
     labels = torch.arange(count) % num_classes if num_classes else None
     latents = seed_latents(list(range(count)), network.architecture.latent_size)
@@ -93,7 +85,7 @@ def draw_seeds(network: Generator, count: int, resolution: int, alpha: float) ->
 
 
 def one_hot(network: Generator, label: Tensor | int | None, count: int) -> Tensor | None:
-    """Encode `label` (one class, or classes [N]) as one-hot labels [N, L] of N = `count` images; None stays None."""
+    """Encode the class (or classes [N]) `label` as one-hot labels [N, L]; None stays None."""
     if label is None:
         return None
     numbers = torch.as_tensor(label).expand(count)

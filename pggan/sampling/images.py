@@ -1,7 +1,4 @@
-"""Images as bytes, grids of images, and grids that a run stores for `pggan timelapse`.  This module imports no torch.
-
-N images, R resolution, C channels.
-"""
+"""Converts images to bytes, arranges grids, and stores a run's grids for `pggan timelapse`."""
 
 import json
 from contextlib import suppress
@@ -22,13 +19,13 @@ if TYPE_CHECKING:
 
 Pixels = npt.NDArray[np.uint8]
 
-MIN_TILE = 128  # pixels: small images in grids and sheets are enlarged to this side
-FOLDER = "timelapse"  # folder in a run's samples/, with small grids for `pggan timelapse`
-TEXT_KEY = "pggan"  # the PNG file of a grid stores the grid's facts in a text entry of this name
+MIN_TILE = 128  # pixels: smaller images in grids and sheets are enlarged to this side
+FOLDER = "timelapse"  # A run keeps small grids for `pggan timelapse` in samples/timelapse/.
+TEXT_KEY = "pggan"  # A grid's PNG file has the grid's facts in a text entry of this name.
 
 
 def to_bytes(images: "Tensor") -> Pixels:
-    """Convert images [N, C, R, R] in [-1, 1] to uint8 [N, R, R, C], rounded and clipped."""
+    """Convert images [N, C, R, R] in [-1, 1] to uint8 [N, R, R, C]; values are rounded and clipped."""
     scaled = (images.float() * 127.5 + 127.5).round().clamp(0, 255)
     pixels: Pixels = scaled.byte().permute(0, 2, 3, 1).cpu().numpy()
     return pixels
@@ -44,17 +41,17 @@ def grid(images: Pixels, columns: int) -> Pixels:
 
 
 def contact_sheet(images: Pixels, columns: int, resolution: int) -> Pixels:
-    """Arrange images in a grid; small images are enlarged to MIN_TILE pixels, but not beyond the full `resolution`."""
+    """Arrange images in a grid, enlarged to MIN_TILE or `resolution` pixels, whichever is smaller."""
     return grid(enlarge(images, max(min(resolution, MIN_TILE) // images.shape[1], 1)), columns)
 
 
 def enlarge(images: Pixels, factor: int) -> Pixels:
-    """Repeat every pixel `factor` times in both directions.  [N, R, R, C] -> [N, factor R, factor R, C]"""
+    """Repeat every pixel `factor` times in both directions: [N, R, R, C] -> [N, factor R, factor R, C]."""
     return images.repeat(factor, axis=1).repeat(factor, axis=2)
 
 
 def shrink(images: Pixels, factor: int) -> Pixels:
-    """Average boxes of `factor` x `factor` pixels, rounded.  [N, factor R, factor R, C] -> [N, R, R, C]"""
+    """Average boxes of `factor` x `factor` pixels: [N, factor R, factor R, C] -> [N, R, R, C]."""
     count, height, width, channels = images.shape
     boxes = images.reshape(count, height // factor, factor, width // factor, factor, channels)
     averaged: Pixels = (boxes.mean((2, 4), dtype=np.float32) + 0.5).astype(np.uint8)
@@ -62,20 +59,20 @@ def shrink(images: Pixels, factor: int) -> Pixels:
 
 
 def to_pil(picture: Pixels) -> Image.Image:
-    """Convert a picture [H, W, C] to PIL: RGB if C is 3, RGBA if C is 4; otherwise, the first channel as grey."""
+    """Convert a picture [H, W, C] to PIL: RGB for 3 channels, RGBA for 4, else the first channel as grey."""
     channels = picture.shape[2]
     return Image.fromarray(picture if channels in (3, 4) else picture[:, :, 0])
 
 
 def save_png(picture: Pixels, path: Path, mark: str | None = None, text: PngInfo | None = None) -> None:
-    """Atomically write a picture [H, W, C] as a PNG, with `mark` (see `mark_line`) and `text` as metadata."""
+    """Atomically write a picture [H, W, C] as a PNG, with the description `mark` and the entries `text` as metadata."""
     with atomic_write(path) as temporary:
         to_pil(picture).save(temporary, format="PNG", **saving(mark, text))
 
 
 @dataclass(frozen=True)
 class GridFacts:
-    """Facts that a run stores with a grid: images shown, resolution, alpha, hours of training, the grid's columns."""
+    """State of training (such as the number of images shown) when a grid was drawn, and the grid's columns."""
 
     images: int
     resolution: int
@@ -85,20 +82,19 @@ class GridFacts:
 
     @property
     def stamp(self) -> str:
-        """The line that is written below the grid: images shown, resolution and training time."""
         time = f"{self.hours:.2f} h" if self.hours >= 1 else f"{60 * self.hours:.1f} min"
         return f"{self.images:,} images   {self.resolution}x{self.resolution}   {time}"
 
 
 def save_grid(picture: Pixels, facts: GridFacts, folder: Path, mark: str | None = None) -> None:
-    """Atomically write a grid [H, W, C] as a PNG in `folder`, with `facts` and `mark` as metadata."""
+    """Atomically write a grid [H, W, C] as a PNG in `folder`, with `facts` and the description `mark` as metadata."""
     text = PngInfo()
     text.add_text(TEXT_KEY, json.dumps(asdict(facts)))
     save_png(picture, folder / f"{facts.images:09d}.png", mark, text)
 
 
 def stored_grids(folder: Path) -> dict[Path, GridFacts]:
-    """Find the files that `save_grid` wrote in `folder`; returns the facts of each grid by path, the oldest first."""
+    """Return the paths and facts of the grids that `save_grid` wrote in `folder`, the oldest first."""
     found = {}
     for path in sorted(folder.glob("*.png")):
         with suppress(OSError, ValueError, KeyError, TypeError), Image.open(path) as picture:

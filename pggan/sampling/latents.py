@@ -1,8 +1,6 @@
-"""Latents: read and write files of latents, interpolate, move along directions, and average G's features.
+"""Latents: their files, paths through them, directions, and the mean features for truncation.
 
-A file of latents is a safetensors file with `latents` float32 [N, Z]; its metadata says where each latent comes from.
-N latents, Z latent size, K keyframes (latents that a path passes through) or directions, F frames.
-Latents are N(0, 1), so a vector of length 1 moves a latent by one standard deviation.
+N latents, Z latent size, K keyframes (latents that a path passes through) or directions, F frames of a path.
 """
 
 import json
@@ -32,15 +30,15 @@ LatentPath = Callable[[Tensor], Tensor]  # a path maps positions [F] in [0, 1] t
 Between = Callable[[Tensor, Tensor, Tensor], Tensor]  # interpolates from starts [F, Z] to ends [F, Z] at weights [F, 1]
 Distances = Callable[[Tensor], Tensor]  # measures the distances [N - 1] between successive latents [N, Z]
 
-MAX_SEEDS = 1_000_000  # largest number of seeds at once: a million latents of 512 float32 numbers take 2 GiB
-SAMPLES_PER_KEYFRAME = 64  # points per keyframe at which a path is sampled to measure its length
-CENTER_SEEDS = 1024  # number of latents whose features are averaged; truncation moves features towards this average
-OBSERVED = 4096  # number of latents from which principal components are computed
-SPARE, ITERATIONS = 8, 8  # with so many extra components and power iterations, pca_lowrank is exact
+MAX_SEEDS = 1_000_000  # A million latents of size 512 take 2 GiB.
+SAMPLES_PER_KEYFRAME = 64  # number of points per keyframe at which a path's length is measured
+CENTER_SEEDS = 1024  # Truncation pulls features towards the mean over this many latents.
+OBSERVED = 4096  # number of latents for the principal component analysis
+SPARE, ITERATIONS = 8, 8  # With these extra components and power iterations, `pca_lowrank` is exact.
 
 
 def parse_seeds(seeds: int | str | Iterable[object]) -> list[int]:
-    """Read seeds written as 5, '0-63', '1,5,9-12' or [1, 5, 9]; raises UserError for anything else."""
+    """Read seeds such as 5, '0-63', '1,5,9-12' or [1, 5, 9]; raises UserError for anything else."""
     parts = str(seeds).split(",") if isinstance(seeds, str | int) else seeds
     found = [re.fullmatch(r"(\d{1,15})(?:-(\d{1,15}))?", str(part).strip()) for part in parts]
     ranges = [range(int(one[1]), int(one[2] or one[1]) + 1) for one in found if one]
@@ -50,17 +48,14 @@ def parse_seeds(seeds: int | str | Iterable[object]) -> list[int]:
 
 
 def save_vectors(kind: str, vectors: Tensor, path: Path, about: dict[str, object]) -> None:
-    """Write `vectors` [N, Z] as the tensor `kind` (latents or directions), with the dictionary `about` as metadata."""
+    """Write `vectors` [N, Z] as the tensor `kind` (latents or directions), and `about` as metadata."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as temporary:
         save_tensors({kind: vectors.detach().float().cpu().contiguous()}, temporary, {HEADER_KEY: json.dumps(about)})
 
 
 def load_vectors(kind: str, path: str | Path, size: int) -> Tensor:
-    """Read vectors [N, Z] that `save_vectors` wrote, with Z = `size`; directions are scaled to length 1.
-
-    Raises UserError if a vector is 0 or not finite, or has another size.
-    """
+    """Read latents, or directions scaled to length 1, [N, `size`]; raises UserError for a zero or non-finite vector."""
     problem = f"{path} has no valid {kind}"
     remedy = f"Give a .safetensors file with {kind} of {size} finite numbers, which are not all 0."
     try:
@@ -74,16 +69,13 @@ def load_vectors(kind: str, path: str | Path, size: int) -> Tensor:
 
 
 def slerp(start: Tensor, end: Tensor, weights: Tensor) -> Tensor:
-    """Interpolate from `start` to `end` [F, Z] on great circles, at `weights` [F, 1]; lengths change linearly.
-
-    Source: Shoemake 1985.  The generator normalises latents, so only the direction of a latent matters.
-    """
+    """Interpolate from `start` to `end` [F, Z] on great circles (Shoemake 1985), at `weights` [F, 1] from 0 to 1."""
     length_start, length_end = start.norm(dim=1, keepdim=True), end.norm(dim=1, keepdim=True)
     a, b = start / length_start, end / length_end
     angle = torch.acos((a * b).sum(1, keepdim=True).clamp(-1, 1))
     direction = (torch.sin((1 - weights) * angle) * a + torch.sin(weights * angle) * b) / torch.sin(angle)
     latents = direction * torch.lerp(length_start, length_end, weights)
-    # Two latents of the same or of opposite direction have no unique great circle, so we interpolate linearly.
+    # Between parallel latents, no great circle is unique, so we interpolate linearly.
     return torch.where(torch.sin(angle) < 1e-6, torch.lerp(start, end, weights), latents)
 
 
@@ -96,10 +88,7 @@ def through(points: Tensor, between: Between, positions: Tensor) -> Tensor:
 
 
 def closed_spline(points: Tensor, positions: Tensor) -> Tensor:
-    """Return the latents [F, Z] at `positions` [F] in [0, 1] on the smooth closed path through `points` [K, Z].
-
-    Source: Catmull and Rom 1974.  The tangent at a point is half the vector from the previous to the next point.
-    """
+    """Return the latents [F, Z] at `positions` [F] in [0, 1] on a closed Catmull-Rom spline through `points` [K, Z]."""
     times = positions.double() * len(points)
     leg = times.long()
     before, here, after, last = (points.double()[(leg + step) % len(points)] for step in (-1, 0, 1, 2))
@@ -109,21 +98,20 @@ def closed_spline(points: Tensor, positions: Tensor) -> Tensor:
     return (here + w / 2 * (after - before + w * (square + w * cubic))).float()
 
 
-PATHS: dict[str, Between] = {"slerp": slerp, "lerp": torch.lerp}  # interpolation between keyframes on open paths
+PATHS: dict[str, Between] = {"slerp": slerp, "lerp": torch.lerp}
 
 
 def path_through(keyframes: Tensor, kind: str, frames: int, distances: Distances | None = None) -> Tensor:
-    """Return F = `frames` (at least 2) latents [F, Z] on a path through `keyframes` [K, Z].
+    """Return F = `frames` (at least 2) latents [F, Z] on a path through `keyframes` [K, Z]; raises UserError if K is 1.
 
-    Args: kind: slerp (on great circles), lerp (on straight lines), or loop (smoothly back to the first keyframe);
-    distances: the measure by which successive frames are equally far apart; without `distances`, equally many frames
-    lie between keyframes.  Raises UserError for a single keyframe.
+    Args: kind: slerp (great circles), lerp (straight lines) or loop (a smooth closed curve); distances: if given,
+    successive frames are equally far apart by this measure.
     """
     if len(keyframes) < 2:
         raise UserError(f"path={kind} needs more than one seed or latent.", "Give at least two, such as seeds=1,5,9.")
     closed = kind not in PATHS
     path = partial(closed_spline, keyframes) if closed else partial(through, keyframes, PATHS[kind])
-    # An open path shows both ends; a closed path leaves out the last frame, which would repeat the first frame.
+    # A closed path leaves out the last frame, which would repeat the first frame.
     positions = torch.arange(frames, dtype=torch.float64) / (frames if closed else frames - 1)
     if distances is None:
         return path(positions)
@@ -133,29 +121,25 @@ def path_through(keyframes: Tensor, kind: str, frames: int, distances: Distances
 def random_walk(seed: int, size: int, frames: int, smoothness: float = 15.0) -> Tensor:
     """Return a random walk [F, Z] that ends where it begins: noise, smoothed over frames by a periodic Gaussian.
 
-    Args: smoothness: standard deviation of the Gaussian in frames; the default is that of the official video script.
-    The latents' mean square is 1.  Another number of frames gives an entirely different walk.
+    Args: smoothness: standard deviation of the Gaussian in frames.
     """
     noise = torch.randn(frames, size, generator=generator_for(seed, "walk", frames))
     frequency = torch.fft.rfftfreq(frames)[:, None]
-    transfer = torch.exp(-2 * (pi * smoothness * frequency) ** 2)  # the Gaussian's Fourier transform
+    transfer = torch.exp(-2 * (pi * smoothness * frequency) ** 2)
     walk: Tensor = torch.fft.irfft(torch.fft.rfft(noise, dim=0) * transfer, n=frames, dim=0)
     walk /= walk.square().mean().sqrt()
     return walk
 
 
 def at_constant_speed(path: LatentPath, distances: Distances, samples: int, positions: Tensor) -> Tensor:
-    """Return the latents [F, Z] at `positions` [F] on a path, where position 0.5 is half of the path's length.
-
-    `distances` measures the length on `samples` short sections of the path.
-    """
+    """Return the latents [F, Z] at `positions` [F]: shares of the path's length, which `distances` measures."""
     measured = torch.linspace(0, 1, samples + 1, dtype=torch.float64)
     travelled = torch.cat([torch.zeros(1), distances(path(measured)).double().cumsum(0)])
     return path(torch.from_numpy(np.interp(positions * travelled[-1], travelled, measured)))
 
 
 def on_sphere(latents: Tensor) -> Tensor:
-    """Scale `latents` [N, Z] to length sqrt(Z), which is typical of N(0, 1); images do not depend on the length."""
+    """Scale `latents` [N, Z] to length sqrt(Z); images do not change, because G normalises latents."""
     return F.normalize(latents) * sqrt(latents.shape[1])
 
 
@@ -166,7 +150,7 @@ def move(latents: Tensor, direction: Tensor, strength: float) -> Tensor:
 
 @torch.no_grad()
 def observed_features(network: Generator, count: int, label: Tensor | int | None) -> tuple[Tensor, Tensor]:
-    """Return the latents [N, Z] of the seeds 0 to `count` - 1, and G's 4x4 features [N, C, 4, 4] of these latents."""
+    """Return the latents [N, Z] of the seeds 0 to `count` - 1, and G's 4x4 features [N, C, 4, 4] for these latents."""
     latents = seed_latents(list(range(count)), network.architecture.latent_size)
     return latents, network.features(latents.to(network.weights[0].device), one_hot(network, label, count))
 
@@ -174,15 +158,15 @@ def observed_features(network: Generator, count: int, label: Tensor | int | None
 def mean_features(network: Generator, label: Tensor | int | None) -> Tensor:
     """Return the mean [1, C, 4, 4] of G's 4x4 features for one class; truncation pulls features towards this mean.
 
-    Truncation acts on features, because G normalises latents: scaling a latent towards 0 changes nothing.
+    Truncated latents would not change images, because G normalises latents.
     """
     return observed_features(network, CENTER_SEEDS, label)[1].mean(0, keepdim=True)
 
 
 def principal_directions(network: Generator, count: int, label: Tensor | int | None = None) -> Tensor:
-    """Return K = `count` (at most Z) directions [K, Z] that move G's 4x4 features along principal components.
+    """Return K = `count` (at most Z) directions [K, Z] that move G's 4x4 features along their principal components.
 
-    A linear regression finds the direction for each component.  Source: Härkönen et al. 2020 (GANSpace), section 2.2.
+    Source: Härkönen et al. 2020 (GANSpace), section 2.2.
     """
     latents, features = observed_features(network, OBSERVED, label)
     count, features = min(count, latents.shape[1]), features.flatten(1).cpu()  # [N, 16 C]
@@ -192,11 +176,11 @@ def principal_directions(network: Generator, count: int, label: Tensor | int | N
     coordinates = (features - features.mean(0)) @ components[:, :count]
     directions = F.normalize(coordinates.double().T @ latents.double()).float()
     largest = directions.gather(1, directions.abs().argmax(1, keepdim=True))
-    return directions * largest.sign()  # signs are arbitrary: make each direction's largest entry positive
+    return directions * largest.sign()  # The sign is arbitrary, so each direction's largest entry becomes positive.
 
 
 def load_about(path: str | Path) -> dict[str, Any]:
-    """Return the dictionary that `save_vectors` wrote as metadata; empty if the file has no such metadata."""
+    """Return the metadata that `save_vectors` wrote; empty if the file has none."""
     try:
         with safe_open(path, "pt") as file:
             about = json.loads((file.metadata() or {}).get(HEADER_KEY, "{}"))
@@ -206,10 +190,7 @@ def load_about(path: str | Path) -> dict[str, Any]:
 
 
 def load_direction(given: str, size: int) -> Tensor:
-    """Read a direction [Z], with Z = `size`; `given` is FILE:NUMBER, counted from 1, or FILE for the first direction.
-
-    Raises UserError if there is no such file or direction.
-    """
+    """Read a direction [Z] from `given`: FILE, or FILE:NUMBER (from 1); raises UserError if there is none."""
     path, _, number = (given, "", "1") if Path(given).is_file() else given.rpartition(":")
     directions = load_vectors("directions", path or given, size)
     possible = number.isdecimal() and 1 <= int(number) <= len(directions)

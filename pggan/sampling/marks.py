@@ -1,6 +1,5 @@
-"""Marks pictures and films in their metadata as drawn by a neural network.  This module imports no torch.
+"""Marks pictures and films as drawn by a neural network, in XMP metadata (DigitalSourceType `trainedAlgorithmicMedia`).
 
-A mark is an XMP packet with IPTC's DigitalSourceType `trainedAlgorithmicMedia`, and a description: program, run, seed.
 Sources: IPTC Photo Metadata Standard 2025.1; XMP specification part 3 (where packets lie in each kind of file).
 """
 
@@ -16,10 +15,10 @@ from PIL.PngImagePlugin import PngInfo
 
 from pggan.core.process import __version__
 
-MOST_LETTERS = 1000  # length of the longest description, because a JPEG file holds at most 64 KB of XMP
-PNG_KEY, PNG_HEADER_BYTES = "XML:com.adobe.xmp", 33  # bytes of a PNG file's signature and first chunk
+MOST_LETTERS = 1000  # Longer descriptions are cut, because a JPEG file holds at most 64 KB of XMP.
+PNG_KEY, PNG_HEADER_BYTES = "XML:com.adobe.xmp", 33  # signature (8 bytes) and IHDR chunk (25 bytes) of a PNG file
 MP4_BOX = b"uuid" + UUID("be7acfcb-97a9-42e8-9c71-999491e3afac").bytes
-GIF_TRAILER = bytes([1, *range(255, -1, -1), 0])  # lets GIF readers without XMP skip the packet as blocks of data
+GIF_TRAILER = bytes([1, *range(255, -1, -1), 0])  # With these bytes, GIF readers without XMP skip the packet.
 SOURCE_TYPES = "http://cv.iptc.org/newscodes/digitalsourcetype/"
 PACKET = f"""<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?><x:xmpmeta xmlns:x="adobe:ns:meta/">
 <rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#"><rdf:Description rdf:about=""
@@ -30,14 +29,14 @@ PACKET = f"""<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?><x:xmpmeta 
 
 
 def mark_line(wanted: bool, run: object, what: str) -> str | None:
-    """Return a mark's description: program, run and `what` was drawn, such as seeds=0-63; None if not `wanted`."""
+    """Return a description of `what` was drawn, with program and run, for a file's metadata; None if not `wanted`."""
     line = f"Drawn by a neural network: pggan {__version__}, run={run}, {what}"[:MOST_LETTERS]
-    # "?" replaces control codes and surrogates, which XML forbids.  Surrogates are bytes of file names.
+    # "?" replaces characters that XML forbids, such as control codes.
     return re.sub(r"[^ -~\u00a0-\ud7ff]", "?", line) if wanted else None
 
 
 def saving(line: str | None, text: PngInfo | None = None) -> dict[str, Any]:
-    """Return arguments of Pillow's `save` that write a mark into a PNG, JPEG or WebP; `text` goes into a PNG only."""
+    """Return arguments of Pillow's `save` that write the description `line` (and `text` into a PNG) as metadata."""
     text = text or PngInfo()
     if line is None:
         return {"pnginfo": text}
@@ -46,12 +45,12 @@ def saving(line: str | None, text: PngInfo | None = None) -> dict[str, Any]:
 
 
 def packet(line: str) -> bytes:
-    """Return the XMP packet of a mark with the description `line`."""
+    """Return the XMP packet that describes an image as drawn by a neural network; `line` says by which run."""
     return PACKET.replace("LINE", escape(line)).encode()
 
 
 def png_chunk(line: str | None) -> bytes:
-    """Return the PNG chunk of a mark, to be inserted after the first PNG_HEADER_BYTES of a file; b"" without `line`."""
+    """Return a PNG chunk with the XMP packet of `line`, to be inserted after the header; b"" if `line` is None."""
     file = BytesIO()
     Image.new("L", (1, 1)).save(file, "PNG", **saving(line))
     content = file.getvalue()
@@ -59,19 +58,19 @@ def png_chunk(line: str | None) -> bytes:
 
 
 def mark_film(path: Path, kind: str, line: str | None) -> None:
-    """Insert a mark into a film of `kind` .gif or .mp4, because Pillow and PyAV can't write a mark there."""
+    """Insert the XMP packet of `line` into a .gif or .mp4 file, which Pillow and PyAV can't do."""
     if line is not None and kind == ".mp4":
         with path.open("ab") as file:
             file.write((24 + len(packet(line))).to_bytes(4, "big") + MP4_BOX + packet(line))
     if line is not None and kind == ".gif":
         content = path.read_bytes()
-        # The mark follows the header of 13 bytes and the palette, which exists only if bit 7 of byte 10 is set.
+        # The packet follows the header of 13 bytes and the palette, which a GIF file has if bit 7 of byte 10 is set.
         begin = 13 + (3 << (content[10] % 8 + 1) if content[10] >> 7 else 0)
         path.write_bytes(content[:begin] + b"\x21\xff\x0bXMP DataXMP" + packet(line) + GIF_TRAILER + content[begin:])
 
 
 def mark_in(path: Path) -> dict[str, str | None]:
-    """Return the DigitalSourceType and the description in the metadata of a picture or film; None if missing."""
+    """Return the DigitalSourceType and the description from the XMP metadata of a file; missing values are None."""
     found = re.search(rb"<x:xmpmeta.*?</x:xmpmeta>", path.read_bytes(), re.DOTALL)
     text = found[0].decode("utf-8", "replace") if found else ""
     source = re.search(r"DigitalSourceType\s*(?:=\s*[\"']|>)\s*([^\"'<]+)", text)

@@ -1,4 +1,4 @@
-"""Finds the latent whose image is nearest to a target image.  N images, S starts, Z latent size, R resolution."""
+"""Finds the latent [Z] whose image is nearest to a target image."""
 
 from collections.abc import Callable, Iterator
 from collections.abc import Generator as Yielding
@@ -24,19 +24,19 @@ from pggan.sampling.generate import RenderSettings, draw, one_hot, seed_latents
 from pggan.sampling.images import Pixels
 from pggan.sampling.latents import on_sphere
 
-Picture = str | Path | Image.Image | bytes  # a path, a PIL image, or the content of an image file
+Picture = str | Path | Image.Image | bytes  # `str` is a path, and `bytes` is the content of an image file.
 Measure = Callable[[Tensor], Tensor]  # maps latents [N, Z] to the distances [N] of their images from the target
 
-STEPS = 300  # default number of steps of the optimiser
-STARTS, CANDIDATES = 4, 1024  # Adam starts from those 4 of 1024 seeds whose images are nearest to the target
-LEARNING_RATE = 0.1  # Adam's first learning rate, which then falls to 0 along a cosine
-NOISE = 0.3  # standard deviation of noise on latents at the first step; the noise fades out in the first half of steps
-ROUNDS = 128  # number of batches in which the images of the CANDIDATES seeds are compared with the target
+STEPS = 300
+STARTS, CANDIDATES = 4, 1024  # Adam starts from the 4 of 1024 seeds whose images are nearest to the target.
+LEARNING_RATE = 0.1
+NOISE = 0.3  # The standard deviation of noise on latents falls from this value to 0 in the first half of all steps.
+ROUNDS = 128  # The images of the seeds are compared with the target in this many batches.
 
 
 @dataclass(frozen=True)
 class Projection:
-    """A projection: the latent [Z], its image uint8 [R, R, C], and the PSNR in dB between this image and the target."""
+    """A latent [Z], its image uint8 [R, R, C], and the PSNR in dB between this image and the target image."""
 
     latent: Tensor
     image: Pixels
@@ -44,18 +44,17 @@ class Projection:
 
 
 def project(network: Generator, target: Pixels, settings: RenderSettings, steps: int = STEPS) -> Projection:
-    """Find the latent whose image is nearest to `target` uint8 [R, R, C]; R is the resolution in `settings`."""
+    """Find the latent whose image is nearest to `target` uint8 [R, R, C], where R is settings.resolution."""
     *_, best = tracked(search(network, target, settings, steps), ROUNDS + steps, "Projecting")
     image = draw(network, best[None], settings)[0]
     return Projection(best.cpu(), image, psnr(image, target))
 
 
 def search(network: Generator, target: Pixels, settings: RenderSettings, steps: int) -> Yielding[Tensor, None, None]:
-    """Search for the nearest latent; yields the best latent [Z] after each batch of seeds and each step of Adam.
+    """Search for the latent whose image is nearest to `target`; yields the best latent [Z] so far after each step.
 
-    Adam optimises the latents of the STARTS nearest seeds together, on the sphere of radius sqrt(Z).  Fading noise
-    helps latents out of local minima.  In contrast, the StyleGAN2 projector (Karras et al. 2020, appendix D) optimises
-    one point in W, and compares images by LPIPS.
+    Adam optimises several latents at once on the sphere of radius sqrt(Z); noise helps latents out of local minima.
+    The StyleGAN2 projector (Karras et al. 2020, appendix D) optimises in W instead, and compares images by LPIPS.
     """
     device = network.weights[0].device
     goal = to_float(torch.tensor(target, device=device)[None])
@@ -65,14 +64,14 @@ def search(network: Generator, target: Pixels, settings: RenderSettings, steps: 
         images = network(latents, labels, settings.resolution, settings.alpha)
         return laplacian_distance(images, goal.expand(len(latents), *goal.shape[1:]))
 
-    with use_options(network, ComputeOptions()):  # each weight is scaled (equalized learning rate) once for all steps
+    with use_options(network, ComputeOptions()):  # Weights are scaled (equalized learning rate) once for all steps.
         starts = yield from nearest_seeds(measure, network.architecture.latent_size, device)
         yield from optimise(measure, starts, steps)
 
 
 @torch.no_grad()
 def nearest_seeds(measure: Measure, size: int, device: torch.device) -> Yielding[Tensor, None, Tensor]:
-    """Return the latents [S, Z] of the STARTS nearest seeds; yields the nearest latent [Z] after each seed batch."""
+    """Return the latents [S, Z] of the STARTS nearest seeds; yields the nearest latent [Z] so far after each batch."""
     latents = on_sphere(seed_latents(list(range(CANDIDATES)), size).to(device))
     distances = torch.empty(0, device=device)
     for batch in latents.chunk(ROUNDS):
@@ -82,7 +81,7 @@ def nearest_seeds(measure: Measure, size: int, device: torch.device) -> Yielding
 
 
 def optimise(measure: Measure, latents: Tensor, steps: int) -> Iterator[Tensor]:
-    """Minimise `measure` with Adam, starting from S `latents` [S, Z]; yields the nearest latent [Z] after each step."""
+    """Minimise `measure` by Adam, starting from `latents` [S, Z]; yields the nearest latent [Z] after each step."""
     latents = latents.clone().requires_grad_()
     optimizer = torch.optim.Adam([latents], betas=(0.9, 0.99))
     random = generator_for(0, "projection", 0)
@@ -103,10 +102,9 @@ def optimise(measure: Measure, latents: Tensor, steps: int) -> Iterator[Tensor]:
 
 
 def laplacian_distance(a: Tensor, b: Tensor) -> Tensor:
-    """Return the distances [N] between images `a` and `b` [N, C, R, R]: mean absolute differences, summed over levels.
+    """Return the distances [N] between images `a` and `b` [N, C, R, R]: the L1 distance between Laplacian pyramids.
 
-    A level of the Laplacian pyramid of `a` - `b` has the details that are lost at half the resolution: coarse levels
-    measure shape and brightness, fine levels measure texture.  Source: Lap1 of Bojanowski et al. 2018, section 3.
+    Source: Lap1 of Bojanowski et al. 2018, section 3.
     """
     difference, levels = a - b, []
     while difference.shape[-1] > 1:
@@ -117,13 +115,13 @@ def laplacian_distance(a: Tensor, b: Tensor) -> Tensor:
 
 
 def psnr(a: Pixels, b: Pixels) -> float:
-    """Return the peak signal-to-noise ratio (PSNR) in dB of two uint8 pictures; infinite for equal pictures."""
+    """Return the peak signal-to-noise ratio in dB of two uint8 pictures; infinite for equal pictures."""
     error = float(np.square(a.astype(np.float64) - b).mean())
     return float("inf") if error == 0 else 10 * log10(255**2 / error)
 
 
 def read_target(picture: Picture, resolution: int, channels: int) -> Pixels:
-    """Scale the middle square of a picture down to uint8 [R, R, C]; raises UserError for a damaged or small picture."""
+    """Crop and shrink a picture to uint8 [R, R, C]; raises UserError if the picture is damaged or too small."""
     what, path, content = "The picture", Path("picture"), BytesIO()
     if isinstance(picture, Image.Image):
         picture.save(content, "PNG")

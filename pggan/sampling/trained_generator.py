@@ -1,7 +1,4 @@
-"""A trained generator in Python: `pggan.load` loads it, and every command that draws images uses it.
-
-N images, Z latent size, R resolution, C channels.
-"""
+"""`pggan.load` and the class TrainedGenerator (N images, Z latent size, R resolution, C channels)."""
 
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,9 +27,9 @@ from pggan.sampling.latents import mean_features, parse_seeds, path_through, pri
 from pggan.sampling.marks import mark_line
 from pggan.sampling.projection import STEPS, Picture, Projection, laplacian_distance, project, read_target
 
-COMPARE = "pggan.metrics.command:compare"  # imported late, because the package `metrics` imports this module
+COMPARE = "pggan.metrics.command:compare"  # imported late, because `pggan.metrics` imports this module
 PATHS = ("slerp", "lerp", "loop")
-Seeds = int | str | Iterable[int]  # seeds, such as 5, "0-63", "1,5,9-12" or [1, 5, 9]
+Seeds = int | str | Iterable[int]  # such as 5, "0-63", "1,5,9-12" or [1, 5, 9]
 
 
 class Pictures(list[Image.Image]):
@@ -65,13 +62,11 @@ class Film:
 
 
 class TrainedGenerator:
-    """A trained generator, which draws images of seeds or latents at any resolution and alpha.
+    """A trained generator, which draws images; on one machine, a seed or a latent always gives the same image.
 
-    On one machine, a seed or a latent always gives the same image, whatever other images the same call draws.
-
-    Attributes: resolution, alpha: those that training had reached; images: the number of images shown in training;
-    resolutions: all resolutions that the network has layers for; latent_size: Z; num_classes, class_names: 0 and empty
-    for a generator without classes; network: the PyTorch module; loaded: the content of the generator's file.
+    Attributes: resolution, alpha: the defaults for drawing; images: the number of images shown in training;
+    resolutions: all that the network can draw; latent_size: Z; num_classes, class_names: 0 and empty without classes;
+    network: the PyTorch module; loaded: the content of the generator's file.
     """
 
     def __init__(self, loaded: LoadedGenerator) -> None:
@@ -80,7 +75,7 @@ class TrainedGenerator:
         self.class_names = loaded.class_names
         a = loaded.network.architecture
         self.latent_size, self.resolutions, self.num_classes = a.latent_size, a.resolutions, a.num_classes
-        self._center = cache(partial(mean_features, self.network))  # the mean features of each class are computed once
+        self._center = cache(partial(mean_features, self.network))  # The mean features of a class are computed once.
 
     def latents(self, seeds: Seeds) -> Tensor:
         """Draw latents [N, Z] from N(0, 1) for `seeds`, such as 5 or "0-63"; raises UserError for invalid seeds."""
@@ -96,8 +91,8 @@ class TrainedGenerator:
     ) -> RenderSettings:
         """Return settings for drawing images; raises UserError for a resolution or class that the generator lacks.
 
-        Args: resolution, alpha: by default, those that training had reached; truncation: below 1, images
-        are pulled towards the average image; label: number or name of the class, by default the first class.
+        Args: truncation: below 1, images are pulled towards the average image; label: number or name of the class, by
+        default the first class.
         """
         if resolution is not None and resolution not in self.resolutions:
             levels = ", ".join(map(str, self.resolutions))
@@ -114,44 +109,38 @@ class TrainedGenerator:
         number = names.index(name) % self.num_classes if names else None
         return RenderSettings(resolution or self.resolution, alpha, truncation, number)
 
-    def sample(self, seeds: Seeds, **stage: Any) -> Pictures:
-        """Draw one PIL picture for each seed; the other arguments are those of the method `settings`."""
-        return self.draw(self.latents(seeds), **stage)
+    def sample(self, seeds: Seeds, **options: Any) -> Pictures:
+        """Draw one PIL picture for each seed; `options` go to the method `settings`."""
+        return self.draw(self.latents(seeds), **options)
 
-    def draw(self, latents: Tensor, **stage: Any) -> Pictures:
-        """Draw one PIL picture for each of `latents` [N, Z]; the other arguments are those of the method `settings`."""
-        return Pictures(map(to_pil, self.stream(latents, self.settings(**stage))))
+    def draw(self, latents: Tensor, **options: Any) -> Pictures:
+        """Draw one PIL picture for each of `latents` [N, Z]; `options` go to the method `settings`."""
+        return Pictures(map(to_pil, self.stream(latents, self.settings(**options))))
 
-    def grid(self, seeds: Seeds = "0-15", columns: int | None = None, **stage: Any) -> Image.Image:
-        """Draw `seeds` on one sheet, enlarged for a screen; the others are arguments of the method `settings`."""
-        return self.sample(seeds, **stage).grid(columns)
+    def grid(self, seeds: Seeds = "0-15", columns: int | None = None, **options: Any) -> Image.Image:
+        """Draw the images of `seeds` on one sheet; `options` go to the method `settings`."""
+        return self.sample(seeds, **options).grid(columns)
 
     def path(self, seeds: Seeds, kind: str, frames: int, settings: RenderSettings | None = None) -> Tensor:
-        """Return F = `frames` latents [F, Z] on a path through `seeds`; `kind` is slerp, lerp or loop.
-
-        Args: settings: how images are drawn; if given, the images change at constant speed instead of the latents.
-        """
+        """Return F = `frames` latents [F, Z] on a path; with `settings`, images change at constant speed."""
         require(kind in PATHS and frames >= 2, "path, frames", f"{kind}, {frames}", f"one of {PATHS}, and at least 2")
         distances = None if settings is None else partial(self.visible_steps, settings)
         return path_through(self.latents(seeds), kind, frames, distances)
 
     def visible_steps(self, settings: RenderSettings, latents: Tensor) -> Tensor:
-        """Measure the distances [N - 1] between images of successive `latents` [N, Z]; see `laplacian_distance`."""
+        """Return the Laplacian distances [N - 1] between the images of successive `latents` [N, Z]."""
         images = (torch.from_numpy(image).permute(2, 0, 1)[None] / 127.5 for image in self.stream(latents, settings))
         return torch.cat([laplacian_distance(before, after) for before, after in pairwise(images)])
 
-    def interpolate(self, seeds: Seeds, frames: int = 9, path: str = "slerp", **stage: Any) -> Pictures:
-        """Draw the frames of a path through `seeds`: slerp, lerp or loop; the others are arguments of `settings`."""
-        return self.draw(self.path(seeds, path, frames), **stage)
+    def interpolate(self, seeds: Seeds, frames: int = 9, path: str = "slerp", **options: Any) -> Pictures:
+        """Draw the frames of a path (slerp, lerp or loop) through `seeds`; `options` go to the method `settings`."""
+        return self.draw(self.path(seeds, path, frames), **options)
 
     def film(
-        self, out: str | Path, seeds: Seeds, frames: int = 180, path: str = "loop", fps: int = 30, **stage: Any
+        self, out: str | Path, seeds: Seeds, frames: int = 180, path: str = "loop", fps: int = 30, **options: Any
     ) -> Film:
-        """Write a film of a path through `seeds`, whose images change at constant speed, like `pggan interpolate`.
-
-        Args: out: the file, whose ending (.mp4, .webp or .gif) chooses the format; path: slerp, lerp or loop.
-        """
-        place, settings = check_output(str(out), ANIMATED), self.settings(**stage)
+        """Write a film (.mp4, .webp or .gif) of a path through `seeds`, in which images change at constant speed."""
+        place, settings = check_output(str(out), ANIMATED), self.settings(**options)
         latents = self.path(seeds, path, frames, settings)
         shown = (sheet([image], 1, film_zoom(settings.resolution)) for image in self.stream(latents, settings))
         save_film(shown, frames, fps, place, mark_line(True, self.loaded.path, f"seeds={seeds}"))
@@ -170,27 +159,23 @@ class TrainedGenerator:
     ) -> dict[str, float]:
         """Compare generated images with the images at `data`, like `pggan evaluate`; returns values by metric.
 
-        Args: data: by default, the training images; count: number of fakes and reals, by default as in the paper.
+        Args: data: by default, the training images; count: number of fakes and reals, by default of each metric's paper.
         """
         compared: Any = resolve_name(COMPARE)
         return dict(compared(self, data and str(data), list(metrics), extractor, count))
 
-    def render(self, latents: Tensor, **stage: Any) -> Pixels:
-        """Draw images uint8 [N, R, R, C] of `latents` [N, Z]; other arguments are those of the method `settings`."""
-        return np.stack(list(self.stream(latents, self.settings(**stage))))
+    def render(self, latents: Tensor, **options: Any) -> Pixels:
+        """Draw images uint8 [N, R, R, C] of `latents` [N, Z]; `options` go to the method `settings`."""
+        return np.stack(list(self.stream(latents, self.settings(**options))))
 
     def stream(self, latents: Tensor, settings: RenderSettings) -> Iterator[Pixels]:
-        """Yield the images uint8 [R, R, C] of `latents` [N, Z], one after the other."""
+        """Yield the images uint8 [R, R, C] of `latents` [N, Z]."""
         center = None if settings.truncation == 1 else self._center(settings.label)
         return render_each(self.network, latents, settings, center)
 
-    def project(self, picture: Picture, *, steps: int = STEPS, **stage: Any) -> Projection:
-        """Find the latent whose image is nearest to `picture`, a file or a PIL image.
-
-        Args: steps: number of steps of the optimiser; stage: arguments of the method `settings`, such as resolution=64.
-        Raises UserError if `picture` can't be read as an image, or is smaller than the generator's images.
-        """
-        settings = self.settings(**stage)
+    def project(self, picture: Picture, *, steps: int = STEPS, **options: Any) -> Projection:
+        """Find the latent whose image is nearest to `picture`; raises UserError if the picture is unusable."""
+        settings = self.settings(**options)
         target = read_target(picture, settings.resolution, self.network.architecture.channels)
         return project(self.network, target, settings, steps)
 
@@ -198,9 +183,8 @@ class TrainedGenerator:
 def load(run: str | Path, device: str = "auto", checkpoint: str | int = NEWEST) -> TrainedGenerator:
     """Load the averaged generator (EMA) of `run`: a run directory, one of its checkpoints, or a generator file.
 
-    Args: device: auto (CUDA, else MPS, else CPU), cpu, cuda or mps; checkpoint: which checkpoint of a run directory to
-    take: newest, best, or a number of images shown.
-    Raises UserError when there is no valid generator, or no such device.
+    Args: device: auto (CUDA, else MPS, else CPU), cpu, cuda or mps; checkpoint: the checkpoint in a run directory, by
+    number of images shown, newest or best.  Raises UserError if there is no such generator or device.
     """
     place = choose_checkpoint(str(run), checkpoint)
     return TrainedGenerator(load_generator(place, choose_device(device, "device")))

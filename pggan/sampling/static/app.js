@@ -1,4 +1,4 @@
-// The page: the face that it shows, and what each control does to this face.
+// The page shows a face; its controls change this face.
 
 import { copyOf, download, draw, fetchVectors, marked, readLatents, resize, writeLatents, zoomOf } from "./files.js";
 import { move, through } from "./latents.js";
@@ -6,9 +6,9 @@ import { FACE, Lattice, Painter, SHOWN } from "./painter.js";
 import { RENDERERS } from "./renderers.js";
 import { Timeline } from "./timeline.js";
 
-const DRAG = 1.5; // radians from one border of the face to the other
-const REST = 150; // milliseconds without a change after which the small images are drawn
-const MAX_BYTES = 100_000_000; // largest photo that the server takes
+const DRAG = 1.5; // radians by which a drag across the face turns the latent
+const REST = 150; // Small images are drawn after so many milliseconds without a change.
+const MAX_BYTES = 100_000_000; // size of the largest photo in bytes; explore.py has the same limit
 
 const $ = (id) => document.getElementById(id);
 
@@ -17,18 +17,18 @@ const renderer = new RENDERERS[model.renderer](model);
 const painter = new Painter(renderer, (error) => complain(error.message));
 const size = model.latent_size;
 
-const seen = { latent: null, name: "" }; // before directions move the latent
-const visited = []; // the faces to which Back returns
+const seen = { latent: null, name: "" }; // the face before directions move its latent
+const visited = []; // the previous faces, for the button Back
 const directions = await fetchVectors("directions.bin", size);
-let held = null; // the face {latent, name} that others are mixed with
-let searching = null; // what can end the search for the face of a photo
+let held = null; // the face {latent, name} that other faces are mixed with
+let searching = null; // AbortController of the search for a photo's face
 let resting = 0;
 
 const lattice = new Lattice($("lattice"), (place) => ($("sheet").checked ? showSeed(seedAt(place)) : walk(place)));
 const timeline = new Timeline({
   element: $("keyframes"),
   closed: () => $("closed").checked,
-  seconds: () => $("seconds").valueAsNumber || 1, // from one keyframe to the next
+  seconds: () => $("seconds").valueAsNumber || 1, // seconds between two keyframes
   show: (latent, name, rest) => {
     $("playhead").value = timeline.position;
     (rest ? look : pass)(latent, name);
@@ -37,19 +37,19 @@ const timeline = new Timeline({
   changed: updateFilm,
 });
 
-// Tell screen readers whether a newer face is being drawn.
+// Tell screen readers that a newer face is being drawn.
 function busy(is) {
   $("face").ariaBusy = String(is);
 }
 
-// Say what went wrong, and what to do; without a text, nothing did.
+// Show an error message; an empty text hides the last message.
 function complain(text) {
   busy(false);
   $("message").hidden = text === "";
   $("message").firstChild.textContent = text;
 }
 
-// An event handler that shows the error if `act` fails.
+// Return an event handler that shows the error if `act` fails.
 const guarded = (act) => async (event) => {
   try {
     await act(event);
@@ -78,13 +78,13 @@ function settings() {
   return model.num_classes ? { ...look, label: Number($("class").value) } : look;
 }
 
-// End what changes the face by itself: the film, or the search for the face of a photo.
+// End the film, or the search for a photo's face.
 function settle() {
   timeline.stop();
   searching?.abort();
 }
 
-// Show a face; Back returns to the previous face.
+// Show a face; the button Back returns to the previous face.
 function look(latent, name) {
   settle();
   remember();
@@ -96,7 +96,7 @@ function remember() {
   $("back").disabled = visited.length === 0;
 }
 
-// Show a face without a change of what Back returns to.
+// Show a face, but keep the faces of the button Back.
 function pass(latent, name) {
   Object.assign(seen, { latent, name });
   for (const slider of [$("mix"), ...sliders()]) slider.value = 0;
@@ -137,7 +137,6 @@ const seedAt = ({ number }) => ($("turned").value * SHOWN + number) % model.seed
 
 const neighbourAt = ({ column, row }) => lattice.at(current(), column * $("distance").value, row * $("distance").value);
 
-// The latent and the title of a place in the contact sheet, or among the neighbours.
 function smallFace(place) {
   if ($("sheet").checked) return { latent: renderer.latentOfSeed(seedAt(place)), title: `seed ${seedAt(place)}` };
   return { latent: neighbourAt(place), title: isCenter(place) ? "This face" : `Walk ${place.column}, ${place.row}` };
@@ -173,12 +172,11 @@ function hold(face) {
   $("held-seed").value = seedIn(held?.name);
 }
 
-// Search for the face of a photo, and show what has been found so far.
 async function findFace(photo) {
   if (!renderer.search) throw new Error("This page can't search for the face of a photo; `pggan explore` can. Open a .safetensors file.");
   if (photo.size > MAX_BYTES) throw new Error(`${photo.name} is larger than ${MAX_BYTES / 1e6} MB. Take a smaller photo.`);
   settle();
-  $("truncation").value = 1; // the search is for images without truncation
+  $("truncation").value = 1; // The search draws images without truncation.
   $("search").hidden = false;
   $("search").firstElementChild.value = 0;
   const { signal } = (searching = new AbortController());
@@ -190,7 +188,7 @@ async function findFace(photo) {
         Object.assign($("photo"), { src: URL.createObjectURL(photo), alt: photo.name });
       }
       $("search").firstElementChild.value = done;
-      if (done < 1 && performance.now() - shown < REST) continue; // drawing delays the search
+      if (done < 1 && performance.now() - shown < REST) continue; // Drawing every result would delay the search.
       shown = performance.now();
       pass(latent, photo.name);
     }
@@ -240,7 +238,7 @@ async function exportFilm(event) {
   }
 }
 
-// A slider for each direction, with its name; names can be typed if the server keeps them.
+// Each direction has a slider and a name, which the user can change if the server saves names.
 function buildDirections(names) {
   directions.forEach((_, k) => {
     const row = copyOf("direction");
@@ -287,7 +285,7 @@ on("png", "click", savePicture);
 on("latent", "click", () => download(writeLatents([current()], [currentName()]), fileName(".safetensors")));
 on("open", "change", async ({ target }) => {
   const [file] = target.files;
-  target.value = ""; // the same file can be opened again
+  target.value = ""; // Without this line, the same file could not be opened again.
   await openFile(file);
 });
 document.ondragover = (event) => event.preventDefault();
@@ -366,18 +364,18 @@ $("open").parentNode.firstChild.textContent = renderer.search ? "Photo or file â
 if (renderer.search) $("open").accept += ",image/*";
 buildDirections(await (await fetch("names.json")).json());
 
-// The page's address keeps the seeds of the face and the held face, and the other controls: a link shows them again.
+// The page's address keeps these values, so that a link shows the same face.
 const kept = ["seed", "held-seed", "growth", "truncation", "class", "smooth", "mix", "sheet", "distance", "turned"].map($).concat(sliders());
 const field = (control) => (["checkbox", "radio"].includes(control.type) ? "checked" : "value");
 const valueOf = (control) => (control[field(control)] === "" ? "" : String(Number(control[field(control)])));
-const usual = kept.map(valueOf); // the values of a new page
+const usual = kept.map(valueOf);
 
 function writeAddress() {
   const changed = kept.map((control, k) => [control.id, valueOf(control), usual[k]]).filter(([, value, before]) => value !== before);
   history.replaceState(null, "", `#${new URLSearchParams(changed.map(([id, value]) => [id, value]))}`);
 }
 
-// Give a control a value of the address; whether it takes this value.
+// Give a control the value `text` from the address; returns whether the value is valid.
 function take(control, text) {
   control[field(control)] = field(control) === "checked" ? text === "1" : text;
   return valueOf(control) === text && control.checkValidity();

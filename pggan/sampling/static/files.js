@@ -1,12 +1,11 @@
-// Images {pixels, side} on canvases and in files: bytes of `side` rows of `side` pixels, all channels of a pixel together.
-// Files of latents, as `pggan project` writes them and `pggan sample` reads them.
+// Draws images {pixels, side} on canvases, and reads and writes files; `pixels` are bytes [side, side, channels].
 
-const MAX_LATENTS = 64; // the page has no room for more
-const WORTH_LOOKING_AT = 512; // pixels that small images are enlarged to
+const MAX_LATENTS = 64; // The page has no room for more latents.
+const WORTH_LOOKING_AT = 512; // pixels: small images are enlarged to this side
 
 export const zoomOf = (side) => Math.max(Math.floor(WORTH_LOOKING_AT / side), 1);
 
-// Three channels become RGB, and four become RGBA; else the first channel becomes grey.
+// Convert three channels to RGB, four to RGBA, and otherwise the first channel to grey.
 function toImageData(image) {
   const { pixels, side } = image;
   const channels = pixels.length / (side * side);
@@ -21,17 +20,16 @@ function toImageData(image) {
   return data;
 }
 
-// A copy of the element in a template of the page.
 export const copyOf = (id) => document.getElementById(id).content.firstElementChild.cloneNode(true);
 
-// Draw the image with sides of `side` pixels: averages of its pixels if there are fewer of them.
+// Draw an image with `side` x `side` pixels; a smaller image has averages of pixels.
 export function draw(canvas, image, side) {
   const exact = new OffscreenCanvas(image.side, image.side);
   exact.getContext("2d").putImageData(toImageData(image), 0, 0);
   resize(canvas, exact, side, side < image.side);
 }
 
-// Draw one canvas on another one with sides of `side` pixels; pixels are repeated, or changed smoothly.
+// Draw one canvas on another with `side` x `side` pixels, smoothly or by repeating pixels.
 export function resize(canvas, from, side, smooth) {
   canvas.width = canvas.height = side;
   const context = canvas.getContext("2d");
@@ -40,7 +38,7 @@ export function resize(canvas, from, side, smooth) {
   return canvas;
 }
 
-// A PNG file with the chunk of mark.bin, which says that a network has drawn it, behind the header of 33 bytes.
+// Insert the chunk of mark.bin, which says that a network drew the picture, after a PNG file's header of 33 bytes.
 export async function marked(png) {
   const chunk = await (await fetch("mark.bin")).arrayBuffer();
   return new Blob([png.slice(0, 33), chunk, png.slice(33)], { type: "image/png" });
@@ -51,17 +49,16 @@ export function download(blob, name) {
   link.href = URL.createObjectURL(blob);
   link.download = name;
   link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 60_000); // some browsers read the file later
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000); // Some browsers read the file late.
 }
 
 const split = (values, size) => Array.from({ length: values.length / size }, (_, k) => values.slice(k * size, (k + 1) * size));
 
-// The vectors in a file of the page.
 export async function fetchVectors(name, size) {
   return split(new Float32Array(await (await fetch(name)).arrayBuffer()), size);
 }
 
-// The latents in a file that is opened; undefined unless all of them are finite and not 0.
+// Return the latents in a safetensors file; undefined if a latent is 0 or not finite, or if there are none.
 export function readLatents(buffer, size) {
   try {
     const start = 8 + Number(new DataView(buffer).getBigUint64(0, true));
@@ -70,10 +67,10 @@ export function readLatents(buffer, size) {
     const latents = split(new Float32Array(buffer.slice(start + from, start + to)), size);
     const whole = dtype === "F32" && String(shape) === `${latents.length},${size}`;
     if (whole && latents.length && latents.every((latent) => latent.every(Number.isFinite) && latent.some(Boolean))) return latents.slice(0, MAX_LATENTS);
-  } catch {} // the file has no header of safetensors, or no latents
+  } catch {} // The file is no safetensors file, or has no latents.
 }
 
-// A file of latents that `pggan sample latents=` reads; `sources` says where each latent comes from.
+// Return a file for `pggan sample latents=`; `sources` says where each latent comes from.
 export function writeLatents(latents, sources) {
   const size = latents[0].length;
   const about = {
@@ -81,7 +78,7 @@ export function writeLatents(latents, sources) {
     latents: { dtype: "F32", shape: [latents.length, size], data_offsets: [0, 4 * latents.length * size] },
   };
   const text = new TextEncoder().encode(JSON.stringify(about));
-  const padded = Math.ceil(text.length / 8) * 8; // tensors begin at multiples of 8 bytes
+  const padded = Math.ceil(text.length / 8) * 8; // Tensors begin at multiples of 8 bytes.
   const file = new Uint8Array(8 + padded).fill(32);
   new DataView(file.buffer).setBigUint64(0, BigInt(padded), true);
   file.set(text, 8);

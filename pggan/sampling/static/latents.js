@@ -1,33 +1,31 @@
-// Paths of latents, and latents around a given latent: the same mathematics as in pggan/sampling, in double precision.
-// A latent is a Float32Array of Z numbers.
+// Paths through latents, and neighbours of a latent, calculated as in pggan/sampling.
 
 const dot = (a, b) => a.reduce((sum, value, i) => sum + value * b[i], 0);
 const length = (v) => Math.sqrt(dot(Float64Array.from(v), v));
 const times = (v, factor) => Float64Array.from(v, (value) => value * factor);
 const unit = (v) => times(v, 1 / length(v));
-// a + weight * b
 const add = (a, weight, b) => Float64Array.from(a, (value, i) => value + weight * b[i]);
 
-// Scale a latent to the length that latents typically have, then move it along directions (unit vectors).
+// Scale a latent to length sqrt(Z), then move the latent along directions (unit vectors).
 export function move(latent, directions, strengths) {
   let moved = times(unit(latent), Math.sqrt(latent.length));
   directions.forEach((direction, k) => (moved = add(moved, strengths[k], direction)));
   return Float32Array.from(moved);
 }
 
-// On the great circle from a to b; lengths change evenly (Shoemake 1985).
+// Interpolate on the great circle from a to b (Shoemake 1985).
 function slerp(a, b, weight) {
   const [lengthA, lengthB] = [length(a), length(b)];
   const angle = Math.acos(Math.min(Math.max(dot(Float64Array.from(a), b) / (lengthA * lengthB), -1), 1));
   const sine = Math.sin(angle);
-  if (sine < 1e-6) return Float64Array.from(a, (value, i) => value + weight * (b[i] - value)); // the same or the opposite direction: no unique great circle
+  if (sine < 1e-6) return Float64Array.from(a, (value, i) => value + weight * (b[i] - value)); // Parallel latents have no unique great circle.
   const ofA = Math.sin((1 - weight) * angle) / sine / lengthA;
   const ofB = Math.sin(weight * angle) / sine / lengthB;
   const size = lengthA + weight * (lengthB - lengthA);
   return Float64Array.from(a, (value, i) => (ofA * value + ofB * b[i]) * size);
 }
 
-// An open path through the keys: a function of positions from 0 to 1 to latents.
+// Return an open path through `keys`, as a function from positions 0 to 1 to latents.
 export function through(keys) {
   const legs = keys.length - 1;
   return (position) => {
@@ -36,7 +34,7 @@ export function through(keys) {
   };
 }
 
-// A closed path through the keys without corners (Catmull and Rom 1974).
+// Return a closed Catmull-Rom spline through `keys`.
 export function loop(keys) {
   const count = keys.length;
   return (position) => {
@@ -51,8 +49,7 @@ export function loop(keys) {
   };
 }
 
-// Two unit vectors at right angles to a latent and to each other, as near as possible to the two given directions.
-// The axes of the lattice thus keep their meaning while the user walks from latent to latent.
+// Return two unit vectors at right angles to a latent and to each other, as near as possible to two directions.
 export function axesAcross(latent, [first, second]) {
   const center = unit(latent);
   const across = (v, others) => unit(others.reduce((rest, other) => add(rest, -dot(rest, other), other), times(v, 1)));
@@ -60,7 +57,7 @@ export function axesAcross(latent, [first, second]) {
   return [x, across(second, [center, x])];
 }
 
-// The latent at angles (in radians, along both axes) from `latent`; both have the same length.
+// Return the latent at two angles (in radians, along the axes x and y) from `latent`, with the same length.
 export function neighbour(latent, [x, y], angleX, angleY) {
   const angle = Math.hypot(angleX, angleY);
   if (angle === 0) return latent;

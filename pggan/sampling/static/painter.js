@@ -1,4 +1,4 @@
-// The order in which images are drawn: the newest face first, then small images, such as the lattice of its neighbours.
+// Draws the newest face first, then the small images beside the face.
 
 import { copyOf } from "./files.js";
 import { axesAcross, neighbour } from "./latents.js";
@@ -6,27 +6,25 @@ import { axesAcross, neighbour } from "./latents.js";
 export const FACE = "face";
 const REACH = 2; // number of neighbours on each side of the face
 const SIDE = 2 * REACH + 1;
-export const SHOWN = SIDE * SIDE; // number of small images
+export const SHOWN = SIDE * SIDE;
 
-// Draws one image after the other, and for each place on the page only the image that was requested last.
+// Draws one image at a time; for each place on the page, only the newest request counts.
 export class Painter {
   #renderer;
   #wanted = new Map();
   #busy = false;
 
-  // `onError` is called with an Error when drawing fails.
   constructor(renderer, onError) {
     this.#renderer = renderer;
     this.onError = onError;
   }
 
-  // Whether a face is wanted that is not being drawn yet.
+  // Return whether a requested face is not being drawn yet.
   get waiting() {
     return this.#wanted.has(FACE);
   }
 
-  // Draw images {name: {latent, done}}; a new request replaces a waiting request of the same name.
-  // A latent may be a promise.
+  // Draw images {name: {latent or promise, done}}; a new request replaces a waiting request of the same name.
   request(look, wanted) {
     for (const [name, tile] of Object.entries(wanted)) this.#wanted.set(name, { ...tile, look });
     this.#run();
@@ -51,12 +49,12 @@ export class Painter {
   }
 }
 
-// The small images beside the face: its neighbours, or a contact sheet of seeds.
+// The small images beside the face: neighbours of the face, or a contact sheet of seeds.
 export class Lattice {
   #axes;
   #places = [];
 
-  // `choose` is called with the place {column, row, number} of an image that was clicked.
+  // A click on a small image calls `choose` with the image's place {column, row, number}.
   constructor(element, choose) {
     for (let number = 0; number < SHOWN; number++) {
       const place = { number, column: (number % SIDE) - REACH, row: Math.floor(number / SIDE) - REACH };
@@ -64,21 +62,20 @@ export class Lattice {
       element.append(button);
       this.#places.push({ ...place, button });
     }
-    this.#places.sort((a, b) => Math.hypot(a.column, a.row) - Math.hypot(b.column, b.row)); // the nearest first
+    this.#places.sort((a, b) => Math.hypot(a.column, a.row) - Math.hypot(b.column, b.row)); // The images nearest to the centre are drawn first.
   }
 
-  // Take two of many directions, which point anywhere and are nearly at right angles to each other.
+  // Choose axes for the neighbours: pair `number` of many directions that are nearly at right angles.
   turn(size, number) {
     this.#axes = [1, 2].map((k) => Float64Array.from({ length: size }, (_, i) => Math.sin((2 * number + k) * (i + 1) ** 2)));
   }
 
-  // The latent at two angles (in radians) from `latent`.
   at(latent, angleX, angleY) {
     this.#axes = axesAcross(latent, this.#axes);
     return neighbour(latent, this.#axes, angleX, angleY);
   }
 
-  // The small images to draw, {name: {latent, done}}; `at` gives the latent and the title of each place.
+  // Return the small images {name: {latent, done}}; `at` gives the latent and the title for each place.
   tiles(at, paint) {
     const tile = (place) => {
       const { latent, title } = at(place);

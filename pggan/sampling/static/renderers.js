@@ -1,29 +1,28 @@
-// Images of latents: by the server that this page comes from, or by the visitor's browser.
+// Draws images of latents: on the server of this page, or in the visitor's browser.
 
 import { fetchVectors } from "./files.js";
 
 class ServerRenderer {
   constructor({ latent_size, resolution }) {
-    Object.assign(this, { bytes: 4 * latent_size, side: resolution }); // of a latent, and of an image in pixels
+    Object.assign(this, { bytes: 4 * latent_size, side: resolution }); // `bytes` is the size of a latent, and `side` an image's side in pixels.
   }
 
   async latentOfSeed(seed) {
     return new Float32Array(await (await ask(`latent?seed=${seed}`)).arrayBuffer());
   }
 
-  // The image {pixels, side} of a latent, at the resolution that training has reached.
+  // Return the image {pixels, side} of a latent at the generator's resolution.
   async image(latent, look) {
     const answer = await ask(`image?${new URLSearchParams(look)}`, latent);
     return { pixels: new Uint8Array(await answer.arrayBuffer()), side: this.side };
   }
 
-  // A film of latents as a file.
   async film(latents, look, { kind, fps, smooth }) {
     const query = new URLSearchParams({ ...look, kind, fps, smooth: Number(smooth) });
     return (await ask(`film?${query}`, new Blob(latents))).blob();
   }
 
-  // The latents nearest to a photo so far, and the share of the search that is done; the last latent is the result.
+  // Yield the latent nearest to a photo so far, and the share of the search that is done.
   async *search(photo, look, signal) {
     const answer = await ask(`search?${new URLSearchParams(look)}`, photo, signal);
     const found = new Uint8Array(Number(answer.headers.get("Content-Length")));
@@ -35,13 +34,13 @@ class ServerRenderer {
     }
   }
 
-  // Keep the names of directions beside the run; the text of the answer is for the user.
+  // Save the names of directions beside the run; returns a message for the user.
   async rename(names) {
     return (await ask("names.json", JSON.stringify(names))).text();
   }
 }
 
-// The server's answer; throws an Error with the text of a refusal.
+// Return the server's answer; throws an Error with the server's text for a refused request.
 async function ask(address, body, signal) {
   let answer;
   try {
@@ -54,12 +53,12 @@ async function ask(address, body, signal) {
   throw new Error(await answer.text());
 }
 
-// Draws in a worker, so that the page keeps reacting.
+// Draws in a web worker, so that the page reacts to the user meanwhile.
 class BrowserRenderer {
   #worker = new Worker(new URL("onnx-worker.js", import.meta.url), { type: "module" });
-  #waiting = []; // the promises of requests to the worker, the oldest first
+  #waiting = []; // promises for the worker's images, the oldest first
   #failure = null;
-  #seeds = null; // the latents of the first seeds
+  #seeds = null;
 
   constructor(model) {
     this.model = model;

@@ -1,5 +1,3 @@
-// The keyframes of a film, its playhead, and the path between them.
-
 import { copyOf } from "./files.js";
 import { loop, through } from "./latents.js";
 
@@ -9,8 +7,8 @@ export class Timeline {
   #made = 0;
   #playing = null;
 
-  // `show` is called with a latent and a name when a keyframe is clicked, and again and again while the film moves.
-  // The film moves on when `ready` returns true.  `changed` is called when keyframes change, or the film starts or stops.
+  // `show` is called with a latent and a name when a keyframe is clicked, and for each frame of the playing film.
+  // The film waits until `ready` returns true; `changed` is called when keyframes change, or the film starts or stops.
   constructor({ element, closed, seconds, show, ready, changed }) {
     Object.assign(this, { element, closed, seconds, show, readyToShow: ready, changed });
   }
@@ -25,7 +23,6 @@ export class Timeline {
     this.#update();
   }
 
-  // Keyframes have changed: list the new ones.
   #update() {
     if (!this.ready) this.stop();
     this.element.replaceChildren(...this.keyframes.map((keyframe, place) => this.#item(keyframe, place)));
@@ -70,13 +67,12 @@ export class Timeline {
     return (this.closed() ? loop : through)(this.keyframes.map(({ latent }) => latent))(position);
   }
 
-  // The latents of all frames.  A closed path leaves out the last frame, which would repeat the first one.
+  // Return the latents of all frames; a closed path leaves out the last frame, which would repeat the first frame.
   frames(fps) {
     const count = Math.max(Math.round(this.duration * fps), 2);
     return Array.from({ length: count }, (_, frame) => this.at(frame / (this.closed() ? count : count - 1)));
   }
 
-  // Show the film at a position.
   seek(position) {
     this.position = position;
     this.show(this.at(position), `film at ${(position * this.duration).toFixed(1)} s`, false);
