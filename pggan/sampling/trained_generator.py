@@ -159,7 +159,7 @@ class TrainedGenerator:
     ) -> dict[str, float]:
         """Compare generated images with the images at `data`, like `pggan evaluate`; returns values by metric.
 
-        Args: data: by default, the training images; count: number of fakes and reals, by default of each metric's paper.
+        Args: data: by default, the training images; count: number of fakes and reals (default: as in the paper).
         """
         compared: Any = resolve_name(COMPARE)
         return dict(compared(self, data and str(data), list(metrics), extractor, count))
