@@ -1,6 +1,6 @@
 """`pggan import` converts networks of other programs into a generator file of pggan.
 
-Like pggan, these programs multiply weights by gain / sqrt(fan-in) at run time; the import corrects different gains.
+All these programs multiply weights by gain / sqrt(fan-in) at run time; if gains differ, the import rescales weights.
 pytorch_GAN_zoo also scales biases at run time, so the import stores scaled biases.
 """
 
@@ -148,7 +148,7 @@ def from_gan_zoo(state: Mapping[str, Any], config: Any, raw: Any, d: Any) -> For
     def layer(theirs: Mapping[str, Array], name: str) -> tuple[Array, Array]:
         weight = theirs[f"{name}.weight"]
         bias = theirs[f"{name}.bias"] * sqrt(2.0 / weight[0].size)  # pytorch_GAN_zoo scales biases like weights
-        if name == GAN_ZOO_D[0]:  # pytorch_GAN_zoo's minibatch variance divides by 3, not by 4.
+        if name == GAN_ZOO_D[0]:  # pytorch_GAN_zoo's minibatch stddev of 4 images divides by 3 instead of 4.
             weight = np.concatenate([weight[:, :-1], weight[:, -1:] * sqrt(4 / 3)], 1)
         return weight, bias
 

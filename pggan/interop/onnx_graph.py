@@ -1,4 +1,4 @@
-"""Writes a generator as an ONNX graph of plain operators: layer by layer, without tracing, with scales in the weights.
+"""Writes a generator as an ONNX graph, layer by layer instead of by tracing, so that any batch size is possible.
 
 N batch size, Z latent size, L labels, C feature maps, R resolution.
 """
@@ -28,7 +28,7 @@ from pggan.ops.fused import EPSILON, LEAKY_SLOPE
 from pggan.sampling.latents import mean_features
 
 CENTER = 4  # index of the center in a flattened 3x3 neighbourhood
-OPSET = 17  # version of 2022, which all current runtimes support, also in browsers
+OPSET = 17  # operator set of 2022, which all current runtimes support, also in browsers
 IR_VERSION = 8  # version of the ONNX file format that came with operator set 17
 TOLERANCE = 1e-4  # allowed difference between pixels in [-1, 1], about 1/80 of an 8-bit step
 # Networks with little training amplify rounding, so differences of this many rounding errors are allowed, too.

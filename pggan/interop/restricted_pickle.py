@@ -17,7 +17,7 @@ NUMBERS = {"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8
 
 
 class Instance:
-    """Stands for a pickled object of another program; keeps its arguments and state, and runs no code."""
+    """Stands for a pickled object of another program: keeps the object's arguments and state, and runs no code."""
 
     state: Any = None
 

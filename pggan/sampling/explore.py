@@ -128,7 +128,7 @@ class Server(ThreadingHTTPServer):
     def __init__(
         self, port: int, generator: TrainedGenerator, files: dict[str, bytes], mark: str | None, names: Path | None
     ) -> None:
-        # One thread draws all images, because drawing stores prepared weights in the generator's network.
+        # Drawing caches scaled weights in the generator's network, so one thread draws all images.
         self._drawing, self._closed = ThreadPoolExecutor(1, "drawing"), False
         super().__init__((HOST, port), Handler)
         self.generator, self.files, self.mark, self.names = generator, files, mark, names

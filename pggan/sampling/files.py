@@ -98,7 +98,7 @@ def sheet(images: Iterable[Pixels], columns: int, zoom: int, captions: Sequence[
 
 
 def sheet_zoom(resolution: int, columns: int) -> int:
-    """Return the factor, at least 1, that enlarges images to MIN_TILE pixels, but the sheet to at most WIDEST."""
+    """Return the factor, at least 1, that enlarges images to MIN_TILE pixels, or less if the sheet would exceed WIDEST."""
     return max(min(MIN_TILE, WIDEST // columns) // resolution, 1)
 
 
@@ -129,7 +129,7 @@ def writing(path: Path) -> Iterator[Path]:
 
 
 def film_of(grids: dict[Path, GridFacts], count: int, most: int = MAX_FILM) -> Iterator[Pixels]:
-    """Yield `count` frames [H, W, 3] at equal distances in training; each frame shows the newest grid so far."""
+    """Yield `count` frames [H, W, 3] at equal intervals of training; each frame shows the newest grid at that time."""
     paths, facts = [*grids], [*grids.values()]
     with Image.open(paths[-1]) as largest:
         side = largest.width * film_zoom(largest.width, most)

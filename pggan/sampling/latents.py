@@ -48,14 +48,14 @@ def parse_seeds(seeds: int | str | Iterable[object]) -> list[int]:
 
 
 def save_vectors(kind: str, vectors: Tensor, path: Path, about: dict[str, object]) -> None:
-    """Write `vectors` [N, Z] as the tensor `kind` (latents or directions), and `about` as metadata."""
+    """Write `vectors` [N, Z] as the tensor `kind` (latents or directions) of a safetensors file, with metadata `about`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as temporary:
         save_tensors({kind: vectors.detach().float().cpu().contiguous()}, temporary, {HEADER_KEY: json.dumps(about)})
 
 
 def load_vectors(kind: str, path: str | Path, size: int) -> Tensor:
-    """Read latents, or directions scaled to length 1, [N, `size`]; raises UserError for a zero or non-finite vector."""
+    """Read latents or directions [N, `size`], and scale directions to length 1; raises UserError for invalid vectors."""
     problem = f"{path} has no valid {kind}"
     remedy = f"Give a .safetensors file with {kind} of {size} finite numbers, which are not all 0."
     try:
@@ -132,7 +132,7 @@ def random_walk(seed: int, size: int, frames: int, smoothness: float = 15.0) -> 
 
 
 def at_constant_speed(path: LatentPath, distances: Distances, samples: int, positions: Tensor) -> Tensor:
-    """Return the latents [F, Z] at `positions` [F]: shares of the path's length, which `distances` measures."""
+    """Return latents [F, Z] on a path at `positions` [F]: shares (0 to 1) of the length that `distances` measures."""
     measured = torch.linspace(0, 1, samples + 1, dtype=torch.float64)
     travelled = torch.cat([torch.zeros(1), distances(path(measured)).double().cumsum(0)])
     return path(torch.from_numpy(np.interp(positions * travelled[-1], travelled, measured)))
@@ -158,7 +158,7 @@ def observed_features(network: Generator, count: int, label: Tensor | int | None
 def mean_features(network: Generator, label: Tensor | int | None) -> Tensor:
     """Return the mean [1, C, 4, 4] of G's 4x4 features for one class; truncation pulls features towards this mean.
 
-    Truncated latents would not change images, because G normalises latents.
+    Truncation acts on features, because G normalises latents: shorter latents would give the same images.
     """
     return observed_features(network, CENTER_SEEDS, label)[1].mean(0, keepdim=True)
 

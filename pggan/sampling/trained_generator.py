@@ -38,7 +38,7 @@ class Pictures(list[Image.Image]):
     def grid(self, columns: int | None = None) -> Image.Image:
         """Arrange all pictures on one sheet, enlarged for a screen; without `columns`, the sheet is about square."""
         side = ceil(sqrt(len(self)))
-        columns = columns or min(range(side, 2 * side + 1), key=lambda each: -len(self) % each)  # few empty places
+        columns = columns or min(range(side, 2 * side + 1), key=lambda each: -len(self) % each)  # fewest empty places
         images = [np.asarray(picture).reshape(picture.height, picture.width, -1) for picture in self]
         return to_pil(sheet(images, columns, sheet_zoom(self[0].width, columns)))
 
@@ -183,8 +183,8 @@ class TrainedGenerator:
 def load(run: str | Path, device: str = "auto", checkpoint: str | int = NEWEST) -> TrainedGenerator:
     """Load the averaged generator (EMA) of `run`: a run directory, one of its checkpoints, or a generator file.
 
-    Args: device: auto (CUDA, else MPS, else CPU), cpu, cuda or mps; checkpoint: the checkpoint in a run directory, by
-    number of images shown, newest or best.  Raises UserError if there is no such generator or device.
+    Args: device: auto (CUDA, else MPS, else CPU), cpu, cuda or mps; checkpoint: which one of a run directory:
+    newest, best, or a number of images shown.  Raises UserError if there is no such generator or device.
     """
     place = choose_checkpoint(str(run), checkpoint)
     return TrainedGenerator(load_generator(place, choose_device(device, "device")))
