@@ -98,7 +98,7 @@ def sheet(images: Iterable[Pixels], columns: int, zoom: int, captions: Sequence[
 
 
 def sheet_zoom(resolution: int, columns: int) -> int:
-    """Return the factor, at least 1, that enlarges images to MIN_TILE pixels, or less if the sheet would exceed WIDEST."""
+    """Return the factor, at least 1, that enlarges images to MIN_TILE pixels, or the sheet to at most WIDEST pixels."""
     return max(min(MIN_TILE, WIDEST // columns) // resolution, 1)
 
 

@@ -48,14 +48,14 @@ def parse_seeds(seeds: int | str | Iterable[object]) -> list[int]:
 
 
 def save_vectors(kind: str, vectors: Tensor, path: Path, about: dict[str, object]) -> None:
-    """Write `vectors` [N, Z] as the tensor `kind` (latents or directions) of a safetensors file, with metadata `about`."""
+    """Write `vectors` [N, Z] as the tensor `kind` (latents or directions) of a file, with `about` as metadata."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as temporary:
         save_tensors({kind: vectors.detach().float().cpu().contiguous()}, temporary, {HEADER_KEY: json.dumps(about)})
 
 
 def load_vectors(kind: str, path: str | Path, size: int) -> Tensor:
-    """Read latents or directions [N, `size`], and scale directions to length 1; raises UserError for invalid vectors."""
+    """Read latents or directions [N, `size`], and normalise directions; raises UserError for invalid vectors."""
     problem = f"{path} has no valid {kind}"
     remedy = f"Give a .safetensors file with {kind} of {size} finite numbers, which are not all 0."
     try:
