@@ -1,1 +1,1 @@
-"""The generator and the discriminator, and the layers that they are made of."""
+"""The generator, the discriminator and their layers."""

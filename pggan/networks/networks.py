@@ -32,7 +32,7 @@ from pggan.ops.elementwise import (
 )
 from pggan.ops.filters import bilateral
 
-PROJECTED = "pggan.networks.projected:ProjectedDiscriminator"  # imported only if D looks at pretrained features
+PROJECTED = "pggan.networks.projected:ProjectedDiscriminator"  # imported only if D uses pretrained features
 
 
 class GeneratorStem(nn.Module):
@@ -41,8 +41,7 @@ class GeneratorStem(nn.Module):
     def __init__(self, inputs: int, width: int, stem: Stem) -> None:
         super().__init__()
         self.width, self.stem = width, stem
-        # As in the official code, the gain of this dense layer is a quarter of He's gain.
-        # Instead of this dense layer, the paper has a 4x4 convolution, whose fan-in is 16 times as large.
+        # As in the official code, the gain is He's gain / 4: the paper's 4x4 convolution has 16 times this fan-in.
         self.dense = Equalized(width * 16, inputs, gain=HE_GAIN / 4)
         if stem is not Stem.unit_bias:
             self.dense.bias = nn.Parameter(torch.empty(width))  # one bias for all 4x4 pixels of a feature map
@@ -74,10 +73,9 @@ class GeneratorBlock(nn.Module):
 
 
 class DiscriminatorBlock(nn.Module):
-    """D's layers that halve the resolution, by pooling or a fused convolution.  [N, I, R, R] -> [N, O, R/2, R/2]
+    """D's layers that halve the resolution.  [N, I, R, R] -> [N, O, R/2, R/2]
 
-    A residual block adds its input, pooled and convolved by 1x1, to its result, and multiplies the sum by sqrt(1/2) to
-    keep the mean square.  (Karras et al. 2020, section 4)
+    `residual`: add the block's input, pooled and convolved by 1x1, and divide by sqrt(2).  (Karras et al. 2020)
     """
 
     def __init__(self, inputs: int, outputs: int, resampling: Resampling, *, residual: bool) -> None:
@@ -110,7 +108,7 @@ class DiscriminatorHead(nn.Module):
 
 
 class Generator(ProgressiveNetwork):
-    """The generator: from latents to images.  Images at resolution R pass through the blocks of 8x8, 16x16, …, RxR."""
+    """The generator: from latents and labels to images."""
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__(architecture)
@@ -127,17 +125,17 @@ class Generator(ProgressiveNetwork):
     def forward(self, latents: Tensor, labels: Tensor | None, resolution: int, alpha: float | Tensor = 1.0) -> Tensor:
         """Images [N, C, R, R] in about [-1, 1], from `latents` [N, Z] and one-hot `labels` [N, L]; R = `resolution`.
 
-        `alpha`: weight of the image at R.  The upsampled image of resolution R / 2 has the weight 1 - alpha.
+        `alpha`: weight of the image at R in the fade-in; the upsampled image at R / 2 has the weight 1 - alpha.
         """
         return self.grow(self.features(latents, labels), resolution, alpha)
 
     def features(self, latents: Tensor, labels: Tensor | None) -> Tensor:
-        """The 4x4 features [N, C, 4, 4] from which `grow` computes images."""
+        """The features [N, C, 4, 4] from which `grow` computes images."""
         x = latents if labels is None else torch.cat([latents, labels], 1)
         return self.stem(pixel_norm(x))  # type: ignore[no-any-return]
 
     def grow(self, features: Tensor, resolution: int, alpha: float | Tensor = 1.0) -> Tensor:
-        """Images [N, C, R, R] from 4x4 features [N, C, 4, 4]; R = `resolution`."""
+        """Images [N, C, R, R] from the result of `features`; R = `resolution`."""
         x = previous = features
         for level in self.levels[1:]:
             if level <= resolution:
@@ -148,16 +146,16 @@ class Generator(ProgressiveNetwork):
         return images
 
     def images(self, features: Tensor, resolution: int) -> Tensor:
-        """Convert the features of the level with R = `resolution` to images [N, C, R, R]."""
+        """Convert features at R = `resolution` to images [N, C, R, R]."""
         images = to_float32(self.to_rgb[str(resolution)](features))
         passes = self.architecture.bilateral
         return bilateral(images, passes) if passes else images
 
 
 class Discriminator(ProgressiveNetwork):
-    """The discriminator: from images at any resolution to scores, and to class logits if the data set has labels."""
+    """The discriminator: from images to scores and, if the data set has labels, class logits."""
 
-    features_from = inf  # lowest resolution at which D also looks at pretrained features; infinite: never
+    features_from = inf  # D uses pretrained features from this resolution on; inf: never
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__(architecture)
@@ -176,8 +174,8 @@ class Discriminator(ProgressiveNetwork):
     ) -> tuple[Tensor, Tensor]:
         """Scores [N] and class logits [N, L] of `images` [N, C, R, R], in float32; R = `resolution`.
 
-        `alpha`: weight of the features from the block of R.  Features of the pooled images have the weight 1 - alpha.
-        `sub_batches`: number of equal parts of `images`, such as reals and fakes.  No part affects another's scores.
+        `alpha`: weight of the features of R in the fade-in; the pooled images' features have the weight 1 - alpha.
+        `sub_batches`: number of equal parts of `images`, such as reals and fakes, with separate minibatch stddevs.
         """
         x = self.from_rgb[str(resolution)](images)
         for level in reversed(self.levels[1:]):
@@ -192,7 +190,7 @@ class Discriminator(ProgressiveNetwork):
 
 
 def new_discriminator(architecture: Architecture) -> Discriminator:
-    """The discriminator of an architecture.  If D uses pretrained features, call `set_backbone` before a pass."""
+    """The discriminator; if D uses pretrained features, call `set_backbone` before the first pass."""
     if architecture.features is None:
         return Discriminator(architecture)
     projected: Discriminator = resolve_name(PROJECTED)(architecture)
@@ -202,7 +200,7 @@ def new_discriminator(architecture: Architecture) -> Discriminator:
 def initialize(network: nn.Module, seed: int, name: str) -> None:
     """Draw weights from N(0, 1), and set biases to 0.  Only `seed`, `name` and the weight's name determine a weight."""
     with torch.no_grad():
-        for key, weight in network.state_dict().items():  # `parameters()` would lack the buffer `FixedConv.weight`
+        for key, weight in network.state_dict().items():  # unlike `parameters()`, with the buffer `FixedConv.weight`
             if key.endswith("bias"):
                 weight.zero_()
             else:

@@ -1,4 +1,4 @@
-"""A discriminator that looks at pretrained features of images, besides their pixels.
+"""A discriminator that sees pretrained features of images, besides their pixels.
 
 Shapes: N batch size, C channels, R resolution, S side of feature maps, F pixel and feature values per image, L labels.
 Source: Sauer et al., "Projected GANs Converge Faster" (NeurIPS 2021), sections 3 and 4.  The sum with a plain D's score
@@ -25,18 +25,17 @@ from pggan.networks.layers import Equalized, minibatch_stddev
 from pggan.networks.networks import Discriminator
 from pggan.ops.elementwise import activate, to_float32, upsample
 
-WIDTH = 64  # number of feature maps of each projection, as in the paper's code at the finest scale
-COARSE = 4  # the heads shrink the feature maps of an image with side SMALLEST to this side in pixels or less
-# Weight of the heads' score in D's score.  The weight is below 1, because untrained heads have large gradients.
+WIDTH = 64  # feature maps per projection, as in the paper's code at the finest scale
+COARSE = 4  # heads halve feature maps down to this side in pixels, if the image's side is SMALLEST
 # With weight 1, untrained heads would have 15 to 34 times the image gradient of the plain D (docs/decisions.md).
-HEADS_WEIGHT = 1 / 8
-LAST_FEATURES = 64  # number of inputs of the last layer, which computes the heads' score
+HEADS_WEIGHT = 1 / 8  # weight of the heads' score in D's score
+LAST_FEATURES = 64  # number of inputs of the heads' last layer
 
 
 class FixedConv(nn.Module):
-    """A convolution whose weight ~ N(0, 1) is drawn once and never trained, scaled by 1 / sqrt(fan-in).
+    """A convolution with a random weight that is never trained: N(0, 1) / sqrt(fan-in).
 
-    Checkpoints hold the weight, so that a run that resumes with another seed keeps its projections.
+    The weight is a buffer, so that a run keeps it when resumed with another seed.
     """
 
     weight: Tensor
@@ -53,8 +52,7 @@ class FixedConv(nn.Module):
 class FeatureProjection(nn.Module):
     """Project feature maps [N, C, S, S] of several scales, the finest first, to [N, WIDTH, S, S] at the same scales.
 
-    At each scale, the coarsest first, a 1x1 convolution mixes the channels.  The upsampled result of the coarser scale
-    is added to the mix.  Then a 3x3 convolution follows.
+    Random 1x1 convolutions mix channels.  Random 3x3 convolutions mix each scale with the next coarser one.
     """
 
     def __init__(self, channels: Sequence[int]) -> None:
@@ -63,7 +61,6 @@ class FeatureProjection(nn.Module):
         self.mix_scales = nn.ModuleList(FixedConv(WIDTH, WIDTH, 3) for _ in channels)
 
     def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
-        """The projections, in the order of `maps`.  Each of the `maps` has half the side of the map before it."""
         mixed: list[Tensor] = []
         for features, mix_channels, mix_scales in reversed(
             list(zip(maps, self.mix_channels, self.mix_scales, strict=True))
@@ -76,7 +73,7 @@ class FeatureProjection(nn.Module):
 
 
 class ScaleHead(nn.Module):
-    """The layers that process the projected features of one scale.  [N, WIDTH, S, S] -> [N, WIDTH]"""
+    """The trained layers for the projected features of one scale.  [N, WIDTH, S, S] -> [N, WIDTH]"""
 
     def __init__(self, halvings: int) -> None:
         super().__init__()
@@ -92,15 +89,14 @@ class ScaleHead(nn.Module):
 
 
 class ProjectedDiscriminator(Discriminator):
-    """The plain D and, from the resolution `architecture.features_from` on, heads on projected pretrained features.
+    """The plain D and, from the resolution `architecture.features_from` on, trained heads on projected features.
 
-    The score is the plain D's score plus the weighted score of the heads.  The heads look at the features of all scales
-    and at the minibatch stddev of each scale.  The heads' weight fades in at `features_from`.  Growing adds no heads.
+    The score is the plain D's score plus HEADS_WEIGHT times the heads' score, which fades in at `features_from`.
     """
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__(architecture)
-        self.backbone: Backbone | None = None  # `set_backbone` sets this field
+        self.backbone: Backbone | None = None
         self.features_from = architecture.features_from
         self.projection = FeatureProjection(CHANNELS)
         halvings = [max(SMALLEST // stride // COARSE, 1).bit_length() - 1 for stride in STRIDES]
@@ -110,12 +106,12 @@ class ProjectedDiscriminator(Discriminator):
         self.index_weights()
 
     def set_backbone(self, dtype: torch.dtype | None, network: EfficientNetLite0 | None = None) -> None:
-        """Set the network for D's features (None: the pretrained one), and the network's dtype (None: float32)."""
+        """Compute D's features by `network` (None: the pretrained network), in `dtype` (None: float32)."""
         network = load_efficientnet_lite0() if network is None else network
         self.backbone = Backbone(network, self.score.weight.device, dtype or torch.float32)
 
     def features(self, images: Tensor) -> Tensor:
-        """Join `images` [N, C, R, R] in [-1, 1] and their projected features of all scales to float32 [N, F, 1, 1]."""
+        """`images` [N, C, R, R] in [-1, 1] and their projected features, concatenated to float32 [N, F, 1, 1]."""
         assert self.backbone is not None, "call `set_backbone` first"
         rows = [to_float32(m).flatten(1) for m in (images, *self.projection(self.backbone(images)))]
         return torch.cat(rows, 1)[:, :, None, None]
@@ -123,10 +119,7 @@ class ProjectedDiscriminator(Discriminator):
     def score_features(
         self, features: Tensor, resolution: int, alpha: float | Tensor = 1.0, sub_batches: int = 1
     ) -> tuple[Tensor, Tensor]:
-        """Scores [N] and class logits [N, L] from the result of `features` for images with side `resolution`.
-
-        `alpha` and `sub_batches` mean the same as in `forward`.
-        """
+        """Scores [N] and class logits [N, L] from the result of `features` for images with side `resolution`."""
         channels, sides = self.architecture.channels, [max(resolution, SMALLEST) // stride for stride in STRIDES]
         sizes = [channels * resolution**2, *(WIDTH * side**2 for side in sides)]
         pixels, *rows = torch.split(features.flatten(1), sizes, 1)

@@ -1,8 +1,7 @@
 """Convolutions, alone or fused with resampling, and dense layers: each by the fastest algorithm for its shape.
 
-An algorithm is three functions: the convolution, and its gradients with respect to the image and to the kernel.  Each
-function is linear in both arguments, so all derivatives are made of these three functions.  A gradient penalty never
-needs PyTorch's double backward, which is slow, because it convolves with whole feature maps as kernels.
+An algorithm is three functions: the convolution, and the gradients of its input and of its kernel.  All higher
+derivatives are made of these three.  PyTorch's double backward would be slow: it uses feature maps as kernels.
 Shapes: N batch size, H height, W width, I input feature maps, O output feature maps.
 """
 
@@ -18,30 +17,21 @@ from torch import Tensor
 from pggan.core.architecture import Rescaling
 from pggan.ops import packed, products, winograd
 
-WIDE = 128  # with this many feature maps or more, Winograd saves more time than its transformations cost
-MIN_TILES = 16  # with fewer image tiles in a batch, transforming the kernel for Winograd costs more than Winograd saves
-CACHED = 128  # largest side in pixels at which WIDE feature maps fit into the CPU's cache after Winograd's transforms
+WIDE = 128  # Winograd is faster from this many feature maps on
+MIN_TILES = 16  # Winograd is faster from this many image tiles in a batch on
+CACHED = 128  # largest image side in pixels at which Winograd's tensors fit into the CPU's cache
 LARGE = 64  # from this image side in pixels on, kernel gradients on CPUs are much faster without channels-last
-# `SharedKernel` delays gradients of a kernel that is this many times as large as a layer's input and output together.
+# `SharedKernel` is faster if the kernel is this many times as large as the layer's input and output together.
 MIN_KERNEL_TO_FACTORS = 4
 
 
 class Switches:
-    """Settings of all operations.  The settings are global, because autograd runs backward passes in its own threads.
+    """Settings of all operations.  They are global, because autograd runs backward passes in its own threads."""
 
-    `reference`: every operation runs as its plain version: PyTorch operations with PyTorch's own derivatives.
-    `pggan bench against=true` compares the speed of fast and plain operations, and the tests compare their results.
-
-    `weight_gradients`: whether backward passes compute gradients of weights.  `torch.autograd.grad` with respect to
-    images needs False.  Otherwise, gradients that `SharedKernel` delays would later be added to `weight.grad`.
-
-    `image_gradients`: whether backward passes compute gradients of D's images.  The backward pass of D's loss needs
-    only gradients of weights, so False saves time.
-    """
-
-    reference = False  # read in forward passes; a backward pass uses the algorithm of its forward pass
+    reference = False  # whether forward passes use plain PyTorch operations, for comparisons
+    # False if only images need gradients: `SharedKernel` would otherwise add delayed gradients to `weight.grad`.
     weight_gradients = True
-    image_gradients = True
+    image_gradients = True  # False for D's loss, because only weights need gradients then
 
 
 @contextmanager
@@ -60,8 +50,7 @@ def switched(**values: bool) -> Iterator[None]:
 def fuse_resampling(kernel: Tensor, rescaling: Rescaling, scale: float) -> Tensor:
     """`scale` times a kernel [O, I, 3, 3], fused with resampling: [O, I, 4, 4] for `down`, [I, O, 4, 4] for `up`.
 
-    The fused kernel is the sum of four copies of the kernel, shifted by 0 or 1 pixel down and right.  A matrix product
-    computes the sum in the memory layout that convolutions expect; autograd takes ten times as long for sums of slices.
+    The fused kernel is the sum of four shifted copies.  A matrix product is ten times as fast as slices with autograd.
     """
     if rescaling is Rescaling.same:
         return kernel if scale == 1 else kernel * scale
@@ -79,7 +68,7 @@ def pack_kernel(kernel: Tensor, rescaling: Rescaling, scale: float) -> Tensor:
     return packed.pack_kernel(fused, packed.pack_size(*kernel.shape[:2]), rescaling)
 
 
-@cache  # cached, because on a GPU, launching the ten kernels of this function takes longer than running them
+@cache  # because this function launches ten small CUDA kernels
 def resampling_box(rescaling: Rescaling, scale: float, dtype: torch.dtype, device: torch.device) -> Tensor:
     """`scale` times the matrix [16, 9] that maps the taps of a 3x3 kernel to the taps of the fused 4x4 kernel."""
     shifts = torch.eye(4, 3, dtype=dtype, device=device)
@@ -89,7 +78,7 @@ def resampling_box(rescaling: Rescaling, scale: float, dtype: torch.dtype, devic
 
 
 def plain_convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling) -> Tensor:
-    """The plain PyTorch version of `convolve`: upsampling, convolution or dense layer, box pooling, then bias."""
+    """The plain PyTorch version of `convolve`, for comparisons."""
     if kernel.ndim == 2:
         return F.linear(x, kernel, bias)
     x = F.interpolate(x, scale_factor=2, mode="nearest") if rescaling is Rescaling.up else x
@@ -105,13 +94,13 @@ def torch_convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Re
     if rescaling is Rescaling.up:
         return F.conv_transpose2d(x, kernel, bias, stride=2, padding=1)
     if kernel.shape[-1] == 1 and x.device.type == "cuda":
-        # A channels-last x makes the result channels-last.  A 1x1 kernel can't, because its strides fit all layouts.
+        # The result is channels-last only if x is, because the layout of a 1x1 kernel is ambiguous.
         x = x.contiguous(memory_format=torch.channels_last)
     return F.conv2d(x, kernel, bias, stride=1 if rescaling is Rescaling.same else 2, padding=int(kernel.shape[-1] > 1))
 
 
 def torch_grad_input(gradient: Tensor, kernel: Tensor, rescaling: Rescaling) -> Tensor:
-    """The gradient of `torch_convolve` with respect to `x`, computed by another convolution."""
+    """The gradient of `torch_convolve` with respect to `x`."""
     if rescaling is Rescaling.up:
         return F.conv2d(gradient, kernel, stride=2, padding=1)
     stride = 1 if rescaling is Rescaling.same else 2
@@ -119,7 +108,7 @@ def torch_grad_input(gradient: Tensor, kernel: Tensor, rescaling: Rescaling) -> 
 
 
 def torch_grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling, side: int | None = None) -> Tensor:
-    """The gradient of `torch_convolve` with respect to `kernel`.  `side` None means 3, or 4 with fused resampling."""
+    """The gradient of `torch_convolve` with respect to `kernel`; `side`: of the kernel, None for 3 or, fused, 4."""
     if side is None and x.device.type == "cpu" and x.shape[-1] >= LARGE:
         x, gradient = x.contiguous(), gradient.contiguous()
     up, (fused_side, stride) = rescaling is Rescaling.up, products.side_and_stride(rescaling)
@@ -132,17 +121,17 @@ def torch_grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling, side: i
 
 
 class Algorithm(NamedTuple):
-    """A convolution algorithm.  `prepare` transforms a kernel [O, I, 3, 3]; the other functions take the new kernel.
+    """A convolution algorithm; the functions take kernels that `prepare` has transformed.
 
-    `convolve` takes x [N, I, H, W], kernel and bias [O].  `grad_input` takes the gradient [N, O, …] of the result, and
-    the kernel.  `grad_weight` takes x and the gradient.  If `grad_weight` is None, autograd computes the gradients.
+    `convolve` takes x [N, I, H, W], kernel and bias [O].  `grad_input` takes the result's gradient [N, O, …] and the
+    kernel.  `grad_weight` takes x and the result's gradient.  Without `grad_weight`, autograd computes gradients.
     """
 
     convolve: Callable[[Tensor, Tensor, Tensor | None, Rescaling], Tensor]
     grad_input: Callable[[Tensor, Tensor, Rescaling], Tensor] | None = None
     grad_weight: Callable[[Tensor, Tensor, Rescaling], Tensor] | None = None
-    prepare: Callable[[Tensor, Rescaling, float], Tensor] = fuse_resampling  # takes kernel, rescaling and scale
-    only_scales: bool = True  # without resampling, `prepare` only scales the kernel, so callers may scale x instead
+    prepare: Callable[[Tensor, Rescaling, float], Tensor] = fuse_resampling
+    only_scales: bool = True  # True: without resampling, callers may scale x instead of the kernel
 
 
 REFERENCE = Algorithm(plain_convolve, prepare=lambda kernel, rescaling, scale: kernel * scale, only_scales=False)
@@ -157,43 +146,39 @@ WINOGRAD = Algorithm(winograd.convolve, winograd.grad_input, winograd.grad_weigh
 
 
 def algorithm_for(x: Tensor, shape: torch.Size, rescaling: Rescaling) -> Algorithm:
-    """The algorithm for `x` [N, I] or [N, I, H, W] and a kernel of `shape` [O, I], [O, I, 1, 1] or [O, I, 3, 3].
-
-    WIDE, MIN_TILES, CACHED and LARGE were measured on processors with AVX2 and AVX-512 (docs/performance.md).
-    """
+    """The fastest algorithm for an input `x` and a kernel of `shape` [O, I, …], as measured (docs/performance.md)."""
     if Switches.reference:
         return REFERENCE
     wide = min(shape[:2]) >= WIDE
     if len(shape) == 2:
-        # With `F.linear`, autograd would add up the kernel gradients of all passes, which is slow for large kernels.
-        # With DENSE on CPUs, one matrix product in `SharedKernel` computes the kernel gradient of all passes.
+        # For large kernels, `SharedKernel` (only with DENSE) adds up gradients of several passes faster than autograd.
         return DENSE if wide else TORCH
     if x.device.type != "cpu":
-        # Packs of pixels speed up GPUs in 16-bit precision, for few feature maps, if image rows consist of whole packs.
+        # Packs of pixels (`packed.py`) are faster in 16 bits with few feature maps; image rows must be whole packs.
         packs = max(shape[:2]) <= packed.MAPS // 2 and x.dtype.itemsize == 2 and x.shape[-1] % (2 * packed.MAPS) == 0
         return POINTWISE if shape[-1] == 1 else PACKED if packs else DIRECT
     if shape[-1] > 1 and wide and x.dtype.itemsize >= 4 and x.shape[-1] <= CACHED:
-        stride = 2 if rescaling is Rescaling.up else 4  # distance of neighbouring Winograd tiles in x, in pixels
+        stride = 2 if rescaling is Rescaling.up else 4  # distance of Winograd's tiles in x, in pixels
         if len(x) * (x.shape[2] // stride) * (x.shape[3] // stride) < MIN_TILES:
             return IM2COL
         if x.shape[2] % stride == x.shape[3] % stride == 0:
             return WINOGRAD
-    # PyTorch's own derivatives are faster for 1x1 kernels, and for images with a side below LARGE pixels.
+    # PyTorch's own derivatives are faster for 1x1 kernels, and for small images.
     return TORCH if shape[-1] == 1 or x.shape[-1] < LARGE else DIRECT
 
 
 class Kernel(NamedTuple):
-    """A kernel that `algorithm.prepare` has transformed, and the settings with which `convolve` uses the kernel."""
+    """A kernel that `algorithm.prepare` has transformed, and what `convolve` needs to use the kernel."""
 
     tensor: Tensor
     algorithm: Algorithm
     rescaling: Rescaling
-    put_off: list[tuple[Tensor, Tensor]] | None = None  # (input, output gradient) of each delayed kernel gradient
-    aside: list[Tensor] | None = None  # kernel gradients that `preparation.Prepare` will sum up
+    put_off: list[tuple[Tensor, Tensor]] | None = None  # inputs and output gradients for `SharedKernel`
+    aside: list[Tensor] | None = None  # kernel gradients for `preparation.Prepare`
 
 
 def share_kernel(kernel: Kernel) -> Kernel:
-    """Share `kernel` among forward passes; on CPUs, `SharedKernel` computes all kernel gradients together."""
+    """On CPUs, pass the kernel through `SharedKernel`, which computes the gradients of several passes together."""
     tensor = kernel.tensor
     if not tensor.requires_grad or tensor.device.type != "cpu" or kernel.algorithm.grad_weight is None:
         return kernel
@@ -210,10 +195,10 @@ def convolve(x: Tensor, kernel: Kernel, bias: Tensor | None = None) -> Tensor:
 
 
 class Convolution(torch.autograd.Function):
-    """Computes a convolution or one of the two gradients: whichever of y, x and kernel is None.
+    """Computes a convolution, or the gradient of x or kernel: whichever of y, x and kernel is None.
 
-    If y is None, `forward` returns the convolution of x with kernel, plus bias.  Otherwise, y is the gradient of the
-    convolution's result, and `forward` returns the gradient of x if x is None, or of kernel if kernel is None.
+    If y is None, `forward` returns the convolution of x with kernel, plus bias.  If x or kernel is None, y is the
+    gradient of the convolution's result, and `forward` returns the gradient of x or kernel.
     """
 
     @staticmethod
@@ -235,7 +220,7 @@ class Convolution(torch.autograd.Function):
         for_x = apply(None, kernel, y, None, ctx.how) if asked[0] else None
         for_kernel = for_bias = None
         if asked[1] and Switches.weight_gradients:
-            # A delayed gradient can't be differentiated.  For large images, a delay saves nothing.
+            # `SharedKernel` saves time only for small images, and its gradients can't be differentiated.
             small = MIN_KERNEL_TO_FACTORS * (x.numel() + y.numel()) <= kernel.numel()
             if put_off is not None and small and not torch.is_grad_enabled():
                 put_off.append((x, y))
@@ -251,12 +236,10 @@ class Convolution(torch.autograd.Function):
 
 
 class SharedKernel(torch.autograd.Function):
-    """Return a kernel unchanged, and compute the kernel's gradients together, after the backward passes of all uses.
+    """Returns a kernel unchanged; the backward pass computes the sum of all its gradients in one matrix product.
 
-    Each use only appends the layer's input x and output gradient y to `put_off`.  One matrix product then computes the
-    sum of the kernel gradients.  In a step, each kernel of D gets three or four gradients: from reals, fakes and the
-    gradient penalty.  For small images, a kernel gradient is larger than x and y, and takes longer to write, read and
-    add than to compute.
+    Each use of the kernel only appends the layer's input x and output gradient y to `put_off`.  In a step, D's kernels
+    have three or four uses (reals, fakes, gradient penalty), and for small images, adding up gradients is slow.
     """
 
     @staticmethod

@@ -1,7 +1,4 @@
-"""Operations between convolutions: activations, pixel norm, resampling and the fade.
-
-On CUDA, `fused.py` computes activations and adds biases.  Shapes: N batch size, C features, R resolution.
-"""
+"""Activations, pixel norm, resampling and the fade.  Shapes: N batch size, C features, R resolution."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,12 +13,12 @@ from pggan.ops.convolution import Switches
 from pggan.ops.fused import EPSILON, LEAKY_SLOPE, Rows
 from pggan.ops.products import LinearMap
 
-# (x [N, C, …], bias [C], rows for the bias's gradient) -> activation of x + bias; bias and rows may be None
+# An activation takes x [N, C, …], and None or a bias [C] with memory for the bias's gradient.
 Activation = Callable[[Tensor, Tensor | None, Rows | None], Tensor]
 
 
 def to_float32(x: Tensor) -> Tensor:
-    """Convert `x` to float32; leave float32 and float64 tensors as they are."""
+    """Convert `x` to float32; keep float64."""
     return x.float() if x.dtype.itemsize < 4 else x
 
 
@@ -31,7 +28,7 @@ def serves(tensor: Tensor) -> bool:
 
 
 def activate(x: Tensor, bias: Tensor | None = None, rows: Rows | None = None) -> Tensor:
-    """The leaky ReLU of `x` [N, C, …] in place, or with `bias` [C], the leaky ReLU of `x` + `bias` as a new tensor."""
+    """Leaky ReLU: of `x` [N, C, …] in place or, with `bias` [C], of `x` + `bias` as a new tensor."""
     if Switches.reference:
         return F.leaky_relu(x, LEAKY_SLOPE)
     if bias is None:
@@ -48,21 +45,14 @@ def pixel_norm(features: Tensor) -> Tensor:
 
 
 def activate_and_normalize(x: Tensor, bias: Tensor | None = None, rows: Rows | None = None) -> Tensor:
-    """Overwrite `x` [N, C, R, R] with the pixel norm of the leaky ReLU of `x`, or of `x` + `bias` [C].
-
-    The result can be differentiated only once, which is enough for G: gradient penalties need second derivatives of D.
-    """
+    """Set `x` [N, C, R, R] to the pixel norm of the leaky ReLU of `x` + `bias` [C].  Differentiable only once."""
     if Switches.reference:
         return pixel_norm(F.leaky_relu(x, LEAKY_SLOPE))
     return ActivationAndNorm.apply(x, bias, rows)  # type: ignore[no-any-return]
 
 
 class ActivationAndNorm(torch.autograd.Function):
-    """Adds the bias if there is one, then computes leaky ReLU and pixel norm.
-
-    The backward pass needs only the output, which the next layer saves anyway, and one number per pixel.  Separate
-    autograd operations would save four tensors of the size of x.
-    """
+    """Bias, leaky ReLU and pixel norm in one operation; separate operations would save four tensors like x."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor | None, rows: Rows | None) -> Tensor:
@@ -112,5 +102,5 @@ def fade(old: Tensor, new: Tensor, alpha: float | Tensor) -> Tensor:
 
 
 def fading(alpha: float | Tensor) -> bool:
-    """Whether `alpha` may be below 1.  True for every tensor: reading a tensor's value would wait for the GPU."""
+    """Whether `alpha` may be below 1; True for every tensor, because reading a tensor would wait for the GPU."""
     return isinstance(alpha, Tensor) or alpha < 1

@@ -1,7 +1,4 @@
-"""Two filters of the 3x3 neighbourhood: a low-pass filter of features, and a bilateral filter of images.
-
-Shapes: N batch size, C channels, R resolution.
-"""
+"""A 3x3 low-pass filter for features, and a 3x3 bilateral filter for images.  Shapes: N batch, C channels, R side."""
 
 from functools import cache
 from typing import Any
@@ -13,10 +10,10 @@ from torch.autograd.function import once_differentiable
 
 from pggan.ops.convolution import Switches
 
-SIGMA = 10 / 127.5  # standard deviation of the bilateral filter's Gaussian weight, in colour distance: 10 of 255 levels
-FACTOR = -1 / (2 * SIGMA**2)  # factor of the squared colour distance in the exponent of the Gaussian weight
+SIGMA = 10 / 127.5  # width of the bilateral filter's Gaussian, as a colour distance: 10 of 255 levels
+FACTOR = -1 / (2 * SIGMA**2)  # a neighbour's weight is exp(FACTOR * squared colour distance)
 ALL, FRONT, BACK = slice(None), slice(None, -1), slice(1, None)
-# PAIRS slices an image into pixels and their neighbours, in 4 directions.  Each pair of neighbours occurs once.
+# Slices of an image and of its neighbours in 4 directions contain each pair of neighbours once.
 PAIRS = (
     ((..., ALL, FRONT), (..., ALL, BACK)),
     ((..., FRONT, ALL), (..., BACK, ALL)),
@@ -35,7 +32,7 @@ def blur(features: Tensor) -> Tensor:
     return F.conv2d(features, kernel.expand(channels, 1, 3, 3), padding=1, groups=channels) * share
 
 
-@cache  # cached, because on a GPU, launching the kernels of this function takes longer than running them
+@cache  # because this function launches several small CUDA kernels
 def low_pass_filter(side: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """The kernel [1, 1, 3, 3] with sum 1; and at each pixel [R, R], 1 / (sum of the weights inside the image)."""
     binomial = torch.tensor([0.25, 0.5, 0.25], device=device)
@@ -47,8 +44,7 @@ def low_pass_filter(side: int, dtype: torch.dtype, device: torch.device) -> tupl
 def bilateral(images: Tensor, passes: int) -> Tensor:
     """Replace each pixel of images [N, C, R, R], `passes` times, by a weighted mean of the pixel and its 8 neighbours.
 
-    A neighbour's weight is exp(-d^2 / (2 SIGMA^2)), where d is the distance of the two colours.  Similar neighbours
-    become more alike, and edges stay.  The result can be differentiated only once.
+    Neighbours of similar colour have more weight, so edges stay.  The result can be differentiated only once.
     Source: Tomasi and Manduchi, "Bilateral Filtering for Gray and Color Images" (ICCV 1998).
     """
     for _ in range(passes):
@@ -57,7 +53,7 @@ def bilateral(images: Tensor, passes: int) -> Tensor:
 
 
 def filter_once(images: Tensor) -> tuple[Tensor, Tensor]:
-    """The images [N, C, R, R] after one bilateral filter pass, and the sum of 9 weights at each pixel [N, 1, R, R]."""
+    """The images [N, C, R, R] after one pass of the bilateral filter, and each pixel's sum of weights [N, 1, R, R]."""
     pull, total = torch.zeros_like(images), torch.ones_like(images[:, :1])
     for one, other in PAIRS:
         difference, weight = weighted_difference(images, one, other)
@@ -70,16 +66,13 @@ def filter_once(images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def weighted_difference(images: Tensor, one: Any, other: Any) -> tuple[Tensor, Tensor]:
-    """The neighbours' colours minus the pixels' colours, and the neighbours' weights in the bilateral filter."""
+    """The neighbours' colours minus the pixels' colours, and the neighbours' weights."""
     difference = images[other] - images[one]
     return difference, difference.square().sum(1, keepdim=True).mul_(FACTOR).exp_()
 
 
 class Bilateral(torch.autograd.Function):
-    """One pass of the bilateral filter, from images [N, C, R, R] to images of the same shape.
-
-    The backward pass is written by hand and takes half the time of autograd's backward pass.
-    """
+    """One pass of the bilateral filter; the backward pass takes half the time of autograd's."""
 
     @staticmethod
     def forward(ctx: Any, images: Tensor) -> Tensor:
@@ -91,7 +84,7 @@ class Bilateral(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        """Differentiates x + p / t, where p is the sum of weighted colour differences, and t is the sum of weights."""
+        """Differentiates the result of `filter_once`: images + pull / total."""
         images, filtered, total = ctx.saved_tensors
         of_pull = gradient / total
         of_total = (of_pull * (images - filtered)).sum(1, keepdim=True)

@@ -1,7 +1,5 @@
-"""Triton kernels for CUDA: activations, pixel norm, fades and the minibatch stddev, in one pass over memory each.
+"""Launches Triton kernels: activations, pixel norm, fades and the minibatch stddev, in one pass over memory each.
 
-`launch` starts all Triton kernels, also for `rgb.py` and `preparation.py`.  `problem` tests whether Triton works on
-this machine.  If Triton does not work, the networks use PyTorch's operations.
 Shapes: N batch size, C features, H height, W width.
 """
 
@@ -21,19 +19,19 @@ from pggan.ops.convolution import Switches
 from pggan.ops.products import LinearMap
 
 LEAKY_SLOPE = 0.2  # slope of the leaky ReLU below 0 (paper Table 2)
-EPSILON = 1e-8  # added before square roots, in pixel norm (paper section 4.2) and minibatch stddev
+EPSILON = 1e-8  # added under square roots, in pixel norm (paper section 4.2) and minibatch stddev
 WIDEST = 1024  # largest number of features that the kernels support, because a tile holds all features of a pixel
-TILE = 2048  # how many numbers a Triton program holds at a time: 16 in the registers of each of 128 threads
-IMAGE_TILE = 8192  # how many numbers of an image a program of the stddev kernel holds: 4x4 pixels of 512 maps
-PROGRAMS = 512  # number of Triton programs in a sum over pixels: about 4 on each of an H200's 132 multiprocessors
-REASON_WIDTH = 120  # largest length of the message that says why a Triton kernel does not work
+TILE = 2048  # numbers that a Triton program holds at a time: 16 per thread
+IMAGE_TILE = 8192  # the same for the stddev kernel: 4x4 pixels of 512 maps
+PROGRAMS = 512  # Triton programs in a sum over pixels: about 4 on each of an H200's 132 multiprocessors
+REASON_WIDTH = 120  # longest quotation of Triton's error message
 
-Rows = Callable[[], Tensor]  # returns a parameter's partial sums [PROGRAMS, …]: one row per Triton program
+Rows = Callable[[], Tensor]  # returns memory [PROGRAMS, …], where each Triton program adds its part of a gradient
 
 
 @cache
 def problem() -> str | None:
-    """A sentence about why Triton kernels do not work on this machine; None if they work."""
+    """Why Triton kernels do not work on this machine; None if they work."""
     try:
         pixel_norm(torch.zeros(1, 8, device="cuda"))
     except StepFailed as error:
@@ -42,19 +40,19 @@ def problem() -> str | None:
 
 
 def launch(name: str, programs: int, on: Tensor, *arguments: object, **constants: float) -> None:
-    """Launch `programs` programs of Triton kernel `name`, on the GPU that holds the kernel's first argument `on`.
+    """Launch `programs` programs of Triton kernel `name`, whose first argument is `on`, on the GPU of `on`.
 
-    Raises StepFailed if this machine can't compile the kernel; training then continues with PyTorch's operations.
+    Raises StepFailed if the kernel does not compile; training then continues with PyTorch's operations.
     """
     try:
-        from pggan.ops import triton_kernels  # imported late, because Triton is not installed everywhere
+        from pggan.ops import triton_kernels  # Triton is not installed everywhere
 
         with torch.cuda.device_of(on):  # type: ignore[no-untyped-call]
-            # `enable_fp_fusion` is set because Triton 3.9 warns that the default of this option will change.
+            # Triton 3.9 warns if `enable_fp_fusion` is not set, because the default will change.
             getattr(triton_kernels, name)[(programs,)](on, *arguments, **constants, enable_fp_fusion=True)
     except Exception as error:
         text = (str(error) or type(error).__name__).strip().splitlines()[0]
-        if text.startswith("Triton Error [CUDA]"):  # the GPU reports an error, such as too little memory
+        if text.startswith("Triton Error [CUDA]"):  # an error of the GPU, such as too little memory
             raise
         if isinstance(error, CalledProcessError) or "C compiler" in text:
             text = "Triton needs a C compiler and Python's headers (apt-get install gcc python3-dev)"
@@ -64,11 +62,8 @@ def launch(name: str, programs: int, on: Tensor, *arguments: object, **constants
 
 
 def launch_tiles(name: str, x: Tensor, *others: object, most: float | None = None, **constants: float) -> None:
-    """Launch Triton kernel `name` for all tiles of the channels-last `x` [N, C, …], with more arguments `others`.
-
-    Args: most: the largest number of programs; a program then computes several tiles.  None: one program per tile.
-    """
-    columns = 1 << (x.shape[1] - 1).bit_length()  # the number of features, rounded up to a power of two
+    """Launch Triton kernel `name` for all tiles of the channels-last `x` [N, C, …], in at most `most` programs."""
+    columns = 1 << (x.shape[1] - 1).bit_length()  # the next power of two
     rows, pixels = max(TILE // columns, 1), x.numel() // x.shape[1]
     tiles = ceil(pixels / rows)
     each = 1 if most is None else max(ceil(tiles / most), 1)
@@ -78,15 +73,12 @@ def launch_tiles(name: str, x: Tensor, *others: object, most: float | None = Non
 
 
 def dense(x: Tensor) -> Tensor:
-    """`x` [N, C, H, W] or [N, C] itself if its memory is channels-last, else a channels-last copy."""
+    """`x` [N, C, H, W] or [N, C] in channels-last memory, copied only if necessary."""
     return x.contiguous(memory_format=torch.channels_last if x.ndim == 4 else torch.contiguous_format)
 
 
 def bias_act_norm_(x: Tensor, bias: Tensor) -> Tensor:
-    """Set `x` [N, C, H, W] to the pixel norm of the leaky ReLU of `x` + `bias` [C].
-
-    Returns pixel norm's factor for each pixel, float32 [N, 1, H, W].
-    """
+    """Overwrite `x` with the pixel norm of the leaky ReLU of `x` + `bias`; return pixel norm's factors [N, 1, H, W]."""
     y, scale = dense(x), x.new_empty(len(x), 1, *x.shape[2:], dtype=torch.float32)
     launch_tiles("bias_act_forward", y, bias, y, scale, SLOPE=LEAKY_SLOPE, EPSILON=EPSILON)
     if y is not x:
@@ -102,25 +94,22 @@ def pixel_norm(x: Tensor) -> Tensor:
 
 
 class PixelSums:
-    """Sums up gradients of many parameters over pixels, in a fixed order, so that the bits are reproducible.
-
-    Each parameter owns columns of a float32 matrix.  Each Triton program adds to one row.  `take` adds up the rows.
-    """
+    """Sums of gradients over pixels, with reproducible bits: each Triton program has a row; `take` adds up the rows."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self.parameters, self.used = parameters, set[int]()
         self.sizes = [parameter.numel() for parameter in parameters]
-        self.memory: Tensor | None = None  # the matrix [PROGRAMS, sum of sizes]; None before the first use
+        self.memory: Tensor | None = None  # [PROGRAMS, sum of sizes]
 
     def rows(self, number: int) -> Tensor:
-        """The columns of the matrix that belong to parameter `number`: [PROGRAMS, size of the parameter]."""
+        """The memory for the gradient of parameter `number`: [PROGRAMS, size of the parameter]."""
         if self.memory is None:
             self.memory = torch.zeros(PROGRAMS, sum(self.sizes), device=self.parameters[0].device)
         self.used.add(number)
         return torch.split(self.memory, self.sizes, 1)[number]
 
     def take(self, others: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """The gradients of all parameters: sums of rows, plus autograd's gradients `others`.  Clears the rows."""
+        """The gradients of all parameters: the sums over programs, plus autograd's gradients `others`."""
         totals = () if self.memory is None else torch.split(self.memory.sum(0), self.sizes)
         found = list(others)
         for number in self.used:
@@ -132,10 +121,7 @@ class PixelSums:
 
 
 def bias_act_backward(y: Tensor, gradient: Tensor, scale: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
-    """The gradient of the input of `BiasAct` or, if `scale` is given, of `bias_act_norm_`.
-
-    Args: y: the output; gradient: the gradient of y; rows: [PROGRAMS, C], to which the bias's gradient is added.
-    """
+    """The input's gradient of `BiasAct` or, with `scale`, of `bias_act_norm_`; `rows` gets the bias's gradient."""
     gradient, y = dense(gradient), dense(y)
     result = torch.empty_like(gradient)
     pitch, most = (0, inf) if rows is None else (rows.stride(0), PROGRAMS)
@@ -160,14 +146,14 @@ class BiasAct(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None, None]:
         if gradient is None:
             return None, None, None
-        y = ctx.saved_tensors[0].detach()  # the gradient depends only on the signs of y, so the derivative by y is 0
+        y = ctx.saved_tensors[0].detach()  # the gradient depends only on the signs of y
         rows = ctx.rows() if ctx.needs_input_grad[1] and Switches.weight_gradients else None
         return LinearMap.apply(partial(bias_act_backward, rows=rows), bias_act_backward, y, gradient), None, None
 
 
 def blend(alpha: Tensor, old: Tensor, new: Tensor) -> Tensor:
     """The blend (1 - alpha) * old + alpha * new of tensors [N, C, …], with a scalar alpha []."""
-    if not old.is_contiguous() or not new.is_contiguous():  # the kernel needs `old` and `new` in the same memory layout
+    if not old.is_contiguous() or not new.is_contiguous():  # the kernel needs one memory layout
         old, new = dense(old), dense(new)
     result = torch.empty_like(new)
     launch_tiles("blend", old, new, alpha, result)
@@ -183,7 +169,7 @@ def blend_backward(alpha: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Groups(NamedTuple):
-    """The groups of minibatch stddev in each sub-batch: the images of a group are `step` images apart."""
+    """The groups of minibatch stddev; two images of a group are `step` images apart in the batch."""
 
     size: int  # images per group
     step: int  # groups per sub-batch
@@ -200,7 +186,7 @@ def launch_stddev(
 
 
 class Stddev(torch.autograd.Function):
-    """The minibatch stddev [N] of features [N, C, H, W].  Differentiable twice.  Plain twin: `minibatch_stddev`."""
+    """The minibatch stddev [N] of features [N, C, H, W], differentiable twice."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, groups: Groups) -> Tensor:
@@ -216,7 +202,7 @@ class Stddev(torch.autograd.Function):
 
 
 class StddevGradient(torch.autograd.Function):
-    """The backward pass of `Stddev`: computes the gradient of the features from the gradient of the stddev."""
+    """The backward pass of `Stddev`, which can be differentiated again."""
 
     @staticmethod
     def forward(ctx: Any, of_result: Tensor, x: Tensor, groups: Groups) -> Tensor:

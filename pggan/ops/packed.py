@@ -1,10 +1,9 @@
 """3x3 convolutions with few feature maps on GPUs: k neighbouring pixels become one pixel with k times as many maps.
 
-Tensor cores multiply in tiles of MAPS feature maps: fewer maps take almost as long.  Channels-last images [N, C, H, W]
-have the same memory as images [N, k C, H, W / k], whose pixels are packs of k pixels.  The kernel for packs holds each
-tap k times, and zeros elsewhere.  With fused resampling, packs of the larger images have 2k pixels.
-Shapes: N batch size, H height, W width, S maps of the smaller images, L maps of the larger images, k pixels per pack.
-Without resampling, S counts output maps, and L counts input maps.
+For tensor cores, few feature maps take almost as long as MAPS.  Channels-last images [N, C, H, W] have the same memory
+as images [N, k C, H, W / k], whose pixels are packs of k pixels.  The kernel for packs holds each tap k times, and
+zeros elsewhere.  With fused resampling, packs of the larger images have 2k pixels.
+Shapes: N batch size, H height, W width, S maps of the smaller (else output), L of the larger (else input) images.
 """
 
 from functools import cache
@@ -21,15 +20,15 @@ REACH = 3  # width of a packed kernel, in packs: the left neighbour, the pack it
 
 
 def pack_size(outputs: int, inputs: int) -> int:
-    """The number k of pixels per pack, a power of two, for a convolution from `inputs` to `outputs` feature maps."""
+    """The number k of pixels per pack: a power of two."""
     return 1 << max(MAPS // max(outputs, inputs), 1).bit_length() - 1
 
 
-@cache  # cached, because on a GPU, launching the kernels of this function takes longer than running them
+@cache  # because this function launches several small CUDA kernels
 def places(k: int, rescaling: Rescaling, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """1 where a packed kernel holds a tap, else 0: [pixels of small pack, REACH packs, pixels of large pack, taps].
+    """1 where a packed kernel holds a tap, else 0: [small pack's pixels, REACH packs, large pack's pixels, taps].
 
-    For pixel a of the smaller image, tap t reads pixel a * stride + t - 1 of the larger image.
+    At pixel a of the smaller image, tap t reads pixel a * stride + t - 1 of the larger image.
     """
     side, stride = side_and_stride(rescaling)
     sizes = (k, REACH, k * stride, side)
@@ -38,14 +37,14 @@ def places(k: int, rescaling: Rescaling, dtype: torch.dtype, device: torch.devic
 
 
 def pack_kernel(kernel: Tensor, k: int, rescaling: Rescaling) -> Tensor:
-    """Pack a kernel: [S, L, 3, 3] -> [k S, k L, 3, 3]; after `fuse_resampling`, [S, L, 4, 4] -> [k S, 2k L, 4, 3]."""
+    """Pack a kernel: [S, L, 3, 3] -> [k S, k L, 3, 3] or, fused with resampling, [S, L, 4, 4] -> [k S, 2k L, 4, 3]."""
     taps = kernel.permute(0, 2, 3, 1)  # [S, side, side, L]
     packed = torch.einsum("kplt,ahtb->kahplb", places(k, rescaling, kernel.dtype, kernel.device), taps)
     return packed.reshape(k * taps.shape[0], taps.shape[1], REACH, -1).permute(0, 3, 1, 2)
 
 
 def with_maps(images: Tensor, maps: int) -> Tensor:
-    """The same channels-last memory with another number of feature maps: [N, C, H, W] -> [N, maps, H, W C / maps]."""
+    """View channels-last images with another number of feature maps: [N, C, H, W] -> [N, maps, H, W C / maps]."""
     count, _, height, _ = images.shape
     return images.permute(0, 2, 3, 1).reshape(count, height, -1, maps).permute(0, 3, 1, 2)
 
@@ -53,7 +52,7 @@ def with_maps(images: Tensor, maps: int) -> Tensor:
 def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling) -> Tensor:
     """The convolution [N, I, H, W] -> [N, O, …] by a `kernel` that `pack_kernel` returned, plus `bias` [O]."""
     result = (_to_large if rescaling is Rescaling.up else _to_small)(x, kernel, bias, rescaling)
-    return result.detach()  # An activation may overwrite the result.  Autograd would forbid this for a view.
+    return result.detach()  # autograd forbids activations to overwrite a view
 
 
 def grad_input(gradient: Tensor, kernel: Tensor, rescaling: Rescaling) -> Tensor:

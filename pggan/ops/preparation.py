@@ -1,8 +1,7 @@
-"""One Triton launch scales and casts all weights of a network, fuses them with resampling, and packs them (`packed`).
+"""One Triton launch makes the convolution kernels of all layers, and one more computes the gradients of all weights.
 
-Each convolution kernel is a linear map of its weight, so one more launch computes the gradients of all weights.  Layers
-put the gradients of kernels aside for this launch.  Autograd would launch several operations for each gradient.
-`Algorithm.prepare` is the plain twin.  Shapes: O output and I input feature maps of a weight.
+To make a kernel, the weight is scaled, cast, fused with resampling and packed (`packed.py`).  PyTorch's operations
+would need several launches for each layer.  Shapes: O output and I input feature maps of a weight.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,36 +23,35 @@ BLOCK = 32  # a Triton program computes BLOCK x BLOCK elements of one tap of a c
 
 
 class Transform(NamedTuple):
-    """How to compute a convolution kernel from a weight.  The Triton kernels read the integers in this order.
+    """How to compute a convolution kernel from a weight; Triton reads the integers in this order.
 
-    The convolution kernel in memory is [k * rows, height, width, pixels * columns].  For each pixel of a pack, the
-    kernel holds the sum of copies**2 copies of the weight, shifted down and right by 0 to copies - 1 taps.
+    For each pixel of a pack, the kernel holds the sum of copies**2 copies of the weight, shifted down and right by 0 to
+    copies - 1 taps.
     """
 
     rows: int
     columns: int
     height: int
     width: int
-    k: int  # number of pixels in a pack of the smaller image
-    pixels: int  # number of pixels in a pack of the larger image
+    k: int  # pixels per pack in the smaller image (`packed.py`)
+    pixels: int  # pixels per pack in the larger image
     stride: int
     copies: int
     shift: int
     taps: int  # side of the weight
-    origin: int  # memory offset of the weight's first tap or, if the kernel is mirrored, of the last tap
-    row_step: int  # memory stride of the weight's rows
-    column_step: int  # memory stride of the weight's columns
-    tap_step: int  # memory stride of the weight's taps
+    origin: int  # memory offset of the weight's first tap or, in a mirrored kernel, last tap
+    row_step: int  # memory stride of the weight's dimension 0 or, with upsampling, 1
+    column_step: int
+    tap_step: int
     factor: float  # multiplies the sum of copies
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """The shape of the convolution kernel in memory."""
         return self.k * self.rows, self.height, self.width, self.pixels * self.columns
 
     @property
     def tiles(self) -> tuple[int, int]:
-        """The numbers of tiles (BLOCK x BLOCK elements) of the convolution kernel and of the weight."""
+        """The number of Triton programs that compute the kernel, and that compute the weight's gradient."""
         rows, height, width, columns = self.shape
         of_kernel = height * width * ceil(rows / BLOCK) * ceil(columns / BLOCK)
         return of_kernel, self.taps**2 * ceil(self.rows / BLOCK) * ceil(self.columns / BLOCK)
@@ -62,7 +60,7 @@ class Transform(NamedTuple):
 def transform_of(
     weight: Tensor, inputs: int, scale: float, rescaling: Rescaling = Rescaling.same, k: int | None = None
 ) -> Transform:
-    """The `Transform` of a weight [O, I, …] with only the first `inputs` input maps.  `k`: pixels per pack."""
+    """The `Transform` of a weight's first `inputs` input maps; `k`: pixels per pack, if the kernel is packed."""
     taps, step = (weight.shape[3], weight.stride(3)) if weight.ndim == 4 else (1, 1)
     side, stride = side_and_stride(rescaling) if rescaling is not Rescaling.same else (taps, 1)
     packs = (k, k * stride) if k else (1, 1)
@@ -77,14 +75,14 @@ def transform_of(
 
 
 def map_of_ones(weight: Tensor, scale: float) -> Transform:
-    """The `Transform` that convolves a 4x4 map of ones with weight[:, -1:]: [O, I, 3, 3] -> [O, 4, 4, 1]."""
+    """The `Transform` to the convolution [O, 4, 4, 1] of a 4x4 map of ones with the weight's last input map."""
     (outputs, inputs), step = weight.shape[:2], weight.stride(3)
     origin = (inputs - 1) * weight.stride(1) + 8 * step
     return Transform(outputs, 1, 4, 4, 1, 1, 1, 4, 1, 3, origin, weight.stride(0), 1, -step, scale)
 
 
 class Request(NamedTuple):
-    """What a layer requests: convolution kernels made from its weight, and parameters that stay unchanged."""
+    """A layer's weight, the kernels to make from the weight, and parameters to pass on unchanged."""
 
     weight: Tensor
     transforms: tuple[Transform, ...]
@@ -110,7 +108,7 @@ class Plan:
         self.programs = [torch.repeat_interleave(each).int().to(device) for each in counts]  # each program's table row
 
     def prepare(self, dtype: torch.dtype) -> list[Tensor]:
-        """All convolution kernels in `dtype`, channels-last, each [output maps, input maps, height, width]."""
+        """All convolution kernels [outputs, inputs, height, width], channels-last and in `dtype`."""
         if not self.transforms:
             return []
         result = torch.empty(sum(self.sizes), dtype=dtype, device=self.table.device)
@@ -120,7 +118,7 @@ class Plan:
         return [part.view(one.shape).permute(0, 3, 1, 2) for part, one in parts]
 
     def gradients(self, parts: Sequence[Sequence[Tensor]]) -> Tensor:
-        """The gradients of all weights in one float32 tensor.  `parts`: for each kernel, one gradient per use."""
+        """The gradients of all weights in one float32 tensor; `parts`: for each kernel, the gradients of all uses."""
         uses = max(map(len, parts))
         missing = [(uses - len(kernel)) * size for kernel, size in zip(parts, self.sizes, strict=True)]
         zeros = next(chain(*parts)).new_zeros(max(missing))
@@ -135,10 +133,7 @@ class Plan:
 
 
 class Prepare(torch.autograd.Function):
-    """Make the convolution kernels of `plan` from all weights; return the other parameters, such as biases, unchanged.
-
-    Autograd calls `backward` when all layers have appended the gradients of their kernels to the lists `asides`.
-    """
+    """Makes all convolution kernels; before `backward` runs, layers append the kernels' gradients to `asides`."""
 
     @staticmethod
     def forward(
@@ -170,8 +165,8 @@ def prepare_together(
 ) -> Iterator[tuple[list[tuple[Tensor, list[Tensor]]], list[tuple[Tensor, Rows]]]]:
     """Make all convolution kernels in one Triton launch; yield the kernels and the parameters of each request.
 
-    With each kernel comes a list to which layers append the kernel's gradients.  With each parameter come rows to which
-    layers add the parameter's gradient.  Args: plans: a cache, because a CUDA graph can't copy tables to the GPU.
+    Each kernel comes with a list for the kernel's gradients, and each parameter with memory for the parameter's
+    gradient.  `plans` is a cache, because a CUDA graph can't copy tables to the GPU.
     """
     about = tuple((request.weight.data_ptr(), request.transforms) for request in requests)
     plan = plans[about] = plans.get(about) or Plan(requests)

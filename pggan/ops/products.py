@@ -1,11 +1,10 @@
 """Matrix products on CPUs: dense layers, and 3x3 convolutions as one matrix product each (im2col).
 
 PyTorch multiplies matrices by MKL, which uses AVX-512 only on Intel's processors.  On other processors with AVX-512,
-this file calls oneDNN, which is up to twice as fast.  AMD's processors before Zen 5 take two steps for 512 bits.
-On such processors, MKL still computes batched products, because oneDNN takes a call per matrix (docs/decisions.md).
+this file calls oneDNN, which is up to twice as fast (docs/decisions.md).
 
-In im2col, the window around each pixel becomes a row of one matrix.  The kernel is the other matrix.  With fused
-pooling, windows are 4x4 pixels at stride 2.  Convolutions with fused upsampling are the adjoint of those with pooling.
+In im2col, the window around each pixel becomes a row of one matrix; the kernel is the other matrix.  With fused
+pooling, windows are 4x4 pixels at stride 2.  A convolution with fused upsampling is the adjoint of one with pooling.
 Shapes: N batch size, H height, W width, I input and O output feature maps, T windows in a batch, K numbers per window.
 """
 
@@ -20,12 +19,12 @@ from pggan.core.architecture import Rescaling
 from pggan.core.process import processor_facts
 
 INTEL, AMD = "GenuineIntel", "AuthenticAMD"
-ZEN_5 = 26  # AMD's first processor family that calculates 512 bits in one step
+ZEN_5 = 26  # AMD's first processor family with AVX-512 at full speed
 
 
 @cache
 def prefers_onednn() -> bool:
-    """Whether this machine multiplies matrices by oneDNN, because its processor has AVX-512 and is not Intel's."""
+    """Whether oneDNN is faster than MKL: on processors with AVX-512 that are not Intel's."""
     facts = processor_facts()
     usable = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     return usable and facts["vendor_id"] not in ("", INTEL) and "avx512f" in facts["flags"].split()
@@ -33,14 +32,14 @@ def prefers_onednn() -> bool:
 
 @cache
 def prefers_onednn_for_batches() -> bool:
-    """Whether oneDNN is faster than MKL even for batched products, although oneDNN takes one call for each matrix."""
+    """Whether oneDNN is faster than MKL even for batched products, which take one call of oneDNN per matrix."""
     facts = processor_facts()
     in_two_steps = facts["vendor_id"] == AMD and int(facts["cpu family"] or 0) < ZEN_5
     return prefers_onednn() and not in_two_steps
 
 
 def mm(left: Tensor, right: Tensor, out: Tensor | None = None, row: Tensor | None = None) -> Tensor:
-    """The product [M, K] x [K, N] -> [M, N], plus `row` [N].  oneDNN is used only if autograd needs no gradient."""
+    """The product [M, K] x [K, N] -> [M, N], plus `row` [N]."""
     if not _for_onednn(left, right):
         return torch.mm(left, right, out=out) if row is None else torch.addmm(row, left, right)
     result = _onednn(left, right, row)
@@ -82,7 +81,7 @@ def _is_dense(matrices: Tensor) -> bool:
 class LinearMap(torch.autograd.Function):
     """Makes `function(constant, *x)`, which is linear in the tensors x, differentiable any number of times.
 
-    `adjoint(constant, *gradients)` is the transposed function, and returns the gradients of x.
+    `adjoint(constant, *gradients)` returns the gradients of x.
     """
 
     @staticmethod
@@ -90,7 +89,7 @@ class LinearMap(torch.autograd.Function):
         result = function(constant, *x)
         ctx.save_for_backward(constant)
         ctx.functions = adjoint, function
-        ctx.set_materialize_grads(isinstance(result, tuple))  # with one result, `backward` handles None
+        ctx.set_materialize_grads(isinstance(result, tuple))  # with one result, `backward` accepts None
         return result
 
     @staticmethod
@@ -102,7 +101,7 @@ class LinearMap(torch.autograd.Function):
 
 
 def dense(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling) -> Tensor:
-    """The result [N, O] of a dense layer with weights `kernel` [O, I] for inputs `x` [N, I]."""
+    """A dense layer, `kernel` [O, I]: [N, I] -> [N, O]."""
     if x.device.type != "cpu":
         return F.linear(x, kernel, bias)
     # For batches of up to 64, MKL computes the transposed product in 1/3 to 9/10 of the time of the direct product.
@@ -151,17 +150,16 @@ def grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling) -> Tensor:
 
 
 def _matrix(kernel: Tensor) -> Tensor:
-    """A kernel [A, B, side, side] as a matrix [A, side * side * B]; a view if the kernel is channels-last."""
+    """[A, B, side, side] -> [A, side * side * B], a view if the kernel is channels-last."""
     return kernel.permute(0, 2, 3, 1).flatten(1)
 
 
 def _pixels(images: Tensor) -> Tensor:
-    """Images [N, C, H, W] as a matrix [N H W, C]."""
     return images.permute(0, 2, 3, 1).flatten(0, 2)
 
 
 def _windows(images: Tensor, rescaling: Rescaling) -> Tensor:
-    """The windows of images [N, C, H, W], padded by 1 pixel, as rows of a matrix [T, K] (im2col)."""
+    """im2col: the windows of padded images [N, C, H, W] as a matrix [T, K]."""
     side, stride = side_and_stride(rescaling)
     padded = F.pad(images.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1))
     windows = padded.unfold(1, side, stride).unfold(2, side, stride)  # [N, window rows, window columns, C, side, side]
@@ -174,7 +172,6 @@ def empty(like: Tensor, *shape: int) -> Tensor:
 
 
 def _multiply(windows: Tensor, matrix: Tensor, large: Tensor, rescaling: Rescaling) -> Tensor:
-    """Multiply `windows` [T, K], cut from images `large` [N, …, H, W], by `matrix` [K, C]; returns images [N, C, …]."""
     _, stride = side_and_stride(rescaling)
     result = empty(large, len(large), matrix.shape[1], large.shape[2] // stride, large.shape[3] // stride)
     mm(windows, matrix, out=_pixels(result))  # not a view of the product, because activations overwrite the result
@@ -182,7 +179,7 @@ def _multiply(windows: Tensor, matrix: Tensor, large: Tensor, rescaling: Rescali
 
 
 def _from_windows(windows: Tensor, small: Tensor, rescaling: Rescaling) -> Tensor:
-    """Add overlapping windows [T, K] to images (col2im): the adjoint of `_windows`.  `small`: one pixel per window."""
+    """col2im, the adjoint of `_windows`: add up overlapping windows [T, K] to images."""
     count, (height, width), (side, stride) = len(small), small.shape[2:], side_and_stride(rescaling)
     windows = windows.view(count, height, width, side, side, -1)
     padded = windows.new_zeros(count, height * stride + 2, width * stride + 2, windows.shape[-1])

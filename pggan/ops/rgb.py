@@ -1,7 +1,6 @@
 """Triton layers that turn images of up to 4 channels into feature maps and back, in one pass over memory each.
 
-From RGB: a 1x1 convolution, bias and leaky ReLU, differentiable twice.  To RGB: a 1x1 convolution and bias.  Images are
-float32 in any layout, feature maps are channels-last.  The plain twin is `Equalized.forward` without these kernels.
+Images are float32 in any memory layout, feature maps are channels-last.
 Shapes: N batch size, C channels, F feature maps, H height, W width.
 """
 
@@ -16,21 +15,21 @@ from pggan.ops import fused
 from pggan.ops.convolution import Switches
 from pggan.ops.fused import LEAKY_SLOPE, Rows, dense, launch_tiles
 
-MOST_CHANNELS = 4  # largest number of channels of an image, because each thread holds all channels of a pixel
+MOST_CHANNELS = 4  # most channels of an image, because each thread holds all channels of a pixel
 Operands = tuple[Tensor, Tensor | None, Tensor]  # weight, bias, images
 
 
 class Layer(NamedTuple):
-    """The settings of a layer, for forward and backward passes."""
+    """The settings of a from-RGB or to-RGB layer."""
 
     to_rgb: bool
     scale: float  # multiplies the weight
     dtype: torch.dtype  # of the feature maps
-    rows: Sequence[Rows]  # memory to which backward passes add the gradients of weight and bias
+    rows: Sequence[Rows]  # memory for the gradients of weight and bias
 
 
 def steps(images: Tensor, weight: Tensor, layer: Layer) -> tuple[int, ...]:
-    """The number of pixels per image, and the memory strides of `images` and `weight`, for the Triton kernels."""
+    """The number of pixels per image, and the memory strides of `images` and `weight`."""
     of_weight = weight.stride()[1::-1] if layer.to_rgb else weight.stride()[:2]
     return images.shape[2] * images.shape[3], images.stride(0), images.stride(3), images.stride(1), *of_weight
 
@@ -45,7 +44,7 @@ def widen(images: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor | None,
 
 
 def narrow(wide: Tensor, y: Tensor | None, operands: Operands, layer: Layer, *results: Tensor | None) -> None:
-    """Launch `triton_kernels.narrow`, the adjoint of `widen`, which writes to the tensors in `results`."""
+    """Launch `triton_kernels.narrow`, which writes images and gradients to `results`."""
     (weight, bias, images), (_, of_weight, _) = operands, results
     pitch = 0 if of_weight is None else of_weight.stride(0)
     others = y, weight, bias, images, *results, layer.scale, pitch, *steps(images, weight, layer)
@@ -53,12 +52,12 @@ def narrow(wide: Tensor, y: Tensor | None, operands: Operands, layer: Layer, *re
 
 
 def evenly_spaced(images: Tensor) -> Tensor:
-    """The `images` [N, C, H, W] themselves if all their pixels are equally far apart in memory, else a copy."""
+    """The images [N, C, H, W], copied if their pixels are not equally far apart in memory."""
     return images if images.stride(2) == images.shape[3] * images.stride(3) else images.contiguous()
 
 
 class FromRgb(torch.autograd.Function):
-    """The leaky ReLU of the 1x1 convolution of images [N, C, H, W] plus bias: [N, F, H, W].  Differentiable twice."""
+    """1x1 convolution, bias and leaky ReLU, differentiable twice.  [N, C, H, W] -> [N, F, H, W]"""
 
     @staticmethod
     def forward(ctx: Any, images: Tensor, weight: Tensor, bias: Tensor, layer: Layer) -> Tensor:
@@ -75,7 +74,7 @@ class FromRgb(torch.autograd.Function):
 
 
 class FromRgbGradient(torch.autograd.Function):
-    """The gradient of `FromRgb` with respect to the images; adds the gradients of weight and bias to `layer.rows`."""
+    """The images' gradient in `FromRgb`; the gradients of weight and bias are added to `layer.rows`."""
 
     @staticmethod
     def forward(  # noqa: PLR0917 - autograd accepts no keyword arguments
@@ -98,7 +97,7 @@ class FromRgbGradient(torch.autograd.Function):
 
 
 class ToRgb(torch.autograd.Function):
-    """The 1x1 convolution of features [N, F, H, W] plus bias, as images [N, C, H, W] in float32."""
+    """1x1 convolution and bias, in float32.  [N, F, H, W] -> [N, C, H, W]"""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, layer: Layer) -> Tensor:

@@ -1,10 +1,9 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 # ruff: noqa: ANN001, ANN201, ANN202, C901, PLR0912, PLR0917 - Triton accepts only its own annotations, and no keyword-only arguments
-"""All Triton kernels.  Memory bandwidth limits their speed, so they read and write each number only once.
+"""All Triton kernels; only `fused.launch` imports this file, because Triton is not installed everywhere.
 
-Feature maps are channels-last: P pixels of C features.  A Triton program computes one tile after the other.  A tile has
-ROWS pixels and COLUMNS features (C, rounded up to a power of two).  Arithmetic is in float32.  A launch has K programs.
-Only `fused.launch` imports this file, because Triton is not installed everywhere.
+Feature maps are channels-last: P pixels of C features.  A tile has ROWS pixels and COLUMNS features (C, rounded up to
+a power of two).  Each of K Triton programs computes one or more tiles, in float32.
 """
 
 import triton
@@ -13,7 +12,6 @@ import triton.language as tl
 
 @triton.jit
 def _tile(number, pixels, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """For tile `number`: pixel indices, feature indices, memory offsets, and a mask of valid offsets."""
     row, column = number * ROWS + tl.arange(0, ROWS), tl.arange(0, COLUMNS)
     places = row.to(tl.int64)[:, None] * C + column[None, :]  # int64, because a tensor may have more than 2^31 elements
     inside = (row < pixels)[:, None] & (column < C)[None, :]
@@ -27,7 +25,7 @@ def bias_act_forward(
 ):  # fmt: skip
     """Set y [P, C] to the leaky ReLU of x [P, C] + bias [C]; y may be the same memory as x.
 
-    If a tensor scale [P] is given, apply pixel norm, too, and set scale to the factor that multiplied each pixel.
+    If scale [P] is given, also apply pixel norm, and set scale to pixel norm's factors.
     """
     row, column, places, inside = _tile(tl.program_id(0), pixels, C, ROWS, COLUMNS)
     z = tl.load(x + places, mask=inside, other=0.0).to(tl.float32)
@@ -48,9 +46,8 @@ def bias_act_backward(
 ):  # fmt: skip
     """Set result [P, C] to the gradient of x, from the gradient of the output y [P, C] of `bias_act_forward`.
 
-    Each program adds a part of the bias's gradient to one row of sums [K, C].  The row stride is `pitch`.
-    With pixel norm, y = s * z for the leaky ReLU's output z and a scale s > 0.  If g = dL/dy, then
-    dL/dz = s * (g - y * mean(g * y)).
+    Each program adds its part of the bias's gradient to one row of sums [K, C], whose row stride is `pitch`.
+    With pixel norm, y = s * z, so g = dL/dy gives dL/dz = s * (g - y * mean(g * y)).
     """
     program = tl.program_id(0)
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
@@ -97,7 +94,6 @@ def blend_backward(
 
 @triton.jit
 def _colours(row, pixels, plane, image, pixel, channel, CHANNELS: tl.constexpr):
-    """For a tile of ROWS image pixels: channel indices [4], memory offsets [ROWS, 4], and a mask of valid offsets."""
     number = tl.arange(0, 4)
     row = row.to(tl.int64)
     places = (row // plane * image + row % plane * pixel)[:, None] + (number * channel)[None, :]
@@ -109,7 +105,7 @@ def widen(
     result, x, weight, bias, y, scale, plane, image, pixel, channel, maps_step, channel_step, pixels,
     SLOPE: tl.constexpr, CHANNELS: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Set result [P, C] to the 1x1 convolution of images x.  If a bias is given, add it and apply the leaky ReLU.
+    """Set result [P, C] to the 1x1 convolution of images x.  If a bias is given, add the bias and apply leaky ReLU.
 
     If y [P, C] is given, multiply the convolution by the derivative of the leaky ReLU whose result is y.
     """
@@ -132,11 +128,10 @@ def narrow(
     plane, image, pixel, channel, maps_step, channel_step, pixels, tiles,
     SLOPE: tl.constexpr, CHANNELS: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Set images `result` to the 1x1 convolution of wide [P, C] plus bias.  Every output may be None.
+    """Set images `result` to the 1x1 convolution of wide [P, C] plus bias; compute the gradients of weight and bias.
 
     If y [P, C] is given, wide is first multiplied by the derivative of the leaky ReLU whose result is y.
-    Each program adds gradients to one row of of_weight and one row of of_bias.  The weight's gradient is the sum over
-    pixels of wide times images x.  The bias's gradient is the sum of wide if y is given, and of x otherwise.
+    Each program adds its part of the gradients to one row of of_weight and one row of of_bias.
     """
     program, number = tl.program_id(0), tl.arange(0, 4)
     column, used = tl.arange(0, COLUMNS), number[None, :] < CHANNELS
@@ -177,11 +172,11 @@ def narrow(
 def stddev(
     x, of_result, of_gradient, result, of_of_result, groups, size, numbers, EPSILON: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Compute the minibatch stddev of x [N, numbers] or its derivatives.  One program computes one group of images.
+    """Compute the minibatch stddev of x [N, numbers]; each program computes one group of images.
 
-    The `size` images of a group are `groups` images apart.  Forward: result [N] is the stddev.  Backward: of_result [N]
-    is the gradient of the stddev, and result is the gradient of x.  Double backward: of_gradient is the gradient of the
-    backward pass's result, of_of_result [N] is the gradient of of_result, and result is the gradient of x.
+    Forward: result [N] is the stddev.  Backward: of_result [N] is the stddev's gradient, and result is x's gradient.
+    Double backward: given of_gradient, the gradient of x's gradient, compute of_of_result [N], the gradient of
+    of_result, and result, the gradient of x.
     """
     first = tl.program_id(0) // groups * groups * size + tl.program_id(0) % groups
     factor, total = 0.0, tl.zeros((BLOCK,), tl.float32)
@@ -223,17 +218,16 @@ def stddev(
             tl.store(of_of_result + first + image * groups, mean_of_all)
 
 
-# Each row of `table` describes one convolution kernel: the fields of `preparation.Transform`, then four offsets.
-# The first two offsets serve `prepare`: the first program that computes the kernel, and the kernel's first element.
-# The other two offsets serve `gradients`: the first program that computes a gradient, and the gradient's first element.
-# Each program computes BLOCK x BLOCK elements of one tap.  `owners` holds the row of `table` that each program reads.
+# Each row of `table` has the integers of a `preparation.Transform`, then four offsets.
+# For `prepare`, the first two offsets are the first program and the first element of the convolution kernel.
+# For `gradients`, the last two offsets are the first program and the first element of the weight's gradient.
+# Each program reads its row number from `owners`, and computes BLOCK x BLOCK elements of one tap.
 
 FIELDS = tl.constexpr(18)  # number of integers in each row of `table`
 
 
 @triton.jit
 def _block(tile, rows, columns, BLOCK: tl.constexpr):
-    """For tile `tile` of a convolution kernel: the tap, the row indices and the column indices."""
     across, down = tl.cdiv(columns, BLOCK), tl.cdiv(rows, BLOCK)
     r = tile // across % down * BLOCK + tl.arange(0, BLOCK)
     return tile // (across * down), r, tile % across * BLOCK + tl.arange(0, BLOCK)
@@ -241,7 +235,7 @@ def _block(tile, rows, columns, BLOCK: tl.constexpr):
 
 @triton.jit
 def _copies(source, x0, x1, y, place0, place1, inside0, inside1, copies, shift, taps, step):
-    """A tile of the sum of shifted copies of a weight.  The tap's row is y, the tap's column is x0 + x1."""
+    """A tile of the sum of shifted copies of a weight."""
     value = tl.zeros((x0.shape[0], x1.shape[0]), tl.float32)
     x, inside = x0[:, None] + x1[None, :], inside0[:, None] & inside1[None, :]
     for number in range(copies * copies):
@@ -254,7 +248,7 @@ def _copies(source, x0, x1, y, place0, place1, inside0, inside1, copies, shift, 
 
 @triton.jit
 def prepare(table, factors, owners, addresses, result, BLOCK: tl.constexpr):
-    """Make convolution kernels from the weights at the memory `addresses`, and write the kernels to `result`."""
+    """Make convolution kernels in `result` from the weights at the memory `addresses`."""
     entry = tl.load(owners + tl.program_id(0))
     row = table + entry * FIELDS
     rows, columns, height, width = tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)
@@ -264,14 +258,14 @@ def prepare(table, factors, owners, addresses, result, BLOCK: tl.constexpr):
     source = tl.load(addresses + entry).to(tl.pointer_type(tl.float32)) + origin
     tap, r, c = _block(tl.program_id(0) - tl.load(row + 14), k * rows, pixels * columns, BLOCK)
     y, pack = tap // width, tap % width
-    # In the larger image, `pack` 0 is the left neighbour of the pack, 1 the pack itself, and 2 the right neighbour.
-    # For pixel a of the smaller image, tap x reads pixel b of `pack`: a * stride + x - 1 = (pack - 1) * pixels + b.
+    # At pixel a of the smaller image, tap x reads pixel a * stride + x - 1 of the larger image.
+    # This is pixel b of `pack`: a * stride + x - 1 = (pack - 1) * pixels + b.
     x0, x1 = 1 - r // rows * stride, (pack - 1) * pixels + c // columns
     place0, place1 = r % rows * row_step, c % columns * column_step
     in0, in1 = r < k * rows, c < pixels * columns
     if column_step == 1:
         value = _copies(source, x0, x1, y, place0, place1, in0, in1, copies, shift, taps, step)
-    else:  # the tile is transposed, so that neighbouring threads read neighbouring memory
+    else:  # transpose the tile, so that neighbouring threads read neighbouring memory
         value = tl.trans(_copies(source, x1, x0, y, place1, place0, in1, in0, copies, shift, taps, step))
     places = ((r * height + y) * width + pack)[:, None] * (pixels * columns) + c[None, :]
     value *= tl.load(factors + entry)
@@ -280,7 +274,7 @@ def prepare(table, factors, owners, addresses, result, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["uses"])
 def gradients(table, factors, owners, parts, result, uses, BLOCK: tl.constexpr):
-    """Set `result` to the gradients of all weights.  `parts` holds `uses` gradients per kernel, which add up."""
+    """Set `result` to the gradients of all weights: sums of the `uses` gradients of each kernel in `parts`."""
     entry = tl.load(owners + tl.program_id(0))
     row = table + entry * FIELDS
     rows, columns, height, width = tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)
@@ -294,7 +288,7 @@ def gradients(table, factors, owners, parts, result, uses, BLOCK: tl.constexpr):
     for number in range(uses * k * copies * copies):
         use, a = number // (k * copies * copies), number // (copies * copies) % k
         y, x = r * 0 + tap // taps + number // copies % copies - shift, tap % taps + number % copies - shift
-        pixel = c * 0 + a * stride + x - 1 + pixels  # index of the pixel among the pixels of REACH packs
+        pixel = c * 0 + a * stride + x - 1 + pixels  # index among the pixels of REACH packs
         at = ((((use * k + a) * rows + r) * height + y) * width * pixels)[:, None] + pixel[None, :]
         valid = inside & ((y >= 0) & (y < height))[:, None] & ((pixel >= 0) & (pixel < width * pixels))[None, :]
         at = at * columns + c[None, :]

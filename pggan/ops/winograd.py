@@ -1,9 +1,8 @@
 """3x3 convolutions with fewer multiplications: Winograd's F(4x4, 3x3), for wide layers on CPUs.
 
-Linear maps transform each tile of 6x6 pixels, and the 3x3 taps of a kernel, to 6x6 numbers in Winograd's domain.  In
-this domain, a convolution is 36 matrix products, a quarter of the usual multiplications.  Another linear map transforms
-the products to 4x4 pixels of the result.  Backward passes use the transposed maps.
-If nearest upsampling or box pooling is fused in, 5x5 of the 6x6 numbers suffice, and 25 products remain.
+Linear maps transform each tile of 6x6 pixels, and each 3x3 kernel, to 6x6 numbers in Winograd's domain, where a
+convolution is 36 matrix products: a quarter of the usual multiplications.  Another linear map transforms the products
+to 4x4 pixels of the result.  With fused nearest upsampling or box pooling, 25 of the 36 products suffice.
 Shapes: N batch size, H height, W width, I input and O output feature maps, K numbers of the domain (36 or 25), T tiles.
 Source: Lavin and Gray 2016, section 4; the fused forms are ours.
 """
@@ -20,8 +19,8 @@ from torch import Tensor
 from pggan.core.architecture import Rescaling
 from pggan.ops.products import LinearMap, bmm, empty, mm, prefers_onednn
 
-LARGE_MAP = 36  # to multiply by a matrix with at least this many rows or columns, oneDNN is faster than MKL
-CHUNK = 2**21  # how many values in Winograd's domain to process at a time, because so many fit into the CPU's cache
+LARGE_MAP = 36  # oneDNN multiplies by matrices of this size faster than MKL, and by smaller ones slower
+CHUNK = 2**21  # numbers in Winograd's domain to compute at a time: as many as fit into the CPU's cache
 
 # PIXELS maps 6 pixels of a row to Winograd's domain, TAPS maps 3 taps, and RESULT maps products to 4 pixels.
 PIXELS = (
@@ -43,16 +42,16 @@ TAPS = (
 RESULT = ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1))
 DOUBLED = ((1, 0, 0, 0), (0, 1, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 1, 0), (0, 0, 0, 1))  # 4 pixels become 6
 HALVED = ((0.5, 0.5, 0, 0), (0, 0, 0.5, 0.5))  # box pooling of 4 pixels to 2
-ALWAYS_0 = 2  # index of the value in Winograd's domain that is 0 after upsampling and not needed for box pooling
+ALWAYS_0 = 2  # this number in Winograd's domain is 0 after upsampling, and box pooling does not need it
 
 
 @dataclass(frozen=True)
 class Maps:
-    """Matrices of the linear maps between 2D tiles of pixels, kernels and Winograd's domain, for one `Rescaling`."""
+    """Matrices that transform pixels and kernels to Winograd's domain, and products to pixels."""
 
-    pixels: Tensor  # [K, window * window], maps the pixels of an input tile to K values in Winograd's domain
-    taps: Tensor  # [K, 9], maps the taps of a 3x3 kernel to K values in Winograd's domain
-    result: Tensor  # [outcome * outcome, K], maps the K values in Winograd's domain to an output tile
+    pixels: Tensor  # [K, window * window]
+    taps: Tensor  # [K, 9]
+    result: Tensor  # [outcome * outcome, K]
     window: int  # side of an input tile, in pixels
     stride: int  # distance of neighbouring input tiles, in pixels
     outcome: int  # side of an output tile, in pixels
@@ -60,7 +59,7 @@ class Maps:
 
 @cache
 def maps(rescaling: Rescaling, dtype: torch.dtype) -> Maps:
-    """The linear maps for `rescaling`, computed in float64 and rounded to `dtype`."""
+    """The matrices for `rescaling`, computed in float64 and rounded to `dtype`."""
     pixels, taps, result = (torch.tensor(rows, dtype=torch.float64) for rows in (PIXELS, TAPS, RESULT))
     if rescaling is not Rescaling.same:
         kept = [number for number in range(len(pixels)) if number != ALWAYS_0]
@@ -75,7 +74,7 @@ def maps(rescaling: Rescaling, dtype: torch.dtype) -> Maps:
 
 
 def transform_kernel(kernel: Tensor, rescaling: Rescaling, scale: float) -> Tensor:
-    """`scale` times a kernel [O, I, 3, 3], transformed to Winograd's domain: [K, O, I], with I contiguous in memory."""
+    """`scale` times a kernel, in Winograd's domain: [O, I, 3, 3] -> [K, O, I]."""
     to_domain = maps(rescaling, kernel.dtype).taps * scale  # [K, 9]
     if prefers_onednn():  # oneDNN is fast only if the matrix is contiguous
         taps = kernel.permute(2, 3, 0, 1).reshape(9, -1)  # [9, O I], a copy
@@ -86,7 +85,6 @@ def transform_kernel(kernel: Tensor, rescaling: Rescaling, scale: float) -> Tens
 
 
 def _map(matrix: Tensor, columns: Tensor, row: Tensor | None = None) -> Tensor:
-    """The product `matrix` @ `columns`, plus `row`.  For small matrices, MKL is faster than oneDNN."""
     if max(matrix.shape) >= LARGE_MAP:
         return mm(matrix, columns, row=row)
     return torch.mm(matrix, columns) if row is None else torch.addmm(row, matrix, columns)
@@ -137,33 +135,33 @@ def _chunks(images: Tensor, kernel: Tensor, tile: int) -> Iterator[slice]:
 
 
 def _from_pixels(x: Tensor, m: Maps) -> Tensor:
-    """Pad images [N, I, H, W] by 1 pixel, and transform their overlapping tiles to Winograd's domain [K, T, I]."""
-    padded = F.pad(x.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1))  # [N, H + 2, W + 2, I]
+    """Transform images [N, I, H, W] to Winograd's domain [K, T, I]."""
+    padded = F.pad(x.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1))
     tiles = padded.unfold(1, m.window, m.stride).unfold(2, m.window, m.stride)  # [N, rows, columns, I, window, window]
     pixels = tiles.permute(4, 5, 0, 1, 2, 3).reshape(m.window**2, -1)
     return _map(m.pixels, pixels).view(len(m.pixels), -1, x.shape[1])
 
 
 def _from_result(gradient: Tensor, m: Maps) -> Tensor:
-    """Transform the gradient [N, O, …] of the convolution's result to Winograd's domain [K, T, O]."""
+    """Transform the result's gradient [N, O, …] to Winograd's domain [K, T, O]."""
     pixels = _result_tiles(gradient, m.outcome).reshape(m.outcome**2, -1)
     return _map(m.result.t(), pixels).view(len(m.pixels), -1, gradient.shape[1])
 
 
 def _result_tiles(images: Tensor, side: int) -> Tensor:
-    """A view of images [N, C, H, W] as tiles [side, side, N, H / side, W / side, C]."""
+    """View images [N, C, H, W] as tiles of side x side pixels: [side, side, N, H / side, W / side, C]."""
     height, width = images.shape[2:]
     parts = images.unflatten(2, (height // side, side)).unflatten(4, (width // side, side))  # type: ignore[no-untyped-call]
     return parts.permute(3, 5, 0, 2, 4, 1)  # type: ignore[no-any-return]
 
 
 def _add_tiles(pixels: Tensor, images: Tensor, m: Maps) -> None:
-    """Set `images` [N, I, H, W] to the sum of the overlapping input tiles in `pixels` [window * window, T I]."""
+    """Set `images` [N, I, H, W] to the sum of the overlapping tiles in `pixels` [window * window, T I]."""
     count, features, height, width = images.shape
     down, right, stride = height // m.stride, width // m.stride, m.stride
     tiles = pixels.view(m.window, m.window, count, down, right, features).permute(2, 3, 0, 4, 1, 5)
     parts = [slice(first, min(first + stride, m.window)) for first in range(0, m.window, stride)]
-    more = len(parts) - 1  # number of following tiles that a tile overlaps in a row or column
+    more = len(parts) - 1  # how many of the next tiles each tile overlaps
     padded = pixels.new_zeros(count, down + more, stride, right + more, stride, features)
     for i, rows in enumerate(parts):
         for j, columns in enumerate(parts):

@@ -1,1 +1,1 @@
-"""The state that training changes (networks, optimizers, EMA), and the sum of gradients over all ranks."""
+"""The training state, the optimizer, and the sum of gradients over all ranks."""

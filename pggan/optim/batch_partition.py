@@ -1,6 +1,6 @@
 """Divides a batch among ranks so that minibatch stddev has the same groups of images as in a single process.
 
-If a batch of N images has groups of M images, group g has the images g, g + N/M …: a column of a matrix [M, N/M].
+With batch size N and group size M, group g has the images g, g + N/M, g + 2N/M …: column g of a matrix [M, N/M].
 """
 
 from dataclasses import dataclass, replace
@@ -17,8 +17,8 @@ Indices = NDArray[np.int64]
 class BatchPartition:
     """The local batch of `rank`, one of `world_size` ranks.
 
-    A batch is cut into chunks: one per rank or, with `elastic`, a number that does not depend on the number of ranks.
-    With `elastic`, a rank has one or more chunks, and computes each chunk in a forward and backward pass of its own.
+    A batch is cut into chunks of images, and each rank gets one chunk.  With `elastic`, the number of chunks does not
+    depend on `world_size`; a rank gets one or more chunks, and computes each in a pass of its own.
     """
 
     rank: int
@@ -26,10 +26,10 @@ class BatchPartition:
     stddev_group: int
     elastic: bool
     configured_micro_batch_size: int | None  # largest number of images in a backward pass; None: no limit
-    most_chunks: int = 4  # largest number of chunks with `elastic`, unless the micro-batch size demands more
+    most_chunks: int = 4  # largest number of chunks with `elastic`, unless small micro-batches need more
 
     def chunk_size(self, batch: int) -> int:
-        """Images per chunk, if the batch has `batch` images; with `elastic`, the last chunk may have fewer."""
+        """The number of images in a chunk, for a batch of `batch` images; the last chunk may have fewer."""
         if not self.elastic:
             return -(-batch // self.world_size)
         group = min(self.stddev_group, batch)
@@ -39,31 +39,28 @@ class BatchPartition:
         return columns * group
 
     def micro_batch_size(self, batch: int) -> int | None:
-        """The largest number of images in a forward and backward pass; None: no limit."""
         return self.chunk_size(batch) if self.elastic else self.configured_micro_batch_size
 
     def chunks(self, batch: int) -> int:
-        """The number of parts (chunks) into which a batch of `batch` images is cut, to divide the batch among ranks."""
+        """The number of chunks of a batch of `batch` images."""
         return -(-batch // self.chunk_size(batch))
 
     def chunks_of(self, rank: int, batch: int) -> range:
-        """The indices of the chunks that `rank` computes."""
         count = self.chunks(batch)
         return range(rank * count // self.world_size, (rank + 1) * count // self.world_size)
 
     def indices(self, batch: int) -> Indices:
-        """The indices of this rank's images in the whole batch, in the order of the local batch."""
+        """The indices of this rank's images in the whole batch."""
         group, mine = min(self.stddev_group, batch), self.chunks_of(self.rank, batch)
         width = self.chunk_size(batch) // group
         members = np.arange(batch).reshape(group, -1)  # [images per group, number of groups]
         return members[:, mine.start * width : mine.stop * width].flatten()
 
     def largest_local_batch(self, batch: int) -> int:
-        """The size of the largest local batch on any rank, for a batch of `batch` images."""
         return max(len(replace(self, rank=rank).indices(batch)) for rank in range(self.world_size))
 
     def require_enough(self, batch: int) -> None:
-        """Raise UserError unless all ranks get whole stddev groups and, if not `elastic`, equally many groups."""
+        """Raise UserError unless every rank gets images, and only whole groups for minibatch stddev."""
         unit = min(self.stddev_group, batch) * (1 if self.elastic else self.world_size)
         if batch % unit:
             problem = f"A batch of {batch} does not divide into groups of {self.stddev_group} (model.stddev_group)"

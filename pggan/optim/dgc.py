@@ -1,11 +1,9 @@
 """Deep gradient compression (DGC) for Adam: ranks send only the largest entries of an update, and the rest later.
 
-Each rank adds the Adam updates of its gradients to a residual.  In each step, a rank sends the largest entries of the
-residual; the mean of all ranks' messages is subtracted from the weights.  Source: Lin et al. 2018 (residuals, warmup)
-for SGD; docs/scaling.md derives the variant for Adam with beta1 = 0.
+Each rank adds its Adam updates to a residual, and sends the residual's largest entries.  The mean over all ranks is
+subtracted from the weights.  Source: Lin et al. 2018 for SGD; docs/scaling.md derives the variant for Adam.
 
-Shapes: P parameters of one network in the levels in use, k entries per message, n ranks, S scalars,
-such as the loss, that ranks sum up with the gradients.
+Shapes: P trained parameters of one network, k entries per message, n ranks.
 """
 
 import numpy as np
@@ -20,39 +18,35 @@ from pggan.optim.state import State, StateDicts, Trainable
 from pggan.optim.updates import Adam, new_moments
 
 WARMUP_FACTOR = 4.0  # the warmup sends 25 % of the entries, then 6.25 %, 1.6 % … (Lin et al. 2018, section 3.3)
-SENT_AS = torch.float8_e4m3fn  # 8-bit type with 3 bits of mantissa; the residual keeps the rounding error for later
-MAX_FP8 = 448.0  # largest value that float8_e4m3fn can store; float8_e4m3fn has no infinity
-BLOCK = 2**16  # `pack` cuts a vector into blocks of this many entries: an index within a block fits into two bytes
+SENT_AS = torch.float8_e4m3fn  # the rounding error stays in the residual, and is sent later
+MAX_FP8 = 448.0  # largest value of float8_e4m3fn, which has no infinity
+BLOCK = 2**16  # `pack` cuts vectors into blocks of this length, so that an index within a block fits into two bytes
 
 
 class DgcReducer(GradientReducer):
-    """Exchanges compressed updates between ranks; `extra_state` has the residuals and moments for a checkpoint."""
+    """Exchanges compressed updates between ranks."""
 
     has_moments = True
 
     def __init__(self, group: ProcessGroup, state: State, *, ratio: float, warmup_images: int) -> None:
-        """Replaces the optimizers of `state` by `Descent`, because this reducer computes Adam's updates.
-
-        Args: ratio: the share of a network's parameters that each rank sends per update; warmup_images: images at the
-        start of a phase over which the share falls to `ratio`.
-        """
+        """Replaces the optimizers of `state` by `Descent`.  `ratio` and `warmup_images`: see `share_to_send`."""
         super().__init__()
         self.group, self.ratio, self.warmup_images = group, ratio, warmup_images
         self._state = state
         for trainable in (state.g, state.d):
             trainable.optimizer = Descent(trainable.network.weights)
-        self._compressors: dict[str, Compressor] = {}  # {network name in lower case (g or d): compressor}
+        self._compressors: dict[str, Compressor] = {}  # keys: g and d
         self._share = 1.0
 
     def begin_step(self, phase: Phase, images: int) -> None:
-        if phase.index != self._state.phase_index:  # this step begins a new phase
-            self._compressors.clear()  # residuals of the old phase do not fit the weights that the new phase trains
+        if phase.index != self._state.phase_index:
+            self._compressors.clear()  # old residuals do not fit the weights of a new phase
         self._share = share_to_send(self.ratio, self.warmup_images, images - phase.start)
 
     def start_all_reduce(self, trainable: Trainable, batch: int) -> Handle:
         buffer = FlatBuffer(trainable, self._sums.pop(id(trainable)))
         gradient, sums = buffer.flat[: -buffer.num_sums], buffer.flat[-buffer.num_sums :]
-        # An all-reduce tells all ranks whether any gradient is NaN or infinite: then no rank may change its residual.
+        # If the gradient of any rank is NaN or infinite, no rank may change its residual.
         agreed = torch.cat([sums, (~torch.isfinite(buffer.flat.sum())).float()[None]])
         self.group.wait(self.group.start(dist.all_reduce, agreed))
         finite, count = agreed[-1] == 0, max(round(self._share * len(gradient)), 1)
@@ -65,14 +59,13 @@ class DgcReducer(GradientReducer):
 
         def wait() -> Tensor:
             self.group.wait(work)
-            set_mean(gradient, messages, count).mul_(scale)  # `Descent` will divide by the loss scale
+            set_mean(gradient, messages, count).mul_(scale)  # `Descent` divides by `scale`
             sums.copy_(torch.where(finite, agreed[:-1], torch.nan))
             return buffer.attach(buffer.flat)
 
         return wait
 
     def extra_state(self) -> StateDicts:
-        """The residuals and moments of all ranks, gathered on rank 0 for a checkpoint; empty on the other ranks."""
         mine = {
             network: {name: tensor.cpu() for name, tensor in compressor.tensors.items()}
             for network, compressor in self._compressors.items()
@@ -86,7 +79,7 @@ class DgcReducer(GradientReducer):
         return {EXTRA_STATE: tensors} if tensors and self.group.is_main else {}
 
     def load_extra_state(self, state_dicts: StateDicts) -> None:
-        """Load `extra_state`; if the number of ranks has changed, every rank loads the mean of all ranks' tensors."""
+        """Load each rank's tensors or, if the number of ranks has changed, their mean over ranks."""
         saved = state_dicts.get(EXTRA_STATE, {})
         networks, ranks = ({key.split("/")[part] for key in saved} for part in (0, 1))
         self._compressors.clear()
@@ -115,48 +108,41 @@ class Descent(Adam):
 
 
 class Compressor:
-    """The residual (updates not sent yet) of one network on one rank, and Adam's second moment of the gradients."""
+    """For one network on one rank: the residual (updates not sent yet), and Adam's second moment."""
 
     def __init__(self, size: int, device: torch.device) -> None:
-        self.residual = torch.zeros(size, device=device)  # updates not sent yet, in units of the learning rate
+        self.residual = torch.zeros(size, device=device)  # in units of the learning rate
         self.adam = Adam([self.residual])
         moments = self.adam.state[self.residual] = new_moments(self.residual)
         self.exp_avg_sq = moments["exp_avg_sq"]
         self.tensors = {"residual": self.residual, "exp_avg_sq": self.exp_avg_sq, "steps": moments["step"]}
 
     def select(self, gradient: Tensor, count: int, finite: Tensor, divisor: Tensor) -> Tensor:
-        """Add Adam's update of `gradient` / `divisor` to the residual; returns the message for all ranks.
+        """Add Adam's update of `gradient` / `divisor` to the residual, and move `count` entries to a message.
 
-        The `count` entries of the residual with the highest priority move to the message; `gradient` is overwritten.
-        `finite` is false if the gradient of any rank is infinite or NaN.  Then the residual does not change, and the
-        message must not be used.
+        `gradient` is overwritten.  If `finite` is false, the residual does not change, and the message is invalid.
         """
         self.residual.grad = gradient
-        self.adam.step(-1.0, (~finite).float(), divisor)  # Adam subtracts rate * update: the rate -1 adds the update
-        # An entry r of the residual has the priority r^2 * sqrt(v); v is Adam's second moment (mean gradient^2).
-        # With |r| instead of r^2 in the priority, weights with small gradients get few updates, and results are worse.
+        self.adam.step(-1.0, (~finite).float(), divisor)  # the learning rate -1 adds the update to the residual
+        # The message gets the entries r with the largest r^2 * sqrt(v), where v is Adam's second moment.
+        # With |r| * sqrt(v), weights with small gradients would get few updates, and results would be worse.
         indices = largest(self.exp_avg_sq.sqrt().mul_(self.residual).mul_(self.residual), count).sort().values
         waiting = self.residual[indices]
         sent = waiting.clamp(-MAX_FP8, MAX_FP8).to(SENT_AS)
-        # The rounding error of `sent` stays in the residual.  If `finite` is false, the residual stays as it is.
         self.residual[indices] = torch.where(finite, waiting - sent.float(), waiting)
         return pack(indices, sent, len(self.residual))
 
 
 def share_to_send(ratio: float, warmup_images: int, since: int) -> float:
-    """The share of entries to send when `since` images of a phase have been shown: 1/4, 1/16 … down to `ratio`.
-
-    The share falls in stages of equal length over the first `warmup_images`, in which gradients change fast.
-    """
+    """The share of entries to send after `since` images of a phase: 1/4, 1/16 … and, after `warmup_images`, `ratio`."""
     larger = [share for share in (WARMUP_FACTOR**-power for power in range(1, 20)) if share > ratio]
     return larger[since * len(larger) // warmup_images] if since < warmup_images and larger else ratio
 
 
 def pack(indices: Tensor, values: Tensor, size: int) -> Tensor:
-    """Pack ascending `indices` [k] of a vector of length P = `size`, and one-byte `values` [k], into a message.
+    """Pack ascending `indices` [k] into a vector of length P = `size`, and one-byte `values` [k], into a message.
 
-    A message begins with the number of indices in each block of 65536 entries (int32).  The index of each entry within
-    the block (uint16) and the values follow.  In all, a message has about 4 P / 65536 + 3 k bytes.
+    A message has the number of entries in each block (int32), the entries' indices within blocks (uint16), and values.
     """
     inside = torch.searchsorted(indices, torch.arange(0, size + BLOCK, BLOCK, device=indices.device)).diff()
     parts = inside.to(torch.int32), (indices % BLOCK).to(torch.uint16), values
@@ -165,10 +151,7 @@ def pack(indices: Tensor, values: Tensor, size: int) -> Tensor:
 
 
 def set_mean(vector: Tensor, messages: Tensor, count: int) -> Tensor:
-    """Unpack `messages` [n, bytes] of `count` entries each, set `vector` [P] to their mean, and return `vector`.
-
-    All ranks get the same bits: they add the messages in the order of ranks, and no index occurs twice in a message.
-    """
+    """Set `vector` [P] to the mean of `messages` [n, bytes] with `count` entries each; all ranks get the same bits."""
     vector.zero_()
     starts = torch.arange(0, len(vector), BLOCK, device=vector.device)
     sizes = [4 * len(starts), 2 * count, count]

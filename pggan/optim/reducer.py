@@ -1,7 +1,6 @@
-"""Gradient reducers sum the gradients of all ranks: they send one flat buffer per network.
+"""Gradient reducers sum the gradients of all ranks, in one flat tensor per network.
 
-P is the number of gradient elements of a network, at the levels that the phase uses.  S is the number of scalars that
-the same all-reduce sums, so that all ranks agree on them: the loss and, with ADA, the mean sign of D's scores.
+Shapes: P gradient elements of a network, S scalars that are summed with them, such as the loss.
 """
 
 from collections.abc import Callable
@@ -16,32 +15,31 @@ from pggan.distributed.process_group import ProcessGroup
 from pggan.optim.batch_partition import BatchPartition
 from pggan.optim.state import StateDicts, Trainable
 
-EXTRA_STATE = "compression"  # name of the checkpoint component that holds a reducer's own tensors
-# A function that waits for the all-reduce, sets each `grad` to the sum over ranks, and returns S summed scalars [S].
+EXTRA_STATE = "compression"  # key of a checkpoint under which a reducer stores its own tensors
+# A handle waits for the all-reduce, sets each `grad` to the sum over ranks, and returns the summed scalars [S].
 Handle = Callable[[], Tensor]
-NodeSums = dict[range, Tensor]  # {range of chunks: sum [P + S] of the gradients and scalars of these chunks}
+NodeSums = dict[range, Tensor]  # {range of chunks of the batch: sum [P + S] of their gradients and scalars}
 
 
 class FlatBuffer:
-    """A flat tensor [P + S]: the P gradient elements of a network, then S other scalars for the same all-reduce."""
+    """A flat tensor [P + S]: the P gradient elements of a network, then S scalars to be summed with them."""
 
     def __init__(self, trainable: Trainable, sums: Tensor) -> None:
-        """Copy the gradients of `trainable`, and the scalars `sums` [S] to be summed over ranks, into the buffer."""
         self.weights, self.num_sums = trainable.weights_in_use, len(sums)
         self.size = sum(weight.numel() for weight in self.weights) + len(sums)
-        self.flat = torch.empty(self.size, dtype=torch.float32, device=sums.device)  # [P + S]
+        self.flat = torch.empty(self.size, dtype=torch.float32, device=sums.device)
         torch._foreach_copy_(self._views(self.flat), [one.grad for one in self.weights if one.grad is not None])
         self.flat[-len(sums) :] = sums
 
     def attach(self, flat: Tensor) -> Tensor:
-        """Make each weight's `grad` a view of `flat` [P + S]; returns the last S numbers (loss and other scalars)."""
+        """Make each weight's `grad` a view of `flat` [P + S]; return the S scalars."""
         for weight, view in zip(self.weights, self._views(flat), strict=True):
             weight.grad = view
         return flat[-self.num_sums :]
 
     def _views(self, flat: Tensor) -> list[Tensor]:
         starts = accumulate((weight.numel() for weight in self.weights), initial=int(flat.storage_offset()))
-        # Each view has the strides of its weight (often channels last), so that copies do not reorder numbers.
+        # Copies are fast, because the views have the strides of the weights (often channels last).
         places = zip(self.weights, starts, strict=False)
         return [flat.as_strided(weight.shape, weight.stride(), start) for weight, start in places]
 
@@ -49,34 +47,34 @@ class FlatBuffer:
 class GradientReducer:
     """The reducer of a single process, which has nothing to exchange; subclasses are for several ranks."""
 
-    has_moments = False  # whether the reducer also computes Adam's updates, with moments of its own on each rank
+    has_moments = False  # whether the reducer, not the optimizer, has Adam's moments
 
     def __init__(self) -> None:
         self._sums: dict[int, Tensor] = {}
 
     def begin_step(self, phase: Phase, images: int) -> None:
-        """Prepare for the next step, in `phase`, when `images` images have been shown."""
+        """Call this before each step; `images`: number of real images shown so far."""
 
     def accumulate(self, trainable: Trainable, sums: Tensor, batch: int) -> None:
-        """Add the scalars `sums` [S] of one backward pass to the sums of the batch.  Call this after each pass."""
+        """Call this after each backward pass, with the scalars `sums` [S] of the pass."""
         before = self._sums.get(id(trainable))
         self._sums[id(trainable)] = sums if before is None else before + sums
 
     def start_all_reduce(self, trainable: Trainable, batch: int) -> Handle:
-        """Start to sum the gradients of all ranks.  Losses are scaled such that the sum is the mean over the batch."""
+        """Start to sum the gradients of all ranks; losses are scaled so that the sum is the mean over the batch."""
         sums = self._sums.pop(id(trainable))
         return lambda: sums
 
     def extra_state(self) -> StateDicts:
-        """The reducer's own tensors for a checkpoint, by name, on the CPU of rank 0.  All ranks call this method."""
+        """The reducer's own tensors for a checkpoint, only on rank 0; all ranks must call this method."""
         return {}
 
     def load_extra_state(self, state_dicts: StateDicts) -> None:
-        """Load the tensors that `extra_state` returned; other components of `state_dicts` are ignored."""
+        """Load from a checkpoint what `extra_state` returned."""
 
 
 class AllReduce(GradientReducer):
-    """All-reduce of gradients in float32, or in bfloat16, which halves the bytes, but has only 8 significant bits."""
+    """All-reduce of gradients in float32 or, to halve the traffic, in bfloat16."""
 
     def __init__(self, group: ProcessGroup, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -97,11 +95,9 @@ class AllReduce(GradientReducer):
 class ElasticReducer(GradientReducer):
     """Sums gradients in an order that does not depend on the number of ranks, so that the sum always has the same bits.
 
-    A batch is cut into chunks (batch_partition.py), whose gradients are the leaves of a binary tree.  A tree node is a
-    range of chunks: the length is a power of two that divides the start.  A node's partial sum adds up the sums of the
-    node's two halves.  Chunks beyond the end of the batch are left out.  Each rank first forms the largest partial
-    sums that its own chunks allow.  An all-to-all then gives each rank one slice of every rank's partial sums.  Each
-    rank adds up its slices, and an all-gather joins the totals.
+    Sums are formed along a binary tree, whose leaves are the chunks of the batch (batch_partition.py).  Each rank sums
+    the largest subtrees of its own chunks.  An all-to-all gives each rank one slice of every rank's sums.  The rank
+    adds up its slices, and an all-gather joins the totals.
     """
 
     def __init__(self, group: ProcessGroup, partition: BatchPartition) -> None:
@@ -111,7 +107,6 @@ class ElasticReducer(GradientReducer):
         self._buffers: dict[int, FlatBuffer] = {}
 
     def accumulate(self, trainable: Trainable, sums: Tensor, batch: int) -> None:
-        """Add the gradients of one chunk to the tree of partial sums, and free the gradients."""
         node_sums = self._node_sums.setdefault(id(trainable), {})
         done = sum(map(len, node_sums))
         buffer = self._buffers[id(trainable)] = FlatBuffer(trainable, sums)  # `start_all_reduce` needs the last buffer
@@ -123,7 +118,7 @@ class ElasticReducer(GradientReducer):
         count, size = self.partition.chunks(batch), self.group.world_size
         if size == 1:
             return lambda: buffer.attach(tree_sum(node_sums, count))
-        # Each partial sum is padded to a multiple of `size`, and cut into one slice per rank: slice r goes to rank r.
+        # Each partial sum is padded and cut into `size` slices: slice r goes to rank r.
         width = -(-buffer.size // size)
         padding = width * size - buffer.size
         mine = torch.stack([torch.nn.functional.pad(flat, (0, padding)) for flat in node_sums.values()])
@@ -146,7 +141,7 @@ class ElasticReducer(GradientReducer):
 
 
 def add_chunk(node_sums: NodeSums, chunk: int, flat: Tensor) -> None:
-    """Store `flat` as the sum of `chunk`, without a copy.  Then replace two stored halves of a tree node by the sum."""
+    """Store the gradients `flat` of `chunk`; as long as two stored sums have the same parent in the tree, join them."""
     node = range(chunk, chunk + 1)
     while node.start // len(node) % 2 and (left := range(node.start - len(node), node.start)) in node_sums:
         flat = node_sums.pop(left).add_(flat)
@@ -155,7 +150,7 @@ def add_chunk(node_sums: NodeSums, chunk: int, flat: Tensor) -> None:
 
 
 def nodes_of(chunks: range) -> list[range]:
-    """The tree nodes (ranges of chunks) whose sums the rank with these `chunks` sends, in the order of sending."""
+    """The ranges of chunks whose sums a rank with these `chunks` sends, in the order of sending."""
     node_sums: NodeSums = {}
     for chunk in chunks:
         add_chunk(node_sums, chunk, torch.zeros(()))
@@ -163,7 +158,7 @@ def nodes_of(chunks: range) -> list[range]:
 
 
 def tree_sum(node_sums: NodeSums, count: int) -> Tensor:
-    """The sum over all `count` chunks of a batch, added up from the partial sums `node_sums`; empties `node_sums`."""
+    """The sum over all `count` chunks of a batch, from the partial sums `node_sums`; empties `node_sums`."""
 
     def of(node: range) -> Tensor:
         if node in node_sums:

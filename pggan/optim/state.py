@@ -1,4 +1,4 @@
-"""The training state: all that training changes, which a checkpoint stores and `state_sha256` hashes."""
+"""The training state: all that training changes and checkpoints store."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,43 +14,42 @@ from pggan.networks.networks import Generator, initialize, new_discriminator
 from pggan.optim.updates import Adam, flatten_storage, new_moments
 
 # Loss scaling for float16 (Micikevicius et al. 2018, section 3.2), as torch.amp.GradScaler does it.
-INIT_SCALE = 2.0**12  # first loss scale; GradScaler's 2^16 overflows, so that the first updates would be skipped
-MAX_SCALE = 2.0**24  # largest loss scale; a larger scale saves no more gradients from underflow (float16: below 2^-24)
+INIT_SCALE = 2.0**12  # GradScaler's 2^16 would overflow in the first updates, which would be skipped
+MAX_SCALE = 2.0**24  # float16 numbers underflow below 2^-24, so a larger loss scale is useless
 GROWTH_INTERVAL = 2000  # the loss scale doubles after this many updates without an overflow (GradScaler's default)
 
-AUGMENTATION = "augmentation"  # name of ADA's component in a checkpoint; runs without ADA lack this component
+AUGMENTATION = "augmentation"  # key of ADA's tensors in a checkpoint; absent without ADA
 
 StateDicts = dict[str, dict[str, Tensor]]  # {component: {name: tensor}} of a checkpoint
 
 
 class Trainable:
-    """A network, its optimizer, and the loss scale of float16."""
+    """A network, its optimizer, and its loss scale."""
 
     def __init__(self, name: str, network: ProgressiveNetwork, *, half: bool) -> None:
-        """Args: name: G or D, as in logs; half: scale the loss, so that small gradients in float16 do not vanish."""
+        """`name`: G or D.  `half`: whether losses are scaled, for float16."""
         device = network.weights[0].device
         self.name, self.network, self.optimizer = name, network, Adam(network.weights)
-        self.adaptive_p: AdaptiveP | None = None  # ADA's probability of augmentation; None for G, and without ADA
+        self.adaptive_p: AdaptiveP | None = None  # ADA's augmentation probability; None for G and without ADA
         self.skipped = torch.zeros((), dtype=torch.int32, device=device)  # number of updates skipped in a row
-        self.scale = torch.tensor(INIT_SCALE, device=device) if half else None  # the loss scale; None without float16
+        self.scale = torch.tensor(INIT_SCALE, device=device) if half else None  # loss scale
         self.since_scaling = torch.zeros((), dtype=torch.int32, device=device)  # updates since the loss scale changed
 
     @property
     def weights_in_use(self) -> list[nn.Parameter]:
-        """The weights that have gradients: the weights of the levels in use."""
+        """The weights that have gradients: those of the layers in use."""
         return [weight for weight in self.network.weights if weight.grad is not None]
 
     def gradient_norm(self) -> Tensor:
-        """The L2 norm of the network's whole gradient or, with compressed gradients (DGC), of the whole update."""
+        """The L2 norm of the gradient of all weights together or, with DGC, of the update."""
         gradients = [weight.grad for weight in self.network.weights if weight.grad is not None]
         norm: Tensor = torch.stack(torch._foreach_norm(gradients)).norm()
         return norm if self.scale is None else norm / self.scale
 
     def update(self, learning_rate: float | Tensor, wrong: Tensor, skip: Tensor) -> None:
-        """Take one step, and free the gradient; does not wait for the GPU.
+        """Take one step, without waiting for the GPU, and free the gradients.
 
-        If `wrong` is true (the gradient is infinite or NaN), the update is skipped and counted, and the loss scale
-        halves.  The scale doubles after GROWTH_INTERVAL updates that were not skipped.  `skip` is `wrong` as float32.
+        If `wrong` is true (a gradient is infinite or NaN), the step is skipped.  `skip` is `wrong` as float32.
         """
         self.optimizer.step(learning_rate, skip, self.scale)
         self.zero_grad()
@@ -61,20 +60,20 @@ class Trainable:
             self.since_scaling.add_(1).mul_(~(wrong | grown))
 
     def zero_grad(self) -> None:
-        """Set all gradients to None, so that weights of levels not in use get no gradient and no update."""
+        """Set gradients to None, not 0: Adam updates all weights that have a gradient."""
         for weight in self.network.weights:
             weight.grad = None
 
 
 @dataclass
 class State:
-    """G and D with their optimizers, the averaged generator (EMA) and the clock (images shown)."""
+    """G and D with their optimizers, the averaged generator (EMA), and the progress of training."""
 
     g: Trainable
     d: Trainable
     g_ema: Generator
-    flat_weights: Tensor  # [P]: the memory of G's weights, which are views of this tensor
-    flat_averages: Tensor  # [P]: the memory of the weights of `g_ema`
+    flat_weights: Tensor  # [P]; G's weights are views of this tensor
+    flat_averages: Tensor  # [P]; the weights of `g_ema` are views of this tensor
     images: int = 0  # real images shown
     phase_index: int = -1  # the phase of the last update; -1 before the first update
 
@@ -84,7 +83,6 @@ class State:
             trainable.optimizer.state.clear()
 
     def state_dict(self) -> StateDicts:
-        """Every tensor of the state, by component and name."""
         state_dicts: StateDicts = {
             "generator": dict(self.g.network.state_dict()),
             "discriminator": dict(self.d.network.state_dict()),
@@ -98,10 +96,7 @@ class State:
         return state_dicts
 
     def load_state_dict(self, state_dicts: StateDicts) -> None:
-        """Load the tensors that `state_dict` returned; raises RuntimeError if names or shapes differ.
-
-        A run may resume with another augmentation or precision, so ADA's p or the loss scale may be missing.
-        """
+        """Load a checkpoint; raises RuntimeError if tensors do not fit.  ADA's p and the loss scale may be missing."""
         self.g.network.load_state_dict(state_dicts["generator"])
         self.d.network.load_state_dict(state_dicts["discriminator"])
         self.g_ema.load_state_dict(state_dicts["generator_ema"])
@@ -115,7 +110,7 @@ class State:
 
 
 def new_state(architecture: Architecture, seed: int, device: torch.device, *, half: bool = False) -> State:
-    """The state before training: G and D have random weights from `seed`; `half`: losses are scaled for float16."""
+    """The state before training, with weights drawn from `seed`; `half`: whether losses are scaled, for float16."""
     with torch.device(device):
         generator, discriminator = Generator(architecture), new_discriminator(architecture)
         g_ema = Generator(architecture)  # deepcopy(generator) would corrupt memory if tensors are PyTorch's FakeTensors
@@ -123,7 +118,7 @@ def new_state(architecture: Architecture, seed: int, device: torch.device, *, ha
     initialize(discriminator, seed, "discriminator")
     for network in (generator, discriminator, g_ema):
         for weight in network.weights:
-            if weight.ndim == 4:  # channels last is the fastest layout, on CPUs and on tensor cores
+            if weight.ndim == 4:  # channels last is fastest, on CPUs and on tensor cores
                 weight.data = weight.data.contiguous(memory_format=torch.channels_last)
     flat_weights, flat_averages, _ = (flatten_storage(network.weights) for network in (generator, g_ema, discriminator))
     g_ema.requires_grad_(False).load_state_dict(generator.state_dict())
@@ -137,7 +132,7 @@ def new_state(architecture: Architecture, seed: int, device: torch.device, *, ha
 
 
 def state_sha256(state_dicts: StateDicts, images: int, phase_index: int) -> str:
-    """A SHA-256 of the names, dtypes, shapes and bytes of all tensors, of the image count and of the phase."""
+    """A SHA-256 of the image count, the phase, and the names, dtypes, shapes and bytes of all tensors."""
     digest = sha256(f"images={images} phase_index={phase_index}".encode())
     for component in sorted(state_dicts):
         for name in sorted(state_dicts[component]):

@@ -1,7 +1,4 @@
-"""Updates of weights: Adam, the decay of the EMA, and flat memory, in which one operation updates a whole network.
-
-Shapes: P is the number of weights of a network, padding included.
-"""
+"""Adam, the EMA's decay, and flat tensors [P] of all P weights of a network, padding included."""
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
@@ -12,27 +9,23 @@ from torch import Tensor
 from torch.optim.adam import adam
 
 BETA1, BETA2, EPSILON = 0.0, 0.99, 1e-8  # Adam's parameters in the paper
-ALIGNMENT = 16  # weights begin at multiples of 16 numbers, where vector instructions and tensor cores are fastest
+ALIGNMENT = 16  # in flat tensors, each weight begins at a multiple of 16 numbers, which is faster
 
 
 class Adam:
     """Adam (Kingma and Ba, 2015, algorithm 1) for the weights that have gradients.
 
-    The results equal those of `torch.optim.Adam(…, fused=True)`, to the bit.  This class exists because torch's class
-    imports PyTorch's compiler, which would delay every start by seconds.
+    The results have the same bits as those of `torch.optim.Adam(…, fused=True)`.  But torch's class imports PyTorch's
+    compiler, which would delay every start by seconds.
     """
 
     def __init__(self, weights: Iterable[Tensor]) -> None:
-        """Args: weights: tensors of any shapes; weights whose `grad` is None in a step get no update and no moments."""
         self.weights = list(weights)
         self.state: dict[Tensor, dict[str, Tensor]] = {}  # {weight: Adam's moments from `new_moments`}
 
     @torch.no_grad()
     def step(self, rate: float | Tensor, skip: Tensor | None = None, scale: Tensor | None = None) -> None:
-        """Take one step with the learning rate `rate`, without waiting for the GPU.
-
-        Args: skip: float32, 1 skips the step and 0 takes it; scale: the loss scale, by which gradients are divided.
-        """
+        """Take one step, except if `skip` is 1 (float32).  `scale`: the loss scale, by which gradients are divided."""
         used = [weight for weight in self.weights if weight.grad is not None]
         for weight in used:
             if weight not in self.state:
@@ -59,7 +52,7 @@ class Adam:
 
 
 def new_moments(weight: Tensor) -> dict[str, Tensor]:
-    """Adam's state of a weight before its first step: a scalar number of steps, and two moments shaped as `weight`."""
+    """Adam's state of a weight before the first step."""
     return {
         "step": torch.zeros((), dtype=torch.float32, device=weight.device),
         "exp_avg": torch.zeros_like(weight, requires_grad=False),
@@ -68,15 +61,12 @@ def new_moments(weight: Tensor) -> dict[str, Tensor]:
 
 
 def in_memory_order(weight: Tensor) -> Tensor:
-    """A contiguous view of a tensor in channels-last layout: [out, in, height, width] as [out, height, width, in].
-
-    On CPUs, PyTorch's fused optimizers make a useless copy of each gradient that is not contiguous.
-    """
+    """A contiguous view of a channels-last tensor, because PyTorch's fused Adam copies other gradients on CPUs."""
     return weight.permute(0, 2, 3, 1) if weight.ndim == 4 else weight
 
 
 def flatten_storage(weights: Sequence[Tensor]) -> Tensor:
-    """Move `weights` into a new tensor [P], and return this tensor.  `weights` become views with unchanged strides."""
+    """Move `weights` into a new tensor [P], and return the tensor; `weights` become views with unchanged strides."""
     starts = [0, *accumulate(ceil(weight.numel() / ALIGNMENT) * ALIGNMENT for weight in weights)]
     memory = torch.zeros(starts[-1], dtype=weights[0].dtype, device=weights[0].device)
     for weight, start in zip(weights, starts, strict=False):
@@ -87,11 +77,10 @@ def flatten_storage(weights: Sequence[Tensor]) -> Tensor:
 def ema_decay(
     images: int, batch: int, *, half_life_images: float | None, rampup: float | None, decay_per_update: float | None
 ) -> float:
-    """The decay of the EMA in one update of `batch` images, when `images` have been shown before.
+    """The EMA's decay in one update, with a batch of `batch` images, after `images` images.
 
-    Either the decay is `decay_per_update`, or the weight of an old value halves every `half_life_images`.  The
-    half-life is at most `rampup` times the images shown, so that the average follows G quickly at first.
-    Source: 0.999 per update is the paper's; half-life and ramp-up are from Karras et al. 2020.
+    The decay is `decay_per_update` (the paper's is 0.999), or an old value's weight halves every `half_life_images`.
+    The half-life is at most `rampup` times the images shown, to follow G quickly at first.  (Karras et al. 2020)
     """
     if decay_per_update is not None:
         return decay_per_update
