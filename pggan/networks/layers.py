@@ -31,7 +31,7 @@ class ComputeOptions:
     """Options that affect the speed, memory and rounding of a network, but not the function that it computes."""
 
     dtype: torch.dtype | None = None  # dtype of activations and kernels; None means the weights' dtype
-    reference: bool = False  # plain PyTorch operations instead of the fast ones, for comparisons
+    reference: bool = False  # use plain PyTorch operations instead of the fast ones, for comparisons
 
 
 class Prepared(NamedTuple):
@@ -53,11 +53,11 @@ class Computing:
         self.options = ComputeOptions()
         self.prepared: dict[Key, Prepared] | None = None
         self.served = False  # whether Triton prepares the kernels
-        self.asked: dict[ComputeOptions, dict[Key, None]] = {}  # what the last `use_options` block prepared
+        self.asked: dict[ComputeOptions, dict[Key, None]] = {}  # kernels that the last `use_options` block used
         self.plans: dict[Any, Plan] = {}
 
     def prepare_together(self, keys: Iterable[Key]) -> dict[Key, Prepared]:
-        """Prepare the kernels of many layers in one Triton launch; skip layers that keep full precision."""
+        """Prepare the kernels of many layers in one Triton launch; leave out layers with another dtype."""
         served = [key for key in keys if key[0].dtype == (self.options.dtype or torch.float32)]
         requests = [layer.request(algorithm, scale) for layer, algorithm, scale in served]
         if not requests:
@@ -121,7 +121,7 @@ class Equalized(nn.Module):
             apply: Callable[..., Tensor] = rgb.ToRgb.apply if how.to_rgb else rgb.FromRgb.apply
             return apply(x, kernel.tensor, bias, how)
         x, (kernel, bias, sums, rows) = self.operands(x)
-        late = self.activation is not None and len(rows) > 0  # after the blur, the bias has the same effect as before
+        late = self.activation is not None and len(rows) > 0  # adding the bias after the blur gives the same result
         x = convolve(x, kernel, None if late else bias.to(x.dtype))
         x = blur(x) if self.blur else x
         if constant is not None and sums is not None:
@@ -142,7 +142,7 @@ class Equalized(nn.Module):
         return x, self.prepared(algorithm, scale)
 
     def prepared(self, algorithm: Algorithm, scale: float) -> Prepared:
-        """The result of `prepare`, which a `use_options` block caches."""
+        """The result of `prepare`, computed only once inside a `use_options` block."""
         computing, key = self.computing, (self, algorithm, scale)
         cache = computing.prepared
         if cache is None:
@@ -163,7 +163,7 @@ class Equalized(nn.Module):
         return Prepared(Kernel(weight.to(self.dtype), algorithm, self.rescaling), self.bias.to(self.dtype))
 
     def request(self, algorithm: Algorithm, scale: float, inputs: int | None = None) -> Request:
-        """What Triton shall prepare for this layer, from the weight or from only its first `inputs` input maps."""
+        """What Triton shall prepare for this layer, from the whole weight or its first `inputs` input maps."""
         if algorithm is RGB:
             return Request(self.weight, (), (self.weight, self.bias))
         k = pack_size(*self.weight.shape[:2]) if algorithm is PACKED else None
@@ -183,8 +183,8 @@ class Equalized(nn.Module):
 class ConvWithStddev(Equalized):
     """A 3x3 convolution of I features and one constant map, the stddev.  [N, I, 4, 4], [N] -> [N, O, 4, 4]
 
-    Only the I features are convolved, a power of two, which is faster than I + 1.  For the constant map, the layer adds
-    the stddev times the convolution of a map of ones.
+    Only the I features are convolved, because I, a power of two, is faster than I + 1.  For the constant map, the layer
+    adds the stddev times the convolution of a map of ones.
     """
 
     def prepare(self, algorithm: Algorithm, scale: float) -> Prepared:
@@ -220,7 +220,7 @@ class ProgressiveNetwork(nn.Module):
 
 @contextmanager
 def use_options(network: ProgressiveNetwork, options: ComputeOptions, *, frozen: bool = False) -> Iterator[None]:
-    """In this block, `network` uses `options`, and weights must not change.  `frozen`: weights get no gradients."""
+    """`network` uses `options` and caches kernels, so don't change weights inside.  `frozen`: no weight gradients."""
     computing, before = network.computing, network.computing.options
     computing.options = options
     expected, computing.asked[options] = computing.asked.get(options, ()), {}

@@ -200,7 +200,7 @@ def new_discriminator(architecture: Architecture) -> Discriminator:
 def initialize(network: nn.Module, seed: int, name: str) -> None:
     """Draw weights from N(0, 1), and set biases to 0.  Only `seed`, `name` and the weight's name determine a weight."""
     with torch.no_grad():
-        for key, weight in network.state_dict().items():  # unlike `parameters()`, with the buffer `FixedConv.weight`
+        for key, weight in network.state_dict().items():  # `state_dict` includes the buffer `FixedConv.weight`
             if key.endswith("bias"):
                 weight.zero_()
             else:

@@ -35,7 +35,7 @@ LAST_FEATURES = 64  # number of inputs of the heads' last layer
 class FixedConv(nn.Module):
     """A convolution with a random weight that is never trained: N(0, 1) / sqrt(fan-in).
 
-    The weight is a buffer, so that a run keeps it when resumed with another seed.
+    The weight is a buffer, so that a run resumed with another seed keeps the weight.
     """
 
     weight: Tensor

@@ -1,7 +1,7 @@
 """Convolutions, alone or fused with resampling, and dense layers: each by the fastest algorithm for its shape.
 
-An algorithm is three functions: the convolution, and the gradients of its input and of its kernel.  All higher
-derivatives are made of these three.  PyTorch's double backward would be slow: it uses feature maps as kernels.
+An algorithm is three functions: the convolution, the gradient of the input, and the gradient of the kernel.  All higher
+derivatives are made of these three.  PyTorch's double backward is slow, because it convolves with whole feature maps.
 Shapes: N batch size, H height, W width, I input feature maps, O output feature maps.
 """
 
@@ -17,8 +17,8 @@ from torch import Tensor
 from pggan.core.architecture import Rescaling
 from pggan.ops import packed, products, winograd
 
-WIDE = 128  # Winograd is faster from this many feature maps on
-MIN_TILES = 16  # Winograd is faster from this many image tiles in a batch on
+WIDE = 128  # Winograd is faster if a layer has at least this many feature maps
+MIN_TILES = 16  # Winograd is faster if a batch has at least this many image tiles
 CACHED = 128  # largest image side in pixels at which Winograd's tensors fit into the CPU's cache
 LARGE = 64  # from this image side in pixels on, kernel gradients on CPUs are much faster without channels-last
 # `SharedKernel` is faster if the kernel is this many times as large as the layer's input and output together.
@@ -26,12 +26,12 @@ MIN_KERNEL_TO_FACTORS = 4
 
 
 class Switches:
-    """Settings of all operations.  They are global, because autograd runs backward passes in its own threads."""
+    """Settings of all operations, global because autograd runs backward passes in its own threads."""
 
     reference = False  # whether forward passes use plain PyTorch operations, for comparisons
     # False if only images need gradients: `SharedKernel` would otherwise add delayed gradients to `weight.grad`.
     weight_gradients = True
-    image_gradients = True  # False for D's loss, because only weights need gradients then
+    image_gradients = True  # False for D's loss, which needs only gradients of weights
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def switched(**values: bool) -> Iterator[None]:
 def fuse_resampling(kernel: Tensor, rescaling: Rescaling, scale: float) -> Tensor:
     """`scale` times a kernel [O, I, 3, 3], fused with resampling: [O, I, 4, 4] for `down`, [I, O, 4, 4] for `up`.
 
-    The fused kernel is the sum of four shifted copies.  A matrix product is ten times as fast as slices with autograd.
+    The fused kernel is the sum of four shifted copies.  A matrix product computes this sum ten times as fast as slices.
     """
     if rescaling is Rescaling.same:
         return kernel if scale == 1 else kernel * scale
@@ -68,13 +68,13 @@ def pack_kernel(kernel: Tensor, rescaling: Rescaling, scale: float) -> Tensor:
     return packed.pack_kernel(fused, packed.pack_size(*kernel.shape[:2]), rescaling)
 
 
-@cache  # because this function launches ten small CUDA kernels
+@cache  # cached, because launching ten CUDA kernels is slow
 def resampling_box(rescaling: Rescaling, scale: float, dtype: torch.dtype, device: torch.device) -> Tensor:
     """`scale` times the matrix [16, 9] that maps the taps of a 3x3 kernel to the taps of the fused 4x4 kernel."""
     shifts = torch.eye(4, 3, dtype=dtype, device=device)
     shifts = shifts + shifts.roll(1, 0)
     box = torch.kron(shifts, shifts) * scale
-    return box.flip(1) if rescaling is Rescaling.up else box / 4  # a transposed convolution mirrors its kernel
+    return box.flip(1) if rescaling is Rescaling.up else box / 4  # a transposed convolution mirrors the kernel
 
 
 def plain_convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling) -> Tensor:
@@ -108,7 +108,7 @@ def torch_grad_input(gradient: Tensor, kernel: Tensor, rescaling: Rescaling) -> 
 
 
 def torch_grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling, side: int | None = None) -> Tensor:
-    """The gradient of `torch_convolve` with respect to `kernel`; `side`: of the kernel, None for 3 or, fused, 4."""
+    """The gradient of `torch_convolve` with respect to `kernel`; `side`: 1 for 1x1 kernels."""
     if side is None and x.device.type == "cpu" and x.shape[-1] >= LARGE:
         x, gradient = x.contiguous(), gradient.contiguous()
     up, (fused_side, stride) = rescaling is Rescaling.up, products.side_and_stride(rescaling)
@@ -131,7 +131,7 @@ class Algorithm(NamedTuple):
     grad_input: Callable[[Tensor, Tensor, Rescaling], Tensor] | None = None
     grad_weight: Callable[[Tensor, Tensor, Rescaling], Tensor] | None = None
     prepare: Callable[[Tensor, Rescaling, float], Tensor] = fuse_resampling
-    only_scales: bool = True  # True: without resampling, callers may scale x instead of the kernel
+    only_scales: bool = True  # whether `prepare`, without resampling, only multiplies by the scale
 
 
 REFERENCE = Algorithm(plain_convolve, prepare=lambda kernel, rescaling, scale: kernel * scale, only_scales=False)
@@ -173,7 +173,7 @@ class Kernel(NamedTuple):
     tensor: Tensor
     algorithm: Algorithm
     rescaling: Rescaling
-    put_off: list[tuple[Tensor, Tensor]] | None = None  # inputs and output gradients for `SharedKernel`
+    put_off: list[tuple[Tensor, Tensor]] | None = None  # layer inputs and output gradients for `SharedKernel`
     aside: list[Tensor] | None = None  # kernel gradients for `preparation.Prepare`
 
 
@@ -236,7 +236,7 @@ class Convolution(torch.autograd.Function):
 
 
 class SharedKernel(torch.autograd.Function):
-    """Returns a kernel unchanged; the backward pass computes the sum of all its gradients in one matrix product.
+    """Returns a kernel unchanged; the backward pass computes the sum of the kernel's gradients in one product.
 
     Each use of the kernel only appends the layer's input x and output gradient y to `put_off`.  In a step, D's kernels
     have three or four uses (reals, fakes, gradient penalty), and for small images, adding up gradients is slow.

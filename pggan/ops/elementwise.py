@@ -13,7 +13,7 @@ from pggan.ops.convolution import Switches
 from pggan.ops.fused import EPSILON, LEAKY_SLOPE, Rows
 from pggan.ops.products import LinearMap
 
-# An activation takes x [N, C, …], and None or a bias [C] with memory for the bias's gradient.
+# An activation takes x [N, C, …], an optional bias [C], and optional memory for the bias's gradient.
 Activation = Callable[[Tensor, Tensor | None, Rows | None], Tensor]
 
 
@@ -38,7 +38,7 @@ def activate(x: Tensor, bias: Tensor | None = None, rows: Rows | None = None) ->
 
 def pixel_norm(features: Tensor) -> Tensor:
     """Scale each pixel's feature vector (dimension 1) to unit mean square, in float32.  (paper section 4.2)"""
-    if serves(features) and not features.requires_grad:  # true for G's latents
+    if serves(features) and not features.requires_grad:  # G's latents need no gradient
         return fused.pixel_norm(features)
     wide = to_float32(features)
     return (wide * torch.rsqrt(wide.square().mean(1, keepdim=True) + EPSILON)).to(features.dtype)
@@ -52,7 +52,7 @@ def activate_and_normalize(x: Tensor, bias: Tensor | None = None, rows: Rows | N
 
 
 class ActivationAndNorm(torch.autograd.Function):
-    """Bias, leaky ReLU and pixel norm in one operation; separate operations would save four tensors like x."""
+    """Bias, leaky ReLU and pixel norm in one operation; separate operations would keep four tensors of x's size."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor | None, rows: Rows | None) -> Tensor:

@@ -13,7 +13,7 @@ from pggan.ops.convolution import Switches
 SIGMA = 10 / 127.5  # width of the bilateral filter's Gaussian, as a colour distance: 10 of 255 levels
 FACTOR = -1 / (2 * SIGMA**2)  # a neighbour's weight is exp(FACTOR * squared colour distance)
 ALL, FRONT, BACK = slice(None), slice(None, -1), slice(1, None)
-# Slices of an image and of its neighbours in 4 directions contain each pair of neighbours once.
+# Each entry has two slices of an image: pixels, and their neighbours in one of 4 directions.
 PAIRS = (
     ((..., ALL, FRONT), (..., ALL, BACK)),
     ((..., FRONT, ALL), (..., BACK, ALL)),
@@ -32,12 +32,12 @@ def blur(features: Tensor) -> Tensor:
     return F.conv2d(features, kernel.expand(channels, 1, 3, 3), padding=1, groups=channels) * share
 
 
-@cache  # because this function launches several small CUDA kernels
+@cache  # cached, because launching several CUDA kernels is slow
 def low_pass_filter(side: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """The kernel [1, 1, 3, 3] with sum 1; and at each pixel [R, R], 1 / (sum of the weights inside the image)."""
     binomial = torch.tensor([0.25, 0.5, 0.25], device=device)
     kernel = torch.outer(binomial, binomial)[None, None]
-    inside = F.conv2d(torch.ones(1, 1, side, side, device=device), kernel, padding=1)  # exact even in TF32
+    inside = F.conv2d(torch.ones(1, 1, side, side, device=device), kernel, padding=1)  # exact sums, even in TF32
     return kernel.to(dtype), inside.to(torch.promote_types(dtype, torch.float32)).reciprocal()[0, 0].to(dtype)
 
 

@@ -22,9 +22,9 @@ LEAKY_SLOPE = 0.2  # slope of the leaky ReLU below 0 (paper Table 2)
 EPSILON = 1e-8  # added under square roots, in pixel norm (paper section 4.2) and minibatch stddev
 WIDEST = 1024  # largest number of features that the kernels support, because a tile holds all features of a pixel
 TILE = 2048  # numbers that a Triton program holds at a time: 16 per thread
-IMAGE_TILE = 8192  # the same for the stddev kernel: 4x4 pixels of 512 maps
-PROGRAMS = 512  # Triton programs in a sum over pixels: about 4 on each of an H200's 132 multiprocessors
-REASON_WIDTH = 120  # longest quotation of Triton's error message
+IMAGE_TILE = 8192  # numbers that a program of the stddev kernel holds at a time: 4x4 pixels of 512 maps
+PROGRAMS = 512  # number of Triton programs in a sum over pixels: about 4 on each of an H200's 132 multiprocessors
+REASON_WIDTH = 120  # at most this many characters of Triton's error are quoted
 
 Rows = Callable[[], Tensor]  # returns memory [PROGRAMS, …], where each Triton program adds its part of a gradient
 
@@ -63,7 +63,7 @@ def launch(name: str, programs: int, on: Tensor, *arguments: object, **constants
 
 def launch_tiles(name: str, x: Tensor, *others: object, most: float | None = None, **constants: float) -> None:
     """Launch Triton kernel `name` for all tiles of the channels-last `x` [N, C, …], in at most `most` programs."""
-    columns = 1 << (x.shape[1] - 1).bit_length()  # the next power of two
+    columns = 1 << (x.shape[1] - 1).bit_length()  # C, rounded up to a power of two
     rows, pixels = max(TILE // columns, 1), x.numel() // x.shape[1]
     tiles = ceil(pixels / rows)
     each = 1 if most is None else max(ceil(tiles / most), 1)
@@ -121,7 +121,7 @@ class PixelSums:
 
 
 def bias_act_backward(y: Tensor, gradient: Tensor, scale: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
-    """The input's gradient of `BiasAct` or, with `scale`, of `bias_act_norm_`; `rows` gets the bias's gradient."""
+    """The gradient of the input of `BiasAct` or, with `scale`, of `bias_act_norm_`; `rows` gets the bias's gradient."""
     gradient, y = dense(gradient), dense(y)
     result = torch.empty_like(gradient)
     pitch, most = (0, inf) if rows is None else (rows.stride(0), PROGRAMS)
@@ -146,14 +146,14 @@ class BiasAct(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None, None]:
         if gradient is None:
             return None, None, None
-        y = ctx.saved_tensors[0].detach()  # the gradient depends only on the signs of y
+        y = ctx.saved_tensors[0].detach()  # only the signs of y matter, so the derivative with respect to y is 0
         rows = ctx.rows() if ctx.needs_input_grad[1] and Switches.weight_gradients else None
         return LinearMap.apply(partial(bias_act_backward, rows=rows), bias_act_backward, y, gradient), None, None
 
 
 def blend(alpha: Tensor, old: Tensor, new: Tensor) -> Tensor:
     """The blend (1 - alpha) * old + alpha * new of tensors [N, C, …], with a scalar alpha []."""
-    if not old.is_contiguous() or not new.is_contiguous():  # the kernel needs one memory layout
+    if not old.is_contiguous() or not new.is_contiguous():  # the kernel needs the same layout for `old` and `new`
         old, new = dense(old), dense(new)
     result = torch.empty_like(new)
     launch_tiles("blend", old, new, alpha, result)

@@ -3,7 +3,8 @@
 For tensor cores, few feature maps take almost as long as MAPS.  Channels-last images [N, C, H, W] have the same memory
 as images [N, k C, H, W / k], whose pixels are packs of k pixels.  The kernel for packs holds each tap k times, and
 zeros elsewhere.  With fused resampling, packs of the larger images have 2k pixels.
-Shapes: N batch size, H height, W width, S maps of the smaller (else output), L of the larger (else input) images.
+Shapes: N batch size, H height, W width, S and L feature maps of the smaller and the larger images.
+Without resampling, S counts output maps, and L counts input maps.
 """
 
 from functools import cache
@@ -24,7 +25,7 @@ def pack_size(outputs: int, inputs: int) -> int:
     return 1 << max(MAPS // max(outputs, inputs), 1).bit_length() - 1
 
 
-@cache  # because this function launches several small CUDA kernels
+@cache  # cached, because launching several CUDA kernels is slow
 def places(k: int, rescaling: Rescaling, dtype: torch.dtype, device: torch.device) -> Tensor:
     """1 where a packed kernel holds a tap, else 0: [small pack's pixels, REACH packs, large pack's pixels, taps].
 
@@ -52,7 +53,7 @@ def with_maps(images: Tensor, maps: int) -> Tensor:
 def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling) -> Tensor:
     """The convolution [N, I, H, W] -> [N, O, …] by a `kernel` that `pack_kernel` returned, plus `bias` [O]."""
     result = (_to_large if rescaling is Rescaling.up else _to_small)(x, kernel, bias, rescaling)
-    return result.detach()  # autograd forbids activations to overwrite a view
+    return result.detach()  # autograd does not allow activations to overwrite a view
 
 
 def grad_input(gradient: Tensor, kernel: Tensor, rescaling: Rescaling) -> Tensor:

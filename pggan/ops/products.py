@@ -89,7 +89,7 @@ class LinearMap(torch.autograd.Function):
         result = function(constant, *x)
         ctx.save_for_backward(constant)
         ctx.functions = adjoint, function
-        ctx.set_materialize_grads(isinstance(result, tuple))  # with one result, `backward` accepts None
+        ctx.set_materialize_grads(isinstance(result, tuple))  # with one result, `backward` handles a missing gradient
         return result
 
     @staticmethod
@@ -101,7 +101,7 @@ class LinearMap(torch.autograd.Function):
 
 
 def dense(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling) -> Tensor:
-    """A dense layer, `kernel` [O, I]: [N, I] -> [N, O]."""
+    """A dense layer with weights `kernel` [O, I].  [N, I] -> [N, O]"""
     if x.device.type != "cpu":
         return F.linear(x, kernel, bias)
     # For batches of up to 64, MKL computes the transposed product in 1/3 to 9/10 of the time of the direct product.
@@ -150,7 +150,7 @@ def grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling) -> Tensor:
 
 
 def _matrix(kernel: Tensor) -> Tensor:
-    """[A, B, side, side] -> [A, side * side * B], a view if the kernel is channels-last."""
+    """A kernel as a matrix: [A, B, side, side] -> [A, side * side * B], a view if the kernel is channels-last."""
     return kernel.permute(0, 2, 3, 1).flatten(1)
 
 

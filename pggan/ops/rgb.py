@@ -24,7 +24,7 @@ class Layer(NamedTuple):
 
     to_rgb: bool
     scale: float  # multiplies the weight
-    dtype: torch.dtype  # of the feature maps
+    dtype: torch.dtype  # dtype of the feature maps
     rows: Sequence[Rows]  # memory for the gradients of weight and bias
 
 

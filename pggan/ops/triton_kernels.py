@@ -47,7 +47,7 @@ def bias_act_backward(
     """Set result [P, C] to the gradient of x, from the gradient of the output y [P, C] of `bias_act_forward`.
 
     Each program adds its part of the bias's gradient to one row of sums [K, C], whose row stride is `pitch`.
-    With pixel norm, y = s * z, so g = dL/dy gives dL/dz = s * (g - y * mean(g * y)).
+    With pixel norm, y = s * z (z: leaky ReLU), and dL/dz = s * (g - y * mean(g * y)) for g = dL/dy.
     """
     program = tl.program_id(0)
     total = tl.zeros((ROWS, COLUMNS), tl.float32)

@@ -19,7 +19,7 @@ from torch import Tensor
 from pggan.core.architecture import Rescaling
 from pggan.ops.products import LinearMap, bmm, empty, mm, prefers_onednn
 
-LARGE_MAP = 36  # oneDNN multiplies by matrices of this size faster than MKL, and by smaller ones slower
+LARGE_MAP = 36  # oneDNN is faster than MKL if the matrix has at least this many rows or columns
 CHUNK = 2**21  # numbers in Winograd's domain to compute at a time: as many as fit into the CPU's cache
 
 # PIXELS maps 6 pixels of a row to Winograd's domain, TAPS maps 3 taps, and RESULT maps products to 4 pixels.
@@ -128,9 +128,9 @@ def grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling) -> Tensor:
 
 
 def _chunks(images: Tensor, kernel: Tensor, tile: int) -> Iterator[slice]:
-    numbers = images[0, 0].numel() // tile**2 * len(kernel) * max(kernel.shape[1:])  # transformed values per image
+    numbers = images[0, 0].numel() // tile**2 * len(kernel) * max(kernel.shape[1:])  # numbers in Winograd's domain
     numbers //= 2 if prefers_onednn() else 1  # with oneDNN, chunks of twice the size are faster
-    size = ceil(len(images) / max(round(len(images) * numbers / CHUNK), 1))  # few chunks, because each reads the kernel
+    size = ceil(len(images) / max(round(len(images) * numbers / CHUNK), 1))  # few, because each chunk reads the kernel
     return (slice(start, start + size) for start in range(0, len(images), size))
 
 
@@ -161,7 +161,7 @@ def _add_tiles(pixels: Tensor, images: Tensor, m: Maps) -> None:
     down, right, stride = height // m.stride, width // m.stride, m.stride
     tiles = pixels.view(m.window, m.window, count, down, right, features).permute(2, 3, 0, 4, 1, 5)
     parts = [slice(first, min(first + stride, m.window)) for first in range(0, m.window, stride)]
-    more = len(parts) - 1  # how many of the next tiles each tile overlaps
+    more = len(parts) - 1  # a tile overlaps this many following tiles
     padded = pixels.new_zeros(count, down + more, stride, right + more, stride, features)
     for i, rows in enumerate(parts):
         for j, columns in enumerate(parts):

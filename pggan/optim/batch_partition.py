@@ -18,7 +18,7 @@ class BatchPartition:
     """The local batch of `rank`, one of `world_size` ranks.
 
     A batch is cut into chunks of images, and each rank gets one chunk.  With `elastic`, the number of chunks does not
-    depend on `world_size`; a rank gets one or more chunks, and computes each in a pass of its own.
+    depend on `world_size`; a rank gets one or more chunks, and computes each chunk in a separate pass.
     """
 
     rank: int

@@ -35,7 +35,7 @@ class DgcReducer(GradientReducer):
         self._state = state
         for trainable in (state.g, state.d):
             trainable.optimizer = Descent(trainable.network.weights)
-        self._compressors: dict[str, Compressor] = {}  # keys: g and d
+        self._compressors: dict[str, Compressor] = {}  # compressors of the networks g and d
         self._share = 1.0
 
     def begin_step(self, phase: Phase, images: int) -> None:
@@ -59,7 +59,7 @@ class DgcReducer(GradientReducer):
 
         def wait() -> Tensor:
             self.group.wait(work)
-            set_mean(gradient, messages, count).mul_(scale)  # `Descent` divides by `scale`
+            set_mean(gradient, messages, count).mul_(scale)  # `Descent` divides by the loss scale
             sums.copy_(torch.where(finite, agreed[:-1], torch.nan))
             return buffer.attach(buffer.flat)
 
@@ -91,7 +91,7 @@ class DgcReducer(GradientReducer):
                 tensor.copy_(by_rank[self.group.rank] if same else torch.stack(by_rank).mean(0))
 
     def _compressor(self, network: str, size: int) -> "Compressor":
-        if network not in self._compressors or len(self._compressors[network].residual) != size:  # levels were added
+        if network not in self._compressors or len(self._compressors[network].residual) != size:  # the network grew
             self._compressors[network] = Compressor(size, self.group.device)
         return self._compressors[network]
 
@@ -111,7 +111,7 @@ class Compressor:
     """For one network on one rank: the residual (updates not sent yet), and Adam's second moment."""
 
     def __init__(self, size: int, device: torch.device) -> None:
-        self.residual = torch.zeros(size, device=device)  # in units of the learning rate
+        self.residual = torch.zeros(size, device=device)  # updates not sent yet, divided by the learning rate
         self.adam = Adam([self.residual])
         moments = self.adam.state[self.residual] = new_moments(self.residual)
         self.exp_avg_sq = moments["exp_avg_sq"]

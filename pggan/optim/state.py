@@ -14,7 +14,7 @@ from pggan.networks.networks import Generator, initialize, new_discriminator
 from pggan.optim.updates import Adam, flatten_storage, new_moments
 
 # Loss scaling for float16 (Micikevicius et al. 2018, section 3.2), as torch.amp.GradScaler does it.
-INIT_SCALE = 2.0**12  # GradScaler's 2^16 would overflow in the first updates, which would be skipped
+INIT_SCALE = 2.0**12  # with GradScaler's 2^16, the first updates would overflow and be skipped
 MAX_SCALE = 2.0**24  # float16 numbers underflow below 2^-24, so a larger loss scale is useless
 GROWTH_INTERVAL = 2000  # the loss scale doubles after this many updates without an overflow (GradScaler's default)
 
@@ -32,7 +32,7 @@ class Trainable:
         self.name, self.network, self.optimizer = name, network, Adam(network.weights)
         self.adaptive_p: AdaptiveP | None = None  # ADA's augmentation probability; None for G and without ADA
         self.skipped = torch.zeros((), dtype=torch.int32, device=device)  # number of updates skipped in a row
-        self.scale = torch.tensor(INIT_SCALE, device=device) if half else None  # loss scale
+        self.scale = torch.tensor(INIT_SCALE, device=device) if half else None
         self.since_scaling = torch.zeros((), dtype=torch.int32, device=device)  # updates since the loss scale changed
 
     @property
@@ -74,7 +74,7 @@ class State:
     g_ema: Generator
     flat_weights: Tensor  # [P]; G's weights are views of this tensor
     flat_averages: Tensor  # [P]; the weights of `g_ema` are views of this tensor
-    images: int = 0  # real images shown
+    images: int = 0  # number of real images shown
     phase_index: int = -1  # the phase of the last update; -1 before the first update
 
     def reset_optimizers(self) -> None:
