@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
@@ -32,6 +32,8 @@ from pggan.core.process import (
 )
 
 if TYPE_CHECKING:
+    from torch.nn import Module
+
     from pggan.losses.base import Loss
     from pggan.sampling.trained_generator import TrainedGenerator
 
@@ -45,10 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return guarded(lambda: run_arguments(arguments))
 
 
-def train(*overrides: str, loss: "Loss | None" = None) -> "TrainedGenerator":
+def train(*overrides: str, loss: "Loss | None" = None, discriminator: "Module | None" = None) -> "TrainedGenerator":
     """Train like `pggan train` with `overrides`, such as "data.path=photos"; returns the run's averaged generator.
 
-    Args: loss: replaces the loss of the configuration.  Without `loss`, a new process trains.
+    Args: loss: replaces the loss of the configuration.  discriminator: replaces D; a module from images [N, C, R, R] at
+    every resolution R of the training to scores [N].  Without `loss` and `discriminator`, a new process trains.
     Raises UserError if training fails, and KeyboardInterrupt after a signal, when everything is saved.
     """
     from pggan.checkpoints.read import OUTPUTS, newest_run
@@ -56,23 +59,30 @@ def train(*overrides: str, loss: "Loss | None" = None) -> "TrainedGenerator":
     from pggan.cli.recipe import with_choices
     from pggan.config.validation import validated
     from pggan.losses import own_loss
+    from pggan.networks.networks import own_discriminator
     from pggan.run.run_dir import beside
     from pggan.sampling.trained_generator import load
 
-    command, words = COMMANDS["train"], [*overrides]
-    own = {} if loss is None else {"loss": {"name": "object", "type": type(loss).__name__}}
-    if own and not resumes(words):  # overrides that resume a run must not set loss=
-        words.append("loss=object")
-    typed = {COMMAND_VARIABLE: shlex.join(["pggan", "train", *words]), STARTED_VARIABLE: str(time.time())}
-    with own_loss(loss) if own else nullcontext(), environment(typed):
+    command, words, own = COMMANDS["train"], [*overrides], {}
+    is_new = not resumes(words)  # overrides that resume a run must not set other keys
+    with ExitStack() as objects:
+        if loss is not None:
+            objects.enter_context(own_loss(loss))
+            words += ["loss=object"] * is_new
+            own = {"loss": {"name": "object", "type": type(loss).__name__}}
+        if discriminator is not None:
+            objects.enter_context(own_discriminator(discriminator))
+            words += [f"model.discriminator={type(discriminator).__name__}"] * is_new
+        typed = {COMMAND_VARIABLE: shlex.join(["pggan", "train", *words]), STARTED_VARIABLE: str(time.time())}
+        objects.enter_context(environment(typed))
         values = compose(command.name, words) | own
         validated(command.schema_type, values)
-        if own:
+        if loss is None and discriminator is None:
+            code = run_child(words)
+        else:
             if TORCH_WAS_LOADED:
                 print("Import pggan before torch: small steps on a CPU may otherwise take longer.", file=sys.stderr)
             code = run_command(command, with_choices(command, values, words) | own)
-        else:
-            code = run_child(words)
     if code == EXIT_INTERRUPTED:
         raise KeyboardInterrupt("Training was stopped, and everything is saved. To continue, call again with run_dir=.")
     if code != 0:

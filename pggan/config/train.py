@@ -61,10 +61,14 @@ class ModelConfig:
     residual: bool
     features: Literal["efficientnet-lite0"] | None
     features_from: Annotated[Resolution, ">=8"]
+    discriminator: str | None
 
     def architecture(self, resolution: int, channels: int, num_classes: int) -> Architecture:
         """The architecture of G and D; raises UserError if pretrained features do not go with `channels`."""
         sizes = vars(self) | {"latent_size": min(self.fmap_base, self.fmap_max), "fmap_decay": 1.0}
+        if self.discriminator is not None:
+            require(self.features is None, "model.features", self.features, "null with another discriminator")
+            require(num_classes == 0, "data.labels", "true", "false with another discriminator")
         if self.features is not None:
             require(channels in (1, 3), "model.features", self.features, f"null for images of {channels} channels")
             sizes["features"] = resolve_name(FINGERPRINTS[self.features])()

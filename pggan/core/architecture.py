@@ -62,6 +62,7 @@ class Architecture:
     stem: Stem = Stem.official
     features: str | None = None  # NAME@CHECKSUM of a pretrained network, whose features D gets as additional input
     features_from: int = 16  # the lowest resolution at which D gets pretrained features
+    discriminator: str | None = None  # class of a D from Python code, which replaces D
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -4,6 +4,9 @@ Shapes: N batch size, C channels or feature maps, R resolution (height = width),
 Source: paper sections 2 to 4 and Table 2; constants as in the official code.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
 from math import inf, sqrt
 from pkgutil import resolve_name
 
@@ -11,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from pggan.core.architecture import MIN_RESOLUTION, Architecture, Resampling, Rescaling, Stem
+from pggan.core.errors import UserError
 from pggan.core.rng import generator_for
 from pggan.networks.layers import (
     HE_GAIN,
@@ -189,8 +193,52 @@ class Discriminator(ProgressiveNetwork):
         return output[:, 0], output[:, 1:]
 
 
-def new_discriminator(architecture: Architecture) -> Discriminator:
-    """The discriminator; if D uses pretrained features, call `set_backbone` before the first pass."""
+class OwnDiscriminator(ProgressiveNetwork):
+    """Wraps a module from Python code, which maps images [N, C, R, R] to scores [N], for use as the discriminator."""
+
+    features_from = inf
+
+    def __init__(self, architecture: Architecture, module: nn.Module) -> None:
+        super().__init__(architecture)
+        self.module = deepcopy(module).to(torch.empty(0).device)
+        self.index_weights()
+
+    def forward(
+        self, images: Tensor, resolution: int, alpha: float | Tensor = 1.0, sub_batches: int = 1
+    ) -> tuple[Tensor, Tensor]:
+        """Scores [N] and empty class logits [N, 0] of `images` [N, C, R, R]; each sub-batch passes on its own."""
+        scores = torch.cat([self.module(part) for part in images.chunk(sub_batches)]).float()
+        if scores.shape != images.shape[:1]:
+            problem = f"The discriminator {self.architecture.discriminator} returned {[*scores.shape]}."
+            raise UserError(problem, f"For images {[*images.shape]}, it has to return one score each: [{len(images)}].")
+        return scores, scores.new_empty(len(scores), 0)
+
+
+OWN: dict[str | None, nn.Module] = {}  # {name of the class: module} inside `own_discriminator`
+
+
+@contextmanager
+def own_discriminator(module: object) -> Iterator[None]:
+    """Inside the `with` block, training uses a copy of `module` as D; raises UserError if `module` has no weights."""
+    if not (isinstance(module, nn.Module) and [*module.parameters()]):
+        raise UserError(f"discriminator={module!r} is no module with weights.", "Pass a torch.nn.Module object.")
+    OWN[type(module).__name__] = module
+    try:
+        yield
+    finally:
+        OWN.clear()
+
+
+def new_discriminator(architecture: Architecture) -> Discriminator | OwnDiscriminator:
+    """The discriminator; if D uses pretrained features, call `set_backbone` before the first pass.
+
+    Raises UserError if D is a module from Python code that this process does not have.
+    """
+    if architecture.discriminator is not None:
+        if architecture.discriminator not in OWN:
+            problem = f"The discriminator of this run is an object, {architecture.discriminator}, from Python code."
+            raise UserError(problem, "Train by pggan.train(…, discriminator=…) on one device, or with torchrun.")
+        return OwnDiscriminator(architecture, OWN[architecture.discriminator])
     if architecture.features is None:
         return Discriminator(architecture)
     projected: Discriminator = resolve_name(PROJECTED)(architecture)

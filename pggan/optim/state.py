@@ -115,7 +115,8 @@ def new_state(architecture: Architecture, seed: int, device: torch.device, *, ha
         generator, discriminator = Generator(architecture), new_discriminator(architecture)
         g_ema = Generator(architecture)  # deepcopy(generator) would corrupt memory if tensors are PyTorch's FakeTensors
     initialize(generator, seed, "generator")
-    initialize(discriminator, seed, "discriminator")
+    if architecture.discriminator is None:
+        initialize(discriminator, seed, "discriminator")
     for network in (generator, discriminator, g_ema):
         for weight in network.weights:
             if weight.ndim == 4:  # channels last is fastest, on CPUs and on tensor cores

@@ -137,7 +137,8 @@ class Pictures:
 def show_projector(board: SummaryWriter, pyramid: ImagePyramid, state: State, phase: Phase) -> None:
     """Show the features that D's last layer gets for reals and fakes in TensorBoard's projector."""
     side, d = phase.resolution, state.d.network
-    assert isinstance(d, Discriminator), "new_state creates a Discriminator"
+    if not isinstance(d, Discriminator):  # a module from Python code
+        return
     group = state.g_ema.architecture.stddev_group  # the minibatch standard deviation in D needs whole groups of images
     count = min(MAX_POINTS, MAX_POINT_PIXELS // side**2, pyramid.images) // group * group
     if count == 0:

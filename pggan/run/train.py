@@ -49,8 +49,8 @@ def run(config: TrainConfig, find_images: FindImages | None = None) -> int:
     kind, count = count_devices(config.devices)
     if count * config.distributed.nnodes == 1:
         return train(config, find_images, ProcessGroup.single_process(choose_device(kind)))
-    alone = config.loss.name != "object"
-    require(alone, "devices", config.devices, "one device (or use torchrun): new processes can't receive a loss object")
+    alone = config.loss.name != "object" and config.model.discriminator is None
+    require(alone, "devices", config.devices, "one device (or use torchrun): new processes can't receive an object")
     return launch_ranks(config, kind, count)
 
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
+from safetensors.torch import load_file
 
 import pggan
 from pggan.cli.main import main
@@ -95,6 +96,28 @@ def test_a_run_with_a_loss_object_goes_on_with_such_an_object_alone(keys, tmp_pa
         pggan.train(keys[-1], loss=type("Mild", (Hinge,), {})())
     assert pggan.train(keys[-1], loss=Hinge()).images == 192
     assert "hinge" in (tmp_path / "run" / "metrics.jsonl").read_text()
+
+
+class Small(torch.nn.Sequential):
+    def __init__(self):
+        super().__init__(torch.nn.Conv2d(3, 8, 3), torch.nn.LeakyReLU(0.2), torch.nn.Conv2d(8, 1, 2))
+
+    def forward(self, images):
+        return super().forward(images).mean((1, 2, 3))
+
+
+def test_a_discriminator_object_is_trained_and_the_command_refuses_its_name(keys, tmp_path, capsys):
+    d = Small()
+    assert pggan.train(*keys, loss=Hinge(), discriminator=d).images == 192
+    trained = load_file(tmp_path / "run" / "checkpoints" / "000000192" / "weights.safetensors")
+    weight = trained["discriminator/module.0.weight"]
+    assert weight.shape == d[0].weight.shape
+    assert not torch.equal(weight, d[0].weight)
+    other = [*keys[:-1], f"run_dir={tmp_path}/other"]
+    assert main(["train", *other, "model.discriminator=Small"]) == EXIT_USER_ERROR
+    assert "discriminator=" in capsys.readouterr().err
+    with pytest.raises(UserError, match="one score each"):
+        pggan.train(*other, discriminator=d[0])
 
 
 @pytest.mark.parametrize("loss", [Mean(), Infinite(), NoTable()])
