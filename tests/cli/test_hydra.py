@@ -69,13 +69,6 @@ def test_multirun_trains_once_per_value(tiny_overrides, tmp_path, monkeypatch):
         assert (tmp_path / str(seed) / "generator.safetensors").is_file()
 
 
-def test_mistakes_of_jobs_and_of_flags_are_told(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    for words, hint in ((["--multirun", "loss=wgan,logistic"], "'wgan_gp'"), (["--dry-run"], "arguments: --dry-run")):
-        assert main(["train", "data.path=nowhere", *words]) == 2
-        assert hint in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_keys_of_the_training_script_are_completed_in_bash_as_the_readme_says():
     script = """
