@@ -49,7 +49,6 @@ def test_rounds_of_the_warm_up_do_not_count():
         ("bench batch=6", "does not divide"),
         ("bench device=tpu", "Use auto"),
         ("bench modes=[graph]", "compute.cuda_graphs"),
-        ("bench scaling devices=tpu", "Did you mean 'cpu'"),
         ("bench scaling batch=2", "each of 2 ranks needs equally many groups"),
     ],
 )

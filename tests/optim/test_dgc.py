@@ -127,19 +127,6 @@ def test_the_ratio_falls_in_each_phase_anew():
         assert reducer._share == share
 
 
-def test_an_update_is_skipped_if_its_gradient_is_infinite_though_its_loss_is_not(monkeypatch):
-    group = ProcessGroup(RankInfo(1, 2, 1, 2), CPU, None)
-    # Each rank sends the same.
-    monkeypatch.setattr(group, "start", lambda _, to, *sent: [place.copy_(one) for one in sent for place in to][:0])
-    monkeypatch.setattr(group, "wait", lambda _: None)
-    trainer = trainer_of(group)
-    d = trainer.state.d
-    for weight in d.network.weights:
-        weight.grad = torch.full_like(weight, torch.inf)
-    trainer.reducer.accumulate(d, torch.ones(1), 8)
-    assert trainer.reducer.start_all_reduce(d, 8)().isnan()
-
-
 @pytest.mark.parametrize(("ranks", "expected"), [(2, 5.0), (4, 3.0)])
 def test_another_number_of_ranks_resumes_with_the_mean_of_what_waited(ranks, expected):
     """As many ranks as there were have each its own."""

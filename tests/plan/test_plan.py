@@ -130,14 +130,6 @@ def test_runs_on_many_devices_are_those_that_were_asked_for_and_idle_ones_show(p
     assert strong[16]["efficiency"] == pytest.approx(strong[2]["efficiency"] / 8)
 
 
-def test_tables_fit_into_80_columns(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    assert main(["plan", "device=h200", "experiment=celebahq_1024"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert not [line for line in lines if "…" in line]
-    assert any(line.startswith("1024 stable") for line in lines)
-
-
 @pytest.mark.parametrize(("words", "shown"), [([], False), (["details=true"], True), (["devices=cpu:2"], True)])
 def test_the_answer_is_the_last_line_and_scaling_is_shown_on_request_or_for_several_devices(words, shown, capsys):
     assert main(["plan", *TINY, *words]) == 0
@@ -159,11 +151,6 @@ def test_hours_and_a_card_tell_what_the_card_would_train(plan_of, make_pyramid, 
 def test_pretrained_features_are_counted_without_their_weights(plan_of):
     keys = ("model.features=efficientnet-lite0", "model.features_from=8")
     assert plan_of(*keys)["phases"][-1]["flops"] > plan_of()["phases"][-1]["flops"]
-
-
-def test_the_images_of_a_prepared_folder_say_how_many_channels_they_have(plan_of, labelled_data):
-    notes = plan_of(f"data.path={labelled_data}", "data.labels=true")["notes"]
-    assert notes[0].startswith("Images: 3 channels, 3 classes")
 
 
 # ---- many devices ------------------------------------------------------------------------------------------

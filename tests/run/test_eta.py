@@ -1,19 +1,17 @@
 """Time left: true from the start where phases were measured, and soon where it was not; and ending in given hours."""
 
 import json
-from datetime import datetime
 
 import pytest
 
 from pggan.core.schedule import Course, Schedule
-from pggan.run.eta import TRAINING_SHARE, Eta, TimeLimit, until, with_plan
+from pggan.run.eta import TRAINING_SHARE, Eta, TimeLimit, with_plan
 from pggan.training.timing import PhaseTimes
 
 TABLES = {key: {4: 16} for key in ("batch", "learning_rate_g", "learning_rate_d")}
 STABLE, FADES = {4: 1500, 8: 2500, 16: 5000, 32: 40_000}, {8: 1500, 16: 3000, 32: 5000}
 DEMO = Schedule(first_resolution=4, final_resolution=32, stable_images=STABLE, fade_images=FADES, **TABLES)
 SECONDS = {4: 0.0010, 8: 0.0031, 16: 0.0056, 32: 0.0050}  # of an image of the demo on two cores (lab book)
-NOON = datetime(2026, 3, 1, 12, 0)
 
 
 def phase_times(seconds, *, measured=True):
@@ -68,11 +66,6 @@ def test_an_early_evaluation_does_not_slow_down_the_estimate():
     eta.observe(images, 1.0)
     eta.evaluated(3.0)
     assert eta.seconds_between(images, DEMO.total) == pytest.approx((total(SECONDS) - 1) / 0.95, rel=0.01)
-
-
-def test_the_end_is_said_as_a_time_of_day():
-    assert until(284.0, NOON) == "about 4.73 min, until 12:04"
-    assert until(1e12, NOON).endswith("on 25 March 2121")  # as far as a calendar goes
 
 
 # ---- hours= -----------------------------------------------------------------------------------------------

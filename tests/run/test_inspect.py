@@ -62,8 +62,3 @@ def test_it_is_answered_without_importing_torch(finished_run, labelled_data, tmp
     code += "; print('torch' in sys.modules)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.splitlines()[-2:] == ["[0, 0, 0, 0]", "False"]
-
-
-def test_inspect_looks_at_one_thing_that_is_there(tmp_path, capsys):
-    assert main(["inspect", f"run={tmp_path}"]) == 2
-    assert "no checkpoint" in capsys.readouterr().err

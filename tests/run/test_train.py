@@ -90,12 +90,6 @@ def test_labels_train_and_their_losses_are_reported(tiny_config, tmp_path, label
     assert facts_of_run(tmp_path)["architecture"]["num_classes"] == 3
 
 
-@pytest.mark.slow
-def test_labels_that_are_not_used_are_named(tiny_config, tmp_path, labelled_data):
-    assert train.run(tiny_config(f"run_dir={tmp_path}", f"data.path={labelled_data}", "schedule.total_images=8")) == 0
-    assert "3 classes, not used: data.labels=true" in (tmp_path / "train.log").read_text()
-
-
 @pytest.mark.rare
 def test_the_same_command_really_runs_every_level_to_1024(tiny_config, make_pyramid, tmp_path):
     make_pyramid(tmp_path / "data", resolution=1024, images=2)
@@ -118,19 +112,3 @@ def test_the_same_command_really_runs_every_level_to_1024(tiny_config, make_pyra
     sides = [4, 8, 16, 32, 64, 128, 256, 512, 1024]
     assert phases == ["4x4 stable", *(f"{side}x{side} {kind}" for side in sides[1:] for kind in ("fade", "stable"))]
     assert all(np.isfinite(line["D/loss"]) and np.isfinite(line["G/loss"]) for line in records_of(tmp_path / "run"))
-
-
-# ---- what is said at the start ---------------------------------------------------------------------------
-
-
-def test_what_the_run_will_do_is_announced(finished_run):
-    log = (finished_run / "train.log").read_text()
-    for line in (
-        f"Run directory  {finished_run}",
-        "Data           48 images, 3 channels, up to 16x16",
-        "Grows from     4x4 to 16x16, 5 phases, 160 images",
-        f"Watch it with  pggan monitor run={finished_run}",
-        "Phase 1 of 5: 4x4 stable, batch 8",
-        "Done: 160 images in ",
-    ):
-        assert log.count(line) == 1, line
