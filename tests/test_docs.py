@@ -31,13 +31,8 @@ OF_A_RUN = "experiment=folder_256"  # in place of a recipe.yaml, which only the 
 
 SMALLER = {  # what makes a command a matter of a second, in this process
     "train": [
-        "schedule.stable_images=8",
-        "schedule.fade_images=8",
-        "schedule.batch=4",
-        "schedule.total_images=null",
-        "schedule.lr_decay_images=0",
-        "model.fmap_max=4",
-        "devices=cpu",
+        *("schedule.stable_images=8", "schedule.fade_images=8", "schedule.batch=4", "schedule.total_images=null"),
+        *("schedule.lr_decay_images=0", "model.fmap_max=4", "devices=cpu"),
     ],
     "prepare": ["num_workers=1"],
     "interpolate": ["frames=4", "device=cpu"],

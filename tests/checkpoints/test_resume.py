@@ -74,13 +74,6 @@ def test_other_classes_keep_the_score_and_the_part_for_latents(checkpoint, befor
     assert taken_over("blocks.8.conv.weight", torch.zeros(2, 2), torch.zeros(3, 2)) is None
 
 
-def test_a_run_with_checkpoints_of_its_own_no_longer_needs_the_one_that_it_began_at(run_dir, tmp_path):
-    began = tmp_path / "gone" / "checkpoints" / "000000128"
-    checkpoint, notes = find_resume_point(str(began), run_dir)
-    assert checkpoint.directory == run_dir / "checkpoints" / "000000160"
-    assert notes == [f"Ignoring resume={began}: this run continues from its own newest checkpoint."]
-
-
 def test_a_run_goes_on_at_its_newest_checkpoint_alone(run_dir):
     for resume in (run_dir, run_dir / "checkpoints" / "000000160"):
         assert find_resume_point(str(resume), run_dir)[0].images == 160

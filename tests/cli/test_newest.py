@@ -24,7 +24,6 @@ def outputs(finished_run, tmp_path, monkeypatch):
     "words",
     [
         ["sample", "seeds=0"],
-        ["interpolate", "seeds=0,1", "frames=2"],
         ["timelapse", "seconds=0.1"],
         ["inspect", "json=true"],
         ["directions", "count=1", "seeds=0"],

@@ -40,15 +40,6 @@ def test_ranks_with_different_images(ranks, settings, run_dir, port, make_pyrami
     assert not run_dir.parent.exists()
 
 
-# ---- what one rank finds ends all of them ----------------------------------------------------------------
-
-
-def test_data_that_is_not_there(ranks, settings, run_dir, port, tmp_path):
-    ended = ranks(*2 * [[*settings, f"data.path={tmp_path / 'nothing'}"]], master_port=port)
-    require_reported_once(ended, "nothing")
-    assert not run_dir.parent.exists()
-
-
 # ---- ranks that do not find each other -------------------------------------------------------------------
 
 

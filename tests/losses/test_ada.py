@@ -184,13 +184,8 @@ def test_p_follows_the_signs_of_whole_intervals_by_their_images_between_0_and_th
 
 # ---- in training -------------------------------------------------------------------------------------------
 
-LIVELY = [
-    "augmentation=ada",
-    "augmentation.rampup_images=200",
-    "loss=logistic",
-    "loss.gamma=0",
-    "schedule.learning_rate_d=0.1",
-]
+LIVELY = ["augmentation=ada", "augmentation.rampup_images=200", "loss=logistic", "loss.gamma=0"]
+LIVELY += ["schedule.learning_rate_d=0.1"]
 
 
 @pytest.mark.slow

@@ -19,15 +19,8 @@ from pggan.training.timing import StepTimes
 from tests.composed import train_config
 
 CPU = torch.device("cpu")
-TINY = [
-    "schedule.final_resolution=8",
-    "schedule.stable_images=32",
-    "schedule.fade_images=20",
-    "schedule.batch=8",
-    "model.fmap_max=8",
-    "loss=logistic",
-    "devices=cpu",
-]
+TINY = ["schedule.final_resolution=8", "schedule.stable_images=32", "schedule.fade_images=20", "schedule.batch=8"]
+TINY += ["model.fmap_max=8", "loss=logistic", "devices=cpu"]
 # Milliseconds of captured steps with the paper's networks on one H100 in bf16, measured with an earlier version that
 # read and wrote narrow maps more slowly and prepared kernels four times per step (docs/performance.md).
 H100 = {4: 2.19, 8: 4.6, 16: 11.7, 32: 20.9, 64: 22.1, 128: 19.6, 256: 17.9, 512: 18.6, 1024: 37.5}

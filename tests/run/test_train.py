@@ -93,21 +93,11 @@ def test_labels_train_and_their_losses_are_reported(tiny_config, tmp_path, label
 @pytest.mark.rare
 def test_the_same_command_really_runs_every_level_to_1024(tiny_config, make_pyramid, tmp_path):
     make_pyramid(tmp_path / "data", resolution=1024, images=2)
-    config = tiny_config(
-        f"run_dir={tmp_path / 'run'}",
-        f"data.path={tmp_path / 'data'}",
-        "schedule.final_resolution=1024",
-        "schedule.stable_images=1",
-        "schedule.fade_images=1",
-        "schedule.batch=1",
-        "model.fmap_max=2",
-        "model.fmap_base=2048",
-        "model.stddev_group=1",
-        "monitor.tick_images=1",
-        "monitor.grid_images=1000",
-        "monitor.grid=1x1",
-    )
-    assert train.run(config) == 0
+    schedule = ["final_resolution=1024", "stable_images=1", "fade_images=1", "batch=1"]
+    words = [f"run_dir={tmp_path / 'run'}", f"data.path={tmp_path / 'data'}", *(f"schedule.{key}" for key in schedule)]
+    words += ["model.fmap_max=2", "model.fmap_base=2048", "model.stddev_group=1"]
+    words += ["monitor.tick_images=1", "monitor.grid_images=1000", "monitor.grid=1x1"]
+    assert train.run(tiny_config(*words)) == 0
     phases = [line["phase"] for line in records_of(tmp_path / "run")]
     sides = [4, 8, 16, 32, 64, 128, 256, 512, 1024]
     assert phases == ["4x4 stable", *(f"{side}x{side} {kind}" for side in sides[1:] for kind in ("fade", "stable"))]
