@@ -40,6 +40,11 @@ def shown(words, capsys):
     return yaml.safe_load(capsys.readouterr().out)
 
 
+def test_info_shows_where_the_configuration_comes_from():
+    words = [sys.executable, "train.py", "--info", "defaults", "experiment=demo"]  # Hydra leaves its own logging behind
+    assert "experiment/demo" in subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
 def test_recipes_are_taken_from_a_folder_of_ones_own_and_from_any_file_but_without_a_part_of_hydra(own, capsys):
     file = own / "experiment" / "mine.yaml"
     for words in (["--config-dir", str(own), "experiment=mine"], [f"experiment={file}"]):
@@ -62,6 +67,13 @@ def test_multirun_trains_once_per_value(tiny_overrides, tmp_path, monkeypatch):
     for seed in (1, 2):
         assert yaml.safe_load((tmp_path / str(seed) / "config.yaml").read_text())["seed"] == seed
         assert (tmp_path / str(seed) / "generator.safetensors").is_file()
+
+
+def test_mistakes_of_jobs_and_of_flags_are_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for words, hint in ((["--multirun", "loss=wgan,logistic"], "'wgan_gp'"), (["--dry-run"], "arguments: --dry-run")):
+        assert main(["train", "data.path=nowhere", *words]) == 2
+        assert hint in capsys.readouterr().err
 
 
 @pytest.mark.slow
