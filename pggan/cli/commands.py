@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pggan.config.defaults import CONFIGS
 
-# Each function takes a configuration, and returns an exit code.
+# Commands by heading in `pggan --help`.  The function of a command takes a configuration and returns an exit code.
 STAGES = {
     "Before": {
         "doctor": "pggan.performance.doctor:run",

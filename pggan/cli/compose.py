@@ -38,15 +38,15 @@ WORD = re.compile(r"[\w./:+$@-]*", re.ASCII)  # matches values that Hydra reads 
 CHOICE = re.compile(r"[\w./,\[\]-]*", re.ASCII)
 # `pggan train run_dir=DIR` resumes the run in DIR if all other overrides set keys of this set.
 RESUME_KEYS = {"run_dir", "resume", "devices", "threads", "data.path", "data.cache", "allow_changes"}
-Task = Callable[[dict[str, Any], list[str]], int]  # takes values and overrides, returns an exit code
+Task = Callable[[dict[str, Any], list[str]], int]  # a task gets a command's values and overrides; returns an exit code
 
-# Other GAN programs use the names on the left, and pggan uses the names on the right.
+# Maps names that other GAN programs use, such as `kimg`, to the keys of pggan with the same meaning.
 SYNONYMS = {
     "batch_size": "schedule.batch=, in images per update",
     "dataset": "data.path=",
     "epochs": "schedule.total_images=, in images shown",
     "gpus": "devices=",
-    "kimg": "schedule.total_images=, in images: 25000 kimg are 25000000",
+    "kimg": "schedule.total_images=, in images: for 25000 kimg, write 25000000",
     "lr": "schedule.learning_rate_g= and schedule.learning_rate_d=",
     "psi": "truncation=",
     "resolution": "schedule.final_resolution=",
@@ -251,12 +251,12 @@ def read_recipe(file: Path) -> dict[str, Any]:
         table = value.items() if isinstance(value, dict) else [("", value)]
         found |= {f"{section}.{key}".removesuffix("."): one for key, one in table}
     if any(re.search(r"\bhydra\b", key) for key in found):
-        raise UserError(f"{file} is not a recipe: it has settings of Hydra.", remedy)
+        raise UserError(f"{file} is not a recipe. A recipe must not have settings of Hydra.", remedy)
     return found
 
 
 def finished(command: Command, composed: "DictConfig", overrides: Sequence[str]) -> dict[str, Any]:
-    """The composed configuration, or the saved one of a run to resume; raises UserError for a key of another loss."""
+    """The values `composed`, or those of the run to resume; raises UserError, for example for loss.gamma of wgan_gp."""
     from omegaconf import OmegaConf
 
     own = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
@@ -270,7 +270,7 @@ def finished(command: Command, composed: "DictConfig", overrides: Sequence[str])
             foreign = options - {*chosen.__dataclass_fields__}
             if wrong := next((key for field in sorted(foreign) if (key := f"{table}.{field}") in typed), None):
                 raise UserError(f"There is no key '{wrong}'.", suggestion(command, wrong))
-            # loss=wgan_gp, for example, drops the loss.gamma of a recipe.
+            # If a recipe sets loss.gamma, loss=wgan_gp removes this key, because WGAN-GP has no gamma.
             values[table] = {key: value for key, value in given.items() if key not in foreign}
     return values
 

@@ -21,8 +21,7 @@ def overview() -> str:
 
 def help_text(command: Command, arguments: Sequence[str]) -> str:
     """The text of `pggan COMMAND --help`: usage, example, keys and config groups."""
-    # Lines end with a backslash, so that users can paste the whole example into a shell.
-    example = hang("Example:  ", command.example, " \\")
+    example = hang("Example:  ", command.example, " \\")  # a shell joins lines that end with a backslash
     parts = [f"{fill(command.duty, WIDTH)}\n\nUsage:    pggan {command.name} key=value …\n{example}"]
     chosen = {group: name for group, name in command.own_groups.items() if name}
     chosen |= {key: value for key, _, value in (one.partition("=") for one in arguments) if key in chosen}
@@ -38,7 +37,7 @@ def help_text(command: Command, arguments: Sequence[str]) -> str:
 
 
 def meanings(choices: dict[str, str]) -> dict[str, str]:
-    """The explanations of the keys of `pggan train`, by full key; `choices` has a choice per config group."""
+    """Map each full key of `pggan train` to its explanation; `choices` is {config group: choice}."""
     files = {"": CONFIGS / "train.yaml"}
     for group, name in (COMMANDS["train"].own_groups | choices).items():
         files[f"{group}."] = CONFIGS / group / f"{name}.yaml"

@@ -50,8 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def train(*overrides: str, loss: "Loss | None" = None, discriminator: "Module | None" = None) -> "TrainedGenerator":
     """Train like `pggan train` with `overrides`, such as "data.path=photos"; returns the run's averaged generator.
 
-    Args: loss: replaces the loss of the configuration.  discriminator: replaces D; a module from images [N, C, R, R] at
-    every resolution R of the training to scores [N].  Without `loss` and `discriminator`, a new process trains.
+    Args: loss: replaces the loss of the configuration.  discriminator: a module that replaces D, and maps images
+    [N, C, R, R] of every resolution R to scores [N].  With neither argument, the training runs in a new process.
     Raises UserError if training fails, and KeyboardInterrupt after a signal, when everything is saved.
     """
     from pggan.checkpoints.read import OUTPUTS, newest_run
@@ -64,7 +64,7 @@ def train(*overrides: str, loss: "Loss | None" = None, discriminator: "Module | 
     from pggan.sampling.trained_generator import load
 
     command, words, own = COMMANDS["train"], [*overrides], {}
-    is_new = not resumes(words)  # overrides that resume a run must not set other keys
+    is_new = not resumes(words)  # run_dir= resumes no run if loss= or model.discriminator= follows
     with ExitStack() as objects:
         if loss is not None:
             objects.enter_context(own_loss(loss))
@@ -86,7 +86,7 @@ def train(*overrides: str, loss: "Loss | None" = None, discriminator: "Module | 
     if code == EXIT_INTERRUPTED:
         raise KeyboardInterrupt("Training was stopped, and everything is saved. To continue, call again with run_dir=.")
     if code != 0:
-        raise UserError(f"The training has ended with exit code {code}.", "Its last message says why.")
+        raise UserError(f"Training has failed with exit code {code}.", "The last message of the training says why.")
     folder = OUTPUTS if values["grow"] is None else beside(Path(values["grow"])).parent
     return load(values["run_dir"] or newest_run(folder))
 
@@ -129,7 +129,7 @@ def run_arguments(arguments: list[str]) -> int:
     from pggan.config.validation import validated
 
     def run(values: dict[str, Any], overrides: list[str]) -> int:
-        validated(command.schema_type, values)  # finds mistakes before hours= measures the speed for minutes
+        validated(command.schema_type, values)  # users see mistakes before hours= measures speeds for minutes
         return run_command(command, with_choices(command, values, overrides))
 
     arguments = with_marked_files(arguments)
@@ -206,13 +206,13 @@ def exit_process(code: int) -> NoReturn:
 
 
 def use_utf8() -> None:
-    """Restart this process in Python's UTF-8 mode if necessary; the output keeps the terminal's encoding."""
+    """If the locale is not UTF-8, restart in Python's UTF-8 mode; the output keeps the terminal's encoding."""
     if sys.stdout and codecs.lookup(locale.getencoding()).name != "utf-8" and not sys.flags.utf8_mode:
         variables = {"PYTHONIOENCODING": sys.stdout.encoding, **os.environ, "PYTHONUTF8": "1"}
         try:
             os.execve(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]], variables)  # noqa: S606
         except UnicodeEncodeError as error:
-            print(f"Error: This command has characters that {error.encoding} does not have.", file=sys.stderr)
+            print(f"Error: The command has characters outside the encoding {error.encoding}.", file=sys.stderr)
             print("  Choose a UTF-8 locale: export LC_ALL=C.UTF-8", file=sys.stderr)
             sys.exit(EXIT_USER_ERROR)
     if isinstance(sys.stdout, TextIOWrapper):  # sys.stdout is None if it is closed

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from pggan.performance.recipe import Choice
 
 RECIPE_FILE = "recipe.yaml"
-OF_ONE_RUN = {"run_dir", "resume", "hours", "grow"}  # recipe.yaml has none of these keys
-OF_THE_MACHINE = {"devices", "threads"}  # recipe.yaml has these keys only if hours= has chosen them
-RECIPES = ("experiment", "debug")  # config groups whose files are recipes
-NAMED_GROUPS = ("loss", "augmentation", "gradients")  # in these groups, each choice has its own keys
-# grow= chooses new values of these keys and of LENGTHS, and copies all other keys from the old run.
+OF_ONE_RUN = {"run_dir", "resume", "hours", "grow"}  # recipe.yaml can start other runs, so it leaves out these keys
+OF_THE_MACHINE = {"devices", "threads"}  # recipe.yaml leaves out these keys if the user has set them
+RECIPES = ("experiment", "debug")  # the choices in these config groups are recipes
+NAMED_GROUPS = ("loss", "augmentation", "gradients")  # config groups whose choices have different keys
+# grow=RUN copies the configuration of RUN; only these keys and the lengths of phases get new values.
 GROWING = {
     *("augmentation.rampup_images", "ema.half_life_images", "ema.rampup", "checkpoint.every_images"),
     *("monitor.tick_images", "monitor.grid_images", "schedule.final_resolution"),
@@ -36,7 +36,7 @@ TOTAL = "schedule.total_images"
 
 
 def with_choices(command: Command, values: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """Return the final values; with hours=, choose those that the user has not set, and write recipe.yaml."""
+    """Return `values`; with hours=, replace values that the user has not set by chosen ones, and write recipe.yaml."""
     if resumes(overrides):
         return values
     if values.get("hours") is None:
@@ -62,15 +62,15 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
         run_dir = choose_run_dir(config.run_dir, config.name)
     file = run_dir / RECIPE_FILE
     if checkpoints_of(run_dir) and not file.exists():
-        problem = f"hours= chooses the recipe of a new run, but the run in {run_dir} was started without hours=."
+        problem = f"hours= chooses the recipe of a new run. A run without hours= is already in {run_dir}."
         raise UserError(problem, "Choose another run_dir=, or leave out hours=.")
     with lock_run_dir(run_dir):
-        if not checkpoints_of(run_dir):  # a run that has a checkpoint keeps the recipe
+        if not checkpoints_of(run_dir):  # a run with a checkpoint keeps its old recipe.yaml
             choices, about = choose(command, values, overrides, base)
             chosen = compose(command.name, [*base, *overrides, *map(override_of, choices)])
             left_out = OF_ONE_RUN | OF_THE_MACHINE.intersection(map(key_of, overrides))
             write(file, {key: each for key, each in chosen.items() if key not in left_out}, choices, about)
-            print(hang("  More        ", f"{file} explains each key and its value."), file=sys.stderr)
+            print(hang("  More        ", f"For each key, an explanation is in {file}."), file=sys.stderr)
     typed = [one for one in overrides if key_of(one) not in RECIPES]
     return compose(command.name, [f"experiment={file}", *typed]) | {"run_dir": str(run_dir)}
 
@@ -150,9 +150,9 @@ def override_of(choice: "Choice") -> str:
 
 
 def given_keys(overrides: Sequence[str], values: dict[str, Any]) -> tuple[set[str], bool]:
-    """The keys that hours= must not change, and whether hours= scales the image counts (LENGTHS) of a recipe.
+    """Return the keys that hours= must not change, and whether hours= scales the image counts of a recipe (LENGTHS).
 
-    Without a recipe, these are the keys that the user has set; with a recipe, all keys but data.channels and LENGTHS.
+    With a recipe, hours= may change only data.channels and LENGTHS; else every key that the user has not set.
     """
     names = {".".join(key_of(one).split(".")[:2]) for one in overrides}  # schedule.batch.8= sets schedule.batch
     tables = {key: value for key, value in values.items() if isinstance(value, dict)}

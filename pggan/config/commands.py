@@ -32,11 +32,11 @@ class GeneratorConfig:
     """Keys of every command that loads the generator of one checkpoint, or of every checkpoint of a run."""
 
     run: str
-    checkpoint: int | Literal["newest", "best", "all"]  # an int is the number of real images that D has seen
+    checkpoint: int | Literal["newest", "best", "all"]  # an int means the checkpoint after so many real images
 
     @property
     def generator_keys(self) -> dict[str, Any]:
-        """The arguments, without defaults, of a command line that selects this generator."""
+        """The keys and values that select this generator in a command line, without default values."""
         values = {name: getattr(self, name, None) for name in ("run", "checkpoint", "resolution", "alpha", "label")}
         return {name: value for name, value in values.items() if value not in (None, NEWEST, ALL)}
 
@@ -51,7 +51,7 @@ class GeneratorStageConfig(GeneratorConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceConfig:
-    """Keys of every command that computes."""
+    """Keys of every command that runs networks: the device, and the number of CPU threads."""
 
     device: str
     threads: Count | None
@@ -208,7 +208,7 @@ class InspectConfig:
 
     def __post_init__(self) -> None:
         if [self.run != NEWEST, self.data is not None, self.image is not None].count(True) > 1:
-            raise UserError("inspect takes one of run=, data= and image=.", "Leave out the others.")
+            raise UserError("`pggan inspect` takes only one of run=, data= and image=.", "Leave out the others.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,7 +245,7 @@ class StagesConfig:
     json: bool
 
     def batches(self) -> list[tuple[int, int]]:
-        """Pairs (resolution, batch size); raises UserError if `batch` has no entry for the lowest resolution."""
+        """Pairs (resolution, batch size) to measure; raises UserError if `batch` lacks the lowest resolution."""
         entries = per_resolution("batch", self.batch, min(self.stages, default=0))
         return [(side, int(value_at(entries, side))) for side in self.stages]
 

@@ -44,7 +44,7 @@ class DataConfig:
 
     @property
     def origin(self) -> dict[str, Any]:
-        """All keys but `mirror`, because the prepared dataset does not depend on `mirror`."""
+        """The values of all keys that change the prepared dataset: all keys but `mirror`."""
         return {name: value for name, value in vars(self).items() if name != "mirror"}
 
 
@@ -64,7 +64,7 @@ class ModelConfig:
     discriminator: str | None
 
     def architecture(self, resolution: int, channels: int, num_classes: int) -> Architecture:
-        """The architecture of G and D; raises UserError if pretrained features do not go with `channels`."""
+        """The architecture of G and D; raises UserError for pretrained features with four channels, for example."""
         sizes = vars(self) | {"latent_size": min(self.fmap_base, self.fmap_max), "fmap_decay": 1.0}
         if self.discriminator is not None:
             require(self.features is None, "model.features", self.features, "null with another discriminator")
@@ -135,7 +135,7 @@ class OwnLossConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class NoAugmentationConfig:
-    """The key of augmentation=none."""
+    """The choice augmentation=none, which has no key but its name."""
 
     name: Literal["none"]
 
@@ -223,7 +223,7 @@ class ReportConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    """Keys of evaluations during training, by metrics such as FID."""
+    """Keys of evaluations, which compute metrics of G, such as FID, during training."""
 
     max_share: ClassVar[float] = 0.05  # evaluations take at most this share of the training time
 
@@ -279,10 +279,10 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         exact = not self.elastic or self.gradients.name == "fp32"
-        require(exact, "gradients", self.gradients.name, "fp32 with elastic=true: other methods change the gradients")
+        require(exact, "gradients", self.gradients.name, "fp32 if elastic=true, because bf16 and dgc change gradients")
         if isinstance(self.loss, R1Config) and self.loss.gamma == "auto":
             last = self.schedule.build().phases[-1]
-            # Reports and checkpoints then show the number instead of "auto".
+            # Reports and checkpoints have to show the number that replaces loss.gamma=auto.
             object.__setattr__(self, "loss", replace(self.loss, gamma=gamma_by_rule(last.resolution, last.batch)))
 
     def trainer_settings(self) -> "TrainerSettings":
@@ -305,7 +305,7 @@ class TrainConfig:
 
 
 def gamma_by_rule(resolution: int, batch: int, least: float = 1.0) -> float:
-    """R1's gamma by the rule of StyleGAN2-ADA (cfg=auto), but at least `least`: less was worse (docs/lab.md)."""
+    """R1's gamma by StyleGAN2-ADA's cfg=auto, but at least `least`, because smaller gammas were worse (docs/lab.md)."""
     return float(f"{max(0.0002 * resolution**2 / batch, least):.2g}")
 
 
@@ -313,7 +313,7 @@ def parse_grid(grid: str, key: str) -> tuple[int, int]:
     """The columns and rows of `grid`, such as '8x4'; raises UserError, which names `key`, for other texts."""
     columns, _, rows = grid.partition("x")
     good = columns.isdecimal() and rows.isdecimal() and 0 < int(columns) * int(rows) <= MAX_TILES
-    require(good, key, grid, f"columns x rows, for example 8x4, with at most {MAX_TILES} images")
+    require(good, key, grid, f"columns x rows, for example 8x4; maximum number of images: {MAX_TILES}")
     return int(columns), int(rows)
 
 
@@ -321,5 +321,5 @@ def per_resolution(key: str, value: float | Mapping[Any, float], first: int) -> 
     """`value` as a table {resolution: number}; raises UserError naming `key` if no entry covers resolution `first`."""
     entries = value if isinstance(value, Mapping) else {MIN_RESOLUTION: value}
     begins = min(entries, default=inf) <= first
-    require(begins, key, value, f"one number, or a table that begins at {first}; a value holds until the next one")
+    require(begins, key, value, f"one number, or a table of numbers whose lowest resolution is at most {first}")
     return entries

@@ -40,7 +40,7 @@ def of_key(key: str, kind: Any, value: Any) -> Any:
     if value == MISSING:
         raise UserError(f"'{key}' needs a value.", f"Add {key}=… to the command.")
     if value == "":
-        remedy = f"If the value is a shell variable, set this variable. To choose no value, write {key}=null."
+        remedy = f"If the value is a shell variable, set this variable. For no value, write null: {key}=null."
         raise UserError(f"{key}= has no value.", remedy)
     try:
         return converted(kind, value)
@@ -109,7 +109,7 @@ def primitive(kind: Any, value: Any) -> Any:
 
 
 def kinds_of(schema: type) -> dict[str, Any]:
-    """The type of each field of a dataclass, by name, with bounds."""
+    """Map the name of each field of a dataclass to the type of the field, with bounds."""
     hints = get_type_hints(schema, include_extras=True)
     return {field.name: hints[field.name] for field in fields(schema)}
 

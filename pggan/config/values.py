@@ -52,7 +52,6 @@ def command_seconds() -> float:
 
 @cache
 def _commit() -> str | None:
-    """The git commit of this code; None outside a repository."""
     try:
         commit = check_output(["git", "rev-parse", "HEAD"], cwd=PACKAGE, stderr=DEVNULL, text=True).strip()
         dirty = check_output(["git", "status", "--porcelain", "."], cwd=PACKAGE, stderr=DEVNULL, text=True).strip()

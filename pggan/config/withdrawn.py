@@ -2,7 +2,7 @@
 
 from pggan.core.errors import UserError
 
-# Each sentence advises users of the withdrawn keys (or choices group=choice) that follow the sentence.
+# Maps advice to the withdrawn keys, or choices group=choice, whose users need this advice.
 REMEDIES = {
     "ADA always uses all transformations, and keeps the mean sign of real scores near 0.6.": "augmentation.blit"
     " augmentation.colors augmentation.geometry augmentation.interval augmentation.p augmentation.target",
@@ -27,7 +27,7 @@ REMEDIES = {
     "`pggan prepare`: use crop= to crop images. `pggan train`: use checkpoint.keep= to keep more checkpoints.": "keep",
     "model.features=efficientnet-lite0 loads weights from an installed package.": "model.features_weights",
     "The generator has no noise inputs.": "model.noise",
-    "The value is fixed, as in the paper.": "gradients.clip loss.drift loss.penalty_resolution model.fmap_decay"
+    "pggan always uses the value of the paper.": "gradients.clip loss.drift loss.penalty_resolution model.fmap_decay"
     " model.latent_size optimizer optimizer.beta1 optimizer.beta2 optimizer.epsilon optimizer.reset_at_phase",
     "Set precision= to one value.": "precisions",
     "To upload the folder, run: hf upload USER/NAME FOLDER, with --private for a private repository.": "private push",

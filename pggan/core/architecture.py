@@ -62,7 +62,7 @@ class Architecture:
     stem: Stem = Stem.official
     features: str | None = None  # NAME@CHECKSUM of a pretrained network, whose features D gets as additional input
     features_from: int = 16  # the lowest resolution at which D gets pretrained features
-    discriminator: str | None = None  # class of a D from Python code, which replaces D
+    discriminator: str | None = None  # class name of the user's own D, which replaces D
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -83,7 +83,7 @@ class Architecture:
             raise ValueError("the architecture in the file is not a JSON object")
         known = {field.name for field in fields(cls)}
         if strange := [f"{name}={value!r}" for name, value in plain.items() if name not in known and value]:
-            raise ValueError(f"its networks have {', '.join(strange)}, which this version of pggan does not know")
+            raise ValueError(f"this version of pggan does not know these network settings: {', '.join(strange)}")
         values = {name: value for name, value in plain.items() if name in known}
         try:
             kinds = {"resampling": Resampling(values["resampling"]), "stem": Stem(values.get("stem", "official"))}

@@ -103,7 +103,7 @@ def parse_json(content: bytes | str) -> dict[str, Any]:
 def require_free_space(path: Path, needed: int, remedy: str) -> None:
     """Raise UserError if the disk of `path` has less than `needed` free bytes."""
     if (missing := needed - shutil.disk_usage(existing_parent(path)).free) > 0:
-        problem = f"{path} needs {needed / 1e6:,.1f} MB of free space; the disk has {missing / 1e6:,.1f} MB too little."
+        problem = f"{path} needs {needed / 1e6:,.1f} MB of disk space, {missing / 1e6:,.1f} MB more than are free."
         raise UserError(problem, remedy)
 
 

@@ -19,7 +19,7 @@ def choose_device(devices: str, key: str = "devices") -> torch.device:
     usable = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     found = [name for name in usable if usable[name]]
     if devices not in ("auto", *found):
-        remedy = f"Use auto, or one of {', '.join(found)}. To train on N devices, use N for CUDA devices, or cpu:N."
+        remedy = f"Use auto, or one of {', '.join(found)}. For N ranks, write devices=N (CUDA) or devices=cpu:N."
         raise UserError(f"{key}={devices}: PyTorch finds no such device.", remedy)
     return torch.device(found[0] if devices == "auto" else devices)
 
@@ -37,7 +37,7 @@ def count_devices(devices: str) -> tuple[str, int]:
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if kind == "cuda" and count > found:
         problem = f"devices={devices}: this machine has {found} CUDA devices."
-        raise UserError(problem, f"Ask for fewer devices, or use devices=cpu:{devices} for ranks on the CPU.")
+        raise UserError(problem, f"Ask for fewer devices, or train with several CPU ranks: devices=cpu:{devices}.")
     return kind, count
 
 
@@ -46,13 +46,13 @@ def device_of_rank(devices: str, local_rank: int) -> torch.device:
     kind, _ = count_devices(devices)
     if kind != "cuda":
         return torch.device(kind)
-    index = 0 if torch.cuda.device_count() == 1 else local_rank  # Slurm may show each rank only one GPU
+    index = 0 if torch.cuda.device_count() == 1 else local_rank  # Slurm may show each rank only one GPU, with index 0
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
 
 
 def set_threads(threads: int | None, *, one: bool = False) -> None:
-    """Set PyTorch's number of CPU threads; None means OMP_NUM_THREADS, else one per core (one in all if `one`)."""
+    """Set PyTorch's number of CPU threads; None means OMP_NUM_THREADS, else 1 if `one`, else one per core."""
     if threads is None and "OMP_NUM_THREADS" not in os.environ:
         most = 1 if one else available_cores()  # PyTorch ignores a container's CPU limit
         threads = most if most < torch.get_num_threads() else None

@@ -31,7 +31,7 @@ class StepFailed(UserError):
     """A training step failed on one rank; other ranks may still compute this step."""
 
     def __init__(self, problem: str, remedy: str, compute: Mapping[str, Any] | None = None) -> None:
-        """`compute` has values of compute.* keys for the next try, such as {'kernels': 'reference'}."""
+        """`compute` has values of compute.* keys, such as {'kernels': 'reference'}, with which the step may succeed."""
         super().__init__(problem, remedy)
         self.compute = dict(compute or {})
 

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Self
 
 __version__ = "0.1.0"
-TORCH_WAS_LOADED = "torch" in sys.modules  # if true, `set_library_defaults` comes too late for torch
+TORCH_WAS_LOADED = "torch" in sys.modules  # if true, torch ignores the variables of `set_library_defaults`
 
 COMMAND_VARIABLE = "PGGAN_COMMAND"  # the user's command line
 STARTED_VARIABLE = "PGGAN_STARTED"  # start of the user's command, in seconds since 1970
@@ -44,12 +44,12 @@ def set_library_defaults() -> None:
         # NCCL hangs if it registers buffers that differ between ranks (https://github.com/NVIDIA/nccl/issues/2389).
         "NCCL_GRAPH_REGISTER": "0",
         "LOGLEVEL": "ERROR",  # torchrun would log a warning for each signal
-        # A rank that loses another rank would print a C++ stack trace per connection.
+        # By default, if a rank ends, every other rank prints C++ stack traces.
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }
     if "OMP_WAIT_POLICY" not in os.environ:
-        # A third of the default spin count halves a step's time while other programs use the CPU.
-        # A step could take four times as long without spinning (docs/performance.md).
+        # If waiting threads spin a third of the default time, steps take half as long while other programs use the CPU.
+        # If waiting threads did not spin at all, a step could take four times as long (docs/performance.md).
         defaults["GOMP_SPINCOUNT"] = "100000"
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
@@ -83,11 +83,11 @@ def signal_handlers(handler: Callable[[int, FrameType | None], None]) -> Iterato
 class StopSignal(ExitStack):
     """Inside the `with` block, the first signal sets `wanted`, and a later Ctrl-C raises KeyboardInterrupt.
 
-    If `at_once`, the first signal raises KeyboardInterrupt, because there is nothing to save.
+    If `at_once`, even the first signal raises KeyboardInterrupt, because there is nothing to save.
     """
 
     def __init__(self, *, at_once: bool = False, then: Callable[[], str] = str) -> None:
-        """`then` returns the message of KeyboardInterrupt, a hint for the user."""
+        """`then` returns a hint for the user, which becomes the message of KeyboardInterrupt."""
         super().__init__()
         self.wanted, self.at_once, self.then = False, at_once, then
 
@@ -139,4 +139,4 @@ def keep_freed_memory() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
         mallopt(M_MMAP_MAX, 0)
-        mallopt(M_TRIM_THRESHOLD, -1)  # -1: never return free memory to the system
+        mallopt(M_TRIM_THRESHOLD, -1)  # with -1, glibc never returns free memory to the system

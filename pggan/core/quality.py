@@ -8,7 +8,7 @@ from pggan.core.text import three_digits
 # `in_words` replaces {NAME} by the value of the metric NAME.
 SENTENCES = {
     "swd/mean": "SWD {swd/mean}, lower is better; two halves of your images differ by {swd_floor/mean}",
-    "ms_ssim": "MS-SSIM {ms_ssim}, best near that of your images, {ms_ssim_reals}; far above it, faces are too alike",
+    "ms_ssim": "MS-SSIM {ms_ssim}, your images have {ms_ssim_reals}; a much higher value means: faces are too alike",
     "kid": "KID {kid}, lower is better, 0 is perfect",
     "fid": "FID {fid}, lower is better, 0 is perfect",
     "precision": "precision {precision}, up to 1: the share of generated images that are like your images",
@@ -17,9 +17,9 @@ SENTENCES = {
 }
 # These values were measured at 32x32 and 64x64 (docs/quality.md).
 REACHED = {
-    ("kid", "efficientnet-lite0"): "good runs reach 20 to 60 with photographs of faces, about 100 with cartoon faces",
-    ("kid", "inception"): "good runs reach 0.3 to 1 with photographs of faces, about 3 with cartoon faces",
-    ("fid", "efficientnet-lite0"): "the demo, a run of five minutes, reaches 185 with 2,048 cartoon faces",
+    ("kid", "efficientnet-lite0"): "good runs reach KID 20 to 60 with photographs of faces, KID 100 with cartoon faces",
+    ("kid", "inception"): "good runs reach KID 0.3 to 1 with photographs of faces, KID 3 with cartoon faces",
+    ("fid", "efficientnet-lite0"): "the demo, a run of five minutes, reaches FID 185 with 2,048 cartoon faces",
 }
 COMPARABLE = {
     "kid": "values from another extractor are not comparable",

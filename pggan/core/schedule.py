@@ -1,4 +1,4 @@
-"""Resolution, alpha, batch size and learning rates by the number of real images that D has seen ("images shown").
+"""The training schedule: resolution, alpha, batch size and learning rates, by the number of real images shown to D.
 
 Source: paper appendix A.1; official `TrainingSchedule`.
 """
@@ -56,7 +56,7 @@ class Schedule:
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
-        """All phases in order, without empty ones; alpha and learning rates are those of the first image."""
+        """All phases in order, without empty ones; alpha and learning rates are those at the start of each phase."""
         phases: list[Phase] = []
         start = 0
         levels = resolutions_between(self.first_resolution, self.final_resolution)

@@ -16,12 +16,12 @@ PLAIN = re.compile(r"(?!(null|true|false|nan|inf)$|\.\d)[a-z/._][\w/.:+@-]*", re
 
 
 def next_command(command: str, *words: str, **values: object) -> str:
-    """A line that suggests the next command to the user; the arguments are those of `command_line`."""
+    """A line that suggests the next command to the user; takes the same arguments as `command_line`."""
     return f"{NEXT} {command_line(command, *words, **values)}"
 
 
 def command_line(command: str, *words: str, **values: object) -> str:
-    """A `pggan` command, quoted for a shell and for Hydra; only `words` already have Hydra's syntax."""
+    """A `pggan` command with arguments key=value, quoted for a shell; `words` are more arguments, in Hydra's syntax."""
     is_typed = {key: isinstance(value, str | Path) and AS_TYPED.fullmatch(str(value)) for key, value in values.items()}
     given = [f"{key}={value if is_typed[key] else as_hydra_reads_it(value)}" for key, value in values.items()]
     return shlex.join(["pggan", *command.split(), *given, *words])

@@ -76,8 +76,8 @@ class Relativistic(Loss):
 
 def missing_object(**options: Any) -> Loss:
     """Raise UserError: loss=object works only in a Python script that gives a loss object to `pggan.train`."""
-    problem = f"The loss of this run is an object, {options['type'] or 'without a class'}, from Python code."
-    raise UserError(problem, "Train by pggan.train(…, loss=…) on one device, or start the script with torchrun.")
+    problem = f"The loss of this run is an object from a Python script, of class {options['type'] or 'unknown'}."
+    raise UserError(problem, "Call pggan.train(…, loss=…) in a script, and start it with torchrun for several devices.")
 
 
 LOSSES: dict[str, Callable[..., Loss]] = {
@@ -106,8 +106,8 @@ def own_loss(loss: object) -> Iterator[None]:
         values = [*terms.values()] if isinstance(terms, Mapping) else [terms]
         good = (isinstance(one, Tensor) and one.shape == scores.shape and one.isfinite().all() for one in values)
         if not (isinstance(terms, Mapping) and values and all(good)):
-            problem = f"The loss {type(loss).__name__} returned {terms} from {method} for the scores of 8 images."
-            raise UserError(problem, "It has to return a dictionary of tensors, each with 8 finite numbers.")
+            problem = f"The loss {type(loss).__name__} got the scores of 8 images, and returned {terms} from {method}."
+            raise UserError(problem, "The method has to return a dictionary of tensors, each with 8 finite numbers.")
     LOSSES["object"] = lambda **options: loss
     try:
         yield

@@ -14,7 +14,7 @@ from torch import Tensor
 from pggan.core.rng import StepRng
 from pggan.ops.products import LinearMap
 
-TRANSFORMS = 4  # a step augments reals and fakes for D's loss, and reals and fakes for G's loss
+TRANSFORMS = 4  # a step augments four batches: reals and fakes for D's loss, reals and fakes for G's loss
 TARGET = 0.6  # ADA adapts p until D's scores of reals have this mean sign (paper)
 INTERVAL = 4  # updates of D per change of p (paper)
 BICUBIC, REFLECTION = 2, 2  # modes of torch.ops.aten.grid_sampler_2d
@@ -22,7 +22,7 @@ MAX_P = 0.85  # with a larger p, G would learn to generate rotated images (paper
 
 # Distributions: ("below", n): integers from 0 to n - 1; ("within", x): uniform in [-x, x]; ("normal", x): N(0, x^2).
 # Scale, stretch, contrast and saturation are log2 of a factor.
-# A shift is rounded to whole pixels, a move is not; their unit is the side of the image.
+# Shifts are rounded to whole pixels, and moves are not; shifts and moves are fractions of the image's side.
 PARAMETERS = {
     "flip": ("below", 2),
     "turn": ("below", 4),
@@ -79,12 +79,12 @@ def rotation(angle: Tensor) -> Tensor:
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
-    """The matrix products of `a` [N, 2, 2] and `b` [N, 2, M], elementwise, because TF32 would round coordinates."""
+    """Multiply matrices `a` [N, 2, 2] and `b` [N, 2, M] without torch.matmul, which could round coordinates to TF32."""
     return (a[:, :, :, None] * b[:, None]).sum(2)
 
 
 def power_of_two(exponents: Tensor) -> Tensor:
-    """2**exponents by way of `exp`, because CUDA would compile `torch.exp2` at run time."""
+    """2**exponents, computed by `exp`, because PyTorch would compile `torch.exp2` for CUDA at run time."""
     return (log(2) * exponents).exp()
 
 
@@ -112,14 +112,14 @@ def resample(images: Tensor, matrix: Tensor) -> Tensor:
 
 def sample(grid: Tensor, images: Tensor) -> Tensor:
     """Sample images [N, C, R, R] at the points of a grid [N, R, R, 2]."""
-    # Bicubic sampling takes a quarter of the memory of the paper's method: enlarge, sample linearly, filter.
+    # Bicubic sampling takes a quarter of the memory of the paper's method, which samples enlarged images and filters.
     return F.grid_sample(images, grid, "bicubic", "reflection", align_corners=False)
 
 
 def sample_back(grid: Tensor, gradient: Tensor) -> Tensor:
     """The adjoint of `sample`: the gradient of the images, from the `gradient` of the sampled images."""
     backward, asked = torch.ops.aten.grid_sampler_2d_backward, [True, False]
-    found = backward(gradient, gradient, grid, BICUBIC, REFLECTION, False, asked)  # argument 2 only gives the shape
+    found = backward(gradient, gradient, grid, BICUBIC, REFLECTION, False, asked)  # only the shape of argument 2 counts
     return found[0]  # type: ignore[no-any-return]
 
 
@@ -143,7 +143,7 @@ class AdaptiveP:
     """
 
     def __init__(self, device: torch.device, *, target: float, rampup_images: int) -> None:
-        """`target` is the mean sign to reach; p needs at least `rampup_images` images to rise from 0 to 1."""
+        """`target` is the wanted mean sign of scores; p needs at least `rampup_images` images to rise from 0 to 1."""
         self.target, self.rampup_images = target, rampup_images
         self.p, self.signs, self.images = (torch.zeros((), device=device) for _ in range(3))
         self.updates = torch.zeros((), dtype=torch.int32, device=device)
@@ -158,7 +158,7 @@ class AdaptiveP:
 
     def follow(self, sign: Tensor, batch: int) -> Tensor:
         """Record the mean `sign` of D's scores of a batch, change p every INTERVAL calls, and return p."""
-        known = sign.isfinite()  # infinite or NaN scores do not count, because D's update is skipped
+        known = sign.isfinite()  # infinite or NaN scores do not count, because the trainer skips their update of D
         self.signs.add_(torch.where(known, sign * batch, 0))
         self.images.add_(known * batch)
         self.updates.add_(1)

@@ -122,7 +122,7 @@ class Loss(ABC):
         return torch.sign(real_scores if self.zero_is_boundary else real_scores - fake_scores)
 
     def mean_sign(self, of_reals: float) -> float:
-        """The mean of `signs` for scores N(m, s) of reals, with mean sign `of_reals`, and N(-m, s) of fakes."""
+        """The mean of `signs` if scores are normal: N(m, s) of reals, with mean sign `of_reals`; N(-m, s) of fakes."""
         if self.zero_is_boundary:
             return of_reals
         normal = NormalDist()
@@ -142,10 +142,10 @@ class Loss(ABC):
         for at in penalised & set(images):
             images[at].requires_grad_()
         seen_reals, seen_fakes = show(images[PenaltyAt.reals], 0), show(images[PenaltyAt.fakes], 1)
-        if penalised & set(images):  # in a joint pass, R1 would compute gradients at fakes, too
+        if penalised & set(images):  # in one batch with fakes, R1 would compute gradients at fakes, too
             real_scores, real_logits = critic(seen_reals)
             fake_scores, fake_logits = critic(seen_fakes)
-        else:  # one joint pass is faster
+        else:  # without R1 and R2, one batch of reals and fakes is faster
             both, logits = critic(torch.cat([seen_reals, seen_fakes]), sub_batches=2)
             (real_scores, fake_scores), (real_logits, fake_logits) = both.chunk(2), logits.chunk(2)
         scores = {PenaltyAt.reals: real_scores, PenaltyAt.fakes: fake_scores}

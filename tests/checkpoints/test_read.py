@@ -41,7 +41,7 @@ def test_a_run_of_the_version_before_resumes_and_ends_in_the_same_state(earlier,
 def test_networks_that_this_version_has_not_are_refused_by_name(newest):
     architecture = json.loads((newest / "state.json").read_text())["architecture"]
     reseal(newest, architecture={**architecture, "mapping_layers": 8, "off": False})
-    with pytest.raises(CorruptCheckpoint, match="its networks have mapping_layers=8, which this version"):
+    with pytest.raises(CorruptCheckpoint, match="does not know these network settings: mapping_layers=8"):
         open_checkpoint(newest)
 
 

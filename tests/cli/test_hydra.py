@@ -55,7 +55,7 @@ def test_recipes_are_taken_from_a_folder_of_ones_own_and_from_any_file_but_witho
     for part in ("hydra: {callbacks: {a: {_target_: os.system}}}\n", "defaults: [override /hydra/launcher: basic]\n"):
         file.write_text(part)
         assert main(["train", f"experiment={file}"]) == 2
-        assert "it has settings of Hydra" in capsys.readouterr().err
+        assert "must not have settings of Hydra" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -36,13 +36,13 @@ REFUSED = {
     "train checkpoint.every_minutes=0": "a number above 0, or null",
     "bench stages=[4,12]": "a list, each 4 or 8 or 16",
     # between keys
-    "train schedule.batch={8: 16}": "a table that begins at 4",
+    "train schedule.batch={8: 16}": "whose lowest resolution is at most 4",
     "train schedule.stable_images=0 schedule.fade_images=0": "above 0 for one resolution",
     "train gradients=bf16 elastic=true": "change the gradients",
     "train distributed.nnodes=2": "HOST:PORT of one of the machines",
     "train schedule.first_resolution=32 schedule.final_resolution=16": "at most schedule.final_resolution=16",
     "train ema.decay_per_update=0.9": "null if ema.decay_per_update= is given",
-    "train monitor.grid=100x101": "at most 10000 images",
+    "train monitor.grid=100x101": "maximum number of images: 10000",
     "inspect run=x data=y": "run=, data= and image=",
 }
 
