@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pggan.config.defaults import CONFIGS
 
-# Commands by heading in `pggan --help`.  The function of a command takes a configuration and returns an exit code.
+# {heading in --help: {command: function}}; a function takes a configuration, and returns an exit code.
 STAGES = {
     "Before": {
         "doctor": "pggan.performance.doctor:run",

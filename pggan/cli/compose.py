@@ -196,7 +196,7 @@ def as_typed(value: str, kinds: tuple[Any, ...]) -> str:
     if QUOTED.fullmatch(value) or value in ("", "null") or (bool in kinds and value.lower() in ("true", "false")):
         return value
     text = os.path.expanduser(value)
-    if str in kinds or (not WORD.fullmatch(text) and os.path.exists(text)):  # a file a,b.png is no list
+    if str in kinds or (not WORD.fullmatch(text) and os.path.exists(text)):  # the file name a,b.png is no list
         return as_hydra_reads_it(text)
     inside, takes_text = re.fullmatch(r"\[(.*)\]", text, re.DOTALL), list[str] in kinds
     if re.search(r"['\"{]", text) or (inside and not takes_text):
@@ -256,7 +256,7 @@ def read_recipe(file: Path) -> dict[str, Any]:
 
 
 def finished(command: Command, composed: "DictConfig", overrides: Sequence[str]) -> dict[str, Any]:
-    """The values `composed`, or those of the run to resume; raises UserError, for example for loss.gamma of wgan_gp."""
+    """The values `composed`, or those of the run to resume; raises UserError for loss.gamma with loss=wgan_gp."""
     from omegaconf import OmegaConf
 
     own = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])

@@ -64,7 +64,7 @@ def train(*overrides: str, loss: "Loss | None" = None, discriminator: "Module | 
     from pggan.sampling.trained_generator import load
 
     command, words, own = COMMANDS["train"], [*overrides], {}
-    is_new = not resumes(words)  # run_dir= resumes no run if loss= or model.discriminator= follows
+    is_new = not resumes(words)  # with loss= or model.discriminator= among the overrides, no run would be resumed
     with ExitStack() as objects:
         if loss is not None:
             objects.enter_context(own_loss(loss))

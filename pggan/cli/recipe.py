@@ -36,7 +36,7 @@ TOTAL = "schedule.total_images"
 
 
 def with_choices(command: Command, values: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """Return `values`; with hours=, replace values that the user has not set by chosen ones, and write recipe.yaml."""
+    """Return `values`; with hours=, choose new values for keys that the user has not set, and write recipe.yaml."""
     if resumes(overrides):
         return values
     if values.get("hours") is None:
@@ -152,7 +152,7 @@ def override_of(choice: "Choice") -> str:
 def given_keys(overrides: Sequence[str], values: dict[str, Any]) -> tuple[set[str], bool]:
     """Return the keys that hours= must not change, and whether hours= scales the image counts of a recipe (LENGTHS).
 
-    With a recipe, hours= may change only data.channels and LENGTHS; else every key that the user has not set.
+    With a recipe, hours= may change only data.channels and LENGTHS; without one, all keys that the user has not set.
     """
     names = {".".join(key_of(one).split(".")[:2]) for one in overrides}  # schedule.batch.8= sets schedule.batch
     tables = {key: value for key, value in values.items() if isinstance(value, dict)}

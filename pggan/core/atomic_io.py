@@ -113,6 +113,6 @@ def try_lock(descriptor: int) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # a network file system may not support locks
+    except OSError:  # on a network file system without locks, go on without a lock
         return True
     return True

@@ -57,7 +57,7 @@ def set_library_defaults() -> None:
 
 @contextmanager
 def signal_handlers(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Handle SIGNALS by `handler` inside the `with` block; then call the former handlers for the signals that came.
+    """Handle SIGNALS by `handler` inside the `with` block; later, call the former handlers of the signals that came.
 
     For example, a job launcher's handler requeues the job after training has saved a checkpoint.
     """

@@ -17,8 +17,8 @@ SENTENCES = {
 }
 # These values were measured at 32x32 and 64x64 (docs/quality.md).
 REACHED = {
-    ("kid", "efficientnet-lite0"): "good runs reach KID 20 to 60 with photographs of faces, KID 100 with cartoon faces",
-    ("kid", "inception"): "good runs reach KID 0.3 to 1 with photographs of faces, KID 3 with cartoon faces",
+    ("kid", "efficientnet-lite0"): "good runs: KID 20 to 60 with photographs of faces, about 100 with cartoon faces",
+    ("kid", "inception"): "good runs: KID 0.3 to 1 with photographs of faces, about 3 with cartoon faces",
     ("fid", "efficientnet-lite0"): "the demo, a run of five minutes, reaches FID 185 with 2,048 cartoon faces",
 }
 COMPARABLE = {

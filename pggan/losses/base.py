@@ -114,7 +114,7 @@ class Loss(ABC):
         """The loss terms [N] of G, by name; `real_scores` is None unless `needs_reals_for_g`."""
 
     def penalties(self) -> tuple[GradientPenalty, ...]:
-        """The gradient penalties in every `reg_interval`-th update of D."""
+        """The gradient penalties that D's loss has in every `reg_interval`-th update."""
         return ()
 
     def signs(self, real_scores: Tensor, fake_scores: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ REFUSED = {
     # between keys
     "train schedule.batch={8: 16}": "whose lowest resolution is at most 4",
     "train schedule.stable_images=0 schedule.fade_images=0": "above 0 for one resolution",
-    "train gradients=bf16 elastic=true": "change the gradients",
+    "train gradients=bf16 elastic=true": "change gradients",
     "train distributed.nnodes=2": "HOST:PORT of one of the machines",
     "train schedule.first_resolution=32 schedule.final_resolution=16": "at most schedule.final_resolution=16",
     "train ema.decay_per_update=0.9": "null if ema.decay_per_update= is given",
