@@ -158,5 +158,5 @@ class Backbone:
 
 
 def backbone_fingerprint() -> str:
-    """The network's name and a checksum of the weights, because a checkpoint of D works only with the same features."""
+    """Name and checksum of the pretrained network, because a checkpoint of D works only with the same network."""
     return f"{LITE0}@{file_sha256(weights_file())[:16]}"

@@ -39,7 +39,7 @@ class Prepared(NamedTuple):
 
     kernel: Kernel
     bias: Tensor
-    sums: Tensor | None = None  # only in `ConvWithStddev`: the convolution of a map of ones, [O, 4, 4]
+    sums: Tensor | None = None  # only in `ConvWithStddev`: what a stddev of 1 adds to the result, [O, 4, 4]
     rows: Sequence[Rows] = ()  # memory for the gradients of the bias and, in RGB layers, of the weight
 
 
@@ -114,7 +114,7 @@ class Equalized(nn.Module):
         return (not self.full_precision and self.computing.options.dtype) or self.weight.dtype
 
     def forward(self, x: Tensor, constant: Tensor | None = None) -> Tensor:
-        """`constant` [N], only for `ConvWithStddev`: the minibatch stddev of each image."""
+        """The layer's output for `x`.  `constant` [N], only for `ConvWithStddev`: each image's minibatch stddev."""
         if self.images and self.computing.served:
             kernel, bias, _, rows = self.prepared(RGB, self.scale)
             how = rgb.Layer(self.activation is None, self.scale, self.dtype, rows)
@@ -163,7 +163,7 @@ class Equalized(nn.Module):
         return Prepared(Kernel(weight.to(self.dtype), algorithm, self.rescaling), self.bias.to(self.dtype))
 
     def request(self, algorithm: Algorithm, scale: float, inputs: int | None = None) -> Request:
-        """What Triton shall prepare for this layer, from the whole weight or its first `inputs` input maps."""
+        """A request for this layer's kernel, which uses the weight's first `inputs` input maps (None: all)."""
         if algorithm is RGB:
             return Request(self.weight, (), (self.weight, self.bias))
         k = pack_size(*self.weight.shape[:2]) if algorithm is PACKED else None
@@ -220,7 +220,7 @@ class ProgressiveNetwork(nn.Module):
 
 @contextmanager
 def use_options(network: ProgressiveNetwork, options: ComputeOptions, *, frozen: bool = False) -> Iterator[None]:
-    """`network` uses `options` and caches kernels, so don't change weights inside.  `frozen`: no weight gradients."""
+    """Let `network` use `options` in the `with` block, where weights must not change.  `frozen`: no weight gradients."""
     computing, before = network.computing, network.computing.options
     computing.options = options
     expected, computing.asked[options] = computing.asked.get(options, ()), {}

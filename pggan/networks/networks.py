@@ -45,7 +45,7 @@ class GeneratorStem(nn.Module):
     def __init__(self, inputs: int, width: int, stem: Stem) -> None:
         super().__init__()
         self.width, self.stem = width, stem
-        # As in the official code, the gain is He's gain / 4: the paper's 4x4 convolution has 16 times this fan-in.
+        # As in the official code, the gain is He's gain / 4: the paper's 4x4 convolution has 16 times the fan-in.
         self.dense = Equalized(width * 16, inputs, gain=HE_GAIN / 4)
         if stem is not Stem.unit_bias:
             self.dense.bias = nn.Parameter(torch.empty(width))  # one bias for all 4x4 pixels of a feature map
@@ -178,7 +178,7 @@ class Discriminator(ProgressiveNetwork):
     ) -> tuple[Tensor, Tensor]:
         """Scores [N] and class logits [N, L] of `images` [N, C, R, R], in float32; R = `resolution`.
 
-        `alpha`: weight of the features of R in the fade-in; the pooled images' features have the weight 1 - alpha.
+        `alpha`: weight of the features at R in the fade-in; features of the pooled images have the weight 1 - alpha.
         `sub_batches`: number of equal parts of `images`, such as reals and fakes, with separate minibatch stddevs.
         """
         x = self.from_rgb[str(resolution)](images)
@@ -206,11 +206,11 @@ class OwnDiscriminator(ProgressiveNetwork):
     def forward(
         self, images: Tensor, resolution: int, alpha: float | Tensor = 1.0, sub_batches: int = 1
     ) -> tuple[Tensor, Tensor]:
-        """Scores [N] and empty class logits [N, 0] of `images` [N, C, R, R]; each sub-batch passes on its own."""
+        """Scores [N] and empty class logits [N, 0] of `images` [N, C, R, R]; the module gets each sub-batch alone."""
         scores = torch.cat([self.module(part) for part in images.chunk(sub_batches)]).float()
         if scores.shape != images.shape[:1]:
             problem = f"The discriminator {self.architecture.discriminator} returned {[*scores.shape]}."
-            raise UserError(problem, f"For images {[*images.shape]}, it has to return one score each: [{len(images)}].")
+            raise UserError(problem, f"It must return one score for each image of {[*images.shape]}: [{len(images)}].")
         return scores, scores.new_empty(len(scores), 0)
 
 
@@ -236,7 +236,7 @@ def new_discriminator(architecture: Architecture) -> Discriminator | OwnDiscrimi
     """
     if architecture.discriminator is not None:
         if architecture.discriminator not in OWN:
-            problem = f"The discriminator of this run is an object, {architecture.discriminator}, from Python code."
+            problem = f"The discriminator of this run is an object from Python code: {architecture.discriminator}."
             raise UserError(problem, "Train by pggan.train(…, discriminator=…) on one device, or with torchrun.")
         return OwnDiscriminator(architecture, OWN[architecture.discriminator])
     if architecture.features is None:

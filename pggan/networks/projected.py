@@ -25,8 +25,8 @@ from pggan.networks.layers import Equalized, minibatch_stddev
 from pggan.networks.networks import Discriminator
 from pggan.ops.elementwise import activate, to_float32, upsample
 
-WIDTH = 64  # feature maps per projection, as in the paper's code at the finest scale
-COARSE = 4  # heads halve feature maps down to this side in pixels, if the image's side is SMALLEST
+WIDTH = 64  # number of feature maps at each projected scale (in the paper's code: at the finest scale)
+COARSE = 4  # heads halve feature maps until the side is at most this number of pixels, for images of side SMALLEST
 # With weight 1, untrained heads would have 15 to 34 times the image gradient of the plain D (docs/decisions.md).
 HEADS_WEIGHT = 1 / 8  # weight of the heads' score in D's score
 LAST_FEATURES = 64  # number of inputs of the heads' last layer
@@ -106,7 +106,7 @@ class ProjectedDiscriminator(Discriminator):
         self.index_weights()
 
     def set_backbone(self, dtype: torch.dtype | None, network: EfficientNetLite0 | None = None) -> None:
-        """Compute D's features by `network` (None: the pretrained network), in `dtype` (None: float32)."""
+        """Make `network` (None: the pretrained network) compute D's features, in `dtype` (None: float32)."""
         network = load_efficientnet_lite0() if network is None else network
         self.backbone = Backbone(network, self.score.weight.device, dtype or torch.float32)
 

@@ -94,7 +94,7 @@ def torch_convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Re
     if rescaling is Rescaling.up:
         return F.conv_transpose2d(x, kernel, bias, stride=2, padding=1)
     if kernel.shape[-1] == 1 and x.device.type == "cuda":
-        # The result is channels-last only if x is, because the layout of a 1x1 kernel is ambiguous.
+        # With a 1x1 kernel, whose layout is ambiguous, `conv2d` returns channels-last only if x is channels-last.
         x = x.contiguous(memory_format=torch.channels_last)
     return F.conv2d(x, kernel, bias, stride=1 if rescaling is Rescaling.same else 2, padding=int(kernel.shape[-1] > 1))
 
@@ -108,7 +108,7 @@ def torch_grad_input(gradient: Tensor, kernel: Tensor, rescaling: Rescaling) -> 
 
 
 def torch_grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling, side: int | None = None) -> Tensor:
-    """The gradient of `torch_convolve` with respect to `kernel`; `side`: 1 for 1x1 kernels."""
+    """The gradient of `torch_convolve` with respect to `kernel`; `side`: 1 for 1x1 kernels, None for larger kernels."""
     if side is None and x.device.type == "cpu" and x.shape[-1] >= LARGE:
         x, gradient = x.contiguous(), gradient.contiguous()
     up, (fused_side, stride) = rescaling is Rescaling.up, products.side_and_stride(rescaling)
@@ -131,7 +131,7 @@ class Algorithm(NamedTuple):
     grad_input: Callable[[Tensor, Tensor, Rescaling], Tensor] | None = None
     grad_weight: Callable[[Tensor, Tensor, Rescaling], Tensor] | None = None
     prepare: Callable[[Tensor, Rescaling, float], Tensor] = fuse_resampling
-    only_scales: bool = True  # whether `prepare`, without resampling, only multiplies by the scale
+    only_scales: bool = True  # whether `prepare` with Rescaling.same returns just kernel * scale
 
 
 REFERENCE = Algorithm(plain_convolve, prepare=lambda kernel, rescaling, scale: kernel * scale, only_scales=False)
@@ -151,19 +151,19 @@ def algorithm_for(x: Tensor, shape: torch.Size, rescaling: Rescaling) -> Algorit
         return REFERENCE
     wide = min(shape[:2]) >= WIDE
     if len(shape) == 2:
-        # For large kernels, `SharedKernel` (only with DENSE) adds up gradients of several passes faster than autograd.
+        # With large kernels, DENSE is faster: `SharedKernel` sums the gradients of several passes in one product.
         return DENSE if wide else TORCH
     if x.device.type != "cpu":
-        # Packs of pixels (`packed.py`) are faster in 16 bits with few feature maps; image rows must be whole packs.
+        # With few feature maps in 16 bits, packs of pixels (`packed.py`) are faster; image rows must have whole packs.
         packs = max(shape[:2]) <= packed.MAPS // 2 and x.dtype.itemsize == 2 and x.shape[-1] % (2 * packed.MAPS) == 0
         return POINTWISE if shape[-1] == 1 else PACKED if packs else DIRECT
     if shape[-1] > 1 and wide and x.dtype.itemsize >= 4 and x.shape[-1] <= CACHED:
-        stride = 2 if rescaling is Rescaling.up else 4  # distance of Winograd's tiles in x, in pixels
+        stride = 2 if rescaling is Rescaling.up else 4  # distance between Winograd's tiles of the input, in pixels
         if len(x) * (x.shape[2] // stride) * (x.shape[3] // stride) < MIN_TILES:
             return IM2COL
         if x.shape[2] % stride == x.shape[3] % stride == 0:
             return WINOGRAD
-    # PyTorch's own derivatives are faster for 1x1 kernels, and for small images.
+    # For 1x1 kernels and small images, autograd's derivatives (TORCH) are faster than this file's (DIRECT).
     return TORCH if shape[-1] == 1 or x.shape[-1] < LARGE else DIRECT
 
 
@@ -178,7 +178,7 @@ class Kernel(NamedTuple):
 
 
 def share_kernel(kernel: Kernel) -> Kernel:
-    """On CPUs, pass the kernel through `SharedKernel`, which computes the gradients of several passes together."""
+    """Return the kernel; on CPUs, `SharedKernel` will compute the gradients of all the kernel's uses together."""
     tensor = kernel.tensor
     if not tensor.requires_grad or tensor.device.type != "cpu" or kernel.algorithm.grad_weight is None:
         return kernel
@@ -195,10 +195,10 @@ def convolve(x: Tensor, kernel: Kernel, bias: Tensor | None = None) -> Tensor:
 
 
 class Convolution(torch.autograd.Function):
-    """Computes a convolution, or the gradient of x or kernel: whichever of y, x and kernel is None.
+    """A convolution, or one of its gradients.  One of the arguments x, kernel and y of `forward` is None.
 
-    If y is None, `forward` returns the convolution of x with kernel, plus bias.  If x or kernel is None, y is the
-    gradient of the convolution's result, and `forward` returns the gradient of x or kernel.
+    If y is None, `forward` returns the convolution of x with kernel, plus bias.  Otherwise, y is the gradient of this
+    convolution's result; `forward` returns the gradient of x if x is None, or the gradient of kernel if kernel is None.
     """
 
     @staticmethod

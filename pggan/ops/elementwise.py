@@ -72,7 +72,7 @@ class ActivationAndNorm(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        """dL/dz = scale * (g - y * mean(g * y)), where z is the leaky ReLU's output, y = scale * z, and g = dL/dy."""
+        """The gradient of x.  For y = scale * z (z: leaky ReLU), g = dL/dy: dL/dz = scale * (g - y * mean(g * y))."""
         y, scale = ctx.saved_tensors
         if ctx.rows is not None:
             rows = ctx.rows() if ctx.needs_input_grad[1] else None
@@ -80,7 +80,7 @@ class ActivationAndNorm(torch.autograd.Function):
         wide, g = to_float32(y), to_float32(gradient)
         along = (g * wide).mean(1, keepdim=True)
         result = torch.addcmul(g, wide, along, value=-1).mul_(scale).to(gradient.dtype)
-        result = torch.ops.aten.leaky_relu_backward(result, y, LEAKY_SLOPE, True)  # y has the sign of z
+        result = torch.ops.aten.leaky_relu_backward(result, y, LEAKY_SLOPE, True)  # y may replace z: equal signs
         return result, None, None
 
 

@@ -84,7 +84,6 @@ class Bilateral(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        """Differentiates the result of `filter_once`: images + pull / total."""
         images, filtered, total = ctx.saved_tensors
         of_pull = gradient / total
         of_total = (of_pull * (images - filtered)).sum(1, keepdim=True)

@@ -26,7 +26,7 @@ IMAGE_TILE = 8192  # numbers that a program of the stddev kernel holds at a time
 PROGRAMS = 512  # number of Triton programs in a sum over pixels: about 4 on each of an H200's 132 multiprocessors
 REASON_WIDTH = 120  # at most this many characters of Triton's error are quoted
 
-Rows = Callable[[], Tensor]  # returns memory [PROGRAMS, …], where each Triton program adds its part of a gradient
+Rows = Callable[[], Tensor]  # returns memory [PROGRAMS, …]; each Triton program adds its part of a gradient to one row
 
 
 @cache
@@ -121,7 +121,7 @@ class PixelSums:
 
 
 def bias_act_backward(y: Tensor, gradient: Tensor, scale: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
-    """The gradient of the input of `BiasAct` or, with `scale`, of `bias_act_norm_`; `rows` gets the bias's gradient."""
+    """The input's gradient in `BiasAct` or, with `scale`, in `bias_act_norm_`; adds the bias's gradient to `rows`."""
     gradient, y = dense(gradient), dense(y)
     result = torch.empty_like(gradient)
     pitch, most = (0, inf) if rows is None else (rows.stride(0), PROGRAMS)
@@ -130,7 +130,7 @@ def bias_act_backward(y: Tensor, gradient: Tensor, scale: Tensor | None = None, 
 
 
 class BiasAct(torch.autograd.Function):
-    """The leaky ReLU of x [N, C, …] + bias [C], differentiable twice; `rows` gets the gradient of the bias."""
+    """The leaky ReLU of x [N, C, …] + bias [C], differentiable twice; the bias's gradient is added to `rows()`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor, rows: Rows) -> Tensor:
@@ -169,7 +169,7 @@ def blend_backward(alpha: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Groups(NamedTuple):
-    """The groups of minibatch stddev; two images of a group are `step` images apart in the batch."""
+    """How minibatch stddev groups the images of a sub-batch: every `step`-th image is in the same group."""
 
     size: int  # images per group
     step: int  # groups per sub-batch

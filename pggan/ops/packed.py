@@ -1,8 +1,8 @@
 """3x3 convolutions with few feature maps on GPUs: k neighbouring pixels become one pixel with k times as many maps.
 
-For tensor cores, few feature maps take almost as long as MAPS.  Channels-last images [N, C, H, W] have the same memory
-as images [N, k C, H, W / k], whose pixels are packs of k pixels.  The kernel for packs holds each tap k times, and
-zeros elsewhere.  With fused resampling, packs of the larger images have 2k pixels.
+On tensor cores, convolving a few feature maps takes almost as long as convolving 64 (MAPS).  Channels-last images
+[N, C, H, W] have the same memory as images [N, k C, H, W / k], whose pixels are packs of k pixels.  The kernel for
+packs holds each tap k times, and zeros elsewhere.  With fused resampling, packs of the larger images have 2k pixels.
 Shapes: N batch size, H height, W width, S and L feature maps of the smaller and the larger images.
 Without resampling, S counts output maps, and L counts input maps.
 """
@@ -27,9 +27,9 @@ def pack_size(outputs: int, inputs: int) -> int:
 
 @cache  # cached, because launching several CUDA kernels is slow
 def places(k: int, rescaling: Rescaling, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """1 where a packed kernel holds a tap, else 0: [small pack's pixels, REACH packs, large pack's pixels, taps].
+    """A 0-1 mask that places taps in a packed kernel: [small pack's pixels, REACH packs, large pack's pixels, taps].
 
-    At pixel a of the smaller image, tap t reads pixel a * stride + t - 1 of the larger image.
+    At pixel a of the smaller image (input or output), tap t reads pixel a * stride + t - 1 of the larger image.
     """
     side, stride = side_and_stride(rescaling)
     sizes = (k, REACH, k * stride, side)

@@ -79,7 +79,7 @@ def _is_dense(matrices: Tensor) -> bool:
 
 
 class LinearMap(torch.autograd.Function):
-    """Makes `function(constant, *x)`, which is linear in the tensors x, differentiable any number of times.
+    """The result of `function(constant, *x)`, which has to be linear in tensors x; differentiable any number of times.
 
     `adjoint(constant, *gradients)` returns the gradients of x.
     """
@@ -89,7 +89,7 @@ class LinearMap(torch.autograd.Function):
         result = function(constant, *x)
         ctx.save_for_backward(constant)
         ctx.functions = adjoint, function
-        ctx.set_materialize_grads(isinstance(result, tuple))  # with one result, `backward` handles a missing gradient
+        ctx.set_materialize_grads(isinstance(result, tuple))  # in a tuple, zeros replace missing gradients
         return result
 
     @staticmethod

@@ -35,7 +35,7 @@ def steps(images: Tensor, weight: Tensor, layer: Layer) -> tuple[int, ...]:
 
 
 def widen(images: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor | None, layer: Layer) -> Tensor:
-    """The 1x1 convolution [N, F, H, W] of `images` [N, C, H, W]; `triton_kernels.widen` explains `bias` and `y`."""
+    """Launch `triton_kernels.widen`, which convolves `images` [N, C, H, W] by 1x1 to feature maps [N, F, H, W]."""
     shape = (len(images), weight.shape[1 if layer.to_rgb else 0], *images.shape[2:])
     result = torch.empty(shape, dtype=layer.dtype, device=images.device, memory_format=torch.channels_last)
     others = images, weight, bias, y, layer.scale, *steps(images, weight, layer)
@@ -74,7 +74,7 @@ class FromRgb(torch.autograd.Function):
 
 
 class FromRgbGradient(torch.autograd.Function):
-    """The images' gradient in `FromRgb`; the gradients of weight and bias are added to `layer.rows`."""
+    """`FromRgb`'s backward pass: returns the images' gradient; adds weight and bias gradients to `layer.rows`."""
 
     @staticmethod
     def forward(  # noqa: PLR0917 - autograd accepts no keyword arguments

@@ -44,9 +44,9 @@ def bias_act_backward(
     gradient, y, scale, result, sums, pitch, pixels, tiles,
     SLOPE: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Set result [P, C] to the gradient of x, from the gradient of the output y [P, C] of `bias_act_forward`.
+    """The backward pass of `bias_act_forward`: set result [P, C] to the gradient of x, from y and y's gradient.
 
-    Each program adds its part of the bias's gradient to one row of sums [K, C], whose row stride is `pitch`.
+    Each program adds its part of the bias's gradient to one row of sums [K, C]; rows are `pitch` numbers apart.
     With pixel norm, y = s * z (z: leaky ReLU), and dL/dz = s * (g - y * mean(g * y)) for g = dL/dy.
     """
     program = tl.program_id(0)
@@ -128,7 +128,7 @@ def narrow(
     plane, image, pixel, channel, maps_step, channel_step, pixels, tiles,
     SLOPE: tl.constexpr, CHANNELS: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Set images `result` to the 1x1 convolution of wide [P, C] plus bias; compute the gradients of weight and bias.
+    """Convolve the feature maps wide [P, C] by 1x1 to images `result`, plus bias; compute weight and bias gradients.
 
     If y [P, C] is given, wide is first multiplied by the derivative of the leaky ReLU whose result is y.
     Each program adds its part of the gradients to one row of of_weight and one row of of_bias.
@@ -172,11 +172,11 @@ def narrow(
 def stddev(
     x, of_result, of_gradient, result, of_of_result, groups, size, numbers, EPSILON: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Compute the minibatch stddev of x [N, numbers]; each program computes one group of images.
+    """Compute the minibatch stddev of x [N, numbers], or a derivative; each program computes one group of images.
 
     Forward: result [N] is the stddev.  Backward: of_result [N] is the stddev's gradient, and result is x's gradient.
-    Double backward: given of_gradient, the gradient of x's gradient, compute of_of_result [N], the gradient of
-    of_result, and result, the gradient of x.
+    Double backward: of_gradient is the gradient of the backward pass's result.  Then result is the gradient of x, and
+    of_of_result [N] is the gradient of of_result.
     """
     first = tl.program_id(0) // groups * groups * size + tl.program_id(0) % groups
     factor, total = 0.0, tl.zeros((BLOCK,), tl.float32)
@@ -218,10 +218,10 @@ def stddev(
             tl.store(of_of_result + first + image * groups, mean_of_all)
 
 
-# Each row of `table` has the integers of a `preparation.Transform`, then four offsets.
-# For `prepare`, the first two offsets are the first program and the first element of the convolution kernel.
-# For `gradients`, the last two offsets are the first program and the first element of the weight's gradient.
-# Each program reads its row number from `owners`, and computes BLOCK x BLOCK elements of one tap.
+# `table` has one row for each convolution kernel: the integers of a `preparation.Transform`, then four offsets.
+# Two offsets are for `prepare`: the number of the kernel's first Triton program, and the kernel's start in memory.
+# Two offsets are for `gradients`: the first Triton program's number, and the start of the gradient in memory.
+# Each Triton program finds its row's number in `owners`, and computes BLOCK x BLOCK elements of one tap.
 
 FIELDS = tl.constexpr(18)  # number of integers in each row of `table`
 
@@ -258,8 +258,8 @@ def prepare(table, factors, owners, addresses, result, BLOCK: tl.constexpr):
     source = tl.load(addresses + entry).to(tl.pointer_type(tl.float32)) + origin
     tap, r, c = _block(tl.program_id(0) - tl.load(row + 14), k * rows, pixels * columns, BLOCK)
     y, pack = tap // width, tap % width
-    # At pixel a of the smaller image, tap x reads pixel a * stride + x - 1 of the larger image.
-    # This is pixel b of `pack`: a * stride + x - 1 = (pack - 1) * pixels + b.
+    # At pixel a of the smaller image (input or output), tap x reads pixel a * stride + x - 1 of the larger image.
+    # So tap x reads pixel b of `pack` if x = x0 + x1, with x0 = 1 - a * stride and x1 = (pack - 1) * pixels + b.
     x0, x1 = 1 - r // rows * stride, (pack - 1) * pixels + c // columns
     place0, place1 = r % rows * row_step, c % columns * column_step
     in0, in1 = r < k * rows, c < pixels * columns
@@ -274,7 +274,7 @@ def prepare(table, factors, owners, addresses, result, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["uses"])
 def gradients(table, factors, owners, parts, result, uses, BLOCK: tl.constexpr):
-    """Set `result` to the gradients of all weights: sums of the `uses` gradients of each kernel in `parts`."""
+    """Set `result` to the gradients of all weights.  `parts`: `uses` gradients of each kernel, which are summed."""
     entry = tl.load(owners + tl.program_id(0))
     row = table + entry * FIELDS
     rows, columns, height, width = tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)
@@ -288,7 +288,7 @@ def gradients(table, factors, owners, parts, result, uses, BLOCK: tl.constexpr):
     for number in range(uses * k * copies * copies):
         use, a = number // (k * copies * copies), number // (copies * copies) % k
         y, x = r * 0 + tap // taps + number // copies % copies - shift, tap % taps + number % copies - shift
-        pixel = c * 0 + a * stride + x - 1 + pixels  # index among the pixels of REACH packs
+        pixel = c * 0 + a * stride + x - 1 + pixels  # index of a pixel in a row of REACH packs
         at = ((((use * k + a) * rows + r) * height + y) * width * pixels)[:, None] + pixel[None, :]
         valid = inside & ((y >= 0) & (y < height))[:, None] & ((pixel >= 0) & (pixel < width * pixels))[None, :]
         at = at * columns + c[None, :]

@@ -42,7 +42,7 @@ TAPS = (
 RESULT = ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1))
 DOUBLED = ((1, 0, 0, 0), (0, 1, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 1, 0), (0, 0, 0, 1))  # 4 pixels become 6
 HALVED = ((0.5, 0.5, 0, 0), (0, 0, 0.5, 0.5))  # box pooling of 4 pixels to 2
-ALWAYS_0 = 2  # this number in Winograd's domain is 0 after upsampling, and box pooling does not need it
+ALWAYS_0 = 2  # index of the number in Winograd's domain that is 0 after upsampling, and that box pooling does not use
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling) -> Tensor:
 def _chunks(images: Tensor, kernel: Tensor, tile: int) -> Iterator[slice]:
     numbers = images[0, 0].numel() // tile**2 * len(kernel) * max(kernel.shape[1:])  # numbers in Winograd's domain
     numbers //= 2 if prefers_onednn() else 1  # with oneDNN, chunks of twice the size are faster
-    size = ceil(len(images) / max(round(len(images) * numbers / CHUNK), 1))  # few, because each chunk reads the kernel
+    size = ceil(len(images) / max(round(len(images) * numbers / CHUNK), 1))  # few chunks, as each reads the kernel
     return (slice(start, start + size) for start in range(0, len(images), size))
 
 
@@ -161,7 +161,7 @@ def _add_tiles(pixels: Tensor, images: Tensor, m: Maps) -> None:
     down, right, stride = height // m.stride, width // m.stride, m.stride
     tiles = pixels.view(m.window, m.window, count, down, right, features).permute(2, 3, 0, 4, 1, 5)
     parts = [slice(first, min(first + stride, m.window)) for first in range(0, m.window, stride)]
-    more = len(parts) - 1  # a tile overlaps this many following tiles
+    more = len(parts) - 1  # number of following tiles (in a row, and in a column) that a tile overlaps
     padded = pixels.new_zeros(count, down + more, stride, right + more, stride, features)
     for i, rows in enumerate(parts):
         for j, columns in enumerate(parts):

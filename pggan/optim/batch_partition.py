@@ -26,7 +26,7 @@ class BatchPartition:
     stddev_group: int
     elastic: bool
     configured_micro_batch_size: int | None  # largest number of images in a backward pass; None: no limit
-    most_chunks: int = 4  # largest number of chunks with `elastic`, unless small micro-batches need more
+    most_chunks: int = 4  # with `elastic`, a batch has at most this many chunks, or more if micro-batches are small
 
     def chunk_size(self, batch: int) -> int:
         """The number of images in a chunk, for a batch of `batch` images; the last chunk may have fewer."""
@@ -63,9 +63,9 @@ class BatchPartition:
         """Raise UserError unless every rank gets images, and only whole groups for minibatch stddev."""
         unit = min(self.stddev_group, batch) * (1 if self.elastic else self.world_size)
         if batch % unit:
-            problem = f"A batch of {batch} does not divide into groups of {self.stddev_group} (model.stddev_group)"
+            problem = f"A batch of {batch} does not divide into whole groups (model.stddev_group={self.stddev_group})"
             ranks = f"; each of {self.world_size} ranks needs equally many groups." if self.world_size > 1 else "."
-            raise UserError(problem + ranks, f"Use a batch that is a multiple of {unit}, or another number of ranks.")
+            raise UserError(problem + ranks, f"Change the number of ranks, or make the batch a multiple of {unit}.")
         if self.elastic and self.chunks(batch) < self.world_size:
             problem = f"A batch of {batch} has {self.chunks(batch)} chunks, too few for {self.world_size} ranks."
             raise UserError(problem, "Use fewer ranks, a larger schedule.batch=, or more distributed.elastic_chunks=.")

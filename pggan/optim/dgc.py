@@ -18,7 +18,7 @@ from pggan.optim.state import State, StateDicts, Trainable
 from pggan.optim.updates import Adam, new_moments
 
 WARMUP_FACTOR = 4.0  # the warmup sends 25 % of the entries, then 6.25 %, 1.6 % … (Lin et al. 2018, section 3.3)
-SENT_AS = torch.float8_e4m3fn  # the rounding error stays in the residual, and is sent later
+SENT_AS = torch.float8_e4m3fn  # dtype of sent values; their rounding errors stay in the residual, and are sent later
 MAX_FP8 = 448.0  # largest value of float8_e4m3fn, which has no infinity
 BLOCK = 2**16  # `pack` cuts vectors into blocks of this length, so that an index within a block fits into two bytes
 
@@ -59,7 +59,7 @@ class DgcReducer(GradientReducer):
 
         def wait() -> Tensor:
             self.group.wait(work)
-            set_mean(gradient, messages, count).mul_(scale)  # `Descent` divides by the loss scale
+            set_mean(gradient, messages, count).mul_(scale)  # because `Descent` divides by the loss scale
             sums.copy_(torch.where(finite, agreed[:-1], torch.nan))
             return buffer.attach(buffer.flat)
 
@@ -108,7 +108,7 @@ class Descent(Adam):
 
 
 class Compressor:
-    """For one network on one rank: the residual (updates not sent yet), and Adam's second moment."""
+    """Chooses the entries of one network's updates to send; keeps the residual (updates not sent yet)."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         self.residual = torch.zeros(size, device=device)  # updates not sent yet, divided by the learning rate
@@ -118,14 +118,14 @@ class Compressor:
         self.tensors = {"residual": self.residual, "exp_avg_sq": self.exp_avg_sq, "steps": moments["step"]}
 
     def select(self, gradient: Tensor, count: int, finite: Tensor, divisor: Tensor) -> Tensor:
-        """Add Adam's update of `gradient` / `divisor` to the residual, and move `count` entries to a message.
+        """Add Adam's update of `gradient` / `divisor` to the residual; move `count` large entries to a message.
 
         `gradient` is overwritten.  If `finite` is false, the residual does not change, and the message is invalid.
         """
         self.residual.grad = gradient
-        self.adam.step(-1.0, (~finite).float(), divisor)  # the learning rate -1 adds the update to the residual
+        self.adam.step(-1.0, (~finite).float(), divisor)  # with learning rate -1, Adam adds the update to the residual
         # The message gets the entries r with the largest r^2 * sqrt(v), where v is Adam's second moment.
-        # With |r| * sqrt(v), weights with small gradients would get few updates, and results would be worse.
+        # The order by |r| * sqrt(v) would give weights with small gradients few updates, and worse results.
         indices = largest(self.exp_avg_sq.sqrt().mul_(self.residual).mul_(self.residual), count).sort().values
         waiting = self.residual[indices]
         sent = waiting.clamp(-MAX_FP8, MAX_FP8).to(SENT_AS)
@@ -140,7 +140,7 @@ def share_to_send(ratio: float, warmup_images: int, since: int) -> float:
 
 
 def pack(indices: Tensor, values: Tensor, size: int) -> Tensor:
-    """Pack ascending `indices` [k] into a vector of length P = `size`, and one-byte `values` [k], into a message.
+    """A message with one-byte `values` [k] and the values' ascending `indices` [k] in a vector of length P = `size`.
 
     A message has the number of entries in each block (int32), the entries' indices within blocks (uint16), and values.
     """

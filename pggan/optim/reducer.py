@@ -18,7 +18,7 @@ from pggan.optim.state import StateDicts, Trainable
 EXTRA_STATE = "compression"  # key of a checkpoint under which a reducer stores its own tensors
 # A handle waits for the all-reduce, sets each `grad` to the sum over ranks, and returns the summed scalars [S].
 Handle = Callable[[], Tensor]
-NodeSums = dict[range, Tensor]  # {range of chunks of the batch: sum [P + S] of their gradients and scalars}
+NodeSums = dict[range, Tensor]  # {range of chunks: sum [P + S] of the chunks' gradients and scalars}
 
 
 class FlatBuffer:
@@ -32,14 +32,14 @@ class FlatBuffer:
         self.flat[-len(sums) :] = sums
 
     def attach(self, flat: Tensor) -> Tensor:
-        """Make each weight's `grad` a view of `flat` [P + S]; return the S scalars."""
+        """Make each weight's `grad` a view of `flat` [P + S]; return the S scalars at the end of `flat`."""
         for weight, view in zip(self.weights, self._views(flat), strict=True):
             weight.grad = view
         return flat[-self.num_sums :]
 
     def _views(self, flat: Tensor) -> list[Tensor]:
         starts = accumulate((weight.numel() for weight in self.weights), initial=int(flat.storage_offset()))
-        # Copies are fast, because the views have the strides of the weights (often channels last).
+        # Views with the weights' strides (often channels-last) make copies between gradients and `flat` fast.
         places = zip(self.weights, starts, strict=False)
         return [flat.as_strided(weight.shape, weight.stride(), start) for weight, start in places]
 
@@ -47,16 +47,16 @@ class FlatBuffer:
 class GradientReducer:
     """The reducer of a single process, which has nothing to exchange; subclasses are for several ranks."""
 
-    has_moments = False  # whether the reducer, not the optimizer, has Adam's moments
+    has_moments = False  # whether the reducer, not the optimizer, holds Adam's moments
 
     def __init__(self) -> None:
         self._sums: dict[int, Tensor] = {}
 
     def begin_step(self, phase: Phase, images: int) -> None:
-        """Call this before each step; `images`: number of real images shown so far."""
+        """Prepare for the next step, which is in `phase`; `images`: number of real images shown so far."""
 
     def accumulate(self, trainable: Trainable, sums: Tensor, batch: int) -> None:
-        """Call this after each backward pass, with the scalars `sums` [S] of the pass."""
+        """Add a backward pass's scalars `sums` [S] to those of the step; call this method after each backward pass."""
         before = self._sums.get(id(trainable))
         self._sums[id(trainable)] = sums if before is None else before + sums
 
@@ -141,7 +141,7 @@ class ElasticReducer(GradientReducer):
 
 
 def add_chunk(node_sums: NodeSums, chunk: int, flat: Tensor) -> None:
-    """Store the gradients `flat` of `chunk`; as long as two stored sums have the same parent in the tree, join them."""
+    """Store the gradients `flat` of `chunk` in `node_sums`; add up sums that have the same parent in the tree."""
     node = range(chunk, chunk + 1)
     while node.start // len(node) % 2 and (left := range(node.start - len(node), node.start)) in node_sums:
         flat = node_sums.pop(left).add_(flat)
@@ -150,7 +150,7 @@ def add_chunk(node_sums: NodeSums, chunk: int, flat: Tensor) -> None:
 
 
 def nodes_of(chunks: range) -> list[range]:
-    """The ranges of chunks whose sums a rank with these `chunks` sends, in the order of sending."""
+    """The largest subtrees of one rank's `chunks`, in the order in which the rank sends the subtrees' sums."""
     node_sums: NodeSums = {}
     for chunk in chunks:
         add_chunk(node_sums, chunk, torch.zeros(()))

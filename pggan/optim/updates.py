@@ -1,4 +1,4 @@
-"""Adam, the EMA's decay, and flat tensors [P] of all P weights of a network, padding included."""
+"""Adam, the EMA's decay, and flat tensors.  A flat tensor [P] holds all weights of a network, and padding."""
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
@@ -61,7 +61,7 @@ def new_moments(weight: Tensor) -> dict[str, Tensor]:
 
 
 def in_memory_order(weight: Tensor) -> Tensor:
-    """A contiguous view of a channels-last tensor, because PyTorch's fused Adam copies other gradients on CPUs."""
+    """A contiguous view of a channels-last tensor: on CPUs, PyTorch's fused Adam copies gradients of other layouts."""
     return weight.permute(0, 2, 3, 1) if weight.ndim == 4 else weight
 
 
@@ -79,8 +79,8 @@ def ema_decay(
 ) -> float:
     """The EMA's decay in one update, with a batch of `batch` images, after `images` images.
 
-    The decay is `decay_per_update` (the paper's is 0.999), or an old value's weight halves every `half_life_images`.
-    The half-life is at most `rampup` times the images shown, to follow G quickly at first.  (Karras et al. 2020)
+    If `decay_per_update` is None, an old value's weight in the EMA halves every `half_life_images` images.
+    The half-life is at most `rampup` * `images`, so that the EMA follows G quickly at first.  (Karras et al. 2020)
     """
     if decay_per_update is not None:
         return decay_per_update

@@ -116,7 +116,7 @@ def test_a_discriminator_object_is_trained_and_the_command_refuses_its_name(keys
     other = [*keys[:-1], f"run_dir={tmp_path}/other"]
     assert main(["train", *other, "model.discriminator=Small"]) == EXIT_USER_ERROR
     assert "discriminator=" in capsys.readouterr().err
-    with pytest.raises(UserError, match="one score each"):
+    with pytest.raises(UserError, match="one score for each image"):
         pggan.train(*other, discriminator=d[0])
 
 
