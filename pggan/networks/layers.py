@@ -57,7 +57,7 @@ class Computing:
         self.plans: dict[Any, Plan] = {}
 
     def prepare_together(self, keys: Iterable[Key]) -> dict[Key, Prepared]:
-        """Prepare the kernels of many layers in one Triton launch; leave out layers with another dtype."""
+        """Prepare the kernels of many layers in one Triton launch; leave out layers that do not use the options' dtype."""
         served = [key for key in keys if key[0].dtype == (self.options.dtype or torch.float32)]
         requests = [layer.request(algorithm, scale) for layer, algorithm, scale in served]
         if not requests:
@@ -220,7 +220,7 @@ class ProgressiveNetwork(nn.Module):
 
 @contextmanager
 def use_options(network: ProgressiveNetwork, options: ComputeOptions, *, frozen: bool = False) -> Iterator[None]:
-    """Let `network` use `options` in the `with` block, where weights must not change.  `frozen`: no weight gradients."""
+    """`network` uses `options` in the `with` block, where weights must not change.  `frozen`: no weight gradients."""
     computing, before = network.computing, network.computing.options
     computing.options = options
     expected, computing.asked[options] = computing.asked.get(options, ()), {}

@@ -1,7 +1,7 @@
 """Convolutions, alone or fused with resampling, and dense layers: each by the fastest algorithm for its shape.
 
 An algorithm is three functions: the convolution, the gradient of the input, and the gradient of the kernel.  All higher
-derivatives are made of these three.  PyTorch's double backward is slow, because it convolves with whole feature maps.
+derivatives are made of these three.  PyTorch's double backward is slow, because its kernels are whole feature maps.
 Shapes: N batch size, H height, W width, I input feature maps, O output feature maps.
 """
 
@@ -29,7 +29,7 @@ class Switches:
     """Settings of all operations, global because autograd runs backward passes in its own threads."""
 
     reference = False  # whether forward passes use plain PyTorch operations, for comparisons
-    # False if only images need gradients: `SharedKernel` would otherwise add delayed gradients to `weight.grad`.
+    # False if only images need gradients: `SharedKernel` would otherwise add kernel gradients to `weight.grad`.
     weight_gradients = True
     image_gradients = True  # False for D's loss, which needs only gradients of weights
 

@@ -22,7 +22,7 @@ from pggan.ops.products import LinearMap, bmm, empty, mm, prefers_onednn
 LARGE_MAP = 36  # oneDNN is faster than MKL if the matrix has at least this many rows or columns
 CHUNK = 2**21  # numbers in Winograd's domain to compute at a time: as many as fit into the CPU's cache
 
-# PIXELS maps 6 pixels of a row to Winograd's domain, TAPS maps 3 taps, and RESULT maps products to 4 pixels.
+# In one dimension, PIXELS maps 6 pixels to Winograd's domain, TAPS maps 3 taps, RESULT maps products to 4 pixels.
 PIXELS = (
     (4, 0, -5, 0, 1, 0),
     (0, -4, -4, 1, 1, 0),

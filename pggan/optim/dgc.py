@@ -124,7 +124,7 @@ class Compressor:
         """
         self.residual.grad = gradient
         self.adam.step(-1.0, (~finite).float(), divisor)  # with learning rate -1, Adam adds the update to the residual
-        # The message gets the entries r with the largest r^2 * sqrt(v), where v is Adam's second moment.
+        # The message gets the residual's entries r with the largest r^2 * sqrt(v); v is Adam's second moment.
         # The order by |r| * sqrt(v) would give weights with small gradients few updates, and worse results.
         indices = largest(self.exp_avg_sq.sqrt().mul_(self.residual).mul_(self.residual), count).sort().values
         waiting = self.residual[indices]
@@ -151,7 +151,7 @@ def pack(indices: Tensor, values: Tensor, size: int) -> Tensor:
 
 
 def set_mean(vector: Tensor, messages: Tensor, count: int) -> Tensor:
-    """Set `vector` [P] to the mean of `messages` [n, bytes] with `count` entries each; all ranks get the same bits."""
+    """Set `vector` [P] to the mean over all ranks' `messages` [n, bytes], each with `count` entries of its vector."""
     vector.zero_()
     starts = torch.arange(0, len(vector), BLOCK, device=vector.device)
     sizes = [4 * len(starts), 2 * count, count]
