@@ -57,7 +57,7 @@ class Computing:
         self.plans: dict[Any, Plan] = {}
 
     def prepare_together(self, keys: Iterable[Key]) -> dict[Key, Prepared]:
-        """Prepare the kernels of many layers in one Triton launch; leave out layers that do not use the options' dtype."""
+        """Prepare many layers' kernels in one Triton launch; leave out layers whose dtype is not the options' dtype."""
         served = [key for key in keys if key[0].dtype == (self.options.dtype or torch.float32)]
         requests = [layer.request(algorithm, scale) for layer, algorithm, scale in served]
         if not requests:
