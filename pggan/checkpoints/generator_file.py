@@ -61,7 +61,7 @@ def load_generator(run: str, device: "torch.device", key: str = "run") -> Loaded
         architecture = Architecture.from_plain(about["architecture"])
         with safe_open(path, "pt") as file:
             names = list(file.keys())
-            names = [name for name in names if name.startswith(AVERAGED)] or names  # a checkpoint's G and D are skipped
+            names = [name for name in names if name.startswith(AVERAGED)] or names  # only the averaged G is loaded
             tensors = {name.removeprefix(AVERAGED): file.get_tensor(name) for name in names}
         with torch.device("meta"):  # the file is untrusted, so names and shapes are checked before memory is allocated
             Generator(architecture).load_state_dict(tensors, assign=True)
@@ -86,7 +86,7 @@ def describe_generator(generator: LoadedGenerator) -> dict[str, Any]:
 
 
 def save_generator(generator: LoadedGenerator, path: Path, others: "Mapping[str, torch.nn.Module]" = NOTHING) -> None:
-    """Write a generator file; `others` are further networks, by name, which `stored_networks` reads."""
+    """Write a generator file; `others` maps names to further networks for the file, such as the discriminator."""
     networks = {AVERAGED: generator.network, **{f"{name}/": network for name, network in others.items()}}
     tensors = {
         f"{prefix if others else ''}{name}": tensor.detach().cpu().contiguous()
@@ -124,7 +124,7 @@ def generator_path(run: str, key: str = "run") -> Path:
 
 
 def read_generator_header(path: Path) -> dict[str, Any]:
-    """Read a generator file's header; `refusing_generators` turns the errors into UserError."""
+    """Read and check the header of a generator file; raises OSError, ValueError or another error for an invalid file."""
     if not path.is_file():
         raise ValueError("the path is not a plain file")
     with safe_open(path, "np") as file:
@@ -144,7 +144,7 @@ def architecture_in(about: dict[str, Any]) -> Architecture:
 
 
 def stated_in(about: dict[str, Any]) -> dict[str, Any]:
-    """Return the licence and the data statement of a header, if the header has them."""
+    """Return those entries of a header that state the weights' licence and the origin of the training images."""
     return {name: about[name] for name in PROVENANCE if about.get(name) is not None}
 
 

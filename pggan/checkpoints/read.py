@@ -190,7 +190,7 @@ def newest_checkpoint(path: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def resolve_checkpoint(path: Path, key: str) -> tuple[Checkpoint, list[str]]:
-    """Open a checkpoint, or a run's newest valid checkpoint, with lines to log; raises UserError if none is valid."""
+    """Return the newest valid checkpoint of `path`, and warnings of corrupt ones; raises UserError if none is valid."""
     checkpoint, corrupt = newest_checkpoint(path)
     if checkpoint is not None:
         return checkpoint, [f"Passed over a corrupt checkpoint: {problem}" for problem in corrupt]

@@ -24,7 +24,7 @@ REFUSED = {
     "schedule": "the new schedule has another resolution or alpha at the checkpoint's number of images shown",
 }
 
-# Each value is the tensor's axis that grows with the number of classes.
+# {tensor name: axis}: this axis of the tensor is longer if there are more classes.
 CLASS_AXES = {"stem.dense.weight": 1, "head.score.weight": 0, "head.score.bias": 0}
 NAMED = 3  # a log line names at most 3 tensors
 # A network can start from the weights of another network only if these fields of the architecture are equal.
@@ -94,7 +94,7 @@ def check_resumable(
 def transfer(path: str, state: State) -> Iterator[str]:
     """Load the weights of another run, checkpoint or generator file into a new `state`; yields lines to log."""
     state_dicts = load_weights(path, state.g_ema.architecture)
-    yield f"Weights taken over from {path}. The optimizers, the images shown and the schedule start anew."
+    yield f"Weights taken over from {path}. The optimizers and the schedule start anew, with 0 images shown."
     networks = {"generator": state.g.network, "discriminator": state.d.network, "generator_ema": state.g_ema}
     for name, network in networks.items():
         own, theirs = network.state_dict(), state_dicts.get(name, {})
@@ -114,7 +114,7 @@ def taken_over(name: str, own: Tensor, theirs: Tensor) -> Tensor | None:
     Weights are averaged over the channels between grey and colour.  Additional classes keep the values of `own`.
     """
     theirs, kind = theirs.to(own.device), name.split(".", maxsplit=1)[0]
-    axis = CLASS_AXES.get(name, int(kind == "from_rgb"))  # this axis may differ in length
+    axis = CLASS_AXES.get(name, int(kind == "from_rgb"))  # only along this axis may the tensors differ in length
     if own.shape == theirs.shape:
         return theirs
     if own.shape[:axis] + own.shape[axis + 1 :] != theirs.shape[:axis] + theirs.shape[axis + 1 :]:
@@ -154,7 +154,7 @@ def load_weights(path: str, architecture: Architecture) -> StateDicts:
 
 
 def broadcast_state(state: State, reducer: GradientReducer, checkpoint: Checkpoint | None, group: ProcessGroup) -> None:
-    """Broadcast rank 0's `state`, and the gradient reducer's state in rank 0's `checkpoint`, to all ranks."""
+    """Copy rank 0's `state` to all ranks; the state of `reducer` is read from rank 0's `checkpoint` and copied, too."""
     tensors: StateDicts = {}
     with group.collective_errors():
         if group.is_main:

@@ -69,7 +69,7 @@ def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
     weights = {component: state_dicts[component] for component in read.NETWORKS}
     rest = {component: tensors for component, tensors in state_dicts.items() if component not in read.NETWORKS}
     with atomic_directory(run_dir / "checkpoints" / f"{images:09d}") as directory:
-        # The next start removes half-written files only in `directory`, so the generator file is written there first.
+        # The generator file is first written in `directory`, because the next start removes half-written files there.
         save_tensors(state_dicts["generator_ema"], directory / generators.GENERATOR_FILE, about)
         with atomic_write(run_dir / generators.GENERATOR_FILE) as temporary:
             os.replace(directory / generators.GENERATOR_FILE, temporary)
@@ -90,9 +90,9 @@ def require_finite(state_dicts: StateDicts, images: int | None = None) -> None:
 
 
 def prune(run_dir: Path, newest: int, keep: int) -> None:
-    """Remove all checkpoints but the best and the `keep` newest that have at most `newest` images."""
+    """Keep the best checkpoint and the last `keep` checkpoints up to `newest` images shown; remove all others."""
     found = read.checkpoints_of(run_dir)
-    # Checkpoints beyond `newest` are corrupt, or the run was restarted from an earlier checkpoint.
+    # This run did not continue from checkpoints with more than `newest` images, so these checkpoints are removed.
     ahead = [directory for directory in found if int(directory.name) > newest]
     valid = [directory for directory in found if directory not in ahead]
     best = read.best_of(valid)

@@ -13,7 +13,7 @@ from PIL import Image, ImageFilter
 from pggan.data.image_file import BadImage, Pixels, to_pil, to_pixels
 from pggan.data.writer import block_mean
 
-MAX_SIDE_FACTOR = 4  # a face over 4 times as wide as the photograph comes from wrong landmarks
+MAX_SIDE_FACTOR = 4  # a face over 4 times as wide as the photograph is refused, because its landmarks must be wrong
 SUPERSAMPLING = 4  # faces are rendered at 4 times the resolution, then averaged over blocks of 4x4 pixels
 Point = NDArray[np.float64]
 # Landmarks [4, 2] are (x, y) in pixels: left eye, right eye, left and right mouth corner, as the viewer sees them.

@@ -31,7 +31,7 @@ EXTENSIONS |= dict.fromkeys((".jpe", ".jfif", ".jfi", ".jif", ".pjpeg", ".pjp", 
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 PIXEL_LIMIT = 64_000_000
 BOMB_PIXELS = 16_000_000  # smaller images are never refused as decompression bombs
-BOMB_RATIO = 100  # more pixels per byte mean a decompression bomb; photographs have fewer than 10
+BOMB_RATIO = 100  # a file with over 100 pixels per byte is refused as a decompression bomb; photographs have under 10
 ORIENTATION_TAG = 0x0112
 TURNS = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
 TURN = {number: Image.Transpose[name] for number, name in enumerate(TURNS, 2)}  # the keys are EXIF orientations
@@ -93,7 +93,7 @@ def decode(file: ImageFile, channels: int, least_side: int = 0) -> tuple[Pixels,
         stream.seek(0)
         content, mode = stream.read(), image.mode
         kind = "JPEG" if image.format == "MPO" else str(image.format)
-        stored = "".join(str(tile[3]) for tile in getattr(image, "tile", ()))  # rawmode, such as L;4 for 4-bit grey
+        stored = "".join(str(tile[3]) for tile in getattr(image, "tile", ()))  # Pillow writes L;4 for 4-bit grey pixels
         pixels, is_odd = _jpeg_pixels(content, mode, least_side) if kind == "JPEG" else (None, False)
         if pixels is None:
             is_odd |= kind == "PNG" and _has_wrong_checksums(content)
@@ -214,7 +214,7 @@ def _orientation(image: Image.Image) -> Any:
         if "Raw profile type APP1" in info:  # older versions of ImageMagick write EXIF data under this name
             info.setdefault("Raw profile type exif", info["Raw profile type APP1"])
         xmp = info.get("XML:com.adobe.xmp") or info.get("xmp", b"").decode("latin-1")
-        info["XML:com.adobe.xmp"] = xmp.replace("'", '"')  # Pillow expects double quotes in XMP
+        info["XML:com.adobe.xmp"] = xmp.replace("'", '"')  # Pillow finds no orientation in XMP data with single quotes
         Image.Exif().load(info.get("exif", b""))  # unlike `getexif`, this raises an error for damaged data
         return Image.Image.getexif(image).get(ORIENTATION_TAG, 1)
     except Exception:  # damaged EXIF data raises nearly every type of error

@@ -151,7 +151,7 @@ def _make(source: Source, destination: Path, options: Options, digest: str, work
 
 
 def write_sheet(directory: Path, found: Findings) -> None:
-    """Write a picture of the faces, and note which photographs have several faces."""
+    """Write SHEET_FILE, a picture of up to 576 faces, and mark photographs with several faces in the report."""
     pyramid = ImagePyramid(directory)
     tile, count = min(SHEET_TILE, pyramid.resolution), min(SHEET_IMAGES, pyramid.images)
     tiles = pyramid.read(tile, np.arange(count) * pyramid.images // count)
@@ -175,7 +175,7 @@ def _alone(destination: Path) -> Iterator[None]:
             print(f"Another process is preparing {destination}; this one waits for it.", file=sys.stderr, flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-        path.unlink(missing_ok=True)  # after an error, the file stays for processes that wait for the lock
+        path.unlink(missing_ok=True)  # after an error, the lock file stays, because other processes may wait for it
 
 
 def _decode_all(found: Findings, layout: Layout, options: Options, pool: Workers) -> Layout:

@@ -30,7 +30,7 @@ INDEX_FILE = "index.json"
 PREPARE_AGAIN = "Prepare the dataset again, or copy it again."
 FORMAT = "pggan-pyramid"
 VERSION = 1
-SHARD_BYTES = 2**30  # the size is fixed, so that the same images always make the same files
+SHARD_BYTES = 2**30  # the shard size is fixed, so that the same images always make the same files
 LABELS_FILE, LABEL_BYTES = "labels.bin", 8
 MIN_IMAGES = 2
 
@@ -214,7 +214,7 @@ class ImagePyramid:
         self._mapped: dict[int, tuple[list[Images], NDArray[np.int64]]] = {}
 
     def read(self, resolution: int, indices: NDArray[np.integer[Any]], out: Images | None = None) -> Images:
-        """Read the images at `indices` [N] as [N, R, R, C], R = `resolution`, into the array `out` if given."""
+        """Return the images at `indices` [N] as [N, R, R, C], where R is `resolution`; fills `out` if it is given."""
         if indices.size and not 0 <= indices.min() <= indices.max() < self.images:
             raise IndexError(f"image indices must lie in 0..{self.images - 1}")
         shards, starts = self._shards(resolution)

@@ -26,7 +26,7 @@ PIECE_BYTES = 64 * MIB  # images are copied to the GPU in pieces of this size, t
 Indices = NDArray[np.int64]
 
 
-@lru_cache(maxsize=2)  # 2, because a batch may end in the next epoch
+@lru_cache(maxsize=2)  # two orders are kept, because a batch may end in the next epoch
 def epoch_order(seed: int, epoch: int, count: int) -> Indices:
     """Return the order of `count` images in `epoch`; the order depends only on `seed` and `epoch`."""
     return np.random.default_rng(counter_seed(seed, "order", epoch)).permutation(count)
@@ -131,8 +131,8 @@ class RealBatches:
         labels: bool,
         *,
         budget: int = 0,
-        phase_at: Callable[[int], Phase] | None = None,  # if given, the next batch is read in advance
-        indices: Callable[[int], Indices] = np.arange,  # maps the global batch size to this rank's positions
+        phase_at: Callable[[int], Phase] | None = None,  # the schedule; without it, no batch is read in advance
+        indices: Callable[[int], Indices] = np.arange,  # says which images of the global batch this rank loads
     ) -> None:
         self.pyramid = pyramid
         self.seed = seed
@@ -147,7 +147,7 @@ class RealBatches:
 
     def batch(self, phase: Phase, rng: StepRng) -> Reals:
         """Return this rank's part of the next batch, with one-hot labels if the training uses labels."""
-        if phase.batch not in self._on_device:  # copied only once, because a copy makes the CPU wait for the GPU
+        if phase.batch not in self._on_device:  # indices are copied once, because a copy makes the CPU wait for the GPU
             self._on_device[phase.batch] = torch.from_numpy(self._indices(phase.batch)).to(self.device)
         positions, shown = self._on_device[phase.batch], self._shown(phase, rng.images)
         stored = self._loader.get(phase.resolution, shown)  # [N, R, R, C]

@@ -1,4 +1,4 @@
-"""Find the faces in photographs, check the headers of image files, and report bad files and conversions."""
+"""Check image files before they become a dataset: find faces, read headers, and report files that are bad."""
 
 import json
 import multiprocessing
@@ -29,7 +29,7 @@ class Findings:
     source: Source
     headers: dict[str, ImageHeader] = field(default_factory=dict)  # {name of a readable file: header}
     reasons: dict[str, str] = field(default_factory=dict)  # {name of a bad file: why the file is bad}
-    notes: dict[str, list[str]] = field(default_factory=dict)  # {file name: notes such as "not square"}
+    notes: dict[str, list[str]] = field(default_factory=dict)  # {file name: remarks to report, such as "not square"}
 
     def good(self) -> list[Entry]:
         return [entry for entry in self.source.entries if entry.name not in self.reasons]
@@ -50,7 +50,7 @@ class Findings:
             if groups:
                 print("\n".join([title, *_lines(groups)]), file=sys.stderr)
         if others := self.source.others:
-            print(f"Passed over files without the extension of an image: {others}", file=sys.stderr)
+            print(f"Files that are not images were skipped. Their number, by extension: {others}", file=sys.stderr)
 
     def to_json(self, **more: object) -> str:
         counts = {"files": len(self.source.entries), "usable": len(self.good())}

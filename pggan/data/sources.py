@@ -33,7 +33,7 @@ class Entry(NamedTuple):
     problem: str | None = None  # why the file must not be opened
     label: str | None = None  # name of the image's class
     stamp: str = ""  # changes when the file changes; for example, size and time
-    header: ImageHeader | None = None  # only avatars (drawn images) have a header before they are opened
+    header: ImageHeader | None = None  # set only for generated faces (avatars), because their size is known beforehand
     face: Landmarks | None = None  # the face to cut out, with crop=faces
     offset: int = 0  # where the file begins in a tar archive, in bytes
 
@@ -44,7 +44,7 @@ class Source:
 
     description: dict[str, object]  # origin of the images, for index.json
     entries: list[Entry]
-    others: dict[str, int] = field(default_factory=dict)  # {extension: number of files that are no images}
+    others: dict[str, int] = field(default_factory=dict)  # {extension: number of files skipped as no images}
     table: Entry | None = None  # dataset.json of StyleGAN's tools, which may hold labels
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class Source:
 
 
 def source_of(description: dict[str, object], files: Iterable[Entry]) -> Source:
-    """Select the image files; an image's class is the image's first folder below the folders common to all images."""
+    """Select the image files; the class of an image is the name of the first folder that not all images share."""
     # Of several files with the same name in an archive, the last one counts, as after unpacking.
     found = {file.name: file for file in files if not re.search(r"(^|/)\.(?!\.?/)", file.name)}
     endings = {name: PurePosixPath(name).suffix.lower() for name in found}
@@ -127,7 +127,7 @@ def _zipped(path: Path) -> Iterator[Entry]:
             with suppress(UnicodeError):  # a name in another encoding stays unchanged
                 if not member.flag_bits & 0x800:  # some programs write UTF-8 names without the UTF-8 flag
                     name = name.encode("cp437").decode()
-                name = name.replace("\\", "/")  # some programs on Windows write backslashes
+                name = name.replace("\\", "/")  # some programs on Windows write paths with backslashes
             is_readable = member.compress_type in COMPRESSION and not member.flag_bits & 1
             problem = None if is_readable else "encrypted, or compressed by a method like Deflate64: unpack the archive"
             problem = SPECIAL if stat.S_ISLNK(member.external_attr >> 16) else problem

@@ -60,7 +60,7 @@ def matched(listed: Mapping[str, Value], names: Sequence[str]) -> dict[str, Valu
 def classes_of(labels: bool | str, source: Source, entries: Sequence[Entry]) -> tuple[list[str] | None, dict[str, int]]:
     """Return the sorted class names, and {file name: class index}; (None, {}) if `labels` is False.
 
-    With labels=True, the source's own table gives the classes, or else the folders; a path names another table.
+    If `labels` is a path, this table gives the classes.  If True, a dataset.json in `source` does, or else the folders.
     """
     if labels is False:
         return None, {}
@@ -82,7 +82,7 @@ def classes_of(labels: bool | str, source: Source, entries: Sequence[Entry]) -> 
     names = sorted(distinct, key=(lambda name: (int(name), name)) if all(map(str.isdecimal, distinct)) else None)
     if len(names) == len(entries) > MOST_ALONE:
         raise UserError(
-            f"labels={labels}: each of the {len(names)} images has a class of its own, {names[0]} for example.",
+            f"Every image has a class of its own: labels={labels} gives {len(names)} classes, such as {names[0]}.",
             "Several images have to share a class. Numbers and vectors as labels are not supported.",
         )
     numbers = {label: number for number, label in enumerate(names)}
@@ -96,7 +96,7 @@ def read_labels(content: bytes, names: Sequence[str]) -> dict[str, str]:
     """
     text = content.decode("utf-16" if content[:2] in (BOM_UTF16_LE, BOM_UTF16_BE) else "utf-8-sig")
     if text.lstrip()[:1] in ("{", "["):
-        # Pairs keep both labels of a name that occurs twice.  NaN is a missing label, as pandas writes missing labels.
+        # A dictionary would hide that a name has two labels, so JSON is read as pairs.  Pandas writes NaN for no label.
         rows = json.loads(text, object_pairs_hook=list, parse_constant=lambda _: None)
         rows = next((value for key, value in rows if key == "labels"), rows)
         if rows is None:
@@ -114,7 +114,7 @@ def read_labels(content: bytes, names: Sequence[str]) -> dict[str, str]:
         text = "" if label is None else normalize("NFC", str(label).strip())
         is_fraction = NUMBER.fullmatch(text) and not float(text.replace(",", ".")).is_integer()
         if is_fraction or isinstance(label, list):
-            raise ValueError(f"{name} has the label {label}, but a label is the name or the number of a class")
+            raise ValueError(f"{name} has the label {label}; a label has to be the name or the number of a class")
         if text and found.setdefault(plain(str(name)), text) != text:
             raise ValueError(f"{name} has two labels, {found[plain(str(name))]} and {text}")
     return matched(found, names)
