@@ -77,7 +77,7 @@ def load_generator(run: str, device: "torch.device", key: str = "run") -> Loaded
 
 
 def describe_generator(generator: LoadedGenerator) -> dict[str, Any]:
-    """Return the header of a generator file: training progress, architecture, classes and licence."""
+    """Return the header for a file of `generator`: training progress, architecture, classes and licence."""
     stage = {"images": generator.images, "resolution": generator.resolution, "alpha": generator.alpha}
     names = {CLASS_NAMES: list(generator.class_names)} if generator.class_names else {}
     stated = {name: text for name in PROVENANCE if (text := getattr(generator, name)) is not None}
@@ -124,9 +124,9 @@ def generator_path(run: str, key: str = "run") -> Path:
 
 
 def read_generator_header(path: Path) -> dict[str, Any]:
-    """Read and check the header of a generator file; raises OSError, ValueError or another error for an invalid file."""
+    """Read and check the header of a generator file; raises OSError, ValueError or another error for invalid files."""
     if not path.is_file():
-        raise ValueError("the path is not a plain file")
+        raise ValueError("the path is not a regular file")
     with safe_open(path, "np") as file:
         about = parse_json((file.metadata() or {})[HEADER_KEY])
     architecture = architecture_in(about)
@@ -150,7 +150,7 @@ def stated_in(about: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def refusing_generators(path: Path) -> Iterator[None]:
-    """Turn errors that mean an invalid generator file into UserError."""
+    """Raise UserError if the `with` block fails because the generator file `path` is invalid."""
     try:
         yield
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:
@@ -181,7 +181,7 @@ def save_tensors(tensors: dict[str, "torch.Tensor"], path: Path, metadata: dict[
     from safetensors.torch import save_file
 
     path.touch()
-    mode = S_IMODE(path.stat().st_mode)  # safetensors sets mode 0600, so this mode is restored below
+    mode = S_IMODE(path.stat().st_mode)  # safetensors sets the file mode to 0600, so this mode is restored below
     try:
         save_file(tensors, path, metadata)
     except SafetensorError as error:

@@ -86,7 +86,7 @@ class Checkpoint:
 
 
 def open_checkpoint(directory: Path) -> Checkpoint:
-    """Verify a checkpoint; raises CorruptCheckpoint, or UserError for an unknown version."""
+    """Verify and open a checkpoint; raises CorruptCheckpoint if a file is invalid, UserError for an unknown version."""
     try:
         header = read_header(directory)
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -104,7 +104,7 @@ def open_checkpoint(directory: Path) -> Checkpoint:
 
 
 def read_header(directory: Path) -> dict[str, Any]:
-    """Read and verify state.json; raises UserError for an unknown version, or another error if invalid."""
+    """Read and verify state.json; raises UserError for an unknown version, and other errors for an invalid file."""
     header = parse_json((directory / STATE_FILE).read_bytes())
     if (version := header["version"]) not in VERSIONS:
         problem = f"{directory} has checkpoint version {version}; this program reads version {VERSIONS[-1]}."
@@ -125,7 +125,7 @@ def write_header(directory: Path, header: dict[str, Any]) -> None:
 
 
 def checksum_of(header: dict[str, Any]) -> str:
-    """Compute the SHA-256 of a state.json without the entry for the checksum."""
+    """Compute the checksum of a state.json: the SHA-256 of all entries but the checksum."""
     rest = {key: value for key, value in header.items() if key != CHECKSUM}
     return sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
@@ -161,7 +161,7 @@ def best_of(directories: Sequence[Path]) -> Path | None:
 
 
 def choose_checkpoint(run: str, choice: str | int) -> str:
-    """Find the checkpoint that `choice` (newest, best or a number of images) names; raises UserError if missing."""
+    """Return the path of the checkpoint `choice`: newest, best or a number of images; raises UserError if missing."""
     if choice == NEWEST:
         return run
     found = checkpoints_of(Path(run))

@@ -115,7 +115,7 @@ class CheckpointWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Finish the write, except after Ctrl-C; if the `with` block failed, an error of the write is dropped."""
+        """Wait for the write, except after Ctrl-C; if the `with` block failed, an error of the write is ignored."""
         if kind is None or issubclass(kind, Exception):
             with nullcontext() if kind is None else suppress(Exception):
                 self.wait()
@@ -138,9 +138,9 @@ class CheckpointWriter:
         return self._thread is not None and self._thread.is_alive()
 
     def wait(self) -> None:
-        """Wait until the snapshot is on the disk, and raise the error of the background thread."""
+        """Wait until the snapshot is on the disk; raises the error of the background thread, if there was one."""
         if self._thread is not None:
-            self._thread.join()  # a thread that frees tensors while Python exits could abort the process
+            self._thread.join()  # if this thread freed tensors while Python exits, the process could abort
         problem, self._problem = self._problem, None
         if problem is not None:
             raise problem

@@ -73,7 +73,7 @@ def known_set(name: str, root: Path) -> Source:
 STYLE = "toon-head"  # the DiceBear library draws avatars in this style
 # Without these background colours, DiceBear would draw the same white background in every image.
 BACKGROUNDS = ["b6e3f4", "c0aede", "d1d4f9", "ffd5dc", "ffdfbf", "a3c4a8", "e8b4a0", "8fb8de"]
-MIN_DRAWN_SIDE = 64  # thin lines vanish in a drawing with fewer pixels per side
+MIN_DRAWN_SIDE = 64  # in a drawing with fewer pixels per side, thin lines would vanish
 
 
 def avatars(count: int, resolution: int) -> Source:
@@ -109,7 +109,7 @@ def _definition() -> dict[str, Any]:
     return content
 
 
-@cache  # cached, because building the style takes as long as drawing fifty avatars
+@cache  # cached, because building the style takes as long as drawing 50 avatars
 def _style() -> Any:
     from dicebear import Style
 

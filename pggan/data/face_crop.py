@@ -49,7 +49,7 @@ def align_face(pixels: Pixels, landmarks: Landmarks, resolution: int) -> Pixels:
     if side > MAX_SIDE_FACTOR * max(pixels.shape):
         raise BadImage("landmarks far outside the image")
     shrink = floor(side / resolution / SUPERSAMPLING)
-    if shrink > 1:  # a photograph far larger than needed is scaled down first, to save time
+    if shrink > 1:  # to save time, a photograph far larger than needed is scaled down first
         height, width = (max(1, round(length / shrink)) for length in pixels.shape[:2])
         scale = np.array([width / pixels.shape[1], height / pixels.shape[0]])
         pixels = to_pixels(to_pil(pixels).resize((width, height), Image.Resampling.BOX))
@@ -67,7 +67,7 @@ def align_face(pixels: Pixels, landmarks: Landmarks, resolution: int) -> Pixels:
 
 
 def _turned(vector: Point) -> Point:
-    return np.array([-vector[1], vector[0]])  # rotated by 90 degrees clockwise, because y points down
+    return np.array([-vector[1], vector[0]])  # y points down in images, so this turns a vector clockwise by 90 degrees
 
 
 def _window(pixels: Pixels, low: NDArray[Any], high: NDArray[Any], side: float) -> Pixels:

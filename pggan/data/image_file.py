@@ -55,7 +55,7 @@ KEY_IN_8_BITS: dict[str, Callable[[Any], Any]] = {
     "L;4": lambda grey: 17 * grey,
     "RGB;16B": lambda colour: tuple(value >> 8 for value in colour),
 }
-PNG_METADATA = re.compile(rb"[a-z](?!LTE|RNS)")  # these PNG chunks do not change pixels
+PNG_METADATA = re.compile(rb"[a-z](?!LTE|RNS)")  # PNG chunks with these names do not change pixels
 MARKER = re.compile(rb"\xff+([\x02-\xcf\xd9-\xfe])")  # marks the start of a JPEG segment, or the end of the image
 
 
@@ -85,7 +85,7 @@ def read_header(file: ImageFile) -> ImageHeader:
 
 
 def decode(file: ImageFile, channels: int, least_side: int = 0) -> tuple[Pixels, list[str]]:
-    """Decode an image file to upright pixels [H, W, C], with notes such as "transparency"; raises BadImage.
+    """Decode an image file to upright pixels [H, W, C]; also returns remarks such as "transparency".  Raises BadImage.
 
     If `least_side` is not 0, a JPEG file may be decoded at a reduced size with sides of at least `least_side` pixels.
     """
@@ -193,14 +193,14 @@ def _jpeg_pixels(content: bytes, mode: str, least_side: int) -> tuple[Pixels | N
 
 
 def _mended_jpeg(content: bytes) -> bytes:
-    """Remove the harmless faults of a JPEG file, because libjpeg reports only the first fault of a file."""
+    """Return a JPEG file without harmless faults, because libjpeg reports only a file's first fault, serious or not."""
     parts, place = [content[:2]], 2
     while (found := MARKER.search(content, place)) and found[1] != b"\xd9":
         place = found.end() + int.from_bytes(content[found.end() : found.end() + 2])
         segment = b"\xff" + found[1] + content[found.end() : place]
         if found[1] not in b"\xe1\xe2\xe3\xe4\xe5\xe6\xe7\xe8\xe9\xea\xeb\xec\xed\xef\xfe":
             parts.append(re.sub(rb"(?<=^\xff\xe0..JFIF\0).", b"\1", segment, flags=re.DOTALL))
-        if found[1] == b"\xda":  # the pixels of a JPEG file follow an SOS segment
+        if found[1] == b"\xda":  # in a JPEG file, pixels follow each segment of this kind (SOS)
             after = MARKER.search(content, place)
             pixels = content[place : after.start() if after else None].rstrip(b"\0")
             parts.append(pixels + b"\0" * pixels.endswith(b"\xff"))  # a JPEG file writes a pixel byte ff as ff 00
@@ -223,7 +223,7 @@ def _orientation(image: Image.Image) -> Any:
 
 @lru_cache(maxsize=16)  # cached, because a camera writes the same profile into all files
 def _transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
-    """Make the transform from a colour profile to sRGB; None if no 8-bit value changes by more than 1."""
+    """Return the transform from a colour profile to sRGB, or None if it changes no 8-bit value by more than 1."""
     given, wanted = ImageCms.ImageCmsProfile(BytesIO(profile)), ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB"))
     if mode == "L" and given.profile.xcolor_space == "RGB ":
         mode = "RGB"
@@ -256,9 +256,9 @@ def _converted(
 
 
 def load_image(file: ImageFile, resolution: int, channels: int, crop: str) -> tuple[Pixels, list[str]]:
-    """Load an image file as [resolution, resolution, C], with notes on the conversion; raises BadImage.
+    """Load an image file as [resolution, resolution, C]; also returns remarks on the conversion.  Raises BadImage.
 
-    The crop `center` keeps the middle of the image, `resize` squashes the image, and `pad` adds white borders.
+    crop=center keeps the middle of the image, crop=resize squashes the image, and crop=pad adds white borders.
     """
     pixels, notes = decode(file, channels)
     height, width, _ = pixels.shape
@@ -270,7 +270,7 @@ def load_image(file: ImageFile, resolution: int, channels: int, crop: str) -> tu
     elif crop == "pad" and height != width:
         photo, side = pixels, max(height, width)
         if side**2 > 4 * PIXEL_LIMIT:
-            raise BadImage(f"too long and thin: with white borders, it would have {side}x{side} pixels")
+            raise BadImage(f"too long and thin: {side}x{side} pixels with white borders")
         pixels = np.full((side, side, channels), 255, np.uint8)
         _middle(pixels, height, width)[:] = photo
     if pixels.shape[0] % resolution or pixels.shape[1] % resolution:

@@ -52,7 +52,7 @@ def find_faces(image: Image.Image) -> list[Landmarks]:
 
 
 def search(image: Image.Image) -> Tensor:
-    """Find boxes [N, 4] that may hold faces, with the first network at several scales of `image`."""
+    """Return boxes [N, 4] that may hold faces; the first network searches `image` at several scales."""
     size, scale = torch.tensor(image.size), SEARCH.side / SMALLEST
     boxes, scores = [torch.empty(0, 4)], [torch.empty(0)]
     while min(shape := (size * scale).round().int().tolist()) >= SEARCH.side:
@@ -67,7 +67,7 @@ def search(image: Image.Image) -> Tensor:
 
 
 def refined(image: Tensor, boxes: Tensor, network: Network) -> tuple[Tensor, Tensor]:
-    """Drop the boxes without a face, and correct the others; returns boxes [N, 4] and landmarks [N, 5, 2]."""
+    """Drop boxes in which `network` sees no face, and correct the others; returns boxes [N, 4], landmarks [N, 5, 2]."""
     middle, half = (boxes[:, :2] + boxes[:, 2:]) / 2, (boxes[:, 2:] - boxes[:, :2]).amax(1, keepdim=True) / 2
     boxes = torch.cat([middle - half, middle + half], 1)  # each box becomes a square
     crops = roi_align(image, [boxes], network.side, sampling_ratio=2, aligned=True)
@@ -94,7 +94,7 @@ def outputs(network: Network, images: Tensor) -> list[Tensor]:
         x = F.prelu(F.conv2d(x, weight.permute(3, 2, 0, 1), bias), slope.flatten())
         x = F.max_pool2d(x, pool, 2, ceil_mode=True) if pool else x
     if network is not SEARCH:
-        x = x.permute(0, 3, 2, 1).flatten(1)  # the weights expect the order [N, W, H, C]
+        x = x.permute(0, 3, 2, 1).flatten(1)  # the next weights expect values in the order [N, W, H, C]
         x = F.prelu(x @ layers.pop(0) + layers.pop(0), layers.pop(0))
     found = []
     while layers:

@@ -60,7 +60,7 @@ def run(config: PrepareConfig) -> int:
     if options.crop == "faces":
         print(f"{pyramid.path / SHEET_FILE} shows the faces.")
     if source.table is not None and not classes:
-        print(f"The source has a table {source.table.name}; labels=true takes the labels in this table.")
+        print(f"The source has a table {source.table.name}. Set labels=true to use its labels.")
     places = {"data.path": pyramid.path, "run_dir": Path("outputs", pyramid.path.name)}
     print(next_command("train", *["data.labels=true"] * bool(classes), "hours=2", **places))
     return 0
@@ -93,7 +93,7 @@ def training_pyramid(
 ) -> Path:
     """Return the dataset directory for training up to `resolution`; a missing dataset is made in the folder `cache`.
 
-    `path` is a dataset, or images as for `open_source`.  Without `path`, `count` avatars (cartoon faces) are drawn.
+    `path` is a dataset or a source of images.  Without `path`, a dataset of `count` cartoon faces (avatars) is made.
     """
     if path is None:
         cached = Path(cache, f"avatars-{STYLE}-{count}-{resolution}px")
@@ -104,7 +104,7 @@ def training_pyramid(
         return Path(path)
     options = Options(max_resolution=resolution, crop=crop, channels=channels, labels=labels)
     source = open_source(path, cache)
-    digest = digest_of(source, options)[:12]  # because of the digest, changed images get a new directory
+    digest = digest_of(source, options)[:12]  # the digest in the name gives changed images a new directory
     cached = Path(cache, f"{Path(str(source.description['name'])).name}-{resolution}px-{digest}")
     if not cached.exists():
         print(f"Preparing {path} for this run and later runs, into {cached}.", file=sys.stderr)
@@ -179,7 +179,7 @@ def _alone(destination: Path) -> Iterator[None]:
 
 
 def _decode_all(found: Findings, layout: Layout, options: Options, pool: Workers) -> Layout:
-    """Write the good files into the shards, and start over without the bad files until every file can be decoded."""
+    """Write all good images into the shards; if some can't be decoded, start again without these images."""
     while True:
         slots = {entry.name: slot for slot, entry in enumerate(found.good())}
         layout = layout._replace(images=len(slots))
@@ -199,7 +199,7 @@ _photograph = lru_cache(maxsize=1)(decode)  # cached, because a photograph may h
 
 
 def _decode(layout: Layout, crop: str, item: tuple[int, Entry]) -> tuple[str, list[str] | str]:
-    """Write an image to the shards; returns the file's name with notes on the conversion, or with an error."""
+    """Write an image to the shards; returns the file's name, and a list of remarks or the message of an error."""
     slot, entry = item
     try:
         if entry.face is None:
@@ -214,7 +214,7 @@ def _decode(layout: Layout, crop: str, item: tuple[int, Entry]) -> tuple[str, li
 
 
 def top_level(found: Findings, options: Options) -> int:
-    """Choose the resolution of a dataset; smaller images become bad files."""
+    """Choose the resolution of a dataset, and add smaller images to the bad files in `found`."""
     headers = {entry.name: found.headers[entry.name] for entry in found.good()}
     sides = {name: usable_side(header.width, header.height, options.crop) for name, header in headers.items()}
     usable = sorted(side for side in sides.values() if side >= MIN_RESOLUTION) or [MIN_RESOLUTION]

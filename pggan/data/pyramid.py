@@ -44,7 +44,7 @@ def levels_up_to(resolution: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A file of a dataset, as index.json describes the file."""
+    """The entry of index.json about one file of the dataset."""
 
     file: str
     images: int
@@ -63,7 +63,7 @@ def shard_name(level: int, number: int) -> str:
 
 
 def shards_of(level: int, channels: int, images: int) -> Iterator[StoredFile]:
-    """Yield the shards for `images` images at the resolution `level`, with empty checksums."""
+    """Yield the shards that hold `images` images at the resolution `level`; the checksums are left empty."""
     most = images_per_shard(level, channels)
     for number, first in enumerate(range(0, images, most)):
         count = min(most, images - first)
@@ -168,7 +168,7 @@ def open_pyramid(
 class ImagePyramid:
     """A dataset that is opened for reading; raises UserError if files are missing, invalid or of the wrong size.
 
-    `labels` is int64 [N], or None without classes.  `fingerprint` depends on all images and labels.
+    `labels` is int64 [N], or None without classes.  `fingerprint` is a hash of all images and labels.
     """
 
     def __init__(self, path: Path) -> None:
@@ -179,7 +179,7 @@ class ImagePyramid:
         except OSError as error:
             raise UserError(
                 f"{self.path} is not a prepared dataset: {INDEX_FILE} cannot be read ({error.strerror}).",
-                f"Prepare one with `pggan prepare source=FOLDER dest={self.path}`.",
+                f"Prepare a dataset with `pggan prepare source=FOLDER dest={self.path}`.",
             ) from error
         except ValueError as error:
             raise UserError(f"{self.path / INDEX_FILE} is not usable: {error}.", PREPARE_AGAIN) from error
@@ -231,7 +231,7 @@ class ImagePyramid:
         return sum(shard.bytes for shard in self._index.levels[resolution])
 
     def verify(self, resolutions: Iterable[int] | None = None) -> None:
-        """Raise UserError if a checksum of the labels, or of images at `resolutions` (None: all), is wrong."""
+        """Verify the labels and the images at `resolutions` (None: all); raises UserError if a file was changed."""
         files = self._index.files(self.resolutions if resolutions is None else resolutions)
         for stored, digest in zip(files, checksums(self.path, files), strict=True):
             if digest != stored.sha256:

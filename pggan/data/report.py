@@ -40,8 +40,8 @@ class Findings:
         if bad == total or (bad and on_bad == "stop"):
             remedy = "Repair or remove these files, or leave them out with on_bad=report."
             if bad == total:
-                remedy = "Repair these files as the reasons say, or give other images. For small images,"
-                remedy += " give a smaller max_resolution= (schedule.final_resolution= when training)."
+                remedy = "Repair these files as the reasons say, or give other images."
+                remedy += " For small images, give a smaller max_resolution= (in training: schedule.final_resolution=)."
             raise UserError("\n".join([f"{bad} of {total} images cannot be used:", *_lines(self._bad())]), remedy)
 
     def show(self) -> None:
@@ -103,7 +103,7 @@ def header_of(entry: Entry) -> tuple[str, ImageHeader | str]:
 
 
 def with_found_faces(source: Source, workers: Workers) -> Source:
-    """Replace each photograph of `source` by its faces; a photograph without a face becomes a bad file."""
+    """Return `source` with one entry for each face in the photographs; a photograph without a face counts as bad."""
     from pggan.data import mtcnn  # importing torch takes seconds
 
     for network in mtcnn.NETWORKS:

@@ -30,7 +30,7 @@ class Entry(NamedTuple):
 
     name: str  # path relative to the source, with slashes
     file: ImageFile
-    problem: str | None = None  # why the file must not be opened
+    problem: str | None = None  # why the file is refused without being opened
     label: str | None = None  # name of the image's class
     stamp: str = ""  # changes when the file changes; for example, size and time
     header: ImageHeader | None = None  # set only for generated faces (avatars), because their size is known beforehand
@@ -49,14 +49,14 @@ class Source:
 
     def __post_init__(self) -> None:
         if not self.entries:
-            remedy = f"Images are files ending in {', '.join(EXTENSIONS)}; linked folders are skipped: use cp -rL."
+            remedy = f"Images are files ending in {', '.join(EXTENSIONS)}. Links to folders are skipped: use cp -rL."
             raise UserError(
                 f"There are no images in {self.description['name']}. Other files: {self.others or 'none'}.", remedy
             )
         self.entries = sorted(self.entries, key=lambda entry: entry.file.path)
 
     def in_reading_order(self) -> list[Entry]:
-        """Sort the entries by offset, because a step back in a compressed tar archive is slow."""
+        """Sort the entries as they lie in a tar archive, because going back in a compressed archive is slow."""
         return sorted(self.entries, key=lambda entry: entry.offset)
 
 
@@ -104,7 +104,7 @@ def _open_below(path: Path, root: Path) -> BinaryIO:
 
 
 def archive_source(path: Path) -> Source:
-    """List the image files of a zip or tar archive; raises UserError for a damaged archive or another file."""
+    """List the image files of a zip or tar archive; raises UserError if `path` is not an undamaged archive."""
     kind, members = ("zip", _zipped) if zipfile.is_zipfile(path) else ("tar", _tarred)
     try:
         return source_of({"kind": kind, "name": path.name}, members(path))

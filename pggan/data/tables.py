@@ -28,7 +28,7 @@ NUMBER = re.compile(r"[-+]?\d*[.,]?\d+(e[-+]?\d+)?", re.IGNORECASE)
 
 
 def with_landmarks(source: Source, path: Path) -> Source:
-    """Add the landmarks in the JSON file {name: points} to `source`; images without landmarks become bad files."""
+    """Add the landmarks in the JSON file {name: points} to `source`; images without landmarks count as bad."""
     with _refused(f"landmarks={path}", '{"a.jpg": [[x, y], …]} with 4, 5 or 68 points'):
         listed = {name: landmarks_from(points) for name, points in parse_json(path.read_bytes()).items()}
     faces, missing = matched(listed, [entry.name for entry in source.entries]), "no landmarks in the landmarks file"
@@ -52,7 +52,7 @@ def plain(name: str) -> str:
 
 
 def matched(listed: Mapping[str, Value], names: Sequence[str]) -> dict[str, Value]:
-    """Select the entries of a table {name: value} whose name is in `names`."""
+    """Return {name: value} for those of `names` that are in the table `listed`."""
     table = {plain(name): value for name, value in listed.items()}
     return {name: table[plain(name)] for name in names if plain(name) in table}
 

@@ -43,10 +43,9 @@ class Workers(AbstractContextManager["Workers"]):
         self._pool.shutdown(cancel_futures=True)
 
     def in_order(self, title: str, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-        """Yield `function(item)` for each item in order, and show a progress bar; UserError if a worker is killed."""
+        """Yield `function(item)` for each item in order, and show progress; raises UserError if a worker is killed."""
         results: Iterator[Result] = map(function, items)
         if min(self.count, len(items)) > 1:
-            # Few items are sent in smaller batches, so that every worker gets a batch.
             size = max(1, min(MAX_BATCH, len(items) // (4 * self.count)))
             results = self._pool.map(function, items, chunksize=size)
         try:

@@ -46,7 +46,7 @@ class Layout(NamedTuple):
                 file.truncate(shard.bytes)
 
     def write(self, slot: int, image: Images) -> None:
-        """Write `image` [R, R, C], at all resolutions, as image number `slot`."""
+        """Write `image` [R, R, C] into the shards of all resolutions, as image number `slot`."""
         for pixels in all_levels(image):
             number, place = divmod(slot, images_per_shard(len(pixels), self.channels))
             with open(f"{self.directory}/{shard_name(len(pixels), number)}", "r+b") as file:
@@ -80,7 +80,7 @@ def block_sums(image: NDArray[Any], resolution: int, kind: type[np.unsignedinteg
         rows += image[offset::tall]
     parts = rows.reshape(-1, wide * channels).T
     sums = np.empty((parts.shape[1], channels), kind)
-    for channel in range(channels):  # this loop is faster than numpy's loop over 3 channels
+    for channel in range(channels):  # summing one channel at a time is faster than summing all at once
         np.add(parts[channel], parts[channel + channels] if wide > 1 else 0, out=sums[:, channel])
         for part in parts[channel + 2 * channels :: channels]:
             sums[:, channel] += part
