@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pggan.networks.networks import Generator
 
 VERSION = 4  # version of a generator file's header
-STATE_FILE = "state.json"  # this file of a checkpoint holds images shown, architecture and checksums
+STATE_FILE = "state.json"  # this file of a checkpoint holds the progress, the architecture and the checksums
 WEIGHTS_FILE = "weights.safetensors"  # this file of a checkpoint holds G, D and the averaged G
 AVERAGED = "generator_ema/"  # in WEIGHTS_FILE, the tensor names of the averaged G have this prefix
 GENERATOR_FILE = "generator.safetensors"  # this file of a run holds the newest averaged G

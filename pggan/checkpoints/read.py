@@ -30,7 +30,7 @@ STATE_TENSORS_FILE = "state.safetensors"
 CHECKSUM = "sha256"  # this entry of state.json is the checksum of all other entries
 NETWORKS = ("generator", "discriminator", "generator_ema")
 COMPONENTS = (*NETWORKS, "optimizer_g", "optimizer_d", "grad_scaler")
-NEWEST, BEST = "newest", "best"  # the configuration key checkpoint= has these values
+NEWEST, BEST = "newest", "best"  # the configuration key checkpoint= accepts these words
 CONFIG_FILE = "config.yaml"  # every run directory has this file
 OUTPUTS = Path("outputs")  # run directories are here by default
 EVENTS = "events.out.tfevents.*"  # TensorBoard reads these files in a run directory
@@ -58,7 +58,7 @@ class Checkpoint:
         return Architecture.from_plain(self.header["architecture"])
 
     def file_of(self, component: str) -> tuple[str, str]:
-        """Return the file of a network or optimizer, and the prefix of the tensors' names in this file."""
+        """Return the file that holds a network or optimizer, and the prefix of the tensors' names in this file."""
         if (alone := f"{component}.safetensors") in self.header["files"]:
             return alone, ""
         return (WEIGHTS_FILE if component in NETWORKS else STATE_TENSORS_FILE), f"{component}/"

@@ -55,7 +55,7 @@ def find_resume_point(resume: str, run_dir: Path) -> tuple[Checkpoint | None, li
 
 
 def check_networks(checkpoint: Checkpoint, architecture: Architecture) -> None:
-    """Raise UserError if the networks of `checkpoint` have another architecture."""
+    """Raise UserError if the networks of `checkpoint` have another architecture than `architecture`."""
     if found := list(architecture.differences(checkpoint.architecture)):
         alone = f"pggan train run_dir={checkpoint.directory.parent.parent}, without other keys, resumes this run."
         alone += " If the images have moved, add data.path=."

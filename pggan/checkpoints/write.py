@@ -109,7 +109,7 @@ class CheckpointWriter:
         self.every_seconds = inf if every_minutes is None else 60 * every_minutes
         self._begun = time.monotonic()  # when the newest write began
         self._thread: Thread | None = None
-        self._problem: Exception | None = None  # the thread's error, which `wait` raises
+        self._problem: Exception | None = None  # the error of the background thread, which `wait` raises
 
     def __enter__(self) -> Self:
         return self

@@ -109,7 +109,7 @@ def decode(file: ImageFile, channels: int, least_side: int = 0) -> tuple[Pixels,
                 has_bad_profile = True
         notes = {
             f"{kind} with the extension of another format": EXTENSIONS.get(file.path.suffix.lower(), kind) != kind,
-            f"an odd {kind} file, but with all pixels": is_odd,
+            f"a faulty {kind} file with intact pixels": is_odd,
             "16 bits, scaled to 8": mode.startswith("I") or ";16" in stored,
             "CMYK, converted to RGB": mode == "CMYK",
             "a palette, converted": mode in ("P", "PA"),
@@ -131,7 +131,7 @@ def _opened(file: ImageFile) -> Iterator[tuple[Image.Image, BinaryIO]]:
     """Open an image file; any error, also in the `with` block, becomes a BadImage."""
     try:
         with file.open() as stream, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow warns of EXIF errors, and of large sizes, which are checked below
+            warnings.simplefilter("ignore")  # Pillow's warnings (EXIF, size) are hidden; the size is checked below
             if (size := stream.seek(0, 2)) == 0:
                 raise BadImage("empty file")
             pillow_file.LOAD_TRUNCATED_IMAGES = True  # this makes Pillow accept wrong checksums of PNG metadata

@@ -44,7 +44,7 @@ NETWORKS = SEARCH, REFINE, FINISH = (
 
 @torch.inference_mode()
 def find_faces(image: Image.Image) -> list[Landmarks]:
-    """Find the landmarks of each face in a colour image, the largest face first."""
+    """Return the landmarks of each face in a colour image, the largest face first."""
     boxes, _ = refined(to_tensor(image), search(image), REFINE)
     boxes, points = refined(to_tensor(image), boxes, FINISH)
     order = (boxes[:, 0] - boxes[:, 2]).argsort()

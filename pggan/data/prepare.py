@@ -107,7 +107,7 @@ def training_pyramid(
     digest = digest_of(source, options)[:12]  # the digest in the name gives changed images a new directory
     cached = Path(cache, f"{Path(str(source.description['name'])).name}-{resolution}px-{digest}")
     if not cached.exists():
-        print(f"Preparing {path} for this run and later runs, into {cached}.", file=sys.stderr)
+        print(f"The images are prepared once, for this run and later runs: {path} becomes {cached}.", file=sys.stderr)
         prepare(source, cached, options)
     return cached
 

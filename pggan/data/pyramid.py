@@ -78,7 +78,7 @@ def checksums(directory: Path, files: Iterable[StoredFile]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Index:
-    """The content of index.json; `levels` maps each resolution to the shards of the resolution."""
+    """The content of index.json; `levels` maps each resolution to the shards with images of this resolution."""
 
     images: int
     channels: int

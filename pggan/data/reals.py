@@ -94,7 +94,7 @@ class Loader:
         return images
 
     def prefetch(self, resolution: int, indices: Indices) -> None:
-        """Start loading the images of the next `get` in another thread."""
+        """Start loading images in another thread, for the next call of `get`."""
         self._ahead = (resolution, indices.tobytes()), self._reader.submit(self._load, resolution, indices)
 
     def _level(self, resolution: int) -> Tensor:

@@ -32,7 +32,7 @@ class Entry(NamedTuple):
     file: ImageFile
     problem: str | None = None  # why the file is refused without being opened
     label: str | None = None  # name of the image's class
-    stamp: str = ""  # changes when the file changes; for example, size and time
+    stamp: str = ""  # a text that changes with the file, such as its size and time of change
     header: ImageHeader | None = None  # set only for generated faces (avatars), because their size is known beforehand
     face: Landmarks | None = None  # the face to cut out, with crop=faces
     offset: int = 0  # where the file begins in a tar archive, in bytes
@@ -124,7 +124,7 @@ def _zipped(path: Path) -> Iterator[Entry]:
     with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
             name = member.filename
-            with suppress(UnicodeError):  # a name in another encoding stays unchanged
+            with suppress(UnicodeError):  # a name that is not UTF-8 stays unchanged
                 if not member.flag_bits & 0x800:  # some programs write UTF-8 names without the UTF-8 flag
                     name = name.encode("cp437").decode()
                 name = name.replace("\\", "/")  # some programs on Windows write paths with backslashes

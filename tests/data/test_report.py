@@ -115,8 +115,8 @@ LEFT_OUT = {
 # What is used, and noted.
 NOTED = {
     "linear.png": (GAMMA, "a gamma other than sRGB's, ignored"),
-    **{name: (content, "an odd JPEG file, but with all pixels") for name, content in ODD.items()},
-    "comment.png": (flipped_bit(COMMENTED, COMMENTED.index(b"Comment") + 9), "an odd PNG file, but with all pixels"),
+    **{name: (content, "a faulty JPEG file with intact pixels") for name, content in ODD.items()},
+    "comment.png": (flipped_bit(COMMENTED, COMMENTED.index(b"Comment") + 9), "a faulty PNG file with intact pixels"),
     "cmyk.jpg": (CMYK, "CMYK, converted to RGB"),
     "grey16.png": (encoded(Image.fromarray(np.full((64, 64), 999, np.uint16)), "PNG"), "16 bits, scaled to 8"),
     "rgba.png": (encoded(photo(4).convert("RGBA"), "PNG"), "transparency"),
