@@ -55,7 +55,7 @@ def launch(
             ended.write_text(str(EXIT_INTERRUPTED))
             reached = False
             for file in Path(folder).glob("pid-*"):
-                with suppress(ProcessLookupError, ValueError):  # The rank has ended, or is still writing its pid.
+                with suppress(ProcessLookupError, ValueError):  # A rank may have ended, or be writing its pid.
                     os.kill(int(file.read_text()), number)
                     reached = True
             if not reached:
@@ -99,8 +99,8 @@ def run_ranks(folder: str, count: int, nnodes: int, rdzv_endpoint: str | None, m
     except (RendezvousError, OSError) as error:
         raise UserError(
             f"The machines did not meet at distributed.rdzv_endpoint={rdzv_endpoint}, or were disconnected: {error}",
-            f"Start the same command on all {nnodes} machines within five minutes. The endpoint is ADDRESS:PORT "
-            "of one machine: all machines must be able to reach this address, and the port must be free.",
+            f"Start the same command on all machines within five minutes (distributed.nnodes={nnodes}). The endpoint "
+            "is ADDRESS:PORT of one machine: all machines must be able to reach it, and the port must be free.",
         ) from error
     return True
 
@@ -137,7 +137,7 @@ def end_with_parent(parent: int) -> None:
 
 
 def meeting_place(endpoint: str) -> tuple[str, bool | None]:
-    """The address of this machine, and whether this machine hosts the rendezvous; None: torchrun decides."""
+    """Find this machine's address, and whether this machine hosts the rendezvous (None lets torchrun decide)."""
     host, _, port = endpoint.rpartition(":")
     end = time.monotonic() + RENDEZVOUS_SECONDS
     while True:

@@ -25,8 +25,8 @@ from pggan.core.devices import device_of_rank, synchronize
 from pggan.core.errors import EXIT_FAILED, EXIT_PEER_LOST, EXIT_USER_ERROR, StepFailed, UserError
 from pggan.distributed.launch import RENDEZVOUS_SECONDS
 
-STEP_TIMEOUT = timedelta(minutes=30)  # The timeout is long, because slow networks and evaluations delay gradients.
-CONTROL_TIMEOUT = timedelta(days=1)  # The timeout is long, because ranks wait while one rank prepares the data.
+STEP_TIMEOUT = timedelta(minutes=30)  # Gradients may wait long for slow networks, and for evaluations between steps.
+CONTROL_TIMEOUT = timedelta(days=1)  # Ranks wait while one rank prepares the data, which can take hours.
 ROUND, POLL_SECONDS = "round", 0.1
 STALL_SECONDS = 300  # A GPU that needs more than 300 seconds for a step hangs.
 MAX_STEPS_IN_FLIGHT = 8  # The GPU's queue is short, because a checkpoint waits for all queued steps.
@@ -63,7 +63,7 @@ class ProcessGroup:
     """The ranks of a run; each method that communicates has to be called on all ranks, in the same order."""
 
     def __init__(self, info: RankInfo, device: torch.device, control: Any, torch_group: Any = None) -> None:
-        """`control` is torch's process group for values on the CPU, `torch_group` that for gradients."""
+        """`control` is torch's process group for values on the CPU, and `torch_group` is the one for gradients."""
         self.rank, self.world_size = info.rank, info.world_size
         self.local_rank, self.local_world_size = info.local_rank, info.local_world_size
         self.device, self.is_main = device, info.rank == 0
@@ -94,7 +94,7 @@ class ProcessGroup:
             place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}: {str(error).splitlines()[0]}"
             raise UserError(
                 f"Rank {info.rank} of {info.world_size} did not find the other ranks at {place}",
-                "Start as many ranks as WORLD_SIZE says, and make sure that all machines can reach this address.",
+                "Start as many ranks as WORLD_SIZE says, and make sure that all machines can reach MASTER_ADDR.",
             ) from error
 
     def open_nccl(self) -> None:
@@ -178,7 +178,7 @@ class ProcessGroup:
     def require_same(
         self, facts: Mapping[str, Any], remedy: str = "Give all ranks the same code, configuration and data."
     ) -> None:
-        """Raise UserError unless all ranks have the same `facts`."""
+        """Raise UserError unless `facts` {name: value} is the same on all ranks."""
         first, *others = self.all_gather_object(facts)
         with self.collective_errors():
             for rank, theirs in enumerate(others, 1):
@@ -192,7 +192,7 @@ class ProcessGroup:
         """Wait until the GPU's queue has at most MAX_STEPS_IN_FLIGHT steps."""
         if self.device.type == "cuda":
             self._step_events.append(torch.cuda.current_stream(self.device).record_event())
-            if len(self._step_events) > MAX_STEPS_IN_FLIGHT:  # A full GPU queue would block the CPU within a step.
+            if len(self._step_events) > MAX_STEPS_IN_FLIGHT:  # A full queue of CUDA would block the CPU.
                 self._step_events.popleft().synchronize()
 
     def end_if_stalled(self) -> None:
@@ -227,21 +227,21 @@ class ProcessGroup:
                 tensor.copy_(dense)
 
     def require_equal_weights(self, named: Mapping[str, list[Tensor]]) -> None:
-        """Raise UserError unless all ranks have exactly the same weights; `named` maps networks to weights."""
+        """Raise UserError unless all ranks have exactly the same weights; `named` is {network name: weights}."""
         if self.world_size > 1:
             sums = {name: [int(weight.detach().view(torch.int32).sum()) for weight in named[name]] for name in named}
             self.require_same(
                 {f"checksum of the weights of {name}": sum(map(mul, sums[name], count(1))) for name in named},
                 "Run the same command again: it resumes from the last checkpoint. If this error comes back, the memory "
-                "or the network connection of that machine is faulty.",
+                "or the network connection of that rank's machine is faulty.",
             )
 
 
 def agreed_prefix(store: Any, info: RankInfo, seconds: float) -> str:
-    """Agree on a key prefix that ranks before a restart have not used in the store.
+    """Agree with all ranks on a new prefix for keys in `store`, which may still contain keys from before a restart.
 
-    Each rank writes a random id, and rank 0 publishes the ids of all ranks.  A rank waits until its own id is
-    published.
+    Each rank writes a random id, and rank 0 publishes all ids; rank 0's id is the prefix.  The other ranks wait until
+    their own ids are published.
     """
     own, others = uuid4().hex, [f"rank-{rank}" for rank in range(1, info.world_size)]
     if info.rank == 0:

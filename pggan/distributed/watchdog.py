@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from subprocess import PIPE, Popen
 from threading import Event, Thread
 
-# The guard process runs this program: it kills a rank that has sent no byte for `timeout` seconds.
+# The guard process runs this program, which kills a rank that has sent no byte for `timeout` seconds.
 # The guard counts seconds itself, because a clock goes on while the machine is suspended.
 GUARD = """
 import os, select, signal, sys

@@ -37,7 +37,7 @@ def find(key: str, name: str, known: Mapping[str, str]) -> Any:
     place = known.get(name, name)
     if ":" not in place:
         raise UserError(f"There is no {key}={name}.", nearest(name, [*known, "MODULE:OBJECT"]))
-    if name not in known and "" not in sys.path:  # The working directory may contain a user's module.
+    if name not in known and "" not in sys.path:  # A user's module may be in the working directory.
         sys.path.insert(0, "")
     try:
         return resolve_name(place)
@@ -63,20 +63,20 @@ class Task:
     collectors: dict[Any, Any] = field(default_factory=dict)
 
     def shown_reals(self, collector: C, first: int = 0) -> C:
-        """Feed `collector` with the reals from index `first` on."""
+        """Give the reals from index `first` on to `collector`, and return `collector`."""
         reals = RealImages(self.reals.pyramid, self.reals.resolution, first)
         feed(reals, [collector], self.partition, "Looking at reals")
         return collector
 
     def once(self, what: tuple[Any, ...], calculate: Callable[[], Any]) -> Any:
-        """Call `calculate`, or return the cached result for the key `what`; the result must depend on reals only."""
+        """Return the result of `calculate`, cached under the key `what`; the result must depend on reals only."""
         key = (self.reals.resolution, *what)
         if key not in self.known:
             self.known[key] = calculate()
         return self.known[key]
 
     def of_fakes(self, calculate: Callable[[Tensor], Tensor], count: int) -> RowCollector:
-        """A collector of `calculate(fakes)` for at least `count` fakes; metrics can share the collector."""
+        """A collector that calls `calculate` for at least `count` fakes; metrics with the same `calculate` share it."""
         found: RowCollector = self.collectors.setdefault(calculate, RowCollector(calculate, 0, self.partition))
         found.count = max(found.count, count)
         return found
@@ -88,7 +88,7 @@ class Task:
         return found
 
     def precise(self, *values: Tensor) -> list[Tensor]:
-        """Move tensors to CUDA or, because Apple's GPUs have no float64, to the CPU."""
+        """Move tensors to a device that has float64: CUDA or the CPU, but not Apple's GPUs."""
         device = self.partition.group.device
         return [one.to(device if device.type == "cuda" else "cpu") for one in values]
 
@@ -96,22 +96,22 @@ class Task:
 class Metric(ABC):
     """A metric, which gets collectors of fakes from a Task, and computes values from the collected results."""
 
-    paper_images: ClassVar[int]  # number of fakes and of reals in the metric's paper
+    paper_images: ClassVar[int]  # number of fakes, and of reals, that the metric's paper uses
     least_images: ClassVar[int]
-    least_resolution: ClassVar[int] = 4  # A metric is left out below its least resolution.
+    least_resolution: ClassVar[int] = 4  # At lower resolutions, the metric is left out.
     takes_more_fakes: ClassVar[bool] = False  # whether the metric may compare more fakes than reals
     uses_extractor: ClassVar[bool] = False
-    decides: ClassVar[str | None] = None  # name of the value that is lowest for the best checkpoint
+    decides: ClassVar[str | None] = None  # name of the value that decides which checkpoint is best: the lowest
 
     def __init__(self, task: Task, count: int) -> None:
         self.task, self.count = task, count
 
     @abstractmethod
     def values(self) -> dict[str, float]:
-        """Values by full name (see `label`); only rank 0's result is used."""
+        """Compute {full name (see `label`): value}; only rank 0's result is used."""
 
     def pictures(self) -> dict[str, Pixels]:
-        """Pictures by file name without suffix; only rank 0 calls this method, after `values`."""
+        """Draw {file name without suffix: picture}; only rank 0 calls this method, after `values`."""
         return {}
 
 
@@ -119,9 +119,9 @@ class Metric(ABC):
 class Evaluation:
     """The results of one evaluation; only rank 0 has pictures."""
 
-    values: dict[str, float]  # The key is a metric's full name, such as kid@inception-50000.
+    values: dict[str, float]  # values by full name, such as kid@inception-50000
     notes: list[str]  # hints for reading the values
-    pictures: dict[str, Pixels]  # The key is a file name without suffix.
+    pictures: dict[str, Pixels]  # pictures by file name without suffix
 
 
 class Evaluator:
@@ -134,7 +134,7 @@ class Evaluator:
         device: torch.device,
         count: int | None = None,
     ) -> None:
-        """With `count` None, each metric takes as many images as its paper; raises UserError if an import fails."""
+        """Import the metrics `names`; `count` is the number of fakes (None: each metric takes its paper's number)."""
         self.count, self.known = count, dict[Any, Any]()
         self.metrics: dict[str, type[Metric]] = {name: find("metrics", name, METRICS) for name in names}
         self.extractor: Any = None
@@ -173,7 +173,7 @@ class Evaluator:
         pictures = {name: picture for one in found if group.is_main for name, picture in one.pictures().items()}
         notes, looked_at = list[str](), (network.architecture.features or "").partition("@")[0]
         if self.extractor is not None and looked_at == self.extractor.name:
-            notes = [f"D was trained on features of {looked_at}, so metrics with this extractor look too good."]
+            notes = [f"Metrics with this extractor look too good, because D was trained on its features ({looked_at})."]
         return Evaluation(values, notes, pictures)
 
 

@@ -57,7 +57,7 @@ def run(config: EvaluateConfig) -> int:
         pictures = {} if folder is None else {f"{name}{end}": one for name, one in found.pictures.items()}
         about |= {"metrics": found.values, "notes": found.notes, "pictures": [*pictures]}
         result["evaluations"].append(about)
-        if folder is not None:  # Files are written after each evaluation, so an interrupted command keeps them.
+        if folder is not None:  # Files are written after each evaluation, so that an interruption loses no results.
             folder.mkdir(parents=True, exist_ok=True)
             for file, picture in pictures.items():
                 save_png(picture, folder / file, mark_line(config.marks, place, f"seeds from {FIRST_SEED} on"))
@@ -70,7 +70,7 @@ def run(config: EvaluateConfig) -> int:
 def compare(
     generator: TrainedGenerator, data: str | None, metrics: list[str], extractor: str, count: int | None
 ) -> dict[str, float]:
-    """Compare a generator with the images at `data` (None: its training images); returns values by metric."""
+    """Compare a generator with the images at `data` (None: its training images); returns {full name: value}."""
     group, settings = ProcessGroup.single_process(generator.network.weights[0].device), generator.settings()
     pyramid = open_images(
         str(generator.loaded.path), data, generator.network.architecture.channels, settings.resolution

@@ -38,7 +38,7 @@ class Extractor:
 
     @torch.no_grad()
     def features(self, images: Tensor) -> Tensor:
-        """Features float32 [N, F] of images uint8 [N, C, R, R], on the CPU; raises UserError if one is not finite."""
+        """Features float32 [N, F] of images uint8 [N, C, R, R], on the CPU; raises UserError if they are not finite."""
         colour = images[:, :3] if images.shape[1] >= 3 else images[:, :1].expand(-1, 3, -1, -1)
         found = [self.network(chunk) for chunk in torch.split(colour, CHUNK)]
         features = torch.cat([one[0] if isinstance(one, tuple) else one for one in found]).float().cpu()
@@ -60,7 +60,7 @@ def load_extractor(name: str, device: torch.device) -> Extractor:
 
 
 class Resized(nn.Module):
-    """A network whose images are resized (bicubic, antialiased) and divided by `scale`."""
+    """Resizes images (bicubic, antialiased), divides pixels by `scale`, and calls `network`."""
 
     def __init__(self, network: nn.Module, side: int, scale: float = 1.0) -> None:
         super().__init__()
@@ -79,12 +79,12 @@ def efficientnet_lite0() -> nn.Module:
 
 
 def pixels() -> Callable[[Tensor], Tensor]:
-    """The pixels of an image, which is averaged down to at most 32x32."""
+    """An extractor whose features are the pixels of the image, averaged down to at most 32x32."""
     return box_means
 
 
 def box_means(images: Tensor) -> Tensor:
-    """Average images down to at most 32x32, so that distances are RMS differences of pixels in [0, 1]."""
+    """Average images down to at most 32x32, and scale them: distances are RMS differences of pixels in [0, 1]."""
     means = F.adaptive_avg_pool2d(images.float(), min(PIXEL_SIDE, images.shape[-1])).flatten(1)
     scaled: Tensor = means / (255 * float(means.shape[1]) ** 0.5)
     return scaled

@@ -23,13 +23,13 @@ SHOWN = 4  # A picture shows each fake beside the fake's 4 nearest training imag
 
 
 def distance_blocks(others: Tensor, *orientations: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Yield the index of the first of B images, and the distances [B, M] of these images to `others` [M, F].
+    """Split images into blocks of B; yield a block's first index, and its distances [B, M] to `others` [M, F].
 
     `orientations` has features [N, F] of images and, optionally, of their mirror images; the smaller distance counts.
     """
     for start in range(0, len(orientations[0]), DISTANCE_ROWS):
         rows = [one[start : start + DISTANCE_ROWS].double() for one in orientations]
-        # With use_mm_for_euclid_dist, two equal features of norm L have a distance of up to 1e-7 L instead of 0.
+        # With use_mm_for_euclid_dist, equal feature vectors of norm L have a distance of up to 1e-7 L instead of 0.
         blocks = (torch.cdist(one, others.double(), compute_mode="use_mm_for_euclid_dist") for one in rows)
         yield start, reduce(torch.minimum, blocks)
 
@@ -52,7 +52,7 @@ class Comparison(Metric):
 
     @abstractmethod
     def compare(self, fakes: Tensor, reals: Tensor) -> dict[str, tuple[float, int]]:
-        """Compare features [N, F]; returns {metric name: (value, number of images)}."""
+        """Compare the features [N, F] of fakes and reals; returns {metric name: (value, number of images)}."""
 
 
 class PrecisionRecall(Comparison):
@@ -70,7 +70,7 @@ class PrecisionRecall(Comparison):
 
 
 def covered(points: Tensor, centres: Tensor) -> float:
-    """The share of `points` [N, F] in balls around `centres` [M, F] that reach to the third nearest other centre."""
+    """The share of `points` [N, F] inside a ball; the ball of a centre [M, F] reaches to its third nearest centre."""
     radii = []
     for start, block in distance_blocks(centres, centres):
         block.diagonal(start).fill_(torch.inf)
@@ -87,7 +87,7 @@ class KernelInceptionDistance(Comparison):
     """
 
     paper_images = 50_000
-    least_images = 16  # With 16 reals, `kid_floor` compares 8 reals with 8 others.
+    least_images = 16  # `kid_floor` compares two halves of the reals: at least 8 with 8.
     decides = "kid"
 
     def compare(self, fakes: Tensor, reals: Tensor) -> dict[str, tuple[float, int]]:
@@ -126,7 +126,7 @@ class FrechetInceptionDistance(Comparison):
     """
 
     paper_images = 50_000
-    least_images = 16  # FID's paper gives no least number of images.
+    least_images = 16  # This number is KID's, because FID's paper gives none.
     takes_more_fakes = True
     decides = "fid"
 
@@ -155,7 +155,7 @@ def rounding_of(features: Tensor) -> float:
 
 
 def nearest_images(others: Tensor, *orientations: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The distances and indices [N, count] of the `count` nearest `others` [M, F] for each image, on the CPU."""
+    """Find the `count` nearest `others` [M, F] of each image; returns distances and indices [N, count] on the CPU."""
     found = [block.topk(count, largest=False) for _, block in distance_blocks(others, *orientations)]
     return torch.cat([one.values for one in found]).cpu(), torch.cat([one.indices for one in found]).cpu()
 
@@ -187,7 +187,7 @@ class NearestNeighbours(Metric):
         reals, mirrored, *fakes = task.precise(every, mirrored, *fakes)
         self.distances, self.nearest = nearest_images(reals, *fakes, count=SHOWN)
         distances = self.distances[:, 0]
-        among = nearest_images(reals, reals[: self.count], mirrored, count=2)[0][:, 1]  # Column 0 is the image itself.
+        among = nearest_images(reals, reals[: self.count], mirrored, count=2)[0][:, 1]  # A real is nearest to itself.
         # If many reals are duplicates, the quantile is 0; then a copy is a fake that equals a real up to rounding.
         are_copies = (distances < among.quantile(QUANTILE)) | (distances <= rounding_of(every))
         values = {

@@ -84,18 +84,18 @@ class RankPartition:
         return cls(group, min(MAX_IMAGES, max(BLOCK_PIXELS // resolution**2, 2)), shows_progress)
 
     def own(self, count: int) -> list[range]:
-        """The blocks of this rank among the images 0 to `count` - 1, as ranges of indices."""
+        """The blocks of this rank, from the images 0 to `count` - 1, as ranges of indices."""
         blocks = [range(start, min(start + self.size, count)) for start in range(0, count, self.size)]
         return blocks[self.group.rank :: self.group.world_size]
 
     def all_gather(self, blocks: Sequence[Tensor]) -> Tensor:
-        """Join the results for the blocks of all ranks, in the order of the images."""
+        """Join the results of all ranks' blocks, in the order of the images."""
         turns = zip_longest(*self.group.all_gather_object(list(blocks)))
         return torch.cat([block for turn in turns for block in turn if block is not None])
 
 
 class Collector(Protocol):
-    """Collects results for the images 0 to `count` - 1, of which each rank adds its own."""
+    """Collects results for the images 0 to `count` - 1; each rank adds the images of its own blocks."""
 
     count: int
 
@@ -104,7 +104,7 @@ class Collector(Protocol):
 
 
 class RowCollector(Collector):
-    """Collects the results [N, …] of `calculate` for N images, such as features."""
+    """Collects results such as features, which `calculate` returns as [N, …] for N images."""
 
     def __init__(self, calculate: Callable[[Tensor], Tensor], count: int, partition: RankPartition) -> None:
         self.calculate, self.count, self.partition = calculate, count, partition

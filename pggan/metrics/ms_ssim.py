@@ -1,8 +1,8 @@
 """Multi-scale structural similarity (Wang et al. 2003) of pairs of fakes (Karras et al. 2018, section 5).
 
-SSIM's contrast term, or the whole SSIM at the last of five scales, is averaged over pixels and channels.  MS-SSIM is
-the product of the five averages with the exponents WEIGHTS.  As in the official code, a scale with S < 11 pixels a side
-has a window of SxS pixels with sigma 1.5 S / 11.
+At each of five scales, SSIM's contrast term (at the last scale, the whole SSIM) is averaged over pixels and channels.
+MS-SSIM is the product of these averages, each to the power of its number in WEIGHTS.  As in the official code, a scale
+with S < 11 pixels a side has a window of SxS pixels with sigma 1.5 S / 11.
 
 If the value of the fakes is far above the value of the reals, the generator lacks variety.
 """
@@ -43,7 +43,7 @@ def similarity(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def ms_ssim(x: Tensor, y: Tensor) -> Tensor:
-    """MS-SSIM [N] of pairs of images [N, C, R, R] in [0, 255]; float32 would lose digits of the variances."""
+    """MS-SSIM [N] of pairs of float64 images [N, C, R, R] in [0, 255]; float32 would lose digits of the variances."""
     product = torch.ones(len(x), dtype=x.dtype, device=x.device)
     for weight in WEIGHTS[:-1]:
         product = product * similarity(x, y)[1].clamp(min=0) ** weight

@@ -6,7 +6,7 @@ between the sorted projections; SWD is the mean over all vectors, times 1000.
 
 The floor is the distance between two halves of the reals: a perfect generator has the floor, not 0.
 
-Unlike the official code, this code does not flip reals or repeat grayscale images to three channels, and positions and
+Unlike the official code, this code does not flip reals or repeat grayscale images to three channels, and corners and
 directions are the same in each evaluation, so that equal sets have the distance 0.  Two cases are not in the official
 code: 8x8 images have one level, and a channel with zero variance is not divided by its standard deviation.
 """
@@ -61,7 +61,7 @@ def laplacian_pyramid(images: Tensor) -> Iterator[Tensor]:
 
 
 def cut_patches(level: Tensor, corners: Tensor) -> Tensor:
-    """Cut patches [N, P, C, 7, 7] from a level [N, C, S, S]; `corners` [2, N, P] has rows and columns."""
+    """Cut patches [N, P, C, 7, 7] from a level [N, C, S, S]; `corners` [2, N, P] has their first rows and columns."""
     windows = level.unfold(2, SIDE, 1).unfold(3, SIDE, 1)  # a view [N, C, S-6, S-6, 7, 7]
     images = torch.arange(len(level), device=level.device)[:, None]
     patches: Tensor = windows[images, :, corners[0], corners[1]]
@@ -69,14 +69,14 @@ def cut_patches(level: Tensor, corners: Tensor) -> Tensor:
 
 
 def corners_of(block: int, count: int, side: int) -> Tensor:
-    """Random patch positions [2, count, 128] for the block of images that begins at index `block`."""
+    """Random first rows and columns [2, count, 128] of patches, for `count` images from index `block` on."""
     generator = generator_for(0, f"swd patches {side}", block)
     corners: Tensor = torch.randint(side - SIDE + 1, (2, count, PATCHES), generator=generator)
     return corners
 
 
 def random_directions(size: int, side: int) -> Tensor:
-    """Random unit vectors [size, DIRECTIONS] for the pyramid level of this `side`."""
+    """Random unit vectors [size, DIRECTIONS] for the pyramid level with `side` pixels a side."""
     directions = torch.randn(size, DIRECTIONS, generator=generator_for(0, "swd directions", side), dtype=torch.float64)
     units: Tensor = directions / directions.norm(dim=0)
     return units.float()
@@ -94,7 +94,7 @@ class PatchCollector(Collector):
 
     def add(self, images: Tensor) -> None:
         for side, level in zip(self.levels, laplacian_pyramid(images.float()), strict=True):
-            # Positions are drawn for a full block, so that a shorter last block begins with the same positions.
+            # Patch corners are drawn for a full block, so that they do not depend on the length of the last block.
             corners = corners_of(self.starts[len(self.patches[side])], self.partition.size, side)[:, : len(images)]
             patches = stored(cut_patches(level, corners.to(images.device)).cpu())
             self.patches[side].append(patches)
@@ -167,7 +167,7 @@ class SlicedWasserstein(Metric):
 
     def values(self) -> dict[str, float]:
         found = distances(self.patches, self._of_reals(self.count))
-        half = min(self.count, self.task.reals.pyramid.images // 2)  # `half` is the number of reals in each half.
+        half = min(self.count, self.task.reals.pyramid.images // 2)  # The floor compares two halves of the reals.
         key = "swd_floor", half
         floor = self.task.once(key, lambda: distances(self._of_reals(half), self._of_reals(half, first=half)))
         named = {label(f"swd/{level}", "patches", self.count): value for level, value in found.items()}

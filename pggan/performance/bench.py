@@ -30,7 +30,7 @@ from pggan.training.build import TrainerSettings, build_trainer
 from pggan.training.timing import EMA_DECAY, WARMUP
 
 QUEUED_UPDATES = 10  # A GPU is synchronized only after 10 or more steps, because waiting costs time.
-LONG_AFTER = 10**9  # Deep gradient compression (DGC) has warmed up after 10^9 images.
+LONG_AFTER = 10**9  # Steps are timed as if after 10^9 images, when deep gradient compression (DGC) has warmed up.
 Row = dict[str, Any]
 Step = Callable[[Phase, Reals, StepRng], object]
 
@@ -64,7 +64,7 @@ def run(config: BenchConfig) -> int:
 def report(
     config: BenchConfig | BenchScalingConfig, device: torch.device, rows: list[Row], next_line: str, **keys: Any
 ) -> None:
-    """Print `rows` as a table or, with json=true, as JSON together with `keys`."""
+    """Print `rows` as a table or, with json=true, as JSON; the JSON also contains `keys`."""
     if config.json:
         about = {"hardware": hardware(device), "versions": versions(), "loss": vars(config.loss)}
         print(json.dumps({**about, **keys, "stages": rows}, indent=1))
@@ -77,7 +77,7 @@ def report(
 
 
 def hardware(device: torch.device) -> dict[str, Any]:
-    """The device and the operating system of a measurement."""
+    """The name of `device`, the number of CPU threads, and the operating system."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor_facts()["model name"]
     return {"device": str(device), "name": name, "threads": torch.get_num_threads(), "system": platform.platform()}
 
@@ -89,7 +89,7 @@ def phase_of(resolution: int, batch: int) -> Phase:
 
 
 def measured(steps: dict[str, Step], phase: Phase, device: torch.device, config: BenchConfig) -> dict[str, float]:
-    """The median seconds of each function in `steps`; the functions take turns."""
+    """Time the functions in `steps` {name: function} in turns; returns the median seconds of a step by name."""
     interval = config.loss.reg_interval
     count = interval if device.type == "cpu" else interval * -(-QUEUED_UPDATES // interval)
     images = 2 * torch.rand(phase.batch, 3, phase.resolution, phase.resolution, device=device) - 1
@@ -121,7 +121,7 @@ def run_scaling(config: BenchScalingConfig) -> int:
     if config.devices == "auto" and there < largest:
         kind = "cpu"
     if kind != "cpu" and there < largest:
-        problem = f"processes={config.processes} needs one device per rank, but there are {there} devices."
+        problem = f"Each rank needs a device of its own (processes={config.processes}). There are {there} devices."
         raise UserError(problem, "Use fewer ranks, or devices=cpu.")
     if largest == 1:
         return measure_scaling(config, ProcessGroup.single_process(choose_device(kind)))

@@ -27,11 +27,11 @@ from pggan.networks.projected import ProjectedDiscriminator
 from pggan.training.timing import MEMORY_BYTES, Speed
 
 NCCL_BYTES = int(1.6e9)  # NCCL needs 1.6 GB on each of several GPUs (github.com/NVIDIA/nccl/issues/864).
-SENT_BYTES = 3  # DGC sends a 16-bit position and an 8-bit value for each gradient entry.
+SENT_BYTES = 3  # DGC sends a gradient entry as a 16-bit index and an 8-bit value.
 
 Scaling = StrEnum("Scaling", "strong weak")
 # Gradients are summed by an all-reduce in fp32 or bf16, or by deep gradient compression (dgc, Lin et al. 2018).
-# DGC gathers the largest gradient entries of all devices, and their positions.
+# With DGC, each device sends only its largest gradient entries and their indices, in an all-gather.
 Reduction = StrEnum("Reduction", "fp32 bf16 dgc")
 COUNTED_IMAGES = 8  # FLOPs are counted for about 8 images, and then scaled to the batch.
 
@@ -54,7 +54,7 @@ class CostCounter:
             labels = torch.empty(count, a.num_classes) if a.num_classes else None
 
         def critic(images: Tensor, sub_batches: int = 1) -> tuple[Tensor, Tensor]:
-            images = images.clone()  # FlopCounterMode does not count gradients of leaf tensors.
+            images = images.clone()  # FlopCounterMode does not count the gradients of leaf tensors.
             scores: tuple[Tensor, Tensor] = self.d(images, phase.resolution, alpha, sub_batches)
             return scores
 
@@ -115,7 +115,7 @@ class Card(NamedTuple):
         return Precision(found)
 
     def speed(self, precision: Precision) -> Speed:
-        """Expect 80 % of the data sheet's FLOP/s and 90 % of its bytes/s, as measured on an H200."""
+        """The expected speed: 80 % of the data sheet's FLOP/s and 90 % of its bytes/s, as measured on an H200."""
         return Speed.of("cuda", precision, 0.8e12 * self.teraflops[precision], 0.9 * self.bytes_per_second)
 
 
@@ -165,7 +165,7 @@ LINKS = {
 
 
 class Load(NamedTuple):
-    """The training steps of one phase on a single device."""
+    """The number, batch size and time of the steps of one phase on a single device."""
 
     steps: int
     batch: int
@@ -184,7 +184,7 @@ class Cluster(NamedTuple):
     scaling: Scaling
 
     def reduction_seconds(self, devices: int, numel: int) -> float:
-        """The seconds in which `devices` devices sum gradients with `numel` entries."""
+        """The seconds that `devices` devices need to sum a gradient of `numel` entries."""
         if self.reduction is Reduction.dgc:
             messages, size = devices - 1, float(SENT_BYTES * ceil(self.ratio * numel))
         else:
@@ -192,7 +192,7 @@ class Cluster(NamedTuple):
         return messages * (self.link.latency_seconds + size / self.link.bytes_per_second)
 
     def run(self, loads: Sequence[Load], devices: int) -> dict[str, Any]:
-        """Predict the training time on `devices` devices, from one load per phase."""
+        """Predict the training time on `devices` devices; `loads` has the steps of each phase on a single device."""
         compute = communication = 0.0
         for load in loads:
             steps, seconds, reducing = load.steps / devices, load.seconds, devices

@@ -32,7 +32,7 @@ from pggan.training.build import TrainerSettings, build_trainer, missing
 from pggan.training.timing import step_seconds
 
 GIB = 2**30
-# A run with the paper's networks has up to three checkpoints of 0.6 GiB at once, and grids and logs.
+# A run with the paper's networks keeps grids, logs, and up to three checkpoints of 0.6 GiB.
 ENOUGH_DISK = 4 * GIB
 OUTPUTS = Path("outputs")  # parent of the default run directories
 LOSS = Logistic(gamma=10.0, reg_interval=1)  # R1 in each step also checks second derivatives.
@@ -42,12 +42,12 @@ class Check(NamedTuple):
     """One check of this machine, and a remedy for the user."""
 
     what: str
-    how: Callable[[torch.device], tuple[str, bool]]  # The check returns findings, and whether all is well.
+    how: Callable[[torch.device], tuple[str, bool]]  # returns a text for the user, and whether the check passed
     remedy: str
-    needed: bool = False  # `needed` says whether training can't run if the check fails.
+    needed: bool = False  # whether training needs this check to pass
 
     def row(self, device: torch.device) -> dict[str, str]:
-        """Run the check; an exception counts as a failed check."""
+        """Run the check, and return its row of the report; an exception counts as a failed check."""
         try:
             found, good = self.how(device)
         except Exception as error:
@@ -75,10 +75,10 @@ def run(config: DoctorConfig) -> int:
 
 
 def program(device: torch.device) -> tuple[str, bool]:
-    """Check that the required libraries are installed in versions that fit."""
+    """Check that the required libraries are installed in allowed versions."""
     wrong = [one for one in map(Requirement, requires("pggan") or []) if not fits(one)]
     if needed := [f'"{one}"' for one in wrong if one.marker is None]:
-        return f"missing or in an unsupported version: {' '.join(needed)}", False
+        return f"libraries are missing or have an unsupported version: {' '.join(needed)}", False
     here, built = versions(), f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPUs"
     code = f"{here['pggan']} at {str(here['code'] or 'no commit')[:10]}, Python {platform.python_version()}"
     extras = ", ".join(dict.fromkeys(str(one.marker).split('"')[1] for one in wrong))
@@ -87,7 +87,7 @@ def program(device: torch.device) -> tuple[str, bool]:
 
 
 def fits(requirement: Requirement) -> bool:
-    """Whether a library is installed in a version that fits."""
+    """Whether the required library is installed in an allowed version."""
     try:
         return requirement.specifier.contains(version(requirement.name), prereleases=True)
     except PackageNotFoundError:

@@ -27,18 +27,18 @@ from pggan.performance.recipe import FEATURES_FROM, Choice, DataFacts, NetworkSi
 from pggan.run.eta import TRAINING_SHARE
 from pggan.training.timing import Speed, StepTimes, nearest, speed_of
 
-MAX_SECONDS, MAX_SHARE = 60.0, 0.02  # measurements take at most 60 seconds or 2 % of the hours, whichever is less
+MAX_SECONDS, MAX_SHARE = 60.0, 0.02  # measurements take at most 60 seconds, and at most 2 % of `hours=`
 FEATURES_COST = 1.6  # pretrained features multiply the step time at 64x64 by 1.6 (recipe orl_64, one CPU thread)
-ATTEMPTS = 3  # at most this many recipes are measured: measured times can change the choice of networks
-MAX_HEADERS = 200  # image sizes are read from at most this many files, because reading 200 headers takes a second
-MAX_SEARCHED = 50  # faces are looked for in at most this many photographs, because this takes five seconds
+ATTEMPTS = 3  # Measured step times can change the choice of networks; at most 3 choices are measured.
+MAX_HEADERS = 200  # Image sizes are read from at most 200 file headers, which takes about a second.
+MAX_SEARCHED = 50  # Faces are looked for in at most 50 photographs, which takes about five seconds.
 SMALL_SHARE = 0.2  # share of images that may be smaller than the final resolution; training leaves these images out
-CLEARLY_FASTER = 0.9  # the number of CPU threads is halved if a step then takes at most 90 % of the time
+CLEARLY_FASTER = 0.9  # The number of CPU threads is halved if a step then takes at most 90 % of its time.
 MAX_AVATAR = 256  # highest final resolution for avatars; larger avatars show no more details
 
 
 class MeasuredCosts:
-    """Training seconds per image for networks of any size: estimated from FLOPs, then scaled to measured steps."""
+    """Predicts training seconds per image for networks of any size, from FLOPs and from measured steps of some."""
 
     def __init__(
         self, config: TrainConfig, facts: DataFacts, device: torch.device, ranks: int, speed: Speed | None = None
@@ -49,7 +49,7 @@ class MeasuredCosts:
         self.ratios: dict[int, float] = {}  # measured / expected step time, by resolution
 
     def __call__(self, networks: NetworkSizes, batch: PerResolution) -> dict[int, float]:
-        """Training seconds per image by resolution, for all resolutions of `networks`."""
+        """Predict {resolution: training seconds per image} for all resolutions of `networks`."""
         times, found = self.times(self.config, networks), dict[int, float]()
         for side in resolutions_between(self.config.schedule.first_resolution, networks.resolution):
             step = times.expected(side, self._local(batch, side)) * extra(networks, side) * nearest(self.ratios, side)
@@ -57,7 +57,7 @@ class MeasuredCosts:
         return found
 
     def measure(self, config: TrainConfig, recipe: Recipe, seconds: float) -> None:
-        """Time training steps of `recipe` for at most `seconds`; `config` contains the choices of `recipe`."""
+        """Time steps of `recipe` for at most `seconds`, to correct predictions; `config` has the recipe's choices."""
         stable = {phase.resolution: phase for phase in config.schedule.build().phases}
         phases = [replace(phase, batch=self._local(recipe.batch, side)) for side, phase in stable.items()]
         found = self.times(config, recipe.sizes).measured(phases, seconds)
@@ -76,7 +76,7 @@ def choose_threads(costs: MeasuredCosts, recipe: Recipe, measure: Callable[[], N
     """Halve the number of CPU threads as long as the steps of `recipe` become clearly faster.
 
     If other programs use the CPU, the threads of a step wait for one another: two threads can be slower than one.
-    Args: costs: the step times; measure: updates `costs` with the present number of threads.
+    Args: costs: predicts step times; measure: times steps with the present number of threads, and corrects `costs`.
     """
     threads, choices = torch.get_num_threads(), list[Choice]()
 
@@ -99,7 +99,7 @@ def choose_threads(costs: MeasuredCosts, recipe: Recipe, measure: Callable[[], N
 
 
 def extra(networks: NetworkSizes, side: int) -> float:
-    """The factor for the time of a step at resolution `side`: above 1 if D uses pretrained features at `side`."""
+    """The factor by which D's pretrained features lengthen a step at resolution `side`; 1 without features."""
     return FEATURES_COST if networks.features and side >= FEATURES_FROM else 1.0
 
 
@@ -112,7 +112,7 @@ def find_recipe(
     scales: bool,
     card: Card | None = None,
 ) -> tuple[list[Choice], str]:
-    """Choose values for the keys of a run that takes `config.hours`; returns the choices, and a text for the user.
+    """Choose values for the keys of a run that takes `config.hours`; returns choices, and a text for the user.
 
     Args: config: the configuration without choices; given: keys that the user has set; compose: builds the
     configuration with choices; log: shows progress; scales: whether to scale the phases of the user's recipe;
@@ -143,7 +143,7 @@ def find_recipe(
         if (recipe.sizes, recipe.batch) in measured or len(measured) == ATTEMPTS:
             break
         measured.append((recipe.sizes, recipe.batch))
-        if card is not None:  # predicted times depend on the chosen loss and its penalties
+        if card is not None:  # step times are predicted with the chosen loss and penalties
             costs.config = compose(recipe.choices)
             continue
         log(f"Measuring steps up to {recipe.sizes.resolution}x{recipe.sizes.resolution}")

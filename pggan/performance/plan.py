@@ -76,9 +76,7 @@ def predict(config: PlanConfig) -> dict[str, Any]:
             settings, cuda = replace(settings, precision=precision), torch.device("cuda")
             times = StepTimes(settings, architecture, cuda, card.speed(precision))
             found, memory = times.of_phases(schedule, seconds=0.0), card.memory_bytes
-            note = (
-                f"Time: predicted from the data sheet of one {card.name} in {precision}; narrow networks take longer."
-            )
+            note = f"Times are predicted from the data sheet ({card.name}, {precision}); narrow networks take longer."
         else:
             device, exact = choose_device(kind), config.compute.deterministic
             configure_process(device, config.threads, one_thread=config.elastic, deterministic=exact)
@@ -86,10 +84,10 @@ def predict(config: PlanConfig) -> dict[str, Any]:
             times, precision = StepTimes(settings, architecture, device), precision_on(device, config.precision)
             found = times.of_phases(schedule, partition.largest_local_batch, seconds=seconds)
             facts, memory = hardware(device), free_memory(device)
-            note = "Time: estimated from FLOPs and the measured rate of matrix products; calibrate=true measures steps."
+            note = "Times are estimated from FLOPs and the speed of matrix products; calibrate=true measures steps."
             if found.measured:
                 side = max(found.measured)
-                note = f"Time: measured on this device (*) up to {side}x{side}; other times are estimated from FLOPs."
+                note = f"Times with * were measured here (up to {side}x{side}); other times are estimated from FLOPs."
         watts = next((card.watts for card in CARDS.values() if card.name in facts["name"]), OTHER_WATTS[kind])
         ranks, counter = count * config.distributed.nnodes, CostCounter(architecture, settings.loss, precision)
         rows, loads = list[dict[str, Any]](), list[Load]()
@@ -143,14 +141,15 @@ def predict(config: PlanConfig) -> dict[str, Any]:
             "runs": runs,
         },
         "notes": [
-            f"Images: {channels} channels, {num_classes} classes: from prepared images, or data.channels= (default 3).",
-            f"{note} Start-up, grids, checkpoints and evaluations are not included.",
-            f"Memory: weights, gradients, Adam's moments, activations of a batch, and on several GPUs NCCL{there}. If "
-            "memory does not suffice, training uses smaller micro-batches. "
+            f"Images: {channels} channels, {num_classes} classes. Prepared images or data.channels= (else 3) say so.",
+            f"{note} Times do not include start-up, grids, checkpoints and evaluations.",
+            f"Memory holds weights, gradients, Adam's moments, a batch's activations, and NCCL on several GPUs{there}. "
+            "If memory does not suffice, training uses smaller micro-batches. "
             + times.larger_batches(schedule.phases[-1], memory),
-            f"Energy: {watts:g} W per device; hosts, cooling and network are not included.",
-            "Scaling: devices like this one form a ring; communication does not overlap compute. Strong scaling "
-            "divides one batch into whole groups of minibatch stddev. Weak scaling takes one such batch per device. "
+            f"Energy: a device takes {watts:g} W. Hosts, cooling and network are not included.",
+            "Scaling: devices like this one form a ring, and do not compute while they communicate. Strong scaling "
+            "divides the batch among devices, in whole groups of minibatch stddev. Weak scaling gives each device a "
+            "batch of the full size. "
             "Where the column comm. is above 50 %, a step spends most of its time on communication.",
         ],
     }
@@ -184,7 +183,7 @@ def image_facts(config: DataConfig) -> tuple[int, int]:
 
 
 def tables(plan: dict[str, Any], *, scales: bool) -> list[RenderableType]:
-    """The tables and footnotes of a plan; `scales` includes the scaling table."""
+    """The tables and footnotes of a plan; the scaling table is included if `scales` is true."""
     found = [time_table(plan), work_table(plan), *([scaling_table(plan["scaling"])] * scales)]
     notes = plan["notes"] if scales else plan["notes"][:-1]
     return [*(Padding(table, (0, 0, 1, 0)) for table in found), Group(*map(Text, notes))]
@@ -217,7 +216,7 @@ def work_table(plan: dict[str, Any]) -> Table:
     """The table with the memory and FLOPs of each phase."""
     g, d = plan["parameters"]["generator"], plan["parameters"]["discriminator"]
     columns = "phase", "weights in use", "gradient bytes", "memory", "FLOP per image", "FLOP in all"
-    table = new_table(f"G {g:,} and D {d:,} parameters; costs per step and per phase", *columns)
+    table = new_table(f"Work and memory of G ({g:,} parameters) and D ({d:,} parameters)", *columns)
     for row in plan["phases"]:
         sizes = sum(row["parameters"].values()), row["gradient_bytes"], row["memory_bytes"]
         table.add_row(short_name(row), *map(with_prefix, (*sizes, row["flops_per_step"] / row["batch"], row["flops"])))

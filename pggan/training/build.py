@@ -32,7 +32,7 @@ class TrainerSettings:
     ada_rampup_images: int | None = None  # None switches ADA off
     precision: Precision = Precision.fp32
     seed: int = 0
-    gradients: Mapping[str, Any] = field(default_factory=lambda: {"name": "fp32"})  # The name is fp32, bf16 or dgc.
+    gradients: Mapping[str, Any] = field(default_factory=lambda: {"name": "fp32"})  # reducer's name: fp32, bf16 or dgc
     elastic: bool = False
     elastic_chunks: int = 4
     micro_batch_size: int | None = None
@@ -40,7 +40,7 @@ class TrainerSettings:
     cuda_graphs: bool = True
 
     def partition(self, stddev_group: int, batches: Iterable[int], world_size: int, rank: int = 0) -> BatchPartition:
-        """Divide batches among ranks; raises UserError if a batch size in `batches` can't be divided."""
+        """Build this rank's partition of batches; raises UserError if the ranks can't divide one of `batches`."""
         size, chunks = self.micro_batch_size, self.elastic_chunks
         partition = BatchPartition(rank, world_size, stddev_group, self.elastic, size, chunks)
         for batch in batches:
@@ -51,7 +51,7 @@ class TrainerSettings:
 def build_trainer(
     settings: TrainerSettings, architecture: Architecture, phases: Sequence[Phase], group: ProcessGroup
 ) -> Trainer:
-    """Build this rank's trainer for `phases`; raises UserError if a batch can't be divided among the ranks."""
+    """Build this rank's trainer for `phases`; raises UserError if a batch size can't be divided among the ranks."""
     device, precision = group.device, precision_on(group.device, settings.precision)
     group.require_same({"precision (of precision=auto)": precision}, "Give all ranks precision=fp16.")
     dtype, batches = DTYPES.get(precision), {phase.batch for phase in phases}

@@ -28,8 +28,8 @@ class StepInputs(NamedTuple):
 
     spec: StepSpec
     reals: Reals
-    latents_d: Tensor  # [N, latent size]: for the fakes in D's update
-    latents_g: Tensor  # [N, latent size]: for the fakes in G's update
+    latents_d: Tensor  # [N, latent size]: latents of the fakes in D's update
+    latents_g: Tensor  # [N, latent size]: latents of the fakes in G's update
     mix: Tensor | None  # [N, 1, 1, 1]: for WGAN-GP, weights that interpolate between reals and fakes
     alpha: float | Tensor
     learning_rate_d: float | Tensor
@@ -38,7 +38,7 @@ class StepInputs(NamedTuple):
     augment: Tensor | None = None  # ADA's random numbers, as `ada.draw` returns them
 
     def select(self, indices: Tensor) -> "StepInputs":
-        """Select random numbers by image index; `reals` are kept."""
+        """Keep only the random numbers of the images at `indices`; `reals` stays unchanged."""
         names = ("latents_d", "latents_g", "mix", "augment")
         drawn = {name: tensor[indices] for name in names if (tensor := getattr(self, name)) is not None}
         return self._replace(**drawn)

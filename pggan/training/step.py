@@ -70,13 +70,13 @@ def g_terms(state: State, inputs: StepInputs, fakes: Tensor) -> LossTerms:
 
 
 def shown(state: State, inputs: StepInputs, images: Tensor, place: int) -> Tensor:
-    """Augment `images` [N, C, R, R] with the random numbers `inputs.augment[:, place]`, if the run uses ADA."""
+    """Augment `images` [N, C, R, R] if the run uses ADA; `place` selects one of several sets of random numbers."""
     draws, adaptive_p = inputs.augment, state.d.adaptive_p
     return images if draws is None or adaptive_p is None else augment(images, draws[:, place], adaptive_p.p)
 
 
 def backward(trainable: Trainable, terms: LossTerms, batch: int, reducer: GradientReducer) -> LossTerms:
-    """Backpropagate this rank's share of the mean loss of a `batch`; returns the terms without their autograd graph."""
+    """Backpropagate this rank's share of the mean loss over `batch` images; returns `terms` without autograd graph."""
     share = len(next(iter(terms.loss.values()))) / batch
     total = torch.stack([term.mean() for term in terms.loss.values()]).sum()
     total = total if share == 1 else total * share
@@ -89,21 +89,21 @@ def backward(trainable: Trainable, terms: LossTerms, batch: int, reducer: Gradie
 
 
 def update(
-    trainable: Trainable, terms: list[LossTerms], sums: Tensor, learning_rate: float | Tensor, batch: int
+    trainable: Trainable, terms: list[LossTerms], means: Tensor, learning_rate: float | Tensor, batch: int
 ) -> dict[str, Tensor]:
     """Take an optimizer step, unless the loss or a gradient is infinite or NaN; returns metrics.
 
-    `sums` has the loss and, with ADA, the mean sign of D's scores; both are from all ranks.
+    `means` has the mean loss of all ranks' images and, with ADA, the mean sign of D's scores.
     """
-    name, loss, norm = trainable.name, sums[0], trainable.gradient_norm()
-    wrong = (norm + loss) * 0 != 0  # Infinity * 0 and NaN * 0 are NaN, which differs from 0.
+    name, loss, norm = trainable.name, means[0], trainable.gradient_norm()
+    wrong = (norm + loss) * 0 != 0  # true for infinity and NaN, which do not become 0 when multiplied by 0
     skip = wrong.float()
     trainable.update(learning_rate, wrong, skip)
     about = {f"{name}/loss": loss, f"{name}/gradient_norm": norm, f"{name}/skipped": skip}
     if trainable.scale is not None:
         about[f"{name}/loss_scale"] = trainable.scale.clone()
     if trainable.adaptive_p is not None:
-        about["augment/p"] = trainable.adaptive_p.follow(sums[1], batch)
+        about["augment/p"] = trainable.adaptive_p.follow(means[1], batch)
     per_image = terms[0].loss | terms[0].metrics
     if len(terms) > 1:
         per_image = {tag: torch.cat([(one.loss | one.metrics)[tag] for one in terms]) for tag in per_image}

@@ -21,7 +21,7 @@ from pggan.training.trainer import Trainer
 EMA_DECAY = 0.999
 MAX_SECONDS = 5.0  # A run times steps for at most 5 seconds.
 MAX_SHARE = 0.01  # A run times steps for at most 1 % of its expected time.
-STEPS = 3  # The median of 3 timed steps counts.
+STEPS = 3  # A step time is the median of 3 timed steps.
 WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # Steps are timed after 2 untimed steps or, on CUDA, after 5.
 
 # A training step costs as much as 12 forward passes of G, and a gradient penalty as much as 6.
@@ -29,12 +29,12 @@ UPDATE_PASSES, PENALTY_PASSES = 12, 6
 # By device: launch seconds per step and per resolution, and the share of a large matmul's FLOP/s that a step reaches.
 # The CPU constants were fitted to the step times of the recipe `demo` (docs/lab.md); the MPS constants are a guess.
 ROOFLINE = {"cpu": (0.0, 0.01, 0.7), "mps": (0.0, 0.002, 0.3), "cuda": (0.0006, 0.0001, 0.75)}
-# The CUDA constants were fitted to CUDA graphs of the paper's networks in 16 bits on an H100 (docs/performance.md).
+# The CUDA constants were fitted to the paper's networks on an H100, in 16 bits, as CUDA graphs (docs/performance.md).
 # Convolutions reach a larger share of a large matmul's FLOP/s if they have more feature maps.
 SHARES = {1: 0.105, 32: 0.215, 64: 0.47, 128: 0.74, 256: 0.93}
-# A forward pass moves 8.1 bytes per activation, and 2.2 bytes more per activation of the last resolution.
-ACTIVATION_BYTES, IMAGE_BYTES, WEIGHT_BYTES = 8.1, 2.2, 240  # A step moves 240 bytes per weight of G.
-MEMORY_BYTES = {False: 64, True: 19}  # An activation needs 64 bytes in float32 (CPU), and 19 in 16 bits (CUDA).
+# A forward pass reads and writes 8.1 bytes per activation, and 2.2 bytes more per activation of the last resolution.
+ACTIVATION_BYTES, IMAGE_BYTES, WEIGHT_BYTES = 8.1, 2.2, 240  # A step reads and writes 240 bytes per weight of G.
+MEMORY_BYTES = {False: 64, True: 19}  # An activation takes 64 bytes of memory in float32 (CPU), 19 in 16 bits (CUDA).
 LARGE_BATCH, ROOM = 32, 1.4  # A CUDA graph needs 1.4 times the memory of an eager step.
 
 
@@ -45,11 +45,11 @@ class Speed(NamedTuple):
     level_seconds: float  # seconds to launch the operations of one resolution
     flops_per_second: float  # FLOP/s of large matrix products
     bytes_per_second: float = inf  # Infinity means that memory bandwidth never limits a step.
-    shares: Mapping[int, float] = {1: 1.0}  # FLOP/s share of convolutions, by least number of feature maps
+    shares: Mapping[int, float] = {1: 1.0}  # {least number of feature maps: share of `flops_per_second` reached}
 
     @classmethod
     def of(cls, kind: str, precision: Precision, products: float, copies: float = inf) -> "Speed":
-        """Estimate speed from the measured FLOP/s of large matrix products and bytes/s of copies."""
+        """Estimate the speed from the FLOP/s of large matrix products (`products`) and the bytes/s of `copies`."""
         step, level, share = ROOFLINE[kind]
         if kind == "cuda" and precision is not Precision.fp32:
             return cls(step, level, products, copies, SHARES)
@@ -63,7 +63,7 @@ class Speed(NamedTuple):
             multiply_adds, before = total - before, total  # `total` includes all lower resolutions.
             multiplying = 2 * passes * multiply_adds / (self.flops_per_second * value_at(self.shares, width))
             moved = passes * (ACTIVATION_BYTES + IMAGE_BYTES * (level == resolution)) * width * level**2
-            moved += WEIGHT_BYTES * multiply_adds / level**2  # Each weight has one multiply-add per pixel.
+            moved += WEIGHT_BYTES * multiply_adds / level**2  # The number of weights is multiply_adds / level**2.
             found += self.level_seconds + multiplying + moved / self.bytes_per_second
         return found
 
@@ -126,14 +126,14 @@ class StepTimes:
         return self.speed.seconds(self.architecture, resolution, batch, self.reg_interval)
 
     def larger_batches(self, last: Phase, free: int | None) -> str:
-        """Advice to use larger batches in the `last` phase; empty if `free` bytes of GPU memory are too few."""
+        """A text that advises larger batches in the `last` phase; empty if `free` bytes of GPU memory are too few."""
         side, batch = last.resolution, last.batch
         each = MEMORY_BYTES["16" in precision_on(self.device, self.settings.precision)]
         needed = each * LARGE_BATCH * self.architecture.activations_up_to(side) + 2**30  # Weights need 1 GiB.
         if side < 128 or batch >= LARGE_BATCH or free is None or ROOM * needed > free:
             return ""
         time = self.expected(side, LARGE_BATCH) / LARGE_BATCH / (self.expected(side, batch) / batch)
-        room = f"The GPU has room for batches of {LARGE_BATCH} at {side}x{side}, as in schedule=official_8gpus"
+        room = f"The GPU has room for larger batches ({LARGE_BATCH} at {side}x{side}), as in schedule=official_8gpus"
         return f"{room}: {needed / 2**30:.0f} GiB, and {1 - time:.0%} less time per image (predicted)."
 
     def measured(self, phases: Sequence[Phase], seconds: float) -> dict[int, float]:
@@ -141,7 +141,7 @@ class StepTimes:
         began, ratios, trainer = time.perf_counter(), dict[int, float](), None
         alone = ProcessGroup.single_process(self.device)
         kinds = min(self.reg_interval, 2)
-        for phase in [phases[0], *reversed(phases[1:])]:  # The cheapest phase is timed first, then the most expensive.
+        for phase in [phases[0], *reversed(phases[1:])]:  # The cheap first phase shows which others fit into `seconds`.
             expected = self.expected(phase.resolution, phase.batch)
             needed = kinds * (WARMUP[self.device.type] + STEPS) * expected * nearest(ratios, phase.resolution)
             if time.perf_counter() - began + needed <= seconds:
@@ -154,7 +154,7 @@ class StepTimes:
     ) -> PhaseTimes:
         """Estimate the seconds per image in each phase; only phases that end after image count `images` are timed.
 
-        `local_batch` computes one rank's batch from the whole batch.  `seconds` limits the time of all measurements.
+        `local_batch` maps a batch size to the batch size of one rank.  `seconds` limits the time of all measurements.
         """
         phases = [replace(phase, batch=local_batch(phase.batch)) for phase in schedule.phases]
         steps = [self.expected(phase.resolution, phase.batch) for phase in phases]

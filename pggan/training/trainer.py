@@ -33,7 +33,7 @@ class Trainer:
     options: ComputeOptions
     _: KW_ONLY
     reducer: GradientReducer = field(default_factory=GradientReducer)
-    indices: Callable[[int], Tensor | None] = lambda batch: None  # Maps a batch size to this rank's image indices.
+    indices: Callable[[int], Tensor | None] = lambda batch: None  # Returns this rank's image indices in a batch.
     micro_batch_size: Callable[[int], int | None] = lambda batch: None
     scalars_as_tensors: bool = False  # whether eager steps have to round as CUDA graphs do
     capture: bool = False  # whether steps run as CUDA graphs
@@ -61,7 +61,7 @@ class Trainer:
         return metrics
 
     def draw_inputs(self, phase: Phase, reals: Reals, rng: StepRng, ema_decay: float) -> StepInputs:
-        """Draw the inputs of a step, which do not depend on the number of ranks."""
+        """Draw random numbers for the whole batch, the same for any number of ranks, and keep those of this rank."""
         count, latent_size = phase.batch, self.state.g_ema.architecture.latent_size
         due = self.loss.penalties() if rng.images // count % self.loss.reg_interval == 0 else ()
         spec = StepSpec(self.loss, due, self.options, phase.resolution, phase.missing_levels, phase.fading, phase.batch)
@@ -96,7 +96,7 @@ class Trainer:
         spec, count = inputs.spec, len(inputs.latents_d)
         try:
             if not self.capture or self.taken[spec] == 0 or self.taken.total() < WARMUP_STEPS:
-                self.captured.clear()  # Eager steps can't use the memory of CUDA graphs.
+                self.captured.clear()  # Eager steps need the memory that CUDA graphs occupy.
                 return self.eager_step(inputs)
             if spec not in self.captured:
                 self.pool = self.pool if self.captured else torch.cuda.graph_pool_handle()
@@ -105,7 +105,7 @@ class Trainer:
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-        # Within `except`, the traceback of `error` would keep the tensors of the step in memory.
+        # StepFailed is not raised within `except`, where the traceback would keep the step's tensors in memory.
         group = min(self.state.g_ema.architecture.stddev_group, count)
         size = min(self.micro_batch_size(spec.batch) or count, count)
         smaller = max(size // 2 // group, 1) * group  # Micro-batches have whole groups of minibatch stddev.

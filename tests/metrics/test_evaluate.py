@@ -57,7 +57,7 @@ def test_a_note_tells_that_d_looked_at_the_same_features(finished_run, toy_data,
         evaluated(finished_run, toy_data, ["kid"], alone, 16, features=backbone_fingerprint(), extractor=one).notes
         for one in (LITE0, "pixels")
     ]
-    note = "D was trained on features of efficientnet-lite0, so metrics with this extractor look too good."
+    note = "Metrics with this extractor look too good, because D was trained on its features (efficientnet-lite0)."
     assert notes == [[note], []]
 
 
