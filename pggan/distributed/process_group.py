@@ -80,7 +80,7 @@ class ProcessGroup:
         """Connect with all other ranks; raises UserError if a rank is missing after RENDEZVOUS_SECONDS."""
         try:
             store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=RENDEZVOUS_SECONDS)))
-            # Torchrun may prefix keys differently on each machine, so ranks use the store without torchrun's prefix.
+            # Torchrun may prefix the store's keys differently on each machine, so ranks leave this prefix out.
             store = getattr(store, "underlying_store", store)
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",

@@ -101,7 +101,7 @@ class Metric(ABC):
     least_resolution: ClassVar[int] = 4  # At lower resolutions, the metric is left out.
     takes_more_fakes: ClassVar[bool] = False  # whether the metric may compare more fakes than reals
     uses_extractor: ClassVar[bool] = False
-    decides: ClassVar[str | None] = None  # name of the value that decides which checkpoint is best: the lowest
+    decides: ClassVar[str | None] = None  # name of the value that is lowest for the best checkpoint of a run
 
     def __init__(self, task: Task, count: int) -> None:
         self.task, self.count = task, count

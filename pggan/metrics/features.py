@@ -23,7 +23,7 @@ SHOWN = 4  # A picture shows each fake beside the fake's 4 nearest training imag
 
 
 def distance_blocks(others: Tensor, *orientations: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Split images into blocks of B; yield a block's first index, and its distances [B, M] to `others` [M, F].
+    """For each block of B images, yield the first index, and the distances [B, M] of the images to `others` [M, F].
 
     `orientations` has features [N, F] of images and, optionally, of their mirror images; the smaller distance counts.
     """

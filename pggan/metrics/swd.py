@@ -6,9 +6,9 @@ between the sorted projections; SWD is the mean over all vectors, times 1000.
 
 The floor is the distance between two halves of the reals: a perfect generator has the floor, not 0.
 
-Unlike the official code, this code does not flip reals or repeat grayscale images to three channels, and corners and
-directions are the same in each evaluation, so that equal sets have the distance 0.  Two cases are not in the official
-code: 8x8 images have one level, and a channel with zero variance is not divided by its standard deviation.
+Unlike the official code, this code does not flip reals or repeat grayscale images to three channels, and patch corners
+and directions are the same in each evaluation, so that equal sets have the distance 0.  The official code lacks two
+cases: 8x8 images have one level, and a channel with zero variance is not divided by its standard deviation.
 """
 
 import tempfile

@@ -54,7 +54,7 @@ class CostCounter:
             labels = torch.empty(count, a.num_classes) if a.num_classes else None
 
         def critic(images: Tensor, sub_batches: int = 1) -> tuple[Tensor, Tensor]:
-            images = images.clone()  # FlopCounterMode does not count the gradients of leaf tensors.
+            images = images.clone()  # A clone is no leaf; FlopCounterMode does not count gradients of leaves.
             scores: tuple[Tensor, Tensor] = self.d(images, phase.resolution, alpha, sub_batches)
             return scores
 

@@ -33,12 +33,12 @@ ATTEMPTS = 3  # Measured step times can change the choice of networks; at most 3
 MAX_HEADERS = 200  # Image sizes are read from at most 200 file headers, which takes about a second.
 MAX_SEARCHED = 50  # Faces are looked for in at most 50 photographs, which takes about five seconds.
 SMALL_SHARE = 0.2  # share of images that may be smaller than the final resolution; training leaves these images out
-CLEARLY_FASTER = 0.9  # The number of CPU threads is halved if a step then takes at most 90 % of its time.
+CLEARLY_FASTER = 0.9  # The number of CPU threads is halved if a step then takes at most 90 % of the former time.
 MAX_AVATAR = 256  # highest final resolution for avatars; larger avatars show no more details
 
 
 class MeasuredCosts:
-    """Predicts training seconds per image for networks of any size, from FLOPs and from measured steps of some."""
+    """Predicts training seconds per image for networks of any size, from FLOPs, corrected by measured steps."""
 
     def __init__(
         self, config: TrainConfig, facts: DataFacts, device: torch.device, ranks: int, speed: Speed | None = None

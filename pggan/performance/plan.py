@@ -141,7 +141,7 @@ def predict(config: PlanConfig) -> dict[str, Any]:
             "runs": runs,
         },
         "notes": [
-            f"Images: {channels} channels, {num_classes} classes. Prepared images or data.channels= (else 3) say so.",
+            f"Images: {channels} channels, {num_classes} classes. Unprepared images have data.channels= (default 3).",
             f"{note} Times do not include start-up, grids, checkpoints and evaluations.",
             f"Memory holds weights, gradients, Adam's moments, a batch's activations, and NCCL on several GPUs{there}. "
             "If memory does not suffice, training uses smaller micro-batches. "

@@ -16,7 +16,7 @@ from pggan.core.text import duration
 # Images per phase before the last (recipes avatars_32 and orl_64); above 64x64, the numbers double with the resolution.
 STABLE = {4: 1500, 8: 2500, 16: 5000, 32: 8000, 64: 16_000, 128: 32_000, 256: 64_000, 512: 128_000}
 FADE = {8: 1500, 16: 3000, 32: 5000, 64: 8000, 128: 16_000, 256: 32_000, 512: 64_000, 1024: 128_000}
-MAX_IMAGES = 600_000  # largest number of images per phase before the last, as in the official presets
+MAX_IMAGES = 600_000  # largest number of images in any phase before the last, as in the official presets
 # In long runs, one factor lengthens the phases before the last, so that these phases take GROWTH_SHARE of the time.
 # A factor below LONGER_FROM is not used, because slightly longer phases make short runs worse.
 # After five minutes, KID (x 1000) of avatars is 263 with the phases of recipe `demo`, and 294 with longer phases.
@@ -112,7 +112,7 @@ class Recipe:
         self.choices += [Choice(*each, reason) for each in values.items() if each[0] not in self.given]
 
     def choose(self) -> None:
-        """Choose values for keys that the user has not given: network sizes, batches, phase lengths, and `rules`."""
+        """Choose network sizes, batches and phase lengths, then the keys of `rules`; the user's keys are left out."""
         self.choose_sizes()
         before, self.batch = [*self.choices], self.batch_sizes(self.sizes.resolution)
         is_short = self.choose_lengths() < SHORT_RUN
