@@ -80,7 +80,7 @@ def run(config: ExportConfig) -> int:
     if config.format in ("safetensors", "onnx"):
         check_output(config.out, (f".{config.format}",)).parent.mkdir(parents=True, exist_ok=True)
     elif out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"out={out} exists.", "Name a new or empty directory, or remove that file or directory first.")
+        raise UserError(f"out={out} exists.", "Name a new or empty directory, or first remove what is there.")
     match config.format:
         case "safetensors":
             save_generator(generator.loaded, out)
@@ -89,13 +89,13 @@ def run(config: ExportConfig) -> int:
         case "onnx":
             with naming_the_extra():
                 from pggan.interop.onnx_graph import write_onnx
-            print(f"{what}; images differ from PyTorch's by {write_onnx(generator.loaded, out):.1e}")
+            print(f"{what}; pixels (-1 to 1) differ from PyTorch's by up to {write_onnx(generator.loaded, out):.1e}")
             labels = f" and one-hot labels [N, {generator.num_classes}]" if generator.num_classes else ""
             latents = f"latents [N, {generator.latent_size}] from N(0, 1){labels}"
             print(f"{NEXT} load the ONNX file in another program; the inputs are {latents}")
         case "hf":
             write_folder(with_provenance(generator, config), out, mark_line(config.marks, config.run, f"seeds={SEEDS}"))
-            print(f"{out}: weights, configuration, samples and model card")
+            print(f"{out}: a folder with weights, configuration, sample images and a model card")
             print(f"{NEXT} hf upload USER/NAME {shlex.quote(config.out)}")
         case "web":
             with naming_the_extra():
@@ -119,7 +119,7 @@ def naming_the_extra() -> Iterator[None]:
 
 
 def with_provenance(generator: TrainedGenerator, config: ExportConfig) -> TrainedGenerator:
-    """Copy the generator, with the licence and data statement in `config`; raises UserError for a malformed licence."""
+    """Return a copy with config's licence and data statement, if given; raises UserError for a malformed licence."""
     if config.license is not None and not re.fullmatch(r"[\w.+-]+", config.license):
         remedy = "Give a licence's identifier on Hugging Face, or license=other with an explanation in data_statement=."
         raise UserError(f"license={config.license} is not the identifier of a licence.", remedy)

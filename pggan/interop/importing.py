@@ -23,7 +23,7 @@ from pggan.networks.networks import Discriminator, Generator, count_parameters
 from pggan.sampling.files import check_output
 
 Array = npt.NDArray[Any]
-# Names of G's layers: `number` is 0 at 4x4, `detail` is 0 at the highest resolution, and `below` is `number` - 1.
+# Templates of layer names in G: number is 0 at 4x4, detail is 0 at the highest resolution, and below is number - 1.
 OURS = ("stem.dense", "stem.conv", "blocks.{side}.up_conv", "blocks.{side}.conv", "to_rgb.{side}")
 OFFICIAL = ("4x4/Dense", "4x4/Conv", "{side}x{side}/Conv0", "{side}x{side}/Conv1", "ToRGB_lod{detail}")
 GAN_ZOO = ("formatLayer", "groupScale0.0", "scaleLayers.{below}.0", "scaleLayers.{below}.1", "toRGBLayers.{number}")
@@ -34,7 +34,7 @@ PRO_GAN = (
     "layers.{number}.conv_2",
     "rgb_converters.{number}",
 )
-# Names of D's layers: `detail` is 0 at the highest resolution.
+# Templates of layer names in D: number is 0 at 4x4, detail is 0 at the highest resolution, and below is number - 1.
 OURS_D = (
     *("head.conv", "head.dense", "head.score"),
     *("blocks.{side}.conv", "blocks.{side}.down_conv", "from_rgb.{side}"),
@@ -58,14 +58,14 @@ UNFIT = (ValueError, LookupError, TypeError, AttributeError, OverflowError, Runt
 FIXED = {
     **{"normalize_latents": True, "use_wscale": True, "use_pixelnorm": True, "use_leakyrelu": True},
     "pixelnorm_epsilon": 1e-8,
-    # With another loss, generators of pytorch_GAN_zoo end in tanh, which pggan's generators lack.
+    # If lossCriterion is not WGANGP, generators of pytorch_GAN_zoo end in tanh, which pggan's generators lack.
     **{"leakyReluLeak": 0.2, "perChannelNormalization": True, "equalizedlR": True, "lossCriterion": "WGANGP"},
     "use_eql": True,  # equalized learning rate in pro-gan-pth
 }
 
 
 class Foreign(NamedTuple):
-    """Networks of another program: the averaged G, `others` (G and D by name), and `notes` on missing networks."""
+    """Networks of another program: the averaged G, `others` (G and D by name), and `notes` on networks left out."""
 
     program: str
     averaged: LoadedGenerator
@@ -161,13 +161,13 @@ def from_gan_zoo(state: Mapping[str, Any], config: Any, raw: Any, d: Any) -> For
 
 
 def from_pro_gan_pth(saved: Mapping[str, Any], raw: Any, d: Any) -> Foreign:
-    """Convert networks of pro-gan-pth 3, each a dictionary with `conf` and `state_dict`: averaged G, G and D."""
+    """Convert the averaged G, G and D of pro-gan-pth 3; each network is a dictionary with `conf` and `state_dict`."""
     require_ours(saved.get("conf", {}))
 
     def layer(theirs: Mapping[str, Array], name: str) -> tuple[Array, Array]:
         weight = theirs[f"{name}.weight"]
         if name == PRO_GAN[0] and "rgb_converters.0.weight" in theirs:
-            # A transposed convolution [Z, C, 4, 4] of 1x1 latents equals a dense layer.
+            # A transposed convolution [Z, C, 4, 4] of 1x1 latents equals a dense layer, as in pggan.
             weight = weight.transpose(1, 2, 3, 0).reshape(-1, len(weight))
         return weight, theirs[f"{name}.bias"]
 
@@ -207,7 +207,7 @@ def translated(
     num_classes: int = 0,
     **of_d: Any,
 ) -> tuple[Generator, dict[str, Generator | Discriminator], list[str]]:
-    """Convert another program's arrays to networks: the averaged G, G and D by name, and notes on unusable networks.
+    """Convert another program's arrays; returns the averaged G, G and D by name, and sentences on networks left out.
 
     Args: names: the other program's layer names in G and in D; theirs: arrays by name of averaged G, G and D, or None;
     layer: finds a layer's weight [O, I, …] and bias by the layer's name; of_d: fields of Architecture that only D uses.
@@ -229,7 +229,7 @@ def translated(
                 network.load_state_dict(translated_state(ours, their_names, arrays, layer, stem))
                 others[name] = network
         except UNFIT as error:
-            notes.append(f"The {name} in the file is left out: {reason(error)}.")
+            notes.append(f"The import leaves out the {name}: {reason(error)}.")
     return generator.requires_grad_(False), others, notes
 
 
@@ -261,7 +261,7 @@ def translated_state(
 def architecture_of(
     rgb: list[torch.Tensor], latent_size: int, stem: Stem, num_classes: int, **of_d: Any
 ) -> Architecture:
-    """Return the architecture that fits the to-RGB weights `rgb`, 4x4 first; raises ValueError if there is none."""
+    """Return the architecture that fits the to-RGB weights `rgb` (4x4 comes first); raises ValueError if none fits."""
     widths = [weight.shape[1] for weight in rgb]
     for stage, width in enumerate(widths, 1):
         architecture = Architecture(

@@ -31,7 +31,7 @@ CENTER = 4  # index of the center in a flattened 3x3 neighbourhood
 OPSET = 17  # operator set of 2022, which all current runtimes support, also in browsers
 IR_VERSION = 8  # version of the ONNX file format that came with operator set 17
 TOLERANCE = 1e-4  # allowed difference between pixels in [-1, 1], about 1/80 of an 8-bit step
-# Networks with little training amplify rounding, so differences of this many rounding errors are allowed, too.
+# Networks with little training amplify rounding errors, so pixels may differ by this many of PyTorch's own errors.
 ROUNDINGS = 8
 BATCHES = (1, 3)  # A graph has to accept any batch size, so images are compared at two batch sizes.
 Inputs = dict[str, Tensor]  # tensors by name: `latents` [N, Z], one-hot `labels` [N, L], `truncation` [1]
@@ -77,9 +77,9 @@ class Graph:
 
 
 def build(generator: LoadedGenerator, *, for_page: bool = False) -> tuple[bytes, float]:
-    """Return the ONNX graph of a generator on the CPU, and the largest difference of the graph's images from PyTorch's.
+    """Return the ONNX graph of a generator on the CPU, and the largest difference of a pixel from PyTorch's images.
 
-    The inputs are `latents` [N, Z], one-hot `labels` [N, L] if G has classes, and `truncation` [1] if `for_page`.
+    The inputs are `latents` [N, Z], one-hot `labels` [N, L] if G has classes, and `truncation` [1] with `for_page`.
     The output is `images` [N, C, R, R] in about [-1, 1], at the generator's resolution and alpha.
     Raises DifferenceError if images differ too much.
     """
@@ -108,7 +108,7 @@ def build(generator: LoadedGenerator, *, for_page: bool = False) -> tuple[bytes,
 
 
 def runnable(graph: bytes) -> Callable[[Inputs], Tensor]:
-    """Return a function that runs the graph in ONNX Runtime on the CPU, and returns images."""
+    """Return a function from inputs to images, which runs the graph in ONNX Runtime on the CPU."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
@@ -154,7 +154,7 @@ def stem(graph: Graph, network: Generator) -> str:
 
 
 def images(graph: Graph, x: str, network: Generator, level: int, *, share: float = 1.0) -> str:
-    """Add the to-RGB layer of the resolution `level` to the graph; in a fade, images are multiplied by `share`."""
+    """Add the to-RGB layer of the resolution `level` to the graph; in a fade, the images have the weight `share`."""
     layer: Any = network.to_rgb[str(level)]
     filters = network.architecture.bilateral
     linear = 1.0 if filters else share
@@ -219,7 +219,7 @@ def largest_difference(
 
 
 def write_onnx(generator: LoadedGenerator, path: Path) -> float:
-    """Write a generator on the CPU as ONNX; returns the largest difference of the graph's images from PyTorch's."""
+    """Write a generator on the CPU as an ONNX file; returns the largest difference of a pixel from PyTorch's images."""
     graph, difference = build(generator)
     with atomic_write(path) as temporary:
         temporary.write_bytes(graph)

@@ -39,9 +39,9 @@ class PickledType(Instance):
         """Decode `content` as an array; raises ValueError if the dtype is not in NUMBERS."""
         code = self.arguments[0]
         if code not in NUMBERS:
-            raise ValueError(f"it has an array of dtype {code!r}, which does not hold numbers")
+            raise ValueError(f"the file has an array of dtype {code!r}, which does not hold numbers")
         kind = np.dtype(code).newbyteorder(self.state[1] if self.state else "=")
-        raw = content if isinstance(content, bytes) else content.encode("latin1")  # Python 2 pickles contain str here.
+        raw = content if isinstance(content, bytes) else content.encode("latin1")  # Python 2 pickles have a str here.
         return np.ndarray(shape, kind, raw, order=order)
 
 
@@ -51,13 +51,13 @@ class PickledArray(Instance):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         _, shape, kind, is_transposed, content = self.state
         if not isinstance(kind, PickledType):
-            raise ValueError("it has an array without a dtype")
+            raise ValueError("the file has an array without a dtype")
         return np.array(kind.of(content, shape, "F" if is_transposed else "C"), dtype)
 
 
 def _encode(text: str, encoding: str) -> bytes:
     if encoding != "latin1":
-        raise ValueError(f"it has text in {encoding!r}")
+        raise ValueError(f"the file has text in {encoding!r}")
     return text.encode("latin1")
 
 
@@ -86,7 +86,7 @@ class RestrictedUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ALLOWED:
-            raise ValueError(f"it asks for {module}.{name}, which is not on the list of harmless names")
+            raise ValueError(f"the file asks for {module}.{name}, which is not on the list of harmless names")
         return ALLOWED[module, name]
 
 

@@ -34,10 +34,10 @@ def write_web(
     runtime: str | None,
     mark: str | None = None,
 ) -> float:
-    """Write a web page for `generator` on the CPU; returns the largest difference of the page's images from PyTorch's.
+    """Write a web page that draws by `generator`; returns the largest difference of a pixel from PyTorch's images.
 
     Args: run, directions, mark: see `page_files`; runtime: ONNX Runtime Web's .tgz, which npm downloads by default.
-    Raises UserError for wrong files, and DifferenceError if images differ too much.
+    Raises UserError if `directions` or `runtime` is unusable, and DifferenceError if images differ too much.
     """
     about = {"renderer": "browser", "seeds": SEEDS, "films": []}
     files = page_files(generator, run, directions, about, mark) | read_runtime(runtime)
@@ -50,7 +50,7 @@ def write_web(
 
 
 def read_runtime(given: str | None) -> dict[str, bytes]:
-    """Read FILES from the archive `given`, or from npm's download; raises UserError for a wrong archive."""
+    """Return the content of FILES by name, from `given` or npm's download; raises UserError for a wrong archive."""
     path, found = Path(given) if given is not None else fetched(), dict[str, bytes]()
     try:
         with tarfile.open(path) as archive:

@@ -60,7 +60,7 @@ def opened(config: DrawConfig, truncation: float = 1.0) -> tuple[TrainedGenerato
 
 
 def keyframes(generator: TrainedGenerator, config: PicturesConfig, number: int = 0) -> tuple[Tensor, list[str]]:
-    """Return latents [K, Z] and file names for cell `number` of a film's grid; see `interpolate`."""
+    """Return K latents [K, Z], and K file names for their images; `number` is the cell in a film's grid."""
     if config.latents is None:
         wanted = [seed + 1000 * number for seed in parse_seeds(config.seeds)]
         return generator.latents(wanted), [f"seed-{seed:06d}" for seed in wanted]
@@ -103,7 +103,7 @@ def sample(config: SampleConfig) -> int:
 def interpolate(config: InterpolateConfig) -> int:
     """Interpolate between latents, and write all frames as a picture (.png) or as a film (.webp, .gif, .mp4).
 
-    Each cell of a film's grid= shows another path: cell n adds 1000 n to seeds or, with latents=, begins at latent n.
+    Each cell of a film's grid= shows its own path: cell n adds 1000 n to all seeds, or starts at latent n of latents=.
     """
     walks, frames = config.path == "walk", config.frames
     if walks and config.latents is not None:

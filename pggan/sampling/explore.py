@@ -40,11 +40,11 @@ PROTECTION = {  # Other sites can't embed or read the page, and the page loads n
 }
 HOST, PORT = "127.0.0.1", 8765  # If another program uses the default PORT, the system chooses a free port.
 DIRECTIONS = 8  # number of sliders on the page if the user gives no file of directions
-DIRECTIONS_FILE = "directions.safetensors"  # A run directory keeps directions that a user has named in this file.
-SEEDS = 100_000  # Random faces have smaller seeds, because short seeds are easy to write down.
-BLOCK = 8  # Films are drawn in blocks of this many frames; between blocks, the page can draw a face.
-MAX_FRAMES = 3600  # two minutes at 30 frames per second
-MAX_BYTES = 100_000_000  # size of the largest photo; app.js has the same limit
+DIRECTIONS_FILE = "directions.safetensors"  # This file in a run directory holds directions that a user has named.
+SEEDS = 100_000  # The page's random faces have seeds below this number, because short seeds are easy to note.
+BLOCK = 8  # Films are drawn in blocks of this many frames; between two blocks, the server can draw other images.
+MAX_FRAMES = 3600  # The longest film has two minutes at 30 frames per second.
+MAX_BYTES = 100_000_000  # largest upload (photo) in bytes; app.js has the same limit
 
 Answer = tuple[int, Iterable[bytes]]  # an HTTP body's length in bytes, and the body in parts
 
@@ -78,7 +78,7 @@ def listen(
 
 
 def directions_file(run: str, given: str | None) -> Path | None:
-    """Return the file for directions and their names: `given` or a file beside `run`; None for a packaged generator."""
+    """Return the path of the file for directions and the user's names for them; None for a packaged generator."""
     if given is not None or run.startswith(PREFIX):
         return None if given is None else Path(given)
     path = Path(run).parent if Path(run).name == GENERATOR_FILE else Path(run)
@@ -89,10 +89,10 @@ def directions_file(run: str, given: str | None) -> Path | None:
 def page_files(
     generator: TrainedGenerator, run: str, directions: str | None, about: dict[str, Any], mark: str | None = None
 ) -> dict[str, bytes]:
-    """Return the files of the web page by name; raises UserError if the directions do not fit the generator.
+    """Return the web page's files, bytes by file name; raises UserError if the directions do not fit the generator.
 
-    Args: directions: a file of directions for the sliders; by default, `directions_file` if it exists, else principal
-    directions; about: settings for the page's script; mark: the description in the metadata of saved pictures.
+    Args: directions: a file of directions for the sliders (by default, the result of `directions_file` or, without
+    this file, principal directions); about: settings for the page's script; mark: metadata of saved pictures.
     """
     file, names = directions_file(run, directions), []
     if file is not None and (directions is not None or file.is_file()):
@@ -128,7 +128,7 @@ class Server(ThreadingHTTPServer):
     def __init__(
         self, port: int, generator: TrainedGenerator, files: dict[str, bytes], mark: str | None, names: Path | None
     ) -> None:
-        # Drawing caches scaled weights in the generator's network, so one thread draws all images.
+        # Drawing caches scaled weights in the network, which is not thread-safe, so one thread draws all images.
         self._drawing, self._closed = ThreadPoolExecutor(1, "drawing"), False
         super().__init__((HOST, port), Handler)
         self.generator, self.files, self.mark, self.names = generator, files, mark, names
@@ -138,14 +138,14 @@ class Server(ThreadingHTTPServer):
         return self._drawing.submit(lambda: [*self.generator.stream(latents, settings)]).result()
 
     def film(self, latents: Tensor, query: dict[str, str]) -> bytes:
-        """Return a film with a frame for each of `latents` [N, Z] as bytes; raises UserError for a wrong `query`.
+        """Return a film's bytes, with one frame for each of `latents` [N, Z]; raises UserError for an invalid `query`.
 
-        Small frames are shrunk from the full resolution: to-RGB layers of lower resolutions are no longer trained.
+        Small frames are drawn at full resolution and shrunk, because the lower to-RGB layers are no longer trained.
         """
         kind, fps, side = query["kind"], int(query["fps"]), int(query["resolution"])
         if kind not in ANIMATED or not 1 <= fps <= 120 or side not in self.generator.resolutions:
             raise UserError(
-                f"No film can have {side}x{side} pixels, {fps} frames a second and ending {kind}.", "Reload the page."
+                f"The page asked for a wrong film: {side}x{side} pixels, fps={fps}, kind={kind}.", "Reload the page."
             )
         small, side = (side, side), side * film_zoom(side)
         method = Image.Resampling.BICUBIC if query["smooth"] == "1" else Image.Resampling.NEAREST
@@ -162,7 +162,7 @@ class Server(ThreadingHTTPServer):
             return path.read_bytes()
 
     def search(self, photo: bytes, query: dict[str, str]) -> Answer:
-        """Search for the latent whose image is nearest to a photo; the answer has the best latent after each step."""
+        """Search for the latent that draws `photo` best; each part of the returned answer is the best latent so far."""
         settings = self.generator.settings(label=query.get("label"))
         target = read_target(photo, settings.resolution, self.generator.network.architecture.channels)
         found, count = search(self.generator.network, target, settings, STEPS), ROUNDS + STEPS
@@ -171,14 +171,14 @@ class Server(ThreadingHTTPServer):
             try:
                 for _ in range(count):
                     yield to_file(self._drawing.submit(next, found).result())
-            finally:  # A closed connection ends the search, too.
+            finally:  # If the browser closes the connection, the search ends early.
                 with suppress(RuntimeError):
                     self._drawing.submit(found.close)
 
         return count * self.generator.latent_size * 4, latents()
 
     def rename(self, content: bytes) -> bytes:
-        """Save the names of directions, a JSON list; returns a sentence for the user if there is no file for names."""
+        """Save the user's names for directions (a JSON list); returns a warning if no file can keep names, else b""."""
         about = {"names": json.loads(content)}
         self.files["names.json"] = content
         if self.names is None:

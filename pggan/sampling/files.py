@@ -23,25 +23,25 @@ from pggan.sampling.marks import mark_film, saving
 STILLS = (".png", ".jpg", ".jpeg", ".webp")
 VIDEO = ".mp4"
 ANIMATED = (VIDEO, ".webp", ".gif")
-MAX_FILM = 512  # pixels: frames of a film are enlarged to at most this side
-# Browsers show a frame of 10 ms or less for 100 ms, so GIFs (in units of 10 ms) need 20 ms, and WebPs 11 ms.
+MAX_FILM = 512  # Frames of a film are enlarged to at most this side in pixels.
+# Browsers stretch frames of 10 ms or less to 100 ms, so a GIF's frames need 20 ms (2 units), and a WebP's 11 ms.
 MOST_FPS = {".gif": 50, ".webp": 90}
 MOST_PIXELS = 2**28  # A few copies of a picture with this many pixels fit into most machines' memory.
-WIDEST = 2048  # pixels: images are not enlarged if their sheet would become wider
+WIDEST = 2048  # Images in a sheet are enlarged only if the sheet stays within this width in pixels.
 PAPER, INK = 232, 40  # grey levels of a caption's background and letters
 CAPTION_HEIGHT, FONT_SIZE = 16, 11  # pixels
-STAMP_SHARE = 16  # The text below a grid has 1/16 of the grid's height.
-STAMP_LETTERS = 22  # With a font of 1/22 of the grid's width, the longest text fits.
+STAMP_SHARE = 16  # In a time-lapse film, the line of text below a grid has 1/16 of the grid's height.
+STAMP_LETTERS = 22  # With a font size of 1/22 of the grid's width, the longest text fits below the grid.
 # FFmpeg's guide calls H.264 with a constant rate factor (crf) of 17 or 18 visually lossless.
 H264 = {"crf": "16", "preset": "medium"}
-# Six seconds of photographs at 512x512 take 2 MB as a lossy WebP, and 20 MB as a lossless WebP.
+# WebP films are lossy, because six seconds of photographs at 512x512 take 2 MB instead of 20 MB.
 WEBP: dict[str, Any] = {"quality": 75, "method": 0}
 
 Step = TypeVar("Step")
 
 
 def output_path(out: str | None, run: str, name: str, kinds: tuple[str, ...]) -> Path:
-    """Return the path of a command's output: `out` (see `check_output`) or, without `out`, the new path `name`-NUMBER.
+    """Return the path of a command's output: `out`, checked by `check_output`, or a new path `name`-NUMBER for None.
 
     New files lie in samples/ of the run directory `run`, or in the working directory if `run` is no run directory.
     """
@@ -73,7 +73,7 @@ def check_output(out: str, kinds: tuple[str, ...] = ()) -> Path:
 
 
 def writable(kinds: tuple[str, ...]) -> list[str]:
-    """Return those file endings in `kinds` that this installation can write; .mp4 needs PyAV."""
+    """Return the file endings in `kinds` that this installation can write; .mp4 needs PyAV."""
     return [kind for kind in kinds if kind != VIDEO or find_spec("av") is not None]
 
 
@@ -98,7 +98,7 @@ def sheet(images: Iterable[Pixels], columns: int, zoom: int, captions: Sequence[
 
 
 def sheet_zoom(resolution: int, columns: int) -> int:
-    """Return the factor, at least 1, that enlarges images to MIN_TILE pixels, or the sheet to at most WIDEST pixels."""
+    """Return the largest zoom (at least 1) that keeps images within MIN_TILE pixels, and the sheet within WIDEST."""
     return max(min(MIN_TILE, WIDEST // columns) // resolution, 1)
 
 
@@ -110,13 +110,13 @@ def film_zoom(side: int, most: int = MAX_FILM) -> int:
 def save_picture(picture: Pixels, path: Path, mark: str | None = None) -> None:
     """Write a picture [H, W, C] with the description `mark`; raises UserError if the format can't hold the picture."""
     with writing(path) as temporary:
-        # With chroma subsampling, enlarged pixels in a JPEG file would have blurred edges.
+        # JPEG's chroma subsampling is off (0), because it would blur the edges of enlarged pixels.
         to_pil(picture).save(temporary, lossless=True, quality=95, subsampling=0, **saving(mark))
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that is renamed to `path` in the end; raises UserError if an encoder fails."""
+    """Yield a temporary path, and rename it to `path` after the `with` block; raises UserError if an encoder fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with atomic_write(path) as temporary:
@@ -129,7 +129,7 @@ def writing(path: Path) -> Iterator[Path]:
 
 
 def film_of(grids: dict[Path, GridFacts], count: int, most: int = MAX_FILM) -> Iterator[Pixels]:
-    """Yield `count` frames [H, W, 3] at equal intervals of training; each frame shows the newest grid at that time."""
+    """Yield `count` frames [H, W, 3] at equal intervals of images shown; a frame has the newest grid of that moment."""
     paths, facts = [*grids], [*grids.values()]
     with Image.open(paths[-1]) as largest:
         side = largest.width * film_zoom(largest.width, most)
@@ -155,14 +155,14 @@ def save_film(frames: Iterable[Pixels], count: int, fps: int, path: Path, mark: 
     """
     kind = path.suffix.lower()
     fastest = MOST_FPS.get(kind, fps)
-    require(fps <= fastest, "fps", fps, f"at most {fastest}, because browsers slow a faster {kind} down; or use .mp4")
+    require(fps <= fastest, "fps", fps, f"at most {fastest} for {kind}, as browsers slow faster films; or use .mp4")
     shown = tracked(frames, count)
     with writing(path) as temporary:
         if kind == VIDEO:
             write_video(shown, fps, temporary)
             return mark_film(temporary, kind, mark)
         pictures, unit = [to_pil(frame) for frame in shown], 1
-        if kind == ".gif":  # With one palette for all frames, still parts do not flicker.
+        if kind == ".gif":  # With one palette for all frames, parts without motion do not flicker.
             pictures, unit = [picture.convert("RGB") for picture in pictures], 10
             sampled = [np.asarray(picture) for picture in pictures[:: count // 16 + 1]]
             palette = Image.fromarray(np.concatenate(sampled)).quantize(255)
@@ -181,7 +181,7 @@ def write_video(frames: Iterable[Pixels], fps: int, path: Path) -> None:
     with av.open(str(path), "w", format="mp4", options={"movflags": "+faststart"}) as container:
         stream: Any = container.add_stream("libx264", rate=fps, options=H264)
         stream.pix_fmt, coded = "yuv420p", stream.codec_context
-        # All three fields use the same number for BT.709.
+        # BT.709 has one number (ITU709) for color space, primaries and transfer curve.
         coded.colorspace = coded.color_primaries = coded.color_trc = Colorspace.ITU709
         coded.color_range = ColorRange.MPEG  # luma from 16 to 235
         for number, picture in enumerate(frames):

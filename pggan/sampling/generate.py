@@ -31,7 +31,7 @@ class RenderSettings:
 def seed_latents(seeds: list[int], size: int) -> Tensor:
     """Draw latents [N, Z] from N(0, 1) on the CPU, so that a seed gives the same latent on all devices."""
     latents = torch.empty(len(seeds), size)
-    for row, seed in enumerate(seeds):  # Filling rows takes less than half the memory of `torch.stack`.
+    for row, seed in enumerate(seeds):  # Filling one tensor takes less than half the memory of `torch.stack`.
         torch.randn(size, generator=generator_for(seed, "latent", 0), out=latents[row])
     return latents
 
@@ -59,7 +59,7 @@ def render_each(
                 for some in torch.split(latents, DRAWN_AHEAD * threads):
                     yield from pool.map(draw_one, some)
         finally:
-            torch.set_num_threads(threads)  # The pool's set_num_threads(1) would also affect later threads.
+            torch.set_num_threads(threads)  # This undoes the pool's set_num_threads(1), which later threads inherit.
 
 
 @torch.no_grad()
@@ -85,7 +85,7 @@ def draw_seeds(network: Generator, count: int, resolution: int, alpha: float) ->
 
 
 def one_hot(network: Generator, label: Tensor | int | None, count: int) -> Tensor | None:
-    """Encode the class (or classes [N]) `label` as one-hot labels [N, L]; None stays None."""
+    """Encode `label` (one class for all images, or classes [N]) as one-hot labels [N, L]; None stays None."""
     if label is None:
         return None
     numbers = torch.as_tensor(label).expand(count)

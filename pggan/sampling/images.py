@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Pixels = npt.NDArray[np.uint8]
 
-MIN_TILE = 128  # pixels: smaller images in grids and sheets are enlarged to this side
+MIN_TILE = 128  # Smaller images in grids and sheets are enlarged to this side in pixels.
 FOLDER = "timelapse"  # A run keeps small grids for `pggan timelapse` in samples/timelapse/.
 TEXT_KEY = "pggan"  # A grid's PNG file has the grid's facts in a text entry of this name.
 
@@ -41,7 +41,7 @@ def grid(images: Pixels, columns: int) -> Pixels:
 
 
 def contact_sheet(images: Pixels, columns: int, resolution: int) -> Pixels:
-    """Arrange images in a grid, enlarged to MIN_TILE or `resolution` pixels, whichever is smaller."""
+    """Arrange images in a grid; smaller images are first enlarged to min(MIN_TILE, `resolution`) pixels."""
     return grid(enlarge(images, max(min(resolution, MIN_TILE) // images.shape[1], 1)), columns)
 
 

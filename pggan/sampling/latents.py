@@ -57,7 +57,7 @@ def save_vectors(kind: str, vectors: Tensor, path: Path, about: dict[str, object
 def load_vectors(kind: str, path: str | Path, size: int) -> Tensor:
     """Read latents or directions [N, `size`], and normalise directions; raises UserError for invalid vectors."""
     problem = f"{path} has no valid {kind}"
-    remedy = f"Give a .safetensors file with {kind} of {size} finite numbers, which are not all 0."
+    remedy = f"Give a .safetensors file with {kind} of {size} numbers. Numbers must be finite, and vectors not zero."
     try:
         with safe_open(path, "pt") as file:
             vectors: Tensor = file.get_tensor(kind).float()
@@ -105,7 +105,7 @@ def path_through(keyframes: Tensor, kind: str, frames: int, distances: Distances
     """Return F = `frames` (at least 2) latents [F, Z] on a path through `keyframes` [K, Z]; raises UserError if K is 1.
 
     Args: kind: slerp (great circles), lerp (straight lines) or loop (a smooth closed curve); distances: if given,
-    successive frames are equally far apart by this measure.
+    the latents of successive frames are equally far apart by this measure.
     """
     if len(keyframes) < 2:
         raise UserError(f"path={kind} needs more than one seed or latent.", "Give at least two, such as seeds=1,5,9.")
@@ -132,7 +132,7 @@ def random_walk(seed: int, size: int, frames: int, smoothness: float = 15.0) -> 
 
 
 def at_constant_speed(path: LatentPath, distances: Distances, samples: int, positions: Tensor) -> Tensor:
-    """Return latents [F, Z] on a path at `positions` [F]: shares (0 to 1) of the length that `distances` measures."""
+    """Return latents [F, Z] on a path; `positions` [F] are shares (0 to 1) of the path's length by `distances`."""
     measured = torch.linspace(0, 1, samples + 1, dtype=torch.float64)
     travelled = torch.cat([torch.zeros(1), distances(path(measured)).double().cumsum(0)])
     return path(torch.from_numpy(np.interp(positions * travelled[-1], travelled, measured)))
@@ -190,7 +190,7 @@ def load_about(path: str | Path) -> dict[str, Any]:
 
 
 def load_direction(given: str, size: int) -> Tensor:
-    """Read a direction [Z] from `given`: FILE, or FILE:NUMBER (from 1); raises UserError if there is none."""
+    """Read the direction [Z] that `given` names: FILE:NUMBER, or FILE for number 1; raises UserError without it."""
     path, _, number = (given, "", "1") if Path(given).is_file() else given.rpartition(":")
     directions = load_vectors("directions", path or given, size)
     possible = number.isdecimal() and 1 <= int(number) <= len(directions)

@@ -18,7 +18,7 @@ from pggan.core.process import __version__
 MOST_LETTERS = 1000  # Longer descriptions are cut, because a JPEG file holds at most 64 KB of XMP.
 PNG_KEY, PNG_HEADER_BYTES = "XML:com.adobe.xmp", 33  # signature (8 bytes) and IHDR chunk (25 bytes) of a PNG file
 MP4_BOX = b"uuid" + UUID("be7acfcb-97a9-42e8-9c71-999491e3afac").bytes
-GIF_TRAILER = bytes([1, *range(255, -1, -1), 0])  # With these bytes, GIF readers without XMP skip the packet.
+GIF_TRAILER = bytes([1, *range(255, -1, -1), 0])  # With these bytes, GIF readers that do not know XMP skip the packet.
 SOURCE_TYPES = "http://cv.iptc.org/newscodes/digitalsourcetype/"
 PACKET = f"""<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?><x:xmpmeta xmlns:x="adobe:ns:meta/">
 <rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#"><rdf:Description rdf:about=""
@@ -29,14 +29,14 @@ PACKET = f"""<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?><x:xmpmeta 
 
 
 def mark_line(wanted: bool, run: object, what: str) -> str | None:
-    """Return a description of `what` was drawn, with program and run, for a file's metadata; None if not `wanted`."""
+    """Return a description for a file's metadata: program, run and `what` was drawn; None if `wanted` is false."""
     line = f"Drawn by a neural network: pggan {__version__}, run={run}, {what}"[:MOST_LETTERS]
     # "?" replaces characters that XML forbids, such as control codes.
     return re.sub(r"[^ -~\u00a0-\ud7ff]", "?", line) if wanted else None
 
 
 def saving(line: str | None, text: PngInfo | None = None) -> dict[str, Any]:
-    """Return arguments of Pillow's `save` that write the description `line` (and `text` into a PNG) as metadata."""
+    """Return arguments for Pillow's `save` that write `line` as XMP metadata and, in a PNG, also the entries `text`."""
     text = text or PngInfo()
     if line is None:
         return {"pnginfo": text}
@@ -45,7 +45,7 @@ def saving(line: str | None, text: PngInfo | None = None) -> dict[str, Any]:
 
 
 def packet(line: str) -> bytes:
-    """Return the XMP packet that describes an image as drawn by a neural network; `line` says by which run."""
+    """Return an XMP packet that marks an image as drawn by a neural network, with the description `line`."""
     return PACKET.replace("LINE", escape(line)).encode()
 
 

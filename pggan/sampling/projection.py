@@ -31,7 +31,7 @@ STEPS = 300
 STARTS, CANDIDATES = 4, 1024  # Adam starts from the 4 of 1024 seeds whose images are nearest to the target.
 LEARNING_RATE = 0.1
 NOISE = 0.3  # The standard deviation of noise on latents falls from this value to 0 in the first half of all steps.
-ROUNDS = 128  # The images of the seeds are compared with the target in this many batches.
+ROUNDS = 128  # The images of all 1024 seeds are compared with the target in this many batches.
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def search(network: Generator, target: Pixels, settings: RenderSettings, steps: 
 
 @torch.no_grad()
 def nearest_seeds(measure: Measure, size: int, device: torch.device) -> Yielding[Tensor, None, Tensor]:
-    """Return the latents [S, Z] of the STARTS nearest seeds; yields the nearest latent [Z] so far after each batch."""
+    """Return the STARTS latents [S, Z] with the smallest `measure`; yields the best latent [Z] after each batch."""
     latents = on_sphere(seed_latents(list(range(CANDIDATES)), size).to(device))
     distances = torch.empty(0, device=device)
     for batch in latents.chunk(ROUNDS):
@@ -81,7 +81,7 @@ def nearest_seeds(measure: Measure, size: int, device: torch.device) -> Yielding
 
 
 def optimise(measure: Measure, latents: Tensor, steps: int) -> Iterator[Tensor]:
-    """Minimise `measure` by Adam, starting from `latents` [S, Z]; yields the nearest latent [Z] after each step."""
+    """Minimise the distance `measure` by Adam, from `latents` [S, Z]; yields the best latent [Z] after each step."""
     latents = latents.clone().requires_grad_()
     optimizer = torch.optim.Adam([latents], betas=(0.9, 0.99))
     random = generator_for(0, "projection", 0)

@@ -29,7 +29,7 @@ from pggan.sampling.projection import STEPS, Picture, Projection, laplacian_dist
 
 COMPARE = "pggan.metrics.command:compare"  # imported late, because `pggan.metrics` imports this module
 PATHS = ("slerp", "lerp", "loop")
-Seeds = int | str | Iterable[int]  # such as 5, "0-63", "1,5,9-12" or [1, 5, 9]
+Seeds = int | str | Iterable[int]  # for example 5, "0-63", "1,5,9-12" or [1, 5, 9]
 
 
 class Pictures(list[Image.Image]):
@@ -65,7 +65,7 @@ class TrainedGenerator:
     """A trained generator, which draws images; on one machine, a seed or a latent always gives the same image.
 
     Attributes: resolution, alpha: the defaults for drawing; images: the number of images shown in training;
-    resolutions: all that the network can draw; latent_size: Z; num_classes, class_names: 0 and empty without classes;
+    resolutions: those that the network can draw; latent_size: Z; num_classes, class_names: 0 and empty without classes;
     network: the PyTorch module; loaded: the content of the generator's file.
     """
 
@@ -96,7 +96,7 @@ class TrainedGenerator:
         """
         if resolution is not None and resolution not in self.resolutions:
             levels = ", ".join(map(str, self.resolutions))
-            raise UserError(f"This generator has no level for resolution={resolution}.", f"Choose one of {levels}.")
+            raise UserError(f"This generator can't draw resolution={resolution}.", f"Choose one of {levels}.")
         if alpha is None:
             alpha = self.alpha if resolution in (None, self.resolution) else 1.0
         if not 0 <= alpha <= 1:
@@ -122,13 +122,13 @@ class TrainedGenerator:
         return self.sample(seeds, **options).grid(columns)
 
     def path(self, seeds: Seeds, kind: str, frames: int, settings: RenderSettings | None = None) -> Tensor:
-        """Return F = `frames` latents [F, Z] on a path; with `settings`, images change at constant speed."""
+        """Return `frames` latents [F, Z] on a path of `seeds`; with `settings`, images change at constant speed."""
         require(kind in PATHS and frames >= 2, "path, frames", f"{kind}, {frames}", f"one of {PATHS}, and at least 2")
         distances = None if settings is None else partial(self.visible_steps, settings)
         return path_through(self.latents(seeds), kind, frames, distances)
 
     def visible_steps(self, settings: RenderSettings, latents: Tensor) -> Tensor:
-        """Return the Laplacian distances [N - 1] between the images of successive `latents` [N, Z]."""
+        """Return the distances [N - 1] (see `laplacian_distance`) between the images of successive `latents` [N, Z]."""
         images = (torch.from_numpy(image).permute(2, 0, 1)[None] / 127.5 for image in self.stream(latents, settings))
         return torch.cat([laplacian_distance(before, after) for before, after in pairwise(images)])
 
@@ -147,7 +147,7 @@ class TrainedGenerator:
         return Film(place)
 
     def directions(self, count: int = 8, label: int | str | None = None) -> Tensor:
-        """Return K = `count` principal directions of latents as unit vectors [K, Z], the strongest first."""
+        """Return K = `count` unit vectors [K, Z], along which images change the most; the strongest come first."""
         return principal_directions(self.network, count, self.settings(label=label).label)
 
     def evaluate(
@@ -159,7 +159,7 @@ class TrainedGenerator:
     ) -> dict[str, float]:
         """Compare generated images with the images at `data`, like `pggan evaluate`; returns values by metric.
 
-        Args: data: by default, the training images; count: number of fakes and reals (default: as in the paper).
+        Args: data: by default, the training images; count: number of fakes and of reals, by default as in each paper.
         """
         compared: Any = resolve_name(COMPARE)
         return dict(compared(self, data and str(data), list(metrics), extractor, count))

@@ -70,7 +70,7 @@ def test_the_command_exports_the_stage_that_was_saved_and_its_configuration(gene
 
     out = tmp_path / "new" / "faces.onnx"
     assert main(["export", f"run={generator_file}", f"out={out}"]) == 0
-    assert "16x16, alpha 0.25; images differ from PyTorch's by" in capsys.readouterr().out
+    assert "16x16, alpha 0.25; pixels (-1 to 1) differ from PyTorch's by up to" in capsys.readouterr().out
     about = json.loads({entry.key: entry.value for entry in onnx.load(out).metadata_props}["pggan"])
     assert (about["resolution"], about["alpha"], about["architecture"]["latent_size"]) == (16, 0.25, 6)
     generator = pggan.load(generator_file, "cpu")

@@ -114,7 +114,7 @@ def test_pro_gan_pth(tmp_path):
     torch.save(content, tmp_path / "a.bin")
     _, _, others, notes = read_foreign(tmp_path / "a.bin")
     assert [*others] == ["generator"]
-    assert "discriminator in the file is left out: it has no 'layers.2.conv_3.weight'" in notes[0]
+    assert "The import leaves out the discriminator: it has no 'layers.2.conv_3.weight'" in notes[0]
     conf["use_eql"] = False
     torch.save(saved, tmp_path / "a.bin")
     with pytest.raises(UserError, match="use_eql=False"):
