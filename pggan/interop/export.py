@@ -103,7 +103,7 @@ def run(config: ExportConfig) -> int:
             mark = mark_line(config.marks, config.run, "pggan export format=web")
             difference = write_web(generator, out, config.run, config.directions, runtime=config.runtime, mark=mark)
             megabytes = sum(file.stat().st_size for file in out.rglob("*")) / 2**20
-            print(f"{out}: {megabytes:.1f} MB of static files; images differ from PyTorch's by {difference:.1e}")
+            print(f"{out}: {megabytes:.1f} MB of static files; pixels differ from PyTorch's by {difference:.1e}")
             print("To publish the page, upload the folder to a static Space of Hugging Face, or to GitHub Pages.")
             print(f"{NEXT} python -m http.server --bind 127.0.0.1 --directory {shlex.quote(config.out)}")
     return 0
@@ -119,7 +119,7 @@ def naming_the_extra() -> Iterator[None]:
 
 
 def with_provenance(generator: TrainedGenerator, config: ExportConfig) -> TrainedGenerator:
-    """Return a copy with config's licence and data statement, if given; raises UserError for a malformed licence."""
+    """Return the generator with config's licence and data statement; raises UserError for a malformed licence."""
     if config.license is not None and not re.fullmatch(r"[\w.+-]+", config.license):
         remedy = "Give a licence's identifier on Hugging Face, or license=other with an explanation in data_statement=."
         raise UserError(f"license={config.license} is not the identifier of a licence.", remedy)

@@ -240,7 +240,7 @@ def translated_state(
     layer: Callable[[Mapping[str, Array], str], tuple[Array, Array]],
     stem: Stem,
 ) -> dict[str, torch.Tensor]:
-    """Convert another program's arrays of one network to pggan's state dict; see `translated`."""
+    """Convert another program's arrays of one network to pggan's state dict; `translated` explains the arguments."""
     rgb, state = names[-1].partition("{")[0], dict[str, torch.Tensor]()
     count = sum(name.startswith(rgb) and name.endswith("weight") for name in theirs)
     for number in range(count):

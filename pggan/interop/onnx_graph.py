@@ -77,7 +77,7 @@ class Graph:
 
 
 def build(generator: LoadedGenerator, *, for_page: bool = False) -> tuple[bytes, float]:
-    """Return the ONNX graph of a generator on the CPU, and the largest difference of a pixel from PyTorch's images.
+    """Return the ONNX graph of a generator on the CPU, and the largest pixel difference from PyTorch's images.
 
     The inputs are `latents` [N, Z], one-hot `labels` [N, L] if G has classes, and `truncation` [1] with `for_page`.
     The output is `images` [N, C, R, R] in about [-1, 1], at the generator's resolution and alpha.
@@ -219,7 +219,7 @@ def largest_difference(
 
 
 def write_onnx(generator: LoadedGenerator, path: Path) -> float:
-    """Write a generator on the CPU as an ONNX file; returns the largest difference of a pixel from PyTorch's images."""
+    """Write a generator on the CPU as an ONNX file; returns the largest pixel difference from PyTorch's images."""
     graph, difference = build(generator)
     with atomic_write(path) as temporary:
         temporary.write_bytes(graph)

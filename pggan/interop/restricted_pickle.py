@@ -29,7 +29,7 @@ class Instance:
 
 
 class PickledNetwork(Instance):
-    """Stands for a pickled network of the official implementation; the network's source code is never run."""
+    """Stands for a pickled network of the official implementation; the source code in the pickle is never run."""
 
 
 class PickledType(Instance):

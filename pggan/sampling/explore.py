@@ -68,7 +68,7 @@ def run(config: ExploreConfig) -> int:
 def listen(
     generator: TrainedGenerator, run: str, directions: str | None, port: int | None, mark: str | None = None
 ) -> "Server":
-    """Open a server at `port` (by default at PORT, or at a free port); raises UserError if `port` can't be used."""
+    """Open a server at `port` (None: PORT or, if PORT is in use, any free port); raises UserError if that fails."""
     about = {"renderer": "server", "seeds": SEEDS, "films": writable(ANIMATED)}
     files = page_files(generator, run, directions, about, mark)
     for number in (PORT, 0) if port is None else (port,):

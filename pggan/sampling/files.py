@@ -41,7 +41,7 @@ Step = TypeVar("Step")
 
 
 def output_path(out: str | None, run: str, name: str, kinds: tuple[str, ...]) -> Path:
-    """Return the path of a command's output: `out`, checked by `check_output`, or a new path `name`-NUMBER for None.
+    """Return the path of a command's output: `out` if given (see `check_output`), else a new path `name`-NUMBER.
 
     New files lie in samples/ of the run directory `run`, or in the working directory if `run` is no run directory.
     """

@@ -14,13 +14,13 @@ from pggan.networks.layers import ComputeOptions, use_options
 from pggan.networks.networks import Generator
 from pggan.sampling.images import Pixels, to_bytes
 
-DRAWN_AHEAD = 16  # images queued per CPU thread, so that no thread waits for work
+DRAWN_AHEAD = 16  # Images are drawn in chunks of this many per CPU thread, so that threads rarely wait.
 PARALLEL_SIDE = 128  # pixels: larger images are drawn by all CPU threads together, smaller images by one thread each
 
 
 @dataclass(frozen=True)
 class RenderSettings:
-    """Settings for drawing images; truncation 1 has no effect, and a tensor `label` [N] has a class per image."""
+    """Settings for drawing images; truncation 1 has no effect, and a tensor `label` [N] has one class per image."""
 
     resolution: int
     alpha: float

@@ -27,8 +27,8 @@ from pggan.sampling.generate import one_hot, seed_latents
 
 # Paths are calculated in float64, so that a path's ends are exact in float32.
 LatentPath = Callable[[Tensor], Tensor]  # a path maps positions [F] in [0, 1] to latents [F, Z]
-Between = Callable[[Tensor, Tensor, Tensor], Tensor]  # interpolates from starts [F, Z] to ends [F, Z] at weights [F, 1]
-Distances = Callable[[Tensor], Tensor]  # measures the distances [N - 1] between successive latents [N, Z]
+Between = Callable[[Tensor, Tensor, Tensor], Tensor]  # (starts [F, Z], ends [F, Z], weights [F, 1]) -> latents [F, Z]
+Distances = Callable[[Tensor], Tensor]  # maps latents [N, Z] to the distances [N - 1] between successive latents
 
 MAX_SEEDS = 1_000_000  # A million latents of size 512 take 2 GiB.
 SAMPLES_PER_KEYFRAME = 64  # number of points per keyframe at which a path's length is measured
@@ -132,7 +132,7 @@ def random_walk(seed: int, size: int, frames: int, smoothness: float = 15.0) -> 
 
 
 def at_constant_speed(path: LatentPath, distances: Distances, samples: int, positions: Tensor) -> Tensor:
-    """Return latents [F, Z] on a path; `positions` [F] are shares (0 to 1) of the path's length by `distances`."""
+    """Return latents [F, Z] on a path; `positions` [F] are shares (0 to 1) of the length, measured by `distances`."""
     measured = torch.linspace(0, 1, samples + 1, dtype=torch.float64)
     travelled = torch.cat([torch.zeros(1), distances(path(measured)).double().cumsum(0)])
     return path(torch.from_numpy(np.interp(positions * travelled[-1], travelled, measured)))
@@ -190,7 +190,7 @@ def load_about(path: str | Path) -> dict[str, Any]:
 
 
 def load_direction(given: str, size: int) -> Tensor:
-    """Read the direction [Z] that `given` names: FILE:NUMBER, or FILE for number 1; raises UserError without it."""
+    """Read the direction [Z] that `given` names: FILE:NUMBER, or FILE for number 1; raises UserError if none exists."""
     path, _, number = (given, "", "1") if Path(given).is_file() else given.rpartition(":")
     directions = load_vectors("directions", path or given, size)
     possible = number.isdecimal() and 1 <= int(number) <= len(directions)

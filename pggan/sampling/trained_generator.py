@@ -75,7 +75,7 @@ class TrainedGenerator:
         self.class_names = loaded.class_names
         a = loaded.network.architecture
         self.latent_size, self.resolutions, self.num_classes = a.latent_size, a.resolutions, a.num_classes
-        self._center = cache(partial(mean_features, self.network))  # The mean features of a class are computed once.
+        self._center = cache(partial(mean_features, self.network))  # This caches the mean features of each class.
 
     def latents(self, seeds: Seeds) -> Tensor:
         """Draw latents [N, Z] from N(0, 1) for `seeds`, such as 5 or "0-63"; raises UserError for invalid seeds."""
@@ -122,7 +122,7 @@ class TrainedGenerator:
         return self.sample(seeds, **options).grid(columns)
 
     def path(self, seeds: Seeds, kind: str, frames: int, settings: RenderSettings | None = None) -> Tensor:
-        """Return `frames` latents [F, Z] on a path of `seeds`; with `settings`, images change at constant speed."""
+        """Return `frames` latents [F, Z] on a path through `seeds`; `settings` make images change at constant speed."""
         require(kind in PATHS and frames >= 2, "path, frames", f"{kind}, {frames}", f"one of {PATHS}, and at least 2")
         distances = None if settings is None else partial(self.visible_steps, settings)
         return path_through(self.latents(seeds), kind, frames, distances)
