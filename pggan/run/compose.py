@@ -48,7 +48,7 @@ from pggan.training.build import build_trainer, missing
 from pggan.training.timing import StepTimes
 from pggan.training.trainer import Trainer
 
-FindImages = Callable[[int], Path]  # returns the path of the training images, prepared for the final resolution
+FindImages = Callable[[int], Path]  # takes the final resolution, and returns the path of the prepared training images
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def open_run(
         description["versions"] |= {"cpu_threads": torch.get_num_threads(), "images": pyramid.images}
 
         trainer = build_trainer(settings, source.architecture, source.schedule.phases, group)
-        stack.callback(trainer.release_graphs)  # otherwise, CUDA graphs with NCCL kernels block destroy_process_group
+        stack.callback(trainer.release_graphs)  # unreleased CUDA graphs with NCCL kernels block destroy_process_group
         restore(config, source, trainer, group)
         state, images = trainer.state, trainer.state.images
         stack.enter_context(disk_errors(run_dir, group))
@@ -103,7 +103,7 @@ def open_run(
         reporter: Reporter | NullReporter = NullReporter()
         pictures: Pictures | None = None
         limit: TimeLimit | None = None
-        if began is None:  # after a rollback, `began` is the value of the failed run
+        if began is None:  # after a rollback, the run keeps its start time
             began = time.monotonic() - spent - source.spent
         if group.is_main:
             write_config(run_dir, description)
@@ -243,13 +243,13 @@ def introduce(
     reporter.console.end = time.monotonic() + seconds
     count = len(schedule.phases)
     phases = f"{count} phase{'s' * (count > 1)}, {schedule.total:,} images"
-    classes = f", {len(pyramid.class_names or ())} classes, not used: data.labels=true trains with them"
+    classes = f", {len(pyramid.class_names or ())} classes, which training ignores unless data.labels=true"
     unused = classes if pyramid.class_names and not description["data"]["labels"] else ""
     for line in (
         f"Run directory  {run_dir}",
-        f"Data           {pyramid.images:,} images, {pyramid.channels} channels, up to {side}x{side}{unused}",
-        f"Networks       G {g:,}  D {d:,} parameters",
-        f"Grows from     {first}x{first} to {final}x{final}, {phases}",
+        f"Training set   {pyramid.images:,} images, {pyramid.channels} channels, up to {side}x{side}{unused}",
+        f"Parameters     G {g:,}  D {d:,}",
+        f"Resolutions    {first}x{first} to {final}x{final}, {phases}",
         f"Training time  {until(seconds, datetime.now())}",
         f"Watch it with  {command_line('monitor', run=run_dir)}",
         *filter(None, source.notes),

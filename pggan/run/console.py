@@ -38,7 +38,7 @@ class LastingConsole(Console):
     """A console on stderr that goes quiet, instead of failing, when its pipe or terminal is closed."""
 
     def __init__(self) -> None:
-        # In a Jupyter notebook, every frame of the live view would add a new copy of the view.
+        # rich's Jupyter mode would add a new copy of the live view for every frame, so the mode is off.
         super().__init__(stderr=True, highlight=False, force_jupyter=False)
 
     def say(self, text: str, style: str | None = None) -> None:

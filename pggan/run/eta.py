@@ -14,9 +14,9 @@ from pggan.training.timing import PhaseTimes
 HALF_LIFE_SECONDS, HALF_LIFE_SHARE = 60.0, 0.5
 TRUSTED_SECONDS = 3.0  # the speed measured before training counts as much as the speed of 3 seconds of training
 TRAINING_SHARE = 0.98  # share of the time limit for training; the rest is for saving the last checkpoint
-KNOWN_SHARE = 0.1  # until this share of the time limit has passed, too few steps are timed to shorten phases
+KNOWN_SHARE = 0.1  # phases are shortened only after this share of the time limit, when enough steps have been timed
 PLANNED = ("growth_images", "lr_decay_images", "total_images")  # a time limit changes these settings of the schedule
-ENDLESS = 10**12  # more images than any run shows
+ENDLESS = 10**12  # an image count that no run reaches
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Eta:
         return ratio * self.phase_times.seconds(schedule or self.course.schedule, before, after)
 
     def images_after(self, seconds: float, images: int) -> int:
-        """Estimate which image count training reaches `seconds` after image count `images`, if training never ends."""
+        """Estimate the image count that training reaches in `seconds`, starting at image count `images`."""
         endless, counts = replace(self.course.schedule, total_images=ENDLESS), range(images + 1, ENDLESS)
         return images + bisect_right(counts, seconds, key=lambda count: self.seconds_between(images, count, endless))
 
@@ -63,7 +63,7 @@ class TimeLimit:
     hours: float
     eta: Eta
     began: float  # `time.monotonic() - began` is the time that the run has taken so far
-    configured: Schedule  # the schedule without a time limit
+    configured: Schedule  # the schedule that the run would have without a time limit
 
     @property
     def planned(self) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class TimeLimit:
         course.schedule = replace(course.schedule, lr_decay_images=decay, total_images=max(reached, images + 1))
 
     def _grown_within(self, seconds: float, images: int) -> Schedule:
-        """Shorten the remaining phases by one factor, so that the last phase begins after at most `seconds`."""
+        """Return the schedule with its growth shortened, so that the last phase begins within `seconds` from now."""
         schedule, planned = self.eta.course.schedule, self.configured.growth_images
         phases = zip(schedule.phases[:-1], planned, strict=True)
         schedule = schedule.with_growth([of.end - of.start if of.start < images else count for of, count in phases])
@@ -99,7 +99,7 @@ class TimeLimit:
 
 
 def with_plan(schedule: Schedule, plan: dict[str, Any]) -> Schedule:
-    """Copy the settings that a time limit changes from `plan` to `schedule`; returns the new schedule."""
+    """Return `schedule` with the settings in `plan`, which a time limit has chosen."""
     growth = plan.get("growth_images", ())
     schedule = schedule.with_growth(growth) if len(growth) == len(schedule.growth_images) else schedule
     return replace(schedule, **{key: plan[key] for key in PLANNED[1:] if key in plan})

@@ -1,4 +1,4 @@
-"""Evaluates the averaged generator during training, without using the random numbers of training."""
+"""Evaluates the averaged generator during training; an evaluation does not change training's random numbers."""
 
 import math
 import time
@@ -44,7 +44,7 @@ class TrainingEvaluator:
     group: ProcessGroup
     reporter: Reporter | NullReporter
     run_dir: Path
-    interval_images: int | None  # if None, only `share` limits the time for evaluations
+    interval_images: int | None  # if None, evaluations run as often as `share` allows
     share: float  # largest share of the run's time that evaluations may take
     images: int  # number of images shown so far
 
@@ -54,7 +54,7 @@ class TrainingEvaluator:
         for name, metric in [*metrics.items()]:
             try:
                 images_compared(name, metric, self.evaluator.count, self.pyramid)
-            except UserError as error:  # the training set is too small for this metric
+            except UserError as error:  # the training set is too small for this metric, so the metric is left out
                 self.reporter.line(f"{name} is left out: {error.problem}")
                 del metrics[name]
         self.decides = next((metric.decides for metric in metrics.values() if metric.decides), None)
@@ -86,7 +86,7 @@ class TrainingEvaluator:
         finally:
             self._evaluated_at, self.took = images, time.monotonic() - began
             self._spent += self.took
-            if self.interval_images is None:  # evaluations at fixed intervals are a part of the measured speed
+            if self.interval_images is None:  # only evaluations at fixed intervals count as training time
                 self.reporter.evaluated(self.took)
         for note in found.notes if is_first else ():
             self.reporter.line(note)
@@ -96,7 +96,7 @@ class TrainingEvaluator:
         return {f"metrics/{name}": value for name, value in found.values.items()}
 
     def _is_time(self, images: int, total: int) -> bool:
-        """Whether an evaluation is due; rank 0's clock decides, so equal runs may differ in their evaluations."""
+        """Whether an evaluation is due; rank 0's clock decides, so two equal runs may evaluate at different steps."""
         last = images >= total
         if self.interval_images is not None:
             return last or self.is_due(self._evaluated_at, images)

@@ -14,11 +14,10 @@ from pggan.distributed.process_group import ProcessGroup
 
 COUNTED = "/skipped"  # metrics with this suffix are summed; all other metrics are averaged
 PEAKED = "/gradient_norm"  # for metrics with this suffix, the maximum is reported, too
-PEAK = "_max"  # suffix of a maximum, such as D/gradient_norm_max
+PEAK = "_max"  # the maximum of a metric gets this suffix, as in D/gradient_norm_max
 
 SPIKE_FACTOR = 100  # alarm if a gradient norm exceeds 100 times its median; a new resolution causes smaller spikes
-# Above a mean sign of 0.8 for D's scores of reals, D is right about 90 % of the reals and counts as overfitted.
-# ADA aims at a mean sign of 0.6 (Karras et al. 2020, section 3); runs of the recipe avatars_32 stay below 0.67.
+# An alarm comes if the mean sign of D's scores of reals exceeds 0.8; ADA aims at 0.6 (Karras et al. 2020, section 3).
 MAX_SIGN, RECENT_TICKS = 0.8, 12
 REALS_SIGN = "health/reals_sign"
 REMEDIES = {
@@ -29,11 +28,11 @@ REMEDIES = {
     "lower augmentation.rampup_images), or stop training and use checkpoint=best",
 }
 
-Values = dict[str, NDArray[np.float32]]  # N values of each metric, by its name
+Values = dict[str, NDArray[np.float32]]  # maps the name of a metric to its N values
 
 
 class MetricAccumulator:
-    """Keeps the metrics of all steps since the last report on the device, so no step waits for a copy to the CPU."""
+    """Collects metrics on the device until the next report, so that no training step waits for a copy to the CPU."""
 
     def __init__(self) -> None:
         self._steps: list[tuple[dict[str, int], Tensor]] = []
@@ -44,7 +43,7 @@ class MetricAccumulator:
         self._steps.append(({name: values.numel() for name, values in named.items()}, flat))
 
     def take(self) -> Values:
-        """Return and forget the values that this rank has added; waits for the device."""
+        """Return this rank's metrics since the previous call of `take`, copied to the CPU."""
         steps, self._steps = self._steps, []
         parts = defaultdict[str, list[Tensor]](list)
         for sizes, flat in steps:
@@ -54,7 +53,7 @@ class MetricAccumulator:
 
 
 def means(values: Values, group: ProcessGroup) -> dict[str, float]:
-    """Average the metrics over all steps and ranks; skipped updates are summed, gradient norms also get a maximum."""
+    """Return each metric's mean over steps and ranks; skipped updates are summed; gradient norms also get a maximum."""
     if not values:
         return {}
     mine = [(float(each.sum(dtype=np.float64)), each.size, float(each.max())) for each in values.values()]
@@ -79,12 +78,12 @@ class Alarms:
         self, resolution: int, scalars: Mapping[str, float], *, rates_fall: bool
     ) -> tuple[dict[str, float], list[str]]:
         """Return the state of every alarm (1 or 0) by TensorBoard tag, and the texts of new alarms."""
-        if resolution != self._resolution:  # D's scores at different resolutions can't be compared
+        if resolution != self._resolution:
             self._resolution, self._said = resolution, set[str]()
-            self._recent[REALS_SIGN].clear()
+            self._recent[REALS_SIGN].clear()  # D's scores at an old resolution would mislead, so they are forgotten
         found = {
             "gradients": self._gradients(scalars),
-            # While the learning rates decay, D is right about most reals in good runs, too.
+            # While the learning rates decay, D is right about most reals even in good runs, so this alarm is off.
             "overfitting": "" if rates_fall else self._overfitting(scalars),
         }
         raised = {f"alarms/{name}": float(bool(what)) for name, what in found.items()}
@@ -96,7 +95,7 @@ class Alarms:
         found = []
         for name, value in scalars.items():
             if name.endswith(COUNTED) and value > 0:
-                found.append(f"Skipped {value:.0f} updates of {name[0]}, whose gradients were NaN or infinite")
+                found.append(f"Skipped {value:.0f} updates of {name[0]}: gradients were NaN or infinite")
             elif name.endswith(PEAKED + PEAK) and isfinite(value):
                 usual = median(self._recent[name] or [inf])
                 self._recent[name].append(value)

@@ -26,14 +26,14 @@ from pggan.run.report import NullReporter, Reporter
 from pggan.run.summary import ending
 from pggan.training.trainer import Trainer
 
-# Before each step, the ranks exchange these flags, so that all ranks stop, save or roll back at the same step.
+# Before each step, the ranks combine these bit flags, so that all ranks stop, save or roll back at the same step.
 STOP, SAVE, GO_BACK = 1, 2, 4
 SPENT = "spent_seconds"  # a checkpoint stores the seconds of training under this key
 
 
 @dataclass
 class Run:
-    """A training run on one rank: draws, reports, evaluates and saves before and after the training steps."""
+    """A training run on one rank: draws pictures, reports metrics, evaluates and saves between the training steps."""
 
     run_dir: Path
     trainer: Trainer
@@ -44,20 +44,20 @@ class Run:
     evaluator: TrainingEvaluator
     interruption: StopSignal
     writer: CheckpointWriter
-    metadata: dict[str, Any]  # entries that are the same in every checkpoint of the run
+    metadata: dict[str, Any]  # what every checkpoint of the run stores, such as the configuration
     pictures: Pictures | None  # None except on rank 0
     tick_images: int
     most_skipped: int  # training rolls back after this many skipped updates in a row
     began: float  # `time.monotonic() - began` is the run's training time, earlier commands included
     hours: float | None
-    limit: TimeLimit | None  # set only on rank 0, and only if `hours` is set
+    limit: TimeLimit | None  # None if `hours` is None, and on all ranks except rank 0
 
     def __post_init__(self) -> None:
         self._numbers = MetricAccumulator()
         self._phase_index = -1
         self._saved_at = self.state.images or -1
         self._save_is_due = False
-        self._problem: NonFiniteError | None = None  # set if the last checkpoint has NaN or infinite numbers
+        self._problem: NonFiniteError | None = None  # the error that writing the last checkpoint raised
 
     @property
     def state(self) -> State:
@@ -122,7 +122,7 @@ class Run:
         if not step.is_last:
             self._replan(step.images)
         if is_sound:  # after a skipped update, no checkpoint stores the weights, so an evaluation would be useless
-            shown = self.course.at(step.images - 1)  # the phase of the last image shown
+            shown = self.course.at(step.images - 1)  # `step.images` may already be in the next phase
             scalars |= self.evaluator.at_tick(state.g_ema, shown, step.images, self.course.schedule.total)
         if loss.scores_are_log_odds and "scores/reals" in values:
             reals, fakes = (torch.from_numpy(values[f"scores/{kind}"]) for kind in ("reals", "fakes"))
@@ -145,7 +145,7 @@ class Run:
         self._save_is_due, self.evaluator.mark = False, None
         extra_state = self.trainer.reducer.extra_state()
         if self.group.is_main and self._wait_for_checkpoint():
-            self.reporter.board.flush()  # without this flush, a resumed run could have a gap in TensorBoard
+            self.reporter.board.flush()  # without this flush, a killed and resumed run could have a gap in TensorBoard
             phase = self.course.at(max(state.images - 1, 0))
             self.writer.save(take_snapshot(state, phase, metadata, extra_state))
         self._saved_at = state.images
@@ -164,9 +164,9 @@ class Run:
         if self._saved_at != images:
             self._save()
         if self._wait_for_checkpoint() and self.group.is_main:
-            prune(self.run_dir, images, self.writer.keep)  # a killed command may have left old checkpoints
+            prune(self.run_dir, images, self.writer.keep)  # removes old checkpoints that a killed command has left
         if problem := self.group.broadcast_object(str(self._problem or "")):
-            raise self._problem or NonFiniteError(problem)  # only rank 0 has an error that names the image count
+            raise self._problem or NonFiniteError(problem)  # other ranks raise a copy of rank 0's error
         reporter.console.close()
         if images < schedule.total:
             resumes = f"The same command with run_dir={self.run_dir} resumes."
@@ -181,7 +181,7 @@ class Run:
 
 
 def updates_were_taken(state: State, most_skipped: int) -> bool:
-    """Whether G and D took their last updates; raises NonFiniteError after `most_skipped` skipped updates in a row."""
+    """Return False if G or D skipped the last update; raises NonFiniteError after `most_skipped` skips in a row."""
     for name, trainable in (("G", state.g), ("D", state.d)):
         skipped = int(trainable.skipped)
         if skipped >= most_skipped:

@@ -30,7 +30,7 @@ def run(config: MonitorConfig) -> int:
     """Serve TensorBoard until Ctrl-C; returns the exit code."""
     directory = Path(config.run)
     newest = newest_run(directory, EVENTS)
-    signal(SIGTERM, default_int_handler)  # SIGTERM then removes the temporary folder, as Ctrl-C does
+    signal(SIGTERM, default_int_handler)  # SIGTERM now acts as Ctrl-C, so the temporary folder is removed
     with TemporaryDirectory(prefix="pggan-monitor-") as folder:
         logdir = directory
         if any(directory.glob(EVENTS)):  # TensorBoard would give the name "." to a run that is the `logdir` itself

@@ -32,20 +32,20 @@ from pggan.sampling.images import (
     stored_grids,
 )
 
-MAX_GRID = 2**22  # largest number of pixels of a preview grid, which takes a second to encode
+MAX_GRID = 2**22  # largest number of pixels of a preview grid; encoding this many pixels takes a second
 FILM_GRIDS = 200  # number of frames in the film of a run
 FILM_SIDE, FILM_FPS = 256, 25  # side of the film in pixels, and frames per second
 LEAST_SECONDS = 60  # shorter runs write no film, because writing the film takes a second
 MAX_TILE = 128  # longest side in pixels of an image in a frame of the film
 MAX_STORED_PIXELS = 2**16  # largest number of pixels of a frame of the film, so that even noise takes less than 200 KB
-MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # largest numbers of fakes and of pixels in TensorBoard's projector
+MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # most fakes in TensorBoard's projector, and most pixels of all these fakes
 POINTS, POINTS_FILE = "projector", "projector_config.pbtxt"  # folder and file that TensorBoard's projector reads
 POINT_TILE = 32  # side in pixels of an image in TensorBoard's projector
 
 
 @dataclass(frozen=True)
 class Step:
-    """A training step from image count `before` to image count `images`; both are 0 before the first step."""
+    """A training step from image count `before` to image count `images`; both counts are 0 before the first step."""
 
     phase: Phase
     before: int
@@ -111,7 +111,7 @@ class Pictures:
         for name, network, path in (("fakes", g, None), ("averaged_fakes", self.state.g_ema, file)):
             fakes = draw_seeds(network, self._grid_size(phase.resolution), phase.resolution, phase.alpha)
             self._show(name, fakes, images, path)
-            self.reporter.console.faces(fakes)  # the averaged G comes last, and the live view keeps the last faces
+            self.reporter.console.faces(fakes)  # the last call wins, so the live view shows fakes of the averaged G
 
     def _grid_size(self, resolution: int) -> int:
         side = max(resolution, min(self.final, MIN_TILE))
@@ -135,7 +135,7 @@ class Pictures:
 
 @torch.no_grad()
 def show_projector(board: SummaryWriter, pyramid: ImagePyramid, state: State, phase: Phase) -> None:
-    """Show the features that D's last layer gets for reals and fakes in TensorBoard's projector."""
+    """Show the input features of D's last layer, for reals and fakes, in TensorBoard's projector."""
     side, d = phase.resolution, state.d.network
     if not isinstance(d, Discriminator):  # a module from Python code
         return

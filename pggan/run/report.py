@@ -59,7 +59,7 @@ class Reporter:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.console.__exit__()
-        with nullcontext() if kind is None else suppress(Exception):  # an error here must not hide the run's error
+        with nullcontext() if kind is None else suppress(Exception):  # a second error must not hide the run's error
             self.board.close()
 
     @property
@@ -102,7 +102,7 @@ class Reporter:
             self.board.add_text("phases", title, images + 1)
 
     def tick(self, images: int, phase: Phase, scalars: dict[str, float]) -> None:
-        """Write `scalars`, by TensorBoard tag, and new alarms to all outputs."""
+        """Write `scalars`, whose keys are TensorBoard tags, and new alarms to all outputs."""
         now, schedule = time.monotonic(), self.course.schedule
         seconds_per_image = (now - self._tick_time) / max(images - self._tick_images, 1)
         self._tick_images, self._tick_time = images, now

@@ -70,7 +70,7 @@ def lock_run_dir(run_dir: Path) -> Iterator[None]:
         made = [*make_directory(run_dir / "checkpoints"), *samples]
         file = path.open("a+", encoding="utf-8")
     except OSError as error:
-        remedy = "Choose another run_dir=, or get permission there."
+        remedy = "Choose another run_dir=, or get write permission for this directory."
         raise UserError(f"run_dir={run_dir} can't be written: {error.strerror}.", remedy) from error
     with file:
         # A lock file that another process has just deleted protects nothing, so the directory counts as in use.
@@ -86,8 +86,8 @@ def lock_run_dir(run_dir: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            with suppress(OSError):  # an error here must not hide an error inside the `with` block
-                path.unlink()  # comes before unlocking, so that the next process sees the deletion
+            with suppress(OSError):  # an error of the clean-up must not hide an error inside the `with` block
+                path.unlink()  # deletes the lock file before unlocking, so that the next process sees the deletion
             with suppress(OSError):
                 for directory in made:
                     directory.rmdir()

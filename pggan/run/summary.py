@@ -12,9 +12,9 @@ from pggan.checkpoints.generator_file import GENERATOR_FILE
 from pggan.core.quality import in_words
 from pggan.core.text import command_line, duration
 
-METRICS_FILE = "metrics.jsonl"  # one JSON object per line: the metrics of one report
+METRICS_FILE = "metrics.jsonl"  # each line has the metrics of one report, as a JSON object
 FILM = "growth.webp"  # film of the fakes during training, in the folder samples/
-WIDTH = 65  # the border and the heading take the rest of a line of 80 characters
+WIDTH = 65  # most characters per line of the final summary; a heading and a border add 15 characters
 COMMANDS = LOOK, GO_ON = "Look", "Go on"  # headings of commands that the user can try next
 METRIC = "metrics/"  # prefix of the quality metrics in metrics.jsonl
 
@@ -36,7 +36,7 @@ def quality(record: dict[str, Any]) -> str:
 
 
 def last_quality(run_dir: Path) -> str:
-    """Describe the result of the last evaluation in words; returns "" if there was none."""
+    """Describe the result of the last evaluation in words; returns "" if the run has had no evaluation."""
     found = ((text, record["images"]) for record in reversed(records_of(run_dir)) if (text := quality(record)))
     return next((f"{text} (at {images:,} images)" for text, images in found), "")
 
@@ -60,6 +60,6 @@ def ending(run_dir: Path, images: int) -> list[str]:
         side = f"{record['resolution']:.0f}x{record['resolution']:.0f}"
         lines = [f"Done: {images:,} images in {duration(3600 * record['hours'])}, at {side}."]
     for name, text in reached(run_dir).items():
-        words = wrap(text, WIDTH) if name == "Quality" else [text]  # only quality is wrapped; users copy the rest
+        words = wrap(text, WIDTH) if name == "Quality" else [text]  # paths and commands stay whole, for copying
         lines += [f"{heading:<10} {line}" for heading, line in zip_longest([name], words, fillvalue="")]
     return lines

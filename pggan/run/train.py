@@ -24,7 +24,7 @@ from pggan.run.loop import Run
 from pggan.run.run_dir import choose_run_dir, lock_run_dir, next_start
 from pggan.run.summary import ending
 
-COMPUTE_FILE = ".compute.json"  # stores the `compute.` settings for a restart after a failed step
+COMPUTE_FILE = ".compute.json"  # after a failed step, restarted ranks read their `compute.` settings from this file
 MAX_FAILURES = 3  # after this many rollbacks by one command, training counts as diverged
 REMEDY = (
     "Lower schedule.learning_rate_g and schedule.learning_rate_d, or raise the weight of the gradient penalty "
@@ -41,8 +41,8 @@ def run(config: TrainConfig, find_images: FindImages | None = None) -> int:
     refuse_copies(config)
     if config.distributed.nnodes == 1 and (images := ended_at(config)):
         run_dir, console = Path(str(config.run_dir)), LastingConsole()
-        with lock_run_dir(run_dir):  # a killed command may have left old checkpoints
-            prune(run_dir, images, config.checkpoint.keep)
+        with lock_run_dir(run_dir):
+            prune(run_dir, images, config.checkpoint.keep)  # removes old checkpoints that a killed command has left
         console.say(f"The run in {run_dir} has ended, so nothing was trained. Another run needs another run_dir=.")
         console.box(ending(run_dir, images))
         return 0
@@ -50,7 +50,7 @@ def run(config: TrainConfig, find_images: FindImages | None = None) -> int:
     if count * config.distributed.nnodes == 1:
         return train(config, find_images, ProcessGroup.single_process(choose_device(kind)))
     alone = config.loss.name != "object" and config.model.discriminator is None
-    require(alone, "devices", config.devices, "one device (or use torchrun): new processes can't receive an object")
+    require(alone, "devices", config.devices, "one device (or use torchrun) if the loss or D is a Python object")
     return launch_ranks(config, kind, count)
 
 
@@ -61,7 +61,7 @@ def ended_at(config: TrainConfig) -> int:
     planned = mark_of(found[-1], "total_images") if found and config.hours is not None else None
     if not found or int(found[-1].name) < (planned or config.schedule.build().total):
         return 0
-    checkpoint, _ = newest_checkpoint(run_dir)  # comes last, because verifying large files is slow
+    checkpoint, _ = newest_checkpoint(run_dir)  # verifying large files is slow, so the cheap checks come first
     return 0 if checkpoint is None or checkpoint.directory != found[-1] else checkpoint.images
 
 
@@ -114,14 +114,14 @@ def opened_again(
     with group.collective_errors():
         if group.is_main:
             checkpoint, _ = newest_checkpoint(run_dir)
-            where = f"Numbers were NaN or infinite at {images:,} images"
+            where = f"At {images:,} images, numbers were NaN or infinite"
             if checkpoint is None:
                 raise UserError(f"{where}, before the first checkpoint: {problem}.", REMEDY)
             # A resumed run repeats all random numbers, so a problem that comes back is no fault of the hardware.
             if len(bad) == MAX_FAILURES or images <= max(bad, default=-1):
-                raise UserError(f"{where} again, after rolling back to {checkpoint.images:,}: {problem}.", REMEDY)
-            back = f"Rolling back to the checkpoint of {checkpoint.images:,} images"
-            run.reporter.warn(f"{where}: {problem}. {back}. If this happens here again, training ends.")
+                raise UserError(f"{where}, even after a rollback (to {checkpoint.images:,} images): {problem}.", REMEDY)
+            back = f"Training rolls back to a checkpoint ({checkpoint.images:,} images)"
+            run.reporter.warn(f"{where}: {problem}. {back}. If the problem comes back here, training ends.")
     bad.append(images)
     return replace(config, run_dir=str(run_dir), resume="auto")
 
@@ -130,7 +130,7 @@ def join_ranks(config: TrainConfig, info: RankInfo, find_images: FindImages) -> 
     """Train as one of the ranks that a launcher such as torchrun has started."""
     if config.run_dir is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0:
         raise UserError("Ranks that torchrun restarts need a run directory to resume from.", "Add run_dir=DIR.")
-    if config.compute.deterministic:  # sums in the NVSwitch are not deterministic (github.com/NVIDIA/nccl/issues/1497)
+    if config.compute.deterministic:  # NCCL's sums with NVLS vary (github.com/NVIDIA/nccl/issues/1497), so NVLS is off
         os.environ.setdefault("NCCL_ALGO", "^NVLS,NVLSTree")
     changed = Path(config.run_dir or "", COMPUTE_FILE)
     if config.run_dir is not None and changed.is_file():
@@ -157,7 +157,7 @@ def refuse_copies(config: TrainConfig) -> None:
     tasks, nnodes = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")), config.distributed.nnodes
     if tasks > 1 and tasks != nnodes:
         raise UserError(
-            f"srun has started this command {tasks} times, and each copy would train a run of its own.",
+            f"srun has started {tasks} copies of this command, and each copy would train a run of its own.",
             "Run one copy per machine (--ntasks-per-node=1), with distributed.nnodes= and distributed.rdzv_endpoint=, "
             "as scripts/slurm/train.sbatch does. For separate runs: env -u SLURM_STEP_NUM_TASKS pggan train …",
         )

@@ -61,7 +61,7 @@ def test_an_alarm_holds_as_long_as_its_numbers_and_is_said_once_per_resolution()
     alarms, skipped = Alarms(0.8), QUIET | {"G/skipped": 3.0}
     found, (text,) = raised(alarms, [QUIET, skipped, skipped, QUIET, skipped])
     assert found == [[], ["gradients"], ["gradients"], [], ["gradients"]]
-    assert text == f"Skipped 3 updates of G, whose gradients were NaN or infinite. {REMEDIES['gradients']}."
+    assert text == f"Skipped 3 updates of G: gradients were NaN or infinite. {REMEDIES['gradients']}."
     assert raised(alarms, [skipped], resolution=64) == ([["gradients"]], [text])
 
 
