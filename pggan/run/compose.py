@@ -59,7 +59,7 @@ class Source:
     pyramid: ImagePyramid
     architecture: Architecture
     checkpoint: Checkpoint | None  # the checkpoint to resume from; None on all ranks except rank 0
-    notes: list[str]  # lines to log
+    notes: list[str]  # lines of text that the log gets at the start
 
     @property
     def spent(self) -> float:

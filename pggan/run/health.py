@@ -16,7 +16,7 @@ COUNTED = "/skipped"  # metrics with this suffix are summed; all other metrics a
 PEAKED = "/gradient_norm"  # for metrics with this suffix, the maximum is reported, too
 PEAK = "_max"  # the maximum of a metric gets this suffix, as in D/gradient_norm_max
 
-SPIKE_FACTOR = 100  # alarm if a gradient norm exceeds 100 times its median; a new resolution causes smaller spikes
+SPIKE_FACTOR = 100  # a gradient norm above 100 times its median raises an alarm; a new resolution causes smaller spikes
 # An alarm comes if the mean sign of D's scores of reals exceeds 0.8; ADA aims at 0.6 (Karras et al. 2020, section 3).
 MAX_SIGN, RECENT_TICKS = 0.8, 12
 REALS_SIGN = "health/reals_sign"
@@ -28,7 +28,7 @@ REMEDIES = {
     "lower augmentation.rampup_images), or stop training and use checkpoint=best",
 }
 
-Values = dict[str, NDArray[np.float32]]  # maps the name of a metric to its N values
+Values = dict[str, NDArray[np.float32]]  # maps the name of a metric to its values [N]
 
 
 class MetricAccumulator:

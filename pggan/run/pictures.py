@@ -38,7 +38,7 @@ FILM_SIDE, FILM_FPS = 256, 25  # side of the film in pixels, and frames per seco
 LEAST_SECONDS = 60  # shorter runs write no film, because writing the film takes a second
 MAX_TILE = 128  # longest side in pixels of an image in a frame of the film
 MAX_STORED_PIXELS = 2**16  # largest number of pixels of a frame of the film, so that even noise takes less than 200 KB
-MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # most fakes in TensorBoard's projector, and most pixels of all these fakes
+MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # TensorBoard's projector gets at most this many fakes and pixels of fakes
 POINTS, POINTS_FILE = "projector", "projector_config.pbtxt"  # folder and file that TensorBoard's projector reads
 POINT_TILE = 32  # side in pixels of an image in TensorBoard's projector
 

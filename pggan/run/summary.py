@@ -14,7 +14,7 @@ from pggan.core.text import command_line, duration
 
 METRICS_FILE = "metrics.jsonl"  # each line has the metrics of one report, as a JSON object
 FILM = "growth.webp"  # film of the fakes during training, in the folder samples/
-WIDTH = 65  # most characters per line of the final summary; a heading and a border add 15 characters
+WIDTH = 65  # longest line of the final summary, in characters; a heading and a border add 15 characters
 COMMANDS = LOOK, GO_ON = "Look", "Go on"  # headings of commands that the user can try next
 METRIC = "metrics/"  # prefix of the quality metrics in metrics.jsonl
 
@@ -60,6 +60,6 @@ def ending(run_dir: Path, images: int) -> list[str]:
         side = f"{record['resolution']:.0f}x{record['resolution']:.0f}"
         lines = [f"Done: {images:,} images in {duration(3600 * record['hours'])}, at {side}."]
     for name, text in reached(run_dir).items():
-        words = wrap(text, WIDTH) if name == "Quality" else [text]  # paths and commands stay whole, for copying
+        words = wrap(text, WIDTH) if name == "Quality" else [text]  # paths and commands stay on one line, for copying
         lines += [f"{heading:<10} {line}" for heading, line in zip_longest([name], words, fillvalue="")]
     return lines
