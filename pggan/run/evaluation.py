@@ -78,7 +78,7 @@ class TrainingEvaluator:
         try:
             shown = RenderSettings(phase.resolution, phase.alpha)
             found = self.evaluator.evaluate(g_ema, shown, self.pyramid, group=self.group)
-        except (UserError, RemoteUserError, torch.OutOfMemoryError) as error:  # failed evaluations must not end training
+        except (UserError, RemoteUserError, torch.OutOfMemoryError) as error:  # a failed evaluation can't end training
             if isinstance(error, torch.OutOfMemoryError) and self.group.world_size > 1:
                 raise  # a rank that goes on alone would leave the other ranks waiting in collectives
             self.reporter.line(f"No evaluation at {images:,} images: {error}")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pggan.distributed.process_group import ProcessGroup
 
-COUNTED = "/skipped"  # metrics with this suffix are summed; all other metrics are averaged
+COUNTED = "/skipped"  # metrics with this suffix are summed over all steps; all other metrics are averaged
 PEAKED = "/gradient_norm"  # for metrics with this suffix, the maximum is reported, too
 PEAK = "_max"  # the maximum of a metric gets this suffix, as in D/gradient_norm_max
 

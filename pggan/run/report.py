@@ -1,4 +1,4 @@
-"""Writes the numbers, lines and pictures of a run to the console, train.log, metrics.jsonl and TensorBoard."""
+"""Writes the metrics, log lines and pictures of a run to the console, train.log, metrics.jsonl and TensorBoard."""
 
 import json
 import math
@@ -39,7 +39,7 @@ class NullReporter:
 
 
 class Reporter:
-    """Writes all scalars, lines and pictures of a run; as a context manager, it closes the files."""
+    """Writes all metrics, log lines and pictures of a run; as a context manager, it closes the files."""
 
     def __init__(
         self, run_dir: Path, course: Course, eta: Eta, alarms: Alarms, *, images: int, began: float, marks: bool = True

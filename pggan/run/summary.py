@@ -42,7 +42,7 @@ def last_quality(run_dir: Path) -> str:
 
 
 def reached(run_dir: Path) -> dict[str, str]:
-    """Return what a run has reached, as texts by heading: the quality, the files and the next commands."""
+    """Return a dictionary from headings to texts: the quality of a run, its files and the next commands to try."""
     folder, record = run_dir / "samples", {"hours": 0.0, **(records_of(run_dir) or [{}])[-1]}
     files = {"Picture": sorted(folder.glob("fakes-*.png"))[-1:], "Film": [folder / FILM]}
     files["Generator"] = [run_dir / GENERATOR_FILE]
