@@ -181,7 +181,7 @@ def test_the_python_of_the_pages_runs_on_what_their_commands_write(finished_run,
         assert main(["export", f"run={finished_run}", f"format={form}", f"out={out}"]) == 0
     (tmp_path / "outputs").mkdir()
     (tmp_path / "outputs" / "photos").symlink_to(finished_run)
-    monkeypatch.setattr(pggan, "train", lambda *words, loss=None: pggan.load("outputs/photos"), raising=False)
+    monkeypatch.setattr(pggan, "train", lambda *words, **objects: pggan.load("outputs/photos"), raising=False)
     names = {path.name: {} for path in PAGES}
     for path, text in PAGES.items():
         for block in blocks(text, python=True):
