@@ -294,7 +294,7 @@ def own_config(given: dict[str, Any]) -> dict[str, Any] | None:
                 section, _, name = key.rpartition(".")
                 (values[section] if section else values)[name] = value
             return values
-    # With data.path=, the command starts a new run if there is no run to resume.
+    # If data.path is given, and there is no run to resume, the command starts a new run.
     if "data.path" not in given and resume in ("auto", "never") and not has_checkpoints(run_dir):
         new = f"pggan train data.path=photos hours=2 run_dir={run_dir}"
         remedy = nearest_path(run_dir) or f"Start a new run, for example: {new}"

@@ -83,7 +83,7 @@ def base_of_growth(run: str, overrides: Sequence[str]) -> list[str]:
     from pggan.checkpoints.read import CONFIG_FILE, resolve_checkpoint
 
     if fixed := [key for key in map(key_of, overrides) if key.split(".")[0] in (*RECIPES, "model")]:
-        problem = f"grow={run} keeps the networks and the recipe of this run, which {fixed[0]}= would change."
+        problem = f"grow={run} can't be combined with {fixed[0]}=: the new run has the old run's networks and recipe."
         raise UserError(problem, f"Leave out {fixed[0]}=. For other networks, start a new run with init_from={run}.")
     checkpoint, _ = resolve_checkpoint(Path(run), "grow")
     saved, header = saved_config(checkpoint.directory.parents[1] / CONFIG_FILE), checkpoint.header

@@ -146,7 +146,7 @@ def meeting_place(endpoint: str) -> tuple[str, bool | None]:
                 return way.getsockname()[0], False
         except OSError:
             with suppress(OSError), socket.create_server((host, int(port))):  # Only the host itself can open its port.
-                # On one machine, two launchers could both open the port, so torchrun has to choose the host.
+                # On one machine, this test would succeed for every launcher; None lets torchrun choose.
                 return host, None if host == LOOPBACK else True
             if time.monotonic() > end:
                 raise

@@ -34,7 +34,7 @@ PRO_GAN = (
     "layers.{number}.conv_2",
     "rgb_converters.{number}",
 )
-# Templates of layer names in D: number is 0 at 4x4, detail is 0 at the highest resolution, and below is number - 1.
+# Names of layers in D.  `number` is 0 at 4x4, `below` is `number` - 1, and `detail` is 0 at the highest resolution.
 OURS_D = (
     *("head.conv", "head.dense", "head.score"),
     *("blocks.{side}.conv", "blocks.{side}.down_conv", "from_rgb.{side}"),

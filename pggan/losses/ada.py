@@ -46,7 +46,7 @@ ANGLES = ("angle_before", "angle_after")
 
 
 def draw(rng: StepRng, batch: int) -> Tensor:
-    """Draw the random numbers for TRANSFORMS calls of `augment`: [N, TRANSFORMS, 2, K]."""
+    """Draw the random numbers [N, TRANSFORMS, 2, K] of `augment`: K of each kind for TRANSFORMS calls."""
     shape = (batch, TRANSFORMS, len(PARAMETERS))
     least, uniform = rng.uniform("augment_least_p", *shape), rng.uniform("augment_uniform", *shape)
     normal = rng.normal("augment_normal", *shape)
@@ -106,7 +106,7 @@ def resample(images: Tensor, matrix: Tensor) -> Tensor:
     along = (2 * torch.arange(side, device=images.device, dtype=images.dtype) + 1) / side - 1
     of_x, of_y, offset = (column[:, :, None, None] for column in matrix.unbind(2))
     grid = (of_x * along + of_y * along[:, None] + offset).permute(0, 2, 3, 1)  # [N, R, R, 2]
-    # `LinearMap` is faster than PyTorch's second derivative, which also computes the gradient of the grid.
+    # PyTorch's derivatives of grid_sample are slower, because they include the gradient of the grid.
     return LinearMap.apply(sample, sample_back, grid, images)  # type: ignore[no-any-return]
 
 

@@ -100,7 +100,7 @@ class Loss(ABC):
     """A GAN loss, whose fields are keys of configs/loss/NAME.yaml; subclasses compute loss terms from scores."""
 
     needs_reals_for_g: ClassVar[bool] = False
-    zero_is_boundary: ClassVar[bool] = False  # whether D takes images with scores above 0 for real
+    zero_is_boundary: ClassVar[bool] = False  # whether D's score is positive for real images, negative for fakes
     scores_are_log_odds: ClassVar[bool] = False  # whether score differences are log-odds
 
     reg_interval: int = 1  # updates of D per penalty (lazy R1: Karras et al. 2020, appendix B)

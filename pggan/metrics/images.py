@@ -100,7 +100,7 @@ class Collector(Protocol):
     count: int
 
     def add(self, images: Tensor) -> None:
-        """Process the next images of this rank, uint8 [N, C, R, R]."""
+        """Compute and store results for the next images of this rank, uint8 [N, C, R, R]."""
 
 
 class RowCollector(Collector):

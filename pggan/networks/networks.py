@@ -214,7 +214,7 @@ class OwnDiscriminator(ProgressiveNetwork):
         return scores, scores.new_empty(len(scores), 0)
 
 
-OWN: dict[str | None, nn.Module] = {}  # {name of the class: module} inside `own_discriminator`
+OWN: dict[str | None, nn.Module] = {}  # the user's discriminator, by the name of its class
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """A discriminator that sees pretrained features of images, besides their pixels.
 
-Shapes: N batch size, C channels, R resolution, S side of feature maps, F pixel and feature values per image, L labels.
-Source: Sauer et al., "Projected GANs Converge Faster" (NeurIPS 2021), sections 3 and 4.  The sum with a plain D's score
-comes from Kumari et al., "Ensembling Off-the-shelf Models for GAN Training" (CVPR 2022).
+Shapes: N batch size, C channels, R resolution, S side of feature maps, F number of pixels and features, L labels.
+Source: Sauer et al., "Projected GANs Converge Faster" (NeurIPS 2021), sections 3 and 4.  To add
+the score of a plain D is an idea of Kumari et al., "Ensembling Off-the-shelf Models for GAN Training" (CVPR 2022).
 """
 
 from collections.abc import Sequence

@@ -75,7 +75,7 @@ class CostCounter:
 
         plain, penalized = step(()), step(loss.penalties())
         in_g, in_d = in_use(self.g), in_use(self.d)
-        # Memory holds the weights of G, EMA and D and, for weights in use, the gradient and Adam's two moments.
+        # Weights of levels that training has reached need memory for the gradient and Adam's two moments, too.
         weights = 2 * count_parameters(self.g) + count_parameters(self.d) + 3 * (in_g + in_d)
         activations = self.memory * phase.batch * a.activations_up_to(phase.resolution)
         return {

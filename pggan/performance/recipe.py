@@ -13,7 +13,7 @@ from pggan.core.architecture import MIN_RESOLUTION, resolutions_between
 from pggan.core.schedule import PerResolution, value_at
 from pggan.core.text import duration
 
-# Images per phase before the last (recipes avatars_32 and orl_64); above 64x64, the numbers double with the resolution.
+# Images in each phase except the last, up to 64x64 as in the recipes avatars_32 and orl_64.
 STABLE = {4: 1500, 8: 2500, 16: 5000, 32: 8000, 64: 16_000, 128: 32_000, 256: 64_000, 512: 128_000}
 FADE = {8: 1500, 16: 3000, 32: 5000, 64: 8000, 128: 16_000, 256: 32_000, 512: 64_000, 1024: 128_000}
 MAX_IMAGES = 600_000  # largest number of images in any phase before the last, as in the official presets

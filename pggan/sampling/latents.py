@@ -1,4 +1,4 @@
-"""Latents: their files, paths through them, directions, and the mean features for truncation.
+"""Latents: their files, paths through them, directions, and G's mean 4x4 features for truncation.
 
 N latents, Z latent size, K keyframes (latents that a path passes through) or directions, F frames of a path.
 """

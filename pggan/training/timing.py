@@ -34,7 +34,7 @@ ROOFLINE = {"cpu": (0.0, 0.01, 0.7), "mps": (0.0, 0.002, 0.3), "cuda": (0.0006, 
 SHARES = {1: 0.105, 32: 0.215, 64: 0.47, 128: 0.74, 256: 0.93}
 # A forward pass reads and writes 8.1 bytes per activation, and 2.2 bytes more per activation of the last resolution.
 ACTIVATION_BYTES, IMAGE_BYTES, WEIGHT_BYTES = 8.1, 2.2, 240  # A step reads and writes 240 bytes per weight of G.
-MEMORY_BYTES = {False: 64, True: 19}  # An activation takes 64 bytes of memory in float32 (CPU), 19 in 16 bits (CUDA).
+MEMORY_BYTES = {False: 64, True: 19}  # Measured bytes of memory per activation, by whether activations have 16 bits.
 LARGE_BATCH, ROOM = 32, 1.4  # A CUDA graph needs 1.4 times the memory of an eager step.
 
 

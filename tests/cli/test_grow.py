@@ -62,8 +62,8 @@ def test_the_new_run_begins_with_the_same_faces_and_resumes(old, capsys):
     [
         (["hours=1"], "grow=NOTHING has no checkpoint"),
         ([], "needs the hours"),
-        (["hours=1", "model.fmap_max=4"], "model.fmap_max= would change"),
-        (["hours=1", "experiment=demo"], "experiment= would change"),
+        (["hours=1", "model.fmap_max=4"], "with model.fmap_max="),
+        (["hours=1", "experiment=demo"], "with experiment="),
     ],
 )
 def test_what_can_not_grow_is_refused_before_anything_is_measured(words, message, old, tmp_path, capsys):
