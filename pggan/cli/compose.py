@@ -36,7 +36,7 @@ QUOTED = re.compile(r"'([^'\\]|\\.)*'|\"([^\"\\]|\\.)*\"", re.DOTALL)
 LIST = re.compile(r"[^\s,=(){}\[\]'\"]+(,[^\s,=(){}\[\]'\"]+)+")  # matches lists such as 1,5,9-12
 WORD = re.compile(r"[\w./:+$@-]*", re.ASCII)  # matches values that Hydra reads without quotes
 CHOICE = re.compile(r"[\w./,\[\]-]*", re.ASCII)
-# `pggan train run_dir=DIR` resumes the run in DIR if all other overrides set keys of this set.
+# With run_dir= and otherwise only keys of this set, `pggan train` resumes a run with the run's saved configuration.
 RESUME_KEYS = {"run_dir", "resume", "devices", "threads", "data.path", "data.cache", "allow_changes"}
 Task = Callable[[dict[str, Any], list[str]], int]  # a task gets a command's values and overrides; returns an exit code
 
@@ -54,7 +54,7 @@ SYNONYMS = {
 
 
 def compose(name: str, overrides: list[str]) -> dict[str, Any]:
-    """Compose a command's configuration from `overrides`; raises UserError if Hydra can't compose it."""
+    """Compose values from `overrides`, for `validated` to check; raises UserError if Hydra can't compose them."""
     import hydra
     from hydra.core.global_hydra import GlobalHydra
 
@@ -256,7 +256,7 @@ def read_recipe(file: Path) -> dict[str, Any]:
 
 
 def finished(command: Command, composed: "DictConfig", overrides: Sequence[str]) -> dict[str, Any]:
-    """The values `composed`, or those of the run to resume; raises UserError for loss.gamma with loss=wgan_gp."""
+    """The values `composed`, or those of the run to resume; raises UserError for a typed loss.gamma with wgan_gp."""
     from omegaconf import OmegaConf
 
     own = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])

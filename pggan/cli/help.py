@@ -1,4 +1,4 @@
-"""The texts of --help: YAML files, whose comments explain the keys."""
+"""The texts of --help; the help of a command shows YAML files, whose comments explain the keys."""
 
 import re
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from textwrap import fill, indent, wrap
 from pggan.cli.commands import COMMANDS, STAGES, Command
 from pggan.config.defaults import CONFIGS, choices_of
 
-WIDTH = 80  # maximum number of characters per line
+WIDTH = 80  # maximum number of characters per line, but not in YAML files
 
 
 def overview() -> str:

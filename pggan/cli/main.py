@@ -64,7 +64,7 @@ def train(*overrides: str, loss: "Loss | None" = None, discriminator: "Module | 
     from pggan.sampling.trained_generator import load
 
     command, words, own = COMMANDS["train"], [*overrides], {}
-    is_new = not resumes(words)  # with loss= or model.discriminator= among the overrides, no run would be resumed
+    is_new = not resumes(words)  # with loss= or model.discriminator=, a run's saved configuration would not be read
     with ExitStack() as objects:
         if loss is not None:
             objects.enter_context(own_loss(loss))

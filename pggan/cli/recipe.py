@@ -26,7 +26,7 @@ OF_ONE_RUN = {"run_dir", "resume", "hours", "grow"}  # recipe.yaml can start oth
 OF_THE_MACHINE = {"devices", "threads"}  # recipe.yaml leaves out these keys if the user has set them
 RECIPES = ("experiment", "debug")  # the choices in these config groups are recipes
 NAMED_GROUPS = ("loss", "augmentation", "gradients")  # config groups whose choices have different keys
-# grow=RUN copies the configuration of RUN; only these keys and the lengths of phases get new values.
+# grow=RUN copies the configuration of RUN, and hours= then chooses new values of these keys and of LENGTHS.
 GROWING = {
     *("augmentation.rampup_images", "ema.half_life_images", "ema.rampup", "checkpoint.every_images"),
     *("monitor.tick_images", "monitor.grid_images", "schedule.final_resolution"),
@@ -36,7 +36,7 @@ TOTAL = "schedule.total_images"
 
 
 def with_choices(command: Command, values: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """Return `values`; with hours=, choose new values for keys that the user has not set, and write recipe.yaml."""
+    """Return `values`; with hours=, choose values that the user has not set; `pggan train` writes recipe.yaml."""
     if resumes(overrides):
         return values
     if values.get("hours") is None:

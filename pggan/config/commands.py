@@ -245,7 +245,7 @@ class StagesConfig:
     json: bool
 
     def batches(self) -> list[tuple[int, int]]:
-        """Pairs (resolution, batch size) to measure; raises UserError if `batch` lacks the lowest resolution."""
+        """Pairs (resolution, batch size) to measure; raises UserError if `batch` begins above the lowest one."""
         entries = per_resolution("batch", self.batch, min(self.stages, default=0))
         return [(side, int(value_at(entries, side))) for side in self.stages]
 

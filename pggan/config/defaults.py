@@ -17,7 +17,7 @@ def choices_of(group: str) -> list[str]:
 
 
 def default_values(choices: Mapping[str, str]) -> dict[str, Any]:
-    """The default values of `pggan train` with the `choices` {config group: choice}."""
+    """The default values of `pggan train` with the `choices` {config group: choice}; `${…}` stays unresolved."""
     from yaml import safe_load
 
     values: dict[str, Any] = safe_load((CONFIGS / "train.yaml").read_text("utf-8"))

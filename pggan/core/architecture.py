@@ -16,10 +16,10 @@ MOST = 2**24  # upper limit of all integers in an architecture
 
 
 class Resampling(Enum):
-    """How a block doubles (G) or halves (D) the resolution."""
+    """How a block doubles (G) or halves (D) the resolution; in G, both variants compute the same function."""
 
     fused = "fused"  # one 4x4 convolution of stride 2 (official default)
-    unfused = "unfused"  # 3x3 convolutions, with nearest upsampling in G and average pooling in D (paper)
+    unfused = "unfused"  # 3x3 convolutions, with nearest upsampling in G and pooling after the activation in D (paper)
 
 
 class Stem(Enum):

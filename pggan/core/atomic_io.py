@@ -25,7 +25,7 @@ def fsync_path(path: Path) -> None:
 
 
 def make_directory(path: Path) -> list[Path]:
-    """Create and fsync `path` and the missing parent directories; returns the new directories, deepest first."""
+    """Create `path` and its missing parents, and fsync their entries; returns the new directories, deepest first."""
     missing = [directory for directory in (path, *path.parents) if not directory.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for directory in reversed(missing):
@@ -61,7 +61,7 @@ def atomic_directory(path: Path) -> Iterator[Path]:
         yield temporary
         for file in (*temporary.iterdir(), temporary):
             fsync_path(file)
-        if path.exists():
+        if path.exists():  # the new files are safely on the disk before the old directory is removed
             remove_directory(path)
         os.rename(temporary, path)
         fsync_path(path.parent)
@@ -108,7 +108,7 @@ def require_free_space(path: Path, needed: int, remedy: str) -> None:
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock an open file until this process ends; returns False if another process holds the lock."""
+    """Lock a file until it is closed or this process ends; returns False if another process holds the lock."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -19,7 +19,7 @@ def choose_device(devices: str, key: str = "devices") -> torch.device:
     usable = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     found = [name for name in usable if usable[name]]
     if devices not in ("auto", *found):
-        remedy = f"Use auto, or one of {', '.join(found)}. For N ranks, write devices=N (CUDA) or devices=cpu:N."
+        remedy = f"Use auto, or one of {', '.join(found)}. To train on N ranks, use devices=N (CUDA) or devices=cpu:N."
         raise UserError(f"{key}={devices}: PyTorch finds no such device.", remedy)
     return torch.device(found[0] if devices == "auto" else devices)
 
@@ -63,7 +63,7 @@ def set_threads(threads: int | None, *, one: bool = False) -> None:
 def configure_process(
     device: torch.device, threads: int | None = None, *, one_thread: bool = False, deterministic: bool = False
 ) -> None:
-    """Configure PyTorch for `device`; if `deterministic`, training steps are reproducible bit for bit."""
+    """Configure PyTorch for `device`; if `deterministic`, steps on CUDA are reproducible bit for bit, as on a CPU."""
     set_threads(threads, one=one_thread)
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # TF32 would lose precision
@@ -71,7 +71,7 @@ def configure_process(
         if deterministic:  # https://docs.pytorch.org/docs/stable/notes/randomness.html
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads this variable once
             torch.use_deterministic_algorithms(True, warn_only=True)
-            # By default, deterministic mode fills new tensors with NaN, which costs time.
+            # Deterministic mode would fill new tensors with NaN, which costs time; no step reads uninitialized memory.
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if device.type == "cpu":
         keep_freed_memory()

@@ -102,7 +102,7 @@ class StopSignal(ExitStack):
 
 
 def available_cores() -> int:
-    """The CPU cores that this process may use (https://docs.kernel.org/admin-guide/cgroup-v2.html)."""
+    """The number of CPU cores that this process may use (https://docs.kernel.org/admin-guide/cgroup-v2.html)."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     own = Path("sys/fs/cgroup", named_values("proc/self/cgroup", "::").get("0", "").lstrip("/"))
     quotas = [system_file(f"{group}/cpu.max").split() for group in (own, *own.parents)]  # quota and period

@@ -8,7 +8,7 @@ from pggan.core.text import three_digits
 # `in_words` replaces {NAME} by the value of the metric NAME.
 SENTENCES = {
     "swd/mean": "SWD {swd/mean}, lower is better; two halves of your images differ by {swd_floor/mean}",
-    "ms_ssim": "MS-SSIM {ms_ssim}, your images have {ms_ssim_reals}; a much higher value means: faces are too alike",
+    "ms_ssim": "MS-SSIM {ms_ssim}, best near the {ms_ssim_reals} of your images; if much higher, faces are too alike",
     "kid": "KID {kid}, lower is better, 0 is perfect",
     "fid": "FID {fid}, lower is better, 0 is perfect",
     "precision": "precision {precision}, up to 1: the share of generated images that are like your images",

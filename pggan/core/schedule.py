@@ -56,7 +56,7 @@ class Schedule:
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
-        """All phases in order, without empty ones; alpha and learning rates are those at the start of each phase."""
+        """All phases with images; alpha is that of the first step, and learning rates exclude warmup and decay."""
         phases: list[Phase] = []
         start = 0
         levels = resolutions_between(self.first_resolution, self.final_resolution)

@@ -21,7 +21,7 @@ BICUBIC, REFLECTION = 2, 2  # modes of torch.ops.aten.grid_sampler_2d
 MAX_P = 0.85  # with a larger p, G would learn to generate rotated images (paper, figure 3)
 
 # Distributions: ("below", n): integers from 0 to n - 1; ("within", x): uniform in [-x, x]; ("normal", x): N(0, x^2).
-# Scale, stretch, contrast and saturation are log2 of a factor.
+# The value 0 leaves images unchanged.  Scale, stretch, contrast and saturation are log2 of a factor.
 # Shifts are rounded to whole pixels, and moves are not; shifts and moves are fractions of the image's side.
 PARAMETERS = {
     "flip": ("below", 2),
@@ -46,7 +46,7 @@ ANGLES = ("angle_before", "angle_after")
 
 
 def draw(rng: StepRng, batch: int) -> Tensor:
-    """Draw the random numbers [N, TRANSFORMS, 2, K] of `augment`: K of each kind for TRANSFORMS calls."""
+    """Draw the random numbers [N, TRANSFORMS, 2, K] of `augment`: K thresholds and K values per image and call."""
     shape = (batch, TRANSFORMS, len(PARAMETERS))
     least, uniform = rng.uniform("augment_least_p", *shape), rng.uniform("augment_uniform", *shape)
     normal = rng.normal("augment_normal", *shape)
@@ -106,7 +106,7 @@ def resample(images: Tensor, matrix: Tensor) -> Tensor:
     along = (2 * torch.arange(side, device=images.device, dtype=images.dtype) + 1) / side - 1
     of_x, of_y, offset = (column[:, :, None, None] for column in matrix.unbind(2))
     grid = (of_x * along + of_y * along[:, None] + offset).permute(0, 2, 3, 1)  # [N, R, R, 2]
-    # PyTorch's derivatives of grid_sample are slower, because they include the gradient of the grid.
+    # PyTorch's second derivative of grid_sample is slower, because it includes the gradient of the grid.
     return LinearMap.apply(sample, sample_back, grid, images)  # type: ignore[no-any-return]
 
 
@@ -143,7 +143,7 @@ class AdaptiveP:
     """
 
     def __init__(self, device: torch.device, *, target: float, rampup_images: int) -> None:
-        """`target` is the wanted mean sign of scores; p needs at least `rampup_images` images to rise from 0 to 1."""
+        """`target` is the wanted mean sign of scores; p moves by 1 / `rampup_images` per image."""
         self.target, self.rampup_images = target, rampup_images
         self.p, self.signs, self.images = (torch.zeros((), device=device) for _ in range(3))
         self.updates = torch.zeros((), dtype=torch.int32, device=device)

@@ -103,7 +103,7 @@ class Loss(ABC):
     zero_is_boundary: ClassVar[bool] = False  # whether D's score is positive for real images, negative for fakes
     scores_are_log_odds: ClassVar[bool] = False  # whether score differences are log-odds
 
-    reg_interval: int = 1  # updates of D per penalty (lazy R1: Karras et al. 2020, appendix B)
+    reg_interval: int = 1  # updates of D per penalty, and factor of its weight (lazy R1: Karras et al. 2020, app. B)
 
     @abstractmethod
     def d_terms(self, real_scores: Tensor, fake_scores: Tensor) -> dict[str, Tensor]:
