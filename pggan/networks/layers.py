@@ -85,7 +85,7 @@ def minibatch_stddev(features: Tensor, group: int, sub_batches: int = 1) -> Tens
 class Equalized(nn.Module):
     """A dense layer, or a 1x1 or 3x3 convolution, then blur, bias and activation.
 
-    In each pass, the weight ~ N(0, 1) is multiplied by gain / sqrt(fan-in).  (paper section 4.1)
+    At run time, the weight ~ N(0, 1) is multiplied by gain / sqrt(fan-in).  (paper section 4.1)
     [N, I] -> [N, O]; [N, I, R, R] -> [N, O, R, R], or with rescaling [N, O, 2R, 2R] or [N, O, R/2, R/2].
     """
 
@@ -129,7 +129,7 @@ class Equalized(nn.Module):
         return x if self.activation is None else self.activation(x, *((bias, rows[0]) if late else (None, None)))
 
     def operands(self, x: Tensor) -> tuple[Tensor, Prepared]:
-        """The input in the layer's dtype, and the prepared kernel.  The smaller of the two is multiplied by `scale`."""
+        """The input in the layer's dtype, and the prepared kernel; `scale` multiplies the kernel or a smaller input."""
         x, scale, weight = x.to(self.dtype), self.scale, self.weight
         shape = weight.shape[:1] + x.shape[1:2] + weight.shape[2:]
         algorithm = algorithm_for(x, shape, self.rescaling)
@@ -142,7 +142,7 @@ class Equalized(nn.Module):
         return x, self.prepared(algorithm, scale)
 
     def prepared(self, algorithm: Algorithm, scale: float) -> Prepared:
-        """The result of `prepare`, computed only once inside a `use_options` block."""
+        """The result of `prepare`, computed only once for equal arguments inside a `use_options` block."""
         computing, key = self.computing, (self, algorithm, scale)
         cache = computing.prepared
         if cache is None:

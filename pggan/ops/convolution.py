@@ -1,7 +1,8 @@
 """Convolutions, alone or fused with resampling, and dense layers: each by the fastest algorithm for its shape.
 
-An algorithm is three functions: the convolution, the gradient of the input, and the gradient of the kernel.  All higher
-derivatives are made of these three.  PyTorch's double backward is slow, because its kernels are whole feature maps.
+An algorithm is three functions: the convolution, the gradient of the input, and the gradient of the kernel.  Each is
+linear in both arguments, so all higher derivatives are made of these three.  PyTorch's double backward is slow, because
+its kernels are whole feature maps.
 Shapes: N batch size, H height, W width, I input feature maps, O output feature maps.
 """
 
@@ -131,7 +132,7 @@ class Algorithm(NamedTuple):
     grad_input: Callable[[Tensor, Tensor, Rescaling], Tensor] | None = None
     grad_weight: Callable[[Tensor, Tensor, Rescaling], Tensor] | None = None
     prepare: Callable[[Tensor, Rescaling, float], Tensor] = fuse_resampling
-    only_scales: bool = True  # whether `prepare` with Rescaling.same returns just kernel * scale
+    only_scales: bool = True  # whether callers may scale x instead of the kernel, with Rescaling.same
 
 
 REFERENCE = Algorithm(plain_convolve, prepare=lambda kernel, rescaling, scale: kernel * scale, only_scales=False)

@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from pggan.ops.convolution import Switches
 
-SIGMA = 10 / 127.5  # width of the bilateral filter's Gaussian, as a colour distance: 10 of 255 levels
+SIGMA = 10 / 127.5  # standard deviation of the bilateral filter's Gaussian, a colour distance: 10 of 255 levels
 FACTOR = -1 / (2 * SIGMA**2)  # a neighbour's weight is exp(FACTOR * squared colour distance)
 ALL, FRONT, BACK = slice(None), slice(None, -1), slice(1, None)
 # Each entry has two slices of an image: pixels, and their neighbours in one of 4 directions.

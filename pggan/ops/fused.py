@@ -42,7 +42,7 @@ def problem() -> str | None:
 def launch(name: str, programs: int, on: Tensor, *arguments: object, **constants: float) -> None:
     """Launch `programs` programs of Triton kernel `name`, whose first argument is `on`, on the GPU of `on`.
 
-    Raises StepFailed if the kernel does not compile; training then continues with PyTorch's operations.
+    Raises StepFailed if Triton is missing or can't compile; training then continues with PyTorch's operations.
     """
     try:
         from pggan.ops import triton_kernels  # Triton is not installed everywhere

@@ -25,8 +25,8 @@ BLOCK = 32  # a Triton program computes BLOCK x BLOCK elements of one tap of a c
 class Transform(NamedTuple):
     """How Triton computes a convolution kernel from a weight; `triton_kernels` reads the integers in this order.
 
-    The kernel is the sum of copies**2 shifted copies of the weight: down by 0 to copies - 1 taps, and right by 0 to
-    copies - 1 taps.  A packed kernel holds this sum once for each pixel of a pack.
+    The kernel is the sum of copies**2 copies of the weight, moved down and right by -shift to copies - 1 - shift taps.
+    A packed kernel holds this sum once for each pixel of a pack.
     """
 
     rows: int

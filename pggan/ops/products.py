@@ -19,7 +19,7 @@ from pggan.core.architecture import Rescaling
 from pggan.core.process import processor_facts
 
 INTEL, AMD = "GenuineIntel", "AuthenticAMD"
-ZEN_5 = 26  # AMD's first processor family with AVX-512 at full speed
+ZEN_5 = 26  # AMD's first processor family that calculates 512 bits in one step
 
 
 @cache

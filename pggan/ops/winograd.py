@@ -128,7 +128,7 @@ def grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling) -> Tensor:
 
 
 def _chunks(images: Tensor, kernel: Tensor, tile: int) -> Iterator[slice]:
-    numbers = images[0, 0].numel() // tile**2 * len(kernel) * max(kernel.shape[1:])  # numbers in Winograd's domain
+    numbers = images[0, 0].numel() // tile**2 * len(kernel) * max(kernel.shape[1:])  # per image, in Winograd's domain
     numbers //= 2 if prefers_onednn() else 1  # with oneDNN, chunks of twice the size are faster
     size = ceil(len(images) / max(round(len(images) * numbers / CHUNK), 1))  # few chunks, as each reads the kernel
     return (slice(start, start + size) for start in range(0, len(images), size))

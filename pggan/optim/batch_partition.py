@@ -60,7 +60,7 @@ class BatchPartition:
         return max(len(replace(self, rank=rank).indices(batch)) for rank in range(self.world_size))
 
     def require_enough(self, batch: int) -> None:
-        """Raise UserError unless every rank gets images, and only whole groups for minibatch stddev."""
+        """Raise UserError unless all ranks get whole groups of minibatch stddev and, if not `elastic`, equally many."""
         unit = min(self.stddev_group, batch) * (1 if self.elastic else self.world_size)
         if batch % unit:
             problem = f"A batch of {batch} does not divide into whole groups (model.stddev_group={self.stddev_group})"

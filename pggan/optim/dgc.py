@@ -1,7 +1,7 @@
 """Deep gradient compression (DGC) for Adam: ranks send only the largest entries of an update, and the rest later.
 
 Each rank adds its Adam updates to a residual, and sends the residual's largest entries.  The mean over all ranks is
-subtracted from the weights.  Source: Lin et al. 2018 for SGD; docs/scaling.md derives the variant for Adam.
+subtracted from the weights.  Source: Lin et al. 2018 for SGD; docs/scaling.md derives Adam's variant for beta1 = 0.
 
 Shapes: P trained parameters of one network, k entries per message, n ranks.
 """
@@ -155,7 +155,7 @@ def set_mean(vector: Tensor, messages: Tensor, count: int) -> Tensor:
     vector.zero_()
     starts = torch.arange(0, len(vector), BLOCK, device=vector.device)
     sizes = [4 * len(starts), 2 * count, count]
-    for message in messages:
+    for message in messages:  # Ranks get equal bits: the order of ranks is fixed, and a message has no index twice.
         inside, places, values = torch.split(message[: sum(sizes)], sizes)
         # With `output_size`, `repeat_interleave` does not wait for the GPU.
         blocks = starts.repeat_interleave(inside.view(torch.int32), output_size=count)

@@ -49,7 +49,7 @@ class Trainable:
     def update(self, learning_rate: float | Tensor, wrong: Tensor, skip: Tensor) -> None:
         """Take one step, without waiting for the GPU, and free the gradients.
 
-        If `wrong` is true (a gradient is infinite or NaN), the step is skipped.  `skip` is `wrong` as float32.
+        If `wrong` is true (infinite or NaN loss or gradient), the step is skipped.  `skip` is `wrong` as float32.
         """
         self.optimizer.step(learning_rate, skip, self.scale)
         self.zero_grad()
@@ -110,7 +110,7 @@ class State:
 
 
 def new_state(architecture: Architecture, seed: int, device: torch.device, *, half: bool = False) -> State:
-    """The state before training, with weights drawn from `seed`; `half`: whether losses are scaled, for float16."""
+    """New state; `seed` draws weights, except an `OwnDiscriminator`'s; `half`: whether float16 losses are scaled."""
     with torch.device(device):
         generator, discriminator = Generator(architecture), new_discriminator(architecture)
         g_ema = Generator(architecture)  # deepcopy(generator) would corrupt memory if tensors are PyTorch's FakeTensors

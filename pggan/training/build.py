@@ -36,7 +36,7 @@ class TrainerSettings:
     elastic: bool = False
     elastic_chunks: int = 4
     micro_batch_size: int | None = None
-    reference: bool = False  # whether to use plain PyTorch instead of fused kernels
+    reference: bool = False  # whether to use plain PyTorch instead of all fast operations
     cuda_graphs: bool = True
 
     def partition(self, stddev_group: int, batches: Iterable[int], world_size: int, rank: int = 0) -> BatchPartition:

@@ -22,7 +22,7 @@ EMA_DECAY = 0.999
 MAX_SECONDS = 5.0  # A run times steps for at most 5 seconds.
 MAX_SHARE = 0.01  # A run times steps for at most 1 % of its expected time.
 STEPS = 3  # A step time is the median of 3 timed steps.
-WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # Steps are timed after 2 untimed steps or, on CUDA, after 5.
+WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # Number of untimed first steps; on CUDA, they include captures.
 
 # A training step costs as much as 12 forward passes of G, and a gradient penalty as much as 6.
 UPDATE_PASSES, PENALTY_PASSES = 12, 6
@@ -56,14 +56,14 @@ class Speed(NamedTuple):
         return cls(step, level, share * products, copies / 2)  # float32 moves twice the bytes of 16 bits
 
     def seconds(self, architecture: Architecture, resolution: int, batch: int, reg_interval: int) -> float:
-        """The expected seconds of a step, averaged over steps with and without lazy penalties."""
+        """The expected mean seconds of steps with and without lazy penalties; for `batch` 0: seconds without images."""
         passes, found, before = batch * (UPDATE_PASSES + PENALTY_PASSES / reg_interval), self.step_seconds, 0
         for level in resolutions_between(MIN_RESOLUTION, resolution):
             width, total = architecture.width(level), architecture.multiply_adds(level)
             multiply_adds, before = total - before, total  # `total` includes all lower resolutions.
             multiplying = 2 * passes * multiply_adds / (self.flops_per_second * value_at(self.shares, width))
             moved = passes * (ACTIVATION_BYTES + IMAGE_BYTES * (level == resolution)) * width * level**2
-            moved += WEIGHT_BYTES * multiply_adds / level**2  # The number of weights is multiply_adds / level**2.
+            moved += WEIGHT_BYTES * multiply_adds / level**2  # There are about multiply_adds / level**2 weights.
             found += self.level_seconds + multiplying + moved / self.bytes_per_second
         return found
 
@@ -137,7 +137,7 @@ class StepTimes:
         return f"{room}: {needed / 2**30:.0f} GiB, and {1 - time:.0%} less time per image (predicted)."
 
     def measured(self, phases: Sequence[Phase], seconds: float) -> dict[int, float]:
-        """Time steps for at most `seconds`; returns {resolution: timed seconds / expected seconds}."""
+        """Time steps of `phases` (local batches) for at most `seconds`; returns {resolution: timed / expected time}."""
         began, ratios, trainer = time.perf_counter(), dict[int, float](), None
         alone = ProcessGroup.single_process(self.device)
         kinds = min(self.reg_interval, 2)

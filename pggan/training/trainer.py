@@ -41,7 +41,7 @@ class Trainer:
     def __post_init__(self) -> None:
         self.taken: Counter[StepSpec] = Counter()  # number of steps of each kind in this phase
         self.captured: dict[StepSpec, CapturedStep] = {}
-        self.pool: Any = None  # memory pool of the CUDA graphs; PyTorch drops a pool without graphs
+        self.pool: Any = None  # memory pool of CUDA graphs, which run one at a time; PyTorch drops an unused pool
 
     def step(self, phase: Phase, reals: Reals, rng: StepRng, ema_decay: float) -> dict[str, Tensor]:
         """Take a training step; returns metrics, which the next step overwrites.
