@@ -76,6 +76,8 @@ def train(*overrides: str, loss: "Loss | None" = None, discriminator: "Module | 
         typed = {COMMAND_VARIABLE: shlex.join(["pggan", "train", *words]), STARTED_VARIABLE: str(time.time())}
         objects.enter_context(environment(typed))
         values = compose(command.name, words) | own
+        if discriminator is not None:
+            values["model"]["discriminator"] = type(discriminator).__name__
         validated(command.schema_type, values)
         if loss is None and discriminator is None:
             code = run_child(words)

@@ -201,7 +201,7 @@ class OwnDiscriminator(ProgressiveNetwork):
     def __init__(self, architecture: Architecture, module: nn.Module) -> None:
         super().__init__(architecture)
         self.module = deepcopy(module).to(torch.empty(0).device)
-        self.index_weights()
+        self.weights = tuple(weight for weight in self.parameters() if weight.requires_grad)
 
     def forward(
         self, images: Tensor, resolution: int, alpha: float | Tensor = 1.0, sub_batches: int = 1

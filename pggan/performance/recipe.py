@@ -185,7 +185,8 @@ class Recipe:
             maps += f"; wider networks would see fewer than {WIDER * self.final_images(side):,} images in these hours"
         self.take({"model.fmap_base": sizes.fmap_base, "model.fmap_max": sizes.fmap_max}, maps)
         is_logistic = "loss" not in self.given or self.config.loss.name == "logistic"
-        if side != FEATURES_FROM or facts.drawn or facts.channels not in (1, 3) or not is_logistic:
+        is_plain = is_logistic and self.config.model.discriminator is None
+        if side != FEATURES_FROM or facts.drawn or facts.channels not in (1, 3) or not is_plain:
             return
         if not self.has_features:
             reason = f'pip install "pggan[metrics]" would give clearer faces, by pretrained features ({FEATURES})'
