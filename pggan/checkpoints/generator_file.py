@@ -50,8 +50,8 @@ class LoadedGenerator:
 
 
 def load_generator(run: str, device: "torch.device", key: str = "run") -> LoadedGenerator:
-    """Load the averaged generator of the run, checkpoint or generator file `run`; errors name the config key `key`."""
-    import torch
+    """Load the averaged generator of the run, checkpoint or generator file `run`; UserErrors quote the key `key`."""
+    import torch  # imported late, because torch loads slowly
 
     from pggan.networks.networks import Generator
 
@@ -111,7 +111,7 @@ def path_of_run(run: str, key: str = "run") -> Path:
 
 
 def generator_path(run: str, key: str = "run") -> Path:
-    """Find the averaged generator of the run, checkpoint or generator file `run`; errors name the config key `key`."""
+    """Find the averaged generator of the run, checkpoint or generator file `run`; UserErrors quote the key `key`."""
     path = path_of_run(run, key)
     if (path / STATE_FILE).is_file():  # checkpoints of version 4 have one file for each network
         path /= WEIGHTS_FILE if (path / WEIGHTS_FILE).exists() else "generator_ema.safetensors"
@@ -124,7 +124,7 @@ def generator_path(run: str, key: str = "run") -> Path:
 
 
 def read_generator_header(path: Path) -> dict[str, Any]:
-    """Read and check the header of a generator file; raises OSError, ValueError or another error for invalid files."""
+    """Read and check a generator file's header; `with refusing_generators` has to catch the errors of invalid files."""
     if not path.is_file():
         raise ValueError("the path is not a regular file")
     with safe_open(path, "np") as file:

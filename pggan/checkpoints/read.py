@@ -2,7 +2,7 @@
 
 A checkpoint is a directory checkpoints/<images>.  weights.safetensors holds G, D and the averaged G; state.safetensors
 holds the optimizers and other tensors of the training state; state.json holds the checksums.  Checkpoints of version 4
-have one tensor file per network or optimizer instead.
+have one tensor file for each of COMPONENTS instead.
 """
 
 import json
@@ -30,7 +30,7 @@ STATE_TENSORS_FILE = "state.safetensors"
 CHECKSUM = "sha256"  # this entry of state.json is the checksum of all other entries
 NETWORKS = ("generator", "discriminator", "generator_ema")
 COMPONENTS = (*NETWORKS, "optimizer_g", "optimizer_d", "grad_scaler")
-NEWEST, BEST = "newest", "best"  # the configuration key checkpoint= accepts these words
+NEWEST, BEST = "newest", "best"  # words for checkpoint=; in state.json, the entry BEST marks the best checkpoint so far
 CONFIG_FILE = "config.yaml"  # every run directory has this file
 OUTPUTS = Path("outputs")  # run directories are here by default
 EVENTS = "events.out.tfevents.*"  # TensorBoard reads these files in a run directory
@@ -58,13 +58,13 @@ class Checkpoint:
         return Architecture.from_plain(self.header["architecture"])
 
     def file_of(self, component: str) -> tuple[str, str]:
-        """Return the file that holds a network or optimizer, and the prefix of the tensors' names in this file."""
+        """Return the file that holds `component`, such as optimizer_g, and the prefix of the tensor names there."""
         if (alone := f"{component}.safetensors") in self.header["files"]:
             return alone, ""
         return (WEIGHTS_FILE if component in NETWORKS else STATE_TENSORS_FILE), f"{component}/"
 
     def load(self, component: str) -> "dict[str, Tensor]":
-        """Load the tensors of a network or optimizer into host memory; {} if the checkpoint has none."""
+        """Load the tensors of `component`, such as optimizer_g, into host memory; {} if the checkpoint has none."""
         file, prefix = self.file_of(component)
         if file not in self.header["files"]:
             return {}
@@ -161,7 +161,7 @@ def best_of(directories: Sequence[Path]) -> Path | None:
 
 
 def choose_checkpoint(run: str, choice: str | int) -> str:
-    """Return the path of the checkpoint `choice`: newest, best or a number of images; raises UserError if missing."""
+    """Return `run` for newest, else the path of checkpoint `choice`, best or an image count; UserError if missing."""
     if choice == NEWEST:
         return run
     found = checkpoints_of(Path(run))

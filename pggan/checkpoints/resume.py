@@ -34,7 +34,8 @@ KIND_FIELDS = ("latent_size", "fmap_base", "fmap_decay", "fmap_max", "resampling
 def find_resume_point(resume: str, run_dir: Path) -> tuple[Checkpoint | None, list[str]]:
     """Find the checkpoint that the setting resume= (auto, never or a path) asks for; also returns lines to log.
 
-    Raises UserError if the checkpoint is missing or corrupt, or is not the newest checkpoint of `run_dir`.
+    Raises UserError if a path has no checkpoint, if all checkpoints are corrupt, if resume=never although `run_dir` has
+    checkpoints, and if a path is a checkpoint of `run_dir`, but not the newest.
     """
     has_own = bool(checkpoints_of(run_dir))
     if resume == "never" and has_own:
@@ -45,7 +46,7 @@ def find_resume_point(resume: str, run_dir: Path) -> tuple[Checkpoint | None, li
     if not has_own:
         return resolve_checkpoint(Path(resume), "resume")
     own, notes = resolve_checkpoint(run_dir, "run_dir")
-    named = Path(resume).resolve()
+    named = Path(resume).resolve()  # this path need not exist, because the run may have removed the checkpoint
     if named.parent != (run_dir / "checkpoints").resolve():
         return own, [*notes, f"Ignoring resume={resume}: this run continues from its own newest checkpoint."]
     if named != own.directory.resolve():

@@ -24,11 +24,11 @@ from pggan.optim.state import State, StateDicts, state_sha256
 
 
 class NonFiniteError(Exception):
-    """A tensor of the training state has NaN or infinite numbers, so no checkpoint is written."""
+    """The training state or gradients have NaN or infinite numbers, so training can't go on from the current state."""
 
     def __init__(self, what: str, images: int | None = None) -> None:
         super().__init__(what)
-        self.images = images  # the number of images shown at the snapshot
+        self.images = images  # the number of images shown at the snapshot; None without a snapshot
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Snapshot:
 
 
 def take_snapshot(state: State, phase: Phase, metadata: dict[str, Any], extra_state: StateDicts) -> Snapshot:
-    """Copy `state` and `extra_state` to host memory; `metadata` and the progress go into state.json."""
+    """Copy `state` and `extra_state` to host memory; `metadata` and `phase` (of the last image) go into state.json."""
 
     def host_copy(tensor: Tensor) -> Tensor:
         copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
@@ -69,7 +69,7 @@ def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
     weights = {component: state_dicts[component] for component in read.NETWORKS}
     rest = {component: tensors for component, tensors in state_dicts.items() if component not in read.NETWORKS}
     with atomic_directory(run_dir / "checkpoints" / f"{images:09d}") as directory:
-        # The generator file is first written in `directory`, because the next start removes half-written files there.
+        # If a kill leaves a file .tmp* of safetensors, the next start removes this file only from `directory`.
         save_tensors(state_dicts["generator_ema"], directory / generators.GENERATOR_FILE, about)
         with atomic_write(run_dir / generators.GENERATOR_FILE) as temporary:
             os.replace(directory / generators.GENERATOR_FILE, temporary)

@@ -13,7 +13,7 @@ from PIL import Image, ImageFilter
 from pggan.data.image_file import BadImage, Pixels, to_pil, to_pixels
 from pggan.data.writer import block_mean
 
-MAX_SIDE_FACTOR = 4  # a face over 4 times as wide as the photograph is refused, because its landmarks must be wrong
+MAX_SIDE_FACTOR = 4  # a face over 4 times the photograph's longer side is refused, because the landmarks must be wrong
 SUPERSAMPLING = 4  # faces are rendered at 4 times the resolution, then averaged over blocks of 4x4 pixels
 Point = NDArray[np.float64]
 # Landmarks [4, 2] are (x, y) in pixels: left eye, right eye, left and right mouth corner, as the viewer sees them.
@@ -79,6 +79,7 @@ def _window(pixels: Pixels, low: NDArray[Any], high: NDArray[Any], side: float) 
     if not inside.size:
         raise BadImage("the face lies outside the image")
     # Outside of the photograph, mirrored pixels blur and fade to the median colour with growing distance.
+    # FFHQ's script differs: blur and fading also depend on the width of the padding.
     widths = ((before[1], after[1]), (before[0], after[0]), (0, 0))
     padded = np.pad(inside, widths, "reflect" if min(inside.shape[:2]) > 1 else "edge")
     distance = np.maximum(

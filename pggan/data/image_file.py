@@ -64,7 +64,7 @@ class BadImage(Exception):
 
 
 class ImageFile(NamedTuple):
-    """An image file on disk or in an archive, or a drawing; messages name the image by `path`."""
+    """An image file on disk or in an archive, or a drawing; messages name `path`; workers unpickle `open`."""
 
     path: Path
     open: Callable[[], BinaryIO]
@@ -194,6 +194,7 @@ def _jpeg_pixels(content: bytes, mode: str, least_side: int) -> tuple[Pixels | N
 
 def _mended_jpeg(content: bytes) -> bytes:
     """Return a JPEG file without harmless faults, because libjpeg reports only a file's first fault, serious or not."""
+    # Harmless are unknown JFIF versions, metadata, bytes between segments, zeros after pixels, and a missing end.
     parts, place = [content[:2]], 2
     while (found := MARKER.search(content, place)) and found[1] != b"\xd9":
         place = found.end() + int.from_bytes(content[found.end() : found.end() + 2])

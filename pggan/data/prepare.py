@@ -38,7 +38,7 @@ SMALL_SHARE = 0.1  # without max_resolution=, at most this share of the faces is
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The options of `pggan prepare` that determine the dataset; configs/prepare.yaml explains each option."""
+    """The options of `pggan prepare` that determine the dataset; configs/commands/prepare.yaml explains each option."""
 
     max_resolution: int | None = None
     channels: int | None = None
@@ -107,7 +107,7 @@ def training_pyramid(
     digest = digest_of(source, options)[:12]  # the digest in the name gives changed images a new directory
     cached = Path(cache, f"{Path(str(source.description['name'])).name}-{resolution}px-{digest}")
     if not cached.exists():
-        print(f"The images are prepared once, for this run and later runs: {path} becomes {cached}.", file=sys.stderr)
+        print(f"The images of {path} are prepared once, for this run and later runs, in {cached}.", file=sys.stderr)
         prepare(source, cached, options)
     return cached
 

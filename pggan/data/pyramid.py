@@ -2,8 +2,8 @@
 
 A dataset is a directory of N images with C channels:
 
-    index.json          lists all other files with their checksums; written last
-    r0032-00000.bin     uint8 [N, 32, 32, C], the first shard of the images at resolution 32
+    index.json          lists the files below with their checksums; written after these files
+    r0032-00000.bin     the first shard of the images at resolution 32, uint8 [N, 32, 32, C]
     labels.bin          int64 little endian [N], only when there are classes
 
 Lower resolutions are block averages of the highest resolution, rounded half up.
@@ -30,7 +30,7 @@ INDEX_FILE = "index.json"
 PREPARE_AGAIN = "Prepare the dataset again, or copy it again."
 FORMAT = "pggan-pyramid"
 VERSION = 1
-SHARD_BYTES = 2**30  # the shard size is fixed, so that the same images always make the same files
+SHARD_BYTES = 2**30  # largest size of a shard; fixed, so that the same images always make the same files
 LABELS_FILE, LABEL_BYTES = "labels.bin", 8
 MIN_IMAGES = 2
 
@@ -71,7 +71,7 @@ def shards_of(level: int, channels: int, images: int) -> Iterator[StoredFile]:
 
 
 def checksums(directory: Path, files: Iterable[StoredFile]) -> Iterator[str]:
-    """Yield the SHA-256 of each of `files` in `directory`."""
+    """Yield the SHA-256 of each of `files` in `directory`, in order."""
     with ThreadPoolExecutor(available_cores()) as pool:  # threads help, because hashing releases the GIL
         yield from pool.map(file_sha256, (directory / stored.file for stored in files))
 
@@ -97,7 +97,7 @@ class Index:
 
 
 def parse_index(content: bytes) -> Index:
-    """Parse and check an index.json; raises ValueError if invalid, and UserError for another format version."""
+    """Parse and check an untrusted index.json; raises ValueError if invalid, UserError for another format version."""
     raw = parse_json(content)
     if raw.get("format") != FORMAT:
         raise ValueError(f"its format is not '{FORMAT}'")
@@ -143,7 +143,7 @@ def open_pyramid(
 ) -> "ImagePyramid":
     """Open a dataset; raises UserError unless resolution, number of images, channels and labels suit the training.
 
-    `verify` compares all files with their checksums, which takes about a second per 2 GB.
+    `verify` compares the files up to `resolution` with their checksums, which takes about a second per 2 GB.
     """
     pyramid = ImagePyramid(path)
     if pyramid.resolution < resolution:

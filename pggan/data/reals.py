@@ -90,7 +90,7 @@ class Loader:
         if done is not None:
             current = torch.cuda.current_stream(self.device)
             current.wait_event(done)
-            images.record_stream(current)
+            images.record_stream(current)  # PyTorch keeps the memory until the current stream has read the images
         return images
 
     def prefetch(self, resolution: int, indices: Indices) -> None:
@@ -113,7 +113,7 @@ class Loader:
         if self._stream is None:
             return torch.from_numpy(self.pyramid.read(resolution, indices)).to(self.device), None
         shape = (len(indices), resolution, resolution, self.pyramid.channels)
-        images = torch.empty(shape, dtype=torch.uint8, pin_memory=True)
+        images = torch.empty(shape, dtype=torch.uint8, pin_memory=True)  # other memory would be copied synchronously
         self.pyramid.read(resolution, indices, out=images.numpy())
         with torch.cuda.stream(self._stream):
             return images.to(self.device, non_blocking=True), self._stream.record_event()

@@ -107,7 +107,7 @@ def with_found_faces(source: Source, workers: Workers) -> Source:
     from pggan.data import mtcnn  # importing torch takes seconds
 
     for network in mtcnn.NETWORKS:
-        mtcnn.weights(network)
+        mtcnn.weights(network)  # raises UserError in this process if a package is missing
     found = workers.in_order("Finding faces", faces_of, source.in_reading_order())
     return replace(source, entries=list(chain.from_iterable(found)))
 

@@ -28,7 +28,7 @@ MAX_MEMBER_BYTES = 64_000_000  # larger files in an archive are refused
 class Entry(NamedTuple):
     """An image file that has not been opened yet."""
 
-    name: str  # path relative to the source, with slashes
+    name: str  # path relative to the source, with slashes; unique in the source
     file: ImageFile
     problem: str | None = None  # why the file is refused without being opened
     label: str | None = None  # name of the image's class
@@ -42,7 +42,7 @@ class Entry(NamedTuple):
 class Source:
     """The image files of a folder, archive or data set, sorted by path; raises UserError if there are none."""
 
-    description: dict[str, object]  # origin of the images, for index.json
+    description: dict[str, object]  # origin of the images, for index.json: a "kind", a "name" and more
     entries: list[Entry]
     others: dict[str, int] = field(default_factory=dict)  # {extension: number of files skipped as no images}
     table: Entry | None = None  # dataset.json of StyleGAN's tools, which may hold labels
@@ -61,7 +61,7 @@ class Source:
 
 
 def source_of(description: dict[str, object], files: Iterable[Entry]) -> Source:
-    """Select the image files; the class of an image is the name of the first folder that not all images share."""
+    """Select the image files, but no hidden files; an image's class is the first folder that not all images share."""
     # Of several files with the same name in an archive, the last one counts, as after unpacking.
     found = {file.name: file for file in files if not re.search(r"(^|/)\.(?!\.?/)", file.name)}
     endings = {name: PurePosixPath(name).suffix.lower() for name in found}
@@ -124,7 +124,7 @@ def _zipped(path: Path) -> Iterator[Entry]:
     with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
             name = member.filename
-            with suppress(UnicodeError):  # a name that is not UTF-8 stays unchanged
+            with suppress(UnicodeError):  # names that are not UTF-8 stay unchanged: Shift-JIS letters may contain "\\"
                 if not member.flag_bits & 0x800:  # some programs write UTF-8 names without the UTF-8 flag
                     name = name.encode("cp437").decode()
                 name = name.replace("\\", "/")  # some programs on Windows write paths with backslashes

@@ -28,7 +28,7 @@ NUMBER = re.compile(r"[-+]?\d*[.,]?\d+(e[-+]?\d+)?", re.IGNORECASE)
 
 
 def with_landmarks(source: Source, path: Path) -> Source:
-    """Add the landmarks in the JSON file {name: points} to `source`; images without landmarks count as bad."""
+    """Add landmarks from the JSON file {name: points}, in pixels of upright images; images without any count as bad."""
     with _refused(f"landmarks={path}", '{"a.jpg": [[x, y], …]} with 4, 5 or 68 points'):
         listed = {name: landmarks_from(points) for name, points in parse_json(path.read_bytes()).items()}
     faces, missing = matched(listed, [entry.name for entry in source.entries]), "no landmarks in the landmarks file"
@@ -60,7 +60,7 @@ def matched(listed: Mapping[str, Value], names: Sequence[str]) -> dict[str, Valu
 def classes_of(labels: bool | str, source: Source, entries: Sequence[Entry]) -> tuple[list[str] | None, dict[str, int]]:
     """Return the sorted class names, and {file name: class index}; (None, {}) if `labels` is False.
 
-    If `labels` is a path, this table gives the classes.  If True, a dataset.json in `source` does, or else the folders.
+    If `labels` is a path, this table gives the classes.  If True, a dataset.json in `source` does, else `Entry.label`.
     """
     if labels is False:
         return None, {}

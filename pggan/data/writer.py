@@ -103,7 +103,7 @@ def all_levels(image: Images, resolution: int = MIN_RESOLUTION) -> list[Images]:
     """Return the image [R, R, C] and its block means at R/2, R/4 … `resolution`, without repeated rounding."""
     levels, sums, bits = [np.ascontiguousarray(image)], image, 0  # a block holds 2^bits pixels
     while len(sums) > resolution:
-        # The sum of up to 256 uint8 pixels fits into uint16, which is twice as fast as uint32.
+        # The sum of up to 256 uint8 pixels, plus 128 for rounding, fits into uint16, which is twice as fast as uint32.
         sums, bits = block_sums(sums, len(sums) // 2, np.uint16 if bits + 2 <= 8 else np.uint32), bits + 2
         levels.append(((sums + sums.dtype.type(1 << (bits - 1))) >> bits).astype(np.uint8))
     return levels

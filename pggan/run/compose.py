@@ -169,7 +169,7 @@ def find_source(
             ours = config.model.architecture(schedule.final_resolution, theirs.channels, theirs.num_classes)
             check_networks(found, ours)
         elif config.init_from is not None and not has_checkpoints(Path(config.init_from)):
-            generator_path(config.init_from, "init_from")
+            generator_path(config.init_from, "init_from")  # a wrong path fails here, too
         return found, notes
 
     checkpoint, notes = group.on_main(find_checkpoint) or (None, [])
@@ -189,7 +189,7 @@ def find_source(
 
 
 def restore(config: TrainConfig, source: Source, trainer: Trainer, group: ProcessGroup) -> None:
-    """Load the checkpoint, or else the weights in config.init_from, on all ranks; adds a line to `source.notes`."""
+    """Load the checkpoint, or else the weights in config.init_from, on all ranks; adds lines to `source.notes`."""
     checkpoint, state, notes = source.checkpoint, trainer.state, source.notes
     with group.collective_errors():
         if checkpoint is not None:
@@ -220,7 +220,7 @@ def open_everywhere(
 
 @contextmanager
 def disk_errors(run_dir: Path, group: ProcessGroup) -> Iterator[None]:
-    """Raise a UserError instead of an OSError if the disk is full or read-only inside the `with` block."""
+    """On rank 0, raise UserError for an OSError if the disk is full or read-only, or if a file in `run_dir` fails."""
     try:
         yield
     except OSError as error:

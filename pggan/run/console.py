@@ -105,7 +105,7 @@ class TrainingConsole:
         self.images, self.phase = images, phase
 
     def tick(self, scalars: dict[str, float]) -> str:
-        """Update the live view from `scalars`, and return a line of text for train.log."""
+        """Update the live view from `scalars` (without a live view, print a line); returns the line for train.log."""
         left, side = scalars["speed/eta_seconds"], self.phase.resolution
         self.end = time.monotonic() + left
         if words := quality(scalars):

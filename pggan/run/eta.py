@@ -15,7 +15,7 @@ HALF_LIFE_SECONDS, HALF_LIFE_SHARE = 60.0, 0.5
 TRUSTED_SECONDS = 3.0  # the speed measured before training counts as much as the speed of 3 seconds of training
 TRAINING_SHARE = 0.98  # share of the time limit for training; the rest is for saving the last checkpoint
 KNOWN_SHARE = 0.1  # phases are shortened only after this share of the time limit, when enough steps have been timed
-PLANNED = ("growth_images", "lr_decay_images", "total_images")  # a time limit changes these settings of the schedule
+PLANNED = ("growth_images", "lr_decay_images", "total_images")  # hours= changes these values; state.json stores them
 ENDLESS = 10**12  # an image count that no run reaches
 
 
@@ -26,7 +26,7 @@ class Eta:
     course: Course
     phase_times: PhaseTimes
     images: int
-    now: float
+    now: float  # seconds, on the clock that all later calls use
     max_share: float = 0.0  # largest share of the time that evaluations are expected to take
 
     def __post_init__(self) -> None:
@@ -45,7 +45,7 @@ class Eta:
         self.images, self.now = images, now
 
     def seconds_between(self, before: int, after: int, schedule: Schedule | None = None) -> float:
-        """Estimate the seconds of training from image count `before` to image count `after`."""
+        """Estimate the seconds from image count `before` to image count `after`, evaluations included."""
         ratio = self._took / self._expected if self._expected > 0 else 1.0
         ratio /= 1 - min(self._evaluating / max(self.now - self._began, 1.0), self.max_share)
         return ratio * self.phase_times.seconds(schedule or self.course.schedule, before, after)
@@ -90,6 +90,7 @@ class TimeLimit:
     def _grown_within(self, seconds: float, images: int) -> Schedule:
         """Return the schedule with its growth shortened, so that the last phase begins within `seconds` from now."""
         schedule, planned = self.eta.course.schedule, self.configured.growth_images
+        # A phase that has begun never gets longer; the other phases are shortened from their configured lengths.
         phases = zip(schedule.phases[:-1], planned, strict=True)
         schedule = schedule.with_growth([of.end - of.start if of.start < images else count for of, count in phases])
         first = schedule.phases[-1].start
@@ -99,7 +100,7 @@ class TimeLimit:
 
 
 def with_plan(schedule: Schedule, plan: dict[str, Any]) -> Schedule:
-    """Return `schedule` with the settings in `plan`, which a time limit has chosen."""
+    """Return `schedule` with the values of the PLANNED keys in `plan`; other keys in `plan` are ignored."""
     growth = plan.get("growth_images", ())
     schedule = schedule.with_growth(growth) if len(growth) == len(schedule.growth_images) else schedule
     return replace(schedule, **{key: plan[key] for key in PLANNED[1:] if key in plan})

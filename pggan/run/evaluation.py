@@ -23,7 +23,7 @@ MAX_POINTS = 100  # without evaluation.interval_images, a run has at most 100 ev
 
 
 def is_better(mark: dict[str, Any], best: Any) -> bool:
-    """Whether the result `mark` beats the result `best`: a later phase wins; within a phase, the lower value wins."""
+    """Whether the result `mark` beats `best`: another metric or a later phase wins; within a phase, the lower value."""
     if best is None or best["metric"] != mark["metric"]:
         return True
     this, other = ((-one["resolution"], one["fading"], one["value"]) for one in (mark, best))

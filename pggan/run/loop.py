@@ -159,14 +159,14 @@ class Run:
         return self._problem is None
 
     def finish(self) -> int:
-        """Write the last checkpoint and return the exit code; raises NonFiniteError if weights are NaN or infinite."""
+        """Write the last checkpoint, return the exit code; all ranks raise NonFiniteError if numbers are not finite."""
         reporter, images, schedule = self.reporter, self.state.images, self.course.schedule
         if self._saved_at != images:
             self._save()
         if self._wait_for_checkpoint() and self.group.is_main:
             prune(self.run_dir, images, self.writer.keep)  # removes old checkpoints that a killed command has left
         if problem := self.group.broadcast_object(str(self._problem or "")):
-            raise self._problem or NonFiniteError(problem)  # other ranks raise a copy of rank 0's error
+            raise self._problem or NonFiniteError(problem)  # only rank 0's error has the image count
         reporter.console.close()
         if images < schedule.total:
             resumes = f"The same command with run_dir={self.run_dir} resumes."
@@ -183,7 +183,7 @@ class Run:
 def updates_were_taken(state: State, most_skipped: int) -> bool:
     """Return False if G or D skipped the last update; raises NonFiniteError after `most_skipped` skips in a row."""
     for name, trainable in (("G", state.g), ("D", state.d)):
-        skipped = int(trainable.skipped)
+        skipped = int(trainable.skipped)  # waits for the GPU
         if skipped >= most_skipped:
             raise NonFiniteError(f"the gradients of the last {skipped} updates of {name}")
         if skipped:

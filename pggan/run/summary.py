@@ -14,7 +14,7 @@ from pggan.core.text import command_line, duration
 
 METRICS_FILE = "metrics.jsonl"  # each line has the metrics of one report, as a JSON object
 FILM = "growth.webp"  # film of the fakes during training, in the folder samples/
-WIDTH = 65  # longest line of the final summary, in characters; a heading and a border add 15 characters
+WIDTH = 65  # the quality is wrapped to lines of 65 characters; a heading and a border add 15 characters
 COMMANDS = LOOK, GO_ON = "Look", "Go on"  # headings of commands that the user can try next
 METRIC = "metrics/"  # prefix of the quality metrics in metrics.jsonl
 

@@ -25,7 +25,7 @@ from pggan.run.run_dir import choose_run_dir, lock_run_dir, next_start
 from pggan.run.summary import ending
 
 COMPUTE_FILE = ".compute.json"  # after a failed step, restarted ranks read their `compute.` settings from this file
-MAX_FAILURES = 3  # after this many rollbacks by one command, training counts as diverged
+MAX_FAILURES = 3  # after this many rollbacks in one process, training counts as diverged
 REMEDY = (
     "Lower schedule.learning_rate_g and schedule.learning_rate_d, or raise the weight of the gradient penalty "
     "(loss.*), and repeat the command: the run resumes from its last checkpoint."
