@@ -28,7 +28,8 @@ from pggan.distributed.launch import RENDEZVOUS_SECONDS
 STEP_TIMEOUT = timedelta(minutes=30)  # Gradients may wait long for slow networks, and for evaluations between steps.
 CONTROL_TIMEOUT = timedelta(days=1)  # Ranks wait while one rank prepares the data, which can take hours.
 ROUND, POLL_SECONDS = "round", 0.1
-STALL_SECONDS = 300  # A GPU that needs more than 300 seconds for a step hangs.
+# A GPU that needs more than 300 seconds for a step hangs.  Ranks wait for evaluations and checkpoints between steps.
+STALL_SECONDS = 300
 MAX_STEPS_IN_FLIGHT = 8  # The GPU's queue is short, because a checkpoint waits for all queued steps.
 T = TypeVar("T")
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -53,7 +54,7 @@ class RankInfo:
 
 
 def rank_from_environment() -> RankInfo | None:
-    """The rank that torchrun has given this process; None if torchrun did not start this process."""
+    """The rank in torchrun's environment variables; None if one of these variables is not set."""
     if not os.environ.keys() >= {*RANK_VARIABLES}:
         return None
     return RankInfo(*(int(os.environ[name]) for name in RANK_VARIABLES[:4]))
@@ -63,7 +64,7 @@ class ProcessGroup:
     """The ranks of a run; each method that communicates has to be called on all ranks, in the same order."""
 
     def __init__(self, info: RankInfo, device: torch.device, control: Any, torch_group: Any = None) -> None:
-        """`control` is torch's process group for values on the CPU, and `torch_group` is the one for gradients."""
+        """Take torch's groups for values on the CPU (None: one process) and for gradients (None: the default group)."""
         self.rank, self.world_size = info.rank, info.world_size
         self.local_rank, self.local_world_size = info.local_rank, info.local_world_size
         self.device, self.is_main = device, info.rank == 0
@@ -134,7 +135,7 @@ class ProcessGroup:
             raise PeerLost(f"{self.name} lost its connection to the other ranks: {error}") from error
 
     def start(self, collective: Callable[..., dist.Work | None], *arguments: Any) -> dist.Work | None:
-        with self.collective():
+        with self.collective():  # NCCL reports most errors here, not in `wait`.
             return collective(*arguments, group=self.torch_group, async_op=True)
 
     def wait(self, work: dist.Work | None) -> None:
@@ -189,14 +190,14 @@ class ProcessGroup:
                         raise UserError(problem, remedy)
 
     def limit_steps_in_flight(self) -> None:
-        """Wait until the GPU's queue has at most MAX_STEPS_IN_FLIGHT steps."""
+        """Before a step, wait until the GPU's queue has at most MAX_STEPS_IN_FLIGHT steps."""
         if self.device.type == "cuda":
             self._step_events.append(torch.cuda.current_stream(self.device).record_event())
             if len(self._step_events) > MAX_STEPS_IN_FLIGHT:  # A full queue of CUDA would block the CPU.
                 self._step_events.popleft().synchronize()
 
     def end_if_stalled(self) -> None:
-        """End this process if the GPU hangs in a step: collectives within CUDA graphs have no timeouts."""
+        """In a background thread, end this process if the GPU hangs: collectives in CUDA graphs have no timeouts."""
         newest, since = None, time.monotonic()
         while True:
             time.sleep(1)
@@ -240,8 +241,8 @@ class ProcessGroup:
 def agreed_prefix(store: Any, info: RankInfo, seconds: float) -> str:
     """Agree with all ranks on a new prefix for keys in `store`, which may still contain keys from before a restart.
 
-    Each rank writes a random id, and rank 0 publishes all ids; rank 0's id is the prefix.  The other ranks wait until
-    their own ids are published.
+    Ranks other than 0 write their random ids again and again, because rank 0 first deletes old ids.  Then rank 0
+    publishes all ids; its own id is the prefix.  The other ranks wait until their own ids are published.
     """
     own, others = uuid4().hex, [f"rank-{rank}" for rank in range(1, info.world_size)]
     if info.rank == 0:

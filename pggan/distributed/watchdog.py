@@ -1,4 +1,7 @@
-"""Kills a rank whose process is stopped (SIGSTOP), so that torchrun restarts all ranks."""
+"""Kills a rank whose process is stopped (SIGSTOP), so that torchrun restarts all ranks.
+
+`ProcessGroup.end_if_stalled` and timeouts of collectives end ranks that hang while their processes run.
+"""
 
 import os
 import sys

@@ -120,7 +120,7 @@ def naming_the_extra() -> Iterator[None]:
 
 def with_provenance(generator: TrainedGenerator, config: ExportConfig) -> TrainedGenerator:
     """Return the generator with config's licence and data statement; raises UserError for a malformed licence."""
-    if config.license is not None and not re.fullmatch(r"[\w.+-]+", config.license):
+    if config.license is not None and not re.fullmatch(r"[\w.+-]+", config.license):  # The licence goes into YAML.
         remedy = "Give a licence's identifier on Hugging Face, or license=other with an explanation in data_statement=."
         raise UserError(f"license={config.license} is not the identifier of a licence.", remedy)
     return TrainedGenerator(replace(generator.loaded, **stated_in(vars(config))))

@@ -162,7 +162,7 @@ def from_gan_zoo(state: Mapping[str, Any], config: Any, raw: Any, d: Any) -> For
 
 def from_pro_gan_pth(saved: Mapping[str, Any], raw: Any, d: Any) -> Foreign:
     """Convert the averaged G, G and D of pro-gan-pth 3; each network is a dictionary with `conf` and `state_dict`."""
-    require_ours(saved.get("conf", {}))
+    require_ours(saved.get("conf", {}))  # Scripts of pro-gan-pth normalise latents; in pggan, the generator does.
 
     def layer(theirs: Mapping[str, Array], name: str) -> tuple[Array, Array]:
         weight = theirs[f"{name}.weight"]

@@ -34,7 +34,7 @@ def write_web(
     runtime: str | None,
     mark: str | None = None,
 ) -> float:
-    """Write a web page that draws images of `generator`; returns the largest pixel difference from PyTorch's images.
+    """Write a web page for `generator` (on the CPU); returns the largest pixel difference from PyTorch's images.
 
     Args: run, directions, mark: see `page_files`; runtime: ONNX Runtime Web's .tgz, which npm downloads by default.
     Raises UserError if `directions` or `runtime` is unusable, and DifferenceError if images differ too much.

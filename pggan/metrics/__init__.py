@@ -94,7 +94,7 @@ class Task:
 
 
 class Metric(ABC):
-    """A metric, which gets collectors of fakes from a Task, and computes values from the collected results."""
+    """A metric: the constructor adds collectors of fakes to a Task; when all fakes are drawn, `values` uses them."""
 
     paper_images: ClassVar[int]  # number of fakes, and of reals, that the metric's paper uses
     least_images: ClassVar[int]
@@ -108,7 +108,7 @@ class Metric(ABC):
 
     @abstractmethod
     def values(self) -> dict[str, float]:
-        """Compute {full name (see `label`): value}; only rank 0's result is used."""
+        """Compute {full name (see `label`): value}; all ranks call this method, but only rank 0's result is used."""
 
     def pictures(self) -> dict[str, Pixels]:
         """Draw {file name without suffix: picture}; only rank 0 calls this method, after `values`."""
@@ -134,7 +134,7 @@ class Evaluator:
         device: torch.device,
         count: int | None = None,
     ) -> None:
-        """Import the metrics `names`; `count` is the number of fakes (None: each metric takes its paper's number)."""
+        """Load metrics and extractor, or raise UserError; `count` is the number of fakes (None: as in each paper)."""
         self.count, self.known = count, dict[Any, Any]()
         self.metrics: dict[str, type[Metric]] = {name: find("metrics", name, METRICS) for name in names}
         self.extractor: Any = None

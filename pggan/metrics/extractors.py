@@ -60,7 +60,7 @@ def load_extractor(name: str, device: torch.device) -> Extractor:
 
 
 class Resized(nn.Module):
-    """Resizes images (bicubic, antialiased), divides pixels by `scale`, and calls `network`."""
+    """Resizes images (bicubic, antialiased), clips pixels to [0, 255], divides them by `scale`, and calls `network`."""
 
     def __init__(self, network: nn.Module, side: int, scale: float = 1.0) -> None:
         super().__init__()

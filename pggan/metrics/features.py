@@ -29,7 +29,7 @@ def distance_blocks(others: Tensor, *orientations: Tensor) -> Iterator[tuple[int
     """
     for start in range(0, len(orientations[0]), DISTANCE_ROWS):
         rows = [one[start : start + DISTANCE_ROWS].double() for one in orientations]
-        # With use_mm_for_euclid_dist, equal feature vectors of norm L have a distance of up to 1e-7 L instead of 0.
+        # This mode is ten times as fast as differences, but equal features of norm L get distances of up to 1e-7 L.
         blocks = (torch.cdist(one, others.double(), compute_mode="use_mm_for_euclid_dist") for one in rows)
         yield start, reduce(torch.minimum, blocks)
 
@@ -119,7 +119,8 @@ class FrechetInceptionDistance(Comparison):
     """Frechet inception distance (Heusel et al. 2017) between Gaussians fitted to two sets of features.
 
     FID is |m1 - m2|^2 + tr(S1 + S2 - 2 (S1 S2)^(1/2)) with covariances S = R^T R.  The eigenvalues of S1 S2 are the
-    squared singular values of R1 R2^T, so the trace of the matrix root is the sum of these singular values.
+    squared singular values of R1 R2^T, so the trace of the matrix root is the sum of these singular values, which
+    is stable for singular covariances, too.
 
     Published FIDs use extractor=inception and 50,000 fakes; fewer images bias FID upwards.  Unlike the official code of
     progressive GANs, this class takes each real once, and never flips reals.

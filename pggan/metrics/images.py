@@ -1,6 +1,7 @@
 """Reads the images of an evaluation in blocks, which are divided among the ranks.
 
-Blocks do not depend on the number of ranks, so a metric has the same bits on any number of ranks.
+Blocks do not depend on the number of ranks, so a metric has the same bits on any number of ranks, if the number of CPU
+threads per rank is the same.
 """
 
 from collections.abc import Callable, Sequence
@@ -53,7 +54,7 @@ class FakeImages(Images):
     def __init__(self, network: Generator, settings: RenderSettings, reals: RealImages, first_seed: int) -> None:
         self.network, self.settings, self.first_seed = network, settings, first_seed
         self.classes, labels = network.architecture.num_classes, reals.pyramid.labels
-        # Fake n has the class of real n.
+        # Fake n has the class of real n or, if the reals have no classes, the class n % num_classes.
         self.labels = np.arange(self.classes) if labels is None else labels[reals.order]
 
     def read(self, indices: Sequence[int]) -> Pixels:

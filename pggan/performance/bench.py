@@ -36,7 +36,7 @@ Step = Callable[[Phase, Reals, StepRng], object]
 
 
 def run(config: BenchConfig) -> int:
-    """Print the times of training steps at each resolution of `stages`; returns the exit code."""
+    """Print the times of steps at each resolution of `stages`, with the networks of the highest resolution."""
     device, stages = choose_device(config.device, "device"), config.batches()
     configure_process(device, config.threads)
     kinds = {"step": TrainerSettings(loss=build_loss(vars(config.loss)), precision=config.precision)}
@@ -90,7 +90,7 @@ def phase_of(resolution: int, batch: int) -> Phase:
 
 def measured(steps: dict[str, Step], phase: Phase, device: torch.device, config: BenchConfig) -> dict[str, float]:
     """Time the functions in `steps` {name: function} in turns; returns the median seconds of a step by name."""
-    interval = config.loss.reg_interval
+    interval = config.loss.reg_interval  # Each round has the same number of steps with a gradient penalty.
     count = interval if device.type == "cpu" else interval * -(-QUEUED_UPDATES // interval)
     images = 2 * torch.rand(phase.batch, 3, phase.resolution, phase.resolution, device=device) - 1
     reals = Reals(images.contiguous(memory_format=torch.channels_last), None, None)

@@ -69,13 +69,13 @@ class CostCounter:
                 self.d.requires_grad_(True)
                 for terms in (of_d, of_g):
                     torch.autograd.backward([term.sum() for term in terms.loss.values()])
-            counts = counter.get_flop_counts().get("Global", {})
+            counts = counter.get_flop_counts().get("Global", {})  # A multiply-add counts as two FLOPs.
             # FLOPs of bmm are left out: bmm builds convolution kernels only once, for any batch size.
             return sum(flops for operation, flops in counts.items() if operation is not torch.ops.aten.bmm)
 
         plain, penalized = step(()), step(loss.penalties())
         in_g, in_d = in_use(self.g), in_use(self.d)
-        # Weights of levels that training has reached need memory for the gradient and Adam's two moments, too.
+        # Memory holds G, EMA and D.  Weights of levels that training has reached also have a gradient and two moments.
         weights = 2 * count_parameters(self.g) + count_parameters(self.d) + 3 * (in_g + in_d)
         activations = self.memory * phase.batch * a.activations_up_to(phase.resolution)
         return {
@@ -100,7 +100,7 @@ class Card(NamedTuple):
     bytes_per_second: float
     gib: float
     watts: float
-    teraflops: Mapping[str, float]  # 10^12 FLOP/s of dense matrix products, by precision
+    teraflops: Mapping[str, float]  # 10^12 FLOP/s of dense matrix products with float32 sums, by precision
 
     @property
     def memory_bytes(self) -> int:

@@ -78,7 +78,7 @@ def listen(
 
 
 def directions_file(run: str, given: str | None) -> Path | None:
-    """Return the path of the file for directions and the user's names for them; None for a packaged generator."""
+    """Return the path of the file of named directions: `given`, or a file beside `run` (None if `run` is packaged)."""
     if given is not None or run.startswith(PREFIX):
         return None if given is None else Path(given)
     path = Path(run).parent if Path(run).name == GENERATOR_FILE else Path(run)
@@ -162,7 +162,7 @@ class Server(ThreadingHTTPServer):
             return path.read_bytes()
 
     def search(self, photo: bytes, query: dict[str, str]) -> Answer:
-        """Search for the latent that draws `photo` best; each part of the returned answer is the best latent so far."""
+        """Search for the latent that draws `photo` best; the answer's parts are the latents that `search` yields."""
         settings = self.generator.settings(label=query.get("label"))
         target = read_target(photo, settings.resolution, self.generator.network.architecture.channels)
         found, count = search(self.generator.network, target, settings, STEPS), ROUNDS + STEPS

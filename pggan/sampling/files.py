@@ -1,4 +1,4 @@
-"""Names output files, and writes pictures, sheets of pictures, and films."""
+"""Names output files, and writes pictures, sheets of pictures, and films.  Imports no torch."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Converts images to bytes, arranges grids, and stores a run's grids for `pggan timelapse`."""
+"""Converts images to bytes, arranges grids, and stores a run's grids for `pggan timelapse`.  Imports no torch."""
 
 import json
 from contextlib import suppress

@@ -1,6 +1,7 @@
 """Marks pictures and films as drawn by a neural network, in XMP metadata (DigitalSourceType `trainedAlgorithmicMedia`).
 
 Sources: IPTC Photo Metadata Standard 2025.1; XMP specification part 3 (where packets lie in each kind of file).
+Imports no torch.
 """
 
 import re

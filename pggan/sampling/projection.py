@@ -51,7 +51,7 @@ def project(network: Generator, target: Pixels, settings: RenderSettings, steps:
 
 
 def search(network: Generator, target: Pixels, settings: RenderSettings, steps: int) -> Yielding[Tensor, None, None]:
-    """Search for the latent whose image is nearest to `target`; yields the best latent [Z] so far after each step.
+    """Search for the latent whose image is nearest to `target`; yields the best latent [Z] of each round and step.
 
     Adam optimises several latents at once on the sphere of radius sqrt(Z); noise helps latents out of local minima.
     The StyleGAN2 projector (Karras et al. 2020, appendix D) optimises in W instead, and compares images by LPIPS.
@@ -102,9 +102,9 @@ def optimise(measure: Measure, latents: Tensor, steps: int) -> Iterator[Tensor]:
 
 
 def laplacian_distance(a: Tensor, b: Tensor) -> Tensor:
-    """Return the distances [N] between images `a` and `b` [N, C, R, R]: the L1 distance between Laplacian pyramids.
+    """Return the distances [N] between images `a` and `b` [N, C, R, R]: mean absolute differences, summed over levels.
 
-    Source: Lap1 of Bojanowski et al. 2018, section 3.
+    The levels are those of Laplacian pyramids.  Source: Lap1 of Bojanowski et al. 2018, section 3.
     """
     difference, levels = a - b, []
     while difference.shape[-1] > 1:

@@ -22,7 +22,7 @@ class ServerRenderer {
     return (await ask(`film?${query}`, new Blob(latents))).blob();
   }
 
-  // Yield the latent nearest to a photo so far, and the share of the search that is done.
+  // Yield each latent that the search for a photo's face finds, and the share of the search that is done.
   async *search(photo, look, signal) {
     const answer = await ask(`search?${new URLSearchParams(look)}`, photo, signal);
     const found = new Uint8Array(Number(answer.headers.get("Content-Length")));
