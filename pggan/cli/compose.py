@@ -54,7 +54,7 @@ SYNONYMS = {
 
 
 def compose(name: str, overrides: list[str]) -> dict[str, Any]:
-    """Compose values from `overrides`, for `validated` to check; raises UserError if Hydra can't compose them."""
+    """Compose the values of the command `name` from `overrides`; raises UserError if Hydra can't compose them."""
     import hydra
     from hydra.core.global_hydra import GlobalHydra
 
@@ -92,7 +92,7 @@ def run_with_flags(command: Command, words: list[str], task: Task) -> int:
     if not {"-sc", "--shell-completion"} & {*flags}:
         overrides = words_for_hydra(command, overrides, several=bool({"-m", "--multirun"} & {*flags}))
     before, sys.argv = sys.argv, [sys.argv[0], *OWN_SETTINGS, *overrides, *rest]
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra would print a summary instead of raising errors
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # without this variable, Hydra prints a summary instead of raising errors
     if sys.version_info >= (3, 14):
         argparse.ArgumentParser = ParserOfText  # type: ignore[misc]
     try:
@@ -166,7 +166,7 @@ class ParserOfText(argparse.ArgumentParser):
 def words_for_hydra(command: Command, overrides: Sequence[str], *, several: bool = False) -> list[str]:
     """Rewrite overrides for Hydra; raises UserError for an unknown key, and for a word that is no key=value.
 
-    With `several` (--multirun), each value of a list is one job.
+    With `several` (--multirun), each value of a list becomes a job of its own.
     """
     kinds = dict(keys_of(command.schema_type))
     for key in (key_of(word) for word in overrides if "=" in word):
@@ -186,7 +186,7 @@ def words_for_hydra(command: Command, overrides: Sequence[str], *, several: bool
             types = alternatives(kinds.get(key))
             parts = value.split(",") if several and str in types and "(" not in value else [value]
             is_sweep = several and len(parts) == 1 and re.search(r"[,(]", value)
-            # With "++", Hydra takes keys that the YAML files do not have, such as schedule.batch.8.
+            # With "++", Hydra accepts keys that the YAML files do not have, such as schedule.batch.8.
             words.append(f"++{key}={value if is_sweep else ','.join(as_typed(part, types) for part in parts)}")
     return words
 
@@ -196,7 +196,7 @@ def as_typed(value: str, kinds: tuple[Any, ...]) -> str:
     if QUOTED.fullmatch(value) or value in ("", "null") or (bool in kinds and value.lower() in ("true", "false")):
         return value
     text = os.path.expanduser(value)
-    if str in kinds or (not WORD.fullmatch(text) and os.path.exists(text)):  # the file name a,b.png is no list
+    if str in kinds or (not WORD.fullmatch(text) and os.path.exists(text)):  # a file name such as a,b.png is no list
         return as_hydra_reads_it(text)
     inside, takes_text = re.fullmatch(r"\[(.*)\]", text, re.DOTALL), list[str] in kinds
     if re.search(r"['\"{]", text) or (inside and not takes_text):
@@ -256,7 +256,7 @@ def read_recipe(file: Path) -> dict[str, Any]:
 
 
 def finished(command: Command, composed: "DictConfig", overrides: Sequence[str]) -> dict[str, Any]:
-    """The values `composed`, or those of the run to resume; raises UserError for a typed loss.gamma with wgan_gp."""
+    """The values `composed`, or those of the run to resume; raises UserError for a key of another loss, for example."""
     from omegaconf import OmegaConf
 
     own = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])

@@ -37,7 +37,7 @@ def help_text(command: Command, arguments: Sequence[str]) -> str:
 
 
 def meanings(choices: dict[str, str]) -> dict[str, str]:
-    """Map each full key of `pggan train` to its explanation; `choices` is {config group: choice}."""
+    """Map each full key of `pggan train` to its comment in the YAML files; `choices` is {config group: choice}."""
     files = {"": CONFIGS / "train.yaml"}
     for group, name in (COMMANDS["train"].own_groups | choices).items():
         files[f"{group}."] = CONFIGS / group / f"{name}.yaml"

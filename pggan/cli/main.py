@@ -64,7 +64,7 @@ def train(*overrides: str, loss: "Loss | None" = None, discriminator: "Module | 
     from pggan.sampling.trained_generator import load
 
     command, words, own = COMMANDS["train"], [*overrides], {}
-    is_new = not resumes(words)  # with loss= or model.discriminator=, a run's saved configuration would not be read
+    is_new = not resumes(words)  # a command that resumes a run must not set loss= or model.discriminator= (RESUME_KEYS)
     with ExitStack() as objects:
         if loss is not None:
             objects.enter_context(own_loss(loss))
@@ -131,7 +131,7 @@ def run_arguments(arguments: list[str]) -> int:
     from pggan.config.validation import validated
 
     def run(values: dict[str, Any], overrides: list[str]) -> int:
-        validated(command.schema_type, values)  # users see mistakes before hours= measures speeds for minutes
+        validated(command.schema_type, values)  # find mistakes before hours= spends minutes on measurements
         return run_command(command, with_choices(command, values, overrides))
 
     arguments = with_marked_files(arguments)
@@ -217,7 +217,7 @@ def use_utf8() -> None:
             print(f"Error: The command has characters outside the encoding {error.encoding}.", file=sys.stderr)
             print("  Choose a UTF-8 locale: export LC_ALL=C.UTF-8", file=sys.stderr)
             sys.exit(EXIT_USER_ERROR)
-    if isinstance(sys.stdout, TextIOWrapper):  # sys.stdout is None if it is closed
+    if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
 
 

@@ -36,7 +36,7 @@ TOTAL = "schedule.total_images"
 
 
 def with_choices(command: Command, values: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """Return `values`; with hours=, choose values that the user has not set; `pggan train` writes recipe.yaml."""
+    """Return `values`; with hours=, replace values that the user has not set; for `pggan train`, write recipe.yaml."""
     if resumes(overrides):
         return values
     if values.get("hours") is None:
@@ -62,7 +62,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
         run_dir = choose_run_dir(config.run_dir, config.name)
     file = run_dir / RECIPE_FILE
     if checkpoints_of(run_dir) and not file.exists():
-        problem = f"hours= chooses the recipe of a new run. A run without hours= is already in {run_dir}."
+        problem = f"run_dir={run_dir}: hours= is for a new run, but a run without hours= is already there."
         raise UserError(problem, "Choose another run_dir=, or leave out hours=.")
     with lock_run_dir(run_dir):
         if not checkpoints_of(run_dir):  # a run with a checkpoint keeps its old recipe.yaml
@@ -70,7 +70,7 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
             chosen = compose(command.name, [*base, *overrides, *map(override_of, choices)])
             left_out = OF_ONE_RUN | OF_THE_MACHINE.intersection(map(key_of, overrides))
             write(file, {key: each for key, each in chosen.items() if key not in left_out}, choices, about)
-            print(hang("  More        ", f"For each key, an explanation is in {file}."), file=sys.stderr)
+            print(hang("  More        ", f"{file} explains each key."), file=sys.stderr)
     typed = [one for one in overrides if key_of(one) not in RECIPES]
     return compose(command.name, [f"experiment={file}", *typed]) | {"run_dir": str(run_dir)}
 
@@ -152,7 +152,7 @@ def override_of(choice: "Choice") -> str:
 def given_keys(overrides: Sequence[str], values: dict[str, Any]) -> tuple[set[str], bool]:
     """Return the keys that hours= must not change, and whether hours= scales the image counts of a recipe (LENGTHS).
 
-    With a recipe, hours= may change only data.channels and LENGTHS; without one, all keys that the user has not set.
+    With experiment= or debug=, hours= may change only data.channels and LENGTHS; else all keys not set by the user.
     """
     names = {".".join(key_of(one).split(".")[:2]) for one in overrides}  # schedule.batch.8= sets schedule.batch
     tables = {key: value for key, value in values.items() if isinstance(value, dict)}

@@ -36,7 +36,7 @@ class GeneratorConfig:
 
     @property
     def generator_keys(self) -> dict[str, Any]:
-        """The keys and values that select this generator in a command line, without default values."""
+        """{key: value} to select the same generator in another command; keys with default values are left out."""
         values = {name: getattr(self, name, None) for name in ("run", "checkpoint", "resolution", "alpha", "label")}
         return {name: value for name, value in values.items() if value not in (None, NEWEST, ALL)}
 
@@ -245,7 +245,7 @@ class StagesConfig:
     json: bool
 
     def batches(self) -> list[tuple[int, int]]:
-        """Pairs (resolution, batch size) to measure; raises UserError if `batch` begins above the lowest one."""
+        """Pairs (resolution, batch size) to measure; raises UserError if a resolution has no batch size."""
         entries = per_resolution("batch", self.batch, min(self.stages, default=0))
         return [(side, int(value_at(entries, side))) for side in self.stages]
 

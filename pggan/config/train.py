@@ -44,7 +44,7 @@ class DataConfig:
 
     @property
     def origin(self) -> dict[str, Any]:
-        """The values of all keys that change the prepared dataset: all keys but `mirror`."""
+        """The values of the keys that determine the prepared dataset: all keys but `mirror`."""
         return {name: value for name, value in vars(self).items() if name != "mirror"}
 
 
@@ -64,7 +64,7 @@ class ModelConfig:
     discriminator: str | None
 
     def architecture(self, resolution: int, channels: int, num_classes: int) -> Architecture:
-        """The architecture of G and D; raises UserError for pretrained features with four channels, for example."""
+        """Build the architecture of G and D; raises UserError if a key does not fit the images or another key."""
         sizes = vars(self) | {"latent_size": min(self.fmap_base, self.fmap_max), "fmap_decay": 1.0}
         if self.discriminator is not None:
             require(self.features is None, "model.features", self.features, "null with another discriminator")
@@ -98,7 +98,7 @@ class ScheduleConfig:
         require(self.build().total > 0, "schedule.stable_images", self.stable_images, "above 0 for one resolution")
 
     def build(self) -> Schedule:
-        """Build the schedule; raises UserError if the table of a key has no entry for the first resolution."""
+        """Build the schedule; raises UserError if a table {resolution: number} begins above the first resolution."""
         first: int = self.first_resolution
         firsts = dict.fromkeys(("stable_images", "batch", "learning_rate_g", "learning_rate_d"), first)
         firsts["fade_images"] = 2 * first
@@ -135,7 +135,7 @@ class OwnLossConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class NoAugmentationConfig:
-    """The choice augmentation=none, which has no key but its name."""
+    """The only key of augmentation=none is `name`."""
 
     name: Literal["none"]
 
@@ -305,7 +305,7 @@ class TrainConfig:
 
 
 def gamma_by_rule(resolution: int, batch: int, least: float = 1.0) -> float:
-    """R1's gamma by StyleGAN2-ADA's cfg=auto, but at least `least`: less was worse up to 64x64 (docs/lab.md)."""
+    """R1's gamma as in StyleGAN2-ADA, but at least `least`: a smaller gamma was worse up to 64x64 (docs/lab.md)."""
     return float(f"{max(0.0002 * resolution**2 / batch, least):.2g}")
 
 
@@ -321,5 +321,5 @@ def per_resolution(key: str, value: float | Mapping[Any, float], first: int) -> 
     """`value` as a table {resolution: number}; raises UserError naming `key` if no entry covers resolution `first`."""
     entries = value if isinstance(value, Mapping) else {MIN_RESOLUTION: value}
     begins = min(entries, default=inf) <= first
-    require(begins, key, value, f"one number, or a table of numbers whose lowest resolution is at most {first}")
+    require(begins, key, value, f"one number, or a table that begins at resolution {first} or lower")
     return entries

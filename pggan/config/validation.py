@@ -40,7 +40,7 @@ def of_key(key: str, kind: Any, value: Any) -> Any:
     if value == MISSING:
         raise UserError(f"'{key}' needs a value.", f"Add {key}=… to the command.")
     if value == "":
-        remedy = f"If the value is a shell variable, set this variable. For no value, write null: {key}=null."
+        remedy = f"If the value is a shell variable, set this variable. To set no value, write {key}=null."
         raise UserError(f"{key}= has no value.", remedy)
     try:
         return converted(kind, value)
@@ -109,7 +109,7 @@ def primitive(kind: Any, value: Any) -> Any:
 
 
 def kinds_of(schema: type) -> dict[str, Any]:
-    """Map the name of each field of a dataclass to the type of the field, with bounds."""
+    """Map the name of each field of a dataclass to the type of the field, including bounds."""
     hints = get_type_hints(schema, include_extras=True)
     return {field.name: hints[field.name] for field in fields(schema)}
 
@@ -140,7 +140,7 @@ def alternatives(kind: Any) -> tuple[Any, ...]:
 
 
 def words_of(kind: Any) -> list[str]:
-    """The words that the type `kind` allows if it is a Literal or an Enum; else an empty list."""
+    """The words that the type `kind` allows if `kind` is a Literal or an Enum; else an empty list."""
     if get_origin(kind) is Literal:
         return [word for word in get_args(kind) if isinstance(word, str)]
     return list(kind.__members__) if isinstance(kind, type) and issubclass(kind, Enum) else []

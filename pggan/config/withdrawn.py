@@ -2,7 +2,7 @@
 
 from pggan.core.errors import UserError
 
-# Maps advice to the withdrawn keys, or choices group=choice, whose users need this advice.
+# {advice: the withdrawn keys, or choices group=choice, for which the error message gives this advice}
 REMEDIES = {
     "ADA always uses all transformations, and keeps the mean sign of real scores near 0.6.": "augmentation.blit"
     " augmentation.colors augmentation.geometry augmentation.interval augmentation.p augmentation.target",
@@ -39,7 +39,7 @@ REMEDIES = {
     "With hours=, training at low resolutions is always shortened if necessary.": "schedule.max_growth_share",
     "calibrate=true measures steps for two minutes at most.": "limit_seconds",
     "To write a trace, wrap Trainer.step in PyTorch's profiler.": "debug=profile monitor.profile_steps trace",
-    "TERM=dumb replaces the live view by lines, and metrics.jsonl has all numbers.": "monitor.console",
+    "Set TERM=dumb to print lines instead of a live view. metrics.jsonl has all numbers.": "monitor.console",
     "Set a larger checkpoint.keep= to keep more checkpoints; the best one is always kept.": "checkpoint.milestones",
     "`pggan timelapse` always enlarges its film to about 512 pixels.": "zoom",
     "Set calibrate=true to measure this machine, or device= to predict the speed of a known GPU.": "tflops watts",

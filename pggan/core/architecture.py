@@ -16,7 +16,7 @@ MOST = 2**24  # upper limit of all integers in an architecture
 
 
 class Resampling(Enum):
-    """How a block doubles (G) or halves (D) the resolution; in G, both variants compute the same function."""
+    """How a block doubles (G) or halves (D) the resolution.  In G, `fused` and `unfused` compute the same function."""
 
     fused = "fused"  # one 4x4 convolution of stride 2 (official default)
     unfused = "unfused"  # 3x3 convolutions, with nearest upsampling in G and pooling after the activation in D (paper)
@@ -74,7 +74,7 @@ class Architecture:
             if side < MIN_RESOLUTION or side & (side - 1):  # not a power of two
                 raise ValueError(f"a resolution of {side} is not possible")
         if self.features is not None and not re.fullmatch(r"[\w:-]{1,200}@[0-9a-f]+", str(self.features)):
-            raise ValueError("features is not of the form NAME@CHECKSUM")
+            raise ValueError("`features` does not have the form NAME@CHECKSUM")
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> "Architecture":

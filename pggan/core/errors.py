@@ -11,7 +11,7 @@ EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 75  # a signal stopped the program; the same command resumes training
 EXIT_PEER_LOST = 76  # this rank ended because another rank failed
 REFUSED_WRITES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
-# The user can correct the causes of an OSError with one of these numbers.
+# The user can correct the cause of an OSError that has one of these error numbers.
 REFUSED = (*REFUSED_WRITES, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
 
 
@@ -31,7 +31,7 @@ class StepFailed(UserError):
     """A training step failed on one rank; other ranks may still compute this step."""
 
     def __init__(self, problem: str, remedy: str, compute: Mapping[str, Any] | None = None) -> None:
-        """`compute` has values of compute.* keys, such as {'kernels': 'reference'}, with which the step may succeed."""
+        """`compute` holds values of compute.* keys, such as {'kernels': 'reference'}, that may avoid the failure."""
         super().__init__(problem, remedy)
         self.compute = dict(compute or {})
 

@@ -57,9 +57,9 @@ def set_library_defaults() -> None:
 
 @contextmanager
 def signal_handlers(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Handle SIGNALS by `handler` inside the `with` block; later, call the former handlers of the signals that came.
+    """Inside the `with` block, SIGNALS call `handler`; after the block, received signals call their former handlers.
 
-    For example, a job launcher's handler requeues the job after training has saved a checkpoint.
+    For example, the former handler of a job launcher requeues the job, after training has saved a checkpoint.
     """
     arrived: dict[int, FrameType | None] = {}
 
@@ -87,7 +87,7 @@ class StopSignal(ExitStack):
     """
 
     def __init__(self, *, at_once: bool = False, then: Callable[[], str] = str) -> None:
-        """`then` returns a hint for the user, which becomes the message of KeyboardInterrupt."""
+        """`then` returns the message of KeyboardInterrupt, a hint for the user."""
         super().__init__()
         self.wanted, self.at_once, self.then = False, at_once, then
 
@@ -118,7 +118,7 @@ def system_file(name: str) -> str:
 
 
 def named_values(name: str, separator: str) -> dict[str, str]:
-    """The lines `key separator value` of a file in /proc or /sys as a dictionary, up to the first empty line."""
+    """Read {key: value} from a file of lines `key separator value` in /proc or /sys, up to the first empty line."""
     lines = system_file(name).partition("\n\n")[0].splitlines()
     return {key.strip(): value.strip() for key, _, value in (line.partition(separator) for line in lines)}
 
@@ -135,7 +135,7 @@ def processor_facts() -> dict[str, str]:
 
 
 def keep_freed_memory() -> None:
-    """Make glibc reuse freed memory, because 35 MB of new memory would take 14 ms."""
+    """Make glibc reuse freed memory, because new memory is slow: the system needs 14 ms for 35 MB."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
         mallopt(M_MMAP_MAX, 0)

@@ -12,8 +12,8 @@ SENTENCES = {
     "kid": "KID {kid}, lower is better, 0 is perfect",
     "fid": "FID {fid}, lower is better, 0 is perfect",
     "precision": "precision {precision}, up to 1: the share of generated images that are like your images",
-    "recall": "recall {recall}, up to 1: the share of your images that have a generated image like them",
-    "copies": "copies {copies}: the share of generated images that repeat one of yours; 0.05 is normal by chance",
+    "recall": "recall {recall}, up to 1: the share of your images that are like generated images",
+    "copies": "copies {copies}: the share of generated images that repeat your images; 0.05 is normal by chance",
 }
 # These values were measured at 32x32 and 64x64 (docs/quality.md).
 REACHED = {

@@ -19,7 +19,7 @@ def value_at(values: PerResolution, resolution: int) -> float:
 
 @dataclass(frozen=True)
 class Phase:
-    """A training phase at one resolution, with alpha and learning rates of one training step in this phase."""
+    """A training phase at one resolution; alpha and learning rates are the values at one step of the phase."""
 
     index: int
     resolution: int
@@ -50,13 +50,13 @@ class Schedule:
     learning_rate_d: PerResolution
     batch_factor: int = 1
     learning_rate_factor: float = 1.0
-    lr_warmup_images: int = 0  # images at the start of each phase over which both learning rates rise linearly from 0
-    lr_decay_images: int = 0  # images at the end over which both learning rates fall linearly to 0
-    total_images: int | None = None  # None means the sum of all phases; a larger number prolongs the last phase
+    lr_warmup_images: int = 0  # at the start of a phase, both learning rates rise linearly from 0 over so many images
+    lr_decay_images: int = 0  # at the end of training, both learning rates fall linearly to 0 over so many images
+    total_images: int | None = None  # training ends after so many images (None: after all phases)
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
-        """All phases with images; alpha is that of the first step, and learning rates exclude warmup and decay."""
+        """All phases with images; alpha is the value at a phase's start; learning rates exclude warmup and decay."""
         phases: list[Phase] = []
         start = 0
         levels = resolutions_between(self.first_resolution, self.final_resolution)
@@ -95,7 +95,7 @@ class Schedule:
         return tuple(phase.end - phase.start for phase in self.phases[:-1])
 
     def with_growth(self, images: Sequence[int]) -> "Schedule":
-        """A copy whose `growth_images` are the positive numbers `images`."""
+        """A copy with new numbers of images in all phases but the last; `images` has a positive number per phase."""
         levels = resolutions_between(self.first_resolution, self.final_resolution)
         stable = {level: value_at(self.stable_images, level) for level in levels}
         fade = {level: value_at(self.fade_images, level) for level in levels[1:]}

@@ -46,7 +46,7 @@ ANGLES = ("angle_before", "angle_after")
 
 
 def draw(rng: StepRng, batch: int) -> Tensor:
-    """Draw the random numbers [N, TRANSFORMS, 2, K] of `augment`: K thresholds and K values per image and call."""
+    """Draw a random threshold and a random value per image, per call of `augment`, and per parameter."""
     shape = (batch, TRANSFORMS, len(PARAMETERS))
     least, uniform = rng.uniform("augment_least_p", *shape), rng.uniform("augment_uniform", *shape)
     normal = rng.normal("augment_normal", *shape)
@@ -106,20 +106,20 @@ def resample(images: Tensor, matrix: Tensor) -> Tensor:
     along = (2 * torch.arange(side, device=images.device, dtype=images.dtype) + 1) / side - 1
     of_x, of_y, offset = (column[:, :, None, None] for column in matrix.unbind(2))
     grid = (of_x * along + of_y * along[:, None] + offset).permute(0, 2, 3, 1)  # [N, R, R, 2]
-    # PyTorch's second derivative of grid_sample is slower, because it includes the gradient of the grid.
+    # PyTorch's own second derivative of grid_sample is slower, because it includes the gradient of the grid.
     return LinearMap.apply(sample, sample_back, grid, images)  # type: ignore[no-any-return]
 
 
 def sample(grid: Tensor, images: Tensor) -> Tensor:
     """Sample images [N, C, R, R] at the points of a grid [N, R, R, 2]."""
-    # Bicubic sampling takes a quarter of the memory of the paper's method, which samples enlarged images and filters.
+    # Bicubic sampling takes a quarter of the memory of the paper's method, which enlarges, samples and filters images.
     return F.grid_sample(images, grid, "bicubic", "reflection", align_corners=False)
 
 
 def sample_back(grid: Tensor, gradient: Tensor) -> Tensor:
     """The adjoint of `sample`: the gradient of the images, from the `gradient` of the sampled images."""
     backward, asked = torch.ops.aten.grid_sampler_2d_backward, [True, False]
-    found = backward(gradient, gradient, grid, BICUBIC, REFLECTION, False, asked)  # only the shape of argument 2 counts
+    found = backward(gradient, gradient, grid, BICUBIC, REFLECTION, False, asked)  # argument 2 gives only a shape
     return found[0]  # type: ignore[no-any-return]
 
 
@@ -143,7 +143,7 @@ class AdaptiveP:
     """
 
     def __init__(self, device: torch.device, *, target: float, rampup_images: int) -> None:
-        """`target` is the wanted mean sign of scores; p moves by 1 / `rampup_images` per image."""
+        """`target` is the wanted mean sign of D's scores; p rises or falls by 1 / `rampup_images` per image."""
         self.target, self.rampup_images = target, rampup_images
         self.p, self.signs, self.images = (torch.zeros((), device=device) for _ in range(3))
         self.updates = torch.zeros((), dtype=torch.int32, device=device)

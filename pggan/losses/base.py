@@ -25,14 +25,14 @@ class Reals(NamedTuple):
     """A batch of real images, with labels."""
 
     images: Tensor  # [N, C, R, R] in [-1, 1], blended with the lower resolution while layers fade in
-    labels: Tensor | None  # [N, L] one-hot, the labels of `images`, and of the fakes in D's update
-    fake_labels: Tensor | None  # [N, L] one-hot, for the fakes in G's update
+    labels: Tensor | None  # [N, L] one-hot labels of `images`; the fakes in D's update have the same labels
+    fake_labels: Tensor | None  # [N, L] one-hot labels of the fakes in G's update
 
     def select(self, indices: Tensor) -> "Reals":
         return Reals(*(None if part is None else part[indices] for part in self))  # type: ignore[arg-type]
 
 
-# Augments images [N, C, R, R].  The int is 0 for reals and 1 for fakes in D's update, 2 and 3 in G's update.
+# Augments images.  The number says which: 0 reals, 1 fakes in D's update; 2 reals, 3 fakes in G's update.
 Show = Callable[[Tensor, int], Tensor]
 # D at one resolution and alpha maps images [N, C, R, R] to scores [N] and class logits [N, L].
 # With sub_batches=2, D computes minibatch statistics of reals (first half) and fakes (second half) separately.
@@ -82,7 +82,7 @@ class GradientPenalty:
     def of_scores(self, images: Tensor, scores: Tensor, context: PenaltyContext) -> Tensor:
         """The differentiable penalty [N] for the gradient of `scores` [N] with respect to `images` [N, C, R, R]."""
         scale = context.scale
-        total = (scores if scale is None else scores * scale).sum()  # `grad_outputs` would import sympy, which is slow
+        total = (scores if scale is None else scores * scale).sum()  # `grad_outputs` needs sympy, whose import is slow
         with switched(weight_gradients=False):
             (gradient,) = torch.autograd.grad(total, images, create_graph=True)
         return self.of(gradient if scale is None else to_float32(gradient) / scale, context.missing_levels)
@@ -91,7 +91,7 @@ class GradientPenalty:
 class LossTerms(NamedTuple):
     """Loss terms and metrics by name, with one value per image [N]."""
 
-    loss: dict[str, Tensor]  # the loss is the sum of the means of these terms
+    loss: dict[str, Tensor]  # the loss is the sum of the batch means of these terms
     metrics: dict[str, Tensor]
 
 
@@ -103,7 +103,7 @@ class Loss(ABC):
     zero_is_boundary: ClassVar[bool] = False  # whether D's score is positive for real images, negative for fakes
     scores_are_log_odds: ClassVar[bool] = False  # whether score differences are log-odds
 
-    reg_interval: int = 1  # updates of D per penalty, and factor of its weight (lazy R1: Karras et al. 2020, app. B)
+    reg_interval: int = 1  # updates of D per penalty; also multiplies the weight (lazy R1: Karras et al. 2020, app. B)
 
     @abstractmethod
     def d_terms(self, real_scores: Tensor, fake_scores: Tensor) -> dict[str, Tensor]:
@@ -118,11 +118,11 @@ class Loss(ABC):
         return ()
 
     def signs(self, real_scores: Tensor, fake_scores: Tensor) -> Tensor:
-        """The signs [N] whose mean ADA watches: the mean is 0 if D guesses, and 1 if D makes no errors."""
+        """The signs [N] of scores: 1 where D is right, -1 where D is wrong; ADA adapts p to the mean sign."""
         return torch.sign(real_scores if self.zero_is_boundary else real_scores - fake_scores)
 
     def mean_sign(self, of_reals: float) -> float:
-        """The mean of `signs` if scores are normal: N(m, s) of reals, with mean sign `of_reals`; N(-m, s) of fakes."""
+        """The mean of `signs` if real scores are N(m, s) with mean sign `of_reals`, and fake scores are N(-m, s)."""
         if self.zero_is_boundary:
             return of_reals
         normal = NormalDist()
@@ -136,7 +136,7 @@ class Loss(ABC):
         context: PenaltyContext,
         show: Show = lambda images, place: images,
     ) -> LossTerms:
-        """The terms of D's loss for `reals` and `fakes` [N, C, R, R]; R1 and R2 use gradients at unaugmented images."""
+        """The terms of D's loss; R1 and R2 differentiate with respect to images [N, C, R, R] before augmentation."""
         penalised = {penalty.at for penalty in context.due}
         images = {PenaltyAt.reals: reals.images.detach(), PenaltyAt.fakes: fakes.detach()}
         for at in penalised & set(images):
@@ -145,12 +145,12 @@ class Loss(ABC):
         if penalised & set(images):  # in one batch with fakes, R1 would compute gradients at fakes, too
             real_scores, real_logits = critic(seen_reals)
             fake_scores, fake_logits = critic(seen_fakes)
-        else:  # without R1 and R2, one batch of reals and fakes is faster
+        else:  # without R1 and R2, one batch of reals and fakes is faster than two
             both, logits = critic(torch.cat([seen_reals, seen_fakes]), sub_batches=2)
             (real_scores, fake_scores), (real_logits, fake_logits) = both.chunk(2), logits.chunk(2)
         scores = {PenaltyAt.reals: real_scores, PenaltyAt.fakes: fake_scores}
         if PenaltyAt.interpolated in penalised:
-            assert context.mix is not None, "a penalty at interpolated images needs weights in `context.mix`"
+            assert context.mix is not None, "a penalty at interpolated images needs `context.mix`"
             mixed = torch.lerp(seen_reals, seen_fakes, context.mix).detach().requires_grad_()
             images[PenaltyAt.interpolated], scores[PenaltyAt.interpolated] = mixed, critic(mixed)[0]
         terms = self.d_terms(real_scores, fake_scores)

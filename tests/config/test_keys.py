@@ -36,7 +36,7 @@ REFUSED = {
     "train checkpoint.every_minutes=0": "a number above 0, or null",
     "bench stages=[4,12]": "a list, each 4 or 8 or 16",
     # between keys
-    "train schedule.batch={8: 16}": "whose lowest resolution is at most 4",
+    "train schedule.batch={8: 16}": "a table that begins at resolution 4 or lower",
     "train schedule.stable_images=0 schedule.fade_images=0": "above 0 for one resolution",
     "train gradients=bf16 elastic=true": "change gradients",
     "train distributed.nnodes=2": "HOST:PORT of one of the machines",
