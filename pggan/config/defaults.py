@@ -49,7 +49,7 @@ def of_earlier_version(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def updated(given: Mapping[str, Any], default: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Merge `given` into `default`, nested dictionaries too, but without withdrawn keys."""
+    """A copy of `default`, updated by `given`, also in nested dictionaries, but without withdrawn keys."""
     found = {**default, **{key: value for key, value in given.items() if f"{prefix}{key}" not in WITHDRAWN}}
     for key, value in found.items():
         if isinstance(value, Mapping) and isinstance(default.get(key), Mapping):

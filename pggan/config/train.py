@@ -318,7 +318,7 @@ def parse_grid(grid: str, key: str) -> tuple[int, int]:
 
 
 def per_resolution(key: str, value: float | Mapping[Any, float], first: int) -> PerResolution:
-    """`value` as a table {resolution: number}; raises UserError naming `key` if no entry covers resolution `first`."""
+    """`value` as a table {resolution: number}; raises UserError about `key` if the table begins above `first`."""
     entries = value if isinstance(value, Mapping) else {MIN_RESOLUTION: value}
     begins = min(entries, default=inf) <= first
     require(begins, key, value, f"one number, or a table that begins at resolution {first} or lower")

@@ -78,7 +78,7 @@ def remove_directory(path: Path) -> None:
 
 
 def clean_partials(directory: Path) -> None:
-    """Remove what killed processes left half-written or half-removed in `directory`."""
+    """Remove files and directories in `directory` that killed processes left half-written or half-removed."""
     for leftover in directory.glob(f"{TEMPORARY}*"):
         if leftover.is_dir() and not leftover.is_symlink():
             shutil.rmtree(leftover)

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from pggan.core.architecture import resolutions_between
 
-PerResolution = Mapping[int, float]  # {resolution: value}; a value holds until the next listed resolution
+PerResolution = Mapping[int, float]  # {resolution: value}; a value holds up to the next higher resolution in the table
 
 
 def value_at(values: PerResolution, resolution: int) -> float:

@@ -77,7 +77,7 @@ class Relativistic(Loss):
 def missing_object(**options: Any) -> Loss:
     """Raise UserError: loss=object works only in a Python script that gives a loss object to `pggan.train`."""
     problem = f"The loss of this run is an object from a Python script (class {options['type'] or 'unknown'})."
-    raise UserError(problem, "Call pggan.train(…, loss=…) in a script, and start it with torchrun for several devices.")
+    raise UserError(problem, "Call pggan.train(…, loss=…) in a script. For more devices, run the script with torchrun.")
 
 
 LOSSES: dict[str, Callable[..., Loss]] = {
