@@ -48,7 +48,7 @@ from pggan.training.build import build_trainer, missing
 from pggan.training.timing import StepTimes
 from pggan.training.trainer import Trainer
 
-FindImages = Callable[[int], Path]  # takes the final resolution, and returns the path of the prepared training images
+FindImages = Callable[[int], Path]  # returns the path of the prepared training images for a final resolution
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Source:
     pyramid: ImagePyramid
     architecture: Architecture
     checkpoint: Checkpoint | None  # the checkpoint to resume from; None on all ranks except rank 0
-    notes: list[str]  # lines of text that the log gets at the start
+    notes: list[str]  # lines that the run logs at its start
 
     @property
     def spent(self) -> float:
@@ -103,7 +103,7 @@ def open_run(
         reporter: Reporter | NullReporter = NullReporter()
         pictures: Pictures | None = None
         limit: TimeLimit | None = None
-        if began is None:  # after a rollback, the run keeps its start time
+        if began is None:  # a rollback passes `began`, so that the run keeps its start time
             began = time.monotonic() - spent - source.spent
         if group.is_main:
             write_config(run_dir, description)
@@ -169,7 +169,7 @@ def find_source(
             ours = config.model.architecture(schedule.final_resolution, theirs.channels, theirs.num_classes)
             check_networks(found, ours)
         elif config.init_from is not None and not has_checkpoints(Path(config.init_from)):
-            generator_path(config.init_from, "init_from")  # a wrong path fails here, too
+            generator_path(config.init_from, "init_from")  # a wrong path fails before the slow preparation of images
         return found, notes
 
     checkpoint, notes = group.on_main(find_checkpoint) or (None, [])
@@ -189,7 +189,7 @@ def find_source(
 
 
 def restore(config: TrainConfig, source: Source, trainer: Trainer, group: ProcessGroup) -> None:
-    """Load the checkpoint, or else the weights in config.init_from, on all ranks; adds lines to `source.notes`."""
+    """Load the checkpoint, or else the weights in config.init_from, on all ranks; says so in `source.notes`."""
     checkpoint, state, notes = source.checkpoint, trainer.state, source.notes
     with group.collective_errors():
         if checkpoint is not None:
@@ -220,7 +220,7 @@ def open_everywhere(
 
 @contextmanager
 def disk_errors(run_dir: Path, group: ProcessGroup) -> Iterator[None]:
-    """On rank 0, raise UserError for an OSError if the disk is full or read-only, or if a file in `run_dir` fails."""
+    """On rank 0, turn an OSError about a full or read-only disk, or about a file in `run_dir`, into a UserError."""
     try:
         yield
     except OSError as error:

@@ -56,7 +56,7 @@ class LastingConsole(Console):
             super().print(*objects, **settings)
 
     def on_broken_pipe(self) -> None:
-        """Go on if the pipe is closed; the method of rich would end the program."""
+        """Go on if stderr is a closed pipe; the method of the base class would end the program."""
         self.quiet = True
 
 
@@ -105,7 +105,7 @@ class TrainingConsole:
         self.images, self.phase = images, phase
 
     def tick(self, scalars: dict[str, float]) -> str:
-        """Update the live view from `scalars` (without a live view, print a line); returns the line for train.log."""
+        """Show `scalars` in the live view, or print them without a live view; returns the line for train.log."""
         left, side = scalars["speed/eta_seconds"], self.phase.resolution
         self.end = time.monotonic() + left
         if words := quality(scalars):
@@ -135,7 +135,7 @@ class TrainingConsole:
         for name, text in (self.rows | {"checkpoint": (saved or ["none yet"])[-1]}).items():
             rows.add_row(name, Text(text))
         texts = Group(table, rows, *(Text(f"! {text}", "yellow") for text in self.warnings))
-        # On Ctrl-C, the terminal prints ^C; a full line would then wrap, and rich could not erase the line.
+        # On Ctrl-C, the terminal prints ^C. Lines leave room for ^C, because rich can't erase a line that wraps.
         return Group(*self._strip, Constrain(texts, self._console.width - len("^C")))
 
 

@@ -10,12 +10,12 @@ from pggan.core.schedule import Course, Schedule
 from pggan.core.text import duration
 from pggan.training.timing import PhaseTimes
 
-# Old step times lose weight, with a half-life of 60 seconds or half of the elapsed time, whichever is longer.
+# Old steps lose weight in the measured speed. The half-life is 60 seconds or, if longer, half of the elapsed time.
 HALF_LIFE_SECONDS, HALF_LIFE_SHARE = 60.0, 0.5
-TRUSTED_SECONDS = 3.0  # the speed measured before training counts as much as the speed of 3 seconds of training
-TRAINING_SHARE = 0.98  # share of the time limit for training; the rest is for saving the last checkpoint
+TRUSTED_SECONDS = 3.0  # the speed measured before training has the weight of 3 seconds of training
+TRAINING_SHARE = 0.98  # training gets this share of the time limit; saving the last checkpoint gets the rest
 KNOWN_SHARE = 0.1  # phases are shortened only after this share of the time limit, when enough steps have been timed
-PLANNED = ("growth_images", "lr_decay_images", "total_images")  # hours= changes these values; state.json stores them
+PLANNED = ("growth_images", "lr_decay_images", "total_images")  # settings that hours= changes and checkpoints store
 ENDLESS = 10**12  # an image count that no run reaches
 
 
@@ -26,7 +26,7 @@ class Eta:
     course: Course
     phase_times: PhaseTimes
     images: int
-    now: float  # seconds, on the clock that all later calls use
+    now: float  # time of the last observation, in seconds of `time.monotonic()`
     max_share: float = 0.0  # largest share of the time that evaluations are expected to take
 
     def __post_init__(self) -> None:
@@ -88,9 +88,9 @@ class TimeLimit:
         course.schedule = replace(course.schedule, lr_decay_images=decay, total_images=max(reached, images + 1))
 
     def _grown_within(self, seconds: float, images: int) -> Schedule:
-        """Return the schedule with its growth shortened, so that the last phase begins within `seconds` from now."""
+        """Return the schedule with shorter phases, so that the last phase begins within `seconds` from now."""
         schedule, planned = self.eta.course.schedule, self.configured.growth_images
-        # A phase that has begun never gets longer; the other phases are shortened from their configured lengths.
+        # A phase that has begun never gets longer. The other phases get at most their configured lengths.
         phases = zip(schedule.phases[:-1], planned, strict=True)
         schedule = schedule.with_growth([of.end - of.start if of.start < images else count for of, count in phases])
         first = schedule.phases[-1].start
@@ -100,14 +100,14 @@ class TimeLimit:
 
 
 def with_plan(schedule: Schedule, plan: dict[str, Any]) -> Schedule:
-    """Return `schedule` with the values of the PLANNED keys in `plan`; other keys in `plan` are ignored."""
+    """Return a copy of `schedule` with the image counts that `plan` stores under the keys in PLANNED."""
     growth = plan.get("growth_images", ())
     schedule = schedule.with_growth(growth) if len(growth) == len(schedule.growth_images) else schedule
     return replace(schedule, **{key: plan[key] for key in PLANNED[1:] if key in plan})
 
 
 def until(seconds: float, now: datetime) -> str:
-    """Return the time left as a text, such as "about 2.25 h, until 12:15"."""
+    """Describe the next `seconds` and their end in words, such as "about 2.25 h, until 12:15"."""
     end = now + timedelta(seconds=min(seconds, 3e9))  # at most a century, because datetime ends in the year 9999
     clock = f"{end:%H:%M}" if end.date() == now.date() else f"{end:%H:%M on %d %B %Y}"
     return f"about {duration(seconds)}, until {clock}"

@@ -23,7 +23,7 @@ MAX_POINTS = 100  # without evaluation.interval_images, a run has at most 100 ev
 
 
 def is_better(mark: dict[str, Any], best: Any) -> bool:
-    """Whether the result `mark` beats `best`: another metric or a later phase wins; within a phase, the lower value."""
+    """Whether result `mark` beats `best`: a new metric or a later phase wins; in equal phases, the lower value wins."""
     if best is None or best["metric"] != mark["metric"]:
         return True
     this, other = ((-one["resolution"], one["fading"], one["value"]) for one in (mark, best))
@@ -78,7 +78,7 @@ class TrainingEvaluator:
         try:
             shown = RenderSettings(phase.resolution, phase.alpha)
             found = self.evaluator.evaluate(g_ema, shown, self.pyramid, group=self.group)
-        except (UserError, RemoteUserError, torch.OutOfMemoryError) as error:  # a failed evaluation can't end training
+        except (UserError, RemoteUserError, torch.OutOfMemoryError) as error:  # failed evaluations must not end a run
             if isinstance(error, torch.OutOfMemoryError) and self.group.world_size > 1:
                 raise  # a rank that goes on alone would leave the other ranks waiting in collectives
             self.reporter.line(f"No evaluation at {images:,} images: {error}")
@@ -86,7 +86,7 @@ class TrainingEvaluator:
         finally:
             self._evaluated_at, self.took = images, time.monotonic() - began
             self._spent += self.took
-            if self.interval_images is None:  # only evaluations at fixed intervals count as training time
+            if self.interval_images is None:  # evaluations without a fixed interval don't count as training time
                 self.reporter.evaluated(self.took)
         for note in found.notes if is_first else ():
             self.reporter.line(note)
@@ -96,7 +96,7 @@ class TrainingEvaluator:
         return {f"metrics/{name}": value for name, value in found.values.items()}
 
     def _is_time(self, images: int, total: int) -> bool:
-        """Whether an evaluation is due; rank 0's clock decides, so two equal runs may evaluate at different steps."""
+        """Whether an evaluation is due; without a fixed interval, the clock of rank 0 decides for all ranks."""
         last = images >= total
         if self.interval_images is not None:
             return last or self.is_due(self._evaluated_at, images)

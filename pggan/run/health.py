@@ -16,10 +16,10 @@ COUNTED = "/skipped"  # metrics with this suffix are summed over all steps; all 
 PEAKED = "/gradient_norm"  # for metrics with this suffix, the maximum is reported, too
 PEAK = "_max"  # the maximum of a metric gets this suffix, as in D/gradient_norm_max
 
-SPIKE_FACTOR = 100  # a gradient norm above 100 times its median raises an alarm; a new resolution causes smaller spikes
+SPIKE_FACTOR = 100  # a gradient norm above 100 times its median raises an alarm; spikes at new resolutions are smaller
 # An alarm comes if the mean sign of D's scores of reals exceeds 0.8, which means that D is wrong about 1 real in 10.
-# ADA aims at 0.6 (Karras et al. 2020, section 3), and runs of the recipe avatars_32 stay below 0.67.
-# For relativistic losses, `Loss.mean_sign` computes another limit from MAX_SIGN.
+# ADA aims at a mean sign of 0.6 (Karras et al. 2020, section 3); runs of the recipe avatars_32 stay below 0.67.
+# Relativistic losses have another limit for the alarm, which `Loss.mean_sign` computes from MAX_SIGN.
 MAX_SIGN, RECENT_TICKS = 0.8, 12
 REALS_SIGN = "health/reals_sign"
 REMEDIES = {
@@ -30,7 +30,7 @@ REMEDIES = {
     "lower augmentation.rampup_images), or stop training and use checkpoint=best",
 }
 
-Values = dict[str, NDArray[np.float32]]  # maps the name of a metric to its values [N]
+Values = dict[str, NDArray[np.float32]]  # the values [N] of each metric, by the metric's name; N grows with every step
 
 
 class MetricAccumulator:
@@ -85,7 +85,7 @@ class Alarms:
             self._recent[REALS_SIGN].clear()  # D's scores at an old resolution would mislead, so they are forgotten
         found = {
             "gradients": self._gradients(scalars),
-            # While the learning rates decay, D is right about most reals even in good runs, so this alarm is off.
+            # While learning rates decay, D is right about most reals even in good runs, so the overfitting alarm is off.
             "overfitting": "" if rates_fall else self._overfitting(scalars),
         }
         raised = {f"alarms/{name}": float(bool(what)) for name, what in found.items()}

@@ -1,4 +1,4 @@
-"""The training run on one rank, except for the training step itself."""
+"""The work of one rank between the training steps of a run."""
 
 import time
 from dataclasses import dataclass
@@ -159,14 +159,14 @@ class Run:
         return self._problem is None
 
     def finish(self) -> int:
-        """Write the last checkpoint, return the exit code; all ranks raise NonFiniteError if numbers are not finite."""
+        """Write the last checkpoint and the film; returns the exit code. Raises NonFiniteError if weights are NaN."""
         reporter, images, schedule = self.reporter, self.state.images, self.course.schedule
         if self._saved_at != images:
             self._save()
         if self._wait_for_checkpoint() and self.group.is_main:
             prune(self.run_dir, images, self.writer.keep)  # removes old checkpoints that a killed command has left
         if problem := self.group.broadcast_object(str(self._problem or "")):
-            raise self._problem or NonFiniteError(problem)  # only rank 0's error has the image count
+            raise self._problem or NonFiniteError(problem)  # only rank 0 raises the error that stores the image count
         reporter.console.close()
         if images < schedule.total:
             resumes = f"The same command with run_dir={self.run_dir} resumes."

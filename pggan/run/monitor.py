@@ -22,7 +22,7 @@ from pggan.run.summary import METRIC, records_of
 
 HOST = "127.0.0.1"
 SAMPLES = "images=1000,text=1000"  # by default, TensorBoard shows only 10 random pictures per tag
-MAX_FACES = 4  # TensorBoard pins at most ten charts or pictures, so only the newest 4 runs get pinned faces
+MAX_FACES = 4  # TensorBoard pins at most ten charts or pictures, so faces are pinned for the newest 4 runs only
 PINNED = ("scores/reals", "scores/fakes", "speed/images_per_second", "speed/eta_seconds")
 
 
@@ -33,7 +33,7 @@ def run(config: MonitorConfig) -> int:
     signal(SIGTERM, default_int_handler)  # SIGTERM now acts as Ctrl-C, so the temporary folder is removed
     with TemporaryDirectory(prefix="pggan-monitor-") as folder:
         logdir = directory
-        if any(directory.glob(EVENTS)):  # TensorBoard would give the name "." to a run that is the `logdir` itself
+        if any(directory.glob(EVENTS)):  # a run that is the `logdir` itself would be named ".", so a symlink names it
             logdir = Path(folder)
             (logdir / directory.resolve().name).symlink_to(directory.resolve(), target_is_directory=True)
         address = serve(logdir, directory.resolve().name, config.port) + cockpit(directory)

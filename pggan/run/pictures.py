@@ -32,20 +32,20 @@ from pggan.sampling.images import (
     stored_grids,
 )
 
-MAX_GRID = 2**22  # largest number of pixels of a preview grid; encoding this many pixels takes a second
+MAX_GRID = 2**22  # a preview grid has at most this many pixels, because encoding so many takes a second
 FILM_GRIDS = 200  # number of frames in the film of a run
 FILM_SIDE, FILM_FPS = 256, 25  # side of the film in pixels, and frames per second
-LEAST_SECONDS = 60  # shorter runs write no film, because writing the film takes a second
+LEAST_SECONDS = 60  # a run that is shorter than this writes no film
 MAX_TILE = 128  # longest side in pixels of an image in a frame of the film
-MAX_STORED_PIXELS = 2**16  # largest number of pixels of a frame of the film, so that even noise takes less than 200 KB
-MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # TensorBoard's projector gets at most this many fakes and pixels of fakes
+MAX_STORED_PIXELS = 2**16  # most pixels of a stored frame of the film; even a frame of noise takes less than 200 KB
+MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # most fakes in TensorBoard's projector, and most pixels of all these
 POINTS, POINTS_FILE = "projector", "projector_config.pbtxt"  # folder and file that TensorBoard's projector reads
 POINT_TILE = 32  # side in pixels of an image in TensorBoard's projector
 
 
 @dataclass(frozen=True)
 class Step:
-    """A training step from image count `before` to image count `images`; both counts are 0 before the first step."""
+    """A training step that raises the image count from `before` to `images`; both are 0 at the start of training."""
 
     phase: Phase
     before: int
@@ -76,7 +76,7 @@ class Pictures:
         self.final, self.grid_images = schedule.final_resolution, grid_images
         self.film_images = -(-schedule.total // FILM_GRIDS)  # number of images shown between two frames of the film
         self.tile = min(self.final, MAX_TILE)
-        self.columns = 4 if 16 * self.tile**2 <= MAX_STORED_PIXELS else 2  # a frame has as many rows as columns
+        self.columns = 4 if 16 * self.tile**2 <= MAX_STORED_PIXELS else 2  # a frame of the film has 4x4 or 2x2 fakes
         make_directory(self.film)
         for path in [path for path, facts in stored_grids(self.film).items() if facts.images > state.images]:
             path.unlink()
@@ -98,7 +98,7 @@ class Pictures:
             self.reporter.warn(f"Pictures of {images:,} images are left out: {str(error).partition('. GPU')[0]}.")
 
     def write_film(self) -> None:
-        """Write the film of the run, unless the run was shorter than a minute."""
+        """Write the film of the run's fakes, unless the run was shorter than a minute."""
         if 3600 * self.reporter.hours >= LEAST_SECONDS:
             grids = stored_grids(self.film)
             frames, mark = film_of(grids, len(grids), FILM_SIDE), self.reporter.mark(self.state.images)
@@ -111,7 +111,7 @@ class Pictures:
         for name, network, path in (("fakes", g, None), ("averaged_fakes", self.state.g_ema, file)):
             fakes = draw_seeds(network, self._grid_size(phase.resolution), phase.resolution, phase.alpha)
             self._show(name, fakes, images, path)
-            self.reporter.console.faces(fakes)  # the last call wins, so the live view shows fakes of the averaged G
+            self.reporter.console.faces(fakes)  # the averaged G's fakes come last, so the live view keeps them
 
     def _grid_size(self, resolution: int) -> int:
         side = max(resolution, min(self.final, MIN_TILE))

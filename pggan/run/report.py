@@ -80,7 +80,7 @@ class Reporter:
         board = self.board
         configuration = OmegaConf.to_yaml(OmegaConf.create(description)).splitlines()
         board.add_text("run/configuration", "\n".join(f"    {line}" for line in configuration), self._first)
-        # `SummaryWriter.add_hparams` would limit the table to named metrics; `hparams` lets the table show all metrics.
+        # Unlike `SummaryWriter.add_hparams`, `hparams` lets the HParams table show all metrics of the run.
         values = flatten({key: description[key] for key in COMPARED})
         compared = {key: value for key, value in values if isinstance(value, bool | int | float | str)}
         _, start, self._end_of_row = hparams(compared, {})  # type: ignore[no-untyped-call]
@@ -98,11 +98,11 @@ class Reporter:
         title = f"Phase {phase.index + 1} of {len(self.course.schedule.phases)}: {phase.name}, batch {phase.batch}"
         self.line(title if is_new else f"{title}, resumed at {images:,} images")
         if is_new:
-            # A run that resumes at `images` removes this entry and writes it again, so no phase is listed twice.
+            # A run resumed at `images` purges entries from step `images + 1` on, so no phase is listed twice.
             self.board.add_text("phases", title, images + 1)
 
     def tick(self, images: int, phase: Phase, scalars: dict[str, float]) -> None:
-        """Write `scalars`, whose keys are TensorBoard tags, and new alarms to all outputs."""
+        """Write `scalars`, whose keys are TensorBoard tags, and new alarms to the console and all files."""
         now, schedule = time.monotonic(), self.course.schedule
         seconds_per_image = (now - self._tick_time) / max(images - self._tick_images, 1)
         self._tick_images, self._tick_time = images, now

@@ -47,13 +47,13 @@ def next_start(run_dir: Path) -> str:
 
 
 def write_config(path: Path, description: dict[str, Any]) -> None:
-    """Write config.yaml into the run directory `path`."""
+    """Write `description` as config.yaml into the run directory `path`."""
     with atomic_write(path / CONFIG_FILE) as temporary:
         temporary.write_text(OmegaConf.to_yaml(OmegaConf.create(description)), "utf-8")
 
 
 def append_log(run_dir: Path, text: str) -> None:
-    """Append `text` to train.log, after the date and the time."""
+    """Append a line to train.log: the date, the time and `text`."""
     with (run_dir / "train.log").open("a", encoding="utf-8", errors="replace") as file:
         file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
 
@@ -73,9 +73,9 @@ def lock_run_dir(run_dir: Path) -> Iterator[None]:
         remedy = "Choose another run_dir=, or get write permission for this directory."
         raise UserError(f"run_dir={run_dir} can't be written: {error.strerror}.", remedy) from error
     with file:
-        # A lock file that another process has just deleted protects nothing, so the directory counts as in use.
+        # If another process has just deleted the lock file, locking it protects nothing, so this process stops.
         if not try_lock(file.fileno()) or os.fstat(file.fileno()).st_nlink == 0:
-            remedy = "Wait until that process ends, stop it with Ctrl-C or `kill`, or choose another run_dir=."
+            remedy = "Wait until the other process ends, stop it with Ctrl-C or `kill`, or choose another run_dir=."
             file.seek(0)
             holder = file.read() or "another process"
             raise UserError(f"run_dir={run_dir} is in use by {holder}.", remedy)

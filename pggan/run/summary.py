@@ -20,7 +20,7 @@ METRIC = "metrics/"  # prefix of the quality metrics in metrics.jsonl
 
 
 def records_of(run_dir: Path) -> list[dict[str, Any]]:
-    """Read a run's metrics.jsonl, without lines that a kill or a full disk cut short."""
+    """Return the records in a run's metrics.jsonl, except lines that a kill or a full disk cut short."""
     path, records = run_dir / METRICS_FILE, []
     for line in path.read_text("utf-8").splitlines() if path.is_file() else []:
         with suppress(ValueError, KeyError, TypeError):

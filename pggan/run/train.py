@@ -43,14 +43,14 @@ def run(config: TrainConfig, find_images: FindImages | None = None) -> int:
         run_dir, console = Path(str(config.run_dir)), LastingConsole()
         with lock_run_dir(run_dir):
             prune(run_dir, images, config.checkpoint.keep)  # removes old checkpoints that a killed command has left
-        console.say(f"The run in {run_dir} has ended, so nothing was trained. Another run needs another run_dir=.")
+        console.say(f"Nothing was trained, because the run in {run_dir} has ended. Another run needs another run_dir=.")
         console.box(ending(run_dir, images))
         return 0
     kind, count = count_devices(config.devices)
     if count * config.distributed.nnodes == 1:
         return train(config, find_images, ProcessGroup.single_process(choose_device(kind)))
     alone = config.loss.name != "object" and config.model.discriminator is None
-    require(alone, "devices", config.devices, "one device (or use torchrun) if the loss or D is a Python object")
+    require(alone, "devices", config.devices, "one device for a loss or D from Python unless torchrun starts the ranks")
     return launch_ranks(config, kind, count)
 
 
@@ -69,7 +69,7 @@ def train(config: TrainConfig, find_images: FindImages, group: ProcessGroup) -> 
     """Train on one rank; after NaN, infinite numbers or a failed step, the run resumes from its last checkpoint."""
     run: Run | None = None
     began: float | None = None
-    bad: list[int] = []  # image counts at which numbers were NaN or infinite
+    bad: list[int] = []  # image counts at which gradients or weights were NaN or infinite
     while True:
         try:
             with open_run(config, find_images, group, began) as run:
@@ -114,14 +114,14 @@ def opened_again(
     with group.collective_errors():
         if group.is_main:
             checkpoint, _ = newest_checkpoint(run_dir)
-            where = f"At {images:,} images, numbers were NaN or infinite"
+            where = f"Numbers were NaN or infinite at {images:,} images"
             if checkpoint is None:
                 raise UserError(f"{where}, before the first checkpoint: {problem}.", REMEDY)
-            # A resumed run repeats all random numbers, so a problem that comes back is no fault of the hardware.
+            # A resumed run repeats all random numbers, so a problem that comes back would come back every time.
             if len(bad) == MAX_FAILURES or images <= max(bad, default=-1):
-                raise UserError(f"{where}, even after a rollback (to {checkpoint.images:,} images): {problem}.", REMEDY)
-            back = f"Training rolls back to a checkpoint ({checkpoint.images:,} images)"
-            run.reporter.warn(f"{where}: {problem}. {back}. If the problem comes back here, training ends.")
+                raise UserError(f"A rollback to {checkpoint.images:,} images did not help. {where}: {problem}.", REMEDY)
+            back = f"Training rolls back to the checkpoint of {checkpoint.images:,} images"
+            run.reporter.warn(f"{where}: {problem}. {back}. If the problem comes back at this point, training ends.")
     bad.append(images)
     return replace(config, run_dir=str(run_dir), resume="auto")
 
@@ -130,7 +130,7 @@ def join_ranks(config: TrainConfig, info: RankInfo, find_images: FindImages) -> 
     """Train as one of the ranks that a launcher such as torchrun has started."""
     if config.run_dir is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0:
         raise UserError("Ranks that torchrun restarts need a run directory to resume from.", "Add run_dir=DIR.")
-    if config.compute.deterministic:  # NCCL's sums with NVLS vary (github.com/NVIDIA/nccl/issues/1497), so NVLS is off
+    if config.compute.deterministic:  # NVLS makes NCCL's sums vary between runs (github.com/NVIDIA/nccl/issues/1497)
         os.environ.setdefault("NCCL_ALGO", "^NVLS,NVLSTree")
     changed = Path(config.run_dir or "", COMPUTE_FILE)
     if config.run_dir is not None and changed.is_file():
@@ -158,6 +158,6 @@ def refuse_copies(config: TrainConfig) -> None:
     if tasks > 1 and tasks != nnodes:
         raise UserError(
             f"srun has started {tasks} copies of this command, and each copy would train a run of its own.",
-            "Run one copy per machine (--ntasks-per-node=1), with distributed.nnodes= and distributed.rdzv_endpoint=, "
-            "as scripts/slurm/train.sbatch does. For separate runs: env -u SLURM_STEP_NUM_TASKS pggan train …",
+            "Run one copy per machine (--ntasks-per-node=1) and set distributed.nnodes= and distributed.rdzv_endpoint=,"
+            " as scripts/slurm/train.sbatch does. For separate runs, use env -u SLURM_STEP_NUM_TASKS pggan train …",
         )
