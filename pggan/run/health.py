@@ -85,7 +85,7 @@ class Alarms:
             self._recent[REALS_SIGN].clear()  # D's scores at an old resolution would mislead, so they are forgotten
         found = {
             "gradients": self._gradients(scalars),
-            # While learning rates decay, D is right about most reals even in good runs, so the overfitting alarm is off.
+            # While learning rates decay, even good runs have a D that is right about most reals, so this check is off.
             "overfitting": "" if rates_fall else self._overfitting(scalars),
         }
         raised = {f"alarms/{name}": float(bool(what)) for name, what in found.items()}
