@@ -19,7 +19,7 @@ from pggan.core.process import PARENT_VARIABLE, TASK_VARIABLE, environment, sign
 LOOPBACK = "127.0.0.1"  # Some containers can't resolve the name `localhost`.
 RENDEZVOUS_SECONDS = 300  # All ranks have to connect within 300 seconds.
 RANKS_VARIABLE = "PGGAN_RANKS"  # An environment variable names the folder that the launcher shares with the ranks.
-IGNORED = "SIGURG"  # Torchrun handles only SIGURG, which nobody sends; `relay` handles all other signals.
+IGNORED = "SIGURG"  # Torchrun is told to handle only SIGURG, which nobody sends, because `relay` handles signals.
 ENDED = "ended"  # The file `ended` has the command's exit code; once the file exists, no rank is restarted.
 
 
@@ -130,14 +130,14 @@ def report_rank(run: Callable[[str, dict[str, Any]], int], guarded: Callable[[Ca
 
 
 def end_with_parent(parent: int) -> None:
-    """Wait for the end of the process `parent`, and then send SIGTERM to this process, which saves and exits."""
+    """When the process `parent` has ended, send SIGTERM to this process, which then saves and exits."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def meeting_place(endpoint: str) -> tuple[str, bool | None]:
-    """Find this machine's address, and whether this machine hosts the rendezvous (None lets torchrun decide)."""
+    """Return this machine's address, and whether this machine hosts the rendezvous (None: torchrun decides)."""
     host, _, port = endpoint.rpartition(":")
     end = time.monotonic() + RENDEZVOUS_SECONDS
     while True:
@@ -145,8 +145,8 @@ def meeting_place(endpoint: str) -> tuple[str, bool | None]:
             with socket.create_connection((host, int(port)), timeout=5) as way:
                 return way.getsockname()[0], False
         except OSError:
-            with suppress(OSError), socket.create_server((host, int(port))):  # Only the host itself can open its port.
-                # On one machine, this test would succeed for every launcher; None lets torchrun choose.
+            with suppress(OSError), socket.create_server((host, int(port))):  # This succeeds only on the host.
+                # With LOOPBACK, all launchers run on this machine: None lets torchrun choose one of them as the host.
                 return host, None if host == LOOPBACK else True
             if time.monotonic() > end:
                 raise

@@ -25,10 +25,10 @@ from pggan.core.devices import device_of_rank, synchronize
 from pggan.core.errors import EXIT_FAILED, EXIT_PEER_LOST, EXIT_USER_ERROR, StepFailed, UserError
 from pggan.distributed.launch import RENDEZVOUS_SECONDS
 
-STEP_TIMEOUT = timedelta(minutes=30)  # Gradients may wait long for slow networks, and for evaluations between steps.
+STEP_TIMEOUT = timedelta(minutes=30)  # Ranks wait long for gradients on slow networks, or while others evaluate.
 CONTROL_TIMEOUT = timedelta(days=1)  # Ranks wait while one rank prepares the data, which can take hours.
 ROUND, POLL_SECONDS = "round", 0.1
-# A GPU that needs more than 300 seconds for a step hangs.  Ranks wait for evaluations and checkpoints between steps.
+# A step that takes more than 300 seconds hangs.  Evaluations and checkpoints are between steps, so they do not count.
 STALL_SECONDS = 300
 MAX_STEPS_IN_FLIGHT = 8  # The GPU's queue is short, because a checkpoint waits for all queued steps.
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class ProcessGroup:
     """The ranks of a run; each method that communicates has to be called on all ranks, in the same order."""
 
     def __init__(self, info: RankInfo, device: torch.device, control: Any, torch_group: Any = None) -> None:
-        """Take torch's groups for values on the CPU (None: one process) and for gradients (None: the default group)."""
+        """Store torch's groups: `control` for CPU values, or None for one process, and `torch_group` for gradients."""
         self.rank, self.world_size = info.rank, info.world_size
         self.local_rank, self.local_world_size = info.local_rank, info.local_world_size
         self.device, self.is_main = device, info.rank == 0
@@ -81,7 +81,7 @@ class ProcessGroup:
         """Connect with all other ranks; raises UserError if a rank is missing after RENDEZVOUS_SECONDS."""
         try:
             store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=RENDEZVOUS_SECONDS)))
-            # Torchrun may prefix the store's keys differently on each machine, so ranks leave this prefix out.
+            # Torchrun may prefix the store's keys differently on each machine; the underlying store has no prefix.
             store = getattr(store, "underlying_store", store)
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
@@ -129,13 +129,13 @@ class ProcessGroup:
         """Raise PeerLost if a collective in the `with` block raises RuntimeError because a rank was lost."""
         try:
             yield
-        except (torch.OutOfMemoryError, torch.AcceleratorError):  # The rank's own GPU failed, so no rank was lost.
+        except (torch.OutOfMemoryError, torch.AcceleratorError):  # The failure is on this rank's own GPU.
             raise
         except RuntimeError as error:
             raise PeerLost(f"{self.name} lost its connection to the other ranks: {error}") from error
 
     def start(self, collective: Callable[..., dist.Work | None], *arguments: Any) -> dist.Work | None:
-        with self.collective():  # NCCL reports most errors here, not in `wait`.
+        with self.collective():  # NCCL reports most errors when a collective starts, not in `wait`.
             return collective(*arguments, group=self.torch_group, async_op=True)
 
     def wait(self, work: dist.Work | None) -> None:
@@ -193,7 +193,7 @@ class ProcessGroup:
         """Before a step, wait until the GPU's queue has at most MAX_STEPS_IN_FLIGHT steps."""
         if self.device.type == "cuda":
             self._step_events.append(torch.cuda.current_stream(self.device).record_event())
-            if len(self._step_events) > MAX_STEPS_IN_FLIGHT:  # A full queue of CUDA would block the CPU.
+            if len(self._step_events) > MAX_STEPS_IN_FLIGHT:  # CUDA blocks the CPU if its queue is full.
                 self._step_events.popleft().synchronize()
 
     def end_if_stalled(self) -> None:

@@ -76,7 +76,7 @@ class Task:
         return self.known[key]
 
     def of_fakes(self, calculate: Callable[[Tensor], Tensor], count: int) -> RowCollector:
-        """A collector that calls `calculate` for at least `count` fakes; metrics with the same `calculate` share it."""
+        """Return the only collector for `calculate`, which calls `calculate` for at least `count` fakes."""
         found: RowCollector = self.collectors.setdefault(calculate, RowCollector(calculate, 0, self.partition))
         found.count = max(found.count, count)
         return found
@@ -94,7 +94,7 @@ class Task:
 
 
 class Metric(ABC):
-    """A metric: the constructor adds collectors of fakes to a Task; when all fakes are drawn, `values` uses them."""
+    """The constructor of a metric adds collectors to `task`; `values` computes results when all fakes are drawn."""
 
     paper_images: ClassVar[int]  # number of fakes, and of reals, that the metric's paper uses
     least_images: ClassVar[int]

@@ -16,20 +16,20 @@ KERNEL_ROWS = 2048  # rows of KID's kernel matrix that are in memory at once
 NEIGHBOURS = 3
 QUANTILE = 0.05  # A fake is a copy if it is nearer to a real than 95 % of the reals are to other reals.
 # Rounding separates the features of two equal images by at most SAME_IMAGE x the mean norm of all features.
-# A deep network makes about 2^18 random rounding errors of 2^-24; their sum is 2^-15, half of SAME_IMAGE.
+# About 2^18 rounding errors of 2^-24 with random signs add up to 2^9 x 2^-24 = 2^-15, half of SAME_IMAGE.
 SAME_IMAGE = 2.0**-14
 ROWS = 8  # A picture shows the 8 fakes that are nearest to training images.
 SHOWN = 4  # A picture shows each fake beside the fake's 4 nearest training images.
 
 
 def distance_blocks(others: Tensor, *orientations: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """For each block of B images, yield the first index, and the distances [B, M] of the images to `others` [M, F].
+    """For each block of B images, yield the first image's index, and all distances [B, M] to `others` [M, F].
 
     `orientations` has features [N, F] of images and, optionally, of their mirror images; the smaller distance counts.
     """
     for start in range(0, len(orientations[0]), DISTANCE_ROWS):
         rows = [one[start : start + DISTANCE_ROWS].double() for one in orientations]
-        # This mode is ten times as fast as differences, but equal features of norm L get distances of up to 1e-7 L.
+        # A matrix product is ten times as fast as differences, but equal features of norm L get distances up to 1e-7 L.
         blocks = (torch.cdist(one, others.double(), compute_mode="use_mm_for_euclid_dist") for one in rows)
         yield start, reduce(torch.minimum, blocks)
 
@@ -63,14 +63,14 @@ class PrecisionRecall(Comparison):
     """
 
     paper_images = 50_000
-    least_images = 20  # With fewer than 20 images, the balls would cover everything.
+    least_images = 20  # With fewer than 20 images, the balls would be so large that they hold every image.
 
     def compare(self, fakes: Tensor, reals: Tensor) -> dict[str, tuple[float, int]]:
         return {"precision": (covered(fakes, reals), self.count), "recall": (covered(reals, fakes), self.count)}
 
 
 def covered(points: Tensor, centres: Tensor) -> float:
-    """The share of `points` [N, F] inside a ball; the ball of a centre [M, F] reaches to its third nearest centre."""
+    """The share of `points` [N, F] in any ball; the ball of a centre [M, F] reaches the third nearest other centre."""
     radii = []
     for start, block in distance_blocks(centres, centres):
         block.diagonal(start).fill_(torch.inf)
@@ -87,7 +87,7 @@ class KernelInceptionDistance(Comparison):
     """
 
     paper_images = 50_000
-    least_images = 16  # `kid_floor` compares two halves of the reals: at least 8 with 8.
+    least_images = 16  # `kid_floor` compares two halves of the reals; each half must have at least 8 images.
     decides = "kid"
 
     def compare(self, fakes: Tensor, reals: Tensor) -> dict[str, tuple[float, int]]:
@@ -127,7 +127,7 @@ class FrechetInceptionDistance(Comparison):
     """
 
     paper_images = 50_000
-    least_images = 16  # This number is KID's, because FID's paper gives none.
+    least_images = 16  # FID's paper gives no least number of images, so FID has KID's.
     takes_more_fakes = True
     decides = "fid"
 

@@ -105,7 +105,7 @@ class Collector(Protocol):
 
 
 class RowCollector(Collector):
-    """Collects results such as features, which `calculate` returns as [N, …] for N images."""
+    """Collects the results of `calculate`, such as features; the result for N images is [N, …]."""
 
     def __init__(self, calculate: Callable[[Tensor], Tensor], count: int, partition: RankPartition) -> None:
         self.calculate, self.count, self.partition = calculate, count, partition
@@ -124,7 +124,7 @@ class RowCollector(Collector):
 
 @torch.no_grad()
 def feed(images: Images, collectors: Sequence[Collector], partition: RankPartition, what: str) -> None:
-    """Read each image once, and give it to all `collectors` that need it; all ranks call this function."""
+    """Read each image once, for all `collectors` that need the image; all ranks call this function."""
     own = partition.own(max((collector.count for collector in collectors), default=0))
     console = Console(stderr=True)
     hidden = not (partition.shows_progress and console.is_terminal)
@@ -141,7 +141,7 @@ def separable_filter(images: Tensor, kernel: Sequence[float]) -> Tensor:
     for dimension in (2, 3):
         side = images.shape[dimension] - len(kernel) + 1
         found = kernel[0] * images.narrow(dimension, 0, side)
-        for offset, weight in enumerate(kernel[1:], 1):  # One product at a time saves memory.
+        for offset, weight in enumerate(kernel[1:], 1):  # Only one weighted copy of `images` is in memory at a time.
             found += weight * images.narrow(dimension, offset, side)
         images = found
     return images

@@ -61,15 +61,15 @@ def laplacian_pyramid(images: Tensor) -> Iterator[Tensor]:
 
 
 def cut_patches(level: Tensor, corners: Tensor) -> Tensor:
-    """Cut patches [N, P, C, 7, 7] from a level [N, C, S, S]; `corners` [2, N, P] has their first rows and columns."""
-    windows = level.unfold(2, SIDE, 1).unfold(3, SIDE, 1)  # a view [N, C, S-6, S-6, 7, 7]
+    """Cut patches [N, P, C, 7, 7] from images [N, C, S, S]; `corners` [2, N, P] has each patch's row and column."""
+    windows = level.unfold(2, SIDE, 1).unfold(3, SIDE, 1)  # The windows [N, C, S-6, S-6, 7, 7] are a view.
     images = torch.arange(len(level), device=level.device)[:, None]
     patches: Tensor = windows[images, :, corners[0], corners[1]]
     return patches
 
 
 def corners_of(block: int, count: int, side: int) -> Tensor:
-    """Random first rows and columns [2, count, 128] of patches, for `count` images from index `block` on."""
+    """Draw the corners of 128 patches in each of `count` images: [row or column, image, patch]; `block` is a seed."""
     generator = generator_for(0, f"swd patches {side}", block)
     corners: Tensor = torch.randint(side - SIDE + 1, (2, count, PATCHES), generator=generator)
     return corners
@@ -90,7 +90,7 @@ class PatchCollector(Collector):
         self.starts = [block.start for block in partition.own(count)]
         self.levels = resolutions_between(min(MIN_LEVEL, resolution), resolution)[::-1]
         self.patches: dict[int, list[Tensor]] = {side: [] for side in self.levels}
-        self.sums: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # sums of x and x^2, [N, 2, C]
+        self.sums: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # [N, 2, C]: sums of x and x^2 by image
 
     def add(self, images: Tensor) -> None:
         for side, level in zip(self.levels, laplacian_pyramid(images.float()), strict=True):
@@ -154,11 +154,11 @@ def sorted_distance(a: Tensor, b: Tensor) -> float:
 
 
 class SlicedWasserstein(Metric):
-    """SWD at each level and the mean: of fakes and reals (`swd`), and of two halves of the reals (`swd_floor`)."""
+    """SWD at each level, and the mean: fakes are compared with reals (`swd`), and reals with reals (`swd_floor`)."""
 
     paper_images = 16_384
     least_images = 16  # With fewer than 16 reals, SWD between two halves of the reals would be noise.
-    least_resolution = 8  # A patch of 7x7 does not fit into 4x4.
+    least_resolution = 8  # A patch of 7x7 pixels does not fit into an image of 4x4 pixels.
     decides = "swd/mean"
 
     def __init__(self, task: Task, count: int) -> None:

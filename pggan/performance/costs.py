@@ -54,7 +54,7 @@ class CostCounter:
             labels = torch.empty(count, a.num_classes) if a.num_classes else None
 
         def critic(images: Tensor, sub_batches: int = 1) -> tuple[Tensor, Tensor]:
-            images = images.clone()  # A clone is no leaf; FlopCounterMode does not count gradients of leaves.
+            images = images.clone()  # FlopCounterMode counts gradients of a clone, but not of a leaf tensor.
             scores: tuple[Tensor, Tensor] = self.d(images, phase.resolution, alpha, sub_batches)
             return scores
 
@@ -172,7 +172,7 @@ class Load(NamedTuple):
     group: int  # size of a group of minibatch stddev, which stays on one device
     seconds: float  # time of one step
     fixed_seconds: float  # the part of a step's time that does not depend on the batch size
-    numels: tuple[int, ...]  # numbers of gradient entries of G and of D
+    numels: tuple[int, ...]  # number of gradient entries of G, and of D
 
 
 class Cluster(NamedTuple):

@@ -35,7 +35,7 @@ GIB = 2**30
 # A run with the paper's networks keeps grids, logs, and up to three checkpoints of 0.6 GiB.
 ENOUGH_DISK = 4 * GIB
 OUTPUTS = Path("outputs")  # parent of the default run directories
-LOSS = Logistic(gamma=10.0, reg_interval=1)  # R1 in each step also checks second derivatives.
+LOSS = Logistic(gamma=10.0, reg_interval=1)  # Each step has R1, so that the check includes second derivatives.
 
 
 class Check(NamedTuple):

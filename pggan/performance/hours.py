@@ -38,12 +38,12 @@ MAX_AVATAR = 256  # highest final resolution for avatars; larger avatars show no
 
 
 class MeasuredCosts:
-    """Predicts training seconds per image for networks of any size, from FLOPs, corrected by measured steps."""
+    """Predicts training seconds per image from FLOPs, for networks of any size; measured steps correct the results."""
 
     def __init__(
         self, config: TrainConfig, facts: DataFacts, device: torch.device, ranks: int, speed: Speed | None = None
     ) -> None:
-        """Args: speed: the speed of the device; None: measure the speed now."""
+        """Measure the speed of the device, unless `speed` is given."""
         self.config, self.facts, self.device, self.ranks = config, facts, device, ranks
         self.speed = speed or speed_of(device, config.precision)
         self.ratios: dict[int, float] = {}  # measured / expected step time, by resolution
@@ -143,7 +143,7 @@ def find_recipe(
         if (recipe.sizes, recipe.batch) in measured or len(measured) == ATTEMPTS:
             break
         measured.append((recipe.sizes, recipe.batch))
-        if card is not None:  # step times are predicted with the chosen loss and penalties
+        if card is not None:  # The chosen loss and penalties change the predicted step times.
             costs.config = compose(recipe.choices)
             continue
         log(f"Measuring steps up to {recipe.sizes.resolution}x{recipe.sizes.resolution}")
@@ -162,7 +162,7 @@ def find_recipe(
 
 
 def facts_of(config: DataConfig) -> DataFacts:
-    """Number, resolution, channels and classes of the training images; for unprepared files, estimated from a sample.
+    """Find number, resolution, channels and classes of the training images; unprepared images are only sampled.
 
     Raises UserError if there are no usable images, or if data.labels=true but the images are not prepared.
     """
@@ -173,7 +173,7 @@ def facts_of(config: DataConfig) -> DataFacts:
         return DataFacts(pyramid.images, side, pyramid.channels, num_classes, drawn=drawn, note=note)
     if config.labels:
         problem = "data.labels=true needs the number of classes, but the images are not prepared."
-        raise UserError(problem, "Run pggan prepare … labels=true first, and set data.path= to its dest=.")
+        raise UserError(problem, "First run pggan prepare … labels=true dest=data/new, then set data.path=data/new.")
     if config.path is None:
         note = f"{config.count:,} avatars, drawn at any size"
         return DataFacts(config.count, MAX_AVATAR, config.channels or 3, 0, drawn=True, note=note)
@@ -181,7 +181,7 @@ def facts_of(config: DataConfig) -> DataFacts:
 
 
 def facts_of_files(config: DataConfig, path: str) -> DataFacts:
-    """Count the image files of a source; estimate the size and the channels of the images from some of the files."""
+    """Count the image files at `path`, and estimate the size and the channels of the images from some of the files."""
     entries = open_source(path, config.cache).in_reading_order()
     found = [entry for entry in entries if entry.problem is None]
     finds_faces = config.crop == "faces"
@@ -193,7 +193,7 @@ def facts_of_files(config: DataConfig, path: str) -> DataFacts:
     if not sides:
         problem = f"None of the {len(entries):,} image files in {path} can be used."
         needed = f"Give PNG, JPEG, WebP or AVIF images of at least {MIN_RESOLUTION}x{MIN_RESOLUTION} pixels."
-        raise UserError(problem, f"{needed} What is wrong with each file: pggan prepare source={path} dest=data/new")
+        raise UserError(problem, f"{needed} To see why, run pggan prepare source={path} dest=data/new")
     resolution = 1 << (sides[int(SMALL_SHARE * len(sides))].bit_length() - 1)
     large = sum(side >= resolution for side in sides)
     note = f"{len(entries):,} image files, {large / len(sides):.0%} of them at least {resolution} pixels wide and high"

@@ -87,7 +87,7 @@ def predict(config: PlanConfig) -> dict[str, Any]:
             note = "Times are estimated from FLOPs and the speed of matrix products; calibrate=true measures steps."
             if found.measured:
                 side = max(found.measured)
-                note = f"Times with * were measured here (up to {side}x{side}); other times are estimated from FLOPs."
+                note = f"Times with * were measured here, up to {side}x{side}. Other times are estimated from FLOPs."
         watts = next((card.watts for card in CARDS.values() if card.name in facts["name"]), OTHER_WATTS[kind])
         ranks, counter = count * config.distributed.nnodes, CostCounter(architecture, settings.loss, precision)
         rows, loads = list[dict[str, Any]](), list[Load]()
@@ -141,16 +141,16 @@ def predict(config: PlanConfig) -> dict[str, Any]:
             "runs": runs,
         },
         "notes": [
-            f"Images: {channels} channels, {num_classes} classes. Unprepared images have data.channels= (default 3).",
+            f"Images: {channels} channels, {num_classes} classes. "
+            "For images that are not prepared, data.channels= (default 3) is the number of channels.",
             f"{note} Times do not include start-up, grids, checkpoints and evaluations.",
             f"Memory holds weights, gradients, Adam's moments, a batch's activations, and NCCL on several GPUs{there}. "
             "If memory does not suffice, training uses smaller micro-batches. "
             + times.larger_batches(schedule.phases[-1], memory),
-            f"Energy: a device takes {watts:g} W. Hosts, cooling and network are not included.",
+            f"Energy: a device takes {watts:g} W. The energy of hosts, cooling and network is not included.",
             "Scaling: devices like this one form a ring, and do not compute while they communicate. Strong scaling "
             "divides the batch among devices, in whole groups of minibatch stddev. Weak scaling gives each device a "
-            "batch of the full size. "
-            "Where the column comm. is above 50 %, a step spends most of its time on communication.",
+            "full batch. Where the column comm. is above 50 %, a step spends most of its time on communication.",
         ],
     }
     return plan | {"answer": answer(plan)}

@@ -13,12 +13,12 @@ from pggan.core.architecture import MIN_RESOLUTION, resolutions_between
 from pggan.core.schedule import PerResolution, value_at
 from pggan.core.text import duration
 
-# Images in each phase except the last, up to 64x64 as in the recipes avatars_32 and orl_64.
+# Number of images in each phase but the last; up to 64x64, the numbers are from the recipes avatars_32 and orl_64.
 STABLE = {4: 1500, 8: 2500, 16: 5000, 32: 8000, 64: 16_000, 128: 32_000, 256: 64_000, 512: 128_000}
 FADE = {8: 1500, 16: 3000, 32: 5000, 64: 8000, 128: 16_000, 256: 32_000, 512: 64_000, 1024: 128_000}
 MAX_IMAGES = 600_000  # largest number of images in any phase before the last, as in the official presets
 # In long runs, one factor lengthens the phases before the last, so that these phases take GROWTH_SHARE of the time.
-# A factor below LONGER_FROM is not used, because slightly longer phases make short runs worse.
+# Phases are not lengthened by a factor below LONGER_FROM, because slightly longer phases make short runs worse.
 # After five minutes, KID (x 1000) of avatars is 263 with the phases of recipe `demo`, and 294 with longer phases.
 GROWTH_SHARE, LONGER_FROM = 0.3, 1.5
 # A final resolution R is chosen only if there is time for FINAL[R] images at R.
@@ -147,17 +147,17 @@ class Recipe:
         ticks = round(min(max(self.seconds / 120, 60), 600))  # log lines: one every two minutes, but 60 to 600 in all
         return [
             (published, {"loss": "wgan_gp"}, f"the published loss for {side}x{side}"),
-            (not published, {"loss": "logistic"}, "as in recipe demo: steps take two thirds as long as with wgan_gp"),
+            (not published, {"loss": "logistic"}, "as in recipe demo: logistic takes two thirds of wgan_gp's time"),
             (loss in ("logistic", "relativistic"), {"loss.gamma": gamma}, gamma_by),
             (loss == "logistic", {"loss.reg_interval": 8}, "as in the recipes demo and orl_64"),
-            ("schedule.learning_rate_g" not in given, rates, rates_by),  # a rate given for G is D's default, too
+            ("schedule.learning_rate_g" not in given, rates, rates_by),  # By default, D's rate is G's.
             (drawn and not published, {"model.bilateral": 4}, "lowers KID of avatars from 530 to 232"),
             (drawn and not published and maps < 128, {"model.residual": True}, "lowers KID of avatars from 660 to 591"),
             (photos and small and channels in (1, 3), {"model.blur": True}, "lowers KID of portraits from 810 to 710"),
             (drawn, {"data.mirror": False}, "as in recipe demo"),
             (few, {"augmentation": "ada"}, f"without ADA, D would memorize fewer than {FEW_IMAGES:,} photographs"),
             (adapts, {"augmentation.rampup_images": rampup}, "so that ADA's p can reach 1 within the run"),
-            (True, {"ema.half_life_images": half_life}, "1/60 of the run's images, at least 1,000, at most 10,000"),
+            (True, {"ema.half_life_images": half_life}, "1/60 of the run's images, but 1,000 to 10,000 images"),
             (self.grows, {"ema.rampup": None}, "the averaged generator is already trained"),
             (not self.grows, {"ema.rampup": 0.2 if is_short else 0.05}, "recipe demo" if is_short else "StyleGAN2-ADA"),
             (True, {"monitor.tick_images": one_two_five(images / ticks)}, f"about {ticks} log lines in the run"),
@@ -221,7 +221,7 @@ class Recipe:
         return (DRAWN_FINAL if self.facts.drawn else FINAL)[side]
 
     def lengths(self) -> tuple[PerResolution, PerResolution]:
-        """The images per stable phase and per fade, by resolution, before scaling: configured, or STABLE and FADE."""
+        """The images of stable phases and of fades, by resolution, before `choose_lengths` scales the phases."""
         schedule = self.config.schedule.build()
         default = STABLE | ({schedule.first_resolution: 0} if self.grows else {})  # this resolution is trained already
         stable = schedule.stable_images if self.scales or STABLE_KEY in self.given else default

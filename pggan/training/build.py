@@ -21,7 +21,7 @@ from pggan.optim.reducer import AllReduce, ElasticReducer, GradientReducer
 from pggan.optim.state import State, new_state
 from pggan.training.trainer import Trainer
 
-DGC = "pggan.optim.dgc:DgcReducer"  # The module is imported only for gradients.name=dgc.
+DGC = "pggan.optim.dgc:DgcReducer"  # Only gradients.name=dgc imports this module.
 
 
 @dataclass(frozen=True, kw_only=True)

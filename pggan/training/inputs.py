@@ -20,7 +20,7 @@ class StepSpec:
     resolution: int
     missing_levels: int
     fading: bool
-    batch: int  # number of images on all ranks together
+    batch: int  # number of images of all ranks together
 
 
 class StepInputs(NamedTuple):

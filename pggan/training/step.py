@@ -45,8 +45,8 @@ def train_step(state: State, micro_batches: Sequence[StepInputs], reducer: Gradi
 def d_terms(state: State, inputs: StepInputs, fakes: Tensor) -> LossTerms:
     """The terms of D's loss for the reals of `inputs` and for `fakes` [N, C, R, R].
 
-    With pretrained features, gradient penalties take augmented images and their features as separate inputs of D, and
-    are not backpropagated through the pretrained network.
+    With pretrained features, a gradient penalty treats augmented images and their features as two separate inputs of
+    D: the penalty is not backpropagated through the pretrained network.
     """
     d: Any = state.d.network
     spec, reals = inputs.spec, inputs.reals

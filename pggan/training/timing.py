@@ -34,7 +34,7 @@ ROOFLINE = {"cpu": (0.0, 0.01, 0.7), "mps": (0.0, 0.002, 0.3), "cuda": (0.0006, 
 SHARES = {1: 0.105, 32: 0.215, 64: 0.47, 128: 0.74, 256: 0.93}
 # A forward pass reads and writes 8.1 bytes per activation, and 2.2 bytes more per activation of the last resolution.
 ACTIVATION_BYTES, IMAGE_BYTES, WEIGHT_BYTES = 8.1, 2.2, 240  # A step reads and writes 240 bytes per weight of G.
-MEMORY_BYTES = {False: 64, True: 19}  # Measured bytes of memory per activation, by whether activations have 16 bits.
+MEMORY_BYTES = {False: 64, True: 19}  # measured bytes of memory per activation; True: activations have 16 bits
 LARGE_BATCH, ROOM = 32, 1.4  # A CUDA graph needs 1.4 times the memory of an eager step.
 
 
@@ -49,27 +49,27 @@ class Speed(NamedTuple):
 
     @classmethod
     def of(cls, kind: str, precision: Precision, products: float, copies: float = inf) -> "Speed":
-        """Estimate the speed from the FLOP/s of large matrix products (`products`) and the bytes/s of `copies`."""
+        """Estimate the speed from `products` (FLOP/s of large matrix products) and `copies` (bytes/s of copies)."""
         step, level, share = ROOFLINE[kind]
         if kind == "cuda" and precision is not Precision.fp32:
             return cls(step, level, products, copies, SHARES)
         return cls(step, level, share * products, copies / 2)  # float32 moves twice the bytes of 16 bits
 
     def seconds(self, architecture: Architecture, resolution: int, batch: int, reg_interval: int) -> float:
-        """The expected mean seconds of steps with and without lazy penalties; for `batch` 0: seconds without images."""
+        """The expected seconds of a step with the mean cost of lazy penalties; `batch` 0 gives the fixed part."""
         passes, found, before = batch * (UPDATE_PASSES + PENALTY_PASSES / reg_interval), self.step_seconds, 0
         for level in resolutions_between(MIN_RESOLUTION, resolution):
             width, total = architecture.width(level), architecture.multiply_adds(level)
             multiply_adds, before = total - before, total  # `total` includes all lower resolutions.
             multiplying = 2 * passes * multiply_adds / (self.flops_per_second * value_at(self.shares, width))
             moved = passes * (ACTIVATION_BYTES + IMAGE_BYTES * (level == resolution)) * width * level**2
-            moved += WEIGHT_BYTES * multiply_adds / level**2  # There are about multiply_adds / level**2 weights.
+            moved += WEIGHT_BYTES * multiply_adds / level**2  # A weight takes part in about one multiply-add per pixel.
             found += self.level_seconds + multiplying + moved / self.bytes_per_second
         return found
 
 
 def speed_of(device: torch.device, precision: Precision) -> Speed:
-    """Measure the speed of `device` with a large matrix product and, on CUDA, with a copy."""
+    """Measure the speed of `device` with a large matrix product and, on CUDA, with a memory copy."""
     precision = precision_on(device, precision)
     dtype = DTYPES.get(precision, torch.float32)
     products = product_rate(device, dtype, 512 if device.type == "cpu" else 4096)
@@ -126,7 +126,7 @@ class StepTimes:
         return self.speed.seconds(self.architecture, resolution, batch, self.reg_interval)
 
     def larger_batches(self, last: Phase, free: int | None) -> str:
-        """A text that advises larger batches in the `last` phase; empty if `free` bytes of GPU memory are too few."""
+        """Advise larger batches in the `last` phase by a text, which is empty if `free` bytes of memory are too few."""
         side, batch = last.resolution, last.batch
         each = MEMORY_BYTES["16" in precision_on(self.device, self.settings.precision)]
         needed = each * LARGE_BATCH * self.architecture.activations_up_to(side) + 2**30  # Weights need 1 GiB.
@@ -137,11 +137,11 @@ class StepTimes:
         return f"{room}: {needed / 2**30:.0f} GiB, and {1 - time:.0%} less time per image (predicted)."
 
     def measured(self, phases: Sequence[Phase], seconds: float) -> dict[int, float]:
-        """Time steps of `phases` (local batches) for at most `seconds`; returns {resolution: timed / expected time}."""
+        """Time steps of `phases`, on one rank, for at most `seconds`; returns {resolution: timed / expected time}."""
         began, ratios, trainer = time.perf_counter(), dict[int, float](), None
         alone = ProcessGroup.single_process(self.device)
         kinds = min(self.reg_interval, 2)
-        for phase in [phases[0], *reversed(phases[1:])]:  # The cheap first phase shows which others fit into `seconds`.
+        for phase in [phases[0], *reversed(phases[1:])]:  # The first phase is timed to estimate all other phases.
             expected = self.expected(phase.resolution, phase.batch)
             needed = kinds * (WARMUP[self.device.type] + STEPS) * expected * nearest(ratios, phase.resolution)
             if time.perf_counter() - began + needed <= seconds:
@@ -169,7 +169,7 @@ class StepTimes:
 
 
 def nearest(ratios: Mapping[int, float], resolution: int) -> float:
-    """The value in `ratios` for the resolution nearest to `resolution`; 1 if `ratios` is empty."""
+    """The ratio for the resolution in `ratios` that is nearest to `resolution`; 1 if `ratios` is empty."""
     known = min(ratios, key=lambda one: abs(one.bit_length() - resolution.bit_length()), default=None)
     return 1.0 if known is None else ratios[known]
 

@@ -35,13 +35,13 @@ class Trainer:
     reducer: GradientReducer = field(default_factory=GradientReducer)
     indices: Callable[[int], Tensor | None] = lambda batch: None  # Returns this rank's image indices in a batch.
     micro_batch_size: Callable[[int], int | None] = lambda batch: None
-    scalars_as_tensors: bool = False  # whether eager steps have to round as CUDA graphs do
+    scalars_as_tensors: bool = False  # whether eager steps get tensors, to round as CUDA graphs do
     capture: bool = False  # whether steps run as CUDA graphs
 
     def __post_init__(self) -> None:
-        self.taken: Counter[StepSpec] = Counter()  # number of steps of each kind in this phase
+        self.taken: Counter[StepSpec] = Counter()  # number of steps in this phase, by StepSpec
         self.captured: dict[StepSpec, CapturedStep] = {}
-        self.pool: Any = None  # memory pool of CUDA graphs, which run one at a time; PyTorch drops an unused pool
+        self.pool: Any = None  # CUDA graphs run in turns, so they share this memory pool; PyTorch drops an unused pool.
 
     def step(self, phase: Phase, reals: Reals, rng: StepRng, ema_decay: float) -> dict[str, Tensor]:
         """Take a training step; returns metrics, which the next step overwrites.
@@ -82,7 +82,7 @@ class Trainer:
         return inputs if indices is None else inputs.select(indices)
 
     def release_graphs(self) -> None:
-        """Release all CUDA graphs, before tensors that the graphs use are replaced."""
+        """Release all CUDA graphs; this is necessary before tensors that the graphs use are replaced."""
         self.taken.clear()
         self.captured.clear()
 
