@@ -1,7 +1,7 @@
 """`pggan import` converts networks of other programs into a generator file of pggan.
 
-All these programs multiply weights by gain / sqrt(fan-in) at run time; if gains differ, the import rescales weights.
-pytorch_GAN_zoo also scales biases at run time, so the import stores scaled biases.
+All these programs multiply weights by gain / sqrt(fan-in) at run time; the import rescales weights if the gain is not
+pggan's.  pytorch_GAN_zoo also scales biases at run time, so the import stores scaled biases.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ from pggan.networks.networks import Discriminator, Generator, count_parameters
 from pggan.sampling.files import check_output
 
 Array = npt.NDArray[Any]
-# Templates of layer names in G: number is 0 at 4x4, detail is 0 at the highest resolution, and below is number - 1.
+# Layer names in G at level `number` (0 is 4x4); `below` is `number` - 1, and `detail` is 0 at the highest resolution.
 OURS = ("stem.dense", "stem.conv", "blocks.{side}.up_conv", "blocks.{side}.conv", "to_rgb.{side}")
 OFFICIAL = ("4x4/Dense", "4x4/Conv", "{side}x{side}/Conv0", "{side}x{side}/Conv1", "ToRGB_lod{detail}")
 GAN_ZOO = ("formatLayer", "groupScale0.0", "scaleLayers.{below}.0", "scaleLayers.{below}.1", "toRGBLayers.{number}")
@@ -34,7 +34,7 @@ PRO_GAN = (
     "layers.{number}.conv_2",
     "rgb_converters.{number}",
 )
-# Names of layers in D.  `number` is 0 at 4x4, `below` is `number` - 1, and `detail` is 0 at the highest resolution.
+# Layer names in D at level `number` (0 is 4x4); `below` is `number` - 1, and `detail` is 0 at the highest resolution.
 OURS_D = (
     *("head.conv", "head.dense", "head.score"),
     *("blocks.{side}.conv", "blocks.{side}.down_conv", "from_rgb.{side}"),
@@ -65,7 +65,7 @@ FIXED = {
 
 
 class Foreign(NamedTuple):
-    """Networks of another program: the averaged G, `others` (G and D by name), and `notes` on networks left out."""
+    """Networks of another program: the averaged G, `others` (G and D by name), and `notes` on what is not imported."""
 
     program: str
     averaged: LoadedGenerator
@@ -133,7 +133,7 @@ def from_official(*networks: PickledNetwork) -> Foreign:
         resampling=Resampling.unfused if unfused else Resampling.fused,
         stddev_group=max(group, 1),
     )
-    # The integer part of `lod` counts levels below the final resolution; the fraction is 1 - alpha.
+    # In the official variable `lod`, the integer part is the number of missing levels, and the fraction is 1 - alpha.
     sides = generator.architecture.resolutions[::-1]
     detail = min(max(float(average["lod"]), 0.0), len(sides) - 1.0)
     averaged = LoadedGenerator(generator, sides[int(detail)], 1.0 - detail % 1, 0)
@@ -148,26 +148,26 @@ def from_gan_zoo(state: Mapping[str, Any], config: Any, raw: Any, d: Any) -> For
     def layer(theirs: Mapping[str, Array], name: str) -> tuple[Array, Array]:
         weight = theirs[f"{name}.weight"]
         bias = theirs[f"{name}.bias"] * sqrt(2.0 / weight[0].size)  # pytorch_GAN_zoo scales biases like weights
-        if name == GAN_ZOO_D[0]:  # pytorch_GAN_zoo's minibatch stddev of 4 images divides by 3 instead of 4.
+        if name == GAN_ZOO_D[0]:  # The minibatch stddev of 4 images divides by 3 in pytorch_GAN_zoo, by 4 in pggan.
             weight = np.concatenate([weight[:, :-1], weight[:, -1:] * sqrt(4 / 3)], 1)
         return weight, bias
 
     found = tensors_of(state), tensors_of(raw), tensors_of(d)
     unfused = Resampling.unfused if found[2] else Resampling.fused
     generator, others, notes = translated((GAN_ZOO, GAN_ZOO_D), found, layer, Stem.unit_bias, resampling=unfused)
-    alpha = 1.0 - float(settings.get("alpha", 0))  # in pytorch_GAN_zoo, alpha is the weight of the old layers
+    alpha = 1.0 - float(settings.get("alpha", 0))  # In pytorch_GAN_zoo, alpha is the weight of the old layers.
     averaged = LoadedGenerator(generator, generator.architecture.resolution, alpha, 0)
     return Foreign("pytorch_GAN_zoo", averaged, others, notes)
 
 
 def from_pro_gan_pth(saved: Mapping[str, Any], raw: Any, d: Any) -> Foreign:
     """Convert the averaged G, G and D of pro-gan-pth 3; each network is a dictionary with `conf` and `state_dict`."""
-    require_ours(saved.get("conf", {}))  # Scripts of pro-gan-pth normalise latents; in pggan, the generator does.
+    require_ours(saved.get("conf", {}))  # pro-gan-pth's G gets normalised latents; pggan's G normalises its latents.
 
     def layer(theirs: Mapping[str, Array], name: str) -> tuple[Array, Array]:
         weight = theirs[f"{name}.weight"]
         if name == PRO_GAN[0] and "rgb_converters.0.weight" in theirs:
-            # A transposed convolution [Z, C, 4, 4] of 1x1 latents equals a dense layer, as in pggan.
+            # For 1x1 inputs, a transposed convolution [Z, C, 4, 4] is a dense layer [16 C, Z], which pggan has instead.
             weight = weight.transpose(1, 2, 3, 0).reshape(-1, len(weight))
         return weight, theirs[f"{name}.bias"]
 
@@ -186,7 +186,6 @@ def require_ours(settings: Mapping[str, Any]) -> None:
 
 
 def reason(error: Exception) -> str:
-    """Return the text of `error` in one line."""
     return f"it has no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
 
 
@@ -207,10 +206,10 @@ def translated(
     num_classes: int = 0,
     **of_d: Any,
 ) -> tuple[Generator, dict[str, Generator | Discriminator], list[str]]:
-    """Convert another program's arrays; returns the averaged G, G and D by name, and sentences on networks left out.
+    """Convert arrays to networks; returns averaged G, a dictionary of G and D, and sentences on networks not imported.
 
-    Args: names: the other program's layer names in G and in D; theirs: arrays by name of averaged G, G and D, or None;
-    layer: finds a layer's weight [O, I, …] and bias by the layer's name; of_d: fields of Architecture that only D uses.
+    Args: names: the other program's layer names in G and in D; theirs: arrays by name, of averaged G, G and D or None;
+    layer: returns the weight [out, in, …] and bias of a layer; of_d: fields of Architecture that only D uses.
     """
     averaged, raw, d = theirs
     assert averaged is not None

@@ -31,7 +31,7 @@ CENTER = 4  # index of the center in a flattened 3x3 neighbourhood
 OPSET = 17  # operator set of 2022, which all current runtimes support, also in browsers
 IR_VERSION = 8  # version of the ONNX file format that came with operator set 17
 TOLERANCE = 1e-4  # allowed difference between pixels in [-1, 1], about 1/80 of an 8-bit step
-# Networks with little training amplify rounding errors, so pixels may differ by this many of PyTorch's own errors.
+# Networks with little training amplify rounding errors, so pixels may differ by this multiple of PyTorch's own error.
 ROUNDINGS = 8
 BATCHES = (1, 3)  # A graph has to accept any batch size, so images are compared at two batch sizes.
 Inputs = dict[str, Tensor]  # tensors by name: `latents` [N, Z], one-hot `labels` [N, L], `truncation` [1]
@@ -154,7 +154,7 @@ def stem(graph: Graph, network: Generator) -> str:
 
 
 def images(graph: Graph, x: str, network: Generator, level: int, *, share: float = 1.0) -> str:
-    """Add the to-RGB layer of the resolution `level` to the graph; in a fade, the images have the weight `share`."""
+    """Add the to-RGB layer of the resolution `level` to the graph; `share` is the images' weight in a fade."""
     layer: Any = network.to_rgb[str(level)]
     filters = network.architecture.bilateral
     linear = 1.0 if filters else share
@@ -214,7 +214,7 @@ def largest_difference(
         differences.append((exported(inputs) - ours).abs().max())
     largest = float(torch.stack(differences).max())
     if not largest <= allowed:  # Unlike `largest > allowed`, this condition is true for NaN, too.
-        raise DifferenceError(f"The exported generator's images differ too much from PyTorch's: by {largest:.1e}.")
+        raise DifferenceError(f"The exported generator's images differ from PyTorch's by too much: {largest:.1e}.")
     return largest
 
 

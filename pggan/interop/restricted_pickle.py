@@ -41,7 +41,7 @@ class PickledType(Instance):
         if code not in NUMBERS:
             raise ValueError(f"the file has an array of dtype {code!r}, which does not hold numbers")
         kind = np.dtype(code).newbyteorder(self.state[1] if self.state else "=")
-        raw = content if isinstance(content, bytes) else content.encode("latin1")  # Python 2 pickles have a str here.
+        raw = content if isinstance(content, bytes) else content.encode("latin1")  # Python 2 pickles bytes as str.
         return np.ndarray(shape, kind, raw, order=order)
 
 

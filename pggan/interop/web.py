@@ -50,7 +50,7 @@ def write_web(
 
 
 def read_runtime(given: str | None) -> dict[str, bytes]:
-    """Return the content of FILES by name, from `given` or npm's download; raises UserError for a wrong archive."""
+    """Return the bytes of FILES by file name, from the .tgz `given` or npm's; raises UserError for a wrong archive."""
     path, found = Path(given) if given is not None else fetched(), dict[str, bytes]()
     try:
         with tarfile.open(path) as archive:

@@ -60,7 +60,7 @@ def opened(config: DrawConfig, truncation: float = 1.0) -> tuple[TrainedGenerato
 
 
 def keyframes(generator: TrainedGenerator, config: PicturesConfig, number: int = 0) -> tuple[Tensor, list[str]]:
-    """Return K latents [K, Z], and K file names for their images; `number` is the cell in a film's grid."""
+    """Return K latents [K, Z] and file names of their images; the cell `number` of a film's grid shifts the seeds."""
     if config.latents is None:
         wanted = [seed + 1000 * number for seed in parse_seeds(config.seeds)]
         return generator.latents(wanted), [f"seed-{seed:06d}" for seed in wanted]
@@ -155,7 +155,7 @@ def project_images(config: ProjectConfig) -> int:
 
 
 def find_directions(config: DirectionsConfig) -> int:
-    """Write principal directions, and a sheet in which each row shows one seed, moved along one direction."""
+    """Write a file of principal directions, and a sheet in which each row shows one seed, moved along one direction."""
     out = output_path(config.out, config.run, "directions", (".safetensors",))
     generator, settings = opened(config)
     latents, size = generator.latents(config.seeds), generator.latent_size

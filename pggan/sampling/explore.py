@@ -74,11 +74,11 @@ def listen(
     for number in (PORT, 0) if port is None else (port,):
         with suppress(OSError):
             return Server(number, generator, files, mark, directions_file(run, directions))
-    raise UserError(f"The page can't be served at port={port}.", "Set another port=, or leave it out.")
+    raise UserError(f"The page can't be served at port={port}.", "Set another port=, or leave out port=.")
 
 
 def directions_file(run: str, given: str | None) -> Path | None:
-    """Return the path of the file of named directions: `given`, or a file beside `run` (None if `run` is packaged)."""
+    """Return the path for directions and their names: `given`, or a file in `run`'s folder; None for run=pretrained:NAME."""
     if given is not None or run.startswith(PREFIX):
         return None if given is None else Path(given)
     path = Path(run).parent if Path(run).name == GENERATOR_FILE else Path(run)
@@ -91,8 +91,8 @@ def page_files(
 ) -> dict[str, bytes]:
     """Return the web page's files, bytes by file name; raises UserError if the directions do not fit the generator.
 
-    Args: directions: a file of directions for the sliders (by default, the result of `directions_file` or, without
-    this file, principal directions); about: settings for the page's script; mark: metadata of saved pictures.
+    Args: run: the user's run=; directions: a file of directions for the sliders, by default `directions_file` or, if
+    that does not exist, principal directions; about: settings for the page's script; mark: a saved picture's metadata.
     """
     file, names = directions_file(run, directions), []
     if file is not None and (directions is not None or file.is_file()):
@@ -162,7 +162,7 @@ class Server(ThreadingHTTPServer):
             return path.read_bytes()
 
     def search(self, photo: bytes, query: dict[str, str]) -> Answer:
-        """Search for the latent that draws `photo` best; the answer's parts are the latents that `search` yields."""
+        """Search for the latent that draws `photo` best; returns an HTTP body with all latents that `search` yields."""
         settings = self.generator.settings(label=query.get("label"))
         target = read_target(photo, settings.resolution, self.generator.network.architecture.channels)
         found, count = search(self.generator.network, target, settings, STEPS), ROUNDS + STEPS
@@ -240,7 +240,7 @@ class Handler(BaseHTTPRequestHandler):
         """Log nothing, because the page sends several requests a second."""
 
     def _is_own(self) -> bool:
-        """Return whether our page sent the request, not a site whose domain resolves to this machine (DNS rebinding).
+        """Return whether our page sent the request; by DNS rebinding, other sites could send requests to this server.
 
         The header Host may have any port, because an SSH tunnel may change the port.
         """

@@ -24,15 +24,15 @@ STILLS = (".png", ".jpg", ".jpeg", ".webp")
 VIDEO = ".mp4"
 ANIMATED = (VIDEO, ".webp", ".gif")
 MAX_FILM = 512  # Frames of a film are enlarged to at most this side in pixels.
-# Browsers stretch frames of 10 ms or less to 100 ms, so a GIF's frames need 20 ms (2 units), and a WebP's 11 ms.
+# Browsers show frames of 10 ms or less for 100 ms, so a GIF (10 ms units) needs frames of 20 ms, and a WebP of 11 ms.
 MOST_FPS = {".gif": 50, ".webp": 90}
-MOST_PIXELS = 2**28  # A few copies of a picture with this many pixels fit into most machines' memory.
+MOST_PIXELS = 2**28  # Pictures with more pixels are refused, because a few copies may not fit into memory.
 WIDEST = 2048  # Images in a sheet are enlarged only if the sheet stays within this width in pixels.
 PAPER, INK = 232, 40  # grey levels of a caption's background and letters
 CAPTION_HEIGHT, FONT_SIZE = 16, 11  # pixels
 STAMP_SHARE = 16  # In a time-lapse film, the line of text below a grid has 1/16 of the grid's height.
 STAMP_LETTERS = 22  # With a font size of 1/22 of the grid's width, the longest text fits below the grid.
-# FFmpeg's guide calls H.264 with a constant rate factor (crf) of 17 or 18 visually lossless.
+# A lower crf means a higher quality; FFmpeg's guide calls H.264 with a crf of 17 or 18 visually lossless.
 H264 = {"crf": "16", "preset": "medium"}
 # WebP films are lossy, because six seconds of photographs at 512x512 take 2 MB instead of 20 MB.
 WEBP: dict[str, Any] = {"quality": 75, "method": 0}
@@ -98,7 +98,7 @@ def sheet(images: Iterable[Pixels], columns: int, zoom: int, captions: Sequence[
 
 
 def sheet_zoom(resolution: int, columns: int) -> int:
-    """Return the largest zoom (at least 1) that keeps images within MIN_TILE pixels, and the sheet within WIDEST."""
+    """Return the largest zoom (at least 1) with which images are at most MIN_TILE pixels wide, and the sheet WIDEST."""
     return max(min(MIN_TILE, WIDEST // columns) // resolution, 1)
 
 
@@ -122,14 +122,14 @@ def writing(path: Path) -> Iterator[Path]:
         with atomic_write(path) as temporary:
             yield temporary
     except (OSError, ValueError, RuntimeError) as error:
-        if getattr(error, "errno", None) is not None:  # Disk errors have an errno; encoder errors have none.
+        if getattr(error, "errno", None) is not None:  # Only encoder errors, which have no errno, become UserErrors.
             raise
         remedy = "Use a smaller zoom=, grid= or resolution=, or another kind of file."
         raise UserError(f"{path} can't hold these images: {error}.", remedy) from error
 
 
 def film_of(grids: dict[Path, GridFacts], count: int, most: int = MAX_FILM) -> Iterator[Pixels]:
-    """Yield `count` frames [H, W, 3] at equal intervals of images shown; a frame has the newest grid of that moment."""
+    """Yield `count` frames [H, W, 3] of a time-lapse film, in which time is the number of images shown in training."""
     paths, facts = [*grids], [*grids.values()]
     with Image.open(paths[-1]) as largest:
         side = largest.width * film_zoom(largest.width, most)
@@ -155,7 +155,7 @@ def save_film(frames: Iterable[Pixels], count: int, fps: int, path: Path, mark: 
     """
     kind = path.suffix.lower()
     fastest = MOST_FPS.get(kind, fps)
-    require(fps <= fastest, "fps", fps, f"at most {fastest} for {kind}, as browsers slow faster films; or use .mp4")
+    require(fps <= fastest, "fps", fps, f"at most {fastest} for {kind}, or browsers slow the film; .mp4 has no limit")
     shown = tracked(frames, count)
     with writing(path) as temporary:
         if kind == VIDEO:

@@ -15,7 +15,7 @@ from pggan.networks.networks import Generator
 from pggan.sampling.images import Pixels, to_bytes
 
 DRAWN_AHEAD = 16  # Images are drawn in chunks of this many per CPU thread, so that threads rarely wait.
-PARALLEL_SIDE = 128  # pixels: larger images are drawn by all CPU threads together, smaller images by one thread each
+PARALLEL_SIDE = 128  # Images of up to this side in pixels are drawn by one thread each, larger images by all threads.
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def render_each(
                 for some in torch.split(latents, DRAWN_AHEAD * threads):
                     yield from pool.map(draw_one, some)
         finally:
-            torch.set_num_threads(threads)  # This undoes the pool's set_num_threads(1), which later threads inherit.
+            torch.set_num_threads(threads)  # The pool's set_num_threads(1) would affect later threads, too.
 
 
 @torch.no_grad()

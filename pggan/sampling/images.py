@@ -65,7 +65,7 @@ def to_pil(picture: Pixels) -> Image.Image:
 
 
 def save_png(picture: Pixels, path: Path, mark: str | None = None, text: PngInfo | None = None) -> None:
-    """Atomically write a picture [H, W, C] as a PNG, with the description `mark` and the entries `text` as metadata."""
+    """Atomically write a picture [H, W, C] as a PNG; the description `mark` and text entries `text` become metadata."""
     with atomic_write(path) as temporary:
         to_pil(picture).save(temporary, format="PNG", **saving(mark, text))
 

@@ -75,7 +75,7 @@ def slerp(start: Tensor, end: Tensor, weights: Tensor) -> Tensor:
     angle = torch.acos((a * b).sum(1, keepdim=True).clamp(-1, 1))
     direction = (torch.sin((1 - weights) * angle) * a + torch.sin(weights * angle) * b) / torch.sin(angle)
     latents = direction * torch.lerp(length_start, length_end, weights)
-    # Between parallel latents, no great circle is unique, so we interpolate linearly.
+    # If two latents are parallel, no great circle through them is unique, so the interpolation is linear.
     return torch.where(torch.sin(angle) < 1e-6, torch.lerp(start, end, weights), latents)
 
 
@@ -132,7 +132,7 @@ def random_walk(seed: int, size: int, frames: int, smoothness: float = 15.0) -> 
 
 
 def at_constant_speed(path: LatentPath, distances: Distances, samples: int, positions: Tensor) -> Tensor:
-    """Return latents [F, Z] on a path; `positions` [F] are shares (0 to 1) of the length, measured by `distances`."""
+    """Return latents [F, Z] on `path`; `positions` [F] are shares (0 to 1) of its length, measured by `distances`."""
     measured = torch.linspace(0, 1, samples + 1, dtype=torch.float64)
     travelled = torch.cat([torch.zeros(1), distances(path(measured)).double().cumsum(0)])
     return path(torch.from_numpy(np.interp(positions * travelled[-1], travelled, measured)))
@@ -180,7 +180,7 @@ def principal_directions(network: Generator, count: int, label: Tensor | int | N
 
 
 def load_about(path: str | Path) -> dict[str, Any]:
-    """Return the metadata that `save_vectors` wrote; empty if the file has none."""
+    """Return the metadata that `save_vectors` wrote into a file; {} if the file has none."""
     try:
         with safe_open(path, "pt") as file:
             about = json.loads((file.metadata() or {}).get(HEADER_KEY, "{}"))
@@ -190,7 +190,7 @@ def load_about(path: str | Path) -> dict[str, Any]:
 
 
 def load_direction(given: str, size: int) -> Tensor:
-    """Read the direction [Z] that `given` names: FILE:NUMBER, or FILE for number 1; raises UserError if none exists."""
+    """Read a direction [Z]; `given` is FILE:NUMBER, or FILE for number 1; raises UserError for a wrong `given`."""
     path, _, number = (given, "", "1") if Path(given).is_file() else given.rpartition(":")
     directions = load_vectors("directions", path or given, size)
     possible = number.isdecimal() and 1 <= int(number) <= len(directions)

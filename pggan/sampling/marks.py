@@ -30,14 +30,14 @@ PACKET = f"""<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?><x:xmpmeta 
 
 
 def mark_line(wanted: bool, run: object, what: str) -> str | None:
-    """Return a description for a file's metadata: program, run and `what` was drawn; None if `wanted` is false."""
+    """Return a description for a file's metadata, with program, run and `what` (the seeds); None if not `wanted`."""
     line = f"Drawn by a neural network: pggan {__version__}, run={run}, {what}"[:MOST_LETTERS]
     # "?" replaces characters that XML forbids, such as control codes.
     return re.sub(r"[^ -~\u00a0-\ud7ff]", "?", line) if wanted else None
 
 
 def saving(line: str | None, text: PngInfo | None = None) -> dict[str, Any]:
-    """Return arguments for Pillow's `save` that write `line` as XMP metadata and, in a PNG, also the entries `text`."""
+    """Return arguments for Pillow's `save` that write `line` as XMP metadata and, in a PNG, the text entries `text`."""
     text = text or PngInfo()
     if line is None:
         return {"pnginfo": text}
@@ -51,7 +51,7 @@ def packet(line: str) -> bytes:
 
 
 def png_chunk(line: str | None) -> bytes:
-    """Return a PNG chunk with the XMP packet of `line`, to be inserted after the header; b"" if `line` is None."""
+    """Return the description `line` as a PNG chunk, to be inserted after a PNG's header; b"" if `line` is None."""
     file = BytesIO()
     Image.new("L", (1, 1)).save(file, "PNG", **saving(line))
     content = file.getvalue()
@@ -59,7 +59,7 @@ def png_chunk(line: str | None) -> bytes:
 
 
 def mark_film(path: Path, kind: str, line: str | None) -> None:
-    """Insert the XMP packet of `line` into a .gif or .mp4 file, which Pillow and PyAV can't do."""
+    """Insert the description `line` as XMP metadata into a .gif or .mp4 file, because Pillow and PyAV can't do that."""
     if line is not None and kind == ".mp4":
         with path.open("ab") as file:
             file.write((24 + len(packet(line))).to_bytes(4, "big") + MP4_BOX + packet(line))

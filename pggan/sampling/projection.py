@@ -51,7 +51,7 @@ def project(network: Generator, target: Pixels, settings: RenderSettings, steps:
 
 
 def search(network: Generator, target: Pixels, settings: RenderSettings, steps: int) -> Yielding[Tensor, None, None]:
-    """Search for the latent whose image is nearest to `target`; yields the best latent [Z] of each round and step.
+    """Search for the latent whose image is nearest to `target`; yields the best latent [Z] after each batch and step.
 
     Adam optimises several latents at once on the sphere of radius sqrt(Z); noise helps latents out of local minima.
     The StyleGAN2 projector (Karras et al. 2020, appendix D) optimises in W instead, and compares images by LPIPS.
@@ -71,7 +71,7 @@ def search(network: Generator, target: Pixels, settings: RenderSettings, steps: 
 
 @torch.no_grad()
 def nearest_seeds(measure: Measure, size: int, device: torch.device) -> Yielding[Tensor, None, Tensor]:
-    """Return the STARTS latents [S, Z] with the smallest `measure`; yields the best latent [Z] after each batch."""
+    """Measure all seeds: yields the best latent [Z] after each batch, and returns the STARTS best latents [S, Z]."""
     latents = on_sphere(seed_latents(list(range(CANDIDATES)), size).to(device))
     distances = torch.empty(0, device=device)
     for batch in latents.chunk(ROUNDS):
@@ -81,7 +81,7 @@ def nearest_seeds(measure: Measure, size: int, device: torch.device) -> Yielding
 
 
 def optimise(measure: Measure, latents: Tensor, steps: int) -> Iterator[Tensor]:
-    """Minimise the distance `measure` by Adam, from `latents` [S, Z]; yields the best latent [Z] after each step."""
+    """Minimise `measure` by Adam, starting from S `latents` [S, Z]; yields the best latent [Z] after each step."""
     latents = latents.clone().requires_grad_()
     optimizer = torch.optim.Adam([latents], betas=(0.9, 0.99))
     random = generator_for(0, "projection", 0)

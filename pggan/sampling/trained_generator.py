@@ -122,7 +122,7 @@ class TrainedGenerator:
         return self.sample(seeds, **options).grid(columns)
 
     def path(self, seeds: Seeds, kind: str, frames: int, settings: RenderSettings | None = None) -> Tensor:
-        """Return `frames` latents [F, Z] on a path through `seeds`; `settings` make images change at constant speed."""
+        """Return latents [`frames`, Z] on a path through `seeds`; with `settings`, images change at constant speed."""
         require(kind in PATHS and frames >= 2, "path, frames", f"{kind}, {frames}", f"one of {PATHS}, and at least 2")
         distances = None if settings is None else partial(self.visible_steps, settings)
         return path_through(self.latents(seeds), kind, frames, distances)
@@ -159,7 +159,7 @@ class TrainedGenerator:
     ) -> dict[str, float]:
         """Compare generated images with the images at `data`, like `pggan evaluate`; returns values by metric.
 
-        Args: data: by default, the training images; count: number of fakes and of reals, by default as in each paper.
+        Args: data: by default, the training images; count: number of fakes and of reals, by default as in its paper.
         """
         compared: Any = resolve_name(COMPARE)
         return dict(compared(self, data and str(data), list(metrics), extractor, count))
