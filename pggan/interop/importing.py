@@ -186,6 +186,7 @@ def require_ours(settings: Mapping[str, Any]) -> None:
 
 
 def reason(error: Exception) -> str:
+    """Return the text of `error` in one line."""
     return f"it has no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
 
 
@@ -206,7 +207,7 @@ def translated(
     num_classes: int = 0,
     **of_d: Any,
 ) -> tuple[Generator, dict[str, Generator | Discriminator], list[str]]:
-    """Convert arrays to networks; returns averaged G, a dictionary of G and D, and sentences on networks not imported.
+    """Convert arrays to networks; returns averaged G, a dictionary of G and D, and notes on what is not imported.
 
     Args: names: the other program's layer names in G and in D; theirs: arrays by name, of averaged G, G and D or None;
     layer: returns the weight [out, in, …] and bias of a layer; of_d: fields of Architecture that only D uses.
