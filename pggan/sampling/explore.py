@@ -78,7 +78,7 @@ def listen(
 
 
 def directions_file(run: str, given: str | None) -> Path | None:
-    """Return the path for directions and their names: `given`, or a file in `run`'s folder; None for pretrained:."""
+    """Return the path for directions and names: `given`, or a file in `run`'s folder (None for run=pretrained:NAME)."""
     if given is not None or run.startswith(PREFIX):
         return None if given is None else Path(given)
     path = Path(run).parent if Path(run).name == GENERATOR_FILE else Path(run)

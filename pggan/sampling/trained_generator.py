@@ -159,7 +159,7 @@ class TrainedGenerator:
     ) -> dict[str, float]:
         """Compare generated images with the images at `data`, like `pggan evaluate`; returns values by metric.
 
-        Args: data: by default, the training images; count: how many fakes and reals, by default as in the metric's paper.
+        Args: data: by default, the training set; count: how many fakes and reals, by default as in the metric's paper.
         """
         compared: Any = resolve_name(COMPARE)
         return dict(compared(self, data and str(data), list(metrics), extractor, count))
