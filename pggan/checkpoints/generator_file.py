@@ -50,7 +50,7 @@ class LoadedGenerator:
 
 
 def load_generator(run: str, device: "torch.device", key: str = "run") -> LoadedGenerator:
-    """Load the averaged generator of the run, checkpoint or generator file `run`; UserErrors quote the key `key`."""
+    """Load the averaged generator of a run, checkpoint or generator file; `key` is the option that errors name."""
     import torch  # imported late, because torch loads slowly
 
     from pggan.networks.networks import Generator
@@ -77,7 +77,7 @@ def load_generator(run: str, device: "torch.device", key: str = "run") -> Loaded
 
 
 def describe_generator(generator: LoadedGenerator) -> dict[str, Any]:
-    """Return the header for a file of `generator`: training progress, architecture, classes and licence."""
+    """Return the header that a file of `generator` gets: training progress, architecture, classes and licence."""
     stage = {"images": generator.images, "resolution": generator.resolution, "alpha": generator.alpha}
     names = {CLASS_NAMES: list(generator.class_names)} if generator.class_names else {}
     stated = {name: text for name in PROVENANCE if (text := getattr(generator, name)) is not None}
@@ -103,7 +103,7 @@ def pretrained_names() -> list[str]:
 
 
 def path_of_run(run: str, key: str = "run") -> Path:
-    """Convert `run` to a path; raises UserError if `run` is pretrained:NAME with an unknown NAME."""
+    """Return the path for `run`, a path or pretrained:NAME; raises UserError if NAME is unknown."""
     if run.startswith(PREFIX) and run.removeprefix(PREFIX) not in pretrained_names():
         there = ", ".join(PREFIX + known for known in pretrained_names())
         raise UserError(f"No such generator comes with the package: {key}={run}.", f"Choose from: {there}.")
@@ -111,7 +111,7 @@ def path_of_run(run: str, key: str = "run") -> Path:
 
 
 def generator_path(run: str, key: str = "run") -> Path:
-    """Find the averaged generator of the run, checkpoint or generator file `run`; UserErrors quote the key `key`."""
+    """Return the generator file of a run or checkpoint; `key` is the option that errors name."""
     path = path_of_run(run, key)
     if (path / STATE_FILE).is_file():  # checkpoints of version 4 have one file for each network
         path /= WEIGHTS_FILE if (path / WEIGHTS_FILE).exists() else "generator_ema.safetensors"
@@ -124,7 +124,7 @@ def generator_path(run: str, key: str = "run") -> Path:
 
 
 def read_generator_header(path: Path) -> dict[str, Any]:
-    """Read and check a generator file's header; `with refusing_generators` has to catch the errors of invalid files."""
+    """Read and check a generator file's header; any error means an invalid file, see `refusing_generators`."""
     if not path.is_file():
         raise ValueError("the path is not a regular file")
     with safe_open(path, "np") as file:
@@ -181,7 +181,7 @@ def save_tensors(tensors: dict[str, "torch.Tensor"], path: Path, metadata: dict[
     from safetensors.torch import save_file
 
     path.touch()
-    mode = S_IMODE(path.stat().st_mode)  # safetensors sets the file mode to 0600, so this mode is restored below
+    mode = S_IMODE(path.stat().st_mode)  # safetensors sets the file's mode to 0600; `chmod` below restores the old mode
     try:
         save_file(tensors, path, metadata)
     except SafetensorError as error:

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
     from pggan.optim.state import State, StateDicts
 
-VERSIONS = (4, 5)  # pggan reads checkpoints of these versions, and writes the last version
+VERSIONS = (4, 5)  # pggan reads checkpoints of these versions, and writes the last of them
 STATE_TENSORS_FILE = "state.safetensors"
 CHECKSUM = "sha256"  # this entry of state.json is the checksum of all other entries
 NETWORKS = ("generator", "discriminator", "generator_ema")
 COMPONENTS = (*NETWORKS, "optimizer_g", "optimizer_d", "grad_scaler")
-NEWEST, BEST = "newest", "best"  # words for checkpoint=; in state.json, the entry BEST marks the best checkpoint so far
+NEWEST, BEST = "newest", "best"  # values of checkpoint=; the entry BEST in state.json marks a new best checkpoint
 CONFIG_FILE = "config.yaml"  # every run directory has this file
 OUTPUTS = Path("outputs")  # run directories are here by default
 EVENTS = "events.out.tfevents.*"  # TensorBoard reads these files in a run directory
@@ -80,7 +80,7 @@ class Checkpoint:
             state_dicts: StateDicts = {component: self.load(component) for component in (*COMPONENTS, AUGMENTATION)}
             state.load_state_dict(state_dicts)
         except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
-            remedy = f"Remove {self.directory} to resume from the previous checkpoint."
+            remedy = f"To resume from the previous checkpoint, remove {self.directory}."
             raise UserError(f"{self.directory} does not fit this run: {error}.", remedy) from error
         state.images, state.phase_index = self.images, int(self.header["phase_index"])
 
@@ -161,13 +161,13 @@ def best_of(directories: Sequence[Path]) -> Path | None:
 
 
 def choose_checkpoint(run: str, choice: str | int) -> str:
-    """Return `run` for newest, else the path of checkpoint `choice`, best or an image count; UserError if missing."""
+    """Return `run` if `choice` is newest, else the path of the chosen checkpoint; raises UserError if there is none."""
     if choice == NEWEST:
         return run
     found = checkpoints_of(Path(run))
     chosen = best_of(found) if choice == BEST else next((one for one in found if int(one.name) == choice), None)
     if chosen is None:
-        there = ", ".join(str(int(one.name)) for one in found) or "none, because run= names no run with checkpoints"
+        there = ", ".join(str(int(one.name)) for one in found) or "none (run= has no directory of checkpoints)"
         best = "Evaluations mark the best checkpoint, by the first metric in evaluation.metrics=."
         raise UserError(f"run={run} has no checkpoint={choice}.", f"Its checkpoints: {there}. {best}")
     return str(chosen)
@@ -190,7 +190,7 @@ def newest_checkpoint(path: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def resolve_checkpoint(path: Path, key: str) -> tuple[Checkpoint, list[str]]:
-    """Return the newest valid checkpoint of `path`, and warnings of corrupt ones; raises UserError if none is valid."""
+    """Return the newest valid checkpoint of `path` and warnings for corrupt ones; raises UserError if none is valid."""
     checkpoint, corrupt = newest_checkpoint(path)
     if checkpoint is not None:
         return checkpoint, [f"Passed over a corrupt checkpoint: {problem}" for problem in corrupt]

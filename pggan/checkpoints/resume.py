@@ -32,10 +32,10 @@ KIND_FIELDS = ("latent_size", "fmap_base", "fmap_decay", "fmap_max", "resampling
 
 
 def find_resume_point(resume: str, run_dir: Path) -> tuple[Checkpoint | None, list[str]]:
-    """Find the checkpoint that the setting resume= (auto, never or a path) asks for; also returns lines to log.
+    """Return the checkpoint that the setting resume= (auto, never or a path) selects, or None, and lines for the log.
 
-    Raises UserError if a path has no checkpoint, if all checkpoints are corrupt, if resume=never although `run_dir` has
-    checkpoints, and if a path is a checkpoint of `run_dir`, but not the newest.
+    Raises UserError if the path has no checkpoint, if all checkpoints are corrupt, if resume=never although `run_dir`
+    has checkpoints, or if the path is a checkpoint of `run_dir` other than the newest.
     """
     has_own = bool(checkpoints_of(run_dir))
     if resume == "never" and has_own:
@@ -58,7 +58,7 @@ def find_resume_point(resume: str, run_dir: Path) -> tuple[Checkpoint | None, li
 def check_networks(checkpoint: Checkpoint, architecture: Architecture) -> None:
     """Raise UserError if the networks of `checkpoint` have another architecture than `architecture`."""
     if found := list(architecture.differences(checkpoint.architecture)):
-        alone = f"pggan train run_dir={checkpoint.directory.parent.parent}, without other keys, resumes this run."
+        alone = f"To resume the old run, give no other keys: pggan train run_dir={checkpoint.directory.parent.parent}."
         alone += " If the images have moved, add data.path=."
         remedy = f"{alone} For other networks, choose a new run_dir=; init_from= takes over the weights that fit."
         raise UserError(f"This run has other networks than {checkpoint.directory}: {'; '.join(found)}.", remedy)
@@ -112,10 +112,10 @@ def transfer(path: str, state: State) -> Iterator[str]:
 def taken_over(name: str, own: Tensor, theirs: Tensor) -> Tensor | None:
     """Adapt another run's tensor `theirs` to the shape of `own`; returns None if that is impossible.
 
-    Weights are averaged over the channels between grey and colour.  Additional classes keep the values of `own`.
+    Between grey and colour, each channel gets the channel mean of `theirs`.  Classes that only `own` has stay.
     """
     theirs, kind = theirs.to(own.device), name.split(".", maxsplit=1)[0]
-    axis = CLASS_AXES.get(name, int(kind == "from_rgb"))  # only along this axis may the tensors differ in length
+    axis = CLASS_AXES.get(name, int(kind == "from_rgb"))  # the tensors may differ in length only along this axis
     if own.shape == theirs.shape:
         return theirs
     if own.shape[:axis] + own.shape[axis + 1 :] != theirs.shape[:axis] + theirs.shape[axis + 1 :]:
@@ -150,12 +150,12 @@ def load_weights(path: str, architecture: Architecture) -> StateDicts:
         problem = f"init_from={path} has networks that do not fit the networks of this run ({'; '.join(found)})."
         values = {name: getattr(theirs, name) for name in ("fmap_base", "fmap_max", "resampling", "blur")}
         keys = (f"model.{name}={getattr(value, 'value', value)}" for name, value in values.items())
-        raise UserError(problem, f"Set the model keys of those networks: {' '.join(keys)}.")
+        raise UserError(problem, f"Use the model settings of the networks in init_from=: {' '.join(keys)}.")
     return state_dicts
 
 
 def broadcast_state(state: State, reducer: GradientReducer, checkpoint: Checkpoint | None, group: ProcessGroup) -> None:
-    """Copy rank 0's `state` to all ranks; the state of `reducer` is read from rank 0's `checkpoint` and copied, too."""
+    """Copy rank 0's `state` to all ranks, and the state of `reducer` from rank 0's `checkpoint`."""
     tensors: StateDicts = {}
     with group.collective_errors():
         if group.is_main:

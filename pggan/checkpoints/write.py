@@ -69,7 +69,7 @@ def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> None:
     weights = {component: state_dicts[component] for component in read.NETWORKS}
     rest = {component: tensors for component, tensors in state_dicts.items() if component not in read.NETWORKS}
     with atomic_directory(run_dir / "checkpoints" / f"{images:09d}") as directory:
-        # If a kill leaves a file .tmp* of safetensors, the next start removes this file only from `directory`.
+        # A kill can leave a .tmp* file of safetensors; the next start removes it from `directory`, not from `run_dir`.
         save_tensors(state_dicts["generator_ema"], directory / generators.GENERATOR_FILE, about)
         with atomic_write(run_dir / generators.GENERATOR_FILE) as temporary:
             os.replace(directory / generators.GENERATOR_FILE, temporary)
@@ -90,9 +90,9 @@ def require_finite(state_dicts: StateDicts, images: int | None = None) -> None:
 
 
 def prune(run_dir: Path, newest: int, keep: int) -> None:
-    """Keep the best checkpoint and the last `keep` checkpoints up to `newest` images shown; remove all others."""
+    """Keep the best and the last `keep` of the checkpoints with at most `newest` images shown; remove all others."""
     found = read.checkpoints_of(run_dir)
-    # This run did not continue from checkpoints with more than `newest` images, so these checkpoints are removed.
+    # A run that resumed at `newest` images no longer needs checkpoints with more images shown.
     ahead = [directory for directory in found if int(directory.name) > newest]
     valid = [directory for directory in found if directory not in ahead]
     best = read.best_of(valid)
@@ -115,7 +115,7 @@ class CheckpointWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Wait for the write, except after Ctrl-C; if the `with` block failed, an error of the write is ignored."""
+        """Wait for the write, except after Ctrl-C; raises the write's error unless the `with` block failed, too."""
         if kind is None or issubclass(kind, Exception):
             with nullcontext() if kind is None else suppress(Exception):
                 self.wait()
@@ -140,7 +140,7 @@ class CheckpointWriter:
     def wait(self) -> None:
         """Wait until the snapshot is on the disk; raises the error of the background thread, if there was one."""
         if self._thread is not None:
-            self._thread.join()  # if this thread freed tensors while Python exits, the process could abort
+            self._thread.join()  # a thread that frees tensors while Python exits could abort the process
         problem, self._problem = self._problem, None
         if problem is not None:
             raise problem

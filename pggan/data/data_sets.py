@@ -19,7 +19,7 @@ def require_source(source: str) -> None:
         if (name := source.removeprefix(PREFIX)) not in CLASSES:
             raise UserError(f"There is no known data set '{name}'.", nearest(name, CLASSES))
     elif not Path(source).exists():
-        remedy = f"Give the path of the folder or archive of images.  For a known data set, give {PREFIX}NAME."
+        remedy = f"Give the path of a folder or archive of images, or the name of a known data set: {PREFIX}NAME."
         remedy = nearest_path(source) or remedy
         raise UserError(f"{source} does not exist.", f"{remedy} If a run's images have moved, add data.path=NEW_PATH.")
 
@@ -85,7 +85,7 @@ def avatars(count: int, resolution: int) -> Source:
     except ImportError as error:
         problem = f"Drawing avatars needs packages that are not installed, or do not work: {error}."
         raise UserError(problem, 'Install them with: pip install "pggan[avatars]"') from error
-    credit = _definition()["meta"]  # many licences require that the artist is named
+    credit = _definition()["meta"]  # the index names the artist, because many licences require this
     about: dict[str, object] = {"kind": "avatars", "name": STYLE, "backgrounds": BACKGROUNDS, "credit": credit}
     header, found = ImageHeader(resolution, resolution, is_grey=False), []
     for number in range(count):

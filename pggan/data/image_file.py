@@ -64,7 +64,7 @@ class BadImage(Exception):
 
 
 class ImageFile(NamedTuple):
-    """An image file on disk or in an archive, or a drawing; messages name `path`; workers unpickle `open`."""
+    """A file, archive member or drawing with one image: messages name `path`; worker processes call `open`."""
 
     path: Path
     open: Callable[[], BinaryIO]
@@ -93,7 +93,7 @@ def decode(file: ImageFile, channels: int, least_side: int = 0) -> tuple[Pixels,
         stream.seek(0)
         content, mode = stream.read(), image.mode
         kind = "JPEG" if image.format == "MPO" else str(image.format)
-        stored = "".join(str(tile[3]) for tile in getattr(image, "tile", ()))  # Pillow writes L;4 for 4-bit grey pixels
+        stored = "".join(str(tile[3]) for tile in getattr(image, "tile", ()))  # Pillow calls 4-bit grey pixels L;4
         pixels, is_odd = _jpeg_pixels(content, mode, least_side) if kind == "JPEG" else (None, False)
         if pixels is None:
             is_odd |= kind == "PNG" and _has_wrong_checksums(content)
@@ -108,7 +108,7 @@ def decode(file: ImageFile, channels: int, least_side: int = 0) -> tuple[Pixels,
             except (ImageCms.PyCMSError, OSError, TypeError, ValueError):
                 has_bad_profile = True
         notes = {
-            f"{kind} with the extension of another format": EXTENSIONS.get(file.path.suffix.lower(), kind) != kind,
+            f"the extension does not fit the format, {kind}": EXTENSIONS.get(file.path.suffix.lower(), kind) != kind,
             f"a faulty {kind} file with intact pixels": is_odd,
             "16 bits, scaled to 8": mode.startswith("I") or ";16" in stored,
             "CMYK, converted to RGB": mode == "CMYK",
@@ -193,8 +193,8 @@ def _jpeg_pixels(content: bytes, mode: str, least_side: int) -> tuple[Pixels | N
 
 
 def _mended_jpeg(content: bytes) -> bytes:
-    """Return a JPEG file without harmless faults, because libjpeg reports only a file's first fault, serious or not."""
-    # Harmless are unknown JFIF versions, metadata, bytes between segments, zeros after pixels, and a missing end.
+    """Remove harmless faults from a JPEG file; libjpeg reports only the first fault, which could hide a serious one."""
+    # The result has JFIF version 1 and an end marker, but no metadata, stray bytes or zeros after pixels.
     parts, place = [content[:2]], 2
     while (found := MARKER.search(content, place)) and found[1] != b"\xd9":
         place = found.end() + int.from_bytes(content[found.end() : found.end() + 2])

@@ -84,7 +84,7 @@ def prepare(source: Source, destination: Path, options: Options, workers: int | 
         made_of = None
     if made_of != digest:
         problem = f"{destination} exists already, and was not made of these files with these options."
-        raise UserError(problem, "Choose another destination, or remove the old one first.")
+        raise UserError(problem, "Choose another destination, or remove the existing destination first.")
     return ImagePyramid(destination)
 
 
@@ -107,13 +107,13 @@ def training_pyramid(
     digest = digest_of(source, options)[:12]  # the digest in the name gives changed images a new directory
     cached = Path(cache, f"{Path(str(source.description['name'])).name}-{resolution}px-{digest}")
     if not cached.exists():
-        print(f"The images of {path} are prepared once, for this run and later runs, in {cached}.", file=sys.stderr)
+        print(f"The images of {path} become a dataset for this run and later runs: {cached}.", file=sys.stderr)
         prepare(source, cached, options)
     return cached
 
 
 def digest_of(source: Source, options: Options) -> str:
-    """Compute a SHA-256 that changes with the options, the tables and the image files, without reading the images."""
+    """Compute a SHA-256 of the options, the tables, and each image file's name and stamp, but not of pixels."""
     tables = [Path(path) for path in (options.landmarks, options.labels) if isinstance(path, str)]
     inside = [source.table] if options.labels is True and source.table is not None else []
     files = [(entry.name, entry.stamp) for entry in [*source.entries, *inside]]

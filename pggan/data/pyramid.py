@@ -34,7 +34,7 @@ SHARD_BYTES = 2**30  # largest size of a shard; fixed, so that the same images a
 LABELS_FILE, LABEL_BYTES = "labels.bin", 8
 MIN_IMAGES = 2
 
-Images = NDArray[np.uint8]  # [N, H, W, C], or [H, W, C] for one image
+Images = NDArray[np.uint8]  # an array [N, H, W, C] of images, or [H, W, C] of one image
 
 
 def levels_up_to(resolution: int) -> tuple[int, ...]:
@@ -231,7 +231,7 @@ class ImagePyramid:
         return sum(shard.bytes for shard in self._index.levels[resolution])
 
     def verify(self, resolutions: Iterable[int] | None = None) -> None:
-        """Verify the labels and the images at `resolutions` (None: all); raises UserError if a file was changed."""
+        """Verify the labels and the images at `resolutions` (default: all); raises UserError if a file was changed."""
         files = self._index.files(self.resolutions if resolutions is None else resolutions)
         for stored, digest in zip(files, checksums(self.path, files), strict=True):
             if digest != stored.sha256:

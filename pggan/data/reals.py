@@ -26,7 +26,7 @@ PIECE_BYTES = 64 * MIB  # images are copied to the GPU in pieces of this size, t
 Indices = NDArray[np.int64]
 
 
-@lru_cache(maxsize=2)  # two orders are kept, because a batch may end in the next epoch
+@lru_cache(maxsize=2)  # the orders of two epochs are kept, because a batch may end in the next epoch
 def epoch_order(seed: int, epoch: int, count: int) -> Indices:
     """Return the order of `count` images in `epoch`; the order depends only on `seed` and `epoch`."""
     return np.random.default_rng(counter_seed(seed, "order", epoch)).permutation(count)
@@ -90,7 +90,7 @@ class Loader:
         if done is not None:
             current = torch.cuda.current_stream(self.device)
             current.wait_event(done)
-            images.record_stream(current)  # PyTorch keeps the memory until the current stream has read the images
+            images.record_stream(current)  # PyTorch reuses the memory only after this stream has read the images
         return images
 
     def prefetch(self, resolution: int, indices: Indices) -> None:
@@ -113,7 +113,7 @@ class Loader:
         if self._stream is None:
             return torch.from_numpy(self.pyramid.read(resolution, indices)).to(self.device), None
         shape = (len(indices), resolution, resolution, self.pyramid.channels)
-        images = torch.empty(shape, dtype=torch.uint8, pin_memory=True)  # other memory would be copied synchronously
+        images = torch.empty(shape, dtype=torch.uint8, pin_memory=True)  # an asynchronous copy needs pinned memory
         self.pyramid.read(resolution, indices, out=images.numpy())
         with torch.cuda.stream(self._stream):
             return images.to(self.device, non_blocking=True), self._stream.record_event()
@@ -131,7 +131,7 @@ class RealBatches:
         labels: bool,
         *,
         budget: int = 0,
-        phase_at: Callable[[int], Phase] | None = None,  # the schedule; without it, no batch is read in advance
+        phase_at: Callable[[int], Phase] | None = None,  # the phase at an image count; if None, no batch is read ahead
         indices: Callable[[int], Indices] = np.arange,  # says which images of the global batch this rank loads
     ) -> None:
         self.pyramid = pyramid

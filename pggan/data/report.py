@@ -107,13 +107,13 @@ def with_found_faces(source: Source, workers: Workers) -> Source:
     from pggan.data import mtcnn  # importing torch takes seconds
 
     for network in mtcnn.NETWORKS:
-        mtcnn.weights(network)  # raises UserError in this process if a package is missing
+        mtcnn.weights(network)  # a missing package raises UserError here, not in a worker process
     found = workers.in_order("Finding faces", faces_of, source.in_reading_order())
     return replace(source, entries=list(chain.from_iterable(found)))
 
 
 def faces_of(entry: Entry) -> list[Entry]:
-    """List an entry for each face in a photograph, the largest face first, or one bad entry if there is no face."""
+    """Return an entry for each face in a photograph, the largest face first; without faces, return one bad entry."""
     import torch
 
     from pggan.data.mtcnn import find_faces

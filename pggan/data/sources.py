@@ -33,8 +33,8 @@ class Entry(NamedTuple):
     problem: str | None = None  # why the file is refused without being opened
     label: str | None = None  # name of the image's class
     stamp: str = ""  # a text that changes with the file, such as its size and time of change
-    header: ImageHeader | None = None  # set only for generated faces (avatars), because their size is known beforehand
-    face: Landmarks | None = None  # the face to cut out, with crop=faces
+    header: ImageHeader | None = None  # only avatars have a header before the file is opened
+    face: Landmarks | None = None  # landmarks of the face that crop=faces cuts out
     offset: int = 0  # where the file begins in a tar archive, in bytes
 
 
@@ -44,7 +44,7 @@ class Source:
 
     description: dict[str, object]  # origin of the images, for index.json: a "kind", a "name" and more
     entries: list[Entry]
-    others: dict[str, int] = field(default_factory=dict)  # {extension: number of files skipped as no images}
+    others: dict[str, int] = field(default_factory=dict)  # {extension: number of skipped files that are not images}
     table: Entry | None = None  # dataset.json of StyleGAN's tools, which may hold labels
 
     def __post_init__(self) -> None:
@@ -124,7 +124,7 @@ def _zipped(path: Path) -> Iterator[Entry]:
     with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
             name = member.filename
-            with suppress(UnicodeError):  # names that are not UTF-8 stay unchanged: Shift-JIS letters may contain "\\"
+            with suppress(UnicodeError):  # a name that is not UTF-8 keeps "\\", which may be part of a letter
                 if not member.flag_bits & 0x800:  # some programs write UTF-8 names without the UTF-8 flag
                     name = name.encode("cp437").decode()
                 name = name.replace("\\", "/")  # some programs on Windows write paths with backslashes
@@ -138,7 +138,7 @@ def _zipped(path: Path) -> Iterator[Entry]:
 
 def _tarred(path: Path) -> Iterator[Entry]:
     changed = path.stat().st_mtime_ns
-    member: Any  # Any, because typeshed declares a wrong type for `TarInfo.sparse`
+    member: Any  # the type is Any, because typeshed declares a wrong type for `TarInfo.sparse`
     with tarfile.open(path, encoding="utf-8") as archive:
         for member in archive:
             if not member.isdir():

@@ -28,7 +28,7 @@ NUMBER = re.compile(r"[-+]?\d*[.,]?\d+(e[-+]?\d+)?", re.IGNORECASE)
 
 
 def with_landmarks(source: Source, path: Path) -> Source:
-    """Add landmarks from the JSON file {name: points}, in pixels of upright images; images without any count as bad."""
+    """Add landmarks from a JSON file {name: points in pixels of the upright image}; an image without points is bad."""
     with _refused(f"landmarks={path}", '{"a.jpg": [[x, y], …]} with 4, 5 or 68 points'):
         listed = {name: landmarks_from(points) for name, points in parse_json(path.read_bytes()).items()}
     faces, missing = matched(listed, [entry.name for entry in source.entries]), "no landmarks in the landmarks file"
@@ -40,7 +40,7 @@ def landmarks_from(points: Any) -> Landmarks:
     """Convert 4 points, 5 points (with the nose) or dlib's 68 points to `Landmarks`; raises ValueError otherwise."""
     array: Landmarks = np.array(points, float)
     if array.shape not in ((4, 2), (5, 2), (68, 2)) or not np.isfinite(array).all():
-        raise ValueError(f"{array.shape[0] if array.ndim else 0} points, but a face has 4, 5 or 68 points, without NaN")
+        raise ValueError(f"a face needs 4, 5 or 68 points without NaN; one has {array.shape[0] if array.ndim else 0}")
     if len(array) == 68:
         array = np.stack([array[36:42].mean(0), array[42:48].mean(0), array[48], array[54]])
     return np.delete(array, 2, axis=0) if len(array) == 5 else array
@@ -60,7 +60,7 @@ def matched(listed: Mapping[str, Value], names: Sequence[str]) -> dict[str, Valu
 def classes_of(labels: bool | str, source: Source, entries: Sequence[Entry]) -> tuple[list[str] | None, dict[str, int]]:
     """Return the sorted class names, and {file name: class index}; (None, {}) if `labels` is False.
 
-    If `labels` is a path, this table gives the classes.  If True, a dataset.json in `source` does, else `Entry.label`.
+    If `labels` is a path, this table has the classes.  If True, dataset.json has them, or else each `Entry.label`.
     """
     if labels is False:
         return None, {}
@@ -82,7 +82,7 @@ def classes_of(labels: bool | str, source: Source, entries: Sequence[Entry]) -> 
     names = sorted(distinct, key=(lambda name: (int(name), name)) if all(map(str.isdecimal, distinct)) else None)
     if len(names) == len(entries) > MOST_ALONE:
         raise UserError(
-            f"Every image has a class of its own: labels={labels} gives {len(names)} classes, such as {names[0]}.",
+            f"Every image has a class of its own. labels={labels} gives {len(names)} classes, such as {names[0]}.",
             "Several images have to share a class. Numbers and vectors as labels are not supported.",
         )
     numbers = {label: number for number, label in enumerate(names)}
@@ -96,7 +96,7 @@ def read_labels(content: bytes, names: Sequence[str]) -> dict[str, str]:
     """
     text = content.decode("utf-16" if content[:2] in (BOM_UTF16_LE, BOM_UTF16_BE) else "utf-8-sig")
     if text.lstrip()[:1] in ("{", "["):
-        # A dictionary would hide that a name has two labels, so JSON is read as pairs.  Pandas writes NaN for no label.
+        # A dictionary would hide a name's second label, so JSON is read as pairs.  NaN (from Pandas) means no label.
         rows = json.loads(text, object_pairs_hook=list, parse_constant=lambda _: None)
         rows = next((value for key, value in rows if key == "labels"), rows)
         if rows is None:

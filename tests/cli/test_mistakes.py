@@ -59,7 +59,7 @@ SLIPS = {
     "train data.path=empty/file": "can't be read as a zip or tar archive",
     "train resume=nowhere": "resume=nowhere has no checkpoint",
     "train init_from=nowhere": "init_from=nowhere has no generator",
-    "train data.path=cifar10": "For a known data set, give torchvision:NAME",
+    "train data.path=cifar10": "the name of a known data set: torchvision:NAME",
     "sample run=nowhere": "run=nowhere has no generator",
     "sample run=emtpy": "Did you mean 'empty'?",
     "train data.path=emtpy": "Did you mean 'empty'?",

@@ -42,7 +42,7 @@ def test_a_folder_is_prepared_into_the_cache_once_and_again_after_a_change(photo
     assert (pyramid.images, pyramid.resolution, pyramid.channels) == (4, 16, 3)
     assert (pyramid.class_names, pyramid.labels.tolist()) == (["a", "b"], [0, 0, 1, 1])
     assert pyramid.path.parent == tmp_path / "cache"
-    assert f"{photos} are prepared once, for this run and later runs, in {pyramid.path}." in capsys.readouterr().err
+    assert f"{photos} become a dataset for this run and later runs: {pyramid.path}." in capsys.readouterr().err
     assert opened(tmp_path, 16, photos, labels=True).path == pyramid.path
     assert "once" not in capsys.readouterr().err
     Image.fromarray(np.zeros((20, 20, 3), np.uint8)).save(photos / "a" / "new.png")

@@ -122,8 +122,8 @@ NOTED = {
     "rgba.png": (encoded(photo(4).convert("RGBA"), "PNG"), "transparency"),
     "palette.png": (encoded(photo(5).convert("P"), "PNG"), "a palette, converted"),
     "turned.jpg": (encoded(photo(6), "JPEG", exif=EXIF), "turned upright as its EXIF data says"),
-    "really_png.jpg": (encoded(photo(7), "PNG"), "PNG with the extension of another format"),
-    "avif.jpg": (encoded(photo(9), "AVIF"), "AVIF with the extension of another format"),
+    "really_png.jpg": (encoded(photo(7), "PNG"), "the extension does not fit the format, PNG"),
+    "avif.jpg": (encoded(photo(9), "AVIF"), "the extension does not fit the format, AVIF"),
     "wide.png": (encoded(photo(8).crop((0, 0, 64, 40)), "PNG"), "not square"),
 }
 
