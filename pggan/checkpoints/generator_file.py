@@ -50,7 +50,7 @@ class LoadedGenerator:
 
 
 def load_generator(run: str, device: "torch.device", key: str = "run") -> LoadedGenerator:
-    """Load the averaged generator of a run, checkpoint or generator file; `key` is the option that errors name."""
+    """Load the averaged generator of a run, checkpoint or generator file; error messages name the option `key`."""
     import torch  # imported late, because torch loads slowly
 
     from pggan.networks.networks import Generator
@@ -68,7 +68,7 @@ def load_generator(run: str, device: "torch.device", key: str = "run") -> Loaded
         network = Generator(architecture)
         network.load_state_dict(tensors)
     for name, tensor in network.state_dict().items():
-        if not bool(torch.isfinite(tensor).all()):  # with NaN weights, images would be black
+        if not bool(torch.isfinite(tensor).all()):  # a generator with NaN weights would draw black images
             problem = f"{path} is damaged: its weights {name} are NaN or infinite."
             raise UserError(problem, "Choose another checkpoint=, or an undamaged copy of the file.")
     network.requires_grad_(False).to(device)
@@ -77,7 +77,7 @@ def load_generator(run: str, device: "torch.device", key: str = "run") -> Loaded
 
 
 def describe_generator(generator: LoadedGenerator) -> dict[str, Any]:
-    """Return the header that a file of `generator` gets: training progress, architecture, classes and licence."""
+    """Return what a generator file stores in its header: training progress, architecture, classes and licence."""
     stage = {"images": generator.images, "resolution": generator.resolution, "alpha": generator.alpha}
     names = {CLASS_NAMES: list(generator.class_names)} if generator.class_names else {}
     stated = {name: text for name in PROVENANCE if (text := getattr(generator, name)) is not None}
@@ -111,7 +111,7 @@ def path_of_run(run: str, key: str = "run") -> Path:
 
 
 def generator_path(run: str, key: str = "run") -> Path:
-    """Return the generator file of a run or checkpoint; `key` is the option that errors name."""
+    """Return the path of the generator file in a run or checkpoint; error messages name the option `key`."""
     path = path_of_run(run, key)
     if (path / STATE_FILE).is_file():  # checkpoints of version 4 have one file for each network
         path /= WEIGHTS_FILE if (path / WEIGHTS_FILE).exists() else "generator_ema.safetensors"
@@ -124,7 +124,7 @@ def generator_path(run: str, key: str = "run") -> Path:
 
 
 def read_generator_header(path: Path) -> dict[str, Any]:
-    """Read and check a generator file's header; any error means an invalid file, see `refusing_generators`."""
+    """Read and check a generator file's header; `with refusing_generators` turns its errors into UserError."""
     if not path.is_file():
         raise ValueError("the path is not a regular file")
     with safe_open(path, "np") as file:

@@ -31,7 +31,7 @@ CHECKSUM = "sha256"  # this entry of state.json is the checksum of all other ent
 NETWORKS = ("generator", "discriminator", "generator_ema")
 COMPONENTS = (*NETWORKS, "optimizer_g", "optimizer_d", "grad_scaler")
 NEWEST, BEST = "newest", "best"  # values of checkpoint=; the entry BEST in state.json marks a new best checkpoint
-CONFIG_FILE = "config.yaml"  # every run directory has this file
+CONFIG_FILE = "config.yaml"  # every run directory has this file, so it identifies a run
 OUTPUTS = Path("outputs")  # run directories are here by default
 EVENTS = "events.out.tfevents.*"  # TensorBoard reads these files in a run directory
 FILE_NAME = r"[a-z_]+\.safetensors"  # no slash is allowed, so that a file name can't lead to another directory
@@ -167,7 +167,7 @@ def choose_checkpoint(run: str, choice: str | int) -> str:
     found = checkpoints_of(Path(run))
     chosen = best_of(found) if choice == BEST else next((one for one in found if int(one.name) == choice), None)
     if chosen is None:
-        there = ", ".join(str(int(one.name)) for one in found) or "none (run= has no directory of checkpoints)"
+        there = ", ".join(str(int(one.name)) for one in found) or "none (there are no checkpoints in run=)"
         best = "Evaluations mark the best checkpoint, by the first metric in evaluation.metrics=."
         raise UserError(f"run={run} has no checkpoint={choice}.", f"Its checkpoints: {there}. {best}")
     return str(chosen)

@@ -32,7 +32,7 @@ KIND_FIELDS = ("latent_size", "fmap_base", "fmap_decay", "fmap_max", "resampling
 
 
 def find_resume_point(resume: str, run_dir: Path) -> tuple[Checkpoint | None, list[str]]:
-    """Return the checkpoint that the setting resume= (auto, never or a path) selects, or None, and lines for the log.
+    """Return the checkpoint (or None) that resume= selects, and lines for the log; resume= is auto, never or a path.
 
     Raises UserError if the path has no checkpoint, if all checkpoints are corrupt, if resume=never although `run_dir`
     has checkpoints, or if the path is a checkpoint of `run_dir` other than the newest.
@@ -112,7 +112,7 @@ def transfer(path: str, state: State) -> Iterator[str]:
 def taken_over(name: str, own: Tensor, theirs: Tensor) -> Tensor | None:
     """Adapt another run's tensor `theirs` to the shape of `own`; returns None if that is impossible.
 
-    Between grey and colour, each channel gets the channel mean of `theirs`.  Classes that only `own` has stay.
+    Between grey and colour, each channel gets the channel mean of `theirs`.  Classes only in `own` keep their weights.
     """
     theirs, kind = theirs.to(own.device), name.split(".", maxsplit=1)[0]
     axis = CLASS_AXES.get(name, int(kind == "from_rgb"))  # the tensors may differ in length only along this axis
@@ -155,7 +155,7 @@ def load_weights(path: str, architecture: Architecture) -> StateDicts:
 
 
 def broadcast_state(state: State, reducer: GradientReducer, checkpoint: Checkpoint | None, group: ProcessGroup) -> None:
-    """Copy rank 0's `state` to all ranks, and the state of `reducer` from rank 0's `checkpoint`."""
+    """Copy rank 0's `state`, and the state of `reducer` in rank 0's `checkpoint`, to all ranks."""
     tensors: StateDicts = {}
     with group.collective_errors():
         if group.is_main:

@@ -67,7 +67,7 @@ def align_face(pixels: Pixels, landmarks: Landmarks, resolution: int) -> Pixels:
 
 
 def _turned(vector: Point) -> Point:
-    return np.array([-vector[1], vector[0]])  # y points down in images, so this turns a vector clockwise by 90 degrees
+    return np.array([-vector[1], vector[0]])  # y points down in images, so the vector turns clockwise by 90 degrees
 
 
 def _window(pixels: Pixels, low: NDArray[Any], high: NDArray[Any], side: float) -> Pixels:
@@ -95,5 +95,5 @@ def _window(pixels: Pixels, low: NDArray[Any], high: NDArray[Any], side: float) 
 
 
 def _outside(before: int, length: int, after: int) -> NDArray[np.float64]:
-    """For each pixel of a padded row or column, compute the distance to the image, in pixels."""
+    """Return the distance in pixels from each pixel of a padded row or column to the unpadded part."""
     return np.concatenate([np.arange(before, 0, -1), np.zeros(length), np.arange(1, after + 1)]).astype(float)

@@ -56,7 +56,7 @@ KEY_IN_8_BITS: dict[str, Callable[[Any], Any]] = {
     "RGB;16B": lambda colour: tuple(value >> 8 for value in colour),
 }
 PNG_METADATA = re.compile(rb"[a-z](?!LTE|RNS)")  # PNG chunks with these names do not change pixels
-MARKER = re.compile(rb"\xff+([\x02-\xcf\xd9-\xfe])")  # marks the start of a JPEG segment, or the end of the image
+MARKER = re.compile(rb"\xff+([\x02-\xcf\xd9-\xfe])")  # these bytes start a JPEG segment, or end the image
 
 
 class BadImage(Exception):
@@ -64,7 +64,7 @@ class BadImage(Exception):
 
 
 class ImageFile(NamedTuple):
-    """A file, archive member or drawing with one image: messages name `path`; worker processes call `open`."""
+    """An image file, an archive member, or a drawing: error messages show `path`, and worker processes call `open`."""
 
     path: Path
     open: Callable[[], BinaryIO]
@@ -293,16 +293,16 @@ def _middle(pixels: Pixels, height: int, width: int) -> Pixels:
 def kind_of(stream: BinaryIO) -> str | None:
     """Name the kind of a file that can't be read, and what to do with the file; None if the kind is unknown."""
     start = stream.read(stream.seek(0) + 64)
-    with suppress(Exception):  # Pillow may raise any type of error for a file that is no image
+    with suppress(Exception):  # Pillow may raise any type of error if the file is not an image
         return f"{Image.open(stream).format}: {CONVERT}"
     return next((text for begin, text in KINDS.items() if re.match(begin, start, re.DOTALL)), None)
 
 
 def to_pil(pixels: Pixels) -> Image.Image:
-    """Convert pixels [H, W, C] to a Pillow image."""
+    """Convert an array [H, W, C] to a Pillow image."""
     return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
 
 
 def to_pixels(image: Image.Image) -> Pixels:
-    """Convert a Pillow image to pixels [H, W, C]."""
+    """Convert a Pillow image to an array [H, W, C]."""
     return np.asarray(image).reshape(image.height, image.width, -1)

@@ -69,7 +69,7 @@ def run(config: PrepareConfig) -> int:
 def prepare(source: Source, destination: Path, options: Options, workers: int | None = None) -> ImagePyramid:
     """Write the images of `source` as a dataset at `destination`, unless the same dataset exists there already.
 
-    Raises UserError if `destination` holds something else, if no image is usable, or if one is bad and on_bad=stop.
+    Raises UserError if `destination` holds something else, if all images are bad, or if any is bad and on_bad=stop.
     """
     digest = digest_of(source, options)
     try:
@@ -113,7 +113,7 @@ def training_pyramid(
 
 
 def digest_of(source: Source, options: Options) -> str:
-    """Compute a SHA-256 of the options, the tables, and each image file's name and stamp, but not of pixels."""
+    """Compute a SHA-256 of the options, the tables, and each image file's name and stamp (such as size and time)."""
     tables = [Path(path) for path in (options.landmarks, options.labels) if isinstance(path, str)]
     inside = [source.table] if options.labels is True and source.table is not None else []
     files = [(entry.name, entry.stamp) for entry in [*source.entries, *inside]]

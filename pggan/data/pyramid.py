@@ -63,7 +63,7 @@ def shard_name(level: int, number: int) -> str:
 
 
 def shards_of(level: int, channels: int, images: int) -> Iterator[StoredFile]:
-    """Yield the shards that hold `images` images at the resolution `level`; the checksums are left empty."""
+    """Yield the shards that hold `images` images at the resolution `level`; the checksums stay empty."""
     most = images_per_shard(level, channels)
     for number, first in enumerate(range(0, images, most)):
         count = min(most, images - first)
@@ -97,7 +97,7 @@ class Index:
 
 
 def parse_index(content: bytes) -> Index:
-    """Parse and check an untrusted index.json; raises ValueError if invalid, UserError for another format version."""
+    """Parse and check an untrusted index.json; raises ValueError if it is invalid, UserError for another version."""
     raw = parse_json(content)
     if raw.get("format") != FORMAT:
         raise ValueError(f"its format is not '{FORMAT}'")

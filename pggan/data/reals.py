@@ -82,7 +82,7 @@ class Loader:
             except torch.OutOfMemoryError:  # the GPU is full, so this resolution is now read batch by batch
                 self.budget = self.pyramid.level_bytes(resolution) - 1
                 torch.cuda.empty_cache()
-        self._resident = None  # this frees the images of the previous resolution
+        self._resident = None  # assigning None frees the images of the previous resolution
         if self._ahead is None or self._ahead[0] != (resolution, indices.tobytes()):
             self.prefetch(resolution, indices)
         assert self._ahead is not None, "the batch is being read"
@@ -99,7 +99,7 @@ class Loader:
 
     def _level(self, resolution: int) -> Tensor:
         if self._resident is None or self._resident[0] != resolution:
-            self._resident = None  # this frees the old images before new memory is allocated
+            self._resident = None  # assigning None frees the old images before new memory is allocated
             shape, count = (resolution, resolution, self.pyramid.channels), self.pyramid.images
             level = torch.empty((count, *shape), dtype=torch.uint8, device=self.device)
             most = max(PIECE_BYTES // prod(shape), 1)

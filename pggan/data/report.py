@@ -92,7 +92,7 @@ def examine(source: Source, workers: Workers) -> Findings:
 
 
 def header_of(entry: Entry) -> tuple[str, ImageHeader | str]:
-    """Return the name and the header of a file, or the name and the reason why the file is bad."""
+    """Return the name of a file, and the header of the file or the reason why the file is bad."""
     try:
         header = entry.problem or entry.header or read_header(entry.file)
         if entry.face is not None and isinstance(header, ImageHeader):

@@ -28,9 +28,9 @@ MAX_MEMBER_BYTES = 64_000_000  # larger files in an archive are refused
 class Entry(NamedTuple):
     """An image file that has not been opened yet."""
 
-    name: str  # path relative to the source, with slashes; unique in the source
+    name: str  # the path in the folder or archive, with slashes; each entry has its own name
     file: ImageFile
-    problem: str | None = None  # why the file is refused without being opened
+    problem: str | None = None  # why the file is refused unopened; None if it is not refused
     label: str | None = None  # name of the image's class
     stamp: str = ""  # a text that changes with the file, such as its size and time of change
     header: ImageHeader | None = None  # only avatars have a header before the file is opened
@@ -40,7 +40,7 @@ class Entry(NamedTuple):
 
 @dataclass
 class Source:
-    """The image files of a folder, archive or data set, sorted by path; raises UserError if there are none."""
+    """The image files of a folder, archive or data set, sorted by path; raises UserError if there are no images."""
 
     description: dict[str, object]  # origin of the images, for index.json: a "kind", a "name" and more
     entries: list[Entry]
@@ -84,7 +84,7 @@ def _files_below(path: Path) -> Iterator[Entry]:
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
         for file in (Path(folder, name) for name in names):
             stamp = "missing"
-            with suppress(OSError):  # `stat` fails for a broken link
+            with suppress(OSError):  # for a broken link `stat` fails, so the stamp stays "missing"
                 status = file.stat()
                 stamp = f"{status.st_size}-{status.st_mtime_ns}"
             content = ImageFile(file, partial(_open_below, file, root))
