@@ -40,7 +40,7 @@ class Prepared(NamedTuple):
     kernel: Kernel
     bias: Tensor
     sums: Tensor | None = None  # only in `ConvWithStddev`: what a stddev of 1 adds to the result, [O, 4, 4]
-    rows: Sequence[Rows] = ()  # memory for the gradients of the bias and, in RGB layers, of the weight
+    rows: Sequence[Rows] = ()  # each function returns memory for a gradient: the bias's or, in RGB layers, the weight's
 
 
 Key = tuple["Equalized", Algorithm, float]
@@ -53,11 +53,11 @@ class Computing:
         self.options = ComputeOptions()
         self.prepared: dict[Key, Prepared] | None = None
         self.served = False  # whether Triton prepares the kernels
-        self.asked: dict[ComputeOptions, dict[Key, None]] = {}  # kernels that the last `use_options` block used
+        self.asked: dict[ComputeOptions, dict[Key, None]] = {}  # kernels that the next `use_options` block prepares
         self.plans: dict[Any, Plan] = {}
 
     def prepare_together(self, keys: Iterable[Key]) -> dict[Key, Prepared]:
-        """Prepare many layers' kernels in one Triton launch; leave out layers whose dtype is not the options' dtype."""
+        """Prepare the kernels of many layers in one Triton launch; omit layers whose dtype is not `options.dtype`."""
         served = [key for key in keys if key[0].dtype == (self.options.dtype or torch.float32)]
         requests = [layer.request(algorithm, scale) for layer, algorithm, scale in served]
         if not requests:
@@ -99,7 +99,7 @@ class Equalized(nn.Module):
         full_precision: bool = False,
         images: bool = False,
     ) -> None:
-        """`shape`: of the weight, [O, I] or [O, I, side, side].  `images`: True for from-RGB and to-RGB layers."""
+        """`shape`: [O, I] of a dense layer, else [O, I, side, side].  `images`: True for from-RGB and to-RGB layers."""
         super().__init__()
         self.weight = nn.Parameter(torch.empty(shape))
         self.bias = nn.Parameter(torch.empty(shape[0]))
@@ -129,7 +129,7 @@ class Equalized(nn.Module):
         return x if self.activation is None else self.activation(x, *((bias, rows[0]) if late else (None, None)))
 
     def operands(self, x: Tensor) -> tuple[Tensor, Prepared]:
-        """The input in the layer's dtype, and the prepared kernel; `scale` multiplies the kernel or a smaller input."""
+        """`x` in the layer's dtype, and the prepared kernel.  Only one of these is scaled: `x` if this is cheaper."""
         x, scale, weight = x.to(self.dtype), self.scale, self.weight
         shape = weight.shape[:1] + x.shape[1:2] + weight.shape[2:]
         algorithm = algorithm_for(x, shape, self.rescaling)
@@ -150,7 +150,7 @@ class Equalized(nn.Module):
         if computing.served:
             computing.asked[computing.options][key] = None
         if key not in cache:
-            with torch.enable_grad():  # a later pass may need gradients, although this one does not
+            with torch.enable_grad():  # a later pass, which reuses the kernel, may need gradients
                 cache |= computing.prepare_together([key]) if computing.served else {}
                 if key not in cache:
                     prepared = self.prepare(algorithm, scale)
@@ -163,7 +163,7 @@ class Equalized(nn.Module):
         return Prepared(Kernel(weight.to(self.dtype), algorithm, self.rescaling), self.bias.to(self.dtype))
 
     def request(self, algorithm: Algorithm, scale: float, inputs: int | None = None) -> Request:
-        """A request for this layer's kernel, which uses the weight's first `inputs` input maps (None: all)."""
+        """How to make the layer's kernel, for `preparation.py`; uses only the first `inputs` input maps (None: all)."""
         if algorithm is RGB:
             return Request(self.weight, (), (self.weight, self.bias))
         k = pack_size(*self.weight.shape[:2]) if algorithm is PACKED else None
@@ -183,8 +183,8 @@ class Equalized(nn.Module):
 class ConvWithStddev(Equalized):
     """A 3x3 convolution of I features and one constant map, the stddev.  [N, I, 4, 4], [N] -> [N, O, 4, 4]
 
-    Only the I features are convolved, because I, a power of two, is faster than I + 1.  For the constant map, the layer
-    adds the stddev times the convolution of a map of ones.
+    A convolution of I + 1 maps would be slow, because I + 1 is no power of two.  So only the I features are convolved,
+    and the layer adds the stddev times the convolution of a map of ones.
     """
 
     def prepare(self, algorithm: Algorithm, scale: float) -> Prepared:
@@ -220,7 +220,7 @@ class ProgressiveNetwork(nn.Module):
 
 @contextmanager
 def use_options(network: ProgressiveNetwork, options: ComputeOptions, *, frozen: bool = False) -> Iterator[None]:
-    """`network` uses `options` in the `with` block, where weights must not change.  `frozen`: no weight gradients."""
+    """In the `with` block, `network` uses `options`; weights must not change.  `frozen`: without weight gradients."""
     computing, before = network.computing, network.computing.options
     computing.options = options
     expected, computing.asked[options] = computing.asked.get(options, ()), {}
@@ -241,6 +241,6 @@ def use_options(network: ProgressiveNetwork, options: ComputeOptions, *, frozen:
 
 
 def backpropagate(loss: Tensor, *, through_d: bool) -> None:
-    """Backpropagate `loss` to the weights.  `through_d`: whether D computes gradients of images, too (for G's loss)."""
+    """Backpropagate `loss` to the weights.  `through_d`: True for G's loss, which needs D's gradients of images."""
     with switched(image_gradients=through_d):
         loss.backward()  # type: ignore[no-untyped-call]

@@ -210,11 +210,11 @@ class OwnDiscriminator(ProgressiveNetwork):
         scores = torch.cat([self.module(part) for part in images.chunk(sub_batches)]).float()
         if scores.shape != images.shape[:1]:
             problem = f"The discriminator {self.architecture.discriminator} returned {[*scores.shape]}."
-            raise UserError(problem, f"It must return one score for each image of {[*images.shape]}: [{len(images)}].")
+            raise UserError(problem, f"Return one score for each image: {[*images.shape]} -> [{len(images)}].")
         return scores, scores.new_empty(len(scores), 0)
 
 
-OWN: dict[str | None, nn.Module] = {}  # the user's discriminator, by the name of its class
+OWN: dict[str | None, nn.Module] = {}  # {class name: user's discriminator}; empty outside `own_discriminator` blocks
 
 
 @contextmanager
@@ -236,7 +236,7 @@ def new_discriminator(architecture: Architecture) -> Discriminator | OwnDiscrimi
     """
     if architecture.discriminator is not None:
         if architecture.discriminator not in OWN:
-            problem = f"The discriminator of this run is an object from Python code: {architecture.discriminator}."
+            problem = f"This process lacks the discriminator of the run, a Python object: {architecture.discriminator}."
             raise UserError(problem, "Train by pggan.train(…, discriminator=…) on one device, or with torchrun.")
         return OwnDiscriminator(architecture, OWN[architecture.discriminator])
     if architecture.features is None:

@@ -1,6 +1,6 @@
 """A discriminator that sees pretrained features of images, besides their pixels.
 
-Shapes: N batch size, C channels, R resolution, S side of feature maps, F number of pixels and features, L labels.
+Shapes: N batch size, C channels, R resolution, S side of feature maps, L labels, F = C R^2 + number of all features.
 Source: Sauer et al., "Projected GANs Converge Faster" (NeurIPS 2021), sections 3 and 4.  To add
 the score of a plain D is an idea of Kumari et al., "Ensembling Off-the-shelf Models for GAN Training" (CVPR 2022).
 """
@@ -25,8 +25,8 @@ from pggan.networks.layers import Equalized, minibatch_stddev
 from pggan.networks.networks import Discriminator
 from pggan.ops.elementwise import activate, to_float32, upsample
 
-WIDTH = 64  # number of feature maps at each projected scale (in the paper's code: at the finest scale)
-COARSE = 4  # heads halve feature maps until the side is at most this number of pixels, for images of side SMALLEST
+WIDTH = 64  # number of feature maps at each projected scale; in the paper's code, only at the finest scale
+COARSE = 4  # for images with side SMALLEST, the heads reduce the side of feature maps to at most this many pixels
 # With weight 1, untrained heads would have 15 to 34 times the image gradient of the plain D (docs/decisions.md).
 HEADS_WEIGHT = 1 / 8  # weight of the heads' score in D's score
 LAST_FEATURES = 64  # number of inputs of the heads' last layer

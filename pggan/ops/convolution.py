@@ -2,7 +2,7 @@
 
 An algorithm is three functions: the convolution, the gradient of the input, and the gradient of the kernel.  Each is
 linear in both arguments, so all higher derivatives are made of these three.  PyTorch's double backward is slow, because
-its kernels are whole feature maps.
+it uses whole feature maps as kernels of convolutions.
 Shapes: N batch size, H height, W width, I input feature maps, O output feature maps.
 """
 
@@ -21,7 +21,7 @@ from pggan.ops import packed, products, winograd
 WIDE = 128  # Winograd is faster if a layer has at least this many feature maps
 MIN_TILES = 16  # Winograd is faster if a batch has at least this many image tiles
 CACHED = 128  # largest image side in pixels at which Winograd's tensors fit into the CPU's cache
-LARGE = 64  # from this image side in pixels on, kernel gradients on CPUs are much faster without channels-last
+LARGE = 64  # on CPUs, kernel gradients of images with at least this side in pixels are faster without channels-last
 # `SharedKernel` is faster if the kernel is this many times as large as the layer's input and output together.
 MIN_KERNEL_TO_FACTORS = 4
 
@@ -30,7 +30,7 @@ class Switches:
     """Settings of all operations, global because autograd runs backward passes in its own threads."""
 
     reference = False  # whether forward passes use plain PyTorch operations, for comparisons
-    # False if only images need gradients: `SharedKernel` would otherwise add kernel gradients to `weight.grad`.
+    # False in a backward pass that needs only gradients of images, so that `weight.grad` does not change.
     weight_gradients = True
     image_gradients = True  # False for D's loss, which needs only gradients of weights
 
@@ -109,12 +109,12 @@ def torch_grad_input(gradient: Tensor, kernel: Tensor, rescaling: Rescaling) -> 
 
 
 def torch_grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling, side: int | None = None) -> Tensor:
-    """The gradient of `torch_convolve` with respect to `kernel`; `side`: 1 for 1x1 kernels, None for larger kernels."""
+    """The gradient of `torch_convolve` with respect to `kernel`; `side` is 1 for 1x1 kernels, else None."""
     if side is None and x.device.type == "cpu" and x.shape[-1] >= LARGE:
         x, gradient = x.contiguous(), gradient.contiguous()
     up, (fused_side, stride) = rescaling is Rescaling.up, products.side_and_stride(rescaling)
     features = (x.shape[1], gradient.shape[1]) if up else (gradient.shape[1], x.shape[1])
-    kernel = x.new_empty(*features, side or fused_side, side or fused_side)  # PyTorch reads only the kernel's shape
+    kernel = x.new_empty(*features, side or fused_side, side or fused_side)  # PyTorch reads only the shape
     strides, paddings, asked = [stride] * 2, [int(side != 1)] * 2, [False, True, False]
     backward = torch.ops.aten.convolution_backward
     gradients = backward(gradient, x, kernel, None, strides, paddings, [1, 1], up, [0, 0], 1, asked)
@@ -132,14 +132,14 @@ class Algorithm(NamedTuple):
     grad_input: Callable[[Tensor, Tensor, Rescaling], Tensor] | None = None
     grad_weight: Callable[[Tensor, Tensor, Rescaling], Tensor] | None = None
     prepare: Callable[[Tensor, Rescaling, float], Tensor] = fuse_resampling
-    only_scales: bool = True  # whether callers may scale x instead of the kernel, with Rescaling.same
+    only_scales: bool = True  # whether, without resampling, callers may scale x instead of the kernel
 
 
 REFERENCE = Algorithm(plain_convolve, prepare=lambda kernel, rescaling, scale: kernel * scale, only_scales=False)
 TORCH = Algorithm(torch_convolve)
 DIRECT = Algorithm(torch_convolve, torch_grad_input, torch_grad_weight)
 POINTWISE = Algorithm(torch_convolve, torch_grad_input, partial(torch_grad_weight, side=1))
-RGB = Algorithm(torch_convolve)  # marks layers that the Triton kernels of `rgb.py` compute
+RGB = Algorithm(torch_convolve)  # stands for the Triton kernels of `rgb.py`, which compute the layer
 DENSE = Algorithm(products.dense, products.dense_grad_input, products.dense_grad_weight)
 IM2COL = Algorithm(products.convolve, products.grad_input, products.grad_weight)
 PACKED = Algorithm(packed.convolve, packed.grad_input, packed.grad_weight, pack_kernel, only_scales=False)
@@ -152,10 +152,10 @@ def algorithm_for(x: Tensor, shape: torch.Size, rescaling: Rescaling) -> Algorit
         return REFERENCE
     wide = min(shape[:2]) >= WIDE
     if len(shape) == 2:
-        # With large kernels, DENSE is faster: `SharedKernel` sums the gradients of several passes in one product.
+        # DENSE is faster for large kernels, because `SharedKernel` computes the gradients of several passes together.
         return DENSE if wide else TORCH
     if x.device.type != "cpu":
-        # With few feature maps in 16 bits, packs of pixels (`packed.py`) are faster; image rows must have whole packs.
+        # PACKED is faster for few feature maps in a 16-bit dtype; image rows must divide into whole packs of pixels.
         packs = max(shape[:2]) <= packed.MAPS // 2 and x.dtype.itemsize == 2 and x.shape[-1] % (2 * packed.MAPS) == 0
         return POINTWISE if shape[-1] == 1 else PACKED if packs else DIRECT
     if shape[-1] > 1 and wide and x.dtype.itemsize >= 4 and x.shape[-1] <= CACHED:
@@ -179,7 +179,7 @@ class Kernel(NamedTuple):
 
 
 def share_kernel(kernel: Kernel) -> Kernel:
-    """Return the kernel; on CPUs, `SharedKernel` will compute the gradients of all the kernel's uses together."""
+    """On CPUs, pass the kernel through `SharedKernel`, which computes the gradients of all uses together."""
     tensor = kernel.tensor
     if not tensor.requires_grad or tensor.device.type != "cpu" or kernel.algorithm.grad_weight is None:
         return kernel

@@ -28,7 +28,7 @@ def serves(tensor: Tensor) -> bool:
 
 
 def activate(x: Tensor, bias: Tensor | None = None, rows: Rows | None = None) -> Tensor:
-    """Leaky ReLU: of `x` [N, C, …] in place or, with `bias` [C], of `x` + `bias` as a new tensor."""
+    """Without `bias`, apply leaky ReLU to `x` [N, C, …] in place; with `bias` [C], return that of `x` + `bias`."""
     if Switches.reference:
         return F.leaky_relu(x, LEAKY_SLOPE)
     if bias is None:
@@ -72,7 +72,7 @@ class ActivationAndNorm(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        """The gradient of x.  For y = scale * z (z: leaky ReLU), g = dL/dy: dL/dz = scale * (g - y * mean(g * y))."""
+        """The gradient of x.  With z = leaky ReLU, y = scale * z, g = dL/dy: dL/dz = scale * (g - y * mean(g * y))."""
         y, scale = ctx.saved_tensors
         if ctx.rows is not None:
             rows = ctx.rows() if ctx.needs_input_grad[1] else None
@@ -80,7 +80,7 @@ class ActivationAndNorm(torch.autograd.Function):
         wide, g = to_float32(y), to_float32(gradient)
         along = (g * wide).mean(1, keepdim=True)
         result = torch.addcmul(g, wide, along, value=-1).mul_(scale).to(gradient.dtype)
-        result = torch.ops.aten.leaky_relu_backward(result, y, LEAKY_SLOPE, True)  # y may replace z: equal signs
+        result = torch.ops.aten.leaky_relu_backward(result, y, LEAKY_SLOPE, True)  # y has the sign of z, which suffices
         return result, None, None
 
 

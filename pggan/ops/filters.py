@@ -10,10 +10,10 @@ from torch.autograd.function import once_differentiable
 
 from pggan.ops.convolution import Switches
 
-SIGMA = 10 / 127.5  # standard deviation of the bilateral filter's Gaussian, a colour distance: 10 of 255 levels
+SIGMA = 10 / 127.5  # in the bilateral filter, this colour distance (10 of 255 levels) gives the weight exp(-1/2)
 FACTOR = -1 / (2 * SIGMA**2)  # a neighbour's weight is exp(FACTOR * squared colour distance)
 ALL, FRONT, BACK = slice(None), slice(None, -1), slice(1, None)
-# Each entry has two slices of an image: pixels, and their neighbours in one of 4 directions.
+# Each entry is for one of 4 directions: a slice of pixels, and the slice of these pixels' neighbours.
 PAIRS = (
     ((..., ALL, FRONT), (..., ALL, BACK)),
     ((..., FRONT, ALL), (..., BACK, ALL)),
@@ -34,7 +34,7 @@ def blur(features: Tensor) -> Tensor:
 
 @cache  # cached, because launching several CUDA kernels is slow
 def low_pass_filter(side: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The kernel [1, 1, 3, 3] with sum 1; and at each pixel [R, R], 1 / (sum of the weights inside the image)."""
+    """The kernel [1, 1, 3, 3] of `blur`, and factors [R, R] that make up for the weights outside the image."""
     binomial = torch.tensor([0.25, 0.5, 0.25], device=device)
     kernel = torch.outer(binomial, binomial)[None, None]
     inside = F.conv2d(torch.ones(1, 1, side, side, device=device), kernel, padding=1)  # exact sums, even in TF32

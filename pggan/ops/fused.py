@@ -23,10 +23,10 @@ EPSILON = 1e-8  # added under square roots, in pixel norm (paper section 4.2) an
 WIDEST = 1024  # largest number of features that the kernels support, because a tile holds all features of a pixel
 TILE = 2048  # numbers that a Triton program holds at a time: 16 per thread
 IMAGE_TILE = 8192  # numbers that a program of the stddev kernel holds at a time: 4x4 pixels of 512 maps
-PROGRAMS = 512  # number of Triton programs in a sum over pixels: about 4 on each of an H200's 132 multiprocessors
-REASON_WIDTH = 120  # at most this many characters of Triton's error are quoted
+PROGRAMS = 512  # number of Triton programs that sum over pixels: about 4 on each of an H200's 132 multiprocessors
+REASON_WIDTH = 120  # messages quote at most this many characters of Triton's error
 
-Rows = Callable[[], Tensor]  # returns memory [PROGRAMS, …]; each Triton program adds its part of a gradient to one row
+Rows = Callable[[], Tensor]  # the function returns [PROGRAMS, …]: a row for each Triton program's part of a gradient
 
 
 @cache
@@ -40,7 +40,7 @@ def problem() -> str | None:
 
 
 def launch(name: str, programs: int, on: Tensor, *arguments: object, **constants: float) -> None:
-    """Launch `programs` programs of Triton kernel `name`, whose first argument is `on`, on the GPU of `on`.
+    """Launch the Triton kernel `name` in `programs` programs, on the GPU of `on`, which is the kernel's first argument.
 
     Raises StepFailed if Triton is missing or can't compile; training then continues with PyTorch's operations.
     """
@@ -52,7 +52,7 @@ def launch(name: str, programs: int, on: Tensor, *arguments: object, **constants
             getattr(triton_kernels, name)[(programs,)](on, *arguments, **constants, enable_fp_fusion=True)
     except Exception as error:
         text = (str(error) or type(error).__name__).strip().splitlines()[0]
-        if text.startswith("Triton Error [CUDA]"):  # an error of the GPU, such as too little memory
+        if text.startswith("Triton Error [CUDA]"):  # the GPU failed, for example for lack of memory, but Triton works
             raise
         if isinstance(error, CalledProcessError) or "C compiler" in text:
             text = "Triton needs a C compiler and Python's headers (apt-get install gcc python3-dev)"
@@ -94,7 +94,7 @@ def pixel_norm(x: Tensor) -> Tensor:
 
 
 class PixelSums:
-    """Sums of gradients over pixels, with reproducible bits: each Triton program has a row; `take` adds up the rows."""
+    """Sums gradients over pixels in a fixed order: each Triton program fills its own row; `take` adds up the rows."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self.parameters, self.used = parameters, set[int]()
@@ -109,7 +109,7 @@ class PixelSums:
         return torch.split(self.memory, self.sizes, 1)[number]
 
     def take(self, others: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """The gradients of all parameters: the sums over programs, plus autograd's gradients `others`."""
+        """Each parameter's gradient: the sum of the rows, plus the gradient in `others`, which autograd computed."""
         totals = () if self.memory is None else torch.split(self.memory.sum(0), self.sizes)
         found = list(others)
         for number in self.used:
@@ -121,7 +121,7 @@ class PixelSums:
 
 
 def bias_act_backward(y: Tensor, gradient: Tensor, scale: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
-    """The input's gradient in `BiasAct` or, with `scale`, in `bias_act_norm_`; adds the bias's gradient to `rows`."""
+    """The gradient of x in `BiasAct` or, with `scale`, in `bias_act_norm_`.  Adds the bias's gradient to `rows`."""
     gradient, y = dense(gradient), dense(y)
     result = torch.empty_like(gradient)
     pitch, most = (0, inf) if rows is None else (rows.stride(0), PROGRAMS)
@@ -130,7 +130,7 @@ def bias_act_backward(y: Tensor, gradient: Tensor, scale: Tensor | None = None, 
 
 
 class BiasAct(torch.autograd.Function):
-    """The leaky ReLU of x [N, C, …] + bias [C], differentiable twice; the bias's gradient is added to `rows()`."""
+    """Leaky ReLU of x [N, C, …] + bias [C], differentiable twice.  `backward` adds the bias's gradient to `rows()`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor, rows: Rows) -> Tensor:

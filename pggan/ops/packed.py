@@ -16,7 +16,7 @@ from torch import Tensor
 from pggan.core.architecture import Rescaling
 from pggan.ops.products import side_and_stride
 
-MAPS = 64  # largest number of feature maps of a pack
+MAPS = 64  # a pack has at most this many feature maps
 REACH = 3  # width of a packed kernel, in packs: the left neighbour, the pack itself and the right neighbour
 
 
@@ -27,7 +27,7 @@ def pack_size(outputs: int, inputs: int) -> int:
 
 @cache  # cached, because launching several CUDA kernels is slow
 def places(k: int, rescaling: Rescaling, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A 0-1 mask that places taps in a packed kernel: [small pack's pixels, REACH packs, large pack's pixels, taps].
+    """A mask, 1 where a packed kernel has a tap: [pixels of a small pack, REACH packs, pixels of a large pack, taps].
 
     At pixel a of the smaller image (input or output), tap t reads pixel a * stride + t - 1 of the larger image.
     """
@@ -53,7 +53,7 @@ def with_maps(images: Tensor, maps: int) -> Tensor:
 def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling) -> Tensor:
     """The convolution [N, I, H, W] -> [N, O, …] by a `kernel` that `pack_kernel` returned, plus `bias` [O]."""
     result = (_to_large if rescaling is Rescaling.up else _to_small)(x, kernel, bias, rescaling)
-    return result.detach()  # autograd does not allow activations to overwrite a view
+    return result.detach()  # no view, because activations overwrite the result
 
 
 def grad_input(gradient: Tensor, kernel: Tensor, rescaling: Rescaling) -> Tensor:
@@ -66,7 +66,7 @@ def grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling) -> Tensor:
     small, large = (x, gradient) if rescaling is Rescaling.up else (gradient, x)
     k, (side, stride) = pack_size(gradient.shape[1], x.shape[1]), side_and_stride(rescaling)
     small, large = with_maps(small, k * small.shape[1]), with_maps(large, k * stride * large.shape[1])
-    kernel = x.new_empty(small.shape[1], large.shape[1], side, REACH)  # PyTorch reads only the kernel's shape
+    kernel = x.new_empty(small.shape[1], large.shape[1], side, REACH)  # uninitialised: PyTorch reads only the shape
     backward, asked = torch.ops.aten.convolution_backward, [False, True, False]
     gradients = backward(small, large, kernel, None, [stride, 1], [1, 1], [1, 1], False, [0, 0], 1, asked)
     return gradients[1]  # type: ignore[no-any-return]

@@ -25,7 +25,7 @@ BLOCK = 32  # a Triton program computes BLOCK x BLOCK elements of one tap of a c
 class Transform(NamedTuple):
     """How Triton computes a convolution kernel from a weight; `triton_kernels` reads the integers in this order.
 
-    The kernel is the sum of copies**2 copies of the weight, moved down and right by -shift to copies - 1 - shift taps.
+    The kernel sums copies * copies shifted copies of the weight; the first shift, down and right, is -shift taps.
     A packed kernel holds this sum once for each pixel of a pack.
     """
 
@@ -33,14 +33,14 @@ class Transform(NamedTuple):
     columns: int
     height: int
     width: int
-    k: int  # pixels per pack (`packed.py`) in the smaller of input and output; 1 without packs
-    pixels: int  # pixels per pack in the larger of input and output; 1 without packs
+    k: int  # pixels per pack (`packed.py`) of the smaller image, input or output; 1 without packs
+    pixels: int  # pixels per pack of the larger image; 1 without packs
     stride: int
     copies: int
     shift: int
     taps: int  # side of the weight
     origin: int  # memory offset of the weight's first tap or, in a mirrored kernel, last tap
-    row_step: int  # memory stride of the weight's dimension 0 or, with upsampling, of dimension 1
+    row_step: int  # memory step between the weight's output maps or, with upsampling, input maps
     column_step: int
     tap_step: int
     factor: float  # multiplies the sum of copies
@@ -51,7 +51,7 @@ class Transform(NamedTuple):
 
     @property
     def tiles(self) -> tuple[int, int]:
-        """Two numbers of Triton programs: for the kernel, and for the weight's gradient."""
+        """How many Triton programs make the kernel, and how many compute the weight's gradient."""
         rows, height, width, columns = self.shape
         of_kernel = height * width * ceil(rows / BLOCK) * ceil(columns / BLOCK)
         return of_kernel, self.taps**2 * ceil(self.rows / BLOCK) * ceil(self.columns / BLOCK)
@@ -60,7 +60,7 @@ class Transform(NamedTuple):
 def transform_of(
     weight: Tensor, inputs: int, scale: float, rescaling: Rescaling = Rescaling.same, k: int | None = None
 ) -> Transform:
-    """The `Transform` from a weight's first `inputs` input maps to a kernel; `k`: pixels per pack (None: no packs)."""
+    """How to make a kernel from a weight's first `inputs` input maps; `k` is the number of pixels per pack, or None."""
     taps, step = (weight.shape[3], weight.stride(3)) if weight.ndim == 4 else (1, 1)
     side, stride = side_and_stride(rescaling) if rescaling is not Rescaling.same else (taps, 1)
     packs = (k, k * stride) if k else (1, 1)
@@ -75,7 +75,7 @@ def transform_of(
 
 
 def map_of_ones(weight: Tensor, scale: float) -> Transform:
-    """The `Transform` that convolves a 4x4 map of ones by the weight of the last input map; result: [O, 4, 4, 1]."""
+    """The `Transform` whose result [O, 4, 4, 1] is a 4x4 map of ones, convolved by the weight of the last input map."""
     (outputs, inputs), step = weight.shape[:2], weight.stride(3)
     origin = (inputs - 1) * weight.stride(1) + 8 * step
     return Transform(outputs, 1, 4, 4, 1, 1, 1, 4, 1, 3, origin, weight.stride(0), 1, -step, scale)
@@ -118,7 +118,7 @@ class Plan:
         return [part.view(one.shape).permute(0, 3, 1, 2) for part, one in parts]
 
     def gradients(self, parts: Sequence[Sequence[Tensor]]) -> Tensor:
-        """The gradients of all weights in one float32 tensor; `parts`: for each kernel, one gradient per use."""
+        """The gradients of all weights in one float32 tensor; `parts[i]`: kernel i's gradients, one per convolution."""
         uses = max(map(len, parts))
         missing = [(uses - len(kernel)) * size for kernel, size in zip(parts, self.sizes, strict=True)]
         zeros = next(chain(*parts)).new_zeros(max(missing))
@@ -133,7 +133,7 @@ class Plan:
 
 
 class Prepare(torch.autograd.Function):
-    """Makes all convolution kernels.  `backward` needs the kernels' gradients, which layers append to `asides`."""
+    """Makes all convolution kernels.  Layers append the kernels' gradients to `asides`, for `backward`."""
 
     @staticmethod
     def forward(
@@ -165,8 +165,8 @@ def prepare_together(
 ) -> Iterator[tuple[list[tuple[Tensor, list[Tensor]]], list[tuple[Tensor, Rows]]]]:
     """Make all convolution kernels in one Triton launch; yield the kernels and the parameters of each request.
 
-    Each kernel comes with a list for the kernel's gradients, and each parameter with memory for the parameter's
-    gradient.  `plans` is a cache, because a CUDA graph can't copy tables to the GPU.
+    Each kernel comes with a list that collects the kernel's gradients; each parameter, with a function that returns
+    memory for the parameter's gradient.  `plans` keeps tables on the GPU, because a CUDA graph can't copy tables there.
     """
     about = tuple((request.weight.data_ptr(), request.transforms) for request in requests)
     plan = plans[about] = plans.get(about) or Plan(requests)

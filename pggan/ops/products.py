@@ -79,7 +79,7 @@ def _is_dense(matrices: Tensor) -> bool:
 
 
 class LinearMap(torch.autograd.Function):
-    """The result of `function(constant, *x)`, which has to be linear in tensors x; differentiable any number of times.
+    """Computes `function(constant, *x)`, which has to be linear in the tensors x.  Supports gradients of any order.
 
     `adjoint(constant, *gradients)` returns the gradients of x.
     """
@@ -89,7 +89,7 @@ class LinearMap(torch.autograd.Function):
         result = function(constant, *x)
         ctx.save_for_backward(constant)
         ctx.functions = adjoint, function
-        ctx.set_materialize_grads(isinstance(result, tuple))  # in a tuple, zeros replace missing gradients
+        ctx.set_materialize_grads(isinstance(result, tuple))  # of several results, missing gradients become zeros
         return result
 
     @staticmethod
@@ -174,7 +174,7 @@ def empty(like: Tensor, *shape: int) -> Tensor:
 def _multiply(windows: Tensor, matrix: Tensor, large: Tensor, rescaling: Rescaling) -> Tensor:
     _, stride = side_and_stride(rescaling)
     result = empty(large, len(large), matrix.shape[1], large.shape[2] // stride, large.shape[3] // stride)
-    mm(windows, matrix, out=_pixels(result))  # not a view of the product, because activations overwrite the result
+    mm(windows, matrix, out=_pixels(result))  # `result` is no view, because activations overwrite `result`
     return result
 
 

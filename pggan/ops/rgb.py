@@ -25,7 +25,7 @@ class Layer(NamedTuple):
     to_rgb: bool
     scale: float  # multiplies the weight
     dtype: torch.dtype  # dtype of the feature maps
-    rows: Sequence[Rows]  # memory for the gradients of weight and bias
+    rows: Sequence[Rows]  # functions that return memory for the gradients of weight and bias
 
 
 def steps(images: Tensor, weight: Tensor, layer: Layer) -> tuple[int, ...]:

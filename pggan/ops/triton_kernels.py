@@ -59,7 +59,7 @@ def bias_act_backward(
             s = tl.load(scale + row, mask=row < pixels, other=0.0)
             along = tl.sum(g * features, 1) / C
             g = (g - features * along[:, None]) * s[:, None]
-        g = tl.where(features > 0, g, g * SLOPE)  # y > 0 where z > 0, because the scale is positive
+        g = tl.where(features > 0, g, g * SLOPE)  # y has the sign of z, because the scale is positive
         tl.store(result + places, g, mask=inside)
         total += g
     if sums is not None:
@@ -131,7 +131,7 @@ def narrow(
     """Convolve the feature maps wide [P, C] by 1x1 to images `result`, plus bias; compute weight and bias gradients.
 
     If y [P, C] is given, wide is first multiplied by the derivative of the leaky ReLU whose result is y.
-    Each program adds its part of the gradients to a row of of_weight and of of_bias (sums of wide or, without y, of x).
+    Each program adds its part of the gradients to one row of of_weight and to one row of of_bias.
     """
     program, number = tl.program_id(0), tl.arange(0, 4)
     column, used = tl.arange(0, COLUMNS), number[None, :] < CHANNELS
@@ -219,9 +219,9 @@ def stddev(
 
 
 # `table` has one row for each convolution kernel: the integers of a `preparation.Transform`, then four offsets.
-# Two offsets are for `prepare`: the number of the kernel's first Triton program, and the kernel's start in memory.
-# Two offsets are for `gradients`: the first Triton program's number, and the start of the gradient in memory.
-# Each Triton program finds its row's number in `owners`, and computes BLOCK x BLOCK elements of one tap.
+# The first and third offset are the numbers of the row's first Triton program in `prepare` and in `gradients`.
+# The second and fourth offset say where in memory the kernel and the weight's gradient begin.
+# `owners` has the row number of each Triton program.  A program computes BLOCK x BLOCK elements of one tap.
 
 FIELDS = tl.constexpr(18)  # number of integers in each row of `table`
 
@@ -235,7 +235,7 @@ def _block(tile, rows, columns, BLOCK: tl.constexpr):
 
 @triton.jit
 def _copies(source, x0, x1, y, place0, place1, inside0, inside1, copies, shift, taps, step):
-    """A tile of the sum of shifted copies of a weight."""
+    """Add up copies * copies shifted copies of a weight; return one tile of the sum."""
     value = tl.zeros((x0.shape[0], x1.shape[0]), tl.float32)
     x, inside = x0[:, None] + x1[None, :], inside0[:, None] & inside1[None, :]
     for number in range(copies * copies):
@@ -248,7 +248,7 @@ def _copies(source, x0, x1, y, place0, place1, inside0, inside1, copies, shift, 
 
 @triton.jit
 def prepare(table, factors, owners, addresses, result, BLOCK: tl.constexpr):
-    """Make convolution kernels in `result` from the weights at the memory `addresses`."""
+    """Make convolution kernels from the weights at the memory `addresses`, and write the kernels to `result`."""
     entry = tl.load(owners + tl.program_id(0))
     row = table + entry * FIELDS
     rows, columns, height, width = tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)
@@ -259,7 +259,7 @@ def prepare(table, factors, owners, addresses, result, BLOCK: tl.constexpr):
     tap, r, c = _block(tl.program_id(0) - tl.load(row + 14), k * rows, pixels * columns, BLOCK)
     y, pack = tap // width, tap % width
     # At pixel a of the smaller image (input or output), tap x reads pixel a * stride + x - 1 of the larger image.
-    # So tap x reads pixel b of `pack` if x = x0 + x1, with x0 = 1 - a * stride and x1 = (pack - 1) * pixels + b.
+    # Tap x0 + x1 reads pixel b of `pack`, because x0 = 1 - a * stride, and x1 = (pack - 1) * pixels + b.
     x0, x1 = 1 - r // rows * stride, (pack - 1) * pixels + c // columns
     place0, place1 = r % rows * row_step, c % columns * column_step
     in0, in1 = r < k * rows, c < pixels * columns
@@ -274,7 +274,7 @@ def prepare(table, factors, owners, addresses, result, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["uses"])
 def gradients(table, factors, owners, parts, result, uses, BLOCK: tl.constexpr):
-    """Set `result` to the gradients of all weights.  `parts`: `uses` gradients of each kernel, which are summed."""
+    """Set `result` to the gradients of all weights.  `parts` has `uses` gradients of each kernel, to be added up."""
     entry = tl.load(owners + tl.program_id(0))
     row = table + entry * FIELDS
     rows, columns, height, width = tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)
@@ -288,7 +288,7 @@ def gradients(table, factors, owners, parts, result, uses, BLOCK: tl.constexpr):
     for number in range(uses * k * copies * copies):
         use, a = number // (k * copies * copies), number // (copies * copies) % k
         y, x = r * 0 + tap // taps + number // copies % copies - shift, tap % taps + number % copies - shift
-        pixel = c * 0 + a * stride + x - 1 + pixels  # index of a pixel in a row of REACH packs
+        pixel = c * 0 + a * stride + x - 1 + pixels  # index of a pixel, counted from the left neighbour pack's start
         at = ((((use * k + a) * rows + r) * height + y) * width * pixels)[:, None] + pixel[None, :]
         valid = inside & ((y >= 0) & (y < height))[:, None] & ((pixel >= 0) & (pixel < width * pixels))[None, :]
         at = at * columns + c[None, :]

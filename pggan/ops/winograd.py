@@ -22,7 +22,7 @@ from pggan.ops.products import LinearMap, bmm, empty, mm, prefers_onednn
 LARGE_MAP = 36  # oneDNN is faster than MKL if the matrix has at least this many rows or columns
 CHUNK = 2**21  # numbers in Winograd's domain to compute at a time: as many as fit into the CPU's cache
 
-# In one dimension, PIXELS maps 6 pixels to Winograd's domain, TAPS maps 3 taps, RESULT maps products to 4 pixels.
+# In one dimension, PIXELS maps 6 pixels to Winograd's domain, TAPS maps 3 taps to it, RESULT maps products to 4 pixels.
 PIXELS = (
     (4, 0, -5, 0, 1, 0),
     (0, -4, -4, 1, 1, 0),
@@ -41,8 +41,8 @@ TAPS = (
 )
 RESULT = ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1))
 DOUBLED = ((1, 0, 0, 0), (0, 1, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 1, 0), (0, 0, 0, 1))  # 4 pixels become 6
-HALVED = ((0.5, 0.5, 0, 0), (0, 0, 0.5, 0.5))  # box pooling of 4 pixels to 2
-ALWAYS_0 = 2  # index of the number in Winograd's domain that is 0 after upsampling, and that box pooling does not use
+HALVED = ((0.5, 0.5, 0, 0), (0, 0, 0.5, 0.5))  # box pooling: 4 pixels become 2
+ALWAYS_0 = 2  # index in Winograd's domain that the fused forms skip: 0 after upsampling, and unused by box pooling
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling) -> Tensor:
 def _chunks(images: Tensor, kernel: Tensor, tile: int) -> Iterator[slice]:
     numbers = images[0, 0].numel() // tile**2 * len(kernel) * max(kernel.shape[1:])  # per image, in Winograd's domain
     numbers //= 2 if prefers_onednn() else 1  # with oneDNN, chunks of twice the size are faster
-    size = ceil(len(images) / max(round(len(images) * numbers / CHUNK), 1))  # few chunks, as each reads the kernel
+    size = ceil(len(images) / max(round(len(images) * numbers / CHUNK), 1))  # fewer chunks read the kernel less often
     return (slice(start, start + size) for start in range(0, len(images), size))
 
 
@@ -161,7 +161,7 @@ def _add_tiles(pixels: Tensor, images: Tensor, m: Maps) -> None:
     down, right, stride = height // m.stride, width // m.stride, m.stride
     tiles = pixels.view(m.window, m.window, count, down, right, features).permute(2, 3, 0, 4, 1, 5)
     parts = [slice(first, min(first + stride, m.window)) for first in range(0, m.window, stride)]
-    more = len(parts) - 1  # number of following tiles (in a row, and in a column) that a tile overlaps
+    more = len(parts) - 1  # down and right, a tile overlaps the next `more` tiles
     padded = pixels.new_zeros(count, down + more, stride, right + more, stride, features)
     for i, rows in enumerate(parts):
         for j, columns in enumerate(parts):

@@ -26,7 +26,7 @@ class BatchPartition:
     stddev_group: int
     elastic: bool
     configured_micro_batch_size: int | None  # largest number of images in a backward pass; None: no limit
-    most_chunks: int = 4  # with `elastic`, a batch has at most this many chunks, or more if micro-batches are small
+    most_chunks: int = 4  # with `elastic`, a batch has more chunks than this only if micro-batches are limited
 
     def chunk_size(self, batch: int) -> int:
         """The number of images in a chunk, for a batch of `batch` images; the last chunk may have fewer."""
@@ -63,10 +63,10 @@ class BatchPartition:
         """Raise UserError unless all ranks get whole groups of minibatch stddev and, if not `elastic`, equally many."""
         unit = min(self.stddev_group, batch) * (1 if self.elastic else self.world_size)
         if batch % unit:
-            problem = f"A batch of {batch} does not divide into whole groups (model.stddev_group={self.stddev_group})"
+            problem = f"The batch does not divide into groups (batch {batch}, model.stddev_group={self.stddev_group})"
             ranks = f"each of {self.world_size} ranks needs equally many groups"
             problem += "." if self.elastic or self.world_size == 1 else f"; {ranks}."
-            raise UserError(problem, f"Change the number of ranks, or make the batch a multiple of {unit}.")
+            raise UserError(problem, f"Change the number of ranks, or choose a batch with this divisor: {unit}.")
         if self.elastic and self.chunks(batch) < self.world_size:
             problem = f"A batch of {batch} has {self.chunks(batch)} chunks, too few for {self.world_size} ranks."
             raise UserError(problem, "Use fewer ranks, a larger schedule.batch=, or more distributed.elastic_chunks=.")

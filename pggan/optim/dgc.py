@@ -50,7 +50,7 @@ class DgcReducer(GradientReducer):
         agreed = torch.cat([sums, (~torch.isfinite(buffer.flat.sum())).float()[None]])
         self.group.wait(self.group.start(dist.all_reduce, agreed))
         finite, count = agreed[-1] == 0, max(round(self._share * len(gradient)), 1)
-        # The loss was multiplied by the loss scale / number of ranks, so `select` divides the gradient by this factor.
+        # `select` divides gradients by (loss scale / number of ranks), because the loss was multiplied by this factor.
         scale = torch.ones_like(agreed[-1]) if trainable.scale is None else trainable.scale
         compressor = self._compressor(trainable.name.lower(), len(gradient))
         message = compressor.select(gradient, count, finite, scale / self.group.world_size)
@@ -59,7 +59,7 @@ class DgcReducer(GradientReducer):
 
         def wait() -> Tensor:
             self.group.wait(work)
-            set_mean(gradient, messages, count).mul_(scale)  # because `Descent` divides by the loss scale
+            set_mean(gradient, messages, count).mul_(scale)  # scaled, because `Descent` divides by the loss scale
             sums.copy_(torch.where(finite, agreed[:-1], torch.nan))
             return buffer.attach(buffer.flat)
 
@@ -79,7 +79,7 @@ class DgcReducer(GradientReducer):
         return {EXTRA_STATE: tensors} if tensors and self.group.is_main else {}
 
     def load_extra_state(self, state_dicts: StateDicts) -> None:
-        """Load each rank's tensors or, if the number of ranks has changed, their mean over ranks."""
+        """Load this rank's tensors or, if the number of ranks has changed, the mean of all ranks' tensors."""
         saved = state_dicts.get(EXTRA_STATE, {})
         networks, ranks = ({key.split("/")[part] for key in saved} for part in (0, 1))
         self._compressors.clear()
@@ -108,7 +108,7 @@ class Descent(Adam):
 
 
 class Compressor:
-    """Chooses the entries of one network's updates to send; keeps the residual (updates not sent yet)."""
+    """Chooses which entries of one network's updates to send, and keeps the other entries, the residual, for later."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         self.residual = torch.zeros(size, device=device)  # updates not sent yet, divided by the learning rate
@@ -118,7 +118,7 @@ class Compressor:
         self.tensors = {"residual": self.residual, "exp_avg_sq": self.exp_avg_sq, "steps": moments["step"]}
 
     def select(self, gradient: Tensor, count: int, finite: Tensor, divisor: Tensor) -> Tensor:
-        """Add Adam's update of `gradient` / `divisor` to the residual; move `count` large entries to a message.
+        """Add Adam's update for `gradient` / `divisor` to the residual; take out `count` large entries as a message.
 
         `gradient` is overwritten.  If `finite` is false, the residual does not change, and the message is invalid.
         """
@@ -134,7 +134,7 @@ class Compressor:
 
 
 def share_to_send(ratio: float, warmup_images: int, since: int) -> float:
-    """The share of entries to send after `since` images of a phase: 1/4, 1/16 … and, after `warmup_images`, `ratio`."""
+    """The share of entries to send after `since` images of a phase; it falls from 1/4 to `ratio` in `warmup_images`."""
     larger = [share for share in (WARMUP_FACTOR**-power for power in range(1, 20)) if share > ratio]
     return larger[since * len(larger) // warmup_images] if since < warmup_images and larger else ratio
 
@@ -151,11 +151,11 @@ def pack(indices: Tensor, values: Tensor, size: int) -> Tensor:
 
 
 def set_mean(vector: Tensor, messages: Tensor, count: int) -> Tensor:
-    """Set `vector` [P] to the mean over all ranks' `messages` [n, bytes], each with `count` entries of its vector."""
+    """Set `vector` [P] to the mean of all ranks' vectors.  Each of `messages` [n, bytes] has `count` entries of one."""
     vector.zero_()
     starts = torch.arange(0, len(vector), BLOCK, device=vector.device)
     sizes = [4 * len(starts), 2 * count, count]
-    for message in messages:  # Ranks get equal bits: the order of ranks is fixed, and a message has no index twice.
+    for message in messages:  # All ranks get equal bits: the order of ranks is fixed, and a message has no index twice.
         inside, places, values = torch.split(message[: sum(sizes)], sizes)
         # With `output_size`, `repeat_interleave` does not wait for the GPU.
         blocks = starts.repeat_interleave(inside.view(torch.int32), output_size=count)

@@ -39,7 +39,7 @@ class FlatBuffer:
 
     def _views(self, flat: Tensor) -> list[Tensor]:
         starts = accumulate((weight.numel() for weight in self.weights), initial=int(flat.storage_offset()))
-        # Views with the weights' strides (often channels-last) make copies between gradients and `flat` fast.
+        # Views have the weights' strides (often channels-last), so that copies between gradients and `flat` are fast.
         places = zip(self.weights, starts, strict=False)
         return [flat.as_strided(weight.shape, weight.stride(), start) for weight, start in places]
 
@@ -66,7 +66,7 @@ class GradientReducer:
         return lambda: sums
 
     def extra_state(self) -> StateDicts:
-        """The reducer's own tensors for a checkpoint, only on rank 0; all ranks must call this method."""
+        """The reducer's own tensors for a checkpoint; {} on all ranks but 0.  All ranks must call this method."""
         return {}
 
     def load_extra_state(self, state_dicts: StateDicts) -> None:

@@ -27,7 +27,7 @@ class Trainable:
     """A network, its optimizer, and its loss scale."""
 
     def __init__(self, name: str, network: ProgressiveNetwork, *, half: bool) -> None:
-        """`name`: G or D.  `half`: whether losses are scaled, for float16."""
+        """`name` is G or D.  With `half`, losses are scaled, because training in float16 needs this."""
         device = network.weights[0].device
         self.name, self.network, self.optimizer = name, network, Adam(network.weights)
         self.adaptive_p: AdaptiveP | None = None  # ADA's augmentation probability; None for G and without ADA
@@ -60,7 +60,7 @@ class Trainable:
             self.since_scaling.add_(1).mul_(~(wrong | grown))
 
     def zero_grad(self) -> None:
-        """Set gradients to None, not 0: Adam updates all weights that have a gradient."""
+        """Set gradients to None, not 0, because Adam would also change weights whose gradient is 0."""
         for weight in self.network.weights:
             weight.grad = None
 
@@ -96,7 +96,7 @@ class State:
         return state_dicts
 
     def load_state_dict(self, state_dicts: StateDicts) -> None:
-        """Load a checkpoint; raises RuntimeError if tensors do not fit.  ADA's p and the loss scale may be missing."""
+        """Load a checkpoint, which may lack ADA's p and the loss scale.  Raises RuntimeError if tensors do not fit."""
         self.g.network.load_state_dict(state_dicts["generator"])
         self.d.network.load_state_dict(state_dicts["discriminator"])
         self.g_ema.load_state_dict(state_dicts["generator_ema"])
@@ -110,7 +110,7 @@ class State:
 
 
 def new_state(architecture: Architecture, seed: int, device: torch.device, *, half: bool = False) -> State:
-    """New state; `seed` draws weights, except an `OwnDiscriminator`'s; `half`: whether float16 losses are scaled."""
+    """New state; `seed` draws weights, except an `OwnDiscriminator`'s.  With `half`, losses are scaled for float16."""
     with torch.device(device):
         generator, discriminator = Generator(architecture), new_discriminator(architecture)
         g_ema = Generator(architecture)  # deepcopy(generator) would corrupt memory if tensors are PyTorch's FakeTensors

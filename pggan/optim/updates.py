@@ -52,7 +52,7 @@ class Adam:
 
 
 def new_moments(weight: Tensor) -> dict[str, Tensor]:
-    """Adam's state of a weight before the first step."""
+    """Adam's moments and step count of a weight, all 0."""
     return {
         "step": torch.zeros((), dtype=torch.float32, device=weight.device),
         "exp_avg": torch.zeros_like(weight, requires_grad=False),
@@ -61,7 +61,7 @@ def new_moments(weight: Tensor) -> dict[str, Tensor]:
 
 
 def in_memory_order(weight: Tensor) -> Tensor:
-    """A contiguous view of a channels-last tensor: on CPUs, PyTorch's fused Adam copies gradients of other layouts."""
+    """A contiguous view of a channels-last tensor, because PyTorch's fused Adam on CPUs copies other layouts."""
     return weight.permute(0, 2, 3, 1) if weight.ndim == 4 else weight
 
 
