@@ -40,7 +40,7 @@ class Prepared(NamedTuple):
     kernel: Kernel
     bias: Tensor
     sums: Tensor | None = None  # only in `ConvWithStddev`: what a stddev of 1 adds to the result, [O, 4, 4]
-    rows: Sequence[Rows] = ()  # each function returns memory for a gradient: the bias's or, in RGB layers, the weight's
+    rows: Sequence[Rows] = ()  # each function returns memory for a gradient: of the bias, or of an RGB layer's weight
 
 
 Key = tuple["Equalized", Algorithm, float]

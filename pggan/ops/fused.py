@@ -1,4 +1,4 @@
-"""Launches Triton kernels: activations, pixel norm, fades and the minibatch stddev, in one pass over memory each.
+"""Launches Triton kernels, each with one pass over memory: activations, pixel norm, fades and minibatch stddev.
 
 Shapes: N batch size, C features, H height, W width.
 """
@@ -152,7 +152,7 @@ class BiasAct(torch.autograd.Function):
 
 
 def blend(alpha: Tensor, old: Tensor, new: Tensor) -> Tensor:
-    """The blend (1 - alpha) * old + alpha * new of tensors [N, C, …], with a scalar alpha []."""
+    """The blend (1 - alpha) * old + alpha * new of tensors [N, C, …]; alpha [] is a scalar tensor."""
     if not old.is_contiguous() or not new.is_contiguous():  # the kernel needs the same layout for `old` and `new`
         old, new = dense(old), dense(new)
     result = torch.empty_like(new)

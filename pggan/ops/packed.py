@@ -53,7 +53,7 @@ def with_maps(images: Tensor, maps: int) -> Tensor:
 def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling) -> Tensor:
     """The convolution [N, I, H, W] -> [N, O, …] by a `kernel` that `pack_kernel` returned, plus `bias` [O]."""
     result = (_to_large if rescaling is Rescaling.up else _to_small)(x, kernel, bias, rescaling)
-    return result.detach()  # no view, because activations overwrite the result
+    return result.detach()  # no view, because autograd does not let activations overwrite a view
 
 
 def grad_input(gradient: Tensor, kernel: Tensor, rescaling: Rescaling) -> Tensor:

@@ -25,7 +25,7 @@ BLOCK = 32  # a Triton program computes BLOCK x BLOCK elements of one tap of a c
 class Transform(NamedTuple):
     """How Triton computes a convolution kernel from a weight; `triton_kernels` reads the integers in this order.
 
-    The kernel sums copies * copies shifted copies of the weight; the first shift, down and right, is -shift taps.
+    The kernel sums up `copies`**2 copies of the weight, shifted down and right; the first shift is -`shift` taps.
     A packed kernel holds this sum once for each pixel of a pack.
     """
 
@@ -60,7 +60,7 @@ class Transform(NamedTuple):
 def transform_of(
     weight: Tensor, inputs: int, scale: float, rescaling: Rescaling = Rescaling.same, k: int | None = None
 ) -> Transform:
-    """How to make a kernel from a weight's first `inputs` input maps; `k` is the number of pixels per pack, or None."""
+    """How to make a kernel from a weight's first `inputs` input maps; `k`: pixels per pack, or None without packs."""
     taps, step = (weight.shape[3], weight.stride(3)) if weight.ndim == 4 else (1, 1)
     side, stride = side_and_stride(rescaling) if rescaling is not Rescaling.same else (taps, 1)
     packs = (k, k * stride) if k else (1, 1)
@@ -165,8 +165,8 @@ def prepare_together(
 ) -> Iterator[tuple[list[tuple[Tensor, list[Tensor]]], list[tuple[Tensor, Rows]]]]:
     """Make all convolution kernels in one Triton launch; yield the kernels and the parameters of each request.
 
-    Each kernel comes with a list that collects the kernel's gradients; each parameter, with a function that returns
-    memory for the parameter's gradient.  `plans` keeps tables on the GPU, because a CUDA graph can't copy tables there.
+    Each kernel comes with a list that collects the kernel's gradients.  Each parameter comes with a function that
+    returns memory for the parameter's gradient.  `plans` keeps tables on the GPU: a CUDA graph can't copy them there.
     """
     about = tuple((request.weight.data_ptr(), request.transforms) for request in requests)
     plan = plans[about] = plans.get(about) or Plan(requests)

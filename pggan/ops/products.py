@@ -89,7 +89,7 @@ class LinearMap(torch.autograd.Function):
         result = function(constant, *x)
         ctx.save_for_backward(constant)
         ctx.functions = adjoint, function
-        ctx.set_materialize_grads(isinstance(result, tuple))  # of several results, missing gradients become zeros
+        ctx.set_materialize_grads(isinstance(result, tuple))  # with several results, missing gradients become zeros
         return result
 
     @staticmethod

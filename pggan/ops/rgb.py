@@ -1,4 +1,4 @@
-"""Triton layers that turn images of up to 4 channels into feature maps and back, in one pass over memory each.
+"""Triton layers from images of up to 4 channels to feature maps, and back; each layer passes over memory once.
 
 Images are float32 in any memory layout, feature maps are channels-last.
 Shapes: N batch size, C channels, F feature maps, H height, W width.
@@ -74,7 +74,7 @@ class FromRgb(torch.autograd.Function):
 
 
 class FromRgbGradient(torch.autograd.Function):
-    """`FromRgb`'s backward pass: returns the images' gradient; adds weight and bias gradients to `layer.rows`."""
+    """`FromRgb`'s backward pass: returns the gradient of images, and adds weight and bias gradients to `layer.rows`."""
 
     @staticmethod
     def forward(  # noqa: PLR0917 - autograd accepts no keyword arguments

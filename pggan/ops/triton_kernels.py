@@ -71,7 +71,7 @@ def bias_act_backward(
 
 @triton.jit(do_not_specialize=["pixels"])
 def blend(old, new, alpha, result, pixels, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Set result [P, C] to (1 - alpha) * old + alpha * new, with a scalar alpha []; exact if alpha is 0 or 1."""
+    """Set result [P, C] to (1 - alpha) * old + alpha * new; exact if alpha [] is 0 or 1."""
     _, _, places, inside = _tile(tl.program_id(0), pixels, C, ROWS, COLUMNS)
     a = tl.load(alpha)
     first = tl.load(old + places, mask=inside, other=0.0).to(tl.float32)

@@ -42,7 +42,6 @@ class BatchPartition:
         return self.chunk_size(batch) if self.elastic else self.configured_micro_batch_size
 
     def chunks(self, batch: int) -> int:
-        """The number of chunks of a batch of `batch` images."""
         return -(-batch // self.chunk_size(batch))
 
     def chunks_of(self, rank: int, batch: int) -> range:

@@ -118,9 +118,9 @@ class Compressor:
         self.tensors = {"residual": self.residual, "exp_avg_sq": self.exp_avg_sq, "steps": moments["step"]}
 
     def select(self, gradient: Tensor, count: int, finite: Tensor, divisor: Tensor) -> Tensor:
-        """Add Adam's update for `gradient` / `divisor` to the residual; take out `count` large entries as a message.
+        """Add Adam's update for `gradient` / `divisor` to the residual; remove and return `count` large entries.
 
-        `gradient` is overwritten.  If `finite` is false, the residual does not change, and the message is invalid.
+        `gradient` is overwritten.  If `finite` is false, the residual does not change, and the result is invalid.
         """
         self.residual.grad = gradient
         self.adam.step(-1.0, (~finite).float(), divisor)  # with learning rate -1, Adam adds the update to the residual
@@ -134,7 +134,7 @@ class Compressor:
 
 
 def share_to_send(ratio: float, warmup_images: int, since: int) -> float:
-    """The share of entries to send after `since` images of a phase; it falls from 1/4 to `ratio` in `warmup_images`."""
+    """The share of entries to send after `since` images of a phase: 1/4 at first, `ratio` after `warmup_images`."""
     larger = [share for share in (WARMUP_FACTOR**-power for power in range(1, 20)) if share > ratio]
     return larger[since * len(larger) // warmup_images] if since < warmup_images and larger else ratio
 
@@ -151,7 +151,7 @@ def pack(indices: Tensor, values: Tensor, size: int) -> Tensor:
 
 
 def set_mean(vector: Tensor, messages: Tensor, count: int) -> Tensor:
-    """Set `vector` [P] to the mean of all ranks' vectors.  Each of `messages` [n, bytes] has `count` entries of one."""
+    """Set `vector` [P] to the mean of all ranks' vectors; `messages` [n, bytes] has `count` entries of each vector."""
     vector.zero_()
     starts = torch.arange(0, len(vector), BLOCK, device=vector.device)
     sizes = [4 * len(starts), 2 * count, count]
