@@ -30,7 +30,7 @@ STATE_TENSORS_FILE = "state.safetensors"
 CHECKSUM = "sha256"  # this entry of state.json is the checksum of all other entries
 NETWORKS = ("generator", "discriminator", "generator_ema")
 COMPONENTS = (*NETWORKS, "optimizer_g", "optimizer_d", "grad_scaler")
-NEWEST, BEST = "newest", "best"  # values of checkpoint=; the entry BEST in state.json marks a new best checkpoint
+NEWEST, BEST = "newest", "best"  # values of checkpoint=
 CONFIG_FILE = "config.yaml"  # every run directory has this file, so it identifies a run
 OUTPUTS = Path("outputs")  # run directories are here by default
 EVENTS = "events.out.tfevents.*"  # TensorBoard reads these files in a run directory

@@ -27,8 +27,10 @@ REMEDIES = {
     "`pggan prepare`: use crop= to crop images. `pggan train`: use checkpoint.keep= to keep more checkpoints.": "keep",
     "model.features=efficientnet-lite0 loads weights from an installed package.": "model.features_weights",
     "The generator has no noise inputs.": "model.noise",
-    "pggan always uses the value of the paper.": "gradients.clip loss.drift loss.penalty_resolution model.fmap_decay"
-    " model.latent_size optimizer optimizer.beta1 optimizer.beta2 optimizer.epsilon optimizer.reset_at_phase",
+    "pggan always uses the value of the paper.": "loss.drift loss.penalty_resolution model.fmap_decay model.latent_size",
+    "Gradients are never clipped, as in the paper.": "gradients.clip",
+    "pggan always uses Adam with the values of the paper.": "optimizer optimizer.beta1 optimizer.beta2"
+    " optimizer.epsilon optimizer.reset_at_phase",
     "Set precision= to one value.": "precisions",
     "To upload the folder, run: hf upload USER/NAME FOLDER, with --private for a private repository.": "private push",
     "`pggan prepare` always writes report.json into the pyramid.": "report",

@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 from subprocess import PIPE, Popen
 from threading import Event, Thread
 
-# The guard process runs this program, which kills a rank that has sent no byte for `timeout` seconds.
-# The guard counts seconds itself, because a clock goes on while the machine is suspended.
+# A second process runs this program, which kills a rank that has sent no byte for `timeout` seconds.
+# The program counts seconds itself, because a clock goes on while the machine is suspended.
 GUARD = """
 import os, select, signal, sys
 rank, timeout, silent = int(sys.argv[1]), float(sys.argv[2]), 0
@@ -28,7 +28,7 @@ os.kill(rank, signal.SIGKILL)
 
 @contextmanager
 def killed_if_stopped(timeout: float) -> Iterator[None]:
-    """A guard process kills this process if SIGSTOP stops this process for `timeout` seconds in the `with` block."""
+    """A second process kills this process if SIGSTOP stops this process for `timeout` seconds in the `with` block."""
     command = [sys.executable, "-IS", "-c", GUARD, str(os.getpid()), str(timeout)]
     guard = Popen(command, stdin=PIPE, start_new_session=True)  # noqa: S603 - runs this Python
     assert guard.stdin is not None, "stdin is a pipe"
@@ -36,7 +36,7 @@ def killed_if_stopped(timeout: float) -> Iterator[None]:
 
     def beat() -> None:
         while not over.wait(1):
-            with suppress(OSError):  # The guard process may have been killed.
+            with suppress(OSError):  # The second process may have been killed.
                 os.write(pipe, b".")
 
     thread = Thread(target=beat, name="heartbeat", daemon=True)

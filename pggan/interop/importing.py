@@ -74,7 +74,7 @@ class Foreign(NamedTuple):
 
 
 def run(config: ImportConfig) -> int:
-    """Import the file that `config` names; returns the exit code."""
+    """Convert networks of another program to a generator file; returns the exit code."""
     source = Path(config.source)
     if not source.is_file():
         raise UserError(f"source={source} is no file.", "Name a .pkl file of the official networks, or a PyTorch file.")

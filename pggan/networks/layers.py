@@ -135,7 +135,7 @@ class Equalized(nn.Module):
         algorithm = algorithm_for(x, shape, self.rescaling)
         may_scale_x = self.rescaling is Rescaling.same and algorithm.only_scales
         may_scale_x = may_scale_x and (shape, x.dtype) == (weight.shape, weight.dtype)
-        # An exported network must work for every batch size, so the size of x must not decide which tensor is scaled.
+        # An exported network must work for every batch size, so x is never scaled instead of the weight.
         may_scale_x = may_scale_x and not torch.compiler.is_exporting() and not self.computing.served
         if may_scale_x and x.numel() < weight.numel():
             x, scale = x * scale, 1.0

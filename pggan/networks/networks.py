@@ -237,7 +237,7 @@ def new_discriminator(architecture: Architecture) -> Discriminator | OwnDiscrimi
     if architecture.discriminator is not None:
         if architecture.discriminator not in OWN:
             problem = f"This process lacks the discriminator of the run, a Python object: {architecture.discriminator}."
-            raise UserError(problem, "Train by pggan.train(…, discriminator=…) on one device, or with torchrun.")
+            raise UserError(problem, "In Python, call pggan.train(…, discriminator=…).")
         return OwnDiscriminator(architecture, OWN[architecture.discriminator])
     if architecture.features is None:
         return Discriminator(architecture)

@@ -102,7 +102,7 @@ class PixelSums:
         self.memory: Tensor | None = None  # [PROGRAMS, sum of sizes]
 
     def rows(self, number: int) -> Tensor:
-        """The memory for the gradient of parameter `number`: [PROGRAMS, size of the parameter]."""
+        """The memory [PROGRAMS, size] for the gradient of `self.parameters[number]`."""
         if self.memory is None:
             self.memory = torch.zeros(PROGRAMS, sum(self.sizes), device=self.parameters[0].device)
         self.used.add(number)

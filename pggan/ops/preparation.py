@@ -118,7 +118,7 @@ class Plan:
         return [part.view(one.shape).permute(0, 3, 1, 2) for part, one in parts]
 
     def gradients(self, parts: Sequence[Sequence[Tensor]]) -> Tensor:
-        """The gradients of all weights in one float32 tensor; `parts[i]`: kernel i's gradients, one per convolution."""
+        """Compute the gradients of all weights.  A kernel's gradient is the sum of its tensors in `parts`."""
         uses = max(map(len, parts))
         missing = [(uses - len(kernel)) * size for kernel, size in zip(parts, self.sizes, strict=True)]
         zeros = next(chain(*parts)).new_zeros(max(missing))

@@ -46,7 +46,7 @@ def bias_act_backward(
 ):  # fmt: skip
     """The backward pass of `bias_act_forward`: set result [P, C] to the gradient of x, from y and y's gradient.
 
-    Each program adds its part of the bias's gradient to one row of sums [K, C]; rows are `pitch` numbers apart.
+    Each program adds its part of the bias's gradient to one row of sums [K, C]; row i begins at number i * `pitch`.
     With pixel norm, y = s * z (z: leaky ReLU), and dL/dz = s * (g - y * mean(g * y)) for g = dL/dy.
     """
     program = tl.program_id(0)
@@ -220,7 +220,7 @@ def stddev(
 
 # `table` has one row for each convolution kernel: the integers of a `preparation.Transform`, then four offsets.
 # The first and third offset are the numbers of the row's first Triton program in `prepare` and in `gradients`.
-# The second and fourth offset say where in memory the kernel and the weight's gradient begin.
+# The second offset is where the convolution kernel begins in memory; the fourth, where the gradient begins.
 # `owners` has the row number of each Triton program.  A program computes BLOCK x BLOCK elements of one tap.
 
 FIELDS = tl.constexpr(18)  # number of integers in each row of `table`

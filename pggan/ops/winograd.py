@@ -135,7 +135,7 @@ def _chunks(images: Tensor, kernel: Tensor, tile: int) -> Iterator[slice]:
 
 
 def _from_pixels(x: Tensor, m: Maps) -> Tensor:
-    """Transform images [N, I, H, W] to Winograd's domain [K, T, I]."""
+    """Transform features [N, I, H, W] of I channels to Winograd's domain [K, T, I]."""
     padded = F.pad(x.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1))
     tiles = padded.unfold(1, m.window, m.stride).unfold(2, m.window, m.stride)  # [N, rows, columns, I, window, window]
     pixels = tiles.permute(4, 5, 0, 1, 2, 3).reshape(m.window**2, -1)

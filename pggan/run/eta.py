@@ -58,7 +58,7 @@ class Eta:
 
 @dataclass(frozen=True)
 class TimeLimit:
-    """Fits the schedule of a run into `hours`, which include start-up and earlier commands."""
+    """Fits the schedule of a run into `hours`.  The time before an interruption of the run counts, too."""
 
     hours: float
     eta: Eta

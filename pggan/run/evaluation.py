@@ -44,7 +44,7 @@ class TrainingEvaluator:
     group: ProcessGroup
     reporter: Reporter | NullReporter
     run_dir: Path
-    interval_images: int | None  # if None, evaluations run as often as `share` allows
+    interval_images: int | None  # if None, `share` decides how often evaluations run
     share: float  # largest share of the run's time that evaluations may take
     images: int  # number of images shown so far
 

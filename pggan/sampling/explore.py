@@ -178,7 +178,7 @@ class Server(ThreadingHTTPServer):
         return count * self.generator.latent_size * 4, latents()
 
     def rename(self, content: bytes) -> bytes:
-        """Save the user's names for directions (a JSON list); returns a warning if no file can keep names, else b""."""
+        """Save the names of directions (a JSON list); returns an empty text, or a warning if they can't be saved."""
         about = {"names": json.loads(content)}
         self.files["names.json"] = content
         if self.names is None:

@@ -72,7 +72,7 @@ def save_png(picture: Pixels, path: Path, mark: str | None = None, text: PngInfo
 
 @dataclass(frozen=True)
 class GridFacts:
-    """State of training (such as the number of images shown) when a grid was drawn, and the grid's columns."""
+    """The state of training when a grid was drawn, and the number of columns of the grid."""
 
     images: int
     resolution: int

@@ -56,7 +56,7 @@ def capture(function: Callable[[], Metrics], pool: Any = None) -> tuple[Callable
     except Exception as error:
         torch.cuda.set_stream(stream)
         graph.reset()
-        # A lost rank (PeerLost), too, switches CUDA graphs off, because the next capture might fail.
+        # If another rank is lost during the capture, training restarts without CUDA graphs.
         if isinstance(error, RuntimeError) and is_out_of_memory(error):
             raise
         problem, off = f"CUDA can't capture a step: {str(error).strip().partition(chr(10))[0]}.", {"cuda_graphs": "off"}
