@@ -27,7 +27,7 @@ REMEDIES = {
     "`pggan prepare`: use crop= to crop images. `pggan train`: use checkpoint.keep= to keep more checkpoints.": "keep",
     "model.features=efficientnet-lite0 loads weights from an installed package.": "model.features_weights",
     "The generator has no noise inputs.": "model.noise",
-    "pggan always uses the value of the paper.": "loss.drift loss.penalty_resolution model.fmap_decay model.latent_size",
+    "pggan always uses the paper's value.": "loss.drift loss.penalty_resolution model.fmap_decay model.latent_size",
     "Gradients are never clipped, as in the paper.": "gradients.clip",
     "pggan always uses Adam with the values of the paper.": "optimizer optimizer.beta1 optimizer.beta2"
     " optimizer.epsilon optimizer.reset_at_phase",
