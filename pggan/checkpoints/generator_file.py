@@ -111,7 +111,7 @@ def path_of_run(run: str, key: str = "run") -> Path:
 
 
 def generator_path(run: str, key: str = "run") -> Path:
-    """Return the path of the generator file in a run or checkpoint; error messages name the option `key`."""
+    """Return the path of the generator file that `run` is, or has inside; error messages name the option `key`."""
     path = path_of_run(run, key)
     if (path / STATE_FILE).is_file():  # checkpoints of version 4 have one file for each network
         path /= WEIGHTS_FILE if (path / WEIGHTS_FILE).exists() else "generator_ema.safetensors"

@@ -92,7 +92,7 @@ def require_finite(state_dicts: StateDicts, images: int | None = None) -> None:
 def prune(run_dir: Path, newest: int, keep: int) -> None:
     """Keep the best and the last `keep` of the checkpoints with at most `newest` images shown; remove all others."""
     found = read.checkpoints_of(run_dir)
-    # A run that resumed at `newest` images no longer needs checkpoints with more images shown.
+    # A run that went back to an earlier checkpoint did not continue from checkpoints with more than `newest` images.
     ahead = [directory for directory in found if int(directory.name) > newest]
     valid = [directory for directory in found if directory not in ahead]
     best = read.best_of(valid)

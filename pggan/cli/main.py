@@ -217,7 +217,7 @@ def use_utf8() -> None:
             print(f"Error: The command has characters outside the encoding {error.encoding}.", file=sys.stderr)
             print("  Choose a UTF-8 locale: export LC_ALL=C.UTF-8", file=sys.stderr)
             sys.exit(EXIT_USER_ERROR)
-    if isinstance(sys.stdout, TextIOWrapper):
+    if isinstance(sys.stdout, TextIOWrapper):  # sys.stdout is None if it is closed
         sys.stdout.reconfigure(errors="replace")
 
 

@@ -152,7 +152,8 @@ def override_of(choice: "Choice") -> str:
 def given_keys(overrides: Sequence[str], values: dict[str, Any]) -> tuple[set[str], bool]:
     """Return the keys that hours= must not change, and whether hours= scales the image counts of a recipe (LENGTHS).
 
-    With experiment= or debug=, hours= may change only data.channels and LENGTHS; else all keys not set by the user.
+    With experiment= or debug=, hours= may change only data.channels and LENGTHS; with grow=, only GROWING, LENGTHS and
+    pretrained features; else all keys not set by the user.
     """
     names = {".".join(key_of(one).split(".")[:2]) for one in overrides}  # schedule.batch.8= sets schedule.batch
     tables = {key: value for key, value in values.items() if isinstance(value, dict)}

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from pggan.core.architecture import resolutions_between
 
-PerResolution = Mapping[int, float]  # {resolution: value}; a value holds up to the next higher resolution in the table
+PerResolution = Mapping[int, float]  # {resolution: value}; resolutions between two entries have the lower entry's value
 
 
 def value_at(values: PerResolution, resolution: int) -> float:
@@ -52,7 +52,7 @@ class Schedule:
     learning_rate_factor: float = 1.0
     lr_warmup_images: int = 0  # at the start of a phase, both learning rates rise linearly from 0 over so many images
     lr_decay_images: int = 0  # at the end of training, both learning rates fall linearly to 0 over so many images
-    total_images: int | None = None  # training ends after so many images (None: after all phases)
+    total_images: int | None = None  # training ends here, in a longer last phase if necessary (None: after all phases)
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
@@ -95,7 +95,7 @@ class Schedule:
         return tuple(phase.end - phase.start for phase in self.phases[:-1])
 
     def with_growth(self, images: Sequence[int]) -> "Schedule":
-        """A copy with new numbers of images in all phases but the last; `images` has a positive number per phase."""
+        """A copy in which all phases but the last have the numbers of images in `images`, which have to be positive."""
         levels = resolutions_between(self.first_resolution, self.final_resolution)
         stable = {level: value_at(self.stable_images, level) for level in levels}
         fade = {level: value_at(self.fade_images, level) for level in levels[1:]}

@@ -64,7 +64,7 @@ class BadImage(Exception):
 
 
 class ImageFile(NamedTuple):
-    """An image file, an archive member, or a drawing: error messages show `path`, and worker processes call `open`."""
+    """An image file, an archive member, or a drawing; error messages show `path`; worker processes unpickle `open`."""
 
     path: Path
     open: Callable[[], BinaryIO]

@@ -124,7 +124,7 @@ def _zipped(path: Path) -> Iterator[Entry]:
     with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
             name = member.filename
-            with suppress(UnicodeError):  # a name that is not UTF-8 keeps "\\", which may be part of a letter
+            with suppress(UnicodeError):  # a name that is not UTF-8 keeps "\\", which may be part of a Shift-JIS letter
                 if not member.flag_bits & 0x800:  # some programs write UTF-8 names without the UTF-8 flag
                     name = name.encode("cp437").decode()
                 name = name.replace("\\", "/")  # some programs on Windows write paths with backslashes

@@ -19,7 +19,7 @@ from pggan.core.process import PARENT_VARIABLE, TASK_VARIABLE, environment, sign
 LOOPBACK = "127.0.0.1"  # Some containers can't resolve the name `localhost`.
 RENDEZVOUS_SECONDS = 300  # All ranks have to connect within 300 seconds.
 RANKS_VARIABLE = "PGGAN_RANKS"  # An environment variable names the folder that the launcher shares with the ranks.
-IGNORED = "SIGURG"  # Torchrun is told to handle only SIGURG, which nobody sends, because `relay` handles signals.
+IGNORED = "SIGURG"  # `relay` handles signals, so torchrun is told to handle only SIGURG, which nobody sends.
 ENDED = "ended"  # The file `ended` has the command's exit code; once the file exists, no rank is restarted.
 
 

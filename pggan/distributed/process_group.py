@@ -28,7 +28,7 @@ from pggan.distributed.launch import RENDEZVOUS_SECONDS
 STEP_TIMEOUT = timedelta(minutes=30)  # Ranks wait long for gradients on slow networks, or while others evaluate.
 CONTROL_TIMEOUT = timedelta(days=1)  # Ranks wait while one rank prepares the data, which can take hours.
 ROUND, POLL_SECONDS = "round", 0.1
-# A step that takes more than 300 seconds hangs.  Evaluations and checkpoints are between steps, so they do not count.
+# A GPU whose step takes more than 300 seconds hangs.  Evaluations and checkpoints are between steps, and do not count.
 STALL_SECONDS = 300
 MAX_STEPS_IN_FLIGHT = 8  # The GPU's queue is short, because a checkpoint waits for all queued steps.
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class ProcessGroup:
     """The ranks of a run; each method that communicates has to be called on all ranks, in the same order."""
 
     def __init__(self, info: RankInfo, device: torch.device, control: Any, torch_group: Any = None) -> None:
-        """Store torch's groups: `control` for CPU values, or None for one process, and `torch_group` for gradients."""
+        """Torch's groups: `control` for CPU values (None: one process), `torch_group` for gradients (None: default)."""
         self.rank, self.world_size = info.rank, info.world_size
         self.local_rank, self.local_world_size = info.local_rank, info.local_world_size
         self.device, self.is_main = device, info.rank == 0

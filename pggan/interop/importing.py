@@ -209,7 +209,7 @@ def translated(
 ) -> tuple[Generator, dict[str, Generator | Discriminator], list[str]]:
     """Convert arrays to networks; returns averaged G, a dictionary of G and D, and notes on what is not imported.
 
-    Args: names: the other program's layer names in G and in D; theirs: arrays by name, of averaged G, G and D or None;
+    Args: names: the other program's layer names in G and in D; theirs: arrays by name of averaged G, G and D (or None);
     layer: returns the weight [out, in, …] and bias of a layer; of_d: fields of Architecture that only D uses.
     """
     averaged, raw, d = theirs

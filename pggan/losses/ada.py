@@ -46,7 +46,7 @@ ANGLES = ("angle_before", "angle_after")
 
 
 def draw(rng: StepRng, batch: int) -> Tensor:
-    """Draw a random threshold and a random value per image, per call of `augment`, and per parameter."""
+    """Draw [N, TRANSFORMS, 2, K]: a random threshold and a random value per image, call of `augment` and parameter."""
     shape = (batch, TRANSFORMS, len(PARAMETERS))
     least, uniform = rng.uniform("augment_least_p", *shape), rng.uniform("augment_uniform", *shape)
     normal = rng.normal("augment_normal", *shape)

@@ -32,7 +32,7 @@ class Reals(NamedTuple):
         return Reals(*(None if part is None else part[indices] for part in self))  # type: ignore[arg-type]
 
 
-# Augments images.  The number says which: 0 reals, 1 fakes in D's update; 2 reals, 3 fakes in G's update.
+# Augments images [N, C, R, R].  The int says which: 0 reals, 1 fakes in D's update; 2 reals, 3 fakes in G's update.
 Show = Callable[[Tensor, int], Tensor]
 # D at one resolution and alpha maps images [N, C, R, R] to scores [N] and class logits [N, L].
 # With sub_batches=2, D computes minibatch statistics of reals (first half) and fakes (second half) separately.

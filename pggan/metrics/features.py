@@ -16,7 +16,7 @@ KERNEL_ROWS = 2048  # rows of KID's kernel matrix that are in memory at once
 NEIGHBOURS = 3
 QUANTILE = 0.05  # A fake is a copy if it is nearer to a real than 95 % of the reals are to other reals.
 # Rounding separates the features of two equal images by at most SAME_IMAGE x the mean norm of all features.
-# About 2^18 rounding errors of 2^-24 with random signs add up to 2^9 x 2^-24 = 2^-15, half of SAME_IMAGE.
+# A deep network makes about 2^18 rounding errors of 2^-24 with random signs; these add up to 2^-15, half of SAME_IMAGE.
 SAME_IMAGE = 2.0**-14
 ROWS = 8  # A picture shows the 8 fakes that are nearest to training images.
 SHOWN = 4  # A picture shows each fake beside the fake's 4 nearest training images.

@@ -1,6 +1,6 @@
 """A discriminator that sees pretrained features of images, besides their pixels.
 
-Shapes: N batch size, C channels, R resolution, S side of feature maps, L labels, F = C R^2 + number of all features.
+Shapes: N batch size, C channels, R resolution, S side of feature maps, L labels, F = C R^2 + projected features.
 Source: Sauer et al., "Projected GANs Converge Faster" (NeurIPS 2021), sections 3 and 4.  To add
 the score of a plain D is an idea of Kumari et al., "Ensembling Off-the-shelf Models for GAN Training" (CVPR 2022).
 """

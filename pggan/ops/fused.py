@@ -26,7 +26,7 @@ IMAGE_TILE = 8192  # numbers that a program of the stddev kernel holds at a time
 PROGRAMS = 512  # number of Triton programs that sum over pixels: about 4 on each of an H200's 132 multiprocessors
 REASON_WIDTH = 120  # messages quote at most this many characters of Triton's error
 
-Rows = Callable[[], Tensor]  # the function returns [PROGRAMS, …]: a row for each Triton program's part of a gradient
+Rows = Callable[[], Tensor]  # returns memory [PROGRAMS, …]; each Triton program adds its part of a gradient to one row
 
 
 @cache
@@ -52,7 +52,7 @@ def launch(name: str, programs: int, on: Tensor, *arguments: object, **constants
             getattr(triton_kernels, name)[(programs,)](on, *arguments, **constants, enable_fp_fusion=True)
     except Exception as error:
         text = (str(error) or type(error).__name__).strip().splitlines()[0]
-        if text.startswith("Triton Error [CUDA]"):  # the GPU failed, for example for lack of memory, but Triton works
+        if text.startswith("Triton Error [CUDA]"):  # the GPU failed, for example for lack of memory, not Triton
             raise
         if isinstance(error, CalledProcessError) or "C compiler" in text:
             text = "Triton needs a C compiler and Python's headers (apt-get install gcc python3-dev)"
@@ -94,7 +94,7 @@ def pixel_norm(x: Tensor) -> Tensor:
 
 
 class PixelSums:
-    """Sums gradients over pixels in a fixed order: each Triton program fills its own row; `take` adds up the rows."""
+    """Sums gradients over pixels in a fixed order: each Triton program adds to its own row; `take` adds up the rows."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self.parameters, self.used = parameters, set[int]()

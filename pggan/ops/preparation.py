@@ -25,7 +25,7 @@ BLOCK = 32  # a Triton program computes BLOCK x BLOCK elements of one tap of a c
 class Transform(NamedTuple):
     """How Triton computes a convolution kernel from a weight; `triton_kernels` reads the integers in this order.
 
-    The kernel sums up `copies`**2 copies of the weight, shifted down and right; the first shift is -`shift` taps.
+    The kernel sums up copies**2 copies of the weight, shifted down and right by -shift to copies - 1 - shift taps.
     A packed kernel holds this sum once for each pixel of a pack.
     """
 

@@ -131,7 +131,8 @@ def narrow(
     """Convolve the feature maps wide [P, C] by 1x1 to images `result`, plus bias; compute weight and bias gradients.
 
     If y [P, C] is given, wide is first multiplied by the derivative of the leaky ReLU whose result is y.
-    Each program adds its part of the gradients to one row of of_weight and to one row of of_bias.
+    Each program adds its part of the gradients to one row of of_weight, and to one row of of_bias, which sums up wide
+    or, without y, x.
     """
     program, number = tl.program_id(0), tl.arange(0, 4)
     column, used = tl.arange(0, COLUMNS), number[None, :] < CHANNELS

@@ -60,7 +60,7 @@ class Trainable:
             self.since_scaling.add_(1).mul_(~(wrong | grown))
 
     def zero_grad(self) -> None:
-        """Set gradients to None, not 0, because Adam would also change weights whose gradient is 0."""
+        """Set gradients to None, not 0, because Adam would also update the moments of weights whose gradient is 0."""
         for weight in self.network.weights:
             weight.grad = None
 

@@ -159,7 +159,10 @@ class Run:
         return self._problem is None
 
     def finish(self) -> int:
-        """Write the last checkpoint and the film; returns the exit code. Raises NonFiniteError if weights are NaN."""
+        """Write the last checkpoint and the film; returns the exit code.
+
+        All ranks raise NonFiniteError if the checkpoint has NaN or infinite numbers.
+        """
         reporter, images, schedule = self.reporter, self.state.images, self.course.schedule
         if self._saved_at != images:
             self._save()

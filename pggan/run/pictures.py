@@ -35,7 +35,7 @@ from pggan.sampling.images import (
 MAX_GRID = 2**22  # a preview grid has at most this many pixels, because encoding so many takes a second
 FILM_GRIDS = 200  # number of frames in the film of a run
 FILM_SIDE, FILM_FPS = 256, 25  # side of the film in pixels, and frames per second
-LEAST_SECONDS = 60  # a run that is shorter than this writes no film
+LEAST_SECONDS = 60  # shorter runs write no film, because writing the film takes a second
 MAX_TILE = 128  # longest side in pixels of an image in a frame of the film
 MAX_STORED_PIXELS = 2**16  # most pixels of a stored frame of the film; even a frame of noise takes less than 200 KB
 MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # most fakes in TensorBoard's projector, and most pixels of all these

@@ -30,7 +30,7 @@ PACKET = f"""<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?><x:xmpmeta 
 
 
 def mark_line(wanted: bool, run: object, what: str) -> str | None:
-    """Return a description for a file's metadata, with program, run and `what` (the seeds); None if not `wanted`."""
+    """Return a description for a file's metadata: program, run and `what`, such as the seeds; None if not `wanted`."""
     line = f"Drawn by a neural network: pggan {__version__}, run={run}, {what}"[:MOST_LETTERS]
     # "?" replaces characters that XML forbids, such as control codes.
     return re.sub(r"[^ -~\u00a0-\ud7ff]", "?", line) if wanted else None

@@ -137,11 +137,11 @@ class StepTimes:
         return f"{room}: {needed / 2**30:.0f} GiB, and {1 - time:.0%} less time per image (predicted)."
 
     def measured(self, phases: Sequence[Phase], seconds: float) -> dict[int, float]:
-        """Time steps of `phases`, on one rank, for at most `seconds`; returns {resolution: timed / expected time}."""
+        """Time steps of `phases` (local batches) for at most `seconds`; returns {resolution: timed / expected time}."""
         began, ratios, trainer = time.perf_counter(), dict[int, float](), None
         alone = ProcessGroup.single_process(self.device)
         kinds = min(self.reg_interval, 2)
-        for phase in [phases[0], *reversed(phases[1:])]:  # The first phase is timed to estimate all other phases.
+        for phase in [phases[0], *reversed(phases[1:])]:  # The cheap first phase shows which others fit into `seconds`.
             expected = self.expected(phase.resolution, phase.batch)
             needed = kinds * (WARMUP[self.device.type] + STEPS) * expected * nearest(ratios, phase.resolution)
             if time.perf_counter() - began + needed <= seconds:
