@@ -4,6 +4,7 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from textwrap import wrap
@@ -14,6 +15,7 @@ from pggan.cli.compose import compose, resumes
 from pggan.cli.help import hang, meanings
 from pggan.config.defaults import saved_config
 from pggan.config.values import command_seconds
+from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import atomic_write
 from pggan.core.errors import UserError
 from pggan.core.text import as_hydra_reads_it, key_of
@@ -44,6 +46,8 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
             raise UserError("grow= needs the hours that the new run may take.", "Add hours=1, for example.")
         return values
     base = [] if values["grow"] is None else base_of_growth(values["grow"], overrides)
+    if values["init_from"] is not None and not {key_of(one) for one in overrides}.intersection(RECIPES):
+        base = base_of_transfer(values["init_from"])
     if command.name != "train":
         choices, _ = choose(command, values, overrides, base)
         print(*(hang("  ", f"{override_of(one)}: {one.reason}.") for one in choices), sep="\n", file=sys.stderr)
@@ -98,6 +102,25 @@ def base_of_growth(run: str, overrides: Sequence[str]) -> list[str]:
     return found
 
 
+def base_of_transfer(path: str) -> list[str]:
+    """Overrides for a new run with networks like those at `path`, a run, checkpoint or generator file."""
+    from pggan.checkpoints.generator_file import generator_path, read_generator_header, refusing_generators
+    from pggan.config.train import ModelConfig
+
+    with refusing_generators(file := generator_path(path, "init_from")):
+        header = read_generator_header(file)
+    side = header["resolution"] if header["alpha"] == 1 else header["resolution"] // 2
+    found = [f"schedule.first_resolution={side}", f"schedule.final_resolution={side}"]
+    networks = asdict(Architecture.from_plain(header["architecture"]))
+    if networks["features"] is None:  # D may get pretrained features that it did not have
+        del networks["features"], networks["features_from"]
+    else:
+        networks["features"] = networks["features"].split("@")[0]
+    networks["resampling"] = networks["resampling"].value
+    networks = {name: value for name, value in networks.items() if name in ModelConfig.__annotations__}
+    return [*found, *(f"model.{name}={as_hydra_reads_it(value)}" for name, value in networks.items())]
+
+
 def choose(
     command: Command, values: dict[str, Any], overrides: list[str], base: Sequence[str]
 ) -> tuple[list["Choice"], list[str]]:
@@ -114,6 +137,7 @@ def choose(
     if any(key_of(one) == TOTAL for one in overrides) and values["schedule"]["total_images"] is not None:
         raise UserError(f"hours= and {TOTAL}= both say when training ends.", "Leave out one of them.")
     given, scales = given_keys(overrides, compose(command.name, [*base, *overrides]) if base else values)
+    given |= {key_of(one) for one in base if one.startswith("model.")}
 
     def composed(choices: list["Choice"]) -> TrainConfig:
         keys = [*base, *overrides, *map(override_of, choices)]

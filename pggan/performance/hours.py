@@ -51,7 +51,8 @@ class MeasuredCosts:
     def __call__(self, networks: NetworkSizes, batch: PerResolution) -> dict[int, float]:
         """Predict {resolution: training seconds per image} for all resolutions of `networks`."""
         times, found = self.times(self.config, networks), dict[int, float]()
-        for side in resolutions_between(self.config.schedule.first_resolution, networks.resolution):
+        first = min(self.config.schedule.first_resolution, networks.resolution)
+        for side in resolutions_between(first, networks.resolution):
             step = times.expected(side, self._local(batch, side)) * extra(networks, side) * nearest(self.ratios, side)
             found[side] = step / value_at(batch, side)
         return found

@@ -104,8 +104,13 @@ class Recipe:
 
     @property
     def grows(self) -> bool:
-        """Whether this run continues another run (grow=), which has ended at schedule.first_resolution."""
-        return self.config.grow is not None
+        """Whether this run begins with trained weights (grow= or init_from=) at schedule.first_resolution."""
+        return self.config.init_from is not None and not self.scales
+
+    @property
+    def transfers(self) -> bool:
+        """Whether this run trains the weights of other images (init_from= without grow=)."""
+        return self.grows and self.config.grow is None
 
     def take(self, values: Mapping[str, Any], reason: str) -> None:
         """Add `values` {key: value} to `choices`, all with `reason`; keys that the user has given are left out."""
@@ -171,12 +176,18 @@ class Recipe:
         first, highest = schedule.first_resolution, min(facts.resolution, 1024)
         if self.grows:
             highest = min(highest, max(2 * first, schedule.final_resolution))
-        sides = [*reversed(resolutions_between(first, max(first, highest)))]
+        lowest = MIN_RESOLUTION if self.transfers else first
+        sides = [*reversed(resolutions_between(lowest, max(lowest, highest)))]
         sides = [schedule.final_resolution] if "schedule.final_resolution" in self.given else sides
         needs = {side: self.least_seconds(self.candidates(side)[0]) for side in sides}
         side = next((side for side in sides if needs[side] <= self.seconds), sides[-1])
         above = f"{2 * side}x{2 * side} would take at least {duration(needs[2 * side])}" if 2 * side in needs else ""
         self.take({"schedule.final_resolution": side}, above or facts.note)
+        if self.transfers:
+            self.take(
+                {"schedule.first_resolution": min(first, side)},
+                f"the weights at init_from= are trained at {first}x{first}",
+            )
         narrow, *wider = self.candidates(side)
         fitting = [each for each in wider if self.least_seconds(each, WIDER) <= self.seconds]
         self.sizes = sizes = [narrow, *fitting][-1]
@@ -216,8 +227,9 @@ class Recipe:
 
     def final_images(self, side: int) -> int:
         """The number of images that a final resolution `side` needs; without time for them, `side` is not chosen."""
-        if self.grows:  # only new layers have to learn: FADE[side] images suffice
-            return FADE[side] if side > self.config.schedule.first_resolution else 0
+        if self.grows:  # only new layers have to learn, or new images: FADE[side] images suffice
+            is_trained = side <= self.config.schedule.first_resolution and not self.transfers
+            return 0 if is_trained else FADE[max(side, 8)]
         return (DRAWN_FINAL if self.facts.drawn else FINAL)[side]
 
     def lengths(self) -> tuple[PerResolution, PerResolution]:
