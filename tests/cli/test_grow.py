@@ -42,6 +42,16 @@ def test_what_is_typed_beside_it_stays(old, chosen):
     assert values["schedule"]["final_resolution"] == 16  # the images are no larger
 
 
+@pytest.mark.parametrize(("available", "expected"), [(64, 16), (8, 8)])
+def test_weights_of_another_run_are_trained_at_their_resolution(
+    available, expected, old, chosen, make_pyramid, tmp_path
+):
+    make_pyramid(tmp_path / "other", resolution=available)
+    values = chosen(f"init_from={old}", f"data.path={tmp_path / 'other'}", "devices=cpu", "hours=0.02")
+    assert {values["schedule"][f"{name}_resolution"] for name in ("first", "final")} == {expected}
+    assert (values["model"]["fmap_max"], values["loss"]["name"], values["ema"]["rampup"]) == (8, "logistic", None)
+
+
 @pytest.mark.slow
 def test_the_new_run_begins_with_the_same_faces_and_resumes(old, capsys):
     new = old.with_name("photos-grown")
