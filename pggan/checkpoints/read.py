@@ -167,7 +167,7 @@ def choose_checkpoint(run: str, choice: str | int) -> str:
     found = checkpoints_of(Path(run))
     chosen = best_of(found) if choice == BEST else next((one for one in found if int(one.name) == choice), None)
     if chosen is None:
-        there = ", ".join(str(int(one.name)) for one in found) or "none (there are no checkpoints in run=)"
+        there = ", ".join(str(int(one.name)) for one in found) or "none, because run= names no run with checkpoints"
         best = "Evaluations mark the best checkpoint, by the first metric in evaluation.metrics=."
         raise UserError(f"run={run} has no checkpoint={choice}.", f"Its checkpoints: {there}. {best}")
     return str(chosen)

@@ -65,7 +65,7 @@ class BatchPartition:
             problem = f"The batch does not divide into groups (batch {batch}, model.stddev_group={self.stddev_group})"
             ranks = f"each of {self.world_size} ranks needs equally many groups"
             problem += "." if self.elastic or self.world_size == 1 else f"; {ranks}."
-            raise UserError(problem, f"Change the number of ranks, or choose a batch with this divisor: {unit}.")
+            raise UserError(problem, f"Change the number of ranks, or make the batch a multiple of {unit}.")
         if self.elastic and self.chunks(batch) < self.world_size:
             problem = f"A batch of {batch} has {self.chunks(batch)} chunks, too few for {self.world_size} ranks."
             raise UserError(problem, "Use fewer ranks, a larger schedule.batch=, or more distributed.elastic_chunks=.")

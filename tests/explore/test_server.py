@@ -137,7 +137,7 @@ def test_the_page_is_served_under_its_policy_and_nothing_else_is(server):
         (f"image?{LOOK}".replace("label=2", "label=3"), 1, "3 classes"),
         (f"image?{LOOK}", 0, "has 0 bytes"),
         (f"image?{LOOK}", 2, "has 160 bytes, not 1 to 80"),
-        (f"film?{LOOK}&smooth=0&kind=../../a.webp&fps=30", 2, "No film"),
+        (f"film?{LOOK}&smooth=0&kind=../../a.webp&fps=30", 2, "wrong film"),
         ("film?resolution=16", 2, "can't be done"),
     ],
 )

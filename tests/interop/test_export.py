@@ -55,7 +55,7 @@ def test_any_number_of_images_is_drawn_as_by_the_network(make_network, tmp_path,
 
 def test_what_draws_something_else_or_no_numbers_is_refused(make_network):
     network = make_network()
-    for wrong, words in ((1e-3, r"1\.0e-03"), (float("nan"), "by nan")):
+    for wrong, words in ((1e-3, r"1\.0e-03"), (float("nan"), ": nan")):
         for broken in BATCHES:
 
             def exported(inputs, wrong=wrong, broken=broken):

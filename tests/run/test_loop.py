@@ -35,7 +35,7 @@ def test_a_run_that_fails_at_one_position_after_another_is_given_up_too(tiny_con
             raise NonFiniteError("a weight")
 
     after_step(fail)
-    with pytest.raises(UserError, match=r"^At 96 images, .* after a rollback \(to 64 images\): a weight"):
+    with pytest.raises(UserError, match=r"^A rollback to 64 images did not help\. .* at 96 images: a weight"):
         train.run(tiny_config(f"run_dir={tmp_path}"))
     assert failed == [72, 80, 88, 96]
 
