@@ -52,7 +52,7 @@ def plain(name: str) -> str:
 
 
 def matched(listed: Mapping[str, Value], names: Sequence[str]) -> dict[str, Value]:
-    """Return {name: value} for those of `names` that are in the table `listed`."""
+    """Return {name: value} for all `names` that the table `listed` has."""
     table = {plain(name): value for name, value in listed.items()}
     return {name: table[plain(name)] for name in names if plain(name) in table}
 

@@ -82,7 +82,7 @@ ALLOWED: dict[tuple[str, str], object] = {
 
 
 class RestrictedUnpickler(pickle.Unpickler):
-    """An unpickler that refuses all classes and functions but those in ALLOWED, so that a pickle can't run code."""
+    """An unpickler that loads only the classes and functions in ALLOWED, so that a pickle can't run code."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ALLOWED:

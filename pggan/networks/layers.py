@@ -188,7 +188,7 @@ class ConvWithStddev(Equalized):
     """
 
     def prepare(self, algorithm: Algorithm, scale: float) -> Prepared:
-        # The backward pass of `split` is faster than that of slices, which pads gradients with zeros.
+        # `split` has a faster backward pass than slices, whose backward passes pad gradients with zeros.
         blocks = torch.split(self.weight.permute(0, 2, 3, 1), [self.weight.shape[1] - 1, 1], 3)
         features, taps = (block.permute(0, 3, 1, 2) for block in blocks)
         sums = F.conv2d(taps.new_ones(1, 1, 4, 4), taps * scale, padding=1)[0]

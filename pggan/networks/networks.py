@@ -220,8 +220,10 @@ OWN: dict[str | None, nn.Module] = {}  # {class name: user's discriminator}; emp
 @contextmanager
 def own_discriminator(module: object) -> Iterator[None]:
     """Inside the `with` block, training uses a copy of `module` as D; raises UserError if `module` has no weights."""
-    if not (isinstance(module, nn.Module) and [*module.parameters()]):
-        raise UserError(f"discriminator={module!r} is no module with weights.", "Pass a torch.nn.Module object.")
+    if not (isinstance(module, nn.Module) and any(weight.requires_grad for weight in module.parameters())):
+        raise UserError(
+            f"discriminator={module!r} is no module with weights to train.", "Pass a torch.nn.Module object."
+        )
     OWN[type(module).__name__] = module
     try:
         yield
