@@ -256,7 +256,7 @@ def read_recipe(file: Path) -> dict[str, Any]:
 
 
 def finished(command: Command, composed: "DictConfig", overrides: Sequence[str]) -> dict[str, Any]:
-    """Return `composed`, or the values of the run to resume; raises UserError for a key of another loss, for example."""
+    """Return `composed`, or the values of the run to resume; raises UserError for keys that do not exist."""
     from omegaconf import OmegaConf
 
     own = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
