@@ -6,6 +6,7 @@ multiple of the resolution, else with a Lanczos filter.
 """
 
 import re
+import struct
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,7 +14,7 @@ from functools import lru_cache, partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
-from zlib import crc32
+from zlib import crc32, decompressobj
 
 import numpy as np
 import simplejpeg
@@ -55,6 +56,12 @@ KEY_IN_8_BITS: dict[str, Callable[[Any], Any]] = {
     "L;4": lambda grey: 17 * grey,
     "RGB;16B": lambda colour: tuple(value >> 8 for value in colour),
 }
+PNG_SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # samples per pixel by colour type, as in the PNG specification
+# Passes of a PNG file without and with interlacing: first column, first row, step between columns, step between rows.
+PNG_PASSES = (
+    [(0, 0, 1, 1)],
+    [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)],
+)
 PNG_METADATA = re.compile(rb"[a-z](?!LTE|RNS)")  # PNG chunks with these names do not change pixels
 MARKER = re.compile(rb"\xff+([\x02-\xcf\xd9-\xfe])")  # these bytes start a JPEG segment, or end the image
 
@@ -161,15 +168,27 @@ def _opened(file: ImageFile) -> Iterator[tuple[Image.Image, BinaryIO]]:
 
 
 def _has_wrong_checksums(content: bytes) -> bool:
-    """Whether PNG metadata have a wrong checksum; raises BadImage if pixels have a wrong checksum."""
-    place, is_odd = 8, False
+    """Whether PNG metadata have a wrong checksum; raises BadImage if pixels have one or if rows are missing."""
+    place, is_odd, rows = 8, False, b""
     while (name := content[place + 4 : place + 8]) not in (b"", b"IEND"):
         start, place = place + 4, place + 12 + int.from_bytes(content[place : place + 4])
-        is_right = crc32(content[start : place - 4]) == int.from_bytes(content[place - 4 : place])
-        if not is_right and place <= len(content):  # Pillow reports truncated files
+        if place > len(content):
+            return is_odd  # Pillow reports truncated files
+        if crc32(content[start : place - 4]) != int.from_bytes(content[place - 4 : place]):
             if not PNG_METADATA.match(name):
                 raise BadImage(f"damaged: wrong checksum of {name.decode('ascii', 'replace')}")
             is_odd = True
+        if name == b"IDAT":
+            rows += content[start + 4 : place - 4]
+    width, height, bits, colours, interlaced = struct.unpack(">IIBBxxB", content[16:29])
+    bits *= PNG_SAMPLES[colours]
+    decoder, count = decompressobj(), 0
+    while rows and not decoder.eof:
+        count += len(decoder.decompress(rows, 2**20))  # raises if the checksum of all rows is wrong
+        rows = decoder.unconsumed_tail
+    sizes = [(-(-(width - x) // dx), -(-(height - y) // dy)) for x, y, dx, dy in PNG_PASSES[interlaced]]
+    if count < sum(lines * (1 + -(-columns * bits // 8)) for columns, lines in sizes if columns > 0):
+        raise BadImage("damaged: rows of pixels are missing")
     return is_odd
 
 

@@ -79,6 +79,7 @@ ODD = {
     "endless_progressive.jpg": encoded(photo(), "JPEG", quality=90, progressive=True)[:-2],
     "endless_cmyk.jpg": CMYK[:-2],
 }
+ROWS = zlib.compress(b"".join(bytes([0, *range(row, row + 64)]) for row in range(64)), 0)
 
 # What is left out: content and reason.  Where the content is a function, it makes the file at a path.
 LEFT_OUT = {
@@ -88,6 +89,8 @@ LEFT_OUT = {
     "half.webp": (encoded(photo(), "WEBP")[:500], "damaged: "),
     "page.jpg": (b"<html>404</html>", "not a PNG, JPEG, WebP or AVIF image"),
     "checksum.png": (flipped_bit(PNG, len(PNG) - 30), "wrong checksum of IDAT"),
+    "rows.png": (png_header(64, 64, ROWS[:900] + ROWS[880:]), "damaged: "),
+    "short.png": (png_header(64, 64, zlib.compress(bytes(65 * 40))), "damaged: rows of pixels are missing"),
     "flipped.jpg": (silently_broken(JPEG), "damaged: "),
     "nowhere.png": (lambda path: path.symlink_to(path.parent / "nothing.png"), "a link that leads nowhere"),
     "passwd.png": (lambda path: path.symlink_to("/etc/passwd"), "a link that leads out of the source folder"),
