@@ -159,7 +159,7 @@ def refusing_generators(path: Path) -> Iterator[None]:
 
 
 def stored_networks(path: Path) -> "dict[str, dict[str, torch.Tensor]]":
-    """Read {network: {name: tensor}} from a generator file; {} if the file has only the averaged generator."""
+    """Read {network: {name: tensor}} from a file with several networks; returns {} for a file with only a generator."""
     found: dict[str, dict[str, torch.Tensor]] = {}
     with refusing_generators(path), safe_open(path, "pt") as file:
         for name in file.keys():  # noqa: SIM118 - `file` is not a dictionary

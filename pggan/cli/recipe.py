@@ -127,7 +127,7 @@ def choose(
     """Choose values of config keys for a run of values["hours"] hours, and print the three choices that matter most.
 
     Returns: the choices, and comments for recipe.yaml.
-    Args: base: with grow=, the overrides from `base_of_growth`; else empty.
+    Args: base: overrides with the values that grow= or init_from= takes from an earlier run; empty without these keys.
     """
     from rich.console import Console
 

@@ -1,4 +1,4 @@
-"""Random numbers that depend only on (seed, purpose, count), so that checkpoints need no generator state."""
+"""Random numbers that depend only on a seed, a purpose and the images shown: checkpoints store no random state."""
 
 from dataclasses import dataclass
 from hashlib import blake2b

@@ -23,7 +23,7 @@ from pggan.data.sources import Entry, Source
 Value = TypeVar("Value")
 
 SIGNS = ",;\t| :"
-MOST_ALONE = 10  # with more images than MOST_ALONE, at least two must share a class
+MOST_ALONE = 10  # If each image has a class of its own, more images than this are refused.
 NUMBER = re.compile(r"[-+]?\d*[.,]?\d+(e[-+]?\d+)?", re.IGNORECASE)
 
 

@@ -1,1 +1,1 @@
-"""The operations of the networks.  Each fast operation has a plain PyTorch twin, which computes the same."""
+"""The operations of the networks.  Each fast operation has a plain PyTorch twin, which computes the same result."""

@@ -1,8 +1,8 @@
 """Convolutions, alone or fused with resampling, and dense layers: each by the fastest algorithm for its shape.
 
-An algorithm is three functions: the convolution, the gradient of the input, and the gradient of the kernel.  Each is
-linear in both arguments, so all higher derivatives are made of these three.  PyTorch's double backward is slow, because
-it uses whole feature maps as kernels of convolutions.
+An algorithm has three functions: the convolution, and its gradients with respect to the input and to the kernel.  Each
+function is linear in both arguments, so these functions compute all higher derivatives, too.  PyTorch's double backward
+is slow, because it uses whole feature maps as kernels of convolutions.
 Shapes: N batch size, H height, W width, I input feature maps, O output feature maps.
 """
 
@@ -22,7 +22,7 @@ WIDE = 128  # Winograd is faster if a layer has at least this many feature maps
 MIN_TILES = 16  # Winograd is faster if a batch has at least this many image tiles
 CACHED = 128  # largest image side in pixels at which Winograd's tensors fit into the CPU's cache
 LARGE = 64  # on CPUs, kernel gradients of images with at least this side in pixels are faster without channels-last
-# `SharedKernel` is faster if the kernel is this many times as large as the layer's input and output together.
+# `SharedKernel` is faster if the kernel is at least this many times as large as the layer's input and output together.
 MIN_KERNEL_TO_FACTORS = 4
 
 
@@ -30,7 +30,7 @@ class Switches:
     """Settings of all operations, global because autograd runs backward passes in its own threads."""
 
     reference = False  # whether forward passes use plain PyTorch operations, for comparisons
-    # False in a backward pass that needs only gradients of images, so that `weight.grad` does not change.
+    # `weight_gradients` is False in a backward pass that needs only gradients of images: `weight.grad` does not change.
     weight_gradients = True
     image_gradients = True  # False for D's loss, which needs only gradients of weights
 
@@ -49,9 +49,9 @@ def switched(**values: bool) -> Iterator[None]:
 
 
 def fuse_resampling(kernel: Tensor, rescaling: Rescaling, scale: float) -> Tensor:
-    """`scale` times a kernel [O, I, 3, 3], fused with resampling: [O, I, 4, 4] for `down`, [I, O, 4, 4] for `up`.
+    """Multiply a kernel [O, I, 3, 3] by `scale`; fuse it with pooling to [O, I, 4, 4] or upsampling to [I, O, 4, 4].
 
-    The fused kernel is the sum of four shifted copies.  A matrix product computes this sum ten times as fast as slices.
+    The fused kernel is four shifted copies, summed by one matrix product; adding slices would take ten times as long.
     """
     if rescaling is Rescaling.same:
         return kernel if scale == 1 else kernel * scale
@@ -64,7 +64,7 @@ def fuse_resampling(kernel: Tensor, rescaling: Rescaling, scale: float) -> Tenso
 
 
 def pack_kernel(kernel: Tensor, rescaling: Rescaling, scale: float) -> Tensor:
-    """`scale` times a kernel [O, I, 3, 3], fused with resampling and packed for `packed.convolve`."""
+    """Multiply a kernel [O, I, 3, 3] by `scale`, fuse it with resampling, and pack it for `packed.convolve`."""
     fused = fuse_resampling(kernel, rescaling, scale)
     return packed.pack_kernel(fused, packed.pack_size(*kernel.shape[:2]), rescaling)
 
@@ -89,7 +89,7 @@ def plain_convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Re
 
 
 def torch_convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling) -> Tensor:
-    """PyTorch's convolution or dense layer; `kernel` comes from `fuse_resampling`."""
+    """Compute a convolution or dense layer by PyTorch's functions; `kernel` comes from `fuse_resampling`."""
     if kernel.ndim == 2:
         return F.linear(x, kernel, bias)
     if rescaling is Rescaling.up:
@@ -124,8 +124,8 @@ def torch_grad_weight(x: Tensor, gradient: Tensor, rescaling: Rescaling, side: i
 class Algorithm(NamedTuple):
     """A convolution algorithm; the functions take kernels that `prepare` has transformed.
 
-    `convolve` takes x [N, I, H, W], kernel and bias [O].  `grad_input` takes the result's gradient [N, O, …] and the
-    kernel.  `grad_weight` takes x and the result's gradient.  Without `grad_weight`, autograd computes gradients.
+    `convolve` takes x [N, I, H, W], kernel and bias [O].  `grad_input` takes the gradient [N, O, …] of the result, and
+    the kernel.  `grad_weight` takes x and the result's gradient.  Without `grad_weight`, autograd computes gradients.
     """
 
     convolve: Callable[[Tensor, Tensor, Tensor | None, Rescaling], Tensor]
@@ -174,8 +174,8 @@ class Kernel(NamedTuple):
     tensor: Tensor
     algorithm: Algorithm
     rescaling: Rescaling
-    put_off: list[tuple[Tensor, Tensor]] | None = None  # layer inputs and output gradients for `SharedKernel`
-    aside: list[Tensor] | None = None  # kernel gradients for `preparation.Prepare`
+    put_off: list[tuple[Tensor, Tensor]] | None = None  # collects (layer input, output gradient) for `SharedKernel`
+    aside: list[Tensor] | None = None  # collects kernel gradients for `preparation.Prepare`
 
 
 def share_kernel(kernel: Kernel) -> Kernel:

@@ -1,4 +1,4 @@
-"""Activations, pixel norm, resampling and the fade.  Shapes: N batch size, C features, R resolution."""
+"""Activations, pixel norm, resampling, fade between resolutions.  Shapes: N batch size, C features, R resolution."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,12 +13,12 @@ from pggan.ops.convolution import Switches
 from pggan.ops.fused import EPSILON, LEAKY_SLOPE, Rows
 from pggan.ops.products import LinearMap
 
-# An activation takes x [N, C, …], an optional bias [C], and optional memory for the bias's gradient.
+# Arguments of an activation: x [N, C, …], bias [C] or None, a function that returns memory for the bias's gradient.
 Activation = Callable[[Tensor, Tensor | None, Rows | None], Tensor]
 
 
 def to_float32(x: Tensor) -> Tensor:
-    """Convert `x` to float32; keep float64."""
+    """Convert `x` from 16 bits to float32; return float32 and float64 unchanged."""
     return x.float() if x.dtype.itemsize < 4 else x
 
 
@@ -28,7 +28,7 @@ def serves(tensor: Tensor) -> bool:
 
 
 def activate(x: Tensor, bias: Tensor | None = None, rows: Rows | None = None) -> Tensor:
-    """Without `bias`, apply leaky ReLU to `x` [N, C, …] in place; with `bias` [C], return that of `x` + `bias`."""
+    """Return the leaky ReLU of `x` + `bias` [C] or, without `bias`, of `x` [N, C, …], which is then overwritten."""
     if Switches.reference:
         return F.leaky_relu(x, LEAKY_SLOPE)
     if bias is None:
@@ -45,7 +45,7 @@ def pixel_norm(features: Tensor) -> Tensor:
 
 
 def activate_and_normalize(x: Tensor, bias: Tensor | None = None, rows: Rows | None = None) -> Tensor:
-    """Set `x` [N, C, R, R] to the pixel norm of the leaky ReLU of `x` + `bias` [C].  Differentiable only once."""
+    """Set `x` [N, C, R, R] to the pixel norm of the leaky ReLU of `x` + `bias` [C]; can be differentiated only once."""
     if Switches.reference:
         return pixel_norm(F.leaky_relu(x, LEAKY_SLOPE))
     return ActivationAndNorm.apply(x, bias, rows)  # type: ignore[no-any-return]
@@ -80,7 +80,7 @@ class ActivationAndNorm(torch.autograd.Function):
         wide, g = to_float32(y), to_float32(gradient)
         along = (g * wide).mean(1, keepdim=True)
         result = torch.addcmul(g, wide, along, value=-1).mul_(scale).to(gradient.dtype)
-        result = torch.ops.aten.leaky_relu_backward(result, y, LEAKY_SLOPE, True)  # y has the sign of z, which suffices
+        result = torch.ops.aten.leaky_relu_backward(result, y, LEAKY_SLOPE, True)  # only z's sign matters, and y has it
         return result, None, None
 
 

@@ -13,7 +13,7 @@ from pggan.ops.convolution import Switches
 SIGMA = 10 / 127.5  # in the bilateral filter, this colour distance (10 of 255 levels) gives the weight exp(-1/2)
 FACTOR = -1 / (2 * SIGMA**2)  # a neighbour's weight is exp(FACTOR * squared colour distance)
 ALL, FRONT, BACK = slice(None), slice(None, -1), slice(1, None)
-# Each entry is for one of 4 directions: a slice of pixels, and the slice of these pixels' neighbours.
+# Each entry of PAIRS is for one of 4 directions: a slice of pixels, and the slice of these pixels' neighbours.
 PAIRS = (
     ((..., ALL, FRONT), (..., ALL, BACK)),
     ((..., FRONT, ALL), (..., BACK, ALL)),
@@ -66,7 +66,7 @@ def filter_once(images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def weighted_difference(images: Tensor, one: Any, other: Any) -> tuple[Tensor, Tensor]:
-    """The neighbours' colours minus the pixels' colours, and the neighbours' weights."""
+    """Return the differences of colour `images[other]` - `images[one]`, and the bilateral filter's weights for them."""
     difference = images[other] - images[one]
     return difference, difference.square().sum(1, keepdim=True).mul_(FACTOR).exp_()
 

@@ -40,7 +40,7 @@ def problem() -> str | None:
 
 
 def launch(name: str, programs: int, on: Tensor, *arguments: object, **constants: float) -> None:
-    """Launch the Triton kernel `name` in `programs` programs, on the GPU of `on`, which is the kernel's first argument.
+    """Launch `programs` programs of the Triton kernel `name`; the kernel's first argument is the GPU tensor `on`.
 
     Raises StepFailed if Triton is missing or can't compile; training then continues with PyTorch's operations.
     """
@@ -52,7 +52,7 @@ def launch(name: str, programs: int, on: Tensor, *arguments: object, **constants
             getattr(triton_kernels, name)[(programs,)](on, *arguments, **constants, enable_fp_fusion=True)
     except Exception as error:
         text = (str(error) or type(error).__name__).strip().splitlines()[0]
-        if text.startswith("Triton Error [CUDA]"):  # the GPU failed, for example for lack of memory, not Triton
+        if text.startswith("Triton Error [CUDA]"):  # the GPU failed (for example, out of memory), not Triton
             raise
         if isinstance(error, CalledProcessError) or "C compiler" in text:
             text = "Triton needs a C compiler and Python's headers (apt-get install gcc python3-dev)"
@@ -73,7 +73,7 @@ def launch_tiles(name: str, x: Tensor, *others: object, most: float | None = Non
 
 
 def dense(x: Tensor) -> Tensor:
-    """`x` [N, C, H, W] or [N, C] in channels-last memory, copied only if necessary."""
+    """Return `x` [N, C, H, W] or [N, C] in channels-last memory; `x` is copied only if necessary."""
     return x.contiguous(memory_format=torch.channels_last if x.ndim == 4 else torch.contiguous_format)
 
 
@@ -87,7 +87,7 @@ def bias_act_norm_(x: Tensor, bias: Tensor) -> Tensor:
 
 
 def pixel_norm(x: Tensor) -> Tensor:
-    """The pixel norm of `x` [N, C], without a gradient."""
+    """The pixel norm of `x` [N, C]; autograd can't differentiate it."""
     y, scale = torch.empty_like(x), x.new_empty(len(x), dtype=torch.float32)
     launch_tiles("bias_act_forward", x.contiguous(), None, y, scale, SLOPE=1.0, EPSILON=EPSILON)
     return y
@@ -109,7 +109,7 @@ class PixelSums:
         return torch.split(self.memory, self.sizes, 1)[number]
 
     def take(self, others: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Each parameter's gradient: the sum of the rows, plus the gradient in `others`, which autograd computed."""
+        """Return each parameter's gradient: the sum of the rows, plus the gradient in `others`, which is autograd's."""
         totals = () if self.memory is None else torch.split(self.memory.sum(0), self.sizes)
         found = list(others)
         for number in self.used:
@@ -169,7 +169,7 @@ def blend_backward(alpha: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Groups(NamedTuple):
-    """How minibatch stddev groups the images of a sub-batch: every `step`-th image is in the same group."""
+    """How minibatch stddev groups the images of a sub-batch (reals or fakes): a group has every `step`-th image."""
 
     size: int  # images per group
     step: int  # groups per sub-batch

@@ -21,14 +21,15 @@ REACH = 3  # width of a packed kernel, in packs: the left neighbour, the pack it
 
 
 def pack_size(outputs: int, inputs: int) -> int:
-    """The number k of pixels per pack: a power of two."""
+    """The number k of pixels per pack, for a layer with these numbers of feature maps; k is a power of two."""
     return 1 << max(MAPS // max(outputs, inputs), 1).bit_length() - 1
 
 
 @cache  # cached, because launching several CUDA kernels is slow
 def places(k: int, rescaling: Rescaling, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A mask, 1 where a packed kernel has a tap: [pixels of a small pack, REACH packs, pixels of a large pack, taps].
+    """Return a mask, which is 1 where a packed kernel holds a tap of the unpacked kernel, and 0 elsewhere.
 
+    Axes: a pixel in a pack of the smaller image, one of REACH packs, a pixel in a pack of the larger image, a tap.
     At pixel a of the smaller image (input or output), tap t reads pixel a * stride + t - 1 of the larger image.
     """
     side, stride = side_and_stride(rescaling)
@@ -38,7 +39,7 @@ def places(k: int, rescaling: Rescaling, dtype: torch.dtype, device: torch.devic
 
 
 def pack_kernel(kernel: Tensor, k: int, rescaling: Rescaling) -> Tensor:
-    """Pack a kernel: [S, L, 3, 3] -> [k S, k L, 3, 3] or, fused with resampling, [S, L, 4, 4] -> [k S, 2k L, 4, 3]."""
+    """Convert a kernel for single pixels (from `fuse_resampling`) to a kernel for packs of `k` neighbouring pixels."""
     taps = kernel.permute(0, 2, 3, 1)  # [S, side, side, L]
     packed = torch.einsum("kplt,ahtb->kahplb", places(k, rescaling, kernel.dtype, kernel.device), taps)
     return packed.reshape(k * taps.shape[0], taps.shape[1], REACH, -1).permute(0, 3, 1, 2)
@@ -53,7 +54,7 @@ def with_maps(images: Tensor, maps: int) -> Tensor:
 def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling) -> Tensor:
     """The convolution [N, I, H, W] -> [N, O, …] by a `kernel` that `pack_kernel` returned, plus `bias` [O]."""
     result = (_to_large if rescaling is Rescaling.up else _to_small)(x, kernel, bias, rescaling)
-    return result.detach()  # no view, because autograd does not let activations overwrite a view
+    return result.detach()  # detached, because autograd does not let activations overwrite a view
 
 
 def grad_input(gradient: Tensor, kernel: Tensor, rescaling: Rescaling) -> Tensor:

@@ -25,7 +25,7 @@ BLOCK = 32  # a Triton program computes BLOCK x BLOCK elements of one tap of a c
 class Transform(NamedTuple):
     """How Triton computes a convolution kernel from a weight; `triton_kernels` reads the integers in this order.
 
-    The kernel sums up copies**2 copies of the weight, shifted down and right by -shift to copies - 1 - shift taps.
+    The kernel is the sum of copies**2 copies of the weight, moved down and right by -shift to copies - 1 - shift taps.
     A packed kernel holds this sum once for each pixel of a pack.
     """
 
@@ -38,7 +38,7 @@ class Transform(NamedTuple):
     stride: int
     copies: int
     shift: int
-    taps: int  # side of the weight
+    taps: int  # side of the weight, in taps
     origin: int  # memory offset of the weight's first tap or, in a mirrored kernel, last tap
     row_step: int  # memory step between the weight's output maps or, with upsampling, input maps
     column_step: int
@@ -60,7 +60,7 @@ class Transform(NamedTuple):
 def transform_of(
     weight: Tensor, inputs: int, scale: float, rescaling: Rescaling = Rescaling.same, k: int | None = None
 ) -> Transform:
-    """How to make a kernel from a weight's first `inputs` input maps; `k`: pixels per pack, or None without packs."""
+    """The `Transform` that makes a kernel from a weight's first `inputs` input maps; `k`: pixels per pack, or None."""
     taps, step = (weight.shape[3], weight.stride(3)) if weight.ndim == 4 else (1, 1)
     side, stride = side_and_stride(rescaling) if rescaling is not Rescaling.same else (taps, 1)
     packs = (k, k * stride) if k else (1, 1)
@@ -75,7 +75,7 @@ def transform_of(
 
 
 def map_of_ones(weight: Tensor, scale: float) -> Transform:
-    """The `Transform` whose result [O, 4, 4, 1] is a 4x4 map of ones, convolved by the weight of the last input map."""
+    """The `Transform` that convolves a 4x4 map of ones by the weight of the last input map, to [O, 4, 4, 1]."""
     (outputs, inputs), step = weight.shape[:2], weight.stride(3)
     origin = (inputs - 1) * weight.stride(1) + 8 * step
     return Transform(outputs, 1, 4, 4, 1, 1, 1, 4, 1, 3, origin, weight.stride(0), 1, -step, scale)
@@ -108,7 +108,7 @@ class Plan:
         self.programs = [torch.repeat_interleave(each).int().to(device) for each in counts]  # each program's table row
 
     def prepare(self, dtype: torch.dtype) -> list[Tensor]:
-        """All convolution kernels [outputs, inputs, height, width], channels-last and in `dtype`."""
+        """Make all convolution kernels [outputs, inputs, height, width], channels-last and in `dtype`."""
         if not self.transforms:
             return []
         result = torch.empty(sum(self.sizes), dtype=dtype, device=self.table.device)
@@ -118,7 +118,7 @@ class Plan:
         return [part.view(one.shape).permute(0, 3, 1, 2) for part, one in parts]
 
     def gradients(self, parts: Sequence[Sequence[Tensor]]) -> Tensor:
-        """Compute the gradients of all weights.  A kernel's gradient is the sum of its tensors in `parts`."""
+        """Compute the gradients of all weights.  `parts` has for each kernel the tensors whose sum is its gradient."""
         uses = max(map(len, parts))
         missing = [(uses - len(kernel)) * size for kernel, size in zip(parts, self.sizes, strict=True)]
         zeros = next(chain(*parts)).new_zeros(max(missing))
@@ -133,7 +133,7 @@ class Plan:
 
 
 class Prepare(torch.autograd.Function):
-    """Makes all convolution kernels.  Layers append the kernels' gradients to `asides`, for `backward`."""
+    """Makes all convolution kernels.  `backward` reads kernel gradients from `asides`, where the layers put them."""
 
     @staticmethod
     def forward(
@@ -166,7 +166,7 @@ def prepare_together(
     """Make all convolution kernels in one Triton launch; yield the kernels and the parameters of each request.
 
     Each kernel comes with a list that collects the kernel's gradients.  Each parameter comes with a function that
-    returns memory for the parameter's gradient.  `plans` keeps tables on the GPU: a CUDA graph can't copy them there.
+    returns memory for the gradient.  `plans` keeps tables on the GPU, because a CUDA graph can't copy tables there.
     """
     about = tuple((request.weight.data_ptr(), request.transforms) for request in requests)
     plan = plans[about] = plans.get(about) or Plan(requests)

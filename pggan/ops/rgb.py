@@ -1,6 +1,6 @@
 """Triton layers from images of up to 4 channels to feature maps, and back; each layer passes over memory once.
 
-Images are float32 in any memory layout, feature maps are channels-last.
+Images are float32 in any memory layout; feature maps are channels-last.
 Shapes: N batch size, C channels, F feature maps, H height, W width.
 """
 
@@ -44,7 +44,7 @@ def widen(images: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor | None,
 
 
 def narrow(wide: Tensor, y: Tensor | None, operands: Operands, layer: Layer, *results: Tensor | None) -> None:
-    """Launch `triton_kernels.narrow`, which writes images and gradients to `results`."""
+    """Launch `triton_kernels.narrow`, which writes images, and gradients of weight and bias, to `results`."""
     (weight, bias, images), (_, of_weight, _) = operands, results
     pitch = 0 if of_weight is None else of_weight.stride(0)
     others = y, weight, bias, images, *results, layer.scale, pitch, *steps(images, weight, layer)
@@ -52,7 +52,7 @@ def narrow(wide: Tensor, y: Tensor | None, operands: Operands, layer: Layer, *re
 
 
 def evenly_spaced(images: Tensor) -> Tensor:
-    """The images [N, C, H, W], copied if their pixels are not equally far apart in memory."""
+    """Return `images` [N, C, H, W], copied if the distances of neighbouring pixels in memory are not all equal."""
     return images if images.stride(2) == images.shape[3] * images.stride(3) else images.contiguous()
 
 

@@ -46,7 +46,7 @@ def bias_act_backward(
 ):  # fmt: skip
     """The backward pass of `bias_act_forward`: set result [P, C] to the gradient of x, from y and y's gradient.
 
-    Each program adds its part of the bias's gradient to one row of sums [K, C]; row i begins at number i * `pitch`.
+    Each program adds its part of the bias's gradient to one row of sums [K, C]; rows are `pitch` numbers apart.
     With pixel norm, y = s * z (z: leaky ReLU), and dL/dz = s * (g - y * mean(g * y)) for g = dL/dy.
     """
     program = tl.program_id(0)
@@ -128,11 +128,11 @@ def narrow(
     plane, image, pixel, channel, maps_step, channel_step, pixels, tiles,
     SLOPE: tl.constexpr, CHANNELS: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Convolve the feature maps wide [P, C] by 1x1 to images `result`, plus bias; compute weight and bias gradients.
+    """Convolve feature maps `wide` [P, C] by 1x1 to images, add the bias, and write the images to `result`, if given.
 
-    If y [P, C] is given, wide is first multiplied by the derivative of the leaky ReLU whose result is y.
-    Each program adds its part of the gradients to one row of of_weight, and to one row of of_bias, which sums up wide
-    or, without y, x.
+    If y [P, C] is given, `wide` is first multiplied by the derivative of the leaky ReLU whose result is y.
+    Each program adds its part of the weight's gradient to one row of `of_weight`, and its part of the bias's gradient,
+    which is the sum of `wide` or, without y, of x, to one row of `of_bias`.
     """
     program, number = tl.program_id(0), tl.arange(0, 4)
     column, used = tl.arange(0, COLUMNS), number[None, :] < CHANNELS
@@ -173,11 +173,11 @@ def narrow(
 def stddev(
     x, of_result, of_gradient, result, of_of_result, groups, size, numbers, EPSILON: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Compute the minibatch stddev of x [N, numbers], or a derivative; each program computes one group of images.
+    """Set `result` [N] to the minibatch stddev of x [N, numbers]; each program computes one group of images.
 
-    Forward: result [N] is the stddev.  Backward: of_result [N] is the stddev's gradient, and result is x's gradient.
-    Double backward: of_gradient is the gradient of the backward pass's result.  Then result is the gradient of x, and
-    of_of_result [N] is the gradient of of_result.
+    Backward pass: `of_result` [N] is the gradient of the stddev; `result` [N, numbers] is set to the gradient of x.
+    Double backward: `of_gradient` [N, numbers] is the gradient of what the backward pass returned.  Then `result` is
+    set to the gradient of x, and `of_of_result` [N] to the gradient of `of_result`.
     """
     first = tl.program_id(0) // groups * groups * size + tl.program_id(0) % groups
     factor, total = 0.0, tl.zeros((BLOCK,), tl.float32)
@@ -220,9 +220,9 @@ def stddev(
 
 
 # `table` has one row for each convolution kernel: the integers of a `preparation.Transform`, then four offsets.
-# The first and third offset are the numbers of the row's first Triton program in `prepare` and in `gradients`.
-# The second offset is where the convolution kernel begins in memory; the fourth, where the gradient begins.
-# `owners` has the row number of each Triton program.  A program computes BLOCK x BLOCK elements of one tap.
+# The first and third offset are the numbers of the kernel's first Triton program in `prepare` and in `gradients`.
+# The second offset is where the convolution kernel begins in memory; the fourth, where the weight's gradient begins.
+# `owners` has the row of `table` for each Triton program.  A program computes BLOCK x BLOCK elements of one tap.
 
 FIELDS = tl.constexpr(18)  # number of integers in each row of `table`
 
@@ -236,7 +236,7 @@ def _block(tile, rows, columns, BLOCK: tl.constexpr):
 
 @triton.jit
 def _copies(source, x0, x1, y, place0, place1, inside0, inside1, copies, shift, taps, step):
-    """Add up copies * copies shifted copies of a weight; return one tile of the sum."""
+    """Return one tile of the sum of `copies` * `copies` shifted copies of a weight."""
     value = tl.zeros((x0.shape[0], x1.shape[0]), tl.float32)
     x, inside = x0[:, None] + x1[None, :], inside0[:, None] & inside1[None, :]
     for number in range(copies * copies):
@@ -260,7 +260,7 @@ def prepare(table, factors, owners, addresses, result, BLOCK: tl.constexpr):
     tap, r, c = _block(tl.program_id(0) - tl.load(row + 14), k * rows, pixels * columns, BLOCK)
     y, pack = tap // width, tap % width
     # At pixel a of the smaller image (input or output), tap x reads pixel a * stride + x - 1 of the larger image.
-    # Tap x0 + x1 reads pixel b of `pack`, because x0 = 1 - a * stride, and x1 = (pack - 1) * pixels + b.
+    # So tap x0 + x1 reads pixel x1 of the larger image, because x0 = 1 - a * stride.
     x0, x1 = 1 - r // rows * stride, (pack - 1) * pixels + c // columns
     place0, place1 = r % rows * row_step, c % columns * column_step
     in0, in1 = r < k * rows, c < pixels * columns
@@ -289,7 +289,7 @@ def gradients(table, factors, owners, parts, result, uses, BLOCK: tl.constexpr):
     for number in range(uses * k * copies * copies):
         use, a = number // (k * copies * copies), number // (copies * copies) % k
         y, x = r * 0 + tap // taps + number // copies % copies - shift, tap % taps + number % copies - shift
-        pixel = c * 0 + a * stride + x - 1 + pixels  # index of a pixel, counted from the left neighbour pack's start
+        pixel = c * 0 + a * stride + x - 1 + pixels  # counted from the first pixel of the pack on the left
         at = ((((use * k + a) * rows + r) * height + y) * width * pixels)[:, None] + pixel[None, :]
         valid = inside & ((y >= 0) & (y < height))[:, None] & ((pixel >= 0) & (pixel < width * pixels))[None, :]
         at = at * columns + c[None, :]

@@ -40,9 +40,9 @@ TAPS = (
     (0, 0, 1),
 )
 RESULT = ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1))
-DOUBLED = ((1, 0, 0, 0), (0, 1, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 1, 0), (0, 0, 0, 1))  # 4 pixels become 6
-HALVED = ((0.5, 0.5, 0, 0), (0, 0, 0.5, 0.5))  # box pooling: 4 pixels become 2
-ALWAYS_0 = 2  # index in Winograd's domain that the fused forms skip: 0 after upsampling, and unused by box pooling
+DOUBLED = ((1, 0, 0, 0), (0, 1, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 1, 0), (0, 0, 0, 1))  # upsamples 4 to 6
+HALVED = ((0.5, 0.5, 0, 0), (0, 0, 0.5, 0.5))  # box pooling: takes the means of pixels 1 and 2, and of pixels 3 and 4
+ALWAYS_0 = 2  # this index of Winograd's domain is skipped: upsampling gives 0 there, and pooling does not use it
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def maps(rescaling: Rescaling, dtype: torch.dtype) -> Maps:
 
 
 def transform_kernel(kernel: Tensor, rescaling: Rescaling, scale: float) -> Tensor:
-    """`scale` times a kernel, in Winograd's domain: [O, I, 3, 3] -> [K, O, I]."""
+    """Multiply a kernel [O, I, 3, 3] by `scale`, and transform it to K numbers in Winograd's domain: [K, O, I]."""
     to_domain = maps(rescaling, kernel.dtype).taps * scale  # [K, 9]
     if prefers_onednn():  # oneDNN is fast only if the matrix is contiguous
         taps = kernel.permute(2, 3, 0, 1).reshape(9, -1)  # [9, O I], a copy
@@ -135,7 +135,7 @@ def _chunks(images: Tensor, kernel: Tensor, tile: int) -> Iterator[slice]:
 
 
 def _from_pixels(x: Tensor, m: Maps) -> Tensor:
-    """Transform features [N, I, H, W] of I channels to Winograd's domain [K, T, I]."""
+    """Transform features [N, I, H, W] to K numbers in Winograd's domain for each of T tiles: [K, T, I]."""
     padded = F.pad(x.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1))
     tiles = padded.unfold(1, m.window, m.stride).unfold(2, m.window, m.stride)  # [N, rows, columns, I, window, window]
     pixels = tiles.permute(4, 5, 0, 1, 2, 3).reshape(m.window**2, -1)
@@ -143,7 +143,7 @@ def _from_pixels(x: Tensor, m: Maps) -> Tensor:
 
 
 def _from_result(gradient: Tensor, m: Maps) -> Tensor:
-    """Transform the result's gradient [N, O, …] to Winograd's domain [K, T, O]."""
+    """Transform the result's gradient [N, O, …] to K numbers in Winograd's domain for each of T tiles: [K, T, O]."""
     pixels = _result_tiles(gradient, m.outcome).reshape(m.outcome**2, -1)
     return _map(m.result.t(), pixels).view(len(m.pixels), -1, gradient.shape[1])
 

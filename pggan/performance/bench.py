@@ -89,7 +89,7 @@ def phase_of(resolution: int, batch: int) -> Phase:
 
 
 def measured(steps: dict[str, Step], phase: Phase, device: torch.device, config: BenchConfig) -> dict[str, float]:
-    """Time the functions in `steps` {name: function} in turns; returns the median seconds of a step by name."""
+    """Time the functions in `steps` {name: function} in turns; returns {name: median seconds of a step}."""
     interval = config.loss.reg_interval  # Each round has the same number of steps with a gradient penalty.
     count = interval if device.type == "cpu" else interval * -(-QUEUED_UPDATES // interval)
     images = 2 * torch.rand(phase.batch, 3, phase.resolution, phase.resolution, device=device) - 1

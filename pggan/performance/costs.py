@@ -4,7 +4,7 @@ In the model, n devices form a ring (Patarasuk and Yuan 2009, "Bandwidth optimal
 workstations", section 3).  In an all-reduce, each device sends 2 (n - 1) messages, each with 1/n of the gradient.  In
 an all-gather, each device sends n - 1 messages, each with the whole data of one device.
 
-Strong scaling keeps the batch size; devices without a group of minibatch stddev are idle.  Weak scaling keeps the batch
+Strong scaling keeps the batch size; devices that get no minibatch-stddev group are idle.  Weak scaling keeps the batch
 size per device, so that training takes 1/n of the steps.
 """
 
@@ -81,7 +81,7 @@ class CostCounter:
         return {
             "parameters": {"generator": in_g, "discriminator": in_d},
             "gradient_bytes": 4 * (in_g + in_d),
-            "memory_bytes": 4 * weights + activations,  # This is a rough estimate.
+            "memory_bytes": 4 * weights + activations,  # The memory is a rough estimate.
             "flops_per_step": phase.batch / count * (plain + (penalized - plain) / loss.reg_interval),
         }
 
@@ -137,9 +137,6 @@ def card_of(device: str | None) -> Card | None:
     if device is not None and device.lower() not in CARDS:
         raise UserError(f"device={device} is not known.", nearest(device.lower(), CARDS))
     return None if device is None else CARDS[device.lower()]
-
-
-# ---- The training time on many devices is predicted here.
 
 
 class Link(NamedTuple):

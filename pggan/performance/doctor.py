@@ -47,7 +47,7 @@ class Check(NamedTuple):
     needed: bool = False  # whether training needs this check to pass
 
     def row(self, device: torch.device) -> dict[str, str]:
-        """Run the check, and return its row of the report; an exception counts as a failed check."""
+        """Run the check, and return the check's row of the report; an exception counts as a failed check."""
         try:
             found, good = self.how(device)
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Chooses the recipe for `hours=`: network sizes and phase lengths that fill these hours, and other keys by rules.
+"""Chooses the recipe for `hours=`: network sizes and phase lengths that fill the hours, and other keys by rules.
 
 The rules for networks of 64 feature maps on CPUs come from experiments (docs/lab.md).  The rules for final resolutions
 of 512x512 and more come from the official preset for one GPU.  All other rules are StyleGAN2-ADA's cfg=auto (2020).
@@ -23,17 +23,17 @@ MAX_IMAGES = 600_000  # largest number of images in any phase before the last, a
 GROWTH_SHARE, LONGER_FROM = 0.3, 1.5
 # A final resolution R is chosen only if there is time for FINAL[R] images at R.
 # FINAL has half as many images as the recipes avatars_32 and orl_64; above 64x64, the numbers are estimates.
-# Avatars need more images (DRAWN_FINAL), because every error is visible in flat areas.
+# For avatars, DRAWN_FINAL replaces FINAL: training has to be longer, because every error is visible in flat areas.
 FINAL = {4: 500, 8: 2000, 16: 5000, 32: 15_000, 64: 20_000, 128: 10**5, 256: 3 * 10**5, 512: 10**6, 1024: 3 * 10**6}
 DRAWN_FINAL = FINAL | {32: 20_000, 64: 60_000}
 # More than 64 feature maps are chosen only if there is time for WIDER times FINAL images at the final resolution.
 # After half an hour of training, KID (x 1000) of avatars is 217 with 64 feature maps, and 347 with 128 feature maps.
 WIDTHS, WIDER = (64, 128, 256, 512), 10
 MIN_WIDTH = {4: 64, 128: 128, 256: 256, 512: 512}  # least model.fmap_max by final resolution
-BASE, MAX_BASE = 8, 8192  # with 64 feature maps, model.fmap_base is BASE x the final resolution, at most MAX_BASE
+BASE, MAX_BASE = 8, 8192  # fmap_base is BASE * final resolution * fmap_max / 64, at most MAX_BASE
 # Runs of fewer than SHORT_RUN images on a CPU use batches of 8, for twice as many updates as with batches of 16.
 # Batches of 8 instead of 16 lower KID (x 1000) from 721 to 375 for 263 portraits, and from 530 to 477 for avatars.
-# Longer runs on a CPU use 16: after 476,000 avatars, KID (x 1000) is 217 with batches of 16, and 268 with batches of 8.
+# Longer runs on a CPU use batches of 16: after 476,000 avatars, KID (x 1000) is 217, and 268 with batches of 8.
 SHORT_RUN, SHORT_RUN_BATCH, LONG_RUN_BATCH = 200_000, 8, 16
 GPU_BATCH = {4: 128, 32: 64, 64: 32, 128: 16, 256: 8, 512: 4}
 # At 64x64, pretrained features in D lower KID (with Inception, x 1000) of ORL faces from 9.7 to 1.4.
@@ -109,7 +109,7 @@ class Recipe:
 
     @property
     def transfers(self) -> bool:
-        """Whether this run trains the weights of other images (init_from= without grow=)."""
+        """Whether this run begins with weights that were trained on other images (init_from= without grow=)."""
         return self.grows and self.config.grow is None
 
     def take(self, values: Mapping[str, Any], reason: str) -> None:
@@ -226,8 +226,8 @@ class Recipe:
         return growth_seconds(each, *self.lengths()) + times * self.final_images(side) * each[side]
 
     def final_images(self, side: int) -> int:
-        """The number of images that a final resolution `side` needs; without time for them, `side` is not chosen."""
-        if self.grows:  # only new layers have to learn, or new images: FADE[side] images suffice
+        """The number of images to show at the final resolution `side`; if time is too short, `side` is not chosen."""
+        if self.grows:  # training begins with trained weights, so FADE[side] images suffice
             is_trained = side <= self.config.schedule.first_resolution and not self.transfers
             return 0 if is_trained else FADE[max(side, 8)]
         return (DRAWN_FINAL if self.facts.drawn else FINAL)[side]

@@ -50,7 +50,7 @@ def run(config: TrainConfig, find_images: FindImages | None = None) -> int:
     if count * config.distributed.nnodes == 1:
         return train(config, find_images, ProcessGroup.single_process(choose_device(kind)))
     alone = config.loss.name != "object" and config.model.discriminator is None
-    require(alone, "devices", config.devices, "one device for a loss or D from Python unless torchrun starts the ranks")
+    require(alone, "devices", config.devices, "one device: your own loss or D needs torchrun to use more devices")
     return launch_ranks(config, kind, count)
 
 

@@ -108,7 +108,7 @@ def film_zoom(side: int, most: int = MAX_FILM) -> int:
 
 
 def save_picture(picture: Pixels, path: Path, mark: str | None = None) -> None:
-    """Write a picture [H, W, C] with the description `mark`; raises UserError if the format can't hold the picture."""
+    """Write a picture [H, W, C], with the text `mark` as metadata; raises UserError if the format can't hold it."""
     with writing(path) as temporary:
         # JPEG's chroma subsampling is off (0), because it would blur the edges of enlarged pixels.
         to_pil(picture).save(temporary, lossless=True, quality=95, subsampling=0, **saving(mark))
@@ -149,7 +149,7 @@ def film_of(grids: dict[Path, GridFacts], count: int, most: int = MAX_FILM) -> I
 
 
 def save_film(frames: Iterable[Pixels], count: int, fps: int, path: Path, mark: str | None = None) -> None:
-    """Write a film of `count` frames [H, W, C] with the description `mark`; the ending of `path` chooses the format.
+    """Write a film of `count` frames [H, W, C], with the text `mark` as metadata; the ending of `path` sets the format.
 
     All frames of a .webp or .gif are kept in memory.
     """

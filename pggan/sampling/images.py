@@ -94,7 +94,7 @@ def save_grid(picture: Pixels, facts: GridFacts, folder: Path, mark: str | None 
 
 
 def stored_grids(folder: Path) -> dict[Path, GridFacts]:
-    """Return the paths and facts of the grids that `save_grid` wrote in `folder`, the oldest first."""
+    """Return {path: the facts that `save_grid` stored in the file} for all grids in `folder`, oldest first."""
     found = {}
     for path in sorted(folder.glob("*.png")):
         with suppress(OSError, ValueError, KeyError, TypeError), Image.open(path) as picture:
