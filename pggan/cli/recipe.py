@@ -127,7 +127,7 @@ def choose(
     """Choose values of config keys for a run of values["hours"] hours, and print the three choices that matter most.
 
     Returns: the choices, and comments for recipe.yaml.
-    Args: base: overrides with the values that grow= or init_from= takes from an earlier run; empty without these keys.
+    Args: base: the overrides from `base_of_growth` or `base_of_transfer`; without grow= or init_from=, an empty list.
     """
     from rich.console import Console
 

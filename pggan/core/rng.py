@@ -1,4 +1,4 @@
-"""Random numbers that depend only on a seed, a purpose and the images shown: checkpoints store no random state."""
+"""Random numbers depend only on a seed, a purpose and a count, such as of images: checkpoints store no random state."""
 
 from dataclasses import dataclass
 from hashlib import blake2b

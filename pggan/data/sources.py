@@ -28,7 +28,7 @@ MAX_MEMBER_BYTES = 64_000_000  # larger files in an archive are refused
 class Entry(NamedTuple):
     """An image file that has not been opened yet."""
 
-    name: str  # the path in the folder or archive, with slashes; no two entries have the same name
+    name: str  # the path in the folder or archive, with slashes; no two entries of a `Source` have the same name
     file: ImageFile
     problem: str | None = None  # why the file is refused unopened; None if it is not refused
     label: str | None = None  # name of the image's class

@@ -47,17 +47,17 @@ Key = tuple["Equalized", Algorithm, float]
 
 
 class Computing:
-    """What all layers of a network share: the compute options, and a cache of scaled and cast weights."""
+    """What all layers of a network share: the compute options, and a cache of kernels made from the weights."""
 
     def __init__(self) -> None:
         self.options = ComputeOptions()
         self.prepared: dict[Key, Prepared] | None = None
-        self.served = False  # whether Triton scales and casts the weights
-        self.asked: dict[ComputeOptions, dict[Key, None]] = {}  # weights that the next `use_options` scales
+        self.served = False  # whether layers use Triton, which then also makes the kernels
+        self.asked: dict[ComputeOptions, dict[Key, None]] = {}  # kernels to make when the options are used again
         self.plans: dict[Any, Plan] = {}
 
     def prepare_together(self, keys: Iterable[Key]) -> dict[Key, Prepared]:
-        """Scale and cast many layers' weights in one Triton launch; omit layers whose dtype is not `options.dtype`."""
+        """Make the kernels of many layers in one Triton launch; omit layers whose dtype is not `options.dtype`."""
         served = [key for key in keys if key[0].dtype == (self.options.dtype or torch.float32)]
         requests = [layer.request(algorithm, scale) for layer, algorithm, scale in served]
         if not requests:

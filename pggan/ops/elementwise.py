@@ -13,7 +13,7 @@ from pggan.ops.convolution import Switches
 from pggan.ops.fused import EPSILON, LEAKY_SLOPE, Rows
 from pggan.ops.products import LinearMap
 
-# Arguments of an activation: x [N, C, …], bias [C] or None, a function that returns memory for the bias's gradient.
+# An activation takes x [N, C, …], bias [C] or None, and None or a function that returns memory for bias's gradient.
 Activation = Callable[[Tensor, Tensor | None, Rows | None], Tensor]
 
 
@@ -28,7 +28,7 @@ def serves(tensor: Tensor) -> bool:
 
 
 def activate(x: Tensor, bias: Tensor | None = None, rows: Rows | None = None) -> Tensor:
-    """Return the leaky ReLU of `x` + `bias` [C] or, without `bias`, of `x` [N, C, …], which is then overwritten."""
+    """Return the leaky ReLU of `x` [N, C, …] + `bias` [C]; without `bias`, overwrite `x` with the leaky ReLU of `x`."""
     if Switches.reference:
         return F.leaky_relu(x, LEAKY_SLOPE)
     if bias is None:

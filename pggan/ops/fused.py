@@ -40,7 +40,7 @@ def problem() -> str | None:
 
 
 def launch(name: str, programs: int, on: Tensor, *arguments: object, **constants: float) -> None:
-    """Launch `programs` programs of the Triton kernel `name`; the kernel's first argument is the GPU tensor `on`.
+    """Launch `programs` programs of the Triton kernel `name` on the GPU of `on`, which is the kernel's first argument.
 
     Raises StepFailed if Triton is missing or can't compile; training then continues with PyTorch's operations.
     """
@@ -169,7 +169,7 @@ def blend_backward(alpha: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Groups(NamedTuple):
-    """How minibatch stddev groups the images of a sub-batch (reals or fakes): a group has every `step`-th image."""
+    """How minibatch stddev groups the images of a sub-batch (such as the reals): a group has every `step`-th image."""
 
     size: int  # images per group
     step: int  # groups per sub-batch

@@ -39,7 +39,10 @@ def places(k: int, rescaling: Rescaling, dtype: torch.dtype, device: torch.devic
 
 
 def pack_kernel(kernel: Tensor, k: int, rescaling: Rescaling) -> Tensor:
-    """Convert a kernel for single pixels (from `fuse_resampling`) to a kernel for packs of `k` neighbouring pixels."""
+    """Convert a kernel for single pixels (from `fuse_resampling`) to a kernel for packs of pixels.
+
+    [S, L, 3, 3] -> [k S, k L, 3, 3] or, fused with resampling, [S, L, 4, 4] -> [k S, 2k L, 4, 3]
+    """
     taps = kernel.permute(0, 2, 3, 1)  # [S, side, side, L]
     packed = torch.einsum("kplt,ahtb->kahplb", places(k, rescaling, kernel.dtype, kernel.device), taps)
     return packed.reshape(k * taps.shape[0], taps.shape[1], REACH, -1).permute(0, 3, 1, 2)
@@ -54,7 +57,7 @@ def with_maps(images: Tensor, maps: int) -> Tensor:
 def convolve(x: Tensor, kernel: Tensor, bias: Tensor | None, rescaling: Rescaling) -> Tensor:
     """The convolution [N, I, H, W] -> [N, O, …] by a `kernel` that `pack_kernel` returned, plus `bias` [O]."""
     result = (_to_large if rescaling is Rescaling.up else _to_small)(x, kernel, bias, rescaling)
-    return result.detach()  # detached, because autograd does not let activations overwrite a view
+    return result.detach()  # `detach` returns no view; autograd does not let activations overwrite a view
 
 
 def grad_input(gradient: Tensor, kernel: Tensor, rescaling: Rescaling) -> Tensor:

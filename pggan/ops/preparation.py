@@ -60,7 +60,7 @@ class Transform(NamedTuple):
 def transform_of(
     weight: Tensor, inputs: int, scale: float, rescaling: Rescaling = Rescaling.same, k: int | None = None
 ) -> Transform:
-    """The `Transform` that makes a kernel from a weight's first `inputs` input maps; `k`: pixels per pack, or None."""
+    """The `Transform` from a weight's first `inputs` input maps to a kernel; `k`: pixels per pack; None: no packs."""
     taps, step = (weight.shape[3], weight.stride(3)) if weight.ndim == 4 else (1, 1)
     side, stride = side_and_stride(rescaling) if rescaling is not Rescaling.same else (taps, 1)
     packs = (k, k * stride) if k else (1, 1)
@@ -108,7 +108,7 @@ class Plan:
         self.programs = [torch.repeat_interleave(each).int().to(device) for each in counts]  # each program's table row
 
     def prepare(self, dtype: torch.dtype) -> list[Tensor]:
-        """Make all convolution kernels [outputs, inputs, height, width], channels-last and in `dtype`."""
+        """Make all kernels [k rows, pixels columns, height, width] (see `Transform`), channels-last and in `dtype`."""
         if not self.transforms:
             return []
         result = torch.empty(sum(self.sizes), dtype=dtype, device=self.table.device)

@@ -44,7 +44,7 @@ def widen(images: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor | None,
 
 
 def narrow(wide: Tensor, y: Tensor | None, operands: Operands, layer: Layer, *results: Tensor | None) -> None:
-    """Launch `triton_kernels.narrow`, which writes images, and gradients of weight and bias, to `results`."""
+    """Launch `triton_kernels.narrow`, which writes images, and adds gradients of weight and bias, to `results`."""
     (weight, bias, images), (_, of_weight, _) = operands, results
     pitch = 0 if of_weight is None else of_weight.stride(0)
     others = y, weight, bias, images, *results, layer.scale, pitch, *steps(images, weight, layer)

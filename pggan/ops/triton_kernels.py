@@ -46,7 +46,7 @@ def bias_act_backward(
 ):  # fmt: skip
     """The backward pass of `bias_act_forward`: set result [P, C] to the gradient of x, from y and y's gradient.
 
-    Each program adds its part of the bias's gradient to one row of sums [K, C]; rows are `pitch` numbers apart.
+    Each program adds its part of the bias's gradient to one row of sums [K, C]; rows begin `pitch` numbers apart.
     With pixel norm, y = s * z (z: leaky ReLU), and dL/dz = s * (g - y * mean(g * y)) for g = dL/dy.
     """
     program = tl.program_id(0)
@@ -222,7 +222,7 @@ def stddev(
 # `table` has one row for each convolution kernel: the integers of a `preparation.Transform`, then four offsets.
 # The first and third offset are the numbers of the kernel's first Triton program in `prepare` and in `gradients`.
 # The second offset is where the convolution kernel begins in memory; the fourth, where the weight's gradient begins.
-# `owners` has the row of `table` for each Triton program.  A program computes BLOCK x BLOCK elements of one tap.
+# `owners` has the row number of each Triton program.  A program computes BLOCK x BLOCK elements of one tap.
 
 FIELDS = tl.constexpr(18)  # number of integers in each row of `table`
 
@@ -260,7 +260,7 @@ def prepare(table, factors, owners, addresses, result, BLOCK: tl.constexpr):
     tap, r, c = _block(tl.program_id(0) - tl.load(row + 14), k * rows, pixels * columns, BLOCK)
     y, pack = tap // width, tap % width
     # At pixel a of the smaller image (input or output), tap x reads pixel a * stride + x - 1 of the larger image.
-    # So tap x0 + x1 reads pixel x1 of the larger image, because x0 = 1 - a * stride.
+    # So tap x0 + x1 reads pixel x1, because x0 = 1 - a * stride.  Both pixels are counted from the start of pack 1.
     x0, x1 = 1 - r // rows * stride, (pack - 1) * pixels + c // columns
     place0, place1 = r % rows * row_step, c % columns * column_step
     in0, in1 = r < k * rows, c < pixels * columns

@@ -40,9 +40,9 @@ TAPS = (
     (0, 0, 1),
 )
 RESULT = ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1))
-DOUBLED = ((1, 0, 0, 0), (0, 1, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 1, 0), (0, 0, 0, 1))  # upsamples 4 to 6
+DOUBLED = ((1, 0, 0, 0), (0, 1, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 1, 0), (0, 0, 0, 1))  # 4 pixels become 6
 HALVED = ((0.5, 0.5, 0, 0), (0, 0, 0.5, 0.5))  # box pooling: takes the means of pixels 1 and 2, and of pixels 3 and 4
-ALWAYS_0 = 2  # this index of Winograd's domain is skipped: upsampling gives 0 there, and pooling does not use it
+ALWAYS_0 = 2  # fused forms skip this index of Winograd's domain: upsampling gives 0 there, and pooling does not use it
 
 
 @dataclass(frozen=True)

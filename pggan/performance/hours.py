@@ -74,7 +74,7 @@ class MeasuredCosts:
 
 
 def choose_threads(costs: MeasuredCosts, recipe: Recipe, measure: Callable[[], None]) -> list[Choice]:
-    """Halve the number of CPU threads as long as the steps of `recipe` become clearly faster; returns the choice.
+    """Halve the number of CPU threads while steps of `recipe` become clearly faster; returns the choice, if any.
 
     If other programs use the CPU, the threads of a step wait for one another: two threads can be slower than one.
     Args: costs: predicts step times; measure: times steps with the present number of threads, and corrects `costs`.
@@ -116,7 +116,7 @@ def find_recipe(
     """Choose values for the keys of a run that takes `config.hours`; returns choices, and a text for the user.
 
     Args: config: the configuration without choices; given: keys that the user has set; compose: builds the
-    configuration with choices; log: shows progress; scales: whether to keep the user's phases, scaled to the time;
+    configuration with choices; log: shows progress; scales: whether to scale the phases of `config` to the time;
     card: the GPU to predict step times for; None: measure steps on this machine.
     """
     if rank_from_environment() is not None or config.distributed.nnodes > 1:
@@ -163,7 +163,7 @@ def find_recipe(
 
 
 def facts_of(config: DataConfig) -> DataFacts:
-    """Find number, resolution, channels and classes of the training images, from a sample if they are not prepared.
+    """Find number, resolution, channels and classes of the training images; opens only a sample of unprepared files.
 
     Raises UserError if there are no usable images, or if data.labels=true but the images are not prepared.
     """

@@ -157,7 +157,7 @@ def predict(config: PlanConfig) -> dict[str, Any]:
 
 
 def answer(plan: dict[str, Any]) -> str:
-    """Return one line with the final resolution, the images, the time and the memory of the run."""
+    """Return one line with the final resolution, the number of images, the time and the memory of the run."""
     last, total, ranks = plan["phases"][-1], plan["total"], plan["ranks"]
     error = 10 if all(row["time_is"] == "measured" for row in plan["phases"]) else 25
     seconds = 3600 * next(run["hours"] for run in plan["scaling"]["runs"] if run["devices"] == ranks)

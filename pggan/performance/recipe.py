@@ -226,7 +226,7 @@ class Recipe:
         return growth_seconds(each, *self.lengths()) + times * self.final_images(side) * each[side]
 
     def final_images(self, side: int) -> int:
-        """The number of images to show at the final resolution `side`; if time is too short, `side` is not chosen."""
+        """The least number of images at the final resolution `side`; without time for them, `side` is not chosen."""
         if self.grows:  # training begins with trained weights, so FADE[side] images suffice
             is_trained = side <= self.config.schedule.first_resolution and not self.transfers
             return 0 if is_trained else FADE[max(side, 8)]

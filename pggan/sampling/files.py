@@ -108,7 +108,7 @@ def film_zoom(side: int, most: int = MAX_FILM) -> int:
 
 
 def save_picture(picture: Pixels, path: Path, mark: str | None = None) -> None:
-    """Write a picture [H, W, C], with the text `mark` as metadata; raises UserError if the format can't hold it."""
+    """Write a picture [H, W, C], with `mark` as metadata; raises UserError if the format can't hold the picture."""
     with writing(path) as temporary:
         # JPEG's chroma subsampling is off (0), because it would blur the edges of enlarged pixels.
         to_pil(picture).save(temporary, lossless=True, quality=95, subsampling=0, **saving(mark))

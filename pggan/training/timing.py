@@ -19,8 +19,8 @@ from pggan.training.build import TrainerSettings, build_trainer
 from pggan.training.trainer import Trainer
 
 EMA_DECAY = 0.999
-MAX_SECONDS = 5.0  # On a CPU, training steps are timed for at most 5 seconds.
-MAX_SHARE = 0.01  # On a CPU, training steps are timed for at most 1 % of the expected training time.
+MAX_SECONDS = 5.0  # On a CPU, `of_phases` times steps for at most 5 seconds, unless `seconds` is given.
+MAX_SHARE = 0.01  # This time is also at most 1 % of the expected training time.
 STEPS = 3  # A step time is the median of 3 timed steps.
 WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # Number of untimed first steps; on CUDA, they include captures.
 
