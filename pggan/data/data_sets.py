@@ -13,22 +13,17 @@ from pggan.data.pyramid import INDEX_FILE
 from pggan.data.sources import Entry, Source, archive_source, folder_source
 
 
-def require_source(source: str) -> None:
-    """Raise UserError unless `source` is the name of a known data set or an existing path."""
+def open_source(source: str, cache: str | Path = "data") -> Source:
+    """List the images of `source`: a folder, an archive, or torchvision:NAME, which is downloaded into `cache`."""
     if source.startswith(PREFIX):
-        if (name := source.removeprefix(PREFIX)) not in CLASSES:
+        name = source.removeprefix(PREFIX)
+        if name not in CLASSES:
             raise UserError(f"There is no known data set '{name}'.", nearest(name, CLASSES))
-    elif not Path(source).exists():
+        return known_set(name, Path(cache, "downloads").absolute())
+    if not Path(source).exists():
         remedy = f"Give the path of a folder or archive of images, or the name of a known data set: {PREFIX}NAME."
         remedy = nearest_path(source) or remedy
         raise UserError(f"{source} does not exist.", f"{remedy} If a run's images have moved, add data.path=NEW_PATH.")
-
-
-def open_source(source: str, cache: str | Path = "data") -> Source:
-    """List the images of `source`: a folder, an archive, or torchvision:NAME, which is downloaded into `cache`."""
-    require_source(source)
-    if source.startswith(PREFIX):
-        return known_set(source.removeprefix(PREFIX), Path(cache, "downloads").absolute())
     if Path(source, INDEX_FILE).is_file():
         raise UserError(f"{source} is prepared already.", f"Train on it: pggan train data.path={source}")
     return (folder_source if Path(source).is_dir() else archive_source)(Path(source))
