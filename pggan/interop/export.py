@@ -15,7 +15,7 @@ from pggan.checkpoints.generator_file import (
     stated_in,
 )
 from pggan.config.commands import ExportConfig
-from pggan.core.atomic_io import atomic_directory
+from pggan.core.atomic_io import atomic_directory, atomic_write
 from pggan.core.errors import UserError
 from pggan.core.process import __version__
 from pggan.core.text import NEXT, next_command
@@ -88,8 +88,11 @@ def run(config: ExportConfig) -> int:
             print(next_command("sample", "seeds=0-63", run=out))
         case "onnx":
             with naming_the_extra():
-                from pggan.interop.onnx_graph import write_onnx
-            print(f"{what}; pixels (-1 to 1) differ from PyTorch's by up to {write_onnx(generator.loaded, out):.1e}")
+                from pggan.interop.onnx_graph import build
+            graph, difference = build(generator.loaded)
+            with atomic_write(out) as temporary:
+                temporary.write_bytes(graph)
+            print(f"{what}; pixels (-1 to 1) differ from PyTorch's by up to {difference:.1e}")
             labels = f" and one-hot labels [N, {generator.num_classes}]" if generator.num_classes else ""
             latents = f"latents [N, {generator.latent_size}] from N(0, 1){labels}"
             print(f"{NEXT} load the ONNX file in another program; the inputs are {latents}")

@@ -6,7 +6,6 @@ N batch size, Z latent size, L labels, C feature maps, R resolution.
 import json
 from collections.abc import Callable
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from torch import Tensor
 
 from pggan.checkpoints.generator_file import HEADER_KEY, LoadedGenerator, describe_generator
 from pggan.core.architecture import MIN_RESOLUTION, Rescaling, Stem
-from pggan.core.atomic_io import atomic_write
 from pggan.core.process import __version__
 from pggan.networks.networks import Generator
 from pggan.ops.convolution import fuse_resampling
@@ -216,11 +214,3 @@ def largest_difference(
     if not largest <= allowed:  # Unlike `largest > allowed`, this condition is true for NaN, too.
         raise DifferenceError(f"The exported generator's images differ from PyTorch's by too much: {largest:.1e}.")
     return largest
-
-
-def write_onnx(generator: LoadedGenerator, path: Path) -> float:
-    """Write a generator on the CPU as an ONNX file; returns the largest pixel difference from PyTorch's images."""
-    graph, difference = build(generator)
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(graph)
-    return difference
