@@ -27,8 +27,6 @@ METRICS = {
     "neighbours": "pggan.metrics.features:NearestNeighbours",
 }
 
-FIRST_SEED = 10_000
-
 C = TypeVar("C", bound=Collector)
 
 
@@ -147,18 +145,17 @@ class Evaluator:
         settings: RenderSettings,
         pyramid: ImagePyramid,
         *,
-        first_seed: int = FIRST_SEED,
         group: ProcessGroup,
         shows_progress: bool = False,
     ) -> Evaluation:
         """Evaluate `network`; all ranks have to call this method.
 
-        `pyramid` has the reals, which must be the same in all calls, because results are cached.  Fake n has the seed
-        `first_seed` + n.  Raises UserError if there are too few images.
+        `pyramid` has the reals, which must be the same in all calls, because results are cached.  Raises UserError if
+        there are too few images.
         """
         side = settings.resolution
         partition, reals = RankPartition.at(side, group, shows_progress=shows_progress), RealImages(pyramid, side)
-        fakes = FakeImages(network, settings, reals, first_seed)
+        fakes = FakeImages(network, settings, reals)
         task = Task(fakes, reals, partition, self.extractor, self.known)
         found = [
             metric(task, images_compared(name, metric, self.count, pyramid))

@@ -20,7 +20,8 @@ from pggan.core.text import new_table, next_command, three_digits
 from pggan.data.prepare import training_pyramid
 from pggan.data.pyramid import ImagePyramid, open_pyramid
 from pggan.distributed.process_group import ProcessGroup
-from pggan.metrics import FIRST_SEED, Evaluator
+from pggan.metrics import Evaluator
+from pggan.metrics.images import FIRST_SEED
 from pggan.sampling.files import check_output
 from pggan.sampling.images import save_png
 from pggan.sampling.marks import mark_line

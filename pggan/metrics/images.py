@@ -24,6 +24,7 @@ from pggan.networks.networks import Generator
 from pggan.sampling.generate import RenderSettings, draw, render_each, seed_latents
 from pggan.sampling.images import Pixels
 
+FIRST_SEED = 10_000
 MAX_IMAGES = 64  # A block has at most 64 images.
 BLOCK_PIXELS = 2**24  # A block has at most 2^24 pixels: 16 images of 1024x1024.
 DRAWN_PIXELS = 2**22  # G draws batches of at most 2^22 pixels: 4 images of 1024x1024.
@@ -49,17 +50,17 @@ class RealImages(Images):
 
 
 class FakeImages(Images):
-    """The fakes: index n is the image that `pggan sample` draws for the seed `first_seed` + n."""
+    """The fakes: index n is the image that `pggan sample` draws for the seed FIRST_SEED + n."""
 
-    def __init__(self, network: Generator, settings: RenderSettings, reals: RealImages, first_seed: int) -> None:
-        self.network, self.settings, self.first_seed = network, settings, first_seed
+    def __init__(self, network: Generator, settings: RenderSettings, reals: RealImages) -> None:
+        self.network, self.settings = network, settings
         self.classes, labels = network.architecture.num_classes, reals.pyramid.labels
         # Fake n has the class of real n or, if the reals have no classes, the class n % num_classes.
         self.labels = np.arange(self.classes) if labels is None else labels[reals.order]
 
     def read(self, indices: Sequence[int]) -> Pixels:
         network, settings = self.network, self.settings
-        seeds = [self.first_seed + index for index in indices]
+        seeds = [FIRST_SEED + index for index in indices]
         latents = seed_latents(seeds, network.architecture.latent_size)
         if network.weights[0].device.type == "cpu" and not self.classes:
             return np.stack(list(render_each(network, latents, settings)))
