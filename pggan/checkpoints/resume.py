@@ -149,7 +149,7 @@ def load_weights(path: str, architecture: Architecture) -> StateDicts:
     if found := [line for line in architecture.differences(theirs) if line.split(":")[0] in KIND_FIELDS]:
         problem = f"init_from={path} has networks that do not fit the networks of this run ({'; '.join(found)})."
         values = {name: getattr(theirs, name) for name in ("fmap_base", "fmap_max", "resampling", "blur")}
-        keys = (f"model.{name}={getattr(value, 'value', value)}" for name, value in values.items())
+        keys = (f"model.{name}={value}" for name, value in values.items())
         raise UserError(problem, f"Use the model settings of the networks in init_from=: {' '.join(keys)}.")
     return state_dicts
 

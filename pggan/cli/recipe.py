@@ -116,7 +116,6 @@ def base_of_transfer(path: str) -> list[str]:
         del networks["features"], networks["features_from"]
     else:
         networks["features"] = networks["features"].split("@")[0]
-    networks["resampling"] = networks["resampling"].value
     networks = {name: value for name, value in networks.items() if name in ModelConfig.__annotations__}
     return [*found, *(f"model.{name}={as_hydra_reads_it(value)}" for name, value in networks.items())]
 

@@ -6,7 +6,6 @@ import platform
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from enum import Enum
 from functools import cache
 from pathlib import Path
 from subprocess import DEVNULL, CalledProcessError, check_output
@@ -19,18 +18,9 @@ PACKAGE = Path(__file__).parents[1]
 LIBRARIES = ("torch", "numpy", "pillow", "safetensors", "hydra-core", "omegaconf", "tensorboard")
 
 
-def to_plain(config: Any) -> dict[str, Any]:
-    """Convert a configuration to dictionaries, lists, text and numbers: the inverse of `validated`."""
-
-    def plain(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        return {key: value.name if isinstance(value, Enum) else value for key, value in pairs}
-
-    return asdict(config, dict_factory=plain)
-
-
-def describe(config: object) -> dict[str, Any]:
+def describe(config: Any) -> dict[str, Any]:
     """The configuration as a JSON object, with the versions of code and libraries."""
-    return {**json.loads(json.dumps(to_plain(config))), "versions": versions()}
+    return {**json.loads(json.dumps(asdict(config))), "versions": versions()}
 
 
 def versions() -> dict[str, str | None]:

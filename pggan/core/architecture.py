@@ -15,14 +15,14 @@ MIN_RESOLUTION = 4
 MOST = 2**24  # upper limit of all integers in an architecture
 
 
-class Resampling(Enum):
+class Resampling(StrEnum):
     """How a block doubles (G) or halves (D) the resolution.  In G, `fused` and `unfused` compute the same function."""
 
     fused = "fused"  # one 4x4 convolution of stride 2 (official default)
     unfused = "unfused"  # 3x3 convolutions, with nearest upsampling in G and pooling after the activation in D (paper)
 
 
-class Stem(Enum):
+class Stem(StrEnum):
     """G's layers from latent to 4x4 features, as in the official code or in other programs."""
 
     official = "official"  # pixel norm after the dense layer and after the convolution
@@ -97,7 +97,7 @@ class Architecture:
         for field in fields(self):
             value = getattr(self, field.name)
             if value != field.default or (field.name == "features_from" and self.features is not None):
-                plain[field.name] = value.value if isinstance(value, Enum) else value
+                plain[field.name] = value
         return plain
 
     def differences(self, theirs: "Architecture") -> Iterator[str]:

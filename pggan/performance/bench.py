@@ -4,7 +4,7 @@ import json
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import product
 from statistics import median
@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 
 from pggan.config.commands import BenchConfig, BenchScalingConfig
-from pggan.config.values import to_plain, versions
+from pggan.config.values import versions
 from pggan.core.architecture import Precision
 from pggan.core.devices import choose_device, configure_process, count_devices, synchronize
 from pggan.core.errors import UserError
@@ -125,7 +125,7 @@ def run_scaling(config: BenchScalingConfig) -> int:
         raise UserError(problem, "Use fewer ranks, or devices=cpu.")
     if largest == 1:
         return measure_scaling(config, ProcessGroup.single_process(choose_device(kind)))
-    values, count = {**to_plain(config), "devices": kind}, -(-largest // config.distributed.nnodes)
+    values, count = {**asdict(config), "devices": kind}, -(-largest // config.distributed.nnodes)
     return launch("bench scaling", values, count, **config.distributed.launcher, threads=config.threads or 1)
 
 

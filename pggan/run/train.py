@@ -3,14 +3,13 @@
 import gc
 import json
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
 from pggan.checkpoints.read import checkpoints_of, mark_of, newest_checkpoint
 from pggan.checkpoints.write import NonFiniteError, prune
 from pggan.config.train import TrainConfig
-from pggan.config.values import to_plain
 from pggan.core.devices import choose_device, count_devices
 from pggan.core.errors import StepFailed, UserError, require
 from pggan.core.process import threads_per_rank
@@ -149,7 +148,7 @@ def launch_ranks(config: TrainConfig, kind: str, count: int) -> int:
     config = replace(config, run_dir=str(run_dir), devices=f"cpu:{count}" if kind == "cpu" else str(count))
     threads = config.threads or threads_per_rank(count, elastic=config.elastic)
     then = partial(next_start, run_dir)
-    return launch("train", to_plain(config), count, **config.distributed.launcher, threads=threads, then=then)
+    return launch("train", asdict(config), count, **config.distributed.launcher, threads=threads, then=then)
 
 
 def refuse_copies(config: TrainConfig) -> None:

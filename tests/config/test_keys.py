@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import asdict
 
 import pytest
 import yaml
@@ -10,7 +11,7 @@ from pggan.cli.commands import COMMANDS
 from pggan.config.defaults import CONFIGS, choices_of, of_earlier_version
 from pggan.config.train import TrainConfig
 from pggan.config.validation import kinds_of, validated
-from pggan.config.values import COMMAND_VARIABLE, changes, describe, flatten, to_plain, versions
+from pggan.config.values import COMMAND_VARIABLE, changes, describe, flatten, versions
 from pggan.core.errors import UserError
 from tests.composed import composed, train_config
 
@@ -74,7 +75,7 @@ def test_every_key_that_a_file_introduces_is_explained(path):
 @pytest.mark.parametrize("choice", CHOICES)
 def test_a_configuration_with_any_choice_can_be_made_again_from_its_plain_values_and_from_json(choice):
     one = train_config(choice, "precision=bf16")
-    assert validated(TrainConfig, to_plain(one)) == one
+    assert validated(TrainConfig, asdict(one)) == one
     description = describe(one)
     assert description.pop("versions") == versions()
     assert validated(TrainConfig, json.loads(json.dumps(description))) == one
