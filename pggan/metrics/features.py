@@ -150,11 +150,6 @@ def frechet_distance(x: Tensor, y: Tensor) -> float:
     return float((mean_x - mean_y).square().sum() + factor_x.square().sum() + factor_y.square().sum() - 2 * root)
 
 
-def rounding_of(features: Tensor) -> float:
-    """The largest distance that rounding can cause between the features of two equal images."""
-    return SAME_IMAGE * float(torch.linalg.vector_norm(features, dim=1).mean())
-
-
 def nearest_images(others: Tensor, *orientations: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Find the `count` nearest `others` [M, F] of each image; returns distances and indices [N, count] on the CPU."""
     found = [block.topk(count, largest=False) for _, block in distance_blocks(others, *orientations)]
@@ -190,7 +185,8 @@ class NearestNeighbours(Metric):
         distances = self.distances[:, 0]
         among = nearest_images(reals, reals[: self.count], mirrored, count=2)[0][:, 1]  # A real is nearest to itself.
         # If many reals are duplicates, the quantile is 0; then a copy is a fake that equals a real up to rounding.
-        are_copies = (distances < among.quantile(QUANTILE)) | (distances <= rounding_of(every))
+        rounding = SAME_IMAGE * float(torch.linalg.vector_norm(every, dim=1).mean())
+        are_copies = (distances < among.quantile(QUANTILE)) | (distances <= rounding)
         values = {
             "neighbour_distance": distances.median(),
             "neighbour_distance_reals": among.median(),
