@@ -37,11 +37,6 @@ MIN_IMAGES = 2
 Images = NDArray[np.uint8]  # an array [N, H, W, C] of images, or [H, W, C] of one image
 
 
-def levels_up_to(resolution: int) -> tuple[int, ...]:
-    """List the resolutions of a dataset: 4, 8 and so on, up to `resolution`."""
-    return resolutions_between(MIN_RESOLUTION, resolution)
-
-
 @dataclass(frozen=True)
 class StoredFile:
     """The entry of index.json about one file of the dataset."""
@@ -113,7 +108,7 @@ def parse_index(content: bytes) -> Index:
         labels_file = None if names is None else StoredFile(**raw["labels_file"])
         is_possible = (
             (images > 0 and channels in (1, 3, 4) and resolution in levels)
-            and tuple(levels) == levels_up_to(resolution)
+            and tuple(levels) == resolutions_between(MIN_RESOLUTION, resolution)
             and all(
                 [replace(shard, sha256="") for shard in shards]
                 == [*islice(shards_of(level, channels, images), len(shards) + 1)]
@@ -161,7 +156,7 @@ def open_pyramid(
     if labels and pyramid.labels is None:
         raise UserError(f"data.labels=true, but {path} has no labels.", "Prepare it with labels=true.")
     if verify:
-        pyramid.verify(levels_up_to(resolution))
+        pyramid.verify(resolutions_between(MIN_RESOLUTION, resolution))
     return pyramid
 
 
@@ -192,7 +187,7 @@ class ImagePyramid:
         self.images = index.images
         self.channels = index.channels
         self.resolution = index.resolution
-        self.resolutions = levels_up_to(index.resolution)
+        self.resolutions = resolutions_between(MIN_RESOLUTION, index.resolution)
         self.class_names = index.class_names
         self.source = index.source
         for stored in index.files(self.resolutions):

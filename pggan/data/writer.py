@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pggan.core.architecture import MIN_RESOLUTION
+from pggan.core.architecture import MIN_RESOLUTION, resolutions_between
 from pggan.data.pyramid import (
     INDEX_FILE,
     LABEL_BYTES,
@@ -19,7 +19,6 @@ from pggan.data.pyramid import (
     StoredFile,
     checksums,
     images_per_shard,
-    levels_up_to,
     shard_name,
     shards_of,
 )
@@ -34,7 +33,7 @@ class Layout(NamedTuple):
     images: int
 
     def shards(self) -> dict[int, list[StoredFile]]:
-        levels = levels_up_to(self.resolution)
+        levels = resolutions_between(MIN_RESOLUTION, self.resolution)
         return {level: [*shards_of(level, self.channels, self.images)] for level in levels}
 
     def create(self) -> None:
