@@ -13,7 +13,7 @@ from torch import Tensor
 from pggan.core.errors import UserError, nearest
 from pggan.data.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup
-from pggan.metrics.images import Collector, FakeImages, Images, RankPartition, RealImages, RowCollector, feed
+from pggan.metrics.images import Collector, FakeImages, RankPartition, RealImages, RowCollector, feed
 from pggan.networks.networks import Generator
 from pggan.sampling.generate import RenderSettings
 from pggan.sampling.images import Pixels
@@ -53,7 +53,7 @@ def label(metric: str, extractor: str, count: int) -> str:
 class Task:
     """The fakes and reals of one evaluation, and results that metrics share; all ranks call the methods together."""
 
-    fakes: Images
+    fakes: FakeImages
     reals: RealImages
     partition: RankPartition
     extractor: Any  # The extractor is None if no metric needs features.

@@ -30,14 +30,7 @@ BLOCK_PIXELS = 2**24  # A block has at most 2^24 pixels: 16 images of 1024x1024.
 DRAWN_PIXELS = 2**22  # G draws batches of at most 2^22 pixels: 4 images of 1024x1024.
 
 
-class Images(Protocol):
-    """A source of images that are read by index."""
-
-    def read(self, indices: Sequence[int]) -> Pixels:
-        """The images uint8 [N, R, R, C] at `indices`."""
-
-
-class RealImages(Images):
+class RealImages:
     """The reals in a fixed random order: index n is the same image in every evaluation."""
 
     def __init__(self, pyramid: ImagePyramid, resolution: int, first: int = 0) -> None:
@@ -46,10 +39,11 @@ class RealImages(Images):
         self.order: NDArray[np.int64] = order.numpy()
 
     def read(self, indices: Sequence[int]) -> Pixels:
+        """The images uint8 [N, R, R, C] at `indices`."""
         return self.pyramid.read(self.resolution, self.order[np.asarray(indices) + self.first])
 
 
-class FakeImages(Images):
+class FakeImages:
     """The fakes: index n is the image that `pggan sample` draws for the seed FIRST_SEED + n."""
 
     def __init__(self, network: Generator, settings: RenderSettings, reals: RealImages) -> None:
@@ -124,7 +118,7 @@ class RowCollector(Collector):
 
 
 @torch.no_grad()
-def feed(images: Images, collectors: Sequence[Collector], partition: RankPartition, what: str) -> None:
+def feed(images: RealImages | FakeImages, collectors: Sequence[Collector], partition: RankPartition, what: str) -> None:
     """Read each image once, for all `collectors` that need the image; all ranks call this function."""
     own = partition.own(max((collector.count for collector in collectors), default=0))
     console = Console(stderr=True)

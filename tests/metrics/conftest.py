@@ -10,7 +10,7 @@ from pggan.data.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup
 from pggan.metrics import Task
 from pggan.metrics.extractors import load_extractor
-from pggan.metrics.images import Images, RankPartition, RealImages
+from pggan.metrics.images import RankPartition, RealImages
 
 
 @pytest.fixture(scope="session")
@@ -22,7 +22,7 @@ def alone() -> ProcessGroup:
 def task_of(alone) -> Callable[..., Task]:
     """A task with the pixel extractor: fakes beside the reals of a pyramid, at its highest level, in blocks of 4."""
 
-    def build(fakes: Images | None, pyramid: ImagePyramid) -> Task:
+    def build(fakes: RealImages | None, pyramid: ImagePyramid) -> Task:
         reals, partition = RealImages(pyramid, pyramid.resolution), RankPartition(alone, 4)
         return Task(fakes or reals, reals, partition, load_extractor("pixels", alone.device))
 
