@@ -61,22 +61,16 @@ def _encode(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
-def _no_bytes() -> bytes:
-    return b""
-
-
-def _scalar(kind: PickledType, content: bytes | str) -> Any:
-    return kind.of(content)[()]
-
-
 ALLOWED: dict[tuple[str, str], object] = {
     ("collections", "OrderedDict"): OrderedDict,
     ("_codecs", "encode"): _encode,
-    ("__builtin__", "bytes"): _no_bytes,  # Pickles of protocol 2 store b"" as a call of `bytes`.
+    ("__builtin__", "bytes"): lambda: b"",  # Pickles of protocol 2 store b"" as a call of `bytes`.
     ("numpy", "ndarray"): PickledArray,
     ("numpy", "dtype"): PickledType,
     **{(f"numpy.{core}.multiarray", "_reconstruct"): PickledArray for core in ("core", "_core")},
-    **{(f"numpy.{core}.multiarray", "scalar"): _scalar for core in ("core", "_core")},
+    **{
+        (f"numpy.{core}.multiarray", "scalar"): lambda kind, content: kind.of(content)[()] for core in ("core", "_core")
+    },
     ("tfutil", "Network"): PickledNetwork,
 }
 

@@ -144,13 +144,9 @@ def distance(one: PatchCollector, other: PatchCollector, side: int) -> float:
     directions = random_directions(one.channels * SIDE**2, side)
     found: list[float] = []
     for some in torch.split(directions, AT_ONCE, 1):
-        found += map(sorted_distance, one.project(side, some), other.project(side, some))
+        for a, b in zip(one.project(side, some).numpy(), other.project(side, some).numpy(), strict=True):
+            found.append(float(np.abs(np.sort(a) - np.sort(b)).mean(dtype=np.float64)))
     return 1000 * sum(found) / DIRECTIONS
-
-
-def sorted_distance(a: Tensor, b: Tensor) -> float:
-    """The one-dimensional Wasserstein distance between two sets of equally many numbers."""
-    return float(np.abs(np.sort(a.numpy()) - np.sort(b.numpy())).mean(dtype=np.float64))
 
 
 class SlicedWasserstein(Metric):
