@@ -20,8 +20,8 @@ from pggan.core.errors import UserError
 from pggan.core.process import __version__
 from pggan.core.text import NEXT, next_command
 from pggan.networks.networks import count_parameters
-from pggan.sampling.files import check_output
-from pggan.sampling.images import contact_sheet, save_png
+from pggan.sampling.files import check_output, save_picture
+from pggan.sampling.images import contact_sheet
 from pggan.sampling.marks import mark_line
 from pggan.sampling.trained_generator import TrainedGenerator, load
 
@@ -137,7 +137,7 @@ def write_folder(generator: TrainedGenerator, folder: Path, mark: str | None = N
         about = {"library_name": "pggan", "pggan_version": __version__, **describe_generator(generator.loaded)}
         (temporary / "config.json").write_text(json.dumps(about, indent=1) + "\n", "utf-8")
         (temporary / "README.md").write_text(model_card(generator, folder.name), encoding="utf-8")
-        save_png(samples, temporary / SAMPLES, mark)
+        save_picture(samples, temporary / SAMPLES, mark)
 
 
 def from_pretrained(name: str | Path, *, revision: str | None = None, device: str = "auto") -> TrainedGenerator:

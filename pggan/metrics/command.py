@@ -22,8 +22,7 @@ from pggan.data.pyramid import ImagePyramid, open_pyramid
 from pggan.distributed.process_group import ProcessGroup
 from pggan.metrics import Evaluator
 from pggan.metrics.images import FIRST_SEED
-from pggan.sampling.files import check_output
-from pggan.sampling.images import save_png
+from pggan.sampling.files import check_output, save_picture
 from pggan.sampling.marks import mark_line
 from pggan.sampling.trained_generator import TrainedGenerator, load
 
@@ -61,7 +60,7 @@ def run(config: EvaluateConfig) -> int:
         if folder is not None:  # Files are written after each evaluation, so that an interruption loses no results.
             folder.mkdir(parents=True, exist_ok=True)
             for file, picture in pictures.items():
-                save_png(picture, folder / file, mark_line(config.marks, place, f"seeds from {FIRST_SEED} on"))
+                save_picture(picture, folder / file, mark_line(config.marks, place, f"seeds from {FIRST_SEED} on"))
             with atomic_write(folder / "evaluation.json") as temporary:
                 temporary.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
     report(config, result)

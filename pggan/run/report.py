@@ -21,7 +21,8 @@ from pggan.run.eta import Eta
 from pggan.run.health import Alarms
 from pggan.run.run_dir import append_log
 from pggan.run.summary import METRICS_FILE, records_of
-from pggan.sampling.images import Pixels, save_png
+from pggan.sampling.files import save_picture
+from pggan.sampling.images import Pixels
 from pggan.sampling.marks import mark_line
 
 # These settings become columns of TensorBoard's HParams table, in which users compare runs.
@@ -144,7 +145,7 @@ class Reporter:
     def picture(self, tag: str, picture: Pixels, path: Path | None, images: int) -> None:
         """Write a picture [H, W, C] to TensorBoard, and as a PNG file unless `path` is None."""
         if path is not None:
-            save_png(picture, path, self.mark(images) if not tag.endswith("reals") else None)
+            save_picture(picture, path, self.mark(images) if not tag.endswith("reals") else None)
         shown = picture if picture.shape[2] in (3, 4) else picture[:, :, :1]
         self.board.add_image(tag, shown, images, dataformats="HWC")
 

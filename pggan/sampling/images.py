@@ -64,12 +64,6 @@ def to_pil(picture: Pixels) -> Image.Image:
     return Image.fromarray(picture if channels in (3, 4) else picture[:, :, 0])
 
 
-def save_png(picture: Pixels, path: Path, mark: str | None = None, text: PngInfo | None = None) -> None:
-    """Atomically write a picture [H, W, C] as a PNG; the description `mark` and text entries `text` become metadata."""
-    with atomic_write(path) as temporary:
-        to_pil(picture).save(temporary, format="PNG", **saving(mark, text))
-
-
 @dataclass(frozen=True)
 class GridFacts:
     """The state of training when a grid was drawn, and the number of columns of the grid."""
@@ -90,7 +84,8 @@ def save_grid(picture: Pixels, facts: GridFacts, folder: Path, mark: str | None 
     """Atomically write a grid [H, W, C] as a PNG in `folder`, with `facts` and the description `mark` as metadata."""
     text = PngInfo()
     text.add_text(TEXT_KEY, json.dumps(asdict(facts)))
-    save_png(picture, folder / f"{facts.images:09d}.png", mark, text)
+    with atomic_write(folder / f"{facts.images:09d}.png") as temporary:
+        to_pil(picture).save(temporary, **saving(mark, text))
 
 
 def stored_grids(folder: Path) -> dict[Path, GridFacts]:
