@@ -48,7 +48,9 @@ class Reporter:
         """Continue the files of the run at image count `images`, and remove all later entries."""
         self.run_dir, self.course, self.eta, self.alarms, self.began = run_dir, course, eta, alarms, began
         self.marks = marks
-        keep_metrics(run_dir / METRICS_FILE, images)
+        kept = [json.dumps(record) for record in records_of(run_dir) if record["images"] <= images]
+        with atomic_write(run_dir / METRICS_FILE) as temporary:
+            temporary.write_text("".join(f"{line}\n" for line in kept), "utf-8")
         self.console = TrainingConsole(run_dir, course, images)
         self.board = SummaryWriter(str(run_dir), purge_step=images + 1 if images else 0)
         self._first = images and images + 1  # image count of the first TensorBoard entries of this command
@@ -148,10 +150,3 @@ class Reporter:
             save_picture(picture, path, self.mark(images) if not tag.endswith("reals") else None)
         shown = picture if picture.shape[2] in (3, 4) else picture[:, :, :1]
         self.board.add_image(tag, shown, images, dataformats="HWC")
-
-
-def keep_metrics(path: Path, images: int) -> None:
-    """Remove the lines beyond image count `images` from a run's metrics.jsonl."""
-    kept = [json.dumps(record) for record in records_of(path.parent) if record["images"] <= images]
-    with atomic_write(path) as temporary:
-        temporary.write_text("".join(f"{line}\n" for line in kept), "utf-8")
