@@ -19,7 +19,6 @@ from pggan.core.schedule import Course, Phase
 from pggan.run.console import TrainingConsole
 from pggan.run.eta import Eta
 from pggan.run.health import Alarms
-from pggan.run.run_dir import append_log
 from pggan.run.summary import METRICS_FILE, records_of
 from pggan.sampling.files import save_picture
 from pggan.sampling.images import Pixels
@@ -72,11 +71,15 @@ class Reporter:
 
     def line(self, text: str) -> None:
         self.console.line(text)
-        append_log(self.run_dir, text)
+        self._log(text)
 
     def warn(self, text: str) -> None:
         self.console.warn(text)
-        append_log(self.run_dir, text)
+        self._log(text)
+
+    def _log(self, text: str) -> None:
+        with (self.run_dir / "train.log").open("a", encoding="utf-8", errors="replace") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
 
     def describe(self, description: dict[str, Any]) -> None:
         """Write the configuration and this run's row of the HParams table to TensorBoard."""
@@ -94,7 +97,7 @@ class Reporter:
         self.board.file_writer.add_summary(self._end_of_row, images)  # type: ignore[attr-defined]
         self.console.box(lines)
         for line in lines:
-            append_log(self.run_dir, line)
+            self._log(line)
 
     def begin_phase(self, phase: Phase, images: int, *, is_new: bool) -> None:
         self.console.progress(images, phase)
@@ -129,8 +132,7 @@ class Reporter:
         finite = {name: value if math.isfinite(value) else None for name, value in record.items()}
         with (self.run_dir / METRICS_FILE).open("a", encoding="utf-8") as file:
             file.write(json.dumps({"images": images, "phase": phase.name, **finite}, allow_nan=False) + "\n")
-        self.console.progress(images, phase)
-        append_log(self.run_dir, self.console.tick(scalars))
+        self._log(self.console.tick(scalars))
         for text in texts:
             self.warn(f"Alarm: {text}")
             self.board.add_text("alarms", text, images)

@@ -1,4 +1,4 @@
-"""The name, lock, log and configuration of a run directory; imports no torch."""
+"""The name, lock and configuration of a run directory; imports no torch."""
 
 import os
 import re
@@ -50,12 +50,6 @@ def write_config(path: Path, description: dict[str, Any]) -> None:
     """Write `description` as config.yaml into the run directory `path`."""
     with atomic_write(path / CONFIG_FILE) as temporary:
         temporary.write_text(OmegaConf.to_yaml(OmegaConf.create(description)), "utf-8")
-
-
-def append_log(run_dir: Path, text: str) -> None:
-    """Append a line to train.log: the date, the time and `text`."""
-    with (run_dir / "train.log").open("a", encoding="utf-8", errors="replace") as file:
-        file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
 
 
 @contextmanager
