@@ -61,10 +61,6 @@ class Source:
     checkpoint: Checkpoint | None  # the checkpoint to resume from; None on all ranks except rank 0
     notes: list[str]  # lines that the run logs at its start
 
-    @property
-    def spent(self) -> float:
-        return 0.0 if self.checkpoint is None else float(self.checkpoint.header.get(SPENT, 0.0))
-
 
 @contextmanager
 def open_run(
@@ -104,7 +100,8 @@ def open_run(
         pictures: Pictures | None = None
         limit: TimeLimit | None = None
         if began is None:  # a rollback passes `began`, so that the run keeps its start time
-            began = time.monotonic() - spent - source.spent
+            before = 0.0 if source.checkpoint is None else source.checkpoint.header.get(SPENT, 0.0)
+            began = time.monotonic() - spent - before
         if group.is_main:
             write_config(run_dir, description)
             times = StepTimes(settings, source.architecture, device)
