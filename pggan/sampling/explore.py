@@ -99,21 +99,17 @@ def page_files(
         sliders, names = load_vectors("directions", file, generator.latent_size), load_about(file).get("names", [])
     else:
         sliders = principal_directions(generator.network, DIRECTIONS, generator.settings().label)
+    path = Path(run).absolute()
+    name = path.parent.name if path.suffix else path.name  # a generator file is named by its directory
     facts = ("latent_size", "num_classes", "resolution", "alpha", "images")
     levels = [resolution for resolution in generator.resolutions if resolution <= generator.resolution]
-    model = {fact: getattr(generator, fact) for fact in facts} | {"resolutions": levels, "name": page_name(run)} | about
+    model = {fact: getattr(generator, fact) for fact in facts} | {"resolutions": levels, "name": name} | about
     return {path.name: path.read_bytes() for path in STATIC.iterdir()} | {
         "directions.bin": to_file(sliders),
         "names.json": json.dumps(names).encode(),
         "model.json": json.dumps(model).encode(),
         "mark.bin": png_chunk(mark),
     }
-
-
-def page_name(run: str) -> str:
-    """Return the page's title: the name of the run directory, or of the directory that holds a generator file."""
-    path = Path(run).absolute()
-    return path.parent.name if path.suffix else path.name
 
 
 def to_file(vectors: Tensor) -> bytes:
