@@ -59,6 +59,7 @@ class Source:
     pyramid: ImagePyramid
     architecture: Architecture
     checkpoint: Checkpoint | None  # the checkpoint to resume from; None on all ranks except rank 0
+    spent: float  # seconds of training before the checkpoint
     notes: list[str]  # lines that the run logs at its start
 
 
@@ -100,8 +101,7 @@ def open_run(
         pictures: Pictures | None = None
         limit: TimeLimit | None = None
         if began is None:  # a rollback passes `began`, so that the run keeps its start time
-            before = 0.0 if source.checkpoint is None else source.checkpoint.header.get(SPENT, 0.0)
-            began = time.monotonic() - spent - before
+            began = time.monotonic() - spent - source.spent
         if group.is_main:
             write_config(run_dir, description)
             times = StepTimes(settings, source.architecture, device)
@@ -182,7 +182,7 @@ def find_source(
             before, prints = header["config"], (pyramid.fingerprint, pyramid.former_fingerprint)
             changed = {key: line for key, line in changes(before, description) if key not in ("resume", "run_dir")}
             notes += check_resumable(checkpoint, changed, config.allow_changes, schedule=schedule, fingerprints=prints)
-    return Source(schedule, pyramid, architecture, checkpoint, notes)
+    return Source(schedule, pyramid, architecture, checkpoint, header.get(SPENT, 0.0), notes)
 
 
 def restore(config: TrainConfig, source: Source, trainer: Trainer, group: ProcessGroup) -> None:
