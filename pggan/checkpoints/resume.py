@@ -174,4 +174,4 @@ def broadcast_state(state: State, reducer: GradientReducer, checkpoint: Checkpoi
     extra = tensors.pop(EXTRA_STATE)
     if not group.is_main:
         state.load_state_dict(tensors)
-    reducer.load_extra_state({EXTRA_STATE: extra} if extra else {})
+    reducer.load_extra_state(extra)

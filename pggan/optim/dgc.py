@@ -78,9 +78,8 @@ class DgcReducer(GradientReducer):
         }
         return {EXTRA_STATE: tensors} if tensors and self.group.is_main else {}
 
-    def load_extra_state(self, state_dicts: StateDicts) -> None:
+    def load_extra_state(self, saved: dict[str, Tensor]) -> None:
         """Load this rank's tensors or, if the number of ranks has changed, the mean of all ranks' tensors."""
-        saved = state_dicts.get(EXTRA_STATE, {})
         networks, ranks = ({key.split("/")[part] for key in saved} for part in (0, 1))
         self._compressors.clear()
         for network in networks:

@@ -69,8 +69,8 @@ class GradientReducer:
         """The reducer's own tensors for a checkpoint; {} on all ranks but 0.  All ranks must call this method."""
         return {}
 
-    def load_extra_state(self, state_dicts: StateDicts) -> None:
-        """Load from a checkpoint what `extra_state` returned."""
+    def load_extra_state(self, saved: dict[str, Tensor]) -> None:
+        """Load the tensors that `extra_state` has stored in a checkpoint."""
 
 
 class AllReduce(GradientReducer):

@@ -9,7 +9,6 @@ from pggan.checkpoints.read import newest_checkpoint
 from pggan.core.schedule import Phase
 from pggan.distributed.process_group import ProcessGroup, RankInfo
 from pggan.optim.dgc import SENT_AS, Compressor, largest, pack, set_mean, share_to_send
-from pggan.optim.reducer import EXTRA_STATE
 from pggan.run import train
 from pggan.training.build import TrainerSettings, build_trainer
 from tests.definitions import LOSSES, variant
@@ -134,7 +133,7 @@ def test_another_number_of_ranks_resumes_with_the_mean_of_what_waited(ranks, exp
     reducer, shapes = trainer_of(group).reducer, {"residual": (7,), "exp_avg_sq": (7,), "steps": ()}
     ours = {rank: {f"d/{rank}/{name}": torch.full(shapes[name], 1.0 + 4 * rank) for name in shapes} for rank in (0, 1)}
     saved = ours[0] | ours[1]
-    reducer.load_extra_state({EXTRA_STATE: saved})
+    reducer.load_extra_state(saved)
     assert all((tensor == expected).all() for tensor in reducer._compressors["d"].tensors.values())
 
 
