@@ -23,6 +23,7 @@ from pggan.run.evaluation import TrainingEvaluator
 from pggan.run.health import REALS_SIGN, MetricAccumulator, means
 from pggan.run.pictures import Pictures, Step
 from pggan.run.report import NullReporter, Reporter
+from pggan.run.run_dir import next_start
 from pggan.run.summary import ending
 from pggan.training.trainer import Trainer
 
@@ -172,9 +173,7 @@ class Run:
             raise self._problem or NonFiniteError(problem)  # only rank 0 raises the error that stores the image count
         reporter.console.close()
         if images < schedule.total:
-            resumes = f"The same command with run_dir={self.run_dir} resumes."
-            saved = f"Interrupted at {images:,} images; everything is saved. {resumes}"
-            reporter.line(saved)
+            reporter.line(f"Interrupted at {images:,} images; everything is saved. {next_start(self.run_dir)}")
             reporter.line(next_command("train", run_dir=self.run_dir))
             return EXIT_INTERRUPTED
         if self.pictures is not None:
