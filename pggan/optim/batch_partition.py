@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from pggan.core.errors import UserError
 
-Indices = NDArray[np.int64]
-
 
 @dataclass(frozen=True)
 class BatchPartition:
@@ -48,7 +46,7 @@ class BatchPartition:
         count = self.chunks(batch)
         return range(rank * count // self.world_size, (rank + 1) * count // self.world_size)
 
-    def indices(self, batch: int) -> Indices:
+    def indices(self, batch: int) -> NDArray[np.int64]:
         """The indices of this rank's images in the whole batch."""
         group, mine = min(self.stddev_group, batch), self.chunks_of(self.rank, batch)
         width = self.chunk_size(batch) // group
