@@ -37,7 +37,6 @@ class Trainable:
 
     @property
     def weights_in_use(self) -> list[nn.Parameter]:
-        """The weights that have gradients: the weights of the layers in use."""
         return [weight for weight in self.network.weights if weight.grad is not None]
 
     def gradient_norm(self) -> Tensor:

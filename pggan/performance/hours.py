@@ -43,7 +43,6 @@ class MeasuredCosts:
     def __init__(
         self, config: TrainConfig, facts: DataFacts, device: torch.device, ranks: int, speed: Speed | None = None
     ) -> None:
-        """Measure the speed of the device, unless `speed` is given."""
         self.config, self.facts, self.device, self.ranks = config, facts, device, ranks
         self.speed = speed or speed_of(device, config.precision)
         self.ratios: dict[int, float] = {}  # measured / expected step time, by resolution

@@ -117,7 +117,6 @@ class StepTimes:
     def __init__(
         self, settings: TrainerSettings, architecture: Architecture, device: torch.device, speed: Speed | None = None
     ) -> None:
-        """Measure the speed of the device, unless `speed` is given."""
         self.settings, self.reg_interval = replace(settings, elastic=False), settings.loss.reg_interval
         self.architecture, self.device = architecture, device
         self.speed = speed_of(device, settings.precision) if speed is None else speed
