@@ -1,6 +1,7 @@
 """hours= on the command line: what is given stays, the choice is kept, and the run ends in time."""
 
 import re
+import time
 from shutil import rmtree
 from types import SimpleNamespace
 
@@ -122,8 +123,8 @@ def even_clock(monkeypatch, after_step):
 
     after_step(pass_by)
     for module in (loop, composing, report):
-        time = SimpleNamespace(monotonic=lambda: clock.now, perf_counter=lambda: clock.now)
-        monkeypatch.setattr(module, "time", time)
+        of_clock = dict.fromkeys(("monotonic", "perf_counter"), lambda: clock.now)
+        monkeypatch.setattr(module, "time", SimpleNamespace(**of_clock, strftime=time.strftime))
     return clock
 
 
