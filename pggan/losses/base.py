@@ -35,6 +35,7 @@ class Reals(NamedTuple):
 # Augments images [N, C, R, R].  The int says which: 0 reals, 1 fakes in D's update; 2 reals, 3 fakes in G's update.
 Show = Callable[[Tensor, int], Tensor]
 # D at one resolution and alpha maps images [N, C, R, R] to scores [N] and class logits [N, L].
+# A D of P parts, which have separate losses, has scores [N, P].
 # With sub_batches=2, D computes minibatch statistics of reals (first half) and fakes (second half) separately.
 Critic = Callable[..., tuple[Tensor, Tensor]]
 
@@ -72,7 +73,7 @@ class GradientPenalty:
         """The penalty [N] for the `gradient` [N, C, R, R] of scores; the final resolution is R * 2**missing_levels."""
         gradient = to_float32(gradient).flatten(1)
         # The official D gets images enlarged to the final resolution; each doubling halves the gradient's norm.
-        factor = 2**missing_levels if self.at is PenaltyAt.interpolated else 1
+        factor = 2.0**missing_levels
         if self.target == 0:  # the derivative of a norm at 0 is NaN
             return self.weight / factor**2 * gradient.square().sum(1)
         norm: Tensor = torch.linalg.vector_norm(gradient, dim=1)
@@ -153,13 +154,14 @@ class Loss(ABC):
             assert context.mix is not None, "a penalty at interpolated images needs `context.mix`"
             mixed = torch.lerp(seen_reals, seen_fakes, context.mix).detach().requires_grad_()
             images[PenaltyAt.interpolated], scores[PenaltyAt.interpolated] = mixed, critic(mixed)[0]
-        terms = self.d_terms(real_scores, fake_scores)
+        terms = sum_of_parts(self.d_terms, real_scores, fake_scores)
         for penalty in context.due:
             terms[penalty.name] = penalty.of_scores(images[penalty.at], scores[penalty.at], context)
         if reals.labels is not None:
             terms["D/class_loss_reals"] = class_loss(real_logits, reals.labels)
             terms["D/class_loss_fakes"] = class_loss(fake_logits, reals.labels)
-        return LossTerms(terms, {f"scores/{at.value}": of.detach() for at, of in scores.items()})
+        of_plain_d = {at: of if of.ndim == 1 else of[:, 0] for at, of in scores.items()}
+        return LossTerms(terms, {f"scores/{at.value}": of.detach() for at, of in of_plain_d.items()})
 
     def for_g(
         self, critic: Critic, reals: Reals, fakes: Tensor, show: Show = lambda images, place: images
@@ -170,10 +172,21 @@ class Loss(ABC):
             with torch.no_grad():
                 real_scores, _ = critic(show(reals.images, 2))
         fake_scores, fake_logits = critic(show(fakes, 3))
-        terms = self.g_terms(real_scores, fake_scores)
+        terms = sum_of_parts(self.g_terms, real_scores, fake_scores)
         if reals.fake_labels is not None:
             terms["G/class_loss_fakes"] = class_loss(fake_logits, reals.fake_labels)
         return LossTerms(terms, {})
+
+
+def sum_of_parts(
+    terms_of: Callable[..., dict[str, Tensor]], real_scores: Tensor | None, fake_scores: Tensor
+) -> dict[str, Tensor]:
+    """Call `terms_of` with scores [N]; for scores [N, P] of P parts of D, add up the terms [N] of all parts."""
+    if fake_scores.ndim == 1:
+        return terms_of(real_scores, fake_scores)
+    reals = fake_scores.shape[1] * [None] if real_scores is None else real_scores.unbind(1)
+    parts = [terms_of(*scores) for scores in zip(reals, fake_scores.unbind(1), strict=True)]
+    return {name: torch.stack([part[name] for part in parts]).sum(0) for name in parts[0]}
 
 
 def class_loss(logits: Tensor, labels: Tensor) -> Tensor:

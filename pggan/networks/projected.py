@@ -27,8 +27,8 @@ from pggan.ops.elementwise import activate, to_float32, upsample
 
 WIDTH = 64  # number of feature maps at each projected scale; in the paper's code, only at the finest scale
 COARSE = 4  # for images with side SMALLEST, the heads reduce the side of feature maps to at most this many pixels
-# With weight 1, untrained heads would have 15 to 34 times the image gradient of the plain D (docs/decisions.md).
-HEADS_WEIGHT = 1 / 8  # weight of the heads' score in D's score
+# G's loss multiplies the heads' gradient at images by this number.  Untrained heads have 15 to 34 times the plain D's.
+HEADS_GRADIENT = 1 / 16
 LAST_FEATURES = 64  # number of inputs of the heads' last layer
 
 
@@ -91,7 +91,8 @@ class ScaleHead(nn.Module):
 class ProjectedDiscriminator(Discriminator):
     """The plain D and, from the resolution `architecture.features_from` on, trained heads on projected features.
 
-    The score is the plain D's score plus HEADS_WEIGHT times the heads' score, which fades in at `features_from`.
+    The plain D and the heads have separate scores, and so separate losses: with one loss of the sum of both scores, the
+    plain D would stop to learn what the heads see, and faces would be broken.
     """
 
     def __init__(self, architecture: Architecture) -> None:
@@ -102,7 +103,7 @@ class ProjectedDiscriminator(Discriminator):
         halvings = [max(SMALLEST // stride // COARSE, 1).bit_length() - 1 for stride in STRIDES]
         self.scales = nn.ModuleList(ScaleHead(count) for count in halvings)
         self.dense = Equalized(LAST_FEATURES, (WIDTH + 1) * len(STRIDES), activation=activate)
-        self.score = Equalized(1 + architecture.num_classes, LAST_FEATURES, gain=1.0, full_precision=True)
+        self.score = Equalized(1, LAST_FEATURES, gain=1.0, full_precision=True)
         self.index_weights()
 
     def set_backbone(self, dtype: torch.dtype | None, network: EfficientNetLite0 | None = None) -> None:
@@ -110,16 +111,23 @@ class ProjectedDiscriminator(Discriminator):
         network = load_efficientnet_lite0() if network is None else network
         self.backbone = Backbone(network, self.score.weight.device, dtype or torch.float32)
 
-    def features(self, images: Tensor) -> Tensor:
-        """`images` [N, C, R, R] in [-1, 1] and their projected features, concatenated to float32 [N, F, 1, 1]."""
+    def features(self, images: Tensor, share: float | Tensor = 1.0) -> Tensor:
+        """`images` [N, C, R, R] in [-1, 1] and their projected features, concatenated to float32 [N, F, 1, 1].
+
+        `share` multiplies the gradient that flows from the features to `images`.
+        """
         assert self.backbone is not None, "call `set_backbone` first"
-        rows = [to_float32(m).flatten(1) for m in (images, *self.projection(self.backbone(images)))]
+        seen = torch.lerp(images.detach(), images, share)  # equal to `images`
+        rows = [to_float32(m).flatten(1) for m in (images, *self.projection(self.backbone(seen)))]
         return torch.cat(rows, 1)[:, :, None, None]
 
     def score_features(
         self, features: Tensor, resolution: int, alpha: float | Tensor = 1.0, sub_batches: int = 1
     ) -> tuple[Tensor, Tensor]:
-        """Scores [N] and class logits [N, L] from the result of `features` for images with side `resolution`."""
+        """Scores [N, 2] of the plain D and of the heads, and class logits [N, L] of the plain D.
+
+        `features`: the result of the method `features` for images with side `resolution`.
+        """
         channels, sides = self.architecture.channels, [max(resolution, SMALLEST) // stride for stride in STRIDES]
         sizes = [channels * resolution**2, *(WIDTH * side**2 for side in sides)]
         pixels, *rows = torch.split(features.flatten(1), sizes, 1)
@@ -129,13 +137,13 @@ class ProjectedDiscriminator(Discriminator):
         for head, row, side in zip(self.scales, rows, sides, strict=True):
             maps = row.view(-1, WIDTH, side, side)
             found += [head(maps), minibatch_stddev(maps, self.architecture.stddev_group, sub_batches)[:, None]]
-        weight = HEADS_WEIGHT * (alpha if resolution == self.features_from else 1)
-        output = weight * self.score(self.dense(torch.cat(found, 1)))
-        return scores + output[:, 0], logits + output[:, 1:]
+        of_heads = self.score(self.dense(torch.cat(found, 1)))
+        return torch.cat([scores[:, None], of_heads], 1), logits
 
     def forward(
         self, images: Tensor, resolution: int, alpha: float | Tensor = 1.0, sub_batches: int = 1
     ) -> tuple[Tensor, Tensor]:
         if resolution < self.features_from:
             return super().forward(images, resolution, alpha, sub_batches)
-        return self.score_features(self.features(images), resolution, alpha, sub_batches)
+        share = HEADS_GRADIENT * (alpha if resolution == self.features_from else 1)
+        return self.score_features(self.features(images, share), resolution, alpha, sub_batches)

@@ -155,7 +155,7 @@ def test_the_last_evaluation_ends_within_the_hours(toy_data, tmp_path, even_cost
     monkeypatch.setattr(Evaluator, "evaluate", take_a_fifth)
     monkeypatch.setattr(evaluation, "time", loop.time)
     words = [f"schedule.{key}_resolution=8" for key in ("first", "final")] + ["monitor.tick_images=32", HOURS]
-    words += [f"evaluation.{word}" for word in ("metrics=[swd]", "count=16", "interval_images=192")]
+    words += [f"evaluation.{word}" for word in ("metrics=[swd]", "count=16", "interval_images=64")]
     assert main(["train", f"data.path={toy_data}", "devices=cpu", f"run_dir={tmp_path}", *words]) == 0
     assert "swd" in (tmp_path / "metrics.jsonl").read_text().splitlines()[-1]
     assert 0.8 * SECONDS < newest_checkpoint(tmp_path)[0].header["spent_seconds"] < 1.1 * SECONDS

@@ -80,10 +80,10 @@ def equal(one, other):
 
 
 def norms_at(d, images):
-    """The norms of the gradient of D's scores at images."""
+    """The norms of the gradient of D's scores at images that are enlarged by two levels, as in the official code."""
     images = images.clone().requires_grad_()
     (slope,) = torch.autograd.grad(d(images).sum(), images, create_graph=True)
-    return slope.square().sum((1, 2, 3)).sqrt()
+    return slope.square().sum((1, 2, 3)).sqrt() / 4
 
 
 def losses_by_hand(name, d, see, reals, fakes, mix, count):
@@ -94,7 +94,7 @@ def losses_by_hand(name, d, see, reals, fakes, mix, count):
     on_reals, on_fakes = d(see(reals, 0)), d(see(fakes, 1))
     at_reals, at_fakes = norms_at(lambda x: d(see(x, 0)), reals), norms_at(lambda x: d(see(x, 1)), fakes)
     if name == "wgan_gp":
-        norm = norms_at(d, see(reals, 0) + mix * (see(fakes, 1) - see(reals, 0))) / 4
+        norm = norms_at(d, see(reals, 0) + mix * (see(fakes, 1) - see(reals, 0)))
         loss_d = (on_fakes - on_reals + 10 * (norm - 1) ** 2 + 0.001 * on_reals**2).mean()
         return loss_d, lambda x: -d(see(x, 3)).mean()
     if name == "logistic":  # R1 at every second step, twice as large
