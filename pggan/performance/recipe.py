@@ -44,7 +44,8 @@ FALLING_SHARE = 0.14  # learning rates fall to 0 in the last 14 % of images at t
 PUBLISHED_FROM = 512  # from this final resolution on, loss and learning rates are those of the official preset
 # Learning rates by number of feature maps (fmap_max): 0.006 is from the recipe orl_64, 0.0025 from StyleGAN2-ADA.
 RATES = {64: 0.006, 128: 0.005, 256: 0.0035, 512: 0.0025}
-FEW_IMAGES = 5000  # data sets with fewer photographs are trained with ADA
+# Long runs with fewer photographs use ADA.  In a short run with 1,349 portraits, ADA raised KID from 4.2 to 4.5.
+FEW_IMAGES = 5000
 STABLE_KEY, FADE_KEY = "schedule.stable_images", "schedule.fade_images"
 
 
@@ -146,7 +147,7 @@ class Recipe:
         rate_g, rate_d = (0.001, 0.001) if published else (0.02, 0.01) if by_demo else (rate, rate)
         rates_by = "official preset" if published else "recipe demo" if by_demo else f"tried at {maps} feature maps"
         rates = {"schedule.learning_rate_g": rate_g, "schedule.learning_rate_d": rate_d}
-        few = photos and facts.images < FEW_IMAGES and loss != "wgan_gp"
+        few = photos and not is_short and facts.images < FEW_IMAGES and loss != "wgan_gp"
         augmentation = self.config.augmentation
         adapts = few if "augmentation" not in given else augmentation.name == "ada"
         rampup, half_life = two_digits(min(images / 2, 500_000)), two_digits(min(max(images / 60, 1000), 10_000))
@@ -161,7 +162,7 @@ class Recipe:
             (drawn and not published and maps < 128, {"model.residual": True}, "lowers KID of avatars from 660 to 591"),
             (photos and small and channels in (1, 3), {"model.blur": True}, "lowers KID of portraits from 810 to 710"),
             (drawn, {"data.mirror": False}, "as in recipe demo"),
-            (few, {"augmentation": "ada"}, f"without ADA, D would memorize fewer than {FEW_IMAGES:,} photographs"),
+            (few, {"augmentation": "ada"}, f"in long runs, D would memorize fewer than {FEW_IMAGES:,} photographs"),
             (adapts, {"augmentation.rampup_images": rampup}, "so that ADA's p can reach 1 within the run"),
             (True, {"ema.half_life_images": half_life}, "1/60 of the run's images, but 1,000 to 10,000 images"),
             (self.grows, {"ema.rampup": None}, "the averaged generator is already trained"),
