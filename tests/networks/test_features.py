@@ -98,10 +98,14 @@ def test_a_step_takes_penalties_at_images_and_features_and_trains_the_heads_alon
     d.set_backbone(dtype, deepcopy(network))
     before = {name: tensor.clone() for name, tensor in d.state_dict().items()}
     features = d.features(reals.images).requires_grad_()
-    (gradient,) = torch.autograd.grad(d.score_features(features, 8, PHASE.alpha)[0].sum(), features)
+    scores = d.score_features(features, 8, PHASE.alpha)[0]
+    (gradient,) = torch.autograd.grad(scores.sum(), features)
     metrics = Trainer(state, LOGISTIC, ComputeOptions(dtype=dtype)).step(PHASE, reals, StepRng(0, 0, CPU), 0.9)
     expected = LOGISTIC.gamma / 2 * (gradient / 2).square().sum((1, 2, 3))  # 8x8 is one level below 16x16
-    torch.testing.assert_close(metrics["D/r1"], expected, rtol=1e-4 if dtype is None else 0.2, atol=0)
+    rounding = {"rtol": 1e-4 if dtype is None else 0.2, "atol": 0}
+    torch.testing.assert_close(metrics["D/r1"], expected, **rounding)
+    losses = torch.nn.functional.softplus(-scores.detach()).sum(1)  # one of the plain D, one of the heads
+    torch.testing.assert_close(metrics["D/loss_reals"], losses, **rounding)
     for name, tensor in d.state_dict().items():
         used = not name.startswith(("projection", "blocks.16", "from_rgb.16"))
         assert torch.equal(tensor, before[name]) != used, name
