@@ -27,7 +27,8 @@ from pggan.ops.elementwise import activate, to_float32, upsample
 
 WIDTH = 64  # number of feature maps at each projected scale; in the paper's code, only at the finest scale
 COARSE = 4  # for images with side SMALLEST, the heads reduce the side of feature maps to at most this many pixels
-# G's loss multiplies the heads' gradient at images by this number.  Untrained heads have 15 to 34 times the plain D's.
+# In G's update, this number multiplies the heads' gradient at images.
+# The gradient of untrained heads is 15 to 34 times the gradient of the plain D.
 HEADS_GRADIENT = 1 / 16
 LAST_FEATURES = 64  # number of inputs of the heads' last layer
 
@@ -91,8 +92,7 @@ class ScaleHead(nn.Module):
 class ProjectedDiscriminator(Discriminator):
     """The plain D and, from the resolution `architecture.features_from` on, trained heads on projected features.
 
-    The plain D and the heads have separate scores, and so separate losses: with one loss of the sum of both scores, the
-    plain D would stop to learn what the heads see, and faces would be broken.
+    The plain D and the heads have separate scores, and so separate losses (docs/decisions.md).
     """
 
     def __init__(self, architecture: Architecture) -> None:

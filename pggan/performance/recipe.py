@@ -33,7 +33,7 @@ MIN_WIDTH = {4: 64, 128: 128, 256: 256, 512: 512}  # least model.fmap_max by fin
 BASE, MAX_BASE = 8, 8192  # fmap_base is BASE * final resolution * fmap_max / 64, at most MAX_BASE
 # On a CPU, runs of fewer than SHORT_RUN images use small batches, because more updates help short runs.
 # With batches of 4 instead of 8, KID (with Inception, x 1000) of portraits falls from 2.9 to 1.5 at 32x32.
-# Below 64x64, batches of 4 lower KID of portraits at 64x64 from 2.4 to 1.5; with batches of 4 at 64x64 too, it is 4.4.
+# With batches of 4 below 64x64, KID of portraits at 64x64 falls from 2.4 to 1.5.
 # Longer runs on a CPU use batches of 16: after 476,000 avatars, KID (x 1000) is 217, and 268 with batches of 8.
 SHORT_RUN, LONG_RUN_BATCH, DRAWN_BATCH, PHOTOS_BATCH = 200_000, {4: 16}, {4: 8}, {4: 4, 64: 8}
 GPU_BATCH = {4: 128, 32: 64, 64: 32, 128: 16, 256: 8, 512: 4}
@@ -139,7 +139,7 @@ class Recipe:
         maps, batch = self.width(self.sizes, MIN_RESOLUTION), int(value_at(self.batch, side))
         loss = self.config.loss.name if "loss" in given else "wgan_gp" if published else "logistic"
         # At 64x64, 39 of 64 portraits are whole with gamma 12, and 24 with gamma 4.
-        # At 32x32, KID (x 1000, Inception) of portraits is 1.5 with gamma 1, 2.3 with 0.3, and 6.2 with 3.
+        # At 32x32, KID (x 1000, Inception) of portraits is 2.6 with gamma 1, and 6.2 with gamma 3.
         least = 12.0 if photos and side == FEATURES_FROM and loss == "logistic" else 1.0
         gamma = gamma_by_rule(side, batch, least)
         gamma_by = f"0.0002 x {side}^2 / {batch}, at least {least:g}: smaller values were worse"

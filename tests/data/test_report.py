@@ -30,11 +30,11 @@ def encoded(image, kind, **options):
     return content.getvalue()
 
 
-def png_header(width, height, body=b""):
+def png_header(width, height, body=b"", interlaced=0):
     def chunk(kind, content):
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
-    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, interlaced)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
 
 
@@ -91,6 +91,7 @@ LEFT_OUT = {
     "checksum.png": (flipped_bit(PNG, len(PNG) - 30), "wrong checksum of IDAT"),
     "rows.png": (png_header(64, 64, ROWS[:900] + ROWS[880:]), "damaged: "),
     "short.png": (png_header(64, 64, zlib.compress(bytes(65 * 40))), "damaged: rows of pixels are missing"),
+    "short_passes.png": (png_header(64, 64, zlib.compress(bytes(4215)), 1), "damaged: rows of pixels are missing"),
     "flipped.jpg": (silently_broken(JPEG), "damaged: "),
     "nowhere.png": (lambda path: path.symlink_to(path.parent / "nothing.png"), "a link that leads nowhere"),
     "passwd.png": (lambda path: path.symlink_to("/etc/passwd"), "a link that leads out of the source folder"),
