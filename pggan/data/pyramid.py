@@ -208,14 +208,14 @@ class ImagePyramid:
                 raise UserError(f"{file} holds a label outside 0..{last}.", PREPARE_AGAIN)
         self._mapped: dict[int, tuple[list[Images], NDArray[np.int64]]] = {}
 
-    def read(self, resolution: int, indices: NDArray[np.integer[Any]], out: Images | None = None) -> Images:
-        """Return the images at `indices` [N] as [N, R, R, C], where R is `resolution`; fills `out` if it is given."""
+    def read(self, resolution: int, indices: NDArray[np.integer[Any]]) -> Images:
+        """Return the images at `indices` [N] as [N, R, R, C], where R is `resolution`."""
         if indices.size and not 0 <= indices.min() <= indices.max() < self.images:
             raise IndexError(f"image indices must lie in 0..{self.images - 1}")
         shards, starts = self._shards(resolution)
-        images = np.empty((len(indices), *shards[0].shape[1:]), np.uint8) if out is None else out
         if len(shards) == 1:
-            return np.take(shards[0], indices, axis=0, out=images, mode="clip")  # "clip" is faster than "raise"
+            return np.take(shards[0], indices, axis=0, mode="clip")  # "clip" is faster than "raise"
+        images = np.empty((len(indices), *shards[0].shape[1:]), np.uint8)
         shard_of = np.searchsorted(starts, indices, side="right") - 1
         for number in np.unique(shard_of):
             chosen = shard_of == number

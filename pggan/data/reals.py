@@ -1,8 +1,7 @@
 """Batches of real images for training, in [-1, 1], mirrored at random, and faded in at each new resolution."""
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import lru_cache, partial
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -64,18 +63,9 @@ class Loader:
         self.device = device
         self.budget = budget
         self._resident: tuple[int, Tensor] | None = None
-        self._ahead: tuple[tuple[int, bytes], Future[tuple[Tensor, torch.cuda.Event | None]]] | None = None
-        # A new thread would use CUDA device 0, so the reading thread is set to the CUDA device of this thread.
-        on_gpu = device.type == "cuda"
-        use_device = partial(torch.cuda.set_device, torch.cuda.current_device()) if on_gpu else None
-        self._reader = ThreadPoolExecutor(1, "read-ahead", use_device)
-        self._stream = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
-
-    def fits(self, resolution: int) -> bool:
-        return self.pyramid.level_bytes(resolution) <= self.budget
 
     def get(self, resolution: int, indices: Indices) -> Tensor:
-        if self.fits(resolution):
+        if self.pyramid.level_bytes(resolution) <= self.budget:
             try:
                 level = self._level(resolution)
                 return level.index_select(0, torch.from_numpy(indices).to(self.device, non_blocking=True))
@@ -83,19 +73,10 @@ class Loader:
                 self.budget = self.pyramid.level_bytes(resolution) - 1
                 torch.cuda.empty_cache()
         self._resident = None  # assigning None frees the images of the previous resolution
-        if self._ahead is None or self._ahead[0] != (resolution, indices.tobytes()):
-            self.prefetch(resolution, indices)
-        assert self._ahead is not None, "the batch is being read"
-        images, done = self._ahead[1].result()
-        if done is not None:
-            current = torch.cuda.current_stream(self.device)
-            current.wait_event(done)
-            images.record_stream(current)  # PyTorch reuses the memory only after this stream has read the images
-        return images
-
-    def prefetch(self, resolution: int, indices: Indices) -> None:
-        """Start loading images in another thread, for the next call of `get`."""
-        self._ahead = (resolution, indices.tobytes()), self._reader.submit(self._load, resolution, indices)
+        images = torch.from_numpy(self.pyramid.read(resolution, indices))
+        # The copy from pinned memory waits in the GPU's queue, so the next batch is read while the GPU still computes.
+        images = images.pin_memory() if self.device.type == "cuda" else images
+        return images.to(self.device, non_blocking=True)
 
     def _level(self, resolution: int) -> Tensor:
         if self._resident is None or self._resident[0] != resolution:
@@ -108,15 +89,6 @@ class Loader:
                 level[first : first + most] = torch.from_numpy(self.pyramid.read(resolution, indices))
             self._resident = resolution, level
         return self._resident[1]
-
-    def _load(self, resolution: int, indices: Indices) -> tuple[Tensor, torch.cuda.Event | None]:
-        if self._stream is None:
-            return torch.from_numpy(self.pyramid.read(resolution, indices)).to(self.device), None
-        shape = (len(indices), resolution, resolution, self.pyramid.channels)
-        images = torch.empty(shape, dtype=torch.uint8, pin_memory=True)  # an asynchronous copy needs pinned memory
-        self.pyramid.read(resolution, indices, out=images.numpy())
-        with torch.cuda.stream(self._stream):
-            return images.to(self.device, non_blocking=True), self._stream.record_event()
 
 
 class RealBatches:
@@ -131,7 +103,6 @@ class RealBatches:
         labels: bool,
         *,
         budget: int = 0,
-        phase_at: Callable[[int], Phase] | None = None,  # the phase at an image count; if None, no batch is read ahead
         indices: Callable[[int], Indices] = np.arange,  # says which images of the global batch this rank loads
     ) -> None:
         self.pyramid = pyramid
@@ -141,7 +112,6 @@ class RealBatches:
         self.num_classes = len(pyramid.class_names or ())
         self.labels = torch.from_numpy(pyramid.labels).to(device) if labels and pyramid.labels is not None else None
         self._loader = Loader(pyramid, device, budget)
-        self.phase_at = phase_at
         self._indices = indices
         self._on_device: dict[int, Tensor] = {}
 
@@ -149,12 +119,9 @@ class RealBatches:
         """Return this rank's part of the next batch, with one-hot labels if the training uses labels."""
         if phase.batch not in self._on_device:  # indices are copied once, because a copy makes the CPU wait for the GPU
             self._on_device[phase.batch] = torch.from_numpy(self._indices(phase.batch)).to(self.device)
-        positions, shown = self._on_device[phase.batch], self._shown(phase, rng.images)
+        positions = self._on_device[phase.batch]
+        shown = indices_at(self.seed, rng.images, phase.batch, self.pyramid.images)[self._indices(phase.batch)]
         stored = self._loader.get(phase.resolution, shown)  # [N, R, R, C]
-        if self.phase_at is not None and not self._loader.fits(phase.resolution):
-            images_then = rng.images + phase.batch
-            later = self.phase_at(images_then)
-            self._loader.prefetch(later.resolution, self._shown(later, images_then))
         flip = rng.uniform("mirror", phase.batch, 1, 1, 1)[positions].flatten() < 0.5 if self.mirror else None
         images = to_float(stored if flip is None else mirrored(stored, flip))
         if phase.alpha < 1:
@@ -164,6 +131,3 @@ class RealBatches:
         others = rng.integers("fake_labels", len(labels), phase.batch)[positions]
         numbers = torch.from_numpy(shown).to(self.device, non_blocking=True), others
         return Reals(images, *(one_hot(labels[chosen], self.num_classes).float() for chosen in numbers))
-
-    def _shown(self, phase: Phase, images: int) -> Indices:
-        return indices_at(self.seed, images, phase.batch, self.pyramid.images)[self._indices(phase.batch)]

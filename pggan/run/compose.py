@@ -125,7 +125,6 @@ def open_run(
             data.mirror,
             data.labels,
             budget=budget_bytes(device, group.local_world_size),
-            phase_at=course.at,
             indices=partition.indices,
         )
         names = {CLASS_NAMES: pyramid.class_names} if data.labels else {}

@@ -50,7 +50,7 @@ def capture(function: Callable[[], Metrics], pool: Any = None) -> tuple[Callable
     gc.collect()  # A capture fails if Python frees GPU memory during the capture.
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
     try:
-        # "thread_local" lets other threads (the image reader, NCCL's watchdog) use CUDA during the capture.
+        # "thread_local" lets other threads (such as NCCL's watchdog) use CUDA during the capture.
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             result = function()
     except Exception as error:

@@ -1,7 +1,5 @@
 """Batches of real images against their definition, from every place that they can come from."""
 
-import threading
-
 import numpy as np
 import pytest
 import torch
@@ -57,10 +55,10 @@ def steps():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("budget", "ahead"), [(0, False), (10_000, True), (10**9, True)])
-def test_a_batch_is_as_defined_wherever_it_comes_from(pyramid, budget, ahead):
-    """In order, in another order and again, with reading ahead that is right or wrong: the same bits."""
-    stream = RealBatches(pyramid, 3, CPU, True, False, budget=budget, phase_at=SCHEDULE.at if ahead else None)
+@pytest.mark.parametrize("budget", [0, 10_000, 10**9])
+def test_a_batch_is_as_defined_wherever_it_comes_from(pyramid, budget):
+    """In order, in another order and again: the same bits."""
+    stream = RealBatches(pyramid, 3, CPU, True, False, budget=budget)
     for images, phase in [*steps(), *reversed([*steps()])]:
         found = stream.batch(phase, StepRng(3, images, CPU)).images
         torch.testing.assert_close(found, defined_batch(pyramid, 3, images, phase), rtol=0, atol=1e-6)
@@ -77,10 +75,7 @@ def test_shares_of_several_streams_make_the_whole_batch(pyramid, budget):
         "strided": [lambda batch, part=part: np.arange(part, batch, 4) for part in range(4)],
     }
     for kind, parts in shares.items():
-        streams = [
-            RealBatches(pyramid, 1, CPU, True, True, budget=budget, phase_at=SCHEDULE.at, indices=part)
-            for part in parts
-        ]
+        streams = [RealBatches(pyramid, 1, CPU, True, True, budget=budget, indices=part) for part in parts]
         for images, phase in steps():
             expected = whole.batch(phase, StepRng(1, images, CPU))
             for stream, part in zip(streams, parts, strict=True):
@@ -119,11 +114,11 @@ def test_fakes_have_the_classes_of_all_images_though_the_set_is_sorted_by_class(
 
 
 class Noting(ImagePyramid):
-    """Notes of every read whether the training's own thread reads, and how many images."""
+    """Notes how many images each read returns."""
 
-    def read(self, resolution, indices, out=None):
-        self.reads.append((threading.current_thread() is threading.main_thread(), len(indices)))
-        return super().read(resolution, indices, out)
+    def read(self, resolution, indices):
+        self.reads.append(len(indices))
+        return super().read(resolution, indices)
 
 
 class NoMemory(Loader):
@@ -142,31 +137,20 @@ def noting(pyramid):
 
 def test_a_level_lives_on_the_device_when_it_fits_the_budget(noting):
     loader = Loader(noting, CPU, budget=noting.level_bytes(8))
-    assert [loader.fits(level) for level in (4, 8, 16)] == [True, True, False]
     found = [loader.get(8, np.array(indices)) for indices in ([4, 9, 4], [49, 0])]
-    assert noting.reads == [(True, 50)]
+    assert noting.reads == [50]
     assert np.array_equal(torch.cat(found).numpy(), noting.read(8, np.array([4, 9, 4, 49, 0])))
+
+
+def test_a_level_that_exceeds_the_budget_is_read_batch_by_batch(noting):
+    loader = Loader(noting, CPU, budget=noting.level_bytes(8))
+    for numbers in ([4, 9, 4], [1, 2]):
+        assert np.array_equal(loader.get(16, np.array(numbers)).numpy(), noting.read(16, np.array(numbers)))
+    assert noting.reads == [3, 3, 2, 2]
 
 
 def test_a_level_for_which_the_memory_does_not_suffice_is_read_batch_by_batch(noting):
     loader = NoMemory(noting, CPU, budget=noting.level_bytes(16))
     for numbers in ([4, 9, 4], [1, 2]):
         assert np.array_equal(loader.get(16, np.array(numbers)).numpy(), noting.read(16, np.array(numbers)))
-    assert [loader.fits(level) for level in (8, 16)] == [True, False]
-
-
-def test_what_is_read_ahead_is_not_read_again_and_what_was_not_asked_for_is_dropped(noting):
-    loader = Loader(noting, CPU, budget=0)
-    loader.prefetch(16, np.array([1, 2]))
-    loader.get(16, np.array([1, 2]))
-    loader.prefetch(16, np.array([3, 4, 5]))
-    found = loader.get(8, np.array([5]))
-    assert noting.reads == [(False, 2), (False, 3), (False, 1)]
-    assert np.array_equal(found.numpy(), noting.read(8, np.array([5])))
-
-
-def test_an_error_while_reading_ahead_reaches_the_training(noting):
-    loader = Loader(noting, CPU, budget=0)
-    loader.prefetch(16, np.array([99]))
-    with pytest.raises(IndexError):
-        loader.get(16, np.array([99]))
+    assert noting.level_bytes(8) < loader.budget < noting.level_bytes(16)
