@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import lru_cache
-from math import prod
 
 import numpy as np
 import torch
@@ -10,17 +9,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from pggan.core.devices import free_memory
 from pggan.core.rng import StepRng, counter_seed
 from pggan.core.schedule import Phase
 from pggan.data.pyramid import ImagePyramid
 from pggan.losses.base import Reals
 from pggan.ops.elementwise import downsample, fade, upsample
-
-MIB = 2**20
-CPU_BUDGET_BYTES = 1024 * MIB
-GPU_BUDGET_SHARE = 0.25  # images may take this share of the GPU memory that is free before training
-PIECE_BYTES = 64 * MIB  # images are copied to the GPU in pieces of this size, to use little host memory
 
 Indices = NDArray[np.int64]
 
@@ -49,48 +42,6 @@ def mirrored(images: Tensor, flip: Tensor) -> Tensor:
     return torch.where(flip[:, None, None, None], images.flip(2), images)
 
 
-def budget_bytes(device: torch.device, processes: int = 1) -> int:
-    """Return how many bytes of images may stay on `device`; the `processes` of a machine share 1 GiB of CPU memory."""
-    free = free_memory(device)
-    return CPU_BUDGET_BYTES // processes if free is None else int(GPU_BUDGET_SHARE * free)
-
-
-class Loader:
-    """Loads uint8 images [N, R, R, C] to `device`; all images of a resolution stay there if `budget` bytes suffice."""
-
-    def __init__(self, pyramid: ImagePyramid, device: torch.device, budget: int) -> None:
-        self.pyramid = pyramid
-        self.device = device
-        self.budget = budget
-        self._resident: tuple[int, Tensor] | None = None
-
-    def get(self, resolution: int, indices: Indices) -> Tensor:
-        if self.pyramid.level_bytes(resolution) <= self.budget:
-            try:
-                level = self._level(resolution)
-                return level.index_select(0, torch.from_numpy(indices).to(self.device, non_blocking=True))
-            except torch.OutOfMemoryError:  # the GPU is full, so this resolution is now read batch by batch
-                self.budget = self.pyramid.level_bytes(resolution) - 1
-                torch.cuda.empty_cache()
-        self._resident = None  # assigning None frees the images of the previous resolution
-        images = torch.from_numpy(self.pyramid.read(resolution, indices))
-        # The copy from pinned memory waits in the GPU's queue, so the next batch is read while the GPU still computes.
-        images = images.pin_memory() if self.device.type == "cuda" else images
-        return images.to(self.device, non_blocking=True)
-
-    def _level(self, resolution: int) -> Tensor:
-        if self._resident is None or self._resident[0] != resolution:
-            self._resident = None  # assigning None frees the old images before new memory is allocated
-            shape, count = (resolution, resolution, self.pyramid.channels), self.pyramid.images
-            level = torch.empty((count, *shape), dtype=torch.uint8, device=self.device)
-            most = max(PIECE_BYTES // prod(shape), 1)
-            for first in range(0, count, most):
-                indices = np.arange(first, min(first + most, count))
-                level[first : first + most] = torch.from_numpy(self.pyramid.read(resolution, indices))
-            self._resident = resolution, level
-        return self._resident[1]
-
-
 class RealBatches:
     """Batches of real images; the images depend on the seed and the number of images shown, not on the rank count."""
 
@@ -102,7 +53,6 @@ class RealBatches:
         mirror: bool,  # flip each image left to right with probability 1/2
         labels: bool,
         *,
-        budget: int = 0,
         indices: Callable[[int], Indices] = np.arange,  # says which images of the global batch this rank loads
     ) -> None:
         self.pyramid = pyramid
@@ -111,7 +61,6 @@ class RealBatches:
         self.mirror = mirror
         self.num_classes = len(pyramid.class_names or ())
         self.labels = torch.from_numpy(pyramid.labels).to(device) if labels and pyramid.labels is not None else None
-        self._loader = Loader(pyramid, device, budget)
         self._indices = indices
         self._on_device: dict[int, Tensor] = {}
 
@@ -121,7 +70,10 @@ class RealBatches:
             self._on_device[phase.batch] = torch.from_numpy(self._indices(phase.batch)).to(self.device)
         positions = self._on_device[phase.batch]
         shown = indices_at(self.seed, rng.images, phase.batch, self.pyramid.images)[self._indices(phase.batch)]
-        stored = self._loader.get(phase.resolution, shown)  # [N, R, R, C]
+        stored = torch.from_numpy(self.pyramid.read(phase.resolution, shown))  # [N, R, R, C]
+        # The copy from pinned memory waits in the GPU's queue, so the next batch is read while the GPU still computes.
+        stored = stored.pin_memory() if self.device.type == "cuda" else stored
+        stored = stored.to(self.device, non_blocking=True)
         flip = rng.uniform("mirror", phase.batch, 1, 1, 1)[positions].flatten() < 0.5 if self.mirror else None
         images = to_float(stored if flip is None else mirrored(stored, flip))
         if phase.alpha < 1:

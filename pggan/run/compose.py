@@ -31,7 +31,7 @@ from pggan.core.process import StopSignal
 from pggan.core.schedule import Course, Schedule
 from pggan.core.text import command_line
 from pggan.data.pyramid import ImagePyramid, open_pyramid
-from pggan.data.reals import RealBatches, budget_bytes
+from pggan.data.reals import RealBatches
 from pggan.distributed.process_group import ProcessGroup
 from pggan.metrics import Evaluator
 from pggan.networks.networks import count_parameters
@@ -124,7 +124,6 @@ def open_run(
             device,
             data.mirror,
             data.labels,
-            budget=budget_bytes(device, group.local_world_size),
             indices=partition.indices,
         )
         names = {CLASS_NAMES: pyramid.class_names} if data.labels else {}

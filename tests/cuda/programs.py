@@ -70,7 +70,7 @@ def growth(final: int, batch: int, *names: str) -> list[Phase]:
 
 
 def take_steps(trainer: Trainer, phase: Phase, count: int = 1) -> None:
-    """Steps of `phase`, with images that are on the device already, as those of a resident level are."""
+    """Steps of `phase`, with images that are on the device already."""
     images = torch.empty(phase.batch, 3, phase.resolution, phase.resolution, device=CUDA)
     classes = trainer.state.g_ema.architecture.num_classes
     labels = torch.empty(phase.batch, classes, device=CUDA) if classes else None

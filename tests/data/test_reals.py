@@ -1,4 +1,4 @@
-"""Batches of real images against their definition, from every place that they can come from."""
+"""Batches of real images against their definition."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,7 @@ import torch
 
 from pggan.core.rng import StepRng
 from pggan.core.schedule import Schedule
-from pggan.data.pyramid import ImagePyramid
-from pggan.data.reals import Loader, RealBatches, epoch_order, indices_at
+from pggan.data.reals import RealBatches, epoch_order, indices_at
 from pggan.performance.bench import phase_of
 from tests.pyramids import write_pyramid
 
@@ -55,10 +54,9 @@ def steps():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("budget", [0, 10_000, 10**9])
-def test_a_batch_is_as_defined_wherever_it_comes_from(pyramid, budget):
+def test_a_batch_is_as_defined(pyramid):
     """In order, in another order and again: the same bits."""
-    stream = RealBatches(pyramid, 3, CPU, True, False, budget=budget)
+    stream = RealBatches(pyramid, 3, CPU, True, False)
     for images, phase in [*steps(), *reversed([*steps()])]:
         found = stream.batch(phase, StepRng(3, images, CPU)).images
         torch.testing.assert_close(found, defined_batch(pyramid, 3, images, phase), rtol=0, atol=1e-6)
@@ -66,8 +64,7 @@ def test_a_batch_is_as_defined_wherever_it_comes_from(pyramid, budget):
             assert torch.equal(found, defined_batch(pyramid, 3, images, phase))
 
 
-@pytest.mark.parametrize("budget", [0, 10**9])
-def test_shares_of_several_streams_make_the_whole_batch(pyramid, budget):
+def test_shares_of_several_streams_make_the_whole_batch(pyramid):
     """Strided and consecutive shares, over growth and epochs: an image depends on its position in the batch alone."""
     whole = RealBatches(pyramid, 1, CPU, True, True)
     shares = {
@@ -75,7 +72,7 @@ def test_shares_of_several_streams_make_the_whole_batch(pyramid, budget):
         "strided": [lambda batch, part=part: np.arange(part, batch, 4) for part in range(4)],
     }
     for kind, parts in shares.items():
-        streams = [RealBatches(pyramid, 1, CPU, True, True, budget=budget, indices=part) for part in parts]
+        streams = [RealBatches(pyramid, 1, CPU, True, True, indices=part) for part in parts]
         for images, phase in steps():
             expected = whole.batch(phase, StepRng(1, images, CPU))
             for stream, part in zip(streams, parts, strict=True):
@@ -108,49 +105,3 @@ def test_fakes_have_the_classes_of_all_images_though_the_set_is_sorted_by_class(
     pyramid = write_pyramid(tmp_path / "set", images, {}, class_names=["a", "b"], labels=[0] * 40 + [1] * 20)
     batch = RealBatches(pyramid, 0, CPU, False, True).batch(phase_of(4, 300), StepRng(0, 0, CPU))
     assert 70 <= batch.fake_labels[:, 1].sum() <= 130  # 100, and four standard deviations
-
-
-# ---- where bytes come from
-
-
-class Noting(ImagePyramid):
-    """Notes how many images each read returns."""
-
-    def read(self, resolution, indices):
-        self.reads.append(len(indices))
-        return super().read(resolution, indices)
-
-
-class NoMemory(Loader):
-    """For no level does the memory suffice."""
-
-    def _level(self, resolution):
-        raise torch.OutOfMemoryError("CUDA out of memory.")
-
-
-@pytest.fixture
-def noting(pyramid):
-    noting = Noting(pyramid.path)
-    noting.reads = []
-    return noting
-
-
-def test_a_level_lives_on_the_device_when_it_fits_the_budget(noting):
-    loader = Loader(noting, CPU, budget=noting.level_bytes(8))
-    found = [loader.get(8, np.array(indices)) for indices in ([4, 9, 4], [49, 0])]
-    assert noting.reads == [50]
-    assert np.array_equal(torch.cat(found).numpy(), noting.read(8, np.array([4, 9, 4, 49, 0])))
-
-
-def test_a_level_that_exceeds_the_budget_is_read_batch_by_batch(noting):
-    loader = Loader(noting, CPU, budget=noting.level_bytes(8))
-    for numbers in ([4, 9, 4], [1, 2]):
-        assert np.array_equal(loader.get(16, np.array(numbers)).numpy(), noting.read(16, np.array(numbers)))
-    assert noting.reads == [3, 3, 2, 2]
-
-
-def test_a_level_for_which_the_memory_does_not_suffice_is_read_batch_by_batch(noting):
-    loader = NoMemory(noting, CPU, budget=noting.level_bytes(16))
-    for numbers in ([4, 9, 4], [1, 2]):
-        assert np.array_equal(loader.get(16, np.array(numbers)).numpy(), noting.read(16, np.array(numbers)))
-    assert noting.level_bytes(8) < loader.budget < noting.level_bytes(16)
