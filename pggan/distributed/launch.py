@@ -1,4 +1,8 @@
-"""Starts the ranks of a command with torchrun, which restarts all ranks if one is lost."""
+"""Starts the ranks of a command with torchrun, which restarts all ranks if one is lost.
+
+`killed_if_stopped` ends a rank whose process is stopped (SIGSTOP).  `ProcessGroup.end_if_stalled` and timeouts of
+collectives end ranks that hang while their processes run.
+"""
 
 import json
 import os
@@ -7,9 +11,11 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from subprocess import PIPE, Popen
+from threading import Event, Thread
 from types import FrameType
 from typing import Any
 
@@ -21,6 +27,20 @@ RENDEZVOUS_SECONDS = 300  # All ranks have to connect within 300 seconds.
 RANKS_VARIABLE = "PGGAN_RANKS"  # An environment variable names the folder that the launcher shares with the ranks.
 IGNORED = "SIGURG"  # `relay` handles signals, so torchrun is told to handle only SIGURG, which nobody sends.
 ENDED = "ended"  # The file `ended` has the command's exit code; once the file exists, no rank is restarted.
+# A second process runs this program, which kills a rank that has sent no byte for `timeout` seconds.
+# The program counts seconds itself, because a clock goes on while the machine is suspended.
+GUARD = """
+import os, select, signal, sys
+rank, timeout, silent = int(sys.argv[1]), float(sys.argv[2]), 0
+while silent < timeout:
+    if not select.select([0], [], [], 1)[0]:
+        silent += 1
+    elif os.read(0, 4096):
+        silent = 0
+    else:
+        sys.exit()
+os.kill(rank, signal.SIGKILL)
+"""
 
 
 def launch(
@@ -151,3 +171,26 @@ def meeting_place(endpoint: str) -> tuple[str, bool | None]:
             if time.monotonic() > end:
                 raise
         time.sleep(1)
+
+
+@contextmanager
+def killed_if_stopped(timeout: float) -> Iterator[None]:
+    """A second process kills this process if SIGSTOP stops this process for `timeout` seconds in the `with` block."""
+    command = [sys.executable, "-IS", "-c", GUARD, str(os.getpid()), str(timeout)]
+    guard = Popen(command, stdin=PIPE, start_new_session=True)  # noqa: S603 - runs this Python
+    assert guard.stdin is not None, "stdin is a pipe"
+    pipe, over = guard.stdin.fileno(), Event()
+
+    def beat() -> None:
+        while not over.wait(1):
+            with suppress(OSError):  # The second process may have been killed.
+                os.write(pipe, b".")
+
+    thread = Thread(target=beat, name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        guard.communicate()

@@ -14,8 +14,8 @@ from pggan.core.devices import choose_device, count_devices
 from pggan.core.errors import StepFailed, UserError, require
 from pggan.core.process import threads_per_rank
 from pggan.core.rng import StepRng
+from pggan.distributed.launch import killed_if_stopped, launch
 from pggan.distributed.process_group import ProcessGroup, RankInfo, rank_from_environment, run_distributed
-from pggan.distributed.watchdog import killed_if_stopped
 from pggan.optim.updates import ema_decay
 from pggan.run.compose import FindImages, open_run
 from pggan.run.console import LastingConsole
@@ -140,8 +140,6 @@ def join_ranks(config: TrainConfig, info: RankInfo, find_images: FindImages) -> 
 
 def launch_ranks(config: TrainConfig, kind: str, count: int) -> int:
     """Start `count` ranks on this machine; all ranks get the configuration of this process."""
-    from pggan.distributed.launch import launch
-
     # The run directory is chosen before the ranks start, so that restarted ranks use the same directory.
     run_dir = choose_run_dir(config.run_dir, config.name)
     (run_dir / COMPUTE_FILE).unlink(missing_ok=True)

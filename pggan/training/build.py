@@ -17,11 +17,12 @@ from pggan.losses.base import Loss
 from pggan.networks.layers import ComputeOptions
 from pggan.ops import fused
 from pggan.optim.batch_partition import BatchPartition
-from pggan.optim.reducer import AllReduce, ElasticReducer, GradientReducer
+from pggan.optim.reducer import AllReduce, GradientReducer
 from pggan.optim.state import State, new_state
 from pggan.training.trainer import Trainer
 
-DGC = "pggan.optim.dgc:DgcReducer"  # Only gradients.name=dgc imports this module.
+# Only gradients.name=dgc and elastic=true import these modules.
+DGC, ELASTIC = "pggan.optim.dgc:DgcReducer", "pggan.optim.elastic:ElasticReducer"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +94,7 @@ def build_reducer(
 ) -> GradientReducer:
     """Build the reducer that sums the gradients of all ranks."""
     if settings.elastic:
-        return ElasticReducer(group, partition)
+        return resolve_name(ELASTIC)(group, partition)  # type: ignore[no-any-return]
     if group.world_size == 1:
         return GradientReducer()
     options = dict(settings.gradients)

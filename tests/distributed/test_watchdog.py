@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 STOPPED = """
 import os, signal, sys, time
-from pggan.distributed.watchdog import killed_if_stopped
+from pggan.distributed.launch import killed_if_stopped
 with killed_if_stopped(3.0):
     time.sleep(5)
     os.kill(os.getpid(), int(sys.argv[1]))
