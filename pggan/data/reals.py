@@ -1,6 +1,7 @@
 """Batches of real images for training, in [-1, 1], mirrored at random, and faded in at each new resolution."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -37,49 +38,42 @@ def to_float(images: Tensor) -> Tensor:
     return images.permute(0, 3, 1, 2).float().div_(127.5).sub_(1)
 
 
-def mirrored(images: Tensor, flip: Tensor) -> Tensor:
-    """Flip `images`, uint8 [N, R, R, C], left to right where `flip` [N] is true."""
-    return torch.where(flip[:, None, None, None], images.flip(2), images)
-
-
+@dataclass(eq=False)
 class RealBatches:
     """Batches of real images; the images depend on the seed and the number of images shown, not on the rank count."""
 
-    def __init__(
-        self,
-        pyramid: ImagePyramid,
-        seed: int,
-        device: torch.device,
-        mirror: bool,  # flip each image left to right with probability 1/2
-        labels: bool,
-        *,
-        indices: Callable[[int], Indices] = np.arange,  # says which images of the global batch this rank loads
-    ) -> None:
-        self.pyramid = pyramid
-        self.seed = seed
-        self.device = device
-        self.mirror = mirror
-        self.num_classes = len(pyramid.class_names or ())
-        self.labels = torch.from_numpy(pyramid.labels).to(device) if labels and pyramid.labels is not None else None
-        self._indices = indices
+    pyramid: ImagePyramid
+    seed: int
+    device: torch.device
+    mirror: bool  # flip each image left to right with probability 1/2
+    labels: bool
+    indices: Callable[[int], Indices] = np.arange  # says which images of the global batch this rank loads
+
+    def __post_init__(self) -> None:
+        labels = self.pyramid.labels if self.labels else None
+        self._labels = None if labels is None else torch.from_numpy(labels).to(self.device)
         self._on_device: dict[int, Tensor] = {}
 
     def batch(self, phase: Phase, rng: StepRng) -> Reals:
         """Return this rank's part of the next batch, with one-hot labels if the training uses labels."""
+        mine = self.indices(phase.batch)
         if phase.batch not in self._on_device:  # indices are copied once, because a copy makes the CPU wait for the GPU
-            self._on_device[phase.batch] = torch.from_numpy(self._indices(phase.batch)).to(self.device)
+            self._on_device[phase.batch] = torch.from_numpy(mine).to(self.device)
         positions = self._on_device[phase.batch]
-        shown = indices_at(self.seed, rng.images, phase.batch, self.pyramid.images)[self._indices(phase.batch)]
+        shown = indices_at(self.seed, rng.images, phase.batch, self.pyramid.images)[mine]
         stored = torch.from_numpy(self.pyramid.read(phase.resolution, shown))  # [N, R, R, C]
         # The copy from pinned memory waits in the GPU's queue, so the next batch is read while the GPU still computes.
         stored = stored.pin_memory() if self.device.type == "cuda" else stored
         stored = stored.to(self.device, non_blocking=True)
-        flip = rng.uniform("mirror", phase.batch, 1, 1, 1)[positions].flatten() < 0.5 if self.mirror else None
-        images = to_float(stored if flip is None else mirrored(stored, flip))
+        if self.mirror:
+            flip = rng.uniform("mirror", phase.batch, 1, 1, 1)[positions] < 0.5
+            stored = torch.where(flip, stored.flip(2), stored)
+        images = to_float(stored)
         if phase.alpha < 1:
             images = fade(upsample(downsample(images)), images, phase.alpha)
-        if (labels := self.labels) is None:
+        if (labels := self._labels) is None:
             return Reals(images, None, None)
         others = rng.integers("fake_labels", len(labels), phase.batch)[positions]
         numbers = torch.from_numpy(shown).to(self.device, non_blocking=True), others
-        return Reals(images, *(one_hot(labels[chosen], self.num_classes).float() for chosen in numbers))
+        count = len(self.pyramid.class_names or ())
+        return Reals(images, *(one_hot(labels[chosen], count).float() for chosen in numbers))

@@ -118,14 +118,7 @@ def open_run(
             pictures = Pictures(run_dir, source.schedule, state, pyramid, reporter, layout=layout, grid_images=distance)
         every, share, data = config.evaluation.interval_images, config.evaluation.max_share, config.data
         evaluator = TrainingEvaluator(metrics, pyramid, group, reporter, run_dir, every, share, images)
-        stream = RealBatches(
-            pyramid,
-            config.seed,
-            device,
-            data.mirror,
-            data.labels,
-            indices=partition.indices,
-        )
+        stream = RealBatches(pyramid, config.seed, device, data.mirror, data.labels, partition.indices)
         names = {CLASS_NAMES: pyramid.class_names} if data.labels else {}
         run = Run(
             run_dir,
