@@ -59,7 +59,7 @@ def train(*overrides: str, loss: "Loss | None" = None, discriminator: "Module | 
     from pggan.cli.recipe import with_choices
     from pggan.config.validation import validated
     from pggan.losses import own_loss
-    from pggan.networks.networks import own_discriminator
+    from pggan.networks.discriminators import own_discriminator
     from pggan.run.run_dir import beside
     from pggan.sampling.trained_generator import load
 

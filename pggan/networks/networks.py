@@ -4,9 +4,6 @@ Shapes: N batch size, C channels or feature maps, R resolution (height = width),
 Source: paper sections 2 to 4 and Table 2; constants as in the official code.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from copy import deepcopy
 from math import inf, sqrt
 from pkgutil import resolve_name
 
@@ -14,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from pggan.core.architecture import MIN_RESOLUTION, Architecture, Resampling, Rescaling, Stem
-from pggan.core.errors import UserError
 from pggan.core.rng import generator_for
 from pggan.networks.layers import (
     HE_GAIN,
@@ -36,7 +32,7 @@ from pggan.ops.elementwise import (
 )
 from pggan.ops.filters import bilateral
 
-PROJECTED = "pggan.networks.projected:ProjectedDiscriminator"  # imported only if D uses pretrained features
+OTHERS = "pggan.networks.discriminators"  # imported only if D uses pretrained features, or is a user's module
 
 
 class GeneratorStem(nn.Module):
@@ -193,58 +189,16 @@ class Discriminator(ProgressiveNetwork):
         return output[:, 0], output[:, 1:]
 
 
-class OwnDiscriminator(ProgressiveNetwork):
-    """Wraps a module from Python code, which maps images [N, C, R, R] to scores [N], for use as the discriminator."""
-
-    features_from = inf
-
-    def __init__(self, architecture: Architecture, module: nn.Module) -> None:
-        super().__init__(architecture)
-        self.module = deepcopy(module).to(torch.empty(0).device)
-        self.weights = tuple(weight for weight in self.parameters() if weight.requires_grad)
-
-    def forward(
-        self, images: Tensor, resolution: int, alpha: float | Tensor = 1.0, sub_batches: int = 1
-    ) -> tuple[Tensor, Tensor]:
-        """Scores [N] and empty class logits [N, 0] of `images` [N, C, R, R]; the module gets each sub-batch alone."""
-        scores = torch.cat([self.module(part) for part in images.chunk(sub_batches)]).float()
-        if scores.shape != images.shape[:1]:
-            problem = f"The discriminator {self.architecture.discriminator} returned {[*scores.shape]}."
-            raise UserError(problem, f"Return one score for each image: {[*images.shape]} -> [{len(images)}].")
-        return scores, scores.new_empty(len(scores), 0)
-
-
-OWN: dict[str | None, nn.Module] = {}  # {class name: user's discriminator}; empty outside `own_discriminator` blocks
-
-
-@contextmanager
-def own_discriminator(module: object) -> Iterator[None]:
-    """Inside the `with` block, training uses a copy of `module` as D; raises UserError if `module` has no weights."""
-    if not (isinstance(module, nn.Module) and any(weight.requires_grad for weight in module.parameters())):
-        raise UserError(
-            f"discriminator={module!r} is no module with weights to train.", "Pass a torch.nn.Module object."
-        )
-    OWN[type(module).__name__] = module
-    try:
-        yield
-    finally:
-        OWN.clear()
-
-
-def new_discriminator(architecture: Architecture) -> Discriminator | OwnDiscriminator:
+def new_discriminator(architecture: Architecture) -> ProgressiveNetwork:
     """The discriminator; if D uses pretrained features, call `set_backbone` before the first pass.
 
     Raises UserError if D is a module from Python code that this process does not have.
     """
-    if architecture.discriminator is not None:
-        if architecture.discriminator not in OWN:
-            problem = f"This process lacks the discriminator of the run, a Python object: {architecture.discriminator}."
-            raise UserError(problem, "In Python, call pggan.train(…, discriminator=…).")
-        return OwnDiscriminator(architecture, OWN[architecture.discriminator])
-    if architecture.features is None:
+    if architecture.discriminator is None and architecture.features is None:
         return Discriminator(architecture)
-    projected: Discriminator = resolve_name(PROJECTED)(architecture)
-    return projected
+    kind = "ProjectedDiscriminator" if architecture.discriminator is None else "OwnDiscriminator"
+    other: ProgressiveNetwork = resolve_name(f"{OTHERS}:{kind}")(architecture)
+    return other
 
 
 def initialize(network: nn.Module, seed: int, name: str) -> None:

@@ -21,9 +21,9 @@ from pggan.core.architecture import Architecture, Precision
 from pggan.core.errors import UserError, nearest
 from pggan.core.schedule import Phase
 from pggan.losses.base import GradientPenalty, Loss, PenaltyContext, Reals
+from pggan.networks.discriminators import ProjectedDiscriminator
 from pggan.networks.efficientnet_lite0 import EfficientNetLite0
 from pggan.networks.networks import Generator, count_parameters, new_discriminator
-from pggan.networks.projected import ProjectedDiscriminator
 from pggan.training.timing import MEMORY_BYTES, Speed
 
 NCCL_BYTES = int(1.6e9)  # NCCL needs 1.6 GB on each of several GPUs (github.com/NVIDIA/nccl/issues/864).

@@ -10,10 +10,10 @@ from pggan.core.schedule import Phase
 from pggan.losses import Logistic
 from pggan.losses.base import Reals
 from pggan.networks import efficientnet_lite0
+from pggan.networks.discriminators import FeatureProjection
 from pggan.networks.efficientnet_lite0 import SMALLEST, Backbone
 from pggan.networks.layers import ComputeOptions
 from pggan.networks.networks import Discriminator, initialize, new_discriminator
-from pggan.networks.projected import FeatureProjection
 from pggan.optim.state import new_state
 from pggan.training.trainer import Trainer
 from tests.definitions import variant

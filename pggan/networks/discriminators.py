@@ -1,18 +1,21 @@
-"""A discriminator that sees pretrained features of images, besides their pixels.
+"""Other discriminators: one sees pretrained features of images, besides their pixels; the other is a user's module.
 
 Shapes: N batch size, C channels, R resolution, S side of feature maps, L labels, F = C R^2 + projected features.
 Source: Sauer et al., "Projected GANs Converge Faster" (NeurIPS 2021), sections 3 and 4.  To add
 the score of a plain D is an idea of Kumari et al., "Ensembling Off-the-shelf Models for GAN Training" (CVPR 2022).
 """
 
-from collections.abc import Sequence
-from math import sqrt
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from math import inf, sqrt
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pggan.core.architecture import Architecture, Rescaling
+from pggan.core.errors import UserError
 from pggan.networks.efficientnet_lite0 import (
     CHANNELS,
     SMALLEST,
@@ -21,7 +24,7 @@ from pggan.networks.efficientnet_lite0 import (
     EfficientNetLite0,
     load_efficientnet_lite0,
 )
-from pggan.networks.layers import Equalized, minibatch_stddev
+from pggan.networks.layers import Equalized, ProgressiveNetwork, minibatch_stddev
 from pggan.networks.networks import Discriminator
 from pggan.ops.elementwise import activate, to_float32, upsample
 
@@ -147,3 +150,44 @@ class ProjectedDiscriminator(Discriminator):
             return super().forward(images, resolution, alpha, sub_batches)
         share = HEADS_GRADIENT * (alpha if resolution == self.features_from else 1)
         return self.score_features(self.features(images, share), resolution, alpha, sub_batches)
+
+
+OWN: dict[str | None, nn.Module] = {}  # {class name: user's discriminator}; empty outside `own_discriminator` blocks
+
+
+class OwnDiscriminator(ProgressiveNetwork):
+    """Wraps a module from Python code, which maps images [N, C, R, R] to scores [N], for use as the discriminator."""
+
+    features_from = inf
+
+    def __init__(self, architecture: Architecture) -> None:
+        super().__init__(architecture)
+        if architecture.discriminator not in OWN:
+            problem = f"This process lacks the discriminator of the run, a Python object: {architecture.discriminator}."
+            raise UserError(problem, "In Python, call pggan.train(…, discriminator=…).")
+        self.module = deepcopy(OWN[architecture.discriminator]).to(torch.empty(0).device)
+        self.weights = tuple(weight for weight in self.parameters() if weight.requires_grad)
+
+    def forward(
+        self, images: Tensor, resolution: int, alpha: float | Tensor = 1.0, sub_batches: int = 1
+    ) -> tuple[Tensor, Tensor]:
+        """Scores [N] and empty class logits [N, 0] of `images` [N, C, R, R]; the module gets each sub-batch alone."""
+        scores = torch.cat([self.module(part) for part in images.chunk(sub_batches)]).float()
+        if scores.shape != images.shape[:1]:
+            problem = f"The discriminator {self.architecture.discriminator} returned {[*scores.shape]}."
+            raise UserError(problem, f"Return one score for each image: {[*images.shape]} -> [{len(images)}].")
+        return scores, scores.new_empty(len(scores), 0)
+
+
+@contextmanager
+def own_discriminator(module: object) -> Iterator[None]:
+    """Inside the `with` block, training uses a copy of `module` as D; raises UserError if `module` has no weights."""
+    if not (isinstance(module, nn.Module) and any(weight.requires_grad for weight in module.parameters())):
+        raise UserError(
+            f"discriminator={module!r} is no module with weights to train.", "Pass a torch.nn.Module object."
+        )
+    OWN[type(module).__name__] = module
+    try:
+        yield
+    finally:
+        OWN.clear()
