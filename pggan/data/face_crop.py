@@ -82,9 +82,9 @@ def _window(pixels: Pixels, low: NDArray[Any], high: NDArray[Any], side: float) 
     # FFHQ's script differs: blur and fading also depend on the width of the padding.
     widths = ((before[1], after[1]), (before[0], after[0]), (0, 0))
     padded = np.pad(inside, widths, "reflect" if min(inside.shape[:2]) > 1 else "edge")
-    distance = np.maximum(
-        _outside(before[1], inside.shape[0], after[1])[:, None], _outside(before[0], inside.shape[1], after[0])[None]
-    )
+    lines = zip(inside.shape[:2], widths, strict=False)
+    down, right = (np.pad(np.zeros(length), width, "linear_ramp", end_values=width) for length, width in lines)
+    distance = np.maximum(down[:, None], right[None])  # from each pixel to the photograph
     share = np.clip(distance / (0.3 * side), 0, 1)[:, :, None]
     blurred = to_pixels(to_pil(padded).filter(ImageFilter.GaussianBlur(0.02 * side))).astype(float)
     median = np.median(inside, axis=(0, 1))
@@ -92,8 +92,3 @@ def _window(pixels: Pixels, low: NDArray[Any], high: NDArray[Any], side: float) 
     mixed += (median - mixed) * share
     faded: Pixels = np.floor(mixed + 0.5).clip(0, 255).astype(np.uint8)
     return faded
-
-
-def _outside(before: int, length: int, after: int) -> NDArray[np.float64]:
-    """Return the distance in pixels from each pixel of a padded row or column to the unpadded part."""
-    return np.concatenate([np.arange(before, 0, -1), np.zeros(length), np.arange(1, after + 1)]).astype(float)
