@@ -203,28 +203,34 @@ def _jpeg_pixels(content: bytes, mode: str, least_side: int) -> tuple[Pixels | N
         pixels, is_odd = decoded(content), False
     except ValueError:
         try:
-            pixels, is_odd = decoded(_mended_jpeg(content)), True
+            pixels, is_odd = decoded(_mended_jpeg(content, mode)), True
         except ValueError as error:
             if "subsampling level" in str(error):
-                return None, True
+                return None, False
             raise BadImage(f"damaged: {error}") from error
     return (255 - pixels if mode == "CMYK" else pixels), is_odd  # JPEG files store CMYK colours inverted
 
 
-def _mended_jpeg(content: bytes) -> bytes:
+def _mended_jpeg(content: bytes, mode: str) -> bytes:
     """Remove harmless faults from a JPEG file; libjpeg reports only the first fault, which could hide a serious one."""
-    # The result has JFIF version 1 and an end marker, but no metadata, stray bytes or zeros after pixels.
-    parts, place = [content[:2]], 2
+    # The result has JFIF version 1 and known colours, but no metadata, stray bytes or zeros after pixels.
+    parts, place, components, scanned = [content[:2]], 2, b"unknown", b""
+    transform = b"\2" if mode == "CMYK" else b"\1"  # libjpeg assumes this number in place of an unknown one
     while (found := MARKER.search(content, place)) and found[1] != b"\xd9":
         place = found.end() + int.from_bytes(content[found.end() : found.end() + 2])
         segment = b"\xff" + found[1] + content[found.end() : place]
         if found[1] not in b"\xe1\xe2\xe3\xe4\xe5\xe6\xe7\xe8\xe9\xea\xeb\xec\xed\xef\xfe":
-            parts.append(re.sub(rb"(?<=^\xff\xe0..JFIF\0).", b"\1", segment, flags=re.DOTALL))
+            segment = re.sub(rb"(?<=^\xff\xe0..JFIF\0).", b"\1", segment, flags=re.DOTALL)
+            parts.append(re.sub(rb"(?<=^\xff\xee..Adobe.{6})[^\0]", transform, segment, flags=re.DOTALL))
+        if found[1] in b"\xc0\xc1":  # these segments begin a frame of Huffman codes that is not progressive
+            components = segment[9:10]
         if found[1] == b"\xda":  # in a JPEG file, pixels follow each segment of this kind (SOS)
+            scanned = segment[4:5]
             after = MARKER.search(content, place)
             pixels = content[place : after.start() if after else None].rstrip(b"\0")
             parts.append(pixels + b"\0" * pixels.endswith(b"\xff"))  # a JPEG file writes a pixel byte ff as ff 00
-    return b"".join([*parts, b"\xff\xd9"])
+    # Without an end marker, scans may be missing, unless one scan has all components of the frame.
+    return b"".join([*parts, b"\xff\xd9" * (found is not None or scanned == components)])
 
 
 def _orientation(image: Image.Image) -> Any:

@@ -251,6 +251,24 @@ def test_cmyk_becomes_rgb(tmp_path):
     np.testing.assert_allclose(load_image(tmp_path / "a.jpg", 8, 4, "center")[0, 0], [0, 255, 255, 255], atol=3)
 
 
+@pytest.mark.parametrize(("mode", "number"), [("RGB", 2), ("CMYK", 1), ("CMYK", 3)])
+def test_colours_of_a_number_that_adobe_never_used_are_as_other_programs_show_them(tmp_path, mode, number):
+    path = save(tmp_path / "a.jpg", Image.new("RGB", (8, 8), "orange"), mode)
+    content = path.read_bytes()
+    adobe = b"\xff\xee\0\x0eAdobe\0d\0\0\0\0" + bytes([number])
+    path.write_bytes(content[:2] + adobe + content[content.index(b"\xff\xdb") :])
+    np.testing.assert_allclose(load_image(path, 8, 3, "center"), Image.open(path).convert("RGB"), atol=2)
+
+
+def test_a_jpeg_of_a_sampling_that_only_pillow_knows_is_not_called_faulty(tmp_path):
+    path = save(tmp_path / "a.jpg", Image.new("RGB", (64, 64)))
+    content = path.read_bytes().replace(b"\1\x22\0\2\x11\1\3\x11\1", b"\1\x11\0\2\x21\1\3\x11\1")
+    header = content.replace(b"\1\0\2\x11\3\x11", b"\1\0\2\0\3\0").partition(b"\0\x3f\0")  # one table for all
+    path.write_bytes(b"".join(header[:2]) + b"\x28\xa2\x8a" * 32 + b"\xff\xd9")  # blocks without differences
+    pixels, notes = image_file.decode(ImageFile(path, partial(path.open, "rb")), 3)
+    assert (np.unique(pixels).tolist(), notes) == ([128], [])
+
+
 def test_the_first_frame_of_a_jpeg_with_a_second_view_is_the_image(tmp_path):
     first, second = (Image.new("RGB", (16, 16), colour) for colour in ("red", "blue"))
     path = save(tmp_path / "a.jpg", first, format="MPO", save_all=True, append_images=[second])

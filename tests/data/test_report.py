@@ -76,15 +76,20 @@ ODD = {
     "between.jpg": JPEG[:TABLES] + b"\0\0" + JPEG[TABLES:],
     "padded.jpg": JPEG[:-2] + bytes(8) + JPEG[-2:],
     "endless.jpg": JPEG[:-2] + bytes(64),
-    "endless_progressive.jpg": encoded(photo(), "JPEG", quality=90, progressive=True)[:-2],
+    "adobe.jpg": JPEG[:2] + b"\xff\xee\0\x0eAdobe\0d\0\0\0\0\x09" + JPEG[TABLES:],
     "endless_cmyk.jpg": CMYK[:-2],
 }
+PROGRESSIVE = encoded(photo(), "JPEG", quality=90, progressive=True)
+ARITHMETIC = encoded(Image.new("L", (64, 64), 9), "JPEG").replace(b"\xff\xc0", b"\xff\xc9")  # any bytes are its pixels
 ROWS = zlib.compress(b"".join(bytes([0, *range(row, row + 64)]) for row in range(64)), 0)
 
 # What is left out: content and reason.  Where the content is a function, it makes the file at a path.
 LEFT_OUT = {
     "empty.png": (b"", "empty file"),
     "half.jpg": (JPEG[: len(JPEG) // 2], "damaged: Corrupt JPEG data: premature end"),
+    "endless_progressive.jpg": (PROGRESSIVE[:-2], "damaged: Premature end of JPEG file"),
+    "scans.jpg": (PROGRESSIVE[: PROGRESSIVE.rindex(b"\xff\xda")], "damaged: Premature end of JPEG file"),
+    "arithmetic.jpg": (ARITHMETIC[:-30], "damaged: Premature end of JPEG file"),
     "half.png": (PNG[: len(PNG) // 2], "truncated"),
     "half.webp": (encoded(photo(), "WEBP")[:500], "damaged: "),
     "page.jpg": (b"<html>404</html>", "not a PNG, JPEG, WebP or AVIF image"),
