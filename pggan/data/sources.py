@@ -112,7 +112,7 @@ def archive_source(path: Path) -> Source:
         raise
     except Exception as error:  # a damaged archive may raise any type of error
         with path.open("rb") as file:
-            what = None if isinstance(error, EOFError) or "end of" in str(error) else kind_of(file)
+            what = kind_of(file) if "not be opened" in str(error) else None
         if path.suffix.lower() in EXTENSIONS:
             what = "one image: name its folder"
         problem = f"{path} can't be read as a zip or tar archive: {str(error).partition(':')[0]}."
@@ -138,7 +138,7 @@ def _zipped(path: Path) -> Iterator[Entry]:
 
 def _tarred(path: Path) -> Iterator[Entry]:
     changed = path.stat().st_mtime_ns
-    member: Any  # the type is Any, because typeshed declares a wrong type for `TarInfo.sparse`
+    archive: Any  # the type is Any, because typeshed declares a wrong type for `TarInfo.sparse`
     with tarfile.open(path, encoding="utf-8") as archive:
         for member in archive:
             if not member.isdir():
@@ -147,6 +147,9 @@ def _tarred(path: Path) -> Iterator[Entry]:
                     member.sparse = [part for part in member.sparse if part[1]]
                 entry = _member(path, member.name, member.size, member, problem)
                 yield entry._replace(stamp=f"{changed}-{member.offset}", offset=member.offset)
+        archive.fileobj.seek(archive.offset)
+        if archive.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):  # at a damaged header, tarfile stops without an error
+            raise tarfile.ReadError("the header of a file is damaged")
 
 
 def _member(path: Path, name: str, size: int, member: str | tarfile.TarInfo, problem: str | None) -> Entry:

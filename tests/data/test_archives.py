@@ -135,3 +135,12 @@ def test_what_is_no_archive_or_cut_off_is_refused(tmp_path, kind):
         archive.write_bytes(content)
         with pytest.raises(UserError, match="can't be read"):
             problems(archive)
+
+
+def test_a_tar_whose_second_header_is_damaged_or_cut_is_refused(tmp_path):
+    content = write_tar(tmp_path / "a.tar", [("a.png", png(0)), ("b.png", png(1))]).read_bytes()
+    cut, damaged = content[: content.index(b"b.png") + 99], content.replace(b"b.png", b"B.png")
+    for archive in (cut, damaged, gzip.compress(cut), gzip.compress(damaged)):
+        (tmp_path / "a.tar").write_bytes(archive)
+        with pytest.raises(UserError, match="download a damaged archive again"):
+            problems(tmp_path / "a.tar")
