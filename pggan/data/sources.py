@@ -21,6 +21,7 @@ from pggan.data.image_file import EXTENSIONS, BadImage, ImageFile, ImageHeader, 
 UNREADABLE = [".gif", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".jp2", ".jxl", ".ppm", ".pgm", ".npy"]
 TABLE = "dataset.json"  # StyleGAN's tools write the labels of images into this file
 COMPRESSION = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
+LINKED = "links to folders (cp -rL copies their files)"
 SPECIAL = "a link or another special file: unpack the archive"
 MAX_MEMBER_BYTES = 64_000_000  # larger files in an archive are refused
 
@@ -44,15 +45,13 @@ class Source:
 
     description: dict[str, object]  # origin of the images, for index.json: a "kind", a "name" and more
     entries: list[Entry]
-    others: dict[str, int] = field(default_factory=dict)  # {extension: number of skipped files that are not images}
+    others: dict[str, int] = field(default_factory=dict)  # {extension or `LINKED`: number of skipped files or links}
     table: Entry | None = None  # dataset.json of StyleGAN's tools, which may hold labels
 
     def __post_init__(self) -> None:
         if not self.entries:
-            remedy = f"Images are files ending in {', '.join(EXTENSIONS)}. Links to folders are skipped: use cp -rL."
-            raise UserError(
-                f"There are no images in {self.description['name']}. Other files: {self.others or 'none'}.", remedy
-            )
+            problem = f"There are no images in {self.description['name']}. Other files: {self.others or 'none'}."
+            raise UserError(problem, f"Images are files ending in {', '.join(EXTENSIONS)}.")
         self.entries = sorted(self.entries, key=lambda entry: entry.file.path)
 
     def in_reading_order(self) -> list[Entry]:
@@ -64,7 +63,8 @@ def source_of(description: dict[str, object], files: Iterable[Entry]) -> Source:
     """Select the image files, but no hidden files; an image's class is the first folder that not all images share."""
     # Of several files with the same name in an archive, the last one counts, as after unpacking.
     found = {file.name: file for file in files if not re.search(r"(^|/)\.(?!\.?/)", file.name)}
-    endings = {name: PurePosixPath(name).suffix.lower() for name in found}
+    suffixes = {name: PurePosixPath(name).suffix.lower() for name in found}
+    endings = {name: LINKED if found[name].problem == LINKED else suffix for name, suffix in suffixes.items()}
     folders = {name: PurePosixPath(name).parts[:-1] for name in found if endings[name] in (*EXTENSIONS, *UNREADABLE)}
     shared = os.path.commonprefix([*folders.values()])  # noqa: RUF071 - of names of folders, not of letters
     depth = len(shared) - (bool(shared) and set(folders.values()) == {shared})
@@ -80,15 +80,22 @@ def folder_source(path: Path) -> Source:
 
 def _files_below(path: Path) -> Iterator[Entry]:
     root = Path(os.path.realpath(path))
-    for folder, subfolders, names in os.walk(path):
+    for folder, subfolders, names in os.walk(path, onerror=_refuse):
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-        for file in (Path(folder, name) for name in names):
+        links = [name for name in subfolders if Path(folder, name).is_symlink()]
+        for file in (Path(folder, name) for name in names + links):
             stamp = "missing"
             with suppress(OSError):  # for a broken link `stat` fails, so the stamp stays "missing"
                 status = file.stat()
                 stamp = f"{status.st_size}-{status.st_mtime_ns}"
             content = ImageFile(file, partial(_open_below, file, root))
-            yield Entry(file.relative_to(path).as_posix(), content, stamp=stamp)
+            problem = LINKED if file.name in links else None
+            yield Entry(file.relative_to(path).as_posix(), content, problem, stamp=stamp)
+
+
+def _refuse(error: OSError) -> None:
+    problem = f"The folder {error.filename} can't be read: {error.strerror}."
+    raise UserError(problem, f"Give yourself the permission to read it: chmod -R u+rX {error.filename}")
 
 
 def _open_below(path: Path, root: Path) -> BinaryIO:

@@ -24,7 +24,18 @@ def test_hidden_and_other_files_and_linked_folders_are_passed_over(folder, tmp_p
     save(folder / "z.PNG", 0)
     (folder / "notes.txt").write_text("not an image")
     names = ["a.png", "b/0.png", "b/1.png", "c/d/e.png", "z.PNG"]
-    assert [entry.name for entry in open_source(str(folder)).entries] == names
+    source = open_source(str(folder))
+    assert [entry.name for entry in source.entries] == names
+    assert source.others == {".txt": 1, "links to folders (cp -rL copies their files)": 1}
+
+
+def test_a_folder_that_can_not_be_read_is_named(folder, monkeypatch, request):
+    monkeypatch.chdir(folder)
+    (folder / "c" / "d").chmod(0)
+    request.addfinalizer(lambda: os.seteuid(os.getuid()))
+    os.seteuid(os.getuid() or 65534)  # root could read it
+    with pytest.raises(UserError, match=r"The folder \./c/d can't be read: Permission denied\.\n.* chmod"):
+        open_source(".")
 
 
 def test_file_names_may_be_any_bytes(tmp_path):
