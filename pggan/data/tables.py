@@ -103,8 +103,9 @@ def read_labels(content: bytes, names: Sequence[str]) -> dict[str, str]:
             raise ValueError("its labels are null, as StyleGAN's tool writes for images without classes")
         tables = [rows]
     else:
-        rows_by_sign = (csv.reader(StringIO(text, newline=""), delimiter=sign) for sign in SIGNS)
-        tables = [[row if any(row[2:]) else row[:2] for row in rows if row] for rows in rows_by_sign]
+        # In YAML, quote marks follow a space.
+        readers = (csv.reader(StringIO(text, newline=""), delimiter=sign, skipinitialspace=True) for sign in SIGNS)
+        tables = [[row if any(row[2:]) else row[:2] for row in rows if row] for rows in readers]
         tables = [rows for rows in tables if rows and all(len(row) == 2 for row in rows)]
         if not tables:
             raise ValueError("its rows do not have two columns")
@@ -112,10 +113,14 @@ def read_labels(content: bytes, names: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, label in pairs:
         text = "" if label is None else normalize("NFC", str(label).strip())
-        is_fraction = NUMBER.fullmatch(text) and not float(text.replace(",", ".")).is_integer()
-        if is_fraction or isinstance(label, list):
+        if text in ("", "nan", "NaN"):
+            continue
+        number = float(text.replace(",", ".")) if NUMBER.fullmatch(text) else None
+        if isinstance(label, list) or (number is not None and not number.is_integer()):
             raise ValueError(f"{name} has the label {label}; a label has to be the name or the number of a class")
-        if text and found.setdefault(plain(str(name)), text) != text:
+        if number is not None and re.search("[.,e]", text.lower()):
+            text = str(int(number))  # 1.0 and 1 are the same class
+        if found.setdefault(plain(str(name)), text) != text:
             raise ValueError(f"{name} has two labels, {found[plain(str(name))]} and {text}")
     return matched(found, names)
 

@@ -53,6 +53,8 @@ FORMS = {
     "excel.txt": "".join(f"{name}\t{label}\r" for name, label in LABELS.items()),
     "quoted.csv": "".join(f'"./{name}","{label}",,\n' for name, label in LABELS.items()),
     "labels.yaml": "".join(f"{name}: {label}\n" for name, label in LABELS.items()),
+    "quoted.yaml": "".join(f'"{name}": "{label}"\n' for name, label in LABELS.items()),
+    "aligned.txt": "".join(f" {name:20} {label}\n" for name, label in LABELS.items()),
     "spaces.txt": "".join(f"{name} {label}\n" for name, label in LABELS.items()),
     "backslashes.csv": "name,label\n"
     + "".join(f"{name},{label}\n".replace("/", "\\") for name, label in LABELS.items()),
@@ -75,6 +77,11 @@ def test_names_in_a_table_may_have_commas_and_accents_of_their_own():
     assert read_labels("a\u0308,b.png;cat\n".encode(), ["\u00e4,b.png"]) == {"\u00e4,b.png": "cat"}
 
 
+@pytest.mark.parametrize("form", ["a,0\nb,0.0\nc,1e0\nd,1\n", '{"a": 0, "b": 0.0, "c": 1.0, "d": "1"}'])
+def test_whole_numbers_in_another_form_are_the_same_classes(form):
+    assert read_labels(form.encode(), [*"abcd"]) == {"a": "0", "b": "0", "c": "1", "d": "1"}
+
+
 @pytest.mark.parametrize("classes", [["2", "9", "10", "10"], ["10", "9", "b", "b"]])
 def test_numbers_stay_in_their_order(folder, tmp_path, classes):
     (tmp_path / "labels.json").write_text(json.dumps(dict(zip(LABELS, classes, strict=True))))
@@ -94,6 +101,7 @@ REFUSED = {
     "nothing": "",
     "Latin-1": "a.png,b\xe4r\n".encode("latin-1"),
     "no file": None,
+    "nan in text": "a.png,nan\nb/0.png,NaN\nb/1.png,cat\nc/d/e.png,cat\n",
     "empty labels": "a.png,\nb/0.png,cat\nb/1.png,cat\nc/d/e.png,cat\n",
 }
 
