@@ -129,12 +129,16 @@ def archive_source(path: Path) -> Source:
 
 def _zipped(path: Path) -> Iterator[Entry]:
     with zipfile.ZipFile(path) as archive:
+        has_slashes = any("/" in name for name in archive.namelist())
         for member in archive.infolist():
-            name = member.filename
-            with suppress(UnicodeError):  # a name that is not UTF-8 keeps "\\", which may be part of a Shift-JIS letter
+            # Beside slashes, a backslash in a name that is not UTF-8 may be part of a Shift-JIS letter.
+            name, is_separator = member.filename, not has_slashes
+            with suppress(UnicodeError):
                 if not member.flag_bits & 0x800:  # some programs write UTF-8 names without the UTF-8 flag
                     name = name.encode("cp437").decode()
-                name = name.replace("\\", "/")  # some programs on Windows write paths with backslashes
+                is_separator = True
+            if is_separator:  # some programs on Windows write paths with backslashes
+                name = name.replace("\\", "/")
             is_readable = member.compress_type in COMPRESSION and not member.flag_bits & 1
             problem = None if is_readable else "encrypted, or compressed by a method like Deflate64: unpack the archive"
             problem = SPECIAL if stat.S_ISLNK(member.external_attr >> 16) else problem

@@ -147,3 +147,11 @@ def test_names_in_a_zip_may_have_backslashes_and_unmarked_utf_8(tmp_path):
     assert named["b\xe4r/0.png"] == ("b\xe4r", None)
     assert named["../../evil.png"][1] == "a name that leads out of the archive"
     assert len(named) == 3
+
+
+def test_in_a_zip_with_slashes_a_backslash_may_be_part_of_a_letter(tmp_path):
+    stored = {"b\xe4r\\0.png".encode("cp437"): "b\xe4r/0.png", "\u8868/0.png".encode("shift-jis"): "\xf2\\/0.png"}
+    for number, (raw, name) in enumerate(stored.items()):
+        archive = write_zip(tmp_path / f"{number}.zip", [("x" * len(raw), png(0))])
+        archive.write_bytes(archive.read_bytes().replace(b"x" * len(raw), raw))
+        assert [entry.name for entry in open_source(str(archive)).entries] == [name]
