@@ -214,7 +214,7 @@ def _jpeg_pixels(content: bytes, mode: str, least_side: int) -> tuple[Pixels | N
 def _mended_jpeg(content: bytes, mode: str) -> bytes:
     """Remove harmless faults from a JPEG file; libjpeg reports only the first fault, which could hide a serious one."""
     # The result has JFIF version 1 and known colours, but no metadata, stray bytes or zeros after pixels.
-    parts, place, components, scanned = [content[:2]], 2, b"unknown", b""
+    parts, place, missing = [content[:2]], 2, {(0, 0)}  # coefficients that no scan has yet: (component, number)
     transform = b"\2" if mode == "CMYK" else b"\1"  # libjpeg assumes this number in place of an unknown one
     while (found := MARKER.search(content, place)) and found[1] != b"\xd9":
         place = found.end() + int.from_bytes(content[found.end() : found.end() + 2])
@@ -222,15 +222,17 @@ def _mended_jpeg(content: bytes, mode: str) -> bytes:
         if found[1] not in b"\xe1\xe2\xe3\xe4\xe5\xe6\xe7\xe8\xe9\xea\xeb\xec\xed\xef\xfe":
             segment = re.sub(rb"(?<=^\xff\xe0..JFIF\0).", b"\1", segment, flags=re.DOTALL)
             parts.append(re.sub(rb"(?<=^\xff\xee..Adobe.{6})[^\0]", transform, segment, flags=re.DOTALL))
-        if found[1] in b"\xc0\xc1":  # these segments begin a frame of Huffman codes that is not progressive
-            components = segment[9:10]
+        if found[1] in b"\xc0\xc1\xc2":  # these segments (SOF) begin a frame of Huffman codes
+            missing = {(component, number) for component in segment[10::3] for number in range(64)}
         if found[1] == b"\xda":  # in a JPEG file, pixels follow each segment of this kind (SOS)
-            scanned = segment[4:5]
+            first, last, bits = segment[-3:]
+            if bits & 15 == 0:  # the lowest bits are in this scan; progressive files have the higher bits before
+                missing -= {(name, number) for name in segment[5:-3:2] for number in range(first, last + 1)}
             after = MARKER.search(content, place)
             pixels = content[place : after.start() if after else None].rstrip(b"\0")
             parts.append(pixels + b"\0" * pixels.endswith(b"\xff"))  # a JPEG file writes a pixel byte ff as ff 00
-    # Without an end marker, scans may be missing, unless one scan has all components of the frame.
-    return b"".join([*parts, b"\xff\xd9" * (found is not None or scanned == components)])
+    # A file without an end marker gets one only if all scans are there; libjpeg finds out if the last scan is cut.
+    return b"".join([*parts, b"\xff\xd9" * (found is not None or not missing)])
 
 
 def _orientation(image: Image.Image) -> Any:

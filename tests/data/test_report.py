@@ -69,6 +69,7 @@ LINEAR = PngInfo()
 LINEAR.add(b"gAMA", struct.pack(">I", 100_000))
 GAMMA = encoded(photo(), "PNG", pnginfo=LINEAR)
 CMYK = encoded(photo(3).convert("CMYK"), "JPEG")
+PROGRESSIVE = encoded(photo(), "JPEG", quality=90, progressive=True)
 TABLES = JPEG.index(b"\xff\xdb")
 # JPEG files that decoders warn of, with all pixels of JPEG.
 ODD = {
@@ -77,9 +78,9 @@ ODD = {
     "padded.jpg": JPEG[:-2] + bytes(8) + JPEG[-2:],
     "endless.jpg": JPEG[:-2] + bytes(64),
     "adobe.jpg": JPEG[:2] + b"\xff\xee\0\x0eAdobe\0d\0\0\0\0\x09" + JPEG[TABLES:],
+    "endless_progressive.jpg": PROGRESSIVE[:-2],
     "endless_cmyk.jpg": CMYK[:-2],
 }
-PROGRESSIVE = encoded(photo(), "JPEG", quality=90, progressive=True)
 ARITHMETIC = encoded(Image.new("L", (64, 64), 9), "JPEG").replace(b"\xff\xc0", b"\xff\xc9")  # any bytes are its pixels
 ROWS = zlib.compress(b"".join(bytes([0, *range(row, row + 64)]) for row in range(64)), 0)
 
@@ -87,7 +88,6 @@ ROWS = zlib.compress(b"".join(bytes([0, *range(row, row + 64)]) for row in range
 LEFT_OUT = {
     "empty.png": (b"", "empty file"),
     "half.jpg": (JPEG[: len(JPEG) // 2], "damaged: Corrupt JPEG data: premature end"),
-    "endless_progressive.jpg": (PROGRESSIVE[:-2], "damaged: Premature end of JPEG file"),
     "scans.jpg": (PROGRESSIVE[: PROGRESSIVE.rindex(b"\xff\xda")], "damaged: Premature end of JPEG file"),
     "arithmetic.jpg": (ARITHMETIC[:-30], "damaged: Premature end of JPEG file"),
     "half.png": (PNG[: len(PNG) // 2], "truncated"),
