@@ -162,7 +162,7 @@ def test_the_first_commands_of_the_guide_run_in_their_order_and_each_says_what_c
 def test_the_pictures_of_the_pretrained_generator_are_what_their_commands_draw(tmp_path):
     drawn = r"!\[[^:\]]+: (pggan (?:sample|interpolate) run=pretrained:.*)\]\((.*\.png)\)"
     shown = sorted({*re.findall(drawn, "".join(PAGES.values()))})
-    assert len(shown) == 2
+    assert len(shown) == 3
     for command, file in shown:
         out = tmp_path / Path(file).name
         assert main([*shlex.split(command)[1:], f"out={out}", "device=cpu"]) == 0
