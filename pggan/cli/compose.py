@@ -9,8 +9,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_origin
+from typing import Any, get_origin
 
+import hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from pggan.checkpoints.read import CONFIG_FILE, has_checkpoints
 from pggan.cli.commands import COMMANDS, Command
 from pggan.config.defaults import CONFIGS, saved_config
 from pggan.config.validation import alternatives, keys_of, kinds_of, named_tables
@@ -18,9 +27,6 @@ from pggan.config.values import flatten
 from pggan.config.withdrawn import withdrawal
 from pggan.core.errors import UserError, nearest, nearest_name, nearest_path
 from pggan.core.text import as_hydra_reads_it, key_of
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
 
 # Hydra must write no run directories and no logs, and must not change the working directory.
 OWN_SETTINGS = [
@@ -55,9 +61,6 @@ SYNONYMS = {
 
 def compose(name: str, overrides: list[str]) -> dict[str, Any]:
     """Compose the values of the command `name` from `overrides`; raises UserError if Hydra can't compose them."""
-    import hydra
-    from hydra.core.global_hydra import GlobalHydra
-
     command = COMMANDS[name]
     with plain_errors(ValueError):  # Hydra raises ValueError for loss=null
         file, words = command.config_file, words_for_hydra(command, overrides)
@@ -68,9 +71,6 @@ def compose(name: str, overrides: list[str]) -> dict[str, Any]:
 
 def run_with_flags(command: Command, words: list[str], task: Task) -> int:
     """Run the command as a Hydra application, for flags such as --multirun; returns the exit code."""
-    import hydra
-    from hydra.core.hydra_config import HydraConfig
-
     flags = [word for word in words if word.startswith("-")]
     for flag in flags:
         if "=" in flag and not flag.startswith(("--config-dir=", "--package=")):
@@ -82,7 +82,7 @@ def run_with_flags(command: Command, words: list[str], task: Task) -> int:
         raise UserError("Slurm may queue a job again, and the job then needs a run directory to resume from.", remedy)
     files = [one for one in overrides if named_file(one) is not None]
 
-    def run(config: "DictConfig") -> None:
+    def run(config: DictConfig) -> None:
         words = [one.removeprefix("++") for one in HydraConfig.get().overrides.task]
         given = [*files, *(one for one in words if key_of(one) in names.difference(map(key_of, files)))]
         if code := task(finished(command, config, given), given):
@@ -109,10 +109,6 @@ def run_with_flags(command: Command, words: list[str], task: Task) -> int:
 @contextmanager
 def plain_errors(*others: type[Exception]) -> Iterator[None]:
     """Inside the `with` block, turn errors of Hydra, and errors of the types `others`, into a UserError."""
-    from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
-
     try:
         yield
     except OverrideParseException as error:
@@ -233,9 +229,6 @@ def with_recipes(overrides: Sequence[str]) -> list[str]:
 
 def read_recipe(file: Path) -> dict[str, Any]:
     """Read an experiment file as {full key or config group: value}; raises UserError for any other file."""
-    from omegaconf import OmegaConf
-    from yaml import YAMLError
-
     remedy = "Set experiment= to the recipe.yaml of a run, or to a file in the format of configs/experiment/."
     try:
         content: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
@@ -255,10 +248,8 @@ def read_recipe(file: Path) -> dict[str, Any]:
     return found
 
 
-def finished(command: Command, composed: "DictConfig", overrides: Sequence[str]) -> dict[str, Any]:
+def finished(command: Command, composed: DictConfig, overrides: Sequence[str]) -> dict[str, Any]:
     """Return `composed`, or the values of the run to resume; raises UserError for keys that do not exist."""
-    from omegaconf import OmegaConf
-
     own = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
     typed = {key_of(one) for one in overrides}
     values: dict[str, Any] = OmegaConf.to_container(own, resolve=True)  # type: ignore[assignment]
@@ -283,8 +274,6 @@ def resumes(overrides: Sequence[str]) -> bool:
 
 def own_config(given: dict[str, Any]) -> dict[str, Any] | None:
     """The saved configuration of the run to resume, updated with the values `given`; None for a new run."""
-    from pggan.checkpoints.read import CONFIG_FILE, has_checkpoints
-
     run_dir, resume = Path(str(given["run_dir"])), str(given.get("resume", "auto"))
     named = Path(resume).parents[1] if Path(resume).parent.name == "checkpoints" else Path(resume)
     for file in (run_dir / CONFIG_FILE, named / CONFIG_FILE):

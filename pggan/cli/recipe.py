@@ -10,15 +10,23 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from pggan.checkpoints.generator_file import generator_path, read_generator_header, refusing_generators
+from pggan.checkpoints.read import CONFIG_FILE, checkpoints_of, resolve_checkpoint
 from pggan.cli.commands import Command
 from pggan.cli.compose import compose, resumes
 from pggan.cli.help import hang, meanings
 from pggan.config.defaults import saved_config
+from pggan.config.train import ModelConfig, TrainConfig
+from pggan.config.validation import validated
 from pggan.config.values import command_seconds
 from pggan.core.architecture import Architecture
 from pggan.core.atomic_io import atomic_write
 from pggan.core.errors import UserError
 from pggan.core.text import as_hydra_reads_it, key_of
+from pggan.run.run_dir import beside, choose_run_dir, lock_run_dir
 
 if TYPE_CHECKING:
     from pggan.performance.recipe import Choice
@@ -52,11 +60,6 @@ def with_choices(command: Command, values: dict[str, Any], overrides: list[str])
         choices, _ = choose(command, values, overrides, base)
         print(*(hang("  ", f"{override_of(one)}: {one.reason}.") for one in choices), sep="\n", file=sys.stderr)
         return compose(command.name, [*base, *overrides, *map(override_of, choices)])
-    from pggan.checkpoints.read import checkpoints_of
-    from pggan.config.train import TrainConfig
-    from pggan.config.validation import validated
-    from pggan.run.run_dir import beside, choose_run_dir, lock_run_dir
-
     if values["resume"] not in ("auto", "never"):
         raise UserError("hours= is for a new run, but resume= continues a run.", "Leave out one of them.")
     config = validated(TrainConfig, values)
@@ -84,8 +87,6 @@ def base_of_growth(run: str, overrides: Sequence[str]) -> list[str]:
 
     Raises UserError if `run` has no checkpoint, or if `overrides` set keys of the networks.
     """
-    from pggan.checkpoints.read import CONFIG_FILE, resolve_checkpoint
-
     if fixed := [key for key in map(key_of, overrides) if key.split(".")[0] in (*RECIPES, "model")]:
         problem = f"grow={run} can't be combined with {fixed[0]}=: the new run has the old run's networks and recipe."
         raise UserError(problem, f"Leave out {fixed[0]}=. For other networks, start a new run with init_from={run}.")
@@ -104,9 +105,6 @@ def base_of_growth(run: str, overrides: Sequence[str]) -> list[str]:
 
 def base_of_transfer(path: str) -> list[str]:
     """Overrides for a new run with networks like those at `path`, a run, checkpoint or generator file."""
-    from pggan.checkpoints.generator_file import generator_path, read_generator_header, refusing_generators
-    from pggan.config.train import ModelConfig
-
     with refusing_generators(file := generator_path(path, "init_from")):
         header = read_generator_header(file)
     side = header["resolution"] if header["alpha"] == 1 else header["resolution"] // 2
@@ -128,11 +126,6 @@ def choose(
     Returns: the choices, and comments for recipe.yaml.
     Args: base: the overrides from `base_of_growth` or `base_of_transfer`; without grow= or init_from=, an empty list.
     """
-    from rich.console import Console
-
-    from pggan.config.train import TrainConfig
-    from pggan.config.validation import validated
-
     if any(key_of(one) == TOTAL for one in overrides) and values["schedule"]["total_images"] is not None:
         raise UserError(f"hours= and {TOTAL}= both say when training ends.", "Leave out one of them.")
     given, scales = given_keys(overrides, compose(command.name, [*base, *overrides]) if base else values)
@@ -199,8 +192,6 @@ def given_keys(overrides: Sequence[str], values: dict[str, Any]) -> tuple[set[st
 
 def write(file: Path, values: dict[str, Any], choices: Sequence["Choice"] = (), about: Sequence[str] = ()) -> None:
     """Write `values` as an experiment file; comments explain the recipe (`about`), each key and each choice."""
-    from omegaconf import OmegaConf
-
     groups = {group: values[group]["name"] for group in NAMED_GROUPS}
     content: dict[str, Any] = {"defaults": [{f"override /{group}": name} for group, name in groups.items()], **values}
     for group in groups:
