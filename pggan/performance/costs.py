@@ -61,11 +61,10 @@ class CostCounter:
         def step(due: tuple[GradientPenalty, ...]) -> int:
             with FlopCounterMode(display=False) as counter:
                 fakes = self.g(latents, labels, phase.resolution, alpha).detach()
-                of_d = loss.for_d(critic, Reals(fakes, labels, labels), fakes, PenaltyContext(due, 0, mix, None))
+                reals = Reals(fakes, labels, labels)
+                of_d = loss.for_d(critic, reals, fakes, PenaltyContext(due, 0, mix, None))
                 self.d.requires_grad_(False)
-                of_g = loss.for_g(
-                    critic, Reals(fakes, labels, labels), self.g(latents, labels, phase.resolution, alpha)
-                )
+                of_g = loss.for_g(critic, reals, self.g(latents, labels, phase.resolution, alpha))
                 self.d.requires_grad_(True)
                 for terms in (of_d, of_g):
                     torch.autograd.backward([term.sum() for term in terms.loss.values()])

@@ -69,10 +69,8 @@ def predict(config: PlanConfig) -> dict[str, Any]:
     memory: int | None
     with Console(stderr=True, highlight=False).status("Measuring a few steps") as status:
         if card is not None:
-            precision, facts = (
-                card.precision(config.precision),
-                {"device": str(config.device).lower(), "name": card.name},
-            )
+            precision = card.precision(config.precision)
+            facts = {"device": str(config.device).lower(), "name": card.name}
             settings, cuda = replace(settings, precision=precision), torch.device("cuda")
             times = StepTimes(settings, architecture, cuda, card.speed(precision))
             found, memory = times.of_phases(schedule, seconds=0.0), card.memory_bytes

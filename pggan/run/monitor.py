@@ -13,6 +13,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import quote
 
+from tensorboard import default, program
+from tensorboard.plugins.projector.projector_plugin import ProjectorPlugin
+from yaml import safe_load
+
 from pggan.checkpoints.read import CONFIG_FILE, EVENTS, newest_run
 from pggan.config.commands import MonitorConfig
 from pggan.core.errors import UserError
@@ -24,6 +28,23 @@ HOST = "127.0.0.1"
 SAMPLES = "images=1000,text=1000"  # by default, TensorBoard shows only 10 random pictures per tag
 MAX_FACES = 4  # TensorBoard pins at most ten charts or pictures, so faces are pinned for the newest 4 runs only
 PINNED = ("scores/reals", "scores/fakes", "speed/images_per_second", "speed/eta_seconds")
+
+
+class RereadingProjector(ProjectorPlugin):  # type: ignore[misc]
+    """TensorBoard's projector, but it reads the points from disk at every request."""
+
+    def __init__(self, context: Any) -> None:
+        super().__init__(context)
+        self.context = context
+
+    def get_plugin_apps(self) -> dict[str, Any]:
+        return {route: partial(self.answer, route) for route in super().get_plugin_apps()}
+
+    def answer(self, route: str, *request: Any) -> Any:
+        return ProjectorPlugin(self.context).get_plugin_apps()[route](*request)
+
+    def is_active(self) -> bool:
+        return True
 
 
 def run(config: MonitorConfig) -> int:
@@ -65,8 +86,6 @@ def cockpit(directory: Path) -> str:
 
 def qualities(run_dir: Path) -> Iterator[str]:
     """Yield the TensorBoard tags of a run's quality metrics, even before the first evaluation."""
-    from yaml import safe_load
-
     names = (name for record in reversed(records_of(run_dir)) for name in record if name.startswith(METRIC))
     known = [name for name in names if not PART.fullmatch(name.removeprefix(METRIC).partition("@")[0])]
     if known:
@@ -81,10 +100,7 @@ def qualities(run_dir: Path) -> Iterator[str]:
 
 def serve(logdir: Path, title: str, port: int | None) -> str:
     """Start TensorBoard in a thread, and return the URL; raises UserError if the port is in use."""
-    from tensorboard import default, program
-    from tensorboard.plugins.projector.projector_plugin import ProjectorPlugin
-
-    plugins = [rereading(plugin) if plugin is ProjectorPlugin else plugin for plugin in default.get_plugins()]
+    plugins = [RereadingProjector if plugin is ProjectorPlugin else plugin for plugin in default.get_plugins()]
     board = program.TensorBoard(plugins)
     arguments = [f"--logdir={logdir}", f"--host={HOST}", f"--samples_per_plugin={SAMPLES}", "--reload_interval=10"]
     arguments += [f"--window_title=pggan {title}"] + ([] if port is None else [f"--port={port}"])
@@ -94,23 +110,3 @@ def serve(logdir: Path, title: str, port: int | None) -> str:
             return str(board.launch())
     except program.TensorBoardServerException as error:
         raise UserError(f"TensorBoard can't use {HOST} with port={port}.", "Set another port=.") from error
-
-
-def rereading(plugin: Any) -> Any:
-    """Return a subclass of TensorBoard's projector `plugin` that reads the points from disk at every request."""
-
-    class Projector(plugin):  # type: ignore[misc]
-        def __init__(self, context: Any) -> None:
-            super().__init__(context)
-            self.context = context
-
-        def get_plugin_apps(self) -> dict[str, Any]:
-            return {route: partial(self.answer, route) for route in super().get_plugin_apps()}
-
-        def answer(self, route: str, *request: Any) -> Any:
-            return plugin(self.context).get_plugin_apps()[route](*request)
-
-        def is_active(self) -> bool:
-            return True
-
-    return Projector
