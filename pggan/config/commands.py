@@ -216,7 +216,6 @@ class DoctorConfig:
     """Keys of `pggan doctor`, which checks libraries and devices, and tries a few training steps."""
 
     device: str
-    json: bool
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,5 @@
 """`pggan doctor` checks whether this machine can train."""
 
-import json
 import os
 import platform
 import shutil
@@ -58,16 +57,13 @@ class Check(NamedTuple):
 
 def run(config: DoctorConfig) -> int:
     """Run all checks and print the results; returns 0 if training can run."""
-    device, rows = choose_device(config.device, "device"), list[dict[str, str]]()
+    device, broken = choose_device(config.device, "device"), list[str]()
     for check in CHECKS:
-        rows.append(row := check.row(device))
-        if not config.json:
-            print(f"{row['check']:<10} {row['verdict']:<8} {row['found']}", flush=True)
-            print(f"{'':>19} {row['remedy']}\n" * bool(row["remedy"]), end="")
-    broken = [row["check"] for row in rows if row["verdict"] == "broken"]
-    if config.json:
-        print(json.dumps({"device": str(device), "can_train": not broken, "checks": rows}, indent=1))
-    elif broken:
+        row = check.row(device)
+        print(f"{row['check']:<10} {row['verdict']:<8} {row['found']}", flush=True)
+        print(f"{'':>19} {row['remedy']}\n" * bool(row["remedy"]), end="")
+        broken += [check.what] * (row["verdict"] == "broken")
+    if broken:
         print(f"Training can't run: {', '.join(broken)}.")
     else:
         print(f"Training can run on {device}.\n{next_command('train', 'experiment=demo', 'run_dir=outputs/demo')}")
