@@ -84,7 +84,7 @@ def prepare(source: Source, destination: Path, options: Options, workers: int | 
         made_of = None
     if made_of != digest:
         problem = f"{destination} exists already, and was not made of these files with these options."
-        raise UserError(problem, "Choose another destination, or remove the existing destination first.")
+        raise UserError(problem, "Choose a dest= that does not exist yet.")
     return ImagePyramid(destination)
 
 

@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 
 from pggan.core.architecture import MIN_RESOLUTION, resolutions_between
 from pggan.core.atomic_io import file_sha256, parse_json
-from pggan.core.errors import UserError
+from pggan.core.errors import UserError, nearest_path
 from pggan.core.process import available_cores
+from pggan.core.text import command_line
 
 INDEX_FILE = "index.json"
 PREPARE_AGAIN = "Prepare the dataset again, or copy it again."
@@ -172,10 +173,11 @@ class ImagePyramid:
             content = (self.path / INDEX_FILE).read_bytes()
             index = parse_index(content)
         except OSError as error:
-            raise UserError(
-                f"{self.path} is not a prepared dataset: {INDEX_FILE} cannot be read ({error.strerror}).",
-                f"Prepare a dataset with `pggan prepare source=FOLDER dest={self.path}`.",
-            ) from error
+            problem = f"{self.path} is not a prepared dataset: {INDEX_FILE} cannot be read ({error.strerror})."
+            name = self.path.absolute().name
+            new = Path("data", f"{name}-prepared" if Path("data", name).exists() else name)
+            remedy = f"Prepare a dataset with `{command_line('prepare', source=self.path, dest=new)}`."
+            raise UserError(problem, nearest_path(self.path) or remedy) from error
         except ValueError as error:
             raise UserError(f"{self.path / INDEX_FILE} is not usable: {error}.", PREPARE_AGAIN) from error
         self._index = index

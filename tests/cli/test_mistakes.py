@@ -56,6 +56,7 @@ SLIPS = {
     "train run_dir=run devices=cpu:2": "pggan train data.path=photos hours=2",  # not for days, on other images
     "sample": "There is no run with a checkpoint in ",
     "train data.path=empty": "There are no images in empty",
+    "inspect data=empty": "`pggan prepare source=empty dest=data/empty`",
     "train data.path=empty/file": "can't be read as a zip or tar archive",
     "train resume=nowhere": "resume=nowhere has no checkpoint",
     "train init_from=nowhere": "init_from=nowhere has no generator",
