@@ -30,9 +30,9 @@ def is_better(mark: dict[str, Any], best: Any) -> bool:
     return this < other
 
 
-def fits(took: float, spent: float, allowed: float, *, last: bool) -> bool:
+def fits(took: float, spent: float, allowed: float) -> bool:
     """Whether there is time for an evaluation now and another at the end of the run; all times are in seconds."""
-    return spent + took * (1 if last else 2) <= allowed
+    return spent + took * 2 <= allowed
 
 
 @dataclass
@@ -45,7 +45,7 @@ class TrainingEvaluator:
     reporter: Reporter | NullReporter
     run_dir: Path
     interval_images: int | None  # if None, `share` decides how often evaluations run
-    share: float  # largest share of the run's time that evaluations may take
+    share: float  # largest share of the run's time that evaluations may take; the first and last may exceed it
     images: int  # number of images shown so far
 
     def __post_init__(self) -> None:
@@ -96,13 +96,14 @@ class TrainingEvaluator:
         return {f"metrics/{name}": value for name, value in found.values.items()}
 
     def _is_time(self, images: int, total: int) -> bool:
-        """Whether an evaluation is due; without a fixed interval, the clock of rank 0 decides for all ranks."""
-        last = images >= total
+        """Whether an evaluation is due, as at the end; without an interval, rank 0's clock decides for all ranks."""
+        if images >= total:
+            return True
         if self.interval_images is not None:
-            return last or self.is_due(self._evaluated_at, images)
-        if not last and images - self._evaluated_at < total / MAX_POINTS:
+            return self.is_due(self._evaluated_at, images)
+        if images - self._evaluated_at < total / MAX_POINTS:
             return False
-        has_time = fits(self.took, self._spent, self.share * (time.monotonic() - self._began), last=last)
+        has_time = fits(self.took, self._spent, self.share * (time.monotonic() - self._began))
         return bool(self.group.broadcast_object(has_time))
 
     def _mark_best(self, values: dict[str, float], phase: Phase) -> None:

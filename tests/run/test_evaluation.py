@@ -40,11 +40,9 @@ def evaluated_run(tmp_path_factory, tiny_config) -> Path:
 
 
 def test_evaluations_keep_to_their_share_by_what_the_last_one_took():
-    assert fits(0.0, 0.0, 0.1, last=False)  # the first one is measured
-    assert not fits(5.0, 5.0, 14.9, last=False)  # it would leave nothing for the end
-    assert fits(5.0, 5.0, 15.0, last=False)
-    assert not fits(5.0, 5.0, 9.9, last=True)
-    assert fits(5.0, 5.0, 10.0, last=True)
+    assert fits(0.0, 0.0, 0.1)  # the first one is measured
+    assert not fits(5.0, 5.0, 14.9)  # it would leave nothing for the end
+    assert fits(5.0, 5.0, 15.0)
 
 
 def test_a_later_stage_of_growth_is_better_than_a_lower_number():
