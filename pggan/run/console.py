@@ -66,7 +66,7 @@ class TrainingConsole:
     def __init__(self, run_dir: Path, course: Course, images: int) -> None:
         self.run_dir, self.course, self.images, self.phase = run_dir, course, images, course.at(images)
         self.rows = {"tick": "none yet", "quality": last_quality(run_dir) or "not measured yet"}
-        self.end = 0.0  # expected end of the run, on the clock of time.monotonic()
+        self.end = 0.0  # expected end of the run, on the clock of time.monotonic(); 0 if not yet known
         self.warnings: deque[str] = deque(maxlen=KEPT_WARNINGS)
         self._strip: list[RenderableType] = []  # thumbnails of the newest fakes, if the terminal has true colour
         self._console = LastingConsole()
@@ -124,11 +124,11 @@ class TrainingConsole:
         for side in resolutions_between(schedule.first_resolution, schedule.final_resolution):
             style = "bold reverse" if side == phase.resolution else "green" if side < phase.resolution else "dim"
             levels.append(f"{side}", style).append(" ")
-        left = f"{duration(max(self.end - time.monotonic(), 0))} left"
+        left = f", {duration(max(self.end - time.monotonic(), 0))} left" * bool(self.end)
         done = (self.images - phase.start) / max(min(phase.end, schedule.total) - phase.start, 1)
         table = Table.grid(padding=(0, 2))
         table.add_row("growth", levels, f"phase {phase.index + 1} of {len(schedule.phases)}: {phase.name}")
-        table.add_row("run", _bar(self.images / schedule.total), f"{self.images:,} of {schedule.total:,}, {left}")
+        table.add_row("run", _bar(self.images / schedule.total), f"{self.images:,} of {schedule.total:,}{left}")
         table.add_row("phase", _bar(done), f"batch {phase.batch}, alpha {phase.alpha:.2f}")
         saved = [f"{int(path.name):,} images" for path in checkpoints_of(self.run_dir)]
         rows = Table.grid(padding=(0, 1))

@@ -119,11 +119,13 @@ def test_a_terminal_with_true_colour_shows_eight_faces_as_large_as_they_fit(
             assert all(len(line.rstrip()) == 8 * 2 * lines for line in strip)
 
 
-def test_a_resumed_run_shows_the_quality_that_it_had(schedule, tmp_path):
+def test_a_resumed_run_shows_the_quality_that_it_had_and_no_time_left_until_it_is_known(schedule, tmp_path):
     lines = [{"images": 4, "hours": 0.1} | dict.fromkeys(METRICS, 9.0)]
     lines += [{"images": 8, "hours": 0.1} | METRICS, {"images": 16, "hours": 0.2, "resolution": 4}]
     (tmp_path / "metrics.jsonl").write_text("\n".join([*map(json.dumps, lines), '{"images": 3']))
-    assert "SWD 3, lower is better" in shown(TrainingConsole(tmp_path, Course(schedule), 16))
+    text = shown(TrainingConsole(tmp_path, Course(schedule), 16))
+    assert "SWD 3, lower is better" in text
+    assert " left" not in text
     assert ending(tmp_path, 16)[0] == "Done: 16 images in 12 min, at 4x4."
 
 
