@@ -61,7 +61,8 @@ def run(config: PrepareConfig) -> int:
         print(f"{pyramid.path / SHEET_FILE} shows the faces.")
     if source.table is not None and not classes:
         print(f"The source has a table {source.table.name}. Set labels=true to use its labels.")
-    places = {"data.path": pyramid.path, "run_dir": Path("outputs", pyramid.path.name)}
+    places, run_dir = {"data.path": pyramid.path}, Path("outputs", pyramid.path.name)
+    places |= {} if run_dir.exists() else {"run_dir": run_dir}  # a new training can't begin where a run is
     print(next_command("train", *["data.labels=true"] * bool(classes), "hours=2", **places))
     return 0
 

@@ -212,7 +212,7 @@ def test_a_full_disk_is_told_and_nothing_is_left(folder, tmp_path):
 # ---- the command
 
 
-def test_the_command_prepares_with_every_key_and_says_what_it_made(folder, tmp_path, capsys):
+def test_the_command_prepares_with_every_key_and_says_what_it_made(folder, tmp_path, capsys, monkeypatch):
     (folder / "a.png").unlink()
     save(folder / "c" / "x.png", 9, side=64)
     keys = ["max_resolution=32", "crop=pad", "channels=1", "labels=true", "on_bad=report", "num_workers=1"]
@@ -222,6 +222,11 @@ def test_the_command_prepares_with_every_key_and_says_what_it_made(folder, tmp_p
     shown = capsys.readouterr()
     assert "4x4 to 32x32, images: 1, channels: 1, classes: 1" in shown.out
     assert "data.labels=true hours=2" in shown.out
+    assert "run_dir=outputs/set " in shown.out
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "outputs" / "set").mkdir(parents=True)
+    assert main(["prepare", f"source={folder}", f"dest={tmp_path / 'set'}", *keys]) == 0
+    assert "run_dir=" not in capsys.readouterr().out
     assert "Left out 3 of 4 images:" in shown.err
     assert json.loads((tmp_path / "set" / "report.json").read_text())["usable"] == 1
 
