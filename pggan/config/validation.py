@@ -51,6 +51,8 @@ def of_key(key: str, kind: Any, value: Any) -> Any:
         if meant := nearest_name(str(value), [word for one in kinds for word in words_of(one)]):
             remedy = f"Did you mean '{meant}'?"
         elif isinstance(value, list) and not any(get_origin(one) is list for one in kinds):
+            if "a number" in remedy and len(value) == 2 and all(str(one).isdecimal() for one in value):
+                remedy = f"Write {key}={value[0]}.{value[1]}."
             remedy = f"{remedy} To run once per value, add --multirun."
         elif key == "hours" and (found := re.fullmatch(r"([\d.]+) ?([smhd]).*", str(value))):
             remedy = f"{remedy} {value} are hours={three_digits(float(found[1]) * HOURS[found[2]])}."
