@@ -19,7 +19,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from pggan.checkpoints.read import CONFIG_FILE, has_checkpoints
+from pggan.checkpoints.generator_file import STATE_FILE
+from pggan.checkpoints.read import CONFIG_FILE, checkpoints_of, has_checkpoints
 from pggan.cli.commands import COMMANDS, Command
 from pggan.config.defaults import CONFIGS, saved_config
 from pggan.config.validation import alternatives, keys_of, kinds_of, named_tables
@@ -276,8 +277,10 @@ def own_config(given: dict[str, Any]) -> dict[str, Any] | None:
     """The saved configuration of the run to resume, updated with the values `given`; None for a new run."""
     run_dir, resume = Path(str(given["run_dir"])), str(given.get("resume", "auto"))
     named = Path(resume).parents[1] if Path(resume).parent.name == "checkpoints" else Path(resume)
-    for file in (run_dir / CONFIG_FILE, named / CONFIG_FILE):
-        if file.is_file():
+    for directory in (run_dir, named):
+        # Each checkpoint holds the configuration, too, for runs that have lost config.yaml.
+        files = [directory / CONFIG_FILE, *(path / STATE_FILE for path in reversed(checkpoints_of(directory)))]
+        if file := next(filter(Path.is_file, files), None):
             values = saved_config(file)
             for key, value in given.items():
                 section, _, name = key.rpartition(".")

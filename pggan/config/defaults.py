@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pggan.config.withdrawn import WITHDRAWN
+from pggan.core.errors import UserError
 
 # In a checkout, configs/ lies beside the package; in an installed wheel, inside the package.
 CONFIGS = next(folder / "configs" for folder in Path(__file__).parents[2:0:-1] if (folder / "configs").is_dir())
@@ -29,10 +30,17 @@ def default_values(choices: Mapping[str, str]) -> dict[str, Any]:
 
 
 def saved_config(file: Path) -> dict[str, Any]:
-    """Read a run's config.yaml; relative paths of images start at the directory in which the run was started."""
+    """Read a run's config.yaml, or the configuration in a checkpoint's state.json.
+
+    Relative paths of images start at the directory in which the run was started.
+    """
     from omegaconf import OmegaConf
 
-    values: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+    try:
+        values: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file} is not valid UTF-8.", "Save it as UTF-8.") from error
+    values = values.get("config", values)
     before = values.pop("versions").get("directory") or os.getcwd()
     values = of_earlier_version(values)
     for key in ("path", "cache"):

@@ -5,6 +5,9 @@ import shutil
 import numpy as np
 import pytest
 
+from pggan.cli.compose import compose
+from pggan.cli.main import main
+from pggan.core.errors import UserError
 from pggan.run import train
 from pggan.run.inspect import facts_of_run
 from pggan.run.summary import records_of
@@ -69,6 +72,18 @@ def test_a_finished_run_resumes_when_more_images_are_asked_for_here_or_in_anothe
     wanted = facts_of_run(tmp_path / "whole")["state_sha256"]
     assert facts_of_run(run_dir)["state_sha256"] == facts_of_run(tmp_path / "new")["state_sha256"] == wanted
     assert "schedule.total_images: None -> 200" in (run_dir / "train.log").read_text()
+
+
+def test_run_dir_alone_reads_the_configuration_in_a_checkpoint_if_config_yaml_is_lost(run_dir, capsys):
+    before, checkpoint = compose("train", [f"run_dir={run_dir}"]), run_dir / "checkpoints" / "000000160"
+    (run_dir / "config.yaml").unlink()
+    assert compose("train", [f"run_dir={run_dir}"]) == before
+    (run_dir / "config.yaml").write_bytes("name: caf\xe9".encode("latin1"))
+    with pytest.raises(UserError, match=r"config\.yaml is not valid UTF-8"):
+        compose("train", [f"run_dir={run_dir}"])
+    assert main(["train", f"run_dir={checkpoint}"]) == 2
+    assert f"set run_dir={run_dir}." in capsys.readouterr().err
+    assert {path.name for path in checkpoint.iterdir()} == {"weights.safetensors", "state.safetensors", "state.json"}
 
 
 # ---- kinds of images -------------------------------------------------------------------------------------
