@@ -30,11 +30,6 @@ def is_better(mark: dict[str, Any], best: Any) -> bool:
     return this < other
 
 
-def fits(took: float, spent: float, allowed: float) -> bool:
-    """Whether there is time for an evaluation now and another at the end of the run; all times are in seconds."""
-    return spent + took * 2 <= allowed
-
-
 @dataclass
 class TrainingEvaluator:
     """Evaluates one run during training; all ranks have to call each method at the same step."""
@@ -97,14 +92,12 @@ class TrainingEvaluator:
 
     def _is_time(self, images: int, total: int) -> bool:
         """Whether an evaluation is due, as at the end; without an interval, rank 0's clock decides for all ranks."""
-        if images >= total:
-            return True
-        if self.interval_images is not None:
-            return self.is_due(self._evaluated_at, images)
+        if (is_last := images >= total) or self.interval_images is not None:
+            return is_last or self.is_due(self._evaluated_at, images)
         if images - self._evaluated_at < total / MAX_POINTS:
             return False
-        has_time = fits(self.took, self._spent, self.share * (time.monotonic() - self._began))
-        return bool(self.group.broadcast_object(has_time))
+        allowed = self.share * (time.monotonic() - self._began)  # for an evaluation now and another at the end
+        return bool(self.group.broadcast_object(self._spent + 2 * self.took <= allowed))
 
     def _mark_best(self, values: dict[str, float], phase: Phase) -> None:
         """Log the metrics; a new best result goes into `self.mark`, which the next checkpoint stores."""

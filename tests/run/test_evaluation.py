@@ -14,7 +14,7 @@ from pggan.cli.main import main
 from pggan.config.train import EvaluationConfig
 from pggan.core.errors import UserError
 from pggan.run import train
-from pggan.run.evaluation import fits, is_better
+from pggan.run.evaluation import is_better
 from pggan.run.inspect import facts_of_run
 from pggan.run.summary import records_of
 from tests.processes import in_processes, values_of
@@ -39,10 +39,13 @@ def evaluated_run(tmp_path_factory, tiny_config) -> Path:
     return run_dir
 
 
-def test_evaluations_keep_to_their_share_by_what_the_last_one_took():
-    assert fits(0.0, 0.0, 0.1)  # the first one is measured
-    assert not fits(5.0, 5.0, 14.9)  # it would leave nothing for the end
-    assert fits(5.0, 5.0, 15.0)
+@pytest.mark.parametrize(("share", "points"), [(1e-9, [64, 160]), (1e9, [64, 96, 128, 160])])
+def test_evaluations_keep_to_their_share_but_for_the_first_and_the_end(
+    tiny_config, tmp_path, monkeypatch, share, points
+):
+    monkeypatch.setattr(EvaluationConfig, "max_share", share)
+    assert train.run(tiny_config(f"run_dir={tmp_path}", "evaluation.metrics=[swd]", "evaluation.count=16")) == 0
+    assert list(evaluations_in(tmp_path)) == points  # at 4x4 there is no SWD
 
 
 def test_a_later_stage_of_growth_is_better_than_a_lower_number():
