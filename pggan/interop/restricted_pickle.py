@@ -5,7 +5,9 @@ because a pickled array with the dtype `object` could make NumPy use any bytes a
 """
 
 import pickle
+import re
 from collections import OrderedDict
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +82,7 @@ class RestrictedUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ALLOWED:
-            raise ValueError(f"the file asks for {module}.{name}, which is not on the list of harmless names")
+            raise ValueError(f"it asks to run {module}.{name}")
         return ALLOWED[module, name]
 
 
@@ -91,9 +93,11 @@ def read_foreign_file(path: Path) -> Any:
         with torch.serialization.safe_globals([(Instance, "models.utils.config.BaseConfig")]):
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as of_torch:  # PyTorch may raise any exception for a damaged file
-        try:
-            with path.open("rb") as file:
-                return RestrictedUnpickler(file, encoding="latin1").load()
-        except Exception as error:
-            problem = str(error) or type(error).__name__
-            raise ValueError(f"{problem}; PyTorch says {str(of_torch).partition(chr(10))[0]}") from error
+        content: Any = 0
+        with suppress(EOFError, LookupError, MemoryError, pickle.UnpicklingError), path.open("rb") as file:
+            content = RestrictedUnpickler(file, encoding="latin1").load()
+        if not isinstance(content, int):  # PyTorch's older files begin with a pickled number
+            return content
+        asked = re.search(r"GLOBAL (\S+)", str(of_torch))
+        problem = f"it asks to run {asked[1]}" if asked else "it is empty or damaged: download it again"
+        raise ValueError(problem) from of_torch

@@ -171,11 +171,11 @@ def test_calls_are_refused_in_every_protocol_and_in_files_of_torch(tmp_path, kin
     }[kind]
     for protocol in range(6):
         path.write_bytes(pickle.dumps(hostile, protocol))
-        with pytest.raises(ValueError, match="not on the list"):
+        with pytest.raises(ValueError, match=r"^it asks to run [\w.]+$"):
             read_foreign_file(path)
     for archive in (True, False):
         torch.save({"a": torch.zeros(2), "b": hostile}, path, _use_new_zipfile_serialization=archive)
-        with pytest.raises(UserError, match="can't be imported"):
+        with pytest.raises(UserError, match=r"can't be imported: it asks to run [\w.]+\.\n"):
             read_foreign(path)
     assert not place.exists()
 
@@ -183,7 +183,7 @@ def test_calls_are_refused_in_every_protocol_and_in_files_of_torch(tmp_path, kin
 def test_names_inside_of_harmless_ones_are_refused(tmp_path):
     """Protocol 4 can name attributes of attributes: here, of a class that is on the list."""
     (tmp_path / "a.pkl").write_bytes(b"\x80\x04\x8c\x0bcollections\x8c\x14OrderedDict.__init__\x93.")
-    with pytest.raises(ValueError, match="not on the list"):
+    with pytest.raises(ValueError, match=r"asks to run collections\.OrderedDict\.__init__"):
         read_foreign_file(tmp_path / "a.pkl")
 
 
@@ -216,5 +216,5 @@ def test_a_file_that_is_cut_short_is_refused(tmp_path, archive):
     content = (tmp_path / "a.pth").read_bytes()
     for length in (0, 1, 100, len(content) // 2, len(content) - 1):
         (tmp_path / "b.pth").write_bytes(content[:length])
-        with pytest.raises(UserError, match="can't be imported"):
+        with pytest.raises(UserError, match="can't be imported: it is empty or damaged: download it again"):
             read_foreign(tmp_path / "b.pth")
