@@ -30,17 +30,14 @@ def default_values(choices: Mapping[str, str]) -> dict[str, Any]:
 
 
 def saved_config(file: Path) -> dict[str, Any]:
-    """Read a run's config.yaml, or the configuration in a checkpoint's state.json.
-
-    Relative paths of images start at the directory in which the run was started.
-    """
+    """Read a run's config.yaml or a state.json; relative paths of images start at the directory of the run's start."""
     from omegaconf import OmegaConf
 
     try:
         values: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
     except UnicodeDecodeError as error:
         raise UserError(f"{file} is not valid UTF-8.", "Save it as UTF-8.") from error
-    values = values.get("config", values)
+    values = values.get("config", values)  # the key that a state.json has
     before = values.pop("versions").get("directory") or os.getcwd()
     values = of_earlier_version(values)
     for key in ("path", "cache"):

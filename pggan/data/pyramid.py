@@ -174,8 +174,7 @@ class ImagePyramid:
             index = parse_index(content)
         except OSError as error:
             problem = f"{self.path} is not a prepared dataset: {INDEX_FILE} cannot be read ({error.strerror})."
-            name = self.path.absolute().name
-            new = Path("data", f"{name}-prepared" if Path("data", name).exists() else name)
+            new = Path("data", f"{self.path.absolute().name}{'-prepared' * (self.path.parent.name == 'data')}")
             remedy = f"Prepare a dataset with `{command_line('prepare', source=self.path, dest=new)}`."
             raise UserError(problem, nearest_path(self.path) or remedy) from error
         except ValueError as error:

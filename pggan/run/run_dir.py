@@ -12,7 +12,6 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from pggan.checkpoints.generator_file import STATE_FILE
 from pggan.checkpoints.read import CONFIG_FILE, checkpoints_of
 from pggan.core.atomic_io import atomic_write, make_directory, try_lock
 from pggan.core.errors import UserError
@@ -26,9 +25,8 @@ def choose_run_dir(run_dir: str | None, name: str) -> Path:
         path, is_utf8 = Path(run_dir), run_dir.encode(errors="ignore") == os.fsencode(run_dir)
         if not is_utf8:
             raise UserError(f"run_dir={path} is not valid UTF-8, so TensorBoard can't open it.", "Choose another name.")
-        if (path / STATE_FILE).is_file():
-            run = path.absolute().parents[1]
-            raise UserError(f"run_dir={path} is a checkpoint.", f"To resume its run, set run_dir={run}.")
+        if path.parent.name == "checkpoints":
+            raise UserError(f"run_dir={path} is a checkpoint.", f"To resume its run, set run_dir={path.parents[1]}.")
         if path.exists() and not path.is_dir():
             raise UserError(f"run_dir={path} is a file.", "Set run_dir= to a new directory or an existing run.")
         return path
