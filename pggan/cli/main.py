@@ -182,7 +182,8 @@ def guarded(run: Callable[[], int]) -> int:
     except OSError as error:
         if error.errno not in REFUSED:
             raise
-        print(f"Error: {error}\n  Make room there, get permission, or choose another path.", file=sys.stderr)
+        problem = str(error).partition("] ")[2]  # without the number of the error
+        print(f"Error: {problem}.\n  Make room there, get permission, or choose another path.", file=sys.stderr)
         return EXIT_USER_ERROR
     except KeyboardInterrupt as interrupt:
         print(" ".join(["Stopped at once.", *interrupt.args]).rstrip(), file=sys.stderr)

@@ -47,6 +47,10 @@ def atomic_write(path: Path) -> Iterator[Path]:
         fsync_path(temporary)
         os.replace(temporary, path)
         fsync_path(path.parent)
+    except OSError as error:
+        if error.errno and error.filename is None:  # if the disk is full, the error of a write names no file
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -1,12 +1,12 @@
 """Names output files, and writes pictures, sheets of pictures, and films.  Imports no torch."""
 
-import os
 import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, TypeVar
 
 import numpy as np
@@ -66,9 +66,10 @@ def check_output(out: str, kinds: tuple[str, ...] = ()) -> Path:
     if not writable((ending,)):
         remedy = "Install PyAV: pip install 'pggan[video]'. Or give a name that ends in .webp or .gif."
         raise UserError(f"A {VIDEO} needs PyAV, which is not installed.", remedy)
-    place = existing_parent(path.parent if kinds and ending else path)
-    if not (place.is_dir() and os.access(place, os.W_OK)):
-        raise UserError(f"{out} can't be written: {place} is not a writable directory.", "Name another place.")
+    try:
+        TemporaryFile(dir=existing_parent(path.parent if kinds and ending else path)).close()
+    except OSError as error:
+        raise UserError(f"{out} can't be written: {error.strerror}.", "Name another place.") from error
     return path
 
 

@@ -1,5 +1,6 @@
 """Atomic writes: at every system call, what a kill or a power failure would leave is whole."""
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -16,6 +17,11 @@ from pggan.core.atomic_io import (
 )
 
 CALLS = ("fsync", "rename", "replace", "unlink", "rmdir")
+
+
+def test_an_error_that_names_no_file_gets_the_name_of_the_file_to_write(tmp_path):
+    with pytest.raises(OSError, match=r"No space left: '.*/a\.png'"), atomic_write(tmp_path / "a.png"):
+        raise OSError(errno.ENOSPC, "No space left")
 
 
 @pytest.fixture

@@ -190,7 +190,8 @@ def test_a_timelapse_shows_images_evenly_and_grows_from_4x4_to_the_end_at_one_si
     ("words", "hint"),
     [
         ("sample seeds=x", "seeds="),
-        (f"sample out={__file__}/a.png", "not a writable directory"),
+        (f"sample out={__file__}/a.png", "a.png can't be written: Not a directory"),
+        ("sample out=/proc/faces.png", "/proc/faces.png can't be written"),
         ("sample out=faces.tiff", "does not end in"),
         ("sample resolution=64", "4, 8, 16"),
         ("sample zoom=100000", "lower zoom="),
