@@ -28,7 +28,7 @@ from pggan.core.process import available_cores
 from pggan.core.text import command_line
 
 INDEX_FILE = "index.json"
-PREPARE_AGAIN = "Prepare the dataset again, or copy it again."
+PREPARE_AGAIN = "Delete this dataset, and prepare or copy it again; in data.cache=, training makes it again by itself."
 FORMAT = "pggan-pyramid"
 VERSION = 1
 SHARD_BYTES = 2**30  # largest size of a shard; fixed, so that the same images always make the same files
@@ -197,10 +197,7 @@ class ImagePyramid:
             if not file.is_file() or file.is_symlink():
                 raise UserError(f"{file} is missing, or not a regular file.", PREPARE_AGAIN)
             if (size := file.stat().st_size) != stored.bytes:
-                raise UserError(
-                    f"{file} has {size} bytes where {stored.bytes} are expected.",
-                    "The dataset was not copied completely: copy it again, or prepare it again.",
-                )
+                raise UserError(f"{file} has {size} bytes where {stored.bytes} are expected.", PREPARE_AGAIN)
         self.labels: NDArray[np.int64] | None = None
         if index.labels_file is not None:
             file, last = self.path / index.labels_file.file, len(index.class_names or ()) - 1

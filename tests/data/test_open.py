@@ -65,7 +65,8 @@ BAD_INPUT = [
     ("low", "goes up to 8x8"),
     ("low data.labels=true", "has no labels"),
     ("low data.channels=1", "data.channels=1, but the images in"),
-    ("damaged", "was changed or damaged"),
+    ("damaged", "was changed or damaged: its checksum differs from the index.\n  Delete this dataset"),
+    ("gone", "add data.path={cache}/gone-16px-0123.\n"),
 ]
 
 
@@ -77,12 +78,13 @@ def test_bad_input_ends_training_with_2_and_leaves_nothing(
     make_pyramid(tmp_path / "low", resolution=8)
     make_pyramid(tmp_path / "damaged")
     (tmp_path / "damaged" / "r0016-00000.bin").write_bytes(bytes(48 * 16 * 16 * 3))
+    make_pyramid(tmp_path / "cache" / "gone-16px-0123")  # of images that are not there any more
     name, *keys = words.split()
     overrides = [*tiny_overrides, f"data.path={tmp_path / name}", f"data.cache={tmp_path / 'cache'}", *keys]
     if keys:
         overrides.append("schedule.final_resolution=8")
     assert main(["train", *overrides, f"run_dir={tmp_path / 'run'}"]) == 2
     message = capsys.readouterr().err
-    assert problem in message
+    assert problem.format(cache=tmp_path / "cache") in message
     assert "Traceback" not in message
     assert not (tmp_path / "run").exists()
