@@ -35,8 +35,11 @@ def draw(page, seeds, look):
     rows = page.run(f"""(async () => {{
       const model = await (await fetch("model.json")).json();
       globalThis.renderer ??= new (await import("./renderers.js")).RENDERERS.browser(model);
-      const draw = async (seed) => renderer.image(await renderer.latentOfSeed(seed), {json.dumps(look)});
-      return (await Promise.all({json.dumps(seeds)}.map(draw))).map((image) => [...image.pixels]);
+      const images = [];
+      for (const seed of {json.dumps(seeds)}) {{
+        images.push(await renderer.image(await renderer.latentOfSeed(seed), {json.dumps(look)}));
+      }}
+      return images.map((image) => [...image.pixels]);
     }})()""")
     return np.array(rows, np.uint8).reshape(len(seeds), 16, 16, -1)
 

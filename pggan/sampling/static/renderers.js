@@ -53,24 +53,15 @@ async function ask(address, body, signal) {
   throw new Error(await answer.text());
 }
 
-// Draws in a web worker, so that the page reacts to the user meanwhile.
+// Draws by the generator's ONNX graph, one image at a time, in ONNX Runtime's web worker: the page reacts meanwhile.
 class BrowserRenderer {
-  #worker = new Worker(new URL("onnx-worker.js", import.meta.url), { type: "module" });
-  #waiting = []; // promises for the worker's images, the oldest first
-  #failure = null;
+  #runtime = loadRuntime();
+  #session = this.#runtime.then((ort) => ort.InferenceSession.create("generator.onnx", { executionProviders: ["wasm"] }));
   #seeds = null;
 
   constructor(model) {
     this.model = model;
-    this.#worker.onmessage = ({ data: { image, error } }) => {
-      const { resolve, reject } = this.#waiting.shift();
-      if (error === undefined) resolve(image);
-      else reject(new Error(error));
-    };
-    this.#worker.onerror = () => {
-      this.#failure = new Error("A file of this page is missing. Export the page again, and put all of its files on the web server.");
-      for (const { reject } of this.#waiting.splice(0)) reject(this.#failure);
-    };
+    this.#session.catch(() => {}); // Each request reports this error.
   }
 
   async latentOfSeed(seed) {
@@ -79,13 +70,32 @@ class BrowserRenderer {
     return this.#seeds[seed];
   }
 
-  image(latent, look) {
-    if (this.#failure !== null) return Promise.reject(this.#failure);
-    return new Promise((resolve, reject) => {
-      this.#waiting.push({ resolve, reject });
-      this.#worker.postMessage({ latent, classes: this.model.num_classes, ...look });
-    });
+  async image(latent, { truncation, label }) {
+    const { Tensor } = await this.#runtime;
+    const tensor = (values) => new Tensor("float32", Float32Array.from(values), [1, values.length]); // The worker takes this copy away.
+    const feeds = { latents: tensor(latent), truncation: new Tensor("float32", [truncation], [1]) };
+    const classes = this.model.num_classes;
+    if (classes) feeds.labels = tensor(Array.from({ length: classes }, (_, i) => Number(i === label)));
+    try {
+      const { data, dims } = (await (await this.#session).run(feeds)).images;
+      const [, channels, side] = dims;
+      const pixels = new Uint8ClampedArray(data.length); // Like PyTorch, this array rounds half to even.
+      // The graph's values [channels, side, side] in about [-1, 1] become bytes [side, side, channels].
+      pixels.forEach((_, i) => (pixels[i] = data[(i % channels) * side * side + Math.floor(i / channels)] * 127.5 + 127.5));
+      return { pixels, side };
+    } catch (error) {
+      throw new Error(`The image can't be drawn: ${error.message}`);
+    }
   }
+}
+
+async function loadRuntime() {
+  const ort = await import("./ort.wasm.bundle.min.mjs").catch(() => {
+    throw new Error("A file of this page is missing. Export the page again, and put all of its files on the web server.");
+  });
+  // The proxy is the web worker.  Threads need HTTP headers that few web hosts send, so one thread is used.
+  Object.assign(ort.env.wasm, { proxy: true, numThreads: 1, wasmPaths: { wasm: new URL("ort-wasm-simd-threaded.wasm", import.meta.url).href } });
+  return ort;
 }
 
 export const RENDERERS = { server: ServerRenderer, browser: BrowserRenderer };
