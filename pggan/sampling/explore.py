@@ -249,7 +249,7 @@ class Handler(BaseHTTPRequestHandler):
             case "GET", "latent":
                 return to_file(self.server.generator.latents(query["seed"]))
             case "POST", "image":
-                return self.server.draw(self._latents(1), query)[0].tobytes()
+                return to_pil(self.server.draw(self._latents(1), query)[0]).convert("RGBA").tobytes()
             case "POST", "film":
                 return self.server.film(self._latents(MAX_FRAMES), query)
             case "POST", "search":

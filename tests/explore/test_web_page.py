@@ -39,9 +39,9 @@ def draw(page, seeds, look):
       for (const seed of {json.dumps(seeds)}) {{
         images.push(await renderer.image(await renderer.latentOfSeed(seed), {json.dumps(look)}));
       }}
-      return images.map((image) => [...image.pixels]);
+      return images.map((image) => [...image.data]);
     }})()""")
-    return np.array(rows, np.uint8).reshape(len(seeds), 16, 16, -1)
+    return np.array(rows, np.uint8).reshape(len(seeds), 16, 16, 4)[..., :3]
 
 
 def test_pixels_are_those_of_pytorch(page, generator):

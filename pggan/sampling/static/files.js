@@ -1,32 +1,17 @@
-// Draws images {pixels, side} on canvases, and reads and writes files; `pixels` are bytes [side, side, channels].
+// Draws images (ImageData) on canvases, and reads and writes files.
 
 const MAX_LATENTS = 64; // The page has no room for more latents.
 const WORTH_LOOKING_AT = 512; // pixels: small images are enlarged to this side
 
 export const zoomOf = (side) => Math.max(Math.floor(WORTH_LOOKING_AT / side), 1);
 
-// Convert three channels to RGB, four to RGBA, and otherwise the first channel to grey.
-function toImageData(image) {
-  const { pixels, side } = image;
-  const channels = pixels.length / (side * side);
-  const data = new ImageData(side, side);
-  const colour = channels === 3 || channels === 4;
-  for (let from = 0, to = 0; to < data.data.length; from += channels, to += 4) {
-    data.data[to] = pixels[from];
-    data.data[to + 1] = pixels[colour ? from + 1 : from];
-    data.data[to + 2] = pixels[colour ? from + 2 : from];
-    data.data[to + 3] = channels === 4 ? pixels[from + 3] : 255;
-  }
-  return data;
-}
-
 export const copyOf = (id) => document.getElementById(id).content.firstElementChild.cloneNode(true);
 
 // Draw an image with `side` x `side` pixels; a smaller image has averages of pixels.
 export function draw(canvas, image, side) {
-  const exact = new OffscreenCanvas(image.side, image.side);
-  exact.getContext("2d").putImageData(toImageData(image), 0, 0);
-  resize(canvas, exact, side, side < image.side);
+  const exact = new OffscreenCanvas(image.width, image.height);
+  exact.getContext("2d").putImageData(image, 0, 0);
+  resize(canvas, exact, side, side < image.width);
 }
 
 // Draw one canvas on another with `side` x `side` pixels, smoothly or by repeating pixels.

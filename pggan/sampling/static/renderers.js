@@ -11,10 +11,10 @@ class ServerRenderer {
     return new Float32Array(await (await ask(`latent?seed=${seed}`)).arrayBuffer());
   }
 
-  // Return the image {pixels, side} of a latent at the generator's resolution.
+  // Return the image (ImageData) of a latent at the generator's resolution.
   async image(latent, look) {
     const answer = await ask(`image?${new URLSearchParams(look)}`, latent);
-    return { pixels: new Uint8Array(await answer.arrayBuffer()), side: this.side };
+    return new ImageData(new Uint8ClampedArray(await answer.arrayBuffer()), this.side);
   }
 
   async film(latents, look, { kind, fps, smooth }) {
@@ -79,10 +79,13 @@ class BrowserRenderer {
     try {
       const { data, dims } = (await (await this.#session).run(feeds)).images;
       const [, channels, side] = dims;
-      const pixels = new Uint8ClampedArray(data.length); // Like PyTorch, this array rounds half to even.
-      // The graph's values [channels, side, side] in about [-1, 1] become bytes [side, side, channels].
-      pixels.forEach((_, i) => (pixels[i] = data[(i % channels) * side * side + Math.floor(i / channels)] * 127.5 + 127.5));
-      return { pixels, side };
+      const image = new ImageData(side, side);
+      // The graph's values [channels, side, side] in about [-1, 1] become RGBA bytes, rounded half to even like PyTorch's.
+      image.data.forEach((_, i) => {
+        const channel = channels < 3 && i % 4 < 3 ? 0 : i % 4; // One channel is grey.
+        image.data[i] = channel < channels ? data[channel * side * side + Math.floor(i / 4)] * 127.5 + 127.5 : 255;
+      });
+      return image;
     } catch (error) {
       throw new Error(`The image can't be drawn: ${error.message}`);
     }
