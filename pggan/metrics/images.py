@@ -12,8 +12,6 @@ from typing import Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.progress import track
 from torch import Tensor
 
 from pggan.core.rng import generator_for
@@ -21,6 +19,7 @@ from pggan.data.pyramid import ImagePyramid
 from pggan.distributed.process_group import ProcessGroup
 from pggan.networks.layers import ComputeOptions, use_options
 from pggan.networks.networks import Generator
+from pggan.sampling.files import tracked
 from pggan.sampling.generate import RenderSettings, draw, render_each, seed_latents
 from pggan.sampling.images import Pixels
 
@@ -105,26 +104,21 @@ class RowCollector(Collector):
     def __init__(self, calculate: Callable[[Tensor], Tensor], count: int, partition: RankPartition) -> None:
         self.calculate, self.count, self.partition = calculate, count, partition
         self.blocks: list[Tensor] = []
-        self._gathered: Tensor | None = None
 
     def add(self, images: Tensor) -> None:
         self.blocks.append(self.calculate(images).cpu())
 
     def rows(self) -> Tensor:
         """The results [count, …] for the images of all ranks, on the CPU; all ranks call this method."""
-        if self._gathered is None:
-            self._gathered = self.partition.all_gather(self.blocks)
-        return self._gathered
+        return self.partition.all_gather(self.blocks)
 
 
 @torch.no_grad()
 def feed(images: RealImages | FakeImages, collectors: Sequence[Collector], partition: RankPartition, what: str) -> None:
     """Read each image once, for all `collectors` that need the image; all ranks call this function."""
     own = partition.own(max((collector.count for collector in collectors), default=0))
-    console = Console(stderr=True)
-    hidden = not (partition.shows_progress and console.is_terminal)
     with partition.group.collective_errors():
-        for block in track(own, what, console=console, transient=True, disable=hidden):
+        for block in tracked(own, len(own), what) if partition.shows_progress else own:
             pixels = torch.from_numpy(images.read(block)).to(partition.group.device).permute(0, 3, 1, 2).contiguous()
             for collector in collectors:
                 if block.start < collector.count:
