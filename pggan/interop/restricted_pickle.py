@@ -57,15 +57,9 @@ class PickledArray(Instance):
         return np.array(kind.of(content, shape, "F" if is_transposed else "C"), dtype)
 
 
-def _encode(text: str, encoding: str) -> bytes:
-    if encoding != "latin1":
-        raise ValueError(f"the file has text in {encoding!r}")
-    return text.encode("latin1")
-
-
 ALLOWED: dict[tuple[str, str], object] = {
     ("collections", "OrderedDict"): OrderedDict,
-    ("_codecs", "encode"): _encode,
+    ("_codecs", "encode"): lambda text, _: text.encode("latin1"),  # Protocol 2 stores bytes as text in latin1.
     ("__builtin__", "bytes"): lambda: b"",  # Pickles of protocol 2 store b"" as a call of `bytes`.
     ("numpy", "ndarray"): PickledArray,
     ("numpy", "dtype"): PickledType,

@@ -26,7 +26,6 @@ from pggan.networks.networks import Generator
 from pggan.sampling.generate import one_hot, seed_latents
 
 # Paths are calculated in float64, so that a path's ends are exact in float32.
-LatentPath = Callable[[Tensor], Tensor]  # a path maps positions [F] in [0, 1] to latents [F, Z]
 Between = Callable[[Tensor, Tensor, Tensor], Tensor]  # (starts [F, Z], ends [F, Z], weights [F, 1]) -> latents [F, Z]
 Distances = Callable[[Tensor], Tensor]  # maps latents [N, Z] to the distances [N - 1] between successive latents
 
@@ -113,9 +112,11 @@ def path_through(keyframes: Tensor, kind: str, frames: int, distances: Distances
     path = partial(closed_spline, keyframes) if closed else partial(through, keyframes, PATHS[kind])
     # A closed path leaves out the last frame, which would repeat the first frame.
     positions = torch.arange(frames, dtype=torch.float64) / (frames if closed else frames - 1)
-    if distances is None:
-        return path(positions)
-    return at_constant_speed(path, distances, SAMPLES_PER_KEYFRAME * len(keyframes), positions)
+    if distances is not None:
+        measured = torch.linspace(0, 1, SAMPLES_PER_KEYFRAME * len(keyframes) + 1, dtype=torch.float64)
+        travelled = torch.cat([torch.zeros(1), distances(path(measured)).double().cumsum(0)])
+        positions = torch.from_numpy(np.interp(positions * travelled[-1], travelled, measured))
+    return path(positions)
 
 
 def random_walk(seed: int, size: int, frames: int, smoothness: float = 15.0) -> Tensor:
@@ -129,13 +130,6 @@ def random_walk(seed: int, size: int, frames: int, smoothness: float = 15.0) -> 
     walk: Tensor = torch.fft.irfft(torch.fft.rfft(noise, dim=0) * transfer, n=frames, dim=0)
     walk /= walk.square().mean().sqrt()
     return walk
-
-
-def at_constant_speed(path: LatentPath, distances: Distances, samples: int, positions: Tensor) -> Tensor:
-    """Return latents [F, Z] on `path`; `positions` [F] are shares (0 to 1) of its length, measured by `distances`."""
-    measured = torch.linspace(0, 1, samples + 1, dtype=torch.float64)
-    travelled = torch.cat([torch.zeros(1), distances(path(measured)).double().cumsum(0)])
-    return path(torch.from_numpy(np.interp(positions * travelled[-1], travelled, measured)))
 
 
 def on_sphere(latents: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ ROUNDS = 128  # The images of all 1024 seeds are compared with the target in thi
 
 @dataclass(frozen=True)
 class Projection:
-    """A latent [Z], its image uint8 [R, R, C], and the PSNR in dB between this image and the target image."""
+    """A latent [Z], its image uint8 [R, R, C], and the PSNR in dB between this image and the target (inf if equal)."""
 
     latent: Tensor
     image: Pixels
@@ -47,7 +47,8 @@ def project(network: Generator, target: Pixels, settings: RenderSettings, steps:
     """Find the latent whose image is nearest to `target` uint8 [R, R, C], where R is settings.resolution."""
     *_, best = tracked(search(network, target, settings, steps), ROUNDS + steps, "Projecting")
     image = draw(network, best[None], settings)[0]
-    return Projection(best.cpu(), image, psnr(image, target))
+    error = float(np.square(image.astype(np.float64) - target).mean())
+    return Projection(best.cpu(), image, 10 * log10(255**2 / error) if error else float("inf"))
 
 
 def search(network: Generator, target: Pixels, settings: RenderSettings, steps: int) -> Yielding[Tensor, None, None]:
@@ -112,12 +113,6 @@ def laplacian_distance(a: Tensor, b: Tensor) -> Tensor:
         levels.append(difference - upsample(smaller))
         difference = smaller
     return torch.stack([level.abs().flatten(1).mean(1) for level in [*levels, difference]]).sum(0)
-
-
-def psnr(a: Pixels, b: Pixels) -> float:
-    """Return the peak signal-to-noise ratio in dB of two uint8 pictures; infinite for equal pictures."""
-    error = float(np.square(a.astype(np.float64) - b).mean())
-    return float("inf") if error == 0 else 10 * log10(255**2 / error)
 
 
 def read_target(picture: Picture, resolution: int, channels: int) -> Pixels:
