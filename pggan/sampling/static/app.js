@@ -29,9 +29,9 @@ const timeline = new Timeline({
   element: $("keyframes"),
   closed: () => $("closed").checked,
   seconds: () => $("seconds").valueAsNumber || 1, // seconds between two keyframes
-  show: (latent, name, rest) => {
+  show: (face, rest) => {
     $("playhead").value = timeline.position;
-    (rest ? look : pass)(latent, name);
+    (rest ? look : pass)(face);
   },
   ready: () => !painter.waiting,
   changed: updateFilm,
@@ -67,11 +67,12 @@ const share = () => (held ? Number($("mix").value) : 0);
 const percent = () => `${Math.round(100 * share())} %`;
 
 function current() {
-  const mixed = share() ? through([seen.latent, held.latent])(share()) : seen.latent;
+  const mixed = share() ? through([seen.latent, held.latent], share()) : seen.latent;
   return moved() ? move(mixed, directions, strengths()) : mixed;
 }
 
 const currentName = () => `${seen.name}${share() ? `, ${percent()} ${held.name}` : ""}${moved() ? ", moved" : ""}`;
+const currentFace = () => ({ latent: current(), name: currentName() });
 
 function settings() {
   const look = { resolution: model.resolutions[$("growth").value], truncation: Number($("truncation").value) };
@@ -85,19 +86,19 @@ function settle() {
 }
 
 // Show a face; the button Back returns to the previous face.
-function look(latent, name) {
+function look(face) {
   settle();
   remember();
-  pass(latent, name);
+  pass(face);
 }
 
 function remember() {
-  if (seen.latent !== null) visited.push({ latent: current(), name: currentName() });
+  if (seen.latent !== null) visited.push(currentFace());
   $("back").disabled = visited.length === 0;
 }
 
 // Show a face, but keep the faces of the button Back.
-function pass(latent, name) {
+function pass({ latent, name }) {
   Object.assign(seen, { latent, name });
   for (const slider of [$("mix"), ...sliders()]) slider.value = 0;
   $("photo").hidden = $("photo").alt !== name;
@@ -154,17 +155,14 @@ function showNumbers() {
 
 const faceOfSeed = async (seed) => ({ latent: await renderer.latentOfSeed(seed), name: `seed ${seed}` });
 
-async function showSeed(seed) {
-  const { latent, name } = await faceOfSeed(seed);
-  look(latent, name);
-}
+const showSeed = async (seed) => look(await faceOfSeed(seed));
 
 const seedIn = (name) => name?.match(/^seed (\d+)$/)?.[1] ?? "";
 const anySeed = () => Math.floor(Math.random() * model.seeds);
 
 const nearby = (name) => `near ${name.replace(/^near /, "")}`;
 
-const walk = (place) => isCenter(place) || look(neighbourAt(place), nearby(seen.name));
+const walk = (place) => isCenter(place) || look({ latent: neighbourAt(place), name: nearby(seen.name) });
 
 function hold(face) {
   held = face && { id: "held", ...face, canvas: $("held") };
@@ -190,7 +188,7 @@ async function findFace(photo) {
       $("search").firstElementChild.value = done;
       if (done < 1 && performance.now() - shown < REST) continue; // Drawing every result would delay the search.
       shown = performance.now();
-      pass(latent, photo.name);
+      pass({ latent, name: photo.name });
     }
   } catch (error) {
     if (!signal.aborted) throw new Error(`${photo.name} can't be used. ${error.message}`);
@@ -204,8 +202,9 @@ async function openFile(file) {
   if (!file.name.endsWith(".safetensors")) return findFace(file);
   const found = readLatents(await file.arrayBuffer(), size);
   if (!found) throw new Error(`${file.name} can't be used. Take a file of \`pggan project\` or of this page, with latents of ${size} numbers.`);
-  look(found[0], `${file.name}, 0`);
-  if (found.length > 1) found.forEach((latent, number) => timeline.add(latent, `${file.name}, ${number}`));
+  const faces = found.map((latent, number) => ({ latent, name: `${file.name}, ${number}` }));
+  look(faces[0]);
+  if (faces.length > 1) faces.forEach((face) => timeline.add(face));
 }
 
 const fileName = (ending) => `${currentName().replaceAll(/[^\w.-]+/g, "-")}${ending}`;
@@ -258,7 +257,8 @@ function dragFace(down) {
     begun = true;
     settle();
     const angle = (pixels) => (pixels / $("face").clientWidth) * DRAG;
-    pass(lattice.at(start.latent, angle(event.clientX - down.clientX), angle(event.clientY - down.clientY)), nearby(start.name));
+    const latent = lattice.at(start.latent, angle(event.clientX - down.clientX), angle(event.clientY - down.clientY));
+    pass({ latent, name: nearby(start.name) });
   };
   $("face").setPointerCapture(down.pointerId);
   $("face").onpointermove = guarded(drag);
@@ -275,12 +275,11 @@ on("seeds", "submit", (event) => {
 });
 on("random", "click", () => showSeed(anySeed()));
 on("back", "click", () => {
-  const { latent, name } = visited.pop();
   settle();
-  pass(latent, name);
+  pass(visited.pop());
   $("back").disabled = visited.length === 0;
 });
-on("keep", "click", () => timeline.add(current(), currentName()));
+on("keep", "click", () => timeline.add(currentFace()));
 on("png", "click", savePicture);
 on("latent", "click", () => download(writeLatents([current()], [currentName()]), fileName(".safetensors")));
 on("open", "change", async ({ target }) => {
@@ -308,9 +307,9 @@ on("directions", "change", async ({ target }) => {
   target.nextSibling.ariaLabel = target.value || target.placeholder;
   complain(await renderer.rename([...$("directions").querySelectorAll(".name")].map((name) => name.value)));
 });
-on("reset", "click", () => pass(seen.latent, seen.name));
+on("reset", "click", () => pass(seen));
 on("hold", "click", () => {
-  hold({ latent: current(), name: currentName() });
+  hold(currentFace());
   refresh();
 });
 on("turn", "click", () => {
@@ -319,10 +318,7 @@ on("turn", "click", () => {
   refreshTiles();
 });
 
-on("keep-random", "click", async () => {
-  const { latent, name } = await faceOfSeed(anySeed());
-  timeline.add(latent, name);
-});
+on("keep-random", "click", async () => timeline.add(await faceOfSeed(anySeed())));
 on("clear", "click", () => timeline.clear());
 on("play", "click", () => {
   if (timeline.playing) return timeline.stop();

@@ -25,28 +25,24 @@ function slerp(a, b, weight) {
   return Float64Array.from(a, (value, i) => (ofA * value + ofB * b[i]) * size);
 }
 
-// Return an open path through `keys`, as a function from positions 0 to 1 to latents.
-export function through(keys) {
+// Return the latent at `position` (0 to 1) on an open path through `keys`.
+export function through(keys, position) {
   const legs = keys.length - 1;
-  return (position) => {
-    const leg = Math.min(Math.floor(position * legs), legs - 1);
-    return Float32Array.from(slerp(keys[leg], keys[leg + 1], position * legs - leg));
-  };
+  const leg = Math.min(Math.floor(position * legs), legs - 1);
+  return Float32Array.from(slerp(keys[leg], keys[leg + 1], position * legs - leg));
 }
 
-// Return a closed Catmull-Rom spline through `keys`.
-export function loop(keys) {
+// Return the latent at `position` (0 to 1) on a closed Catmull-Rom spline through `keys`.
+export function loop(keys, position) {
   const count = keys.length;
-  return (position) => {
-    const leg = Math.floor(position * count);
-    const w = position * count - leg;
-    const [before, here, after, last] = [-1, 0, 1, 2].map((step) => keys[(leg + step + count) % count]);
-    return Float32Array.from(here, (value, i) => {
-      const cubic = 3 * (value - after[i]) + last[i] - before[i];
-      const square = 2 * before[i] - 5 * value + 4 * after[i] - last[i];
-      return value + (w / 2) * (after[i] - before[i] + w * (square + w * cubic));
-    });
-  };
+  const leg = Math.floor(position * count);
+  const w = position * count - leg;
+  const [before, here, after, last] = [-1, 0, 1, 2].map((step) => keys[(leg + step + count) % count]);
+  return Float32Array.from(here, (value, i) => {
+    const cubic = 3 * (value - after[i]) + last[i] - before[i];
+    const square = 2 * before[i] - 5 * value + 4 * after[i] - last[i];
+    return value + (w / 2) * (after[i] - before[i] + w * (square + w * cubic));
+  });
 }
 
 // Return two unit vectors at right angles to a latent and to each other, as near as possible to two directions.

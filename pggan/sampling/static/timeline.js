@@ -7,14 +7,14 @@ export class Timeline {
   #made = 0;
   #playing = null;
 
-  // `show` is called with a latent and a name when a keyframe is clicked, and for each frame of the playing film.
+  // `show` is called with a face {latent, name} when a keyframe is clicked, and for each frame of the playing film.
   // The film waits until `ready` returns true; `changed` is called when keyframes change, or the film starts or stops.
   constructor({ element, closed, seconds, show, ready, changed }) {
     Object.assign(this, { element, closed, seconds, show, readyToShow: ready, changed });
   }
 
-  add(latent, name) {
-    this.keyframes.push({ id: this.#made++, latent, name, canvas: document.createElement("canvas") });
+  add(face) {
+    this.keyframes.push({ id: this.#made++, ...face, canvas: document.createElement("canvas") });
     this.#update();
   }
 
@@ -38,7 +38,7 @@ export class Timeline {
     };
     const show = control("show", () => {
       this.stop();
-      this.show(latent, name, true);
+      this.show({ latent, name }, true);
     });
     show.title = show.ariaLabel = `Show ${name}`;
     show.append(canvas);
@@ -64,7 +64,7 @@ export class Timeline {
   }
 
   at(position) {
-    return (this.closed() ? loop : through)(this.keyframes.map(({ latent }) => latent))(position);
+    return (this.closed() ? loop : through)(this.keyframes.map(({ latent }) => latent), position);
   }
 
   // Return the latents of all frames; a closed path leaves out the last frame, which would repeat the first frame.
@@ -75,7 +75,7 @@ export class Timeline {
 
   seek(position) {
     this.position = position;
-    this.show(this.at(position), `film at ${(position * this.duration).toFixed(1)} s`, false);
+    this.show({ latent: this.at(position), name: `film at ${(position * this.duration).toFixed(1)} s` }, false);
   }
 
   play() {
