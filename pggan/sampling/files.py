@@ -1,10 +1,10 @@
 """Names output files, and writes pictures, sheets of pictures, and films.  Imports no torch."""
 
 import sys
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, TypeVar
@@ -137,16 +137,14 @@ def film_of(grids: dict[Path, GridFacts], count: int, most: int = MAX_FILM) -> I
     stamp_height = side // STAMP_SHARE
     font = ImageFont.load_default(side / STAMP_LETTERS)
     times = [each.images for each in facts]
-    drawn, frame = -1, np.empty(0, np.uint8)
-    for time in np.linspace(times[0], times[-1], count) if count > 1 else [times[-1]]:
-        if (shown := bisect_right(times, time) - 1) != drawn:
-            drawn, picture = shown, Image.new("RGB", (side, side + stamp_height))
-            with Image.open(paths[drawn]) as grid:
-                picture.paste(grid.resize((side, side), Image.Resampling.NEAREST))
-            place = side / 2, side + stamp_height / 2
-            ImageDraw.Draw(picture).text(place, facts[drawn].stamp, fill="white", font=font, anchor="mm")
-            frame = np.asarray(picture)
-        yield frame
+    moments = np.linspace(times[0], times[-1], count) if count > 1 else times[-1:]
+    for shown, repeats in groupby(np.searchsorted(times, moments, "right") - 1):
+        picture = Image.new("RGB", (side, side + stamp_height))
+        with Image.open(paths[shown]) as grid:
+            picture.paste(grid.resize((side, side), Image.Resampling.NEAREST))
+        place = side / 2, side + stamp_height / 2
+        ImageDraw.Draw(picture).text(place, facts[shown].stamp, fill="white", font=font, anchor="mm")
+        yield from (np.asarray(picture) for _ in repeats)
 
 
 def save_film(frames: Iterable[Pixels], count: int, fps: int, path: Path, mark: str | None = None) -> None:
