@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from pggan.checkpoints.generator_file import HEADER_KEY, save_tensors
-from pggan.core.atomic_io import atomic_write
+from pggan.core.atomic_io import atomic_write, parse_json
 from pggan.core.errors import UserError, require
 from pggan.core.rng import generator_for
 from pggan.networks.networks import Generator
@@ -177,10 +177,9 @@ def load_about(path: str | Path) -> dict[str, Any]:
     """Return the metadata that `save_vectors` wrote into a file; {} if the file has none."""
     try:
         with safe_open(path, "pt") as file:
-            about = json.loads((file.metadata() or {}).get(HEADER_KEY, "{}"))
+            return parse_json((file.metadata() or {}).get(HEADER_KEY, "{}"))
     except (OSError, SafetensorError, ValueError):
         return {}
-    return about if isinstance(about, dict) else {}
 
 
 def load_direction(given: str, size: int) -> Tensor:
