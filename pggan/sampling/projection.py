@@ -65,20 +65,14 @@ def search(network: Generator, target: Pixels, settings: RenderSettings, steps: 
         images = network(latents, labels, settings.resolution, settings.alpha)
         return laplacian_distance(images, goal.expand(len(latents), *goal.shape[1:]))
 
-    with use_options(network, ComputeOptions()):  # Weights are scaled (equalized learning rate) once for all steps.
-        starts = yield from nearest_seeds(measure, network.architecture.latent_size, device)
-        yield from optimise(measure, starts, steps)
-
-
-@torch.no_grad()
-def nearest_seeds(measure: Measure, size: int, device: torch.device) -> Yielding[Tensor, None, Tensor]:
-    """Measure all seeds: yields the best latent [Z] after each batch, and returns the STARTS best latents [S, Z]."""
-    latents = on_sphere(seed_latents(list(range(CANDIDATES)), size).to(device))
+    seeds = on_sphere(seed_latents(list(range(CANDIDATES)), network.architecture.latent_size).to(device))
     distances = torch.empty(0, device=device)
-    for batch in latents.chunk(ROUNDS):
-        distances = torch.cat([distances, measure(batch)])
-        yield latents[distances.argmin()]
-    return latents[distances.topk(STARTS, largest=False).indices]
+    with use_options(network, ComputeOptions()):  # Weights are scaled (equalized learning rate) once for all steps.
+        for batch in seeds.chunk(ROUNDS):
+            with torch.no_grad():
+                distances = torch.cat([distances, measure(batch)])
+            yield seeds[distances.argmin()]
+        yield from optimise(measure, seeds[distances.topk(STARTS, largest=False).indices], steps)
 
 
 def optimise(measure: Measure, latents: Tensor, steps: int) -> Iterator[Tensor]:
