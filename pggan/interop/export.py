@@ -25,7 +25,6 @@ from pggan.sampling.images import contact_sheet
 from pggan.sampling.marks import mark_line
 from pggan.sampling.trained_generator import TrainedGenerator, load
 
-SAMPLES = "samples.png"
 SEEDS = "0-15"
 COLUMNS = 4
 CARD = """---
@@ -137,7 +136,7 @@ def write_folder(generator: TrainedGenerator, folder: Path, mark: str | None = N
         about = {"library_name": "pggan", "pggan_version": __version__, **describe_generator(generator.loaded)}
         (temporary / "config.json").write_text(json.dumps(about, indent=1) + "\n", "utf-8")
         (temporary / "README.md").write_text(model_card(generator, folder.name), encoding="utf-8")
-        save_picture(samples, temporary / SAMPLES, mark)
+        save_picture(samples, temporary / "samples.png", mark)
 
 
 def from_pretrained(name: str | Path, *, revision: str | None = None, device: str = "auto") -> TrainedGenerator:

@@ -36,10 +36,6 @@ Inputs = dict[str, Tensor]  # tensors by name: `latents` [N, Z], one-hot `labels
 Shapes = dict[str, list[str | int]]  # shapes by tensor name; a named dimension, such as "N", may have any size
 
 
-class DifferenceError(Exception):
-    """An exported generator's images differ from PyTorch's, which is a bug of pggan, not a user's mistake."""
-
-
 class Graph:
     """Collects the nodes and weights of an ONNX graph."""
 
@@ -79,7 +75,7 @@ def build(generator: LoadedGenerator, *, for_page: bool = False) -> tuple[bytes,
 
     The inputs are `latents` [N, Z], one-hot `labels` [N, L] if G has classes, and `truncation` [1] with `for_page`.
     The output is `images` [N, C, R, R] in about [-1, 1], at the generator's resolution and alpha.
-    Raises DifferenceError if images differ too much.
+    Raises ArithmeticError if images differ too much, which is a bug of pggan, not a user's mistake.
     """
     network, side, alpha = generator.network, generator.resolution, generator.alpha
     a, graph = network.architecture, Graph()
@@ -199,7 +195,7 @@ def largest_difference(
 ) -> float:
     """Return the largest difference between pixels of the graph `exported` and of the network.
 
-    Raises DifferenceError if the difference exceeds both TOLERANCE and ROUNDINGS times the network's rounding error.
+    Raises ArithmeticError if the difference exceeds both TOLERANCE and ROUNDINGS times the network's rounding error.
     """
     differences, allowed, exact = [], TOLERANCE, deepcopy(network).double()
     for count in BATCHES:
@@ -212,5 +208,5 @@ def largest_difference(
         differences.append((exported(inputs) - ours).abs().max())
     largest = float(torch.stack(differences).max())
     if not largest <= allowed:  # Unlike `largest > allowed`, this condition is true for NaN, too.
-        raise DifferenceError(f"The exported generator's images differ from PyTorch's by too much: {largest:.1e}.")
+        raise ArithmeticError(f"The exported generator's images differ from PyTorch's by too much: {largest:.1e}.")
     return largest

@@ -37,7 +37,7 @@ def write_web(
     """Write a web page for `generator` (on the CPU); returns the largest pixel difference from PyTorch's images.
 
     Args: run, directions, mark: see `page_files`; runtime: ONNX Runtime Web's .tgz, which npm downloads by default.
-    Raises UserError if `directions` or `runtime` is unusable, and DifferenceError if images differ too much.
+    Raises UserError if `directions` or `runtime` is unusable, and ArithmeticError if images differ too much.
     """
     about = {"renderer": "browser", "seeds": SEEDS, "films": []}
     files = page_files(generator, run, directions, about, mark) | read_runtime(runtime)
