@@ -102,8 +102,7 @@ def run(config: ExportConfig) -> int:
         case "web":
             with naming_the_extra():
                 from pggan.interop.web import write_web
-            mark = mark_line(config.marks, config.run, "pggan export format=web")
-            difference = write_web(generator, out, config.run, config.directions, runtime=config.runtime, mark=mark)
+            difference = write_web(generator, config)
             megabytes = sum(file.stat().st_size for file in out.rglob("*")) / 2**20
             print(f"{out}: {megabytes:.1f} MB of static files; pixels differ from PyTorch's by {difference:.1e}")
             print("To publish the page, upload the folder to a static Space of Hugging Face, or to GitHub Pages.")

@@ -6,10 +6,12 @@ import tarfile
 from hashlib import sha256
 from pathlib import Path
 
+from pggan.config.commands import ExportConfig
 from pggan.core.atomic_io import atomic_directory
 from pggan.core.errors import UserError
 from pggan.interop.onnx_graph import build
 from pggan.sampling.explore import page_files, to_file
+from pggan.sampling.marks import mark_line
 from pggan.sampling.trained_generator import TrainedGenerator
 
 PACKAGE = "onnxruntime-web@1.30.0"
@@ -25,25 +27,17 @@ REMEDY = f"On a machine with npm, run `npm pack {PACKAGE}`, which makes {ARCHIVE
 WAIT_SECONDS = 900  # long enough for npm's download over a slow connection
 
 
-def write_web(
-    generator: TrainedGenerator,
-    folder: Path,
-    run: str,
-    directions: str | None,
-    *,
-    runtime: str | None,
-    mark: str | None = None,
-) -> float:
+def write_web(generator: TrainedGenerator, config: ExportConfig) -> float:
     """Write a web page for `generator` (on the CPU); returns the largest pixel difference from PyTorch's images.
 
-    Args: run, directions, mark: see `page_files`; runtime: ONNX Runtime Web's .tgz, which npm downloads by default.
-    Raises UserError if `directions` or `runtime` is unusable, and ArithmeticError if images differ too much.
+    Raises UserError if `directions=` or `runtime=` is unusable, and ArithmeticError if images differ too much.
     """
     about = {"renderer": "browser", "seeds": SEEDS, "films": []}
-    files = page_files(generator, run, directions, about, mark) | read_runtime(runtime)
+    mark = mark_line(config.marks, config.run, "pggan export format=web")
+    files = page_files(generator, config.run, config.directions, about, mark) | read_runtime(config.runtime)
     files["seeds.bin"] = to_file(generator.latents(range(SEEDS)))
     files["generator.onnx"], difference = build(generator.loaded, for_page=True)
-    with atomic_directory(folder) as temporary:
+    with atomic_directory(Path(config.out)) as temporary:
         for file, content in files.items():
             (temporary / file).write_bytes(content)
     return difference

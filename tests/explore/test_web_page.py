@@ -6,18 +6,19 @@ import shutil
 import numpy as np
 import pytest
 
-from pggan.interop.web import ARCHIVE, cache_folder, write_web
+from pggan.cli.main import main
+from pggan.interop.web import ARCHIVE, cache_folder
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def folder(browser, generator, tmp_path_factory):
+def folder(browser, generator_file, tmp_path_factory):
     runtime = cache_folder() / ARCHIVE
     if not runtime.is_file():  # tests fetch nothing
         pytest.skip("needs ONNX Runtime Web in the cache, where pggan export format=web puts it")
     folder = tmp_path_factory.mktemp("web") / "page"
-    write_web(generator, folder, "faces", None, runtime=str(runtime))
+    assert main(["export", "format=web", f"run={generator_file}", f"out={folder}", f"runtime={runtime}"]) == 0
     return folder
 
 
