@@ -27,13 +27,8 @@ Array = npt.NDArray[Any]
 OURS = ("stem.dense", "stem.conv", "blocks.{side}.up_conv", "blocks.{side}.conv", "to_rgb.{side}")
 OFFICIAL = ("4x4/Dense", "4x4/Conv", "{side}x{side}/Conv0", "{side}x{side}/Conv1", "ToRGB_lod{detail}")
 GAN_ZOO = ("formatLayer", "groupScale0.0", "scaleLayers.{below}.0", "scaleLayers.{below}.1", "toRGBLayers.{number}")
-PRO_GAN = (
-    "layers.0.conv_1",
-    "layers.0.conv_2",
-    "layers.{number}.conv_1",
-    "layers.{number}.conv_2",
-    "rgb_converters.{number}",
-)
+PRO_GAN_BLOCK = ("layers.{number}.conv_1", "layers.{number}.conv_2")  # at 4x4, too
+PRO_GAN = (*PRO_GAN_BLOCK, *PRO_GAN_BLOCK, "rgb_converters.{number}")
 # Layer names in D at level `number` (0 is 4x4); `below` is `number` - 1, and `detail` is 0 at the highest resolution.
 OURS_D = (
     *("head.conv", "head.dense", "head.score"),
@@ -166,7 +161,7 @@ def from_pro_gan_pth(saved: Mapping[str, Any], raw: Any, d: Any) -> Foreign:
 
     def layer(theirs: Mapping[str, Array], name: str) -> tuple[Array, Array]:
         weight = theirs[f"{name}.weight"]
-        if name == PRO_GAN[0] and "rgb_converters.0.weight" in theirs:
+        if name == "layers.0.conv_1" and "rgb_converters.0.weight" in theirs:
             # For 1x1 inputs, a transposed convolution [Z, C, 4, 4] is a dense layer [16 C, Z], which pggan has instead.
             weight = weight.transpose(1, 2, 3, 0).reshape(-1, len(weight))
         return weight, theirs[f"{name}.bias"]
