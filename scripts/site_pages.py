@@ -73,7 +73,8 @@ def reference(command: Command) -> str:
         parts.append("\n".join([f"## `{group}=`", "", "| choice | what it is |", "|---|---|", *rows]))
         shown: set[str] = set()
         for choice in sorted(texts, key=lambda name: name != default):  # the default first
-            if not texts[choice].startswith("# @package") and not shown >= (names := names_in(texts[choice])):
+            names = {key for key, _, _ in keys_of(texts[choice])}
+            if not texts[choice].startswith("# @package") and not shown >= names:
                 shown |= names
                 kind = kinds_of(schema).get(group)
                 parts.append(f"### Keys of `{group}={choice}`\n\n{table(texts[choice], kind, f'{group}.')}")
@@ -99,11 +100,6 @@ def keys_of(text: str) -> Iterator[tuple[str, str, str]]:
             if above[0][1] != "defaults":
                 yield ".".join(name for _, name in above), found[3].strip(), " ".join(comment)
         before = line
-
-
-def names_in(text: str) -> set[str]:
-    """The names of the keys of a YAML text."""
-    return {key for key, _, _ in keys_of(text)}
 
 
 def heading(text: str) -> str:
