@@ -30,6 +30,7 @@ Between = Callable[[Tensor, Tensor, Tensor], Tensor]  # (starts [F, Z], ends [F,
 Distances = Callable[[Tensor], Tensor]  # maps latents [N, Z] to the distances [N - 1] between successive latents
 
 MAX_SEEDS = 1_000_000  # A million latents of size 512 take 2 GiB.
+SMOOTHNESS = 15  # standard deviation in frames of the Gaussian that smooths a random walk
 SAMPLES_PER_KEYFRAME = 64  # number of points per keyframe at which a path's length is measured
 CENTER_SEEDS = 1024  # Truncation pulls features towards the mean over this many latents.
 OBSERVED = 4096  # number of latents for the principal component analysis
@@ -119,14 +120,11 @@ def path_through(keyframes: Tensor, kind: str, frames: int, distances: Distances
     return path(positions)
 
 
-def random_walk(seed: int, size: int, frames: int, smoothness: float = 15.0) -> Tensor:
-    """Return a random walk [F, Z] that ends where it begins: noise, smoothed over frames by a periodic Gaussian.
-
-    Args: smoothness: standard deviation of the Gaussian in frames.
-    """
+def random_walk(seed: int, size: int, frames: int) -> Tensor:
+    """Return a random walk [F, Z] that ends where it begins: noise, smoothed over frames by a periodic Gaussian."""
     noise = torch.randn(frames, size, generator=generator_for(seed, "walk", frames))
     frequency = torch.fft.rfftfreq(frames)[:, None]
-    transfer = torch.exp(-2 * (pi * smoothness * frequency) ** 2)
+    transfer = torch.exp(-2 * (pi * SMOOTHNESS * frequency) ** 2)
     walk: Tensor = torch.fft.irfft(torch.fft.rfft(noise, dim=0) * transfer, n=frames, dim=0)
     walk /= walk.square().mean().sqrt()
     return walk
