@@ -23,7 +23,7 @@ from pggan.core.architecture import resolutions_between
 from pggan.core.errors import UserError
 from pggan.core.rng import generator_for
 from pggan.metrics import Metric, Task, label
-from pggan.metrics.images import Collector, RankPartition, separable_filter
+from pggan.metrics.images import Collector, separable_filter
 
 PATCHES = 128
 SIDE = 7
@@ -85,9 +85,10 @@ def random_directions(size: int, side: int) -> Tensor:
 class PatchCollector(Collector):
     """Stores this rank's patches in temporary files."""
 
-    def __init__(self, count: int, resolution: int, channels: int, partition: RankPartition) -> None:
-        self.count, self.channels, self.partition = count, channels, partition
-        self.starts = [block.start for block in partition.own(count)]
+    def __init__(self, count: int, task: Task) -> None:
+        resolution = task.reals.resolution
+        self.count, self.channels, self.partition = count, task.reals.pyramid.channels, task.partition
+        self.starts = [block.start for block in self.partition.own(count)]
         self.levels = resolutions_between(min(MIN_LEVEL, resolution), resolution)[::-1]
         self.patches: dict[int, list[Tensor]] = {side: [] for side in self.levels}
         self.sums: dict[int, list[Tensor]] = {side: [] for side in self.levels}  # [N, 2, C]: sums of x and x^2 by image
@@ -159,7 +160,7 @@ class SlicedWasserstein(Metric):
 
     def __init__(self, task: Task, count: int) -> None:
         super().__init__(task, count)
-        self.patches = task.collectors[self] = self._collector(count)
+        self.patches = task.collectors[self] = PatchCollector(count, task)
 
     def values(self) -> dict[str, float]:
         found = distances(self.patches, self._of_reals(self.count))
@@ -170,8 +171,4 @@ class SlicedWasserstein(Metric):
         return named | {label(f"swd_floor/{level}", "patches", half): value for level, value in floor.items()}
 
     def _of_reals(self, count: int, first: int = 0) -> PatchCollector:
-        return self.task.shown_reals(self._collector(count), first)
-
-    def _collector(self, count: int) -> PatchCollector:
-        reals = self.task.reals
-        return PatchCollector(count, reals.resolution, reals.pyramid.channels, self.task.partition)
+        return self.task.shown_reals(PatchCollector(count, self.task), first)

@@ -16,7 +16,7 @@ def test_every_level_is_the_definition_computed_directly(task_of, make_pyramid, 
     pyramid = make_pyramid(tmp_path / "data", images=12, resolution=32)
     task = task_of(None, pyramid)
     sets = [RealImages(pyramid, 32, first) for first in (6, 0)]
-    shown = [PatchCollector(6, 32, 3, task.partition) for _ in sets]
+    shown = [PatchCollector(6, task) for _ in sets]
     for images, collector in zip(sets, shown, strict=True):
         feed(images, [collector], task.partition, "")
     a, b = (descriptors(images, {32: detail, 16: halved}[side]) for images in sets)
@@ -75,7 +75,7 @@ def test_the_floor_compares_one_half_of_the_reals_with_the_other_half(task_of, m
     task = task_of(None, pyramid)
     metric = SlicedWasserstein(task, 16)
     feed(task.fakes, [*task.collectors.values()], task.partition, "")
-    halves = [PatchCollector(8, 16, 3, task.partition) for _ in range(2)]
+    halves = [PatchCollector(8, task) for _ in range(2)]
     for first, half in zip((0, 8), halves, strict=True):
         feed(RealImages(pyramid, 16, first), [half], task.partition, "")
     assert metric.values()["swd_floor/16@patches-8"] == swd.distance(*halves, 16) > 50
