@@ -63,10 +63,8 @@ ALLOWED: dict[tuple[str, str], object] = {
     ("__builtin__", "bytes"): lambda: b"",  # Pickles of protocol 2 store b"" as a call of `bytes`.
     ("numpy", "ndarray"): PickledArray,
     ("numpy", "dtype"): PickledType,
-    **{(f"numpy.{core}.multiarray", "_reconstruct"): PickledArray for core in ("core", "_core")},
-    **{
-        (f"numpy.{core}.multiarray", "scalar"): lambda kind, content: kind.of(content)[()] for core in ("core", "_core")
-    },
+    ("numpy.core.multiarray", "_reconstruct"): PickledArray,
+    ("numpy.core.multiarray", "scalar"): lambda kind, content: kind.of(content)[()],
     ("tfutil", "Network"): PickledNetwork,
 }
 
@@ -75,9 +73,10 @@ class RestrictedUnpickler(pickle.Unpickler):
     """An unpickler that loads only the classes and functions in ALLOWED, so that a pickle can't run code."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in ALLOWED:
+        known = module.replace("numpy._core", "numpy.core"), name  # NumPy 2 renamed the module.
+        if known not in ALLOWED:
             raise ValueError(f"it asks to run {module}.{name}")
-        return ALLOWED[module, name]
+        return ALLOWED[known]
 
 
 def read_foreign_file(path: Path) -> Any:
