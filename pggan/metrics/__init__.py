@@ -125,13 +125,7 @@ class Evaluation:
 class Evaluator:
     """Evaluates one generator after another; results that depend on reals only are cached."""
 
-    def __init__(
-        self,
-        names: Sequence[str],
-        extractor: str,
-        device: torch.device,
-        count: int | None = None,
-    ) -> None:
+    def __init__(self, names: Sequence[str], extractor: str, device: torch.device, count: int | None) -> None:
         """Load metrics and extractor, or raise UserError; `count` is the number of fakes (None: as in each paper)."""
         self.count, self.known = count, dict[Any, Any]()
         self.metrics: dict[str, type[Metric]] = {name: find("metrics", name, METRICS) for name in names}
