@@ -85,12 +85,12 @@ def test_few_photographs_are_augmented_in_long_runs_alone(config):
     assert not {"augmentation", "augmentation.rampup_images"} & set(kept)
 
 
-@pytest.mark.parametrize("drawn", [True, False])
-def test_gamma_grows_with_the_resolution_and_never_below_that_of_the_lab_book(config, drawn):
+@pytest.mark.parametrize(("drawn", "features", "at_64"), [(True, True, 1.0), (False, True, 12.0), (False, False, 4.0)])
+def test_gamma_grows_with_the_resolution_and_never_below_that_of_the_lab_book(config, drawn, features, at_64):
     for side in (64, 128, 256):
         facts = DataFacts(50_000, side, 3, 0, drawn=drawn, note="")
-        found, _, batch = choose(config, 24, facts, GPU, 1e4)
-        least = 12.0 if side == 64 and not drawn else 1.0
+        found, _, batch = choose(config, 24, facts, GPU, 1e4, has_features=features)
+        least = at_64 if side == 64 else 1.0
         rule = 0.0002 * side**2 / value_at(batch, side)
         assert found["loss.gamma"] == pytest.approx(max(least, rule), rel=0.05)
         assert (side == 256) == (rule > least)
