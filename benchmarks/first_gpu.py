@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import time
+import traceback
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,7 @@ def work(out: Path, names: list[str], *, small: bool) -> int:
         try:
             ITEMS[name](kit)
         except Exception as error:
+            traceback.print_exc()
             item["failed"] = f"{type(error).__name__}: {str(error).strip()[:500]}"
         item |= {"clocks": [*item["clocks"], clocks()], "seconds": round(time.perf_counter() - began, 1)}
         save(out, found)

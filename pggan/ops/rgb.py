@@ -51,9 +51,9 @@ def narrow(wide: Tensor, y: Tensor | None, operands: Operands, layer: Layer, *re
     launch_tiles("narrow", dense(wide), *others, most=fused.PROGRAMS, SLOPE=LEAKY_SLOPE, CHANNELS=images.shape[1])
 
 
-def evenly_spaced(images: Tensor) -> Tensor:
-    """Return `images` [N, C, H, W], copied if the distances of neighbouring pixels in memory are not all equal."""
-    return images if images.stride(2) == images.shape[3] * images.stride(3) else images.contiguous()
+def without_gaps(images: Tensor) -> Tensor:
+    """Return `images` [N, C, H, W], copied if they are neither contiguous nor channels-last."""
+    return images if images.is_contiguous(memory_format=torch.channels_last) else images.contiguous()
 
 
 class FromRgb(torch.autograd.Function):
@@ -61,7 +61,7 @@ class FromRgb(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, images: Tensor, weight: Tensor, bias: Tensor, layer: Layer) -> Tensor:
-        images, ctx.layer = evenly_spaced(images), layer
+        images, ctx.layer = without_gaps(images), layer
         y = widen(images, weight, bias, None, layer)
         ctx.save_for_backward(images, weight, y)
         return y
@@ -90,7 +90,7 @@ class FromRgbGradient(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, of_images: Tensor) -> tuple[Tensor | None, ...]:
-        (gradient, weight, y), of_images, layer = ctx.saved_tensors, evenly_spaced(of_images), ctx.layer
+        (gradient, weight, y), of_images, layer = ctx.saved_tensors, without_gaps(of_images), ctx.layer
         if ctx.needs_input_grad[2] and Switches.weight_gradients:
             narrow(gradient, y, (weight, None, of_images), layer, None, layer.rows[0](), None)
         return widen(of_images, weight, None, y, layer), None, None, None, None, None
@@ -110,7 +110,7 @@ class ToRgb(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, None]:
-        (x, weight), gradient = ctx.saved_tensors, evenly_spaced(gradient)
+        (x, weight), gradient = ctx.saved_tensors, without_gaps(gradient)
         if ctx.needs_input_grad[1] and Switches.weight_gradients:
             narrow(x, None, (weight, None, gradient), ctx.layer, None, *(of() for of in ctx.layer.rows))
         return widen(gradient, weight, None, None, ctx.layer), None, None, None

@@ -93,11 +93,8 @@ def blend_backward(
 
 
 @triton.jit
-def _colours(row, pixels, plane, image, pixel, channel, CHANNELS: tl.constexpr):
-    number = tl.arange(0, 4)
-    row = row.to(tl.int64)
-    places = (row // plane * image + row % plane * pixel)[:, None] + (number * channel)[None, :]
-    return number, places, (row < pixels)[:, None] & (number < CHANNELS)[None, :]
+def _pixels(row, plane, image, pixel):
+    return (row // plane).to(tl.int64) * image + row % plane * pixel
 
 
 @triton.jit(do_not_specialize=["pixels"])
@@ -110,16 +107,29 @@ def widen(
     If y [P, C] is given, multiply the convolution by the derivative of the leaky ReLU whose result is y.
     """
     row, column, places, inside = _tile(tl.program_id(0), pixels, C, ROWS, COLUMNS)
-    number, colours, valid = _colours(row, pixels, plane, image, pixel, channel, CHANNELS)
-    at, used = column[:, None] * maps_step + number[None, :] * channel_step, number[None, :] < CHANNELS
-    w = tl.load(weight + at, mask=(column < C)[:, None] & used, other=0.0) * scale
-    z = tl.sum(tl.load(x + colours, mask=valid, other=0.0).to(tl.float32)[:, None, :] * w[None, :, :], 2)
+    x += _pixels(row, plane, image, pixel)
+    z = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for number in tl.static_range(CHANNELS):
+        colour = tl.load(x + number * channel, mask=row < pixels, other=0.0).to(tl.float32)
+        w = tl.load(weight + column * maps_step + number * channel_step, mask=column < C, other=0.0) * scale
+        z += colour[:, None] * w[None, :]
     if bias is not None:
         z += tl.load(bias + column, mask=column < C, other=0.0)[None, :]
         z = tl.where(z > 0, z, z * SLOPE)
     if y is not None:
         z = tl.where(tl.load(y + places, mask=inside, other=0.0).to(tl.float32) > 0, z, z * SLOPE)
     tl.store(result + places, z, mask=inside)
+
+
+@triton.jit
+def _add_products(of_weight, of_bias, wide, x, valid):
+    colour = tl.load(x, mask=valid, other=0.0).to(tl.float32)
+    return of_weight + wide * colour[:, None], of_bias + colour
+
+
+@triton.jit
+def _add_to(memory, values, mask):
+    tl.store(memory, tl.load(memory, mask=mask, other=0.0) + values, mask=mask)
 
 
 @triton.jit(do_not_specialize=["pixels", "tiles", "pitch"])
@@ -134,39 +144,52 @@ def narrow(
     Each program adds its part of the weight's gradient to one row of `of_weight`, and its part of the bias's gradient,
     which is the sum of `wide` or, without y, of x, to one row of `of_bias`.
     """
-    program, number = tl.program_id(0), tl.arange(0, 4)
-    column, used = tl.arange(0, COLUMNS), number[None, :] < CHANNELS
-    at, known = column[:, None] * maps_step + number[None, :] * channel_step, (column < C)[:, None] & used
-    w = tl.load(weight + at, mask=known, other=0.0) * scale
-    total, total_wide = tl.zeros((COLUMNS, 4), tl.float32), tl.zeros((COLUMNS,), tl.float32)
-    total_x = tl.zeros((4,), tl.float32)
+    program, column = tl.program_id(0), tl.arange(0, COLUMNS)
+    total_wide = tl.zeros((ROWS, COLUMNS), tl.float32)
+    # For each of up to four channels: the sum of `wide` times the channel, and the sum of the channel.
+    w0, w1, w2, w3 = total_wide, total_wide, total_wide, total_wide
+    x0 = tl.zeros((ROWS,), tl.float32)
+    x1, x2, x3 = x0, x0, x0
     for tile in range(tiles):
         row, _, places, inside = _tile(program * tiles + tile, pixels, C, ROWS, COLUMNS)
-        _, colours, valid = _colours(row, pixels, plane, image, pixel, channel, CHANNELS)
+        at, valid = _pixels(row, plane, image, pixel), row < pixels
         g = tl.load(wide + places, mask=inside, other=0.0).to(tl.float32)
         if y is not None:
             g = tl.where(tl.load(y + places, mask=inside, other=0.0).to(tl.float32) > 0, g, g * SLOPE)
         if result is not None:
-            colour = tl.sum(g[:, :, None] * w[None, :, :], 1)
-            if bias is not None:
-                colour += tl.load(bias + number, mask=number < CHANNELS, other=0.0)[None, :]
-            tl.store(result + colours, colour, mask=valid)
+            for number in tl.static_range(CHANNELS):
+                w = tl.load(weight + column * maps_step + number * channel_step, mask=column < C, other=0.0) * scale
+                colour = tl.sum(g * w[None, :], 1)
+                if bias is not None:
+                    colour += tl.load(bias + number)
+                tl.store(result + at + number * channel, colour, mask=valid)
         if of_weight is not None:
-            colour = tl.load(x + colours, mask=valid, other=0.0).to(tl.float32)
-            total += tl.sum(g[:, :, None] * colour[:, None, :], 0)
-            total_wide += tl.sum(g, 0)
-            total_x += tl.sum(colour, 0)
+            total_wide += g
+            w0, x0 = _add_products(w0, x0, g, x + at, valid)
+            if CHANNELS > 1:
+                w1, x1 = _add_products(w1, x1, g, x + at + channel, valid)
+            if CHANNELS > 2:
+                w2, x2 = _add_products(w2, x2, g, x + at + 2 * channel, valid)
+            if CHANNELS > 3:
+                w3, x3 = _add_products(w3, x3, g, x + at + 3 * channel, valid)
     if of_weight is not None:
-        of_weight += program * pitch + at
-        tl.store(of_weight, tl.load(of_weight, mask=known, other=0.0) + total * scale, mask=known)
+        of_weight += program * pitch + column * maps_step
+        _add_to(of_weight, tl.sum(w0, 0) * scale, column < C)
+        if CHANNELS > 1:
+            _add_to(of_weight + channel_step, tl.sum(w1, 0) * scale, column < C)
+        if CHANNELS > 2:
+            _add_to(of_weight + 2 * channel_step, tl.sum(w2, 0) * scale, column < C)
+        if CHANNELS > 3:
+            _add_to(of_weight + 3 * channel_step, tl.sum(w3, 0) * scale, column < C)
     if of_bias is not None:
         of_bias += program * pitch
         if y is not None:
-            before = tl.load(of_bias + column, mask=column < C, other=0.0)
-            tl.store(of_bias + column, before + total_wide, mask=column < C)
+            _add_to(of_bias + column, tl.sum(total_wide, 0), column < C)
         else:
-            before = tl.load(of_bias + number, mask=number < CHANNELS, other=0.0)
-            tl.store(of_bias + number, before + total_x, mask=number < CHANNELS)
+            number = tl.arange(0, 4)
+            sums = tl.where(number == 0, tl.sum(x0, 0), tl.where(number == 1, tl.sum(x1, 0), 0.0))
+            sums = tl.where(number == 2, tl.sum(x2, 0), tl.where(number == 3, tl.sum(x3, 0), sums))
+            _add_to(of_bias + number, sums, number < CHANNELS)
 
 
 @triton.jit(do_not_specialize=["groups", "size", "numbers"])

@@ -140,6 +140,7 @@ def check_rgb(channels: int, features: int, dtype: torch.dtype) -> None:
     """Layers from and to images: values, gradients, and from images the gradients of a penalty on the gradient."""
     shape, size = (2, channels, 3, 5), (2, features, 3, 5)
     images, direction = (normal(shape, seed, torch.float32) for seed in (1, 2))  # in both layouts
+    images = torch.cat([images.flatten(1)] * 2, 1).detach()[:, : images[0].numel()].view(shape).requires_grad_()  # gaps
     upstream, weights_of_y = normal(size, 3, dtype), normal(size, 4, dtype)
     weight, bias = normal((features, channels, 1, 1), 5, torch.float32), normal((features,), 6, torch.float32)
     sums = fused.PixelSums([weight, bias])
