@@ -258,15 +258,31 @@ def _block(tile, rows, columns, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _copies(source, x0, x1, y, place0, place1, inside0, inside1, copies, shift, taps, step):
-    """Return one tile of the sum of `copies` * `copies` shifted copies of a weight."""
-    value = tl.zeros((x0.shape[0], x1.shape[0]), tl.float32)
-    x, inside = x0[:, None] + x1[None, :], inside0[:, None] & inside1[None, :]
+def _copies(source, row_places, column_places, y, x, copies, shift, taps, step, rows, columns):
+    """Return one tile of the sum of `copies` * `copies` shifted copies of a weight, at tap x of row y."""
+    source += row_places[:, None] + column_places[None, :]
+    inside, value = rows[:, None] & columns[None, :], tl.zeros((rows.shape[0], columns.shape[0]), tl.float32)
+    for down in range(copies):
+        for right in range(copies):
+            row, column = y + shift - down, x + shift - right
+            if (row >= 0) & (row < taps) & (column >= 0) & (column < taps):
+                value += tl.load(source + (row * taps + column) * step, mask=inside, other=0.0)
+    return value
+
+
+@triton.jit
+def _packed_copies(source, r, c, y, pack, k, pixels, stride, rows, columns, row_step, column_step, copies, taps, step):
+    """`_copies` for a kernel of packs, where each element of the tile may be another tap."""
+    # At pixel a of the smaller image (input or output), tap x reads pixel a * stride + x - 1 of the larger image.
+    # Both pixels are counted from the start of pack 1.
+    x = (1 - r // rows * stride)[:, None] + ((pack - 1) * pixels + c // columns)[None, :]
+    inside = (r < k * rows)[:, None] & (c < pixels * columns)[None, :]
+    source += (r % rows * row_step)[:, None] + (c % columns * column_step)[None, :]
+    value = tl.zeros((r.shape[0], c.shape[0]), tl.float32)
     for number in range(copies * copies):
-        row, column = x * 0 + y + shift - number // copies, x + shift - number % copies
+        row, column = x * 0 + y - number // copies, x - number % copies
         valid = inside & (row >= 0) & (row < taps) & (column >= 0) & (column < taps)
-        places = place0[:, None] + place1[None, :] + (row * taps + column) * step
-        value += tl.load(source + places, mask=valid, other=0.0)
+        value += tl.load(source + (row * taps + column) * step, mask=valid, other=0.0)
     return value
 
 
@@ -281,17 +297,17 @@ def prepare(table, factors, owners, addresses, result, BLOCK: tl.constexpr):
     origin, row_step, column_step, step = tl.load(row + 10), tl.load(row + 11), tl.load(row + 12), tl.load(row + 13)
     source = tl.load(addresses + entry).to(tl.pointer_type(tl.float32)) + origin
     tap, r, c = _block(tl.program_id(0) - tl.load(row + 14), k * rows, pixels * columns, BLOCK)
-    y, pack = tap // width, tap % width
-    # At pixel a of the smaller image (input or output), tap x reads pixel a * stride + x - 1 of the larger image.
-    # So tap x0 + x1 reads pixel x1, because x0 = 1 - a * stride.  Both pixels are counted from the start of pack 1.
-    x0, x1 = 1 - r // rows * stride, (pack - 1) * pixels + c // columns
-    place0, place1 = r % rows * row_step, c % columns * column_step
-    in0, in1 = r < k * rows, c < pixels * columns
-    if column_step == 1:
-        value = _copies(source, x0, x1, y, place0, place1, in0, in1, copies, shift, taps, step)
+    y, x = tap // width, tap % width
+    in0, in1, place0, place1 = r < k * rows, c < pixels * columns, r * row_step, c * column_step
+    if pixels > 1:
+        value = _packed_copies(
+            source, r, c, y, x, k, pixels, stride, rows, columns, row_step, column_step, copies, taps, step
+        )
+    elif column_step == 1:
+        value = _copies(source, place0, place1, y, x, copies, shift, taps, step, in0, in1)
     else:  # transpose the tile, so that neighbouring threads read neighbouring memory
-        value = tl.trans(_copies(source, x1, x0, y, place1, place0, in1, in0, copies, shift, taps, step))
-    places = ((r * height + y) * width + pack)[:, None] * (pixels * columns) + c[None, :]
+        value = tl.trans(_copies(source, place1, place0, y, x, copies, shift, taps, step, in1, in0))
+    places = ((r * height + y) * width + x)[:, None] * (pixels * columns) + c[None, :]
     value *= tl.load(factors + entry)
     tl.store(result + tl.load(row + 15) + places, value, mask=in0[:, None] & in1[None, :])
 
@@ -309,14 +325,16 @@ def gradients(table, factors, owners, parts, result, uses, BLOCK: tl.constexpr):
     parts += tl.load(row + 15).to(tl.int64) * uses
     inside = (r < rows)[:, None] & (c < columns)[None, :]
     value = tl.zeros((BLOCK, BLOCK), tl.float32)
-    for number in range(uses * k * copies * copies):
-        use, a = number // (k * copies * copies), number // (copies * copies) % k
-        y, x = r * 0 + tap // taps + number // copies % copies - shift, tap % taps + number % copies - shift
-        pixel = c * 0 + a * stride + x - 1 + pixels  # counted from the first pixel of the pack on the left
-        at = ((((use * k + a) * rows + r) * height + y) * width * pixels)[:, None] + pixel[None, :]
-        valid = inside & ((y >= 0) & (y < height))[:, None] & ((pixel >= 0) & (pixel < width * pixels))[None, :]
-        at = at * columns + c[None, :]
-        value += tl.load(parts + at, mask=valid, other=0.0).to(tl.float32)
+    row_size = height * width * pixels * columns
+    places = (r * row_size)[:, None] + c[None, :]
+    for number in range(uses * k):
+        for down in range(copies):
+            for right in range(copies):
+                y, x = tap // taps + down - shift, tap % taps + right - shift
+                pixel = number % k * stride + x - 1 + pixels  # counted from the first pixel of the pack on the left
+                if (y >= 0) & (y < height) & (pixel >= 0) & (pixel < width * pixels):
+                    at = parts + number * rows * row_size + (y * width * pixels + pixel) * columns
+                    value += tl.load(at + places, mask=inside, other=0.0).to(tl.float32)
     value *= tl.load(factors + entry)
     result += tl.load(row + 17) + origin + tap * step
     if column_step == 1:
