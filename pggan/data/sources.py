@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, NamedTuple
+from zlib import crc32
 
 from pggan.core.errors import UserError
 from pggan.data.face_crop import Landmarks
@@ -129,16 +130,18 @@ def archive_source(path: Path) -> Source:
 
 def _zipped(path: Path) -> Iterator[Entry]:
     with zipfile.ZipFile(path) as archive:
-        has_slashes = any("/" in name for name in archive.namelist())
         for member in archive.infolist():
-            # Beside slashes, a backslash in a name that is not UTF-8 may be part of a Shift-JIS letter.
-            name, is_separator = member.filename, not has_slashes
+            name = member.filename
             with suppress(UnicodeError):
                 if not member.flag_bits & 0x800:  # some programs write UTF-8 names without the UTF-8 flag
-                    name = name.encode("cp437").decode()
-                is_separator = True
-            if is_separator:  # some programs on Windows write paths with backslashes
-                name = name.replace("\\", "/")
+                    raw = name.encode("cp437")
+                    # Info-ZIP adds a field "up" with the size, a 1, the checksum of this name, and the name in UTF-8.
+                    before, _, after = member.extra.partition(b"\1" + crc32(raw).to_bytes(4, "little"))
+                    raw = after[: int.from_bytes(before[-2:], "little") - 5] if before[-4:-2] == b"up" else raw
+                    name = raw.decode()
+                name = name.replace("\\", "/")  # some programs on Windows write paths with backslashes
+            # In a name that is not UTF-8, a backslash may be the second byte of a Shift-JIS letter.
+            name = re.sub(r"([^ -~].)|\\", lambda found: found[1] or "/", name)
             is_readable = member.compress_type in COMPRESSION and not member.flag_bits & 1
             problem = None if is_readable else "encrypted, or compressed by a method like Deflate64: unpack the archive"
             problem = SPECIAL if stat.S_ISLNK(member.external_attr >> 16) else problem

@@ -2,6 +2,8 @@
 
 import json
 import re
+import zipfile
+import zlib
 
 import numpy as np
 import pytest
@@ -149,9 +151,16 @@ def test_names_in_a_zip_may_have_backslashes_and_unmarked_utf_8(tmp_path):
     assert len(named) == 3
 
 
-def test_in_a_zip_with_slashes_a_backslash_may_be_part_of_a_letter(tmp_path):
-    stored = {"b\xe4r\\0.png".encode("cp437"): "b\xe4r/0.png", "\u8868/0.png".encode("shift-jis"): "\xf2\\/0.png"}
-    for number, (raw, name) in enumerate(stored.items()):
-        archive = write_zip(tmp_path / f"{number}.zip", [("x" * len(raw), png(0))])
-        archive.write_bytes(archive.read_bytes().replace(b"x" * len(raw), raw))
-        assert [entry.name for entry in open_source(str(archive)).entries] == [name]
+def test_in_a_zip_a_backslash_may_be_part_of_a_letter_and_a_field_may_hold_the_name(tmp_path):
+    """A zip of old Japanese Windows, with and without folders; Info-ZIP adds the name in UTF-8."""
+    names = ("b\xe4r\\0.png", "\u8868/0.png", "\u8868.png", "\u8868/0.png")
+    raw = [name.encode("shift-jis" if number else "cp437") for number, name in enumerate(names)]
+    true = b"\1" + zlib.crc32(raw[3]).to_bytes(4, "little") + names[3].encode()
+    shown = ("b\xe4r/0.png", "\xf2\\/0.png", "\xf2\\.png", "\u8868/0.png")
+    for number, name in enumerate(raw):
+        member = zipfile.ZipInfo("x" * len(name))
+        member.extra = (b"up" + len(true).to_bytes(2, "little") + true) * (number == 3)
+        archive = write_zip(tmp_path / f"{number}.zip", [(member, png(0))])
+        archive.write_bytes(archive.read_bytes().replace(b"x" * len(name), name))
+        (entry,) = open_source(str(archive)).entries
+        assert (entry.name, len(entry.file.open().read())) == (shown[number], len(png(0)))
