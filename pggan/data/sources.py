@@ -120,7 +120,8 @@ def archive_source(path: Path) -> Source:
         raise
     except Exception as error:  # a damaged archive may raise any type of error
         with path.open("rb") as file:
-            what = kind_of(file) if "not be opened" in str(error) else None
+            is_damaged = "not be opened" not in str(error) or re.search(r"(gz|bz2|xz): .+(checksum|zlib)", str(error))
+            what = None if is_damaged else kind_of(file)
         if path.suffix.lower() in EXTENSIONS:
             what = "one image: name its folder"
         problem = f"{path} can't be read as a zip or tar archive: {str(error).partition(':')[0]}."

@@ -102,9 +102,10 @@ def test_a_zip_that_can_not_be_unpacked_here_says_so(tmp_path, method):
 
 
 def test_a_compressed_file_that_is_no_archive_is_named(tmp_path):
-    (tmp_path / "a.tar").write_bytes(gzip.compress(png(0)))
-    with pytest.raises(UserError, match="a compressed file: unpack it"):
-        problems(tmp_path / "a.tar")
+    for content in (gzip.compress(png(0)), b"Rar!\x1a\7\0" + bytes(999)):
+        (tmp_path / "a.tar").write_bytes(content)
+        with pytest.raises(UserError, match="a compressed file: unpack it"):
+            problems(tmp_path / "a.tar")
 
 
 def test_a_member_of_gigabytes_is_refused_by_its_header(tmp_path):
@@ -137,10 +138,12 @@ def test_what_is_no_archive_or_cut_off_is_refused(tmp_path, kind):
             problems(archive)
 
 
-def test_a_tar_whose_second_header_is_damaged_or_cut_is_refused(tmp_path):
+def test_a_tar_with_a_header_that_is_damaged_or_cut_is_refused(tmp_path):
     content = write_tar(tmp_path / "a.tar", [("a.png", png(0)), ("b.png", png(1))]).read_bytes()
     cut, damaged = content[: content.index(b"b.png") + 99], content.replace(b"b.png", b"B.png")
-    for archive in (cut, damaged, gzip.compress(cut), gzip.compress(damaged)):
+    first, stream = gzip.compress(content.replace(b"a.png", b"A.png")), bytearray(gzip.compress(content))
+    stream[20] ^= 255
+    for archive in (cut, damaged, gzip.compress(cut), gzip.compress(damaged), first, stream):
         (tmp_path / "a.tar").write_bytes(archive)
         with pytest.raises(UserError, match="download a damaged archive again"):
             problems(tmp_path / "a.tar")
