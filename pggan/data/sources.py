@@ -24,6 +24,8 @@ TABLE = "dataset.json"  # StyleGAN's tools write the labels of images into this 
 COMPRESSION = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
 LINKED = "links to folders (cp -rL copies their files)"
 SPECIAL = "a link or another special file: unpack the archive"
+# Python reads a byte of a name that is not UTF-8 as a surrogate; this table turns surrogates into letters of Latin-1.
+LATIN_1 = {0xDC00 + byte: byte for byte in range(128, 256)}
 MAX_MEMBER_BYTES = 64_000_000  # larger files in an archive are refused
 
 
@@ -63,7 +65,8 @@ class Source:
 def source_of(description: dict[str, object], files: Iterable[Entry]) -> Source:
     """Select the image files, but no hidden files; an image's class is the first folder that not all images share."""
     # Of several files with the same name in an archive, the last one counts, as after unpacking.
-    found = {file.name: file for file in files if not re.search(r"(^|/)\.(?!\.?/)", file.name)}
+    named = (file._replace(name=file.name.translate(LATIN_1)) for file in files)
+    found = {file.name: file for file in named if not re.search(r"(^|/)\.(?!\.?/)", file.name)}
     suffixes = {name: PurePosixPath(name).suffix.lower() for name in found}
     endings = {name: LINKED if found[name].problem == LINKED else suffix for name, suffix in suffixes.items()}
     folders = {name: PurePosixPath(name).parts[:-1] for name in found if endings[name] in (*EXTENSIONS, *UNREADABLE)}
