@@ -23,7 +23,7 @@ from pggan.core.text import next_command
 from pggan.data.data_sets import STYLE, avatars, open_source
 from pggan.data.face_crop import align_face
 from pggan.data.image_file import MODES, BadImage, decode, load_image, to_pil, usable_side
-from pggan.data.pyramid import INDEX_FILE, ImagePyramid
+from pggan.data.pyramid import INDEX_FILE, ImagePyramid, shard_name
 from pggan.data.report import SECOND, Findings, examine, with_found_faces
 from pggan.data.sources import Entry, Source
 from pggan.data.tables import classes_of, with_landmarks
@@ -101,7 +101,7 @@ def training_pyramid(
         if not cached.exists():
             prepare(avatars(count, resolution), cached, Options(max_resolution=resolution, channels=3))
         return cached
-    if Path(path, INDEX_FILE).is_file():
+    if any(Path(path, name).is_file() for name in (INDEX_FILE, shard_name(MIN_RESOLUTION, 0))):
         return Path(path)
     options = Options(max_resolution=resolution, crop=crop, channels=channels, labels=labels)
     source = open_source(path, cache)

@@ -176,7 +176,8 @@ class ImagePyramid:
             problem = f"{self.path} is not a prepared dataset: {INDEX_FILE} cannot be read ({error.strerror})."
             new = Path("data", f"{self.path.absolute().name}{'-prepared' * (self.path.parent.name == 'data')}")
             remedy = f"Prepare a dataset with `{command_line('prepare', source=self.path, dest=new)}`."
-            raise UserError(problem, nearest_path(self.path) or remedy) from error
+            is_damaged = (self.path / shard_name(MIN_RESOLUTION, 0)).exists()
+            raise UserError(problem, PREPARE_AGAIN if is_damaged else nearest_path(self.path) or remedy) from error
         except ValueError as error:
             raise UserError(f"{self.path / INDEX_FILE} is not usable: {error}.", PREPARE_AGAIN) from error
         self._index = index
