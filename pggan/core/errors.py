@@ -50,8 +50,8 @@ def nearest_name(name: str, choices: Iterable[str]) -> str | None:
 def nearest_path(path: str | Path) -> str:
     """A sentence with the path that is most similar to `path`; "" if `path` exists, or if none is similar."""
     path, folder = Path(path), Path(path).parent
-    names = [one.name for one in folder.iterdir()] if folder.is_dir() and not path.exists() else []
-    found = nearest_name(path.name, names)
+    names = {one.name for one in folder.iterdir()} if folder.is_dir() and not path.exists() else set()
+    found = nearest_name(path.name, names - {path.name})  # a link that leads nowhere has the name itself
     return "" if found is None else f"Did you mean '{folder / found}'?"
 
 

@@ -67,6 +67,7 @@ BAD_INPUT = [
     ("low data.channels=1", "data.channels=1, but the images in"),
     ("damaged", "was changed or damaged: its checksum differs from the index.\n  Delete this dataset"),
     ("lost", "index.json cannot be read (No such file or directory).\n  Delete this dataset"),
+    ("broken", "broken does not exist.\n  Give the path"),
     ("gone", "add data.path={cache}/gone-16px-0123.\n"),
 ]
 
@@ -79,6 +80,7 @@ def test_bad_input_ends_training_with_2_and_leaves_nothing(
     make_pyramid(tmp_path / "low", resolution=8)
     make_pyramid(tmp_path / "damaged")
     (tmp_path / "damaged" / "r0016-00000.bin").write_bytes(bytes(48 * 16 * 16 * 3))
+    (tmp_path / "broken").symlink_to("nowhere")
     make_pyramid(tmp_path / "lost")
     (tmp_path / "lost" / "index.json").unlink()
     make_pyramid(tmp_path / "cache" / "gone-16px-0123")  # of images that are not there any more
