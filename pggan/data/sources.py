@@ -116,7 +116,7 @@ def _open_below(path: Path, root: Path) -> BinaryIO:
 
 def archive_source(path: Path) -> Source:
     """List the image files of a zip or tar archive; raises UserError if `path` is not an undamaged archive."""
-    kind, members = ("zip", _zipped) if zipfile.is_zipfile(path) else ("tar", _tarred)
+    kind, members = ("zip", _zipped) if _is_zip(path) else ("tar", _tarred)
     try:
         return source_of({"kind": kind, "name": path.name}, members(path))
     except UserError:
@@ -130,6 +130,10 @@ def archive_source(path: Path) -> Source:
         problem = f"{path} can't be read as a zip or tar archive: {str(error).partition(':')[0]}."
         remedy = "download a damaged archive again." if what is None else f"this file is {what}."
         raise UserError(problem, f"Give a folder of images or an archive; {remedy}") from error
+
+
+def _is_zip(path: Path) -> bool:
+    return zipfile.is_zipfile(path) and not tarfile.is_tarfile(path)  # the last file in a tar archive may be a zip
 
 
 def _zipped(path: Path) -> Iterator[Entry]:
@@ -185,7 +189,7 @@ class _Tar(tarfile.TarFile):
 
 @lru_cache(maxsize=4)  # `changed` is in the cache key, so a changed archive is opened again
 def _opened(path: Path, changed: int) -> Any:
-    return zipfile.ZipFile(path) if zipfile.is_zipfile(path) else _Tar.open(path)
+    return zipfile.ZipFile(path) if _is_zip(path) else _Tar.open(path)
 
 
 def _open_member(path: Path, member: str | tarfile.TarInfo) -> BinaryIO:

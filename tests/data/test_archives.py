@@ -115,6 +115,12 @@ def test_a_compressed_file_that_is_no_archive_is_named(tmp_path):
             problems(tmp_path / "a.tar")
 
 
+def test_a_zip_inside_a_tar_is_a_file_like_others(tmp_path):
+    inside = write_zip(tmp_path / "a.zip", [("x.png", png(0))]).read_bytes()
+    archive = write_tar(tmp_path / "a.tar", [("y.png", png(1)), ("a.zip", inside)])
+    np.testing.assert_array_equal(everything(prepared(archive, tmp_path / "set")), [noise(1)])
+
+
 def test_a_member_of_gigabytes_is_refused_by_its_header(tmp_path):
     member = tarfile.TarInfo("huge.png")
     member.size = 10**12
