@@ -5,7 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache, partial
 from hashlib import sha256
@@ -74,6 +74,8 @@ def prepare(source: Source, destination: Path, options: Options, workers: int | 
     """
     digest = digest_of(source, options)
     try:
+        with suppress(OSError):
+            destination.rmdir()  # this removes an empty folder only
         if not os.path.lexists(destination):
             _make(source, destination, options, digest, workers)
     except OSError as error:
@@ -98,7 +100,7 @@ def training_pyramid(
     """
     if path is None:
         cached = Path(cache, f"avatars-{STYLE}-{count}-{resolution}px")
-        if not cached.exists():
+        if not any(cached.glob("*")):
             prepare(avatars(count, resolution), cached, Options(max_resolution=resolution, channels=3))
         return cached
     if any(Path(path, name).is_file() for name in (INDEX_FILE, shard_name(MIN_RESOLUTION, 0))):
@@ -107,7 +109,7 @@ def training_pyramid(
     source = open_source(path, cache)
     digest = digest_of(source, options)[:12]  # the digest in the name gives changed images a new directory
     cached = Path(cache, f"{Path(str(source.description['name'])).name}-{resolution}px-{digest}")
-    if not cached.exists():
+    if not any(cached.glob("*")):
         print(f"The images of {path} become a dataset for this run and later runs: {cached}.", file=sys.stderr)
         prepare(source, cached, options)
     return cached

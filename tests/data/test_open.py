@@ -45,6 +45,9 @@ def test_a_folder_is_prepared_into_the_cache_once_and_again_after_a_change(photo
     assert f"{photos} become a dataset for this run and later runs: {pyramid.path}." in capsys.readouterr().err
     assert opened(tmp_path, 16, photos, labels=True).path == pyramid.path
     assert "once" not in capsys.readouterr().err
+    for file in pyramid.path.iterdir():
+        file.unlink()  # it is made again in the empty folder
+    assert opened(tmp_path, 16, photos, labels=True).path == pyramid.path
     Image.fromarray(np.zeros((20, 20, 3), np.uint8)).save(photos / "a" / "new.png")
     assert opened(tmp_path, 16, photos, labels=True).images == 5
     Image.fromarray(np.full((20, 20, 3), 9, np.uint8)).save(photos / "a" / "0.png")  # another image under its name
