@@ -1,7 +1,7 @@
 """The items that `benchmarks.first_gpu` measures, the most informative first.
 
 An item is a function with a `Kit`, into which it notes figures, each beside the range in which the figure is expected.
-Ranges are of one H100, and left out on other cards, except those of steps, which are predicted for each card.
+Ranges are of one H200, and left out on other cards, except those of steps, which are predicted for each card.
 """
 
 import json
@@ -45,18 +45,18 @@ from pggan.training.trainer import Trainer
 
 CALLS, STEPS, FADE = 20, 4, 1.1  # kernels in a graph, steps in each of six rounds, and how much longer fades take
 SMALL = ["schedule.final_resolution=16", "model.fmap_max=16", "model.fmap_base=128"]
-# {(input maps, output maps, side, batch): milliseconds of convolution, gradient of x, gradient of kernel} on one H100,
-# of 64 and 128 maps predicted.  3 maps are images, and 8 would be images with five channels of zeros.
+# {(input maps, output maps, side, batch): milliseconds of convolution, gradient of x, gradient of kernel} on one H200.
+# 3 maps are images, and 8 would be images with five channels of zeros.
 CONVOLUTIONS = {
-    (16, 16, 1024, 4): (0.473, 0.476, 0.440),
-    (32, 32, 512, 4): (0.112, 0.109, 0.228),
-    (3, 16, 1024, 4): (0.212, 0.262, 0.287),
-    (16, 3, 1024, 4): (0.280, 0.280, 0.251),
-    (8, 16, 1024, 4): (0.12, 0.12, 0.12),
-    (64, 64, 256, 4): (0.05, 0.05, 0.06),
-    (128, 128, 128, 4): (0.03, 0.03, 0.035),
-    (256, 256, 64, 32): (0.197, 0.197, 0.208),
-    (512, 512, 32, 64): (0.193, 0.204, 0.206),
+    (16, 16, 1024, 4): (0.408, 0.472, 0.447),
+    (32, 32, 512, 4): (0.113, 0.112, 0.214),
+    (3, 16, 1024, 4): (0.215, 0.267, 0.290),
+    (16, 3, 1024, 4): (0.280, 0.257, 0.232),
+    (8, 16, 1024, 4): (0.161, 0.140, 0.150),
+    (64, 64, 256, 4): (0.054, 0.054, 0.051),
+    (128, 128, 128, 4): (0.038, 0.036, 0.041),
+    (256, 256, 64, 32): (0.182, 0.181, 0.194),
+    (512, 512, 32, 64): (0.372, 0.391, 0.390),
 }
 TINY = "debug=smoke evaluation.metrics=[] devices=cuda elastic=true compute.deterministic=true"
 SHARED = "MASTER_ADDR=127.0.0.1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 NCCL_MULTI_RANK_GPU_ENABLE=1"
@@ -76,8 +76,8 @@ class Kit:
         self.speed = known[0] if known else speed_of(self.device, auto)
 
     def note(self, name: str, value: Any, *expected: Any, anywhere: bool = False) -> None:
-        """Note a figure, `expected` at a value or from one to another: on an H100 or, with `anywhere`, on any card."""
-        known = expected and (anywhere or "H100" in self.name)
+        """Note a figure, `expected` at a value or from one to another: on an H200 or, with `anywhere`, on any card."""
+        known = expected and (anywhere or "H200" in self.name)
         self.figures[name] = {"measured": value, "expected": [expected[0], expected[-1]] if known else None}
 
     def side(self, side: int) -> int:
@@ -141,7 +141,7 @@ def rates(kit: Kit) -> None:
     side = 256 if kit.small else 8192
     kit.note("product, TFLOP/s", product_rate(kit.device, kit.half, side) / 1e12, 700, 820)
     source, target = torch.empty(2, 2 * side * side, device=kit.device).unbind()
-    kit.note("copy, TB/s", 2 * source.nbytes / seconds_of(lambda: target.copy_(source), kit.device) / 1e12, 2.9, 3.2)
+    kit.note("copy, TB/s", 2 * source.nbytes / seconds_of(lambda: target.copy_(source), kit.device) / 1e12, 4.0, 4.4)
 
 
 def launches(kit: Kit) -> None:
@@ -151,8 +151,8 @@ def launches(kit: Kit) -> None:
     bias = x.new_zeros(16)
     if fused.problem() is None:
         rows = fused.PixelSums([bias]).rows(0)
-        kit.note("bias and leaky ReLU, ms", kernel_ms(lambda: fused.BiasAct.apply(x, bias, lambda: rows)), 0.08, 0.12)
-        kit.note("its gradient, ms", kernel_ms(lambda: fused.bias_act_backward(x, x, rows=rows)), 0.12, 0.18)
+        kit.note("bias and leaky ReLU, ms", kernel_ms(lambda: fused.BiasAct.apply(x, bias, lambda: rows)), 0.05, 0.08)
+        kit.note("its gradient, ms", kernel_ms(lambda: fused.bias_act_backward(x, x, rows=rows)), 0.06, 0.10)
 
 
 def top_stages(kit: Kit) -> None:
@@ -171,20 +171,14 @@ def top_stages(kit: Kit) -> None:
     kit.note("by name", dict(kernels.most_common(40)))
 
 
-def convolutions(kit: Kit, first: int | None = None) -> None:
-    """Convolutions of all kinds or the `first` ones, and their gradients by each algorithm."""
-    for (inputs, outputs, side, batch), expected in [*CONVOLUTIONS.items()][:first]:
+def convolutions(kit: Kit) -> None:
+    """Convolutions of all kinds, and their gradients by each algorithm."""
+    for (inputs, outputs, side, batch), expected in CONVOLUTIONS.items():
         plain = ("POINTWISE" if min(inputs, outputs) < 16 else "DIRECT", 0.8, 1.2)
         for name, least, most in (plain, ("PACKED", 0.2, 0.9))[: 2 if inputs == outputs <= 32 else 1]:
             taken = directions(kit, name, inputs, outputs, side, batch)
             for way, one, ms in zip(("", ", to x", ", to kernel"), taken, expected, strict=True):
                 kit.note(f"{inputs} to {outputs}, {side}, N={batch}, {name}{way}, ms", one, least * ms, most * ms)
-
-
-def search(kit: Kit) -> None:
-    """The worst convolutions, if cuDNN tries all of its plans; adopt what takes less than expected."""
-    torch.backends.cudnn.benchmark_limit = 0
-    convolutions(kit, 2)
 
 
 def stages(*which: tuple[int, int, bool]) -> Callable[[Kit], object]:
@@ -257,6 +251,10 @@ def failures(kit: Kit) -> None:
 
 def ranks(kit: Kit) -> None:
     """Two ranks that share the GPU, where NCCL (from 2.30 on) allows that, end in the bits of one."""
+    version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+    kit.note("NCCL", ".".join(map(str, version)))
+    if version < (2, 30):
+        return
     states, shared, command = [], dict(one.split("=") for one in SHARED.split()), [sys.executable, "-m", "pggan"]
     shared["MASTER_PORT"] = str(29400 + os.getpid() % 1000)
     with TemporaryDirectory(prefix="pggan-first-gpu-") as folder:
@@ -274,11 +272,10 @@ def ranks(kit: Kit) -> None:
 
 
 Items = dict[str, Callable[[Kit], object]]
-ITEMS = Items(rates=rates, launches=launches, top=top_stages, convolutions=convolutions, search=search)
+ITEMS = Items(rates=rates, launches=launches, top=top_stages, convolutions=convolutions)
 ITEMS["lower"] = stages(*((side, 0, False) for side in (256, 128, 32, 16, 8, 4)))
 ITEMS["fades"] = stages((512, 0, True), (1024, 0, True))
 ITEMS["batches"] = stages(*((1024, batch, False) for batch in (8, 16, 32)), (512, 32, False), (256, 32, False))
-ITEMS |= Items(variants=variants, gradients=gradients, bits=bits, failures=failures, ranks=ranks, mode_b=search)
+ITEMS |= Items(variants=variants, gradients=gradients, bits=bits, failures=failures, ranks=ranks)
 # These items need a process of their own, with these environment variables.
 ALONE: dict[str, dict[str, str]] = {"failures": {}, "bits": {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}}
-ALONE["mode_b"] = {"TORCH_CUDNN_USE_HEURISTIC_MODE_B": "1"}

@@ -117,7 +117,7 @@ class PatchCollector(Collector):
         device = self.partition.group.device
         there = directions.to(device)
         projected = [(block.to(device).flatten(2) @ there).cpu() for block in self.patches[side]]
-        return self.partition.all_gather(projected).flatten(0, 1).T.contiguous()
+        return self.partition.all_gather(projected).flatten(0, 1).to(device).T.contiguous()
 
 
 def stored(block: Tensor) -> Tensor:
@@ -145,8 +145,10 @@ def distance(one: PatchCollector, other: PatchCollector, side: int) -> float:
     directions = random_directions(one.channels * SIDE**2, side)
     found: list[float] = []
     for some in torch.split(directions, AT_ONCE, 1):
-        for a, b in zip(one.project(side, some).numpy(), other.project(side, some).numpy(), strict=True):
-            found.append(float(np.abs(np.sort(a) - np.sort(b)).mean(dtype=np.float64)))
+        for pair in zip(one.project(side, some), other.project(side, some), strict=True):
+            # On a CPU, NumPy sorts three times as fast as PyTorch.
+            a, b = (np.sort(row.numpy()) if row.is_cpu else row.sort().values.cpu().numpy() for row in pair)
+            found.append(float(np.abs(a - b).mean(dtype=np.float64)))
     return 1000 * sum(found) / DIRECTIONS
 
 

@@ -28,10 +28,10 @@ WARMUP = {"cpu": 2, "mps": 2, "cuda": 5}  # Number of untimed first steps; on CU
 UPDATE_PASSES, PENALTY_PASSES = 12, 6
 # By device: launch seconds per step and per resolution, and the share of a large matmul's FLOP/s that a step reaches.
 # The CPU constants were fitted to the step times of the recipe `demo` (docs/lab.md); the MPS constants are a guess.
-ROOFLINE = {"cpu": (0.0, 0.01, 0.7), "mps": (0.0, 0.002, 0.3), "cuda": (0.0006, 0.0001, 0.75)}
-# The CUDA constants were fitted to the paper's networks on an H100, in 16 bits, as CUDA graphs (docs/performance.md).
+ROOFLINE = {"cpu": (0.0, 0.01, 0.7), "mps": (0.0, 0.002, 0.3), "cuda": (0.00097, 0.00022, 0.75)}
+# The CUDA constants were fitted to the paper's networks on an H200, in 16 bits, as CUDA graphs (docs/performance.md).
 # Convolutions reach a larger share of a large matmul's FLOP/s if they have more feature maps.
-SHARES = {1: 0.105, 32: 0.215, 64: 0.47, 128: 0.74, 256: 0.93}
+SHARES = {1: 0.165, 32: 0.26, 64: 0.54, 128: 0.72, 256: 0.87}
 # A forward pass reads and writes 8.1 bytes per activation, and 2.2 bytes more per activation of the last resolution.
 ACTIVATION_BYTES, IMAGE_BYTES, WEIGHT_BYTES = 8.1, 2.2, 240  # A step reads and writes 240 bytes per weight of G.
 MEMORY_BYTES = {False: 64, True: 19}  # measured bytes of memory per activation; True: activations have 16 bits
