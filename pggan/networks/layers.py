@@ -19,7 +19,7 @@ from pggan.ops import rgb
 from pggan.ops.convolution import PACKED, RGB, WIDE, Algorithm, Kernel, algorithm_for, convolve, share_kernel, switched
 from pggan.ops.elementwise import Activation, serves, to_float32
 from pggan.ops.filters import blur
-from pggan.ops.fused import EPSILON, WIDEST, Groups, Rows, Stddev
+from pggan.ops.fused import EPSILON, WIDEST, Rows, Stddev
 from pggan.ops.packed import pack_size
 from pggan.ops.preparation import Plan, Request, map_of_ones, prepare_together, transform_of
 
@@ -75,7 +75,7 @@ def minibatch_stddev(features: Tensor, group: int, sub_batches: int = 1) -> Tens
     size = min(group, len(features) // sub_batches)
     if serves(features):
         apply: Callable[..., Tensor] = Stddev.apply
-        return apply(features, Groups(size, len(features) // (sub_batches * size)))
+        return apply(features, (size, len(features) // (sub_batches * size)))
     grouped = to_float32(features).reshape(sub_batches, size, -1, *features.shape[1:])
     centered = grouped - grouped.mean(1, keepdim=True)
     deviation = (centered.square().mean(1, keepdim=True) + EPSILON).sqrt()

@@ -8,7 +8,7 @@ from functools import cache, partial
 from math import ceil, inf
 from subprocess import CalledProcessError
 from textwrap import shorten
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -168,28 +168,24 @@ def blend_backward(alpha: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
     return of_old, of_new
 
 
-class Groups(NamedTuple):
-    """How minibatch stddev groups the images of a sub-batch (such as the reals): a group has every `step`-th image."""
-
-    size: int  # images per group
-    step: int  # groups per sub-batch
-
-
 def launch_stddev(
-    groups: Groups, x: Tensor, of_result: Tensor | None, of_gradient: Tensor | None, *results: Tensor | None
+    groups: tuple[int, int], x: Tensor, of_result: Tensor | None, of_gradient: Tensor | None, *results: Tensor | None
 ) -> None:
-    """Launch the Triton kernel `stddev` with a program for each group."""
-    numbers = x[0].numel()
-    others = of_result, of_gradient, *results, groups.step, groups.size, numbers
+    """Launch the Triton kernel `stddev` with a program for each group; `groups`: their size, and groups per sub-batch.
+
+    A sub-batch is the reals, for example; a group has every n-th image of a sub-batch of n groups.
+    """
+    (size, count), numbers = groups, x[0].numel()
+    others = of_result, of_gradient, *results, count, size, numbers
     block = min(IMAGE_TILE, 1 << (numbers - 1).bit_length())
-    launch("stddev", len(x) // groups.size, x, *others, EPSILON=EPSILON, BLOCK=block, num_warps=8)
+    launch("stddev", len(x) // size, x, *others, EPSILON=EPSILON, BLOCK=block, num_warps=8)
 
 
 class Stddev(torch.autograd.Function):
     """The minibatch stddev [N] of features [N, C, H, W], differentiable twice."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, groups: Groups) -> Tensor:
+    def forward(ctx: Any, x: Tensor, groups: tuple[int, int]) -> Tensor:
         x, ctx.groups = dense(x), groups
         ctx.save_for_backward(x)
         result = x.new_empty(len(x), dtype=torch.float32)
@@ -205,7 +201,7 @@ class StddevGradient(torch.autograd.Function):
     """The backward pass of `Stddev`, which can be differentiated again."""
 
     @staticmethod
-    def forward(ctx: Any, of_result: Tensor, x: Tensor, groups: Groups) -> Tensor:
+    def forward(ctx: Any, of_result: Tensor, x: Tensor, groups: tuple[int, int]) -> Tensor:
         of_result, ctx.groups = of_result.contiguous(), groups
         ctx.save_for_backward(of_result, x)
         result = torch.empty_like(x)

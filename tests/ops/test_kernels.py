@@ -123,7 +123,7 @@ def check_stddev(sub_batches: int, group: int, dtype: torch.dtype) -> None:
         (slope,) = torch.autograd.grad(y, x, upstream, create_graph=True)
         return [y, slope, *torch.autograd.grad((slope.double() * direction.double()).sum(), (x, upstream))]
 
-    found = derivatives(fused.Stddev.apply(x, fused.Groups(group, 12 // sub_batches // group)), x, upstream)
+    found = derivatives(fused.Stddev.apply(x, (group, 12 // sub_batches // group)), x, upstream)
     ends = wide(x, upstream)
     for one, other in zip(found, derivatives(minibatch_stddev(ends[0], group, sub_batches), *ends), strict=True):
         require_close(one, other, dtype)
