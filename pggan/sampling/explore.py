@@ -44,7 +44,8 @@ DIRECTIONS_FILE = "directions.safetensors"  # This file in a run directory holds
 SEEDS = 100_000  # The page's random faces have seeds below this number, because short seeds are easy to note.
 BLOCK = 8  # Films are drawn in blocks of this many frames; between two blocks, the server can draw other images.
 MAX_FRAMES = 3600  # The longest film has two minutes at 30 frames per second.
-MAX_BYTES = 100_000_000  # largest upload (photo) in bytes; app.js has the same limit
+MAX_BYTES = 100_000_000  # largest photo in bytes; app.js has the same limit
+MAX_NAMES = 100_000  # longest list of names in bytes
 
 Answer = tuple[int, Iterable[bytes]]  # an HTTP body's length in bytes, and the body in parts
 
@@ -175,12 +176,14 @@ class Server(ThreadingHTTPServer):
 
     def rename(self, content: bytes) -> bytes:
         """Save the names of directions (a JSON list); returns an empty text, or a warning if they can't be saved."""
-        about = {"names": json.loads(content)}
+        names = json.loads(content)
+        if not isinstance(names, list) or {*map(type, names)} - {str}:
+            raise ValueError("the names are no list of texts")
         self.files["names.json"] = content
         if self.names is None:
             return b"These names end with the server, because this generator is in no directory of yours."
         vectors = np.frombuffer(self.files["directions.bin"], "<f4").reshape(-1, self.generator.latent_size)
-        save_vectors("directions", torch.tensor(vectors), self.names, load_about(self.names) | about)
+        save_vectors("directions", torch.tensor(vectors), self.names, load_about(self.names) | {"names": names})
         return b""
 
     def server_close(self) -> None:
@@ -212,7 +215,7 @@ class Handler(BaseHTTPRequestHandler):
             content = self._content(name, dict(parse_qsl(text)))
         except UserError as error:
             return self.send_error(400, explain=f"{error.problem} {error.remedy}")
-        except (KeyError, ValueError, OSError) as error:
+        except (KeyError, ValueError, OSError, RecursionError) as error:
             return self.send_error(400, explain=f"This can't be done: {error}. Reload the page.")
         if content is None:
             return self.send_error(404, explain=f"There is no {name[:100]}. Reload the page.")
@@ -247,7 +250,7 @@ class Handler(BaseHTTPRequestHandler):
     def _content(self, name: str, query: dict[str, str]) -> bytes | Answer | None:
         match self.command, name:
             case "GET", "latent":
-                return to_file(self.server.generator.latents(query["seed"]))
+                return to_file(self.server.generator.latents(int(query["seed"])))
             case "POST", "image":
                 return to_pil(self.server.draw(self._latents(1), query)[0]).convert("RGBA").tobytes()
             case "POST", "film":
@@ -255,7 +258,7 @@ class Handler(BaseHTTPRequestHandler):
             case "POST", "search":
                 return self.server.search(self._body(MAX_BYTES), query)
             case "POST", "names.json":
-                return self.server.rename(self._body(MAX_BYTES))
+                return self.server.rename(self._body(MAX_NAMES))
         return self.server.files.get(name) if self.command == "GET" else None
 
     def _latents(self, most: int) -> Tensor:

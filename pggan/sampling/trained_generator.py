@@ -97,6 +97,7 @@ class TrainedGenerator:
         if resolution is not None and resolution not in self.resolutions:
             levels = ", ".join(map(str, self.resolutions))
             raise UserError(f"This generator can't draw resolution={resolution}.", f"Choose one of {levels}.")
+        require(abs(truncation) <= 10, "truncation", truncation, "a number from -10 to 10")
         if alpha is None:
             alpha = self.alpha if resolution in (None, self.resolution) else 1.0
         if not 0 <= alpha <= 1:

@@ -29,6 +29,7 @@ SLIPS = {
     "train hours=0,05": "Write hours=0.05.",
     "train schedule.learning_rate_g=0,001": "Write schedule.learning_rate_g=0.001.",
     "sample run=x truncation=0,7": "Write truncation=0.7.",
+    "sample run=pretrained:avatars64 truncation=1e308": "from -10 to 10",
     "train seed=1 data.labels=table.csv": "pggan prepare labels=FILE",
     "train seed=1 run_dir=": "set this variable",
     "train data.path=~/nowhere": f"{Path.home()}/nowhere does not exist",

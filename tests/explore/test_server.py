@@ -103,6 +103,7 @@ def test_images_are_those_of_python(server, generator):
     (expected,) = generator.sample([3], truncation=0.7, label=2)
     assert (response.status, content) == (200, expected.convert("RGBA").tobytes())
     assert ask(server, "GET", "/latent?seed=123456")[1] == to_file(generator.latents([123456]))
+    assert ask(server, "GET", "/latent?seed=0-999999")[0].status == 400  # one face at a time
 
 
 @pytest.mark.parametrize("smooth", [0, 1])
@@ -139,10 +140,17 @@ def test_the_page_is_served_under_its_policy_and_nothing_else_is(server):
         (f"image?{LOOK}", 2, "has 160 bytes, not 1 to 80"),
         (f"film?{LOOK}&smooth=0&kind=../../a.webp&fps=30", 2, "wrong film"),
         ("film?resolution=16", 2, "can't be done"),
+        (f"image?{LOOK}".replace("=0.7", "=1e308"), 1, "from -10 to 10"),
+        ("names.json", 1300, "not 1 to 100000"),
+        ("names.json", "{}", "no list of texts"),
+        ("names.json", "null", "no list of texts"),
+        ("names.json", "[1]", "no list of texts"),
+        ("names.json", 50_000 * "[", "recursion"),
     ],
 )
-def test_what_the_server_can_not_draw_is_refused(server, query, latents, hint):
-    response, content = ask(server, "POST", f"/{query}", np.ones((latents, 20), "<f4").tobytes())
+def test_what_the_server_can_not_do_is_refused(server, query, latents, hint):
+    body = latents.encode() if isinstance(latents, str) else np.ones((latents, 20), "<f4").tobytes()
+    response, content = ask(server, "POST", f"/{query}", body)
     assert (response.status, hint in content.decode()) == (400, True), content
 
 
