@@ -144,6 +144,9 @@ def suggestion(command: Command, key: str) -> str:
         return f"Here, the key is {here}."
     same = [name for name in sorted(names) if f".{name}".endswith(f".{key}")]
     found = same[0] if same else nearest_name(key, names)
+    elsewhere = [name for name, other in COMMANDS.items() if key in dict(keys_of(other.schema_type))]
+    if elsewhere and not (found and (found in key or key in found)):
+        return f"It is a key of {', '.join(elsewhere)}."
     meant = "" if found == key else f"Did you mean '{found}'? " if found else "--help lists the keys."
     table, _, last = (found or "").partition(".")
     choices = named_tables(command.schema_type).get(table, {})

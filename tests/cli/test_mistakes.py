@@ -16,6 +16,7 @@ SLIPS = {
     "train zzzz=1": "--help lists the keys",
     "train compute.compile=true": "no longer exists",
     "prepare source=photos resolution=64": "Did you mean 'max_resolution'?",
+    "sample hours=1": "It is a key of plan, train.",
     "sample run=x psi=1": "Here, the key is truncation=",
     # choices
     "train loss=wgangp": "'wgan_gp'",
