@@ -151,7 +151,7 @@ def suggestion(command: Command, key: str) -> str:
     table, _, last = (found or "").partition(".")
     choices = named_tables(command.schema_type).get(table, {})
     having = [f"{table}={choice}" for choice, schema in choices.items() if last in kinds_of(schema)]
-    return f"{meant}It is a key of {' and '.join(having)}." if having else meant.rstrip()
+    return f"{meant}It needs {' or '.join(having)}." if having else meant.rstrip()
 
 
 class ParserOfText(argparse.ArgumentParser):
@@ -264,7 +264,7 @@ def finished(command: Command, composed: DictConfig, overrides: Sequence[str]) -
         if isinstance(given, dict) and (chosen := choices.get(str(given.get("name")))) is not None:
             foreign = options - {*chosen.__dataclass_fields__}
             if wrong := next((key for field in sorted(foreign) if (key := f"{table}.{field}") in typed), None):
-                raise UserError(f"There is no key '{wrong}'.", suggestion(command, wrong))
+                raise UserError(f"{table}={given['name']} has no key '{wrong}'.", suggestion(command, wrong))
             # If a recipe sets loss.gamma, loss=wgan_gp removes this key, because WGAN-GP has no gamma.
             values[table] = {key: value for key, value in given.items() if key not in foreign}
     return values

@@ -11,7 +11,8 @@ SLIPS = {
     # keys
     "train modle.fmap_base=5": "'model.fmap_base'",
     "train +loss.penalty_wieght=3": "'loss.penalty_weight'",
-    "train loss.gama=3": "Did you mean 'loss.gamma'? It is a key of loss=logistic and loss=relativistic.",
+    "train loss.gama=3": "Did you mean 'loss.gamma'? It needs loss=logistic or loss=relativistic.",
+    "train hours=1 loss.gamma=3": "'loss.gamma'.\n  It needs loss=logistic or loss=relativistic.",
     "train batch=16": "'schedule.batch'",
     "train zzzz=1": "--help lists the keys",
     "train compute.compile=true": "no longer exists",
