@@ -1,7 +1,7 @@
 """Errors that a user can correct, and the exit codes of the program."""
 
 import errno
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -47,11 +47,11 @@ def nearest_name(name: str, choices: Iterable[str]) -> str | None:
     return next(iter(get_close_matches(name, sorted(choices), n=1, cutoff=0.5)), None)
 
 
-def nearest_path(path: str | Path) -> str:
-    """A sentence with the path that is most similar to `path`; "" if `path` exists, or if none is similar."""
+def nearest_path(path: str | Path, fits: Callable[[Path], bool] = Path.exists) -> str:
+    """A sentence with the path that `fits` and is most similar to `path`; "" if there is none, or if `path` exists."""
     path, folder = Path(path), Path(path).parent
-    names = {one.name for one in folder.iterdir()} if folder.is_dir() and not path.exists() else set()
-    found = nearest_name(path.name, names - {path.name})  # a link that leads nowhere has the name itself
+    names = [one.name for one in folder.iterdir() if fits(one)] if folder.is_dir() and not path.exists() else []
+    found = nearest_name(path.name, names)
     return "" if found is None else f"Did you mean '{folder / found}'?"
 
 

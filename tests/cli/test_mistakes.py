@@ -64,6 +64,7 @@ SLIPS = {
     "train data.path=empty": "There are no images in empty",
     "inspect data=empty": "`pggan prepare source=empty dest=data/empty`",
     "train data.path=empty/file": "can't be read as a zip or tar archive",
+    "train grow=emtpy hours=1": "Give a run directory with a checkpoint",  # not 'empty', which has none
     "train resume=nowhere": "resume=nowhere has no checkpoint",
     "train init_from=nowhere": "init_from=nowhere has no generator",
     "train data.path=cifar10": "the name of a known data set: torchvision:NAME",
