@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from pggan.config.commands import ExportConfig
-from pggan.core.atomic_io import atomic_directory
+from pggan.core.atomic_io import atomic_directory, atomic_write
 from pggan.core.errors import UserError
 from pggan.interop.onnx_graph import build
 from pggan.sampling.explore import page_files, to_file
@@ -39,7 +39,8 @@ def write_web(generator: TrainedGenerator, config: ExportConfig) -> float:
     files["generator.onnx"], difference = build(generator.loaded, for_page=True)
     with atomic_directory(Path(config.out)) as temporary:
         for file, content in files.items():
-            (temporary / file).write_bytes(content)
+            with atomic_write(temporary / file) as each:  # its error names the file if the disk is full
+                each.write_bytes(content)
     return difference
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from pggan.cli.main import main
 from pggan.core.errors import UserError
+from pggan.interop import web
 from pggan.run import train
 from pggan.run.inspect import facts_of_run
 
@@ -102,3 +103,11 @@ def test_what_the_system_refuses_inside_a_save_stops_the_run_in_order(tiny_confi
         train.run(tiny_config(f"run_dir={tmp_path}", "checkpoint.every_images=64"))
     assert facts_of_run(tmp_path)["images"] == 64
     assert leftovers(tmp_path) == []
+
+
+@pytest.mark.parametrize("form", ["hf", "web"])
+def test_an_exported_folder_that_the_disk_has_no_room_for_is_named(form, finished_run, small_disk, monkeypatch, capsys):
+    monkeypatch.setattr(web, "read_runtime", lambda given: {})
+    fill(small_disk)
+    assert main(["export", f"run={finished_run}", f"format={form}", f"out={small_disk / 'page'}"]) == 2
+    assert f"'{small_disk}/.partial-page/" in capsys.readouterr().err
