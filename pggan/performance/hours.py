@@ -52,8 +52,8 @@ class MeasuredCosts:
         times, found = self.times(self.config, networks), dict[int, float]()
         first = min(self.config.schedule.first_resolution, networks.resolution)
         for side in resolutions_between(first, networks.resolution):
-            step = times.expected(side, self._local(batch, side)) * extra(networks, side) * nearest(self.ratios, side)
-            found[side] = step / value_at(batch, side)
+            factor = extra(networks.features, side) * nearest(self.ratios, side)
+            found[side] = factor * times.expected(side, self._local(batch, side)) / value_at(batch, side)
         return found
 
     def measure(self, config: TrainConfig, recipe: Recipe, seconds: float) -> None:
@@ -61,7 +61,7 @@ class MeasuredCosts:
         stable = {phase.resolution: phase for phase in config.schedule.build().phases}
         phases = [replace(phase, batch=self._local(recipe.batch, side)) for side, phase in stable.items()]
         found = self.times(config, recipe.sizes).measured(phases, seconds)
-        self.ratios = {side: ratio / extra(recipe.sizes, side) for side, ratio in found.items()} or self.ratios
+        self.ratios = {side: ratio / extra(recipe.sizes.features, side) for side, ratio in found.items()} or self.ratios
 
     def _local(self, batch: PerResolution, side: int) -> int:
         return -(-int(value_at(batch, side)) // self.ranks)
@@ -98,9 +98,9 @@ def choose_threads(costs: MeasuredCosts, recipe: Recipe, measure: Callable[[], N
     return choices
 
 
-def extra(networks: NetworkSizes, side: int) -> float:
+def extra(has_features: bool, side: int) -> float:
     """The factor by which D's pretrained features lengthen a step at resolution `side`; 1 without features."""
-    return FEATURES_COST if networks.features and side >= FEATURES_FROM else 1.0
+    return FEATURES_COST if has_features and side >= FEATURES_FROM else 1.0
 
 
 def find_recipe(

@@ -35,7 +35,7 @@ from pggan.performance.costs import (
     Scaling,
     card_of,
 )
-from pggan.performance.hours import facts_of
+from pggan.performance.hours import extra, facts_of
 from pggan.training.timing import StepTimes
 
 CALIBRATION_SECONDS = 120.0  # With calibrate=true, steps are timed for at most 120 seconds.
@@ -52,7 +52,7 @@ def run(config: PlanConfig) -> int:
         return 0
     scales = config.details or config.processes is not None or plan["ranks"] > 1
     Console(highlight=False).print(*tables(plan, scales=scales))
-    print(f"{NEXT} pggan train with the same keys\n\n{plan['answer']}")
+    print(f"{NEXT} pggan train with the same keys{' but device=' * (config.device is not None)}\n\n{plan['answer']}")
     return 0
 
 
@@ -92,7 +92,8 @@ def predict(config: PlanConfig) -> dict[str, Any]:
         for phase, steps in zip(schedule.phases, schedule.steps(), strict=True):
             if steps:
                 status.update(f"Counting the work at {phase.resolution}x{phase.resolution}")
-                cost, taken = counter.cost(phase), found.seconds_per_image[phase.index] * phase.batch
+                factor = extra(card is not None and config.model.features is not None, phase.resolution)
+                cost, taken = counter.cost(phase), factor * found.seconds_per_image[phase.index] * phase.batch
                 cost["memory_bytes"] += NCCL_BYTES * (kind == "cuda" and ranks > 1)
                 how = "predicted" if config.device else "measured" if phase.resolution in found.measured else "expected"
                 row = {

@@ -130,13 +130,14 @@ def test_the_answer_is_the_last_line_and_scaling_is_shown_on_request_or_for_seve
     assert any(line.startswith("Scaling on nvlink") for line in lines) is shown
 
 
-def test_hours_and_a_card_tell_what_the_card_would_train(plan_of, make_pyramid, tmp_path):
-    make_pyramid(tmp_path / "photos", images=200)
-    plan = plan_of(f"data.path={tmp_path / 'photos'}", "hours=0.5", "device=4090", of=[])
+@pytest.mark.parametrize(("side", "hours"), [(16, 0.5), (64, 2)])  # at 64x64, D sees pretrained features
+def test_hours_and_a_card_tell_what_the_card_would_train(side, hours, plan_of, make_pyramid, tmp_path):
+    make_pyramid(tmp_path / "photos", images=200, resolution=side)
+    plan = plan_of(f"data.path={tmp_path / 'photos'}", f"hours={hours}", "device=4090", of=[])
     assert {row["time_is"] for row in plan["phases"]} == {"predicted"}
-    assert plan["phases"][-1]["resolution"] == 16
-    assert plan["total"]["hours"] == pytest.approx(0.5, rel=0.15)
-    assert re.match(r"16x16 after [\d,]+ images: about \d+ minutes on one RTX 4090 \(±25 %\), ", plan["answer"])
+    assert plan["phases"][-1]["resolution"] == side
+    assert plan["total"]["hours"] == pytest.approx(hours, rel=0.15)
+    assert re.match(rf"{side}x{side} after [\d,]+ images: about \d+ minutes on one RTX 4090 \(±25 %\),", plan["answer"])
 
 
 def test_pretrained_features_are_counted_without_their_weights(plan_of):
