@@ -34,9 +34,9 @@ BASE, MAX_BASE = 8, 8192  # fmap_base is BASE * final resolution * fmap_max / 64
 # On a CPU, runs of fewer than SHORT_RUN images use small batches, because more updates help short runs.
 # With batches of 4 instead of 8, KID (with Inception, x 1000) of portraits falls from 2.9 to 1.5 at 32x32.
 # With batches of 4 below 64x64, KID of portraits at 64x64 falls from 2.4 to 1.5.
-# Without pretrained features, 34 of 48 portraits are whole with batches of 4 at 64x64, and 24 with batches of 8.
+# With batches of 4 at 64x64, 34 of 48 portraits are whole, and 24 with 8; with pretrained features, 26 and 19.
 # Longer runs on a CPU use batches of 16: after 476,000 avatars, KID (x 1000) is 217, and 268 with batches of 8.
-SHORT_RUN, LONG_RUN_BATCH, DRAWN_BATCH, PHOTOS_BATCH = 200_000, {4: 16}, {4: 8}, {4: 4, 64: 8}
+SHORT_RUN, LONG_RUN_BATCH, DRAWN_BATCH, PHOTOS_BATCH = 200_000, {4: 16}, {4: 8}, {4: 4, 128: 8}
 GPU_BATCH = {4: 128, 32: 64, 64: 32, 128: 16, 256: 8, 512: 4}
 # At 64x64, pretrained features in D lower KID (with Inception, x 1000) of ORL faces from 9.7 to 1.4.
 # Below 64x64, training without pretrained features is better.
@@ -252,8 +252,7 @@ class Recipe:
         """
         if "schedule.batch" in self.given:
             return {side: int(batch) for side, batch in self.config.schedule.build().batch.items()}
-        has_larger = self.sizes.features or resolution > FEATURES_FROM
-        small = DRAWN_BATCH if self.facts.drawn else PHOTOS_BATCH if has_larger else {4: 4}
+        small = DRAWN_BATCH if self.facts.drawn else PHOTOS_BATCH
         batch = (small if short else LONG_RUN_BATCH) if self.kind == "cpu" else GPU_BATCH
         least, images = self.config.model.stddev_group * self.ranks, self.facts.images
         most = images - images % least or images
