@@ -15,7 +15,7 @@ from pggan.ops import fused
 from pggan.ops.convolution import Switches
 from pggan.ops.fused import LEAKY_SLOPE, Rows, dense, launch_tiles
 
-MOST_CHANNELS = 4  # most channels of an image, because each thread holds all channels of a pixel
+MOST_CHANNELS = 4  # most channels of an image, because the Triton kernel `narrow` has sums for four
 Operands = tuple[Tensor, Tensor | None, Tensor]  # weight, bias, images
 
 
