@@ -1,1 +1,1 @@
-"""One training run: its set-up, training loop, reports and checkpoints; and `pggan inspect`."""
+"""Sets up and runs the training, and writes reports and checkpoints; also has `pggan inspect` and `pggan monitor`."""

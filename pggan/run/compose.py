@@ -1,4 +1,4 @@
-"""Builds the parts of a training run from its configuration."""
+"""Builds a training run from its configuration: finds images and checkpoint, and creates networks and reporters."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -48,7 +48,7 @@ from pggan.training.build import build_trainer, missing
 from pggan.training.timing import StepTimes
 from pggan.training.trainer import Trainer
 
-FindImages = Callable[[int], Path]  # returns the path of the prepared training images for a final resolution
+FindImages = Callable[[int], Path]  # a function from the final resolution to the path of the prepared images
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Source:
     schedule: Schedule
     pyramid: ImagePyramid
     architecture: Architecture
-    checkpoint: Checkpoint | None  # the checkpoint to resume from; None on all ranks except rank 0
+    checkpoint: Checkpoint | None  # rank 0: the checkpoint to resume from, or None for a new run; other ranks: None
     spent: float  # seconds of training before the checkpoint
     notes: list[str]  # lines that the run logs at its start
 
@@ -100,7 +100,7 @@ def open_run(
         reporter: Reporter | NullReporter = NullReporter()
         pictures: Pictures | None = None
         limit: TimeLimit | None = None
-        if began is None:  # a rollback passes `began`, so that the run keeps its start time
+        if began is None:  # after a rollback to a checkpoint, `began` is given, so that the start time stays
             began = time.monotonic() - spent - source.spent
         if group.is_main:
             write_config(run_dir, description)
@@ -165,7 +165,7 @@ def find_source(
     pyramid = open_everywhere(config, find_images, schedule, group)
     num_classes = len(pyramid.class_names or ()) if config.data.labels else 0
     architecture = config.model.architecture(schedule.final_resolution, pyramid.channels, num_classes)
-    if config.hours is not None:  # the checkpoint stores the schedule that an earlier command fitted to the time limit
+    if config.hours is not None:  # the checkpoint stores the schedule that the time limit has changed
         schedule = with_plan(schedule, group.broadcast_object(header))
     with group.collective_errors():
         if checkpoint is not None:
@@ -177,7 +177,7 @@ def find_source(
 
 
 def restore(config: TrainConfig, source: Source, trainer: Trainer, group: ProcessGroup) -> None:
-    """Load the checkpoint, or else the weights in config.init_from, on all ranks; says so in `source.notes`."""
+    """Load the checkpoint or else the weights of config.init_from on all ranks; adds a line to `source.notes`."""
     checkpoint, state, notes = source.checkpoint, trainer.state, source.notes
     with group.collective_errors():
         if checkpoint is not None:
@@ -193,7 +193,7 @@ def open_everywhere(
 ) -> ImagePyramid:
     """Prepare the training images, if necessary, and open them on every rank."""
     final, place = schedule.final_resolution, None
-    # Machines may have separate disks, so after rank 0, one rank of each machine prepares the images.
+    # Rank 0 prepares the images first, then one rank of each machine, because machines may have separate disks.
     for is_mine in (group.is_main, group.local_rank == 0, True):
         with group.collective_errors():
             if is_mine and place is None:

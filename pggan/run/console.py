@@ -61,7 +61,7 @@ class LastingConsole(Console):
 
 
 class TrainingConsole:
-    """Prints the log lines of a training run; as a context manager, shows the live view."""
+    """Prints the log lines of a training run. As a context manager, it also shows a live view of the progress."""
 
     def __init__(self, run_dir: Path, course: Course, images: int) -> None:
         self.run_dir, self.course, self.images, self.phase = run_dir, course, images, course.at(images)
@@ -105,7 +105,7 @@ class TrainingConsole:
         self.images, self.phase = images, phase
 
     def tick(self, scalars: dict[str, float]) -> str:
-        """Show `scalars` in the live view, or print them without a live view; returns the line for train.log."""
+        """Show `scalars` in the live view or, if there is none, print them; returns the line for train.log."""
         left, side = scalars["speed/eta_seconds"], self.phase.resolution
         self.end = time.monotonic() + left
         if words := quality(scalars):

@@ -10,12 +10,12 @@ from pggan.core.schedule import Course, Schedule
 from pggan.core.text import duration
 from pggan.training.timing import PhaseTimes
 
-# Old steps lose weight in the measured speed. The half-life is 60 seconds or, if longer, half of the elapsed time.
+# The measured speed is a weighted mean. A step's weight halves after 60 seconds or, if longer, half the elapsed time.
 HALF_LIFE_SECONDS, HALF_LIFE_SHARE = 60.0, 0.5
-TRUSTED_SECONDS = 3.0  # the speed measured before training has the weight of 3 seconds of training
+TRUSTED_SECONDS = 3.0  # steps timed before training have the weight of 3 seconds of training
 TRAINING_SHARE = 0.98  # training gets this share of the time limit; saving the last checkpoint gets the rest
-KNOWN_SHARE = 0.1  # phases are shortened only after this share of the time limit, when enough steps have been timed
-PLANNED = ("growth_images", "lr_decay_images", "total_images")  # settings that hours= changes and checkpoints store
+KNOWN_SHARE = 0.1  # phases are shortened only after 10 % of the time limit, when enough steps have been timed
+PLANNED = ("growth_images", "lr_decay_images", "total_images")  # hours= changes these keys; checkpoints store them
 ENDLESS = 10**12  # an image count that no run reaches
 
 
@@ -57,7 +57,7 @@ class Eta:
 
 @dataclass(frozen=True)
 class TimeLimit:
-    """Fits the schedule of a run into `hours`.  The time before an interruption of the run counts, too."""
+    """Fits a run's schedule to `hours` hours of training, which include the time before an interruption."""
 
     hours: float
     eta: Eta

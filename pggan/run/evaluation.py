@@ -1,4 +1,4 @@
-"""Evaluates the averaged generator during training; an evaluation does not change training's random numbers."""
+"""Evaluates the averaged generator (EMA) during training; this does not change the random numbers of training."""
 
 import math
 import time
@@ -23,7 +23,7 @@ MAX_POINTS = 100  # without evaluation.interval_images, a run has at most 100 ev
 
 
 def is_better(mark: dict[str, Any], best: Any) -> bool:
-    """Whether result `mark` beats `best`: a new metric or a later phase wins; in equal phases, the lower value wins."""
+    """Whether result `mark` beats `best`: it has a new metric or a later phase, or a lower value in the same phase."""
     if best is None or best["metric"] != mark["metric"]:
         return True
     this, other = ((-one["resolution"], one["fading"], one["value"]) for one in (mark, best))
@@ -40,7 +40,7 @@ class TrainingEvaluator:
     reporter: Reporter | NullReporter
     run_dir: Path
     interval_images: int | None  # if None, `share` decides how often evaluations run
-    share: float  # largest share of the run's time that evaluations may take; the first and last may exceed it
+    share: float  # largest share of the run's time for evaluations; the first and last one may exceed this share
     images: int  # number of images shown so far
 
     def __post_init__(self) -> None:
@@ -91,12 +91,12 @@ class TrainingEvaluator:
         return {f"metrics/{name}": value for name, value in found.values.items()}
 
     def _is_time(self, images: int, total: int) -> bool:
-        """Whether an evaluation is due, as at the end; without an interval, rank 0's clock decides for all ranks."""
+        """Whether an evaluation is due; at the end, it always is. Without an interval, rank 0's clock decides."""
         if (is_last := images >= total) or self.interval_images is not None:
             return is_last or self.is_due(self._evaluated_at, images)
         if images - self._evaluated_at < total / MAX_POINTS:
             return False
-        allowed = self.share * (time.monotonic() - self._began)  # for an evaluation now and another at the end
+        allowed = self.share * (time.monotonic() - self._began)  # seconds for past evaluations, one now, one at the end
         return bool(self.group.broadcast_object(self._spent + 2 * self.took <= allowed))
 
     def _mark_best(self, values: dict[str, float], phase: Phase) -> None:

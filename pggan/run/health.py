@@ -17,7 +17,7 @@ PEAKED = "/gradient_norm"  # for metrics with this suffix, the maximum is report
 PEAK = "_max"  # the maximum of a metric gets this suffix, as in D/gradient_norm_max
 
 SPIKE_FACTOR = 100  # a gradient norm above 100 times its median raises an alarm; spikes at new resolutions are smaller
-# An alarm comes if the mean sign of D's scores of reals exceeds 0.8, which means that D is wrong about 1 real in 10.
+# An alarm comes if the mean sign of D's scores of reals exceeds 0.8: D then gives 9 of 10 reals a positive score.
 # ADA aims at a mean sign of 0.6 (Karras et al. 2020, section 3); runs of the recipe avatars_32 stay below 0.67.
 # Relativistic losses have another limit for the alarm, which `Loss.mean_sign` computes from MAX_SIGN.
 MAX_SIGN, RECENT_TICKS = 0.8, 12
@@ -55,7 +55,7 @@ class MetricAccumulator:
 
 
 def means(values: Values, group: ProcessGroup) -> dict[str, float]:
-    """Return each metric's mean over steps and ranks; skipped updates are summed; gradient norms also get a maximum."""
+    """Return the mean of each metric over steps and ranks, the sum of skipped updates, and maximal gradient norms."""
     if not values:
         return {}
     mine = [(float(each.sum(dtype=np.float64)), each.size, float(each.max())) for each in values.values()]

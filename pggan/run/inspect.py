@@ -59,7 +59,7 @@ def facts_of_run(path: Path) -> dict[str, Any]:
     """Return the facts of the checkpoint `path`, or of the newest valid checkpoint in the run directory `path`."""
     checkpoint, _ = resolve_checkpoint(path, "run")
     best, header = best_of(checkpoints_of(path)), checkpoint.header
-    about = reached(path) if checkpoints_of(path) else {}  # `path` may be a checkpoint, without metrics and pictures
+    about = reached(path) if checkpoints_of(path) else {}  # a single checkpoint has no metrics and pictures
     return {
         **{key: header[key] for key in ("images", "resolution", "alpha", "phase")},
         "hours": round(header.get("spent_seconds", 0.0) / 3600, 6),

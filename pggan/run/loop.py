@@ -1,4 +1,4 @@
-"""The work of one rank between the training steps of a run."""
+"""What one rank does between training steps: it reports, evaluates, draws pictures and saves checkpoints."""
 
 import time
 from dataclasses import dataclass
@@ -170,7 +170,7 @@ class Run:
         if self._wait_for_checkpoint() and self.group.is_main:
             prune(self.run_dir, images, self.writer.keep)  # removes old checkpoints that a killed command has left
         if problem := self.group.broadcast_object(str(self._problem or "")):
-            raise self._problem or NonFiniteError(problem)  # only rank 0 raises the error that stores the image count
+            raise self._problem or NonFiniteError(problem)  # on other ranks, the error has no image count
         reporter.console.close()
         if images < schedule.total:
             reporter.line(f"Interrupted at {images:,} images; everything is saved. {next_start(self.run_dir)}")

@@ -54,7 +54,7 @@ def run(config: MonitorConfig) -> int:
     signal(SIGTERM, default_int_handler)  # SIGTERM now acts as Ctrl-C, so the temporary folder is removed
     with TemporaryDirectory(prefix="pggan-monitor-") as folder:
         logdir = directory
-        if any(directory.glob(EVENTS)):  # a run that is the `logdir` itself would be named ".", so a symlink names it
+        if any(directory.glob(EVENTS)):  # TensorBoard would call this run ".", so a symlink gives the run its name
             logdir = Path(folder)
             (logdir / directory.resolve().name).symlink_to(directory.resolve(), target_is_directory=True)
         address = serve(logdir, directory.resolve().name, config.port) + cockpit(directory)

@@ -35,10 +35,10 @@ from pggan.sampling.images import (
 MAX_GRID = 2**22  # a preview grid has at most this many pixels, because encoding so many takes a second
 FILM_GRIDS = 200  # number of frames in the film of a run
 FILM_SIDE, FILM_FPS = 256, 25  # side of the film in pixels, and frames per second
-LEAST_SECONDS = 60  # shorter runs write no film, because writing the film takes a second
+LEAST_SECONDS = 60  # runs of less than 60 seconds write no film, because writing it takes a second
 MAX_TILE = 128  # longest side in pixels of an image in a frame of the film
-MAX_STORED_PIXELS = 2**16  # most pixels of a stored frame of the film; even a frame of noise takes less than 200 KB
-MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # most fakes in TensorBoard's projector, and most pixels of all these
+MAX_STORED_PIXELS = 2**16  # maximum number of pixels in a stored frame of the film; its file is below 200 KB
+MAX_POINTS, MAX_POINT_PIXELS = 256, 2**24  # TensorBoard's projector: at most 256 fakes, and 2^24 pixels of all fakes
 POINTS, POINTS_FILE = "projector", "projector_config.pbtxt"  # folder and file that TensorBoard's projector reads
 POINT_TILE = 32  # side in pixels of an image in TensorBoard's projector
 
@@ -126,7 +126,7 @@ class Pictures:
 
     def _store_frame(self, phase: Phase, images: int) -> None:
         fakes = draw_seeds(self.state.g_ema, self.columns**2, phase.resolution, phase.alpha)
-        if len(fakes) >= FACES:  # fewer faces would not fill the row of thumbnails
+        if len(fakes) >= FACES:  # fewer faces would not fill the row of thumbnails in the terminal
             self.reporter.console.faces(fakes)
         small = shrink(fakes, max(phase.resolution // self.tile, 1))
         facts = GridFacts(images, phase.resolution, phase.alpha, round(self.reporter.hours, 6), self.columns)
@@ -158,7 +158,7 @@ def show_projector(board: SummaryWriter, pyramid: ImagePyramid, state: State, ph
     faces = faces[:, :3] if faces.shape[1] in (3, 4) else faces[:, :1].expand(-1, 3, -1, -1)
     step: Any = f"{POINTS}/{state.images:09d}"  # add_embedding stores the points in this folder of the run directory
     board.add_embedding(torch.cat(features), rows, faces, step, "features_of_D", ["name", "kind"])
-    # TensorBoard would show the points of the oldest entry, so only the newest entry is kept.
+    # Each call adds an entry to POINTS_FILE. TensorBoard would show the oldest, so only the newest entry is kept.
     points = (file := Path(board.log_dir, POINTS_FILE)).read_text("utf-8").rpartition("embeddings {")
     with atomic_write(file) as temporary:
         temporary.write_text(points[1] + points[2], "utf-8")

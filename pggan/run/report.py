@@ -108,7 +108,7 @@ class Reporter:
             self.board.add_text("phases", title, images + 1)
 
     def tick(self, images: int, phase: Phase, scalars: dict[str, float]) -> None:
-        """Write `scalars`, whose keys are TensorBoard tags, and new alarms to the console and all files."""
+        """Write `scalars` {TensorBoard tag: value} and new alarms to the console, the log files and TensorBoard."""
         now, schedule = time.monotonic(), self.course.schedule
         seconds_per_image = (now - self._tick_time) / max(images - self._tick_images, 1)
         self._tick_images, self._tick_time = images, now

@@ -34,7 +34,7 @@ def choose_run_dir(run_dir: str | None, name: str) -> Path:
 
 
 def beside(run_dir: Path) -> Path:
-    """Return an unused path for a run that grows `run_dir`, such as photos-grown or photos-grown-2."""
+    """Return an unused path for a run that continues with the weights of `run_dir`, such as photos-grown-2."""
     run_dir = run_dir.parents[1] if run_dir.parent.name == "checkpoints" else run_dir  # `run_dir` may be a checkpoint
     stem = re.sub(r"-grown(-\d+)?$", "", run_dir.absolute().name)
     names = (f"{stem}-grown{'' if number == 1 else -number}" for number in count(1))

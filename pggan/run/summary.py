@@ -1,4 +1,4 @@
-"""Describes in words what a run has reached; imports no torch."""
+"""Describes the results of a training run in words; imports no torch."""
 
 import json
 from contextlib import suppress
